@@ -1,0 +1,24 @@
+//! agentbin: the client-side task runtime of a HashiCorp Nomad node, in one binary.
+//!
+//! The crate is a house of rooms on floors (`ARCHITECTURE.md`); a room uses only rooms on lower floors.
+//! A program that embeds it calls [`init`] as its first statement and then owns the same helper roles
+//! as the `agentbin` binary itself.
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod alloc;
+pub mod cgroup;
+pub mod cli;
+pub mod container;
+pub mod driver;
+pub mod executor;
+pub mod jobspec;
+pub mod logs;
+pub mod plugin;
+pub mod roles;
+pub mod spec;
+#[allow(unsafe_code)]
+pub mod sys;
+pub mod wire;
+
+pub use roles::init;

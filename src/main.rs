@@ -1,0 +1,5 @@
+//! The `agentbin` program: which role it plays is decided in `roles`.
+
+fn main() -> ! {
+    agentbin::roles::main()
+}

@@ -1,0 +1,291 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Signal;
+
+/// A place in a job file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pos {
+    /// The file as it was named on the command line.
+    pub file: Arc<str>,
+    /// Line, from 1.
+    pub line: u32,
+    /// Column in characters, from 1.
+    pub column: u32,
+}
+
+impl fmt::Display for Pos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// What kind of work a job is; decides restart defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "Nomad's job types")]
+pub enum JobType {
+    Service,
+    Batch,
+    System,
+    Sysbatch,
+}
+
+impl JobType {
+    /// `batch` and `sysbatch` run to an end; a service is restarted when it succeeds, too.
+    #[must_use]
+    pub const fn runs_to_completion(self) -> bool {
+        matches!(self, JobType::Batch | JobType::Sysbatch)
+    }
+
+    /// Nomad's word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            JobType::Service => "service",
+            JobType::Batch => "batch",
+            JobType::System => "system",
+            JobType::Sysbatch => "sysbatch",
+        }
+    }
+}
+
+/// A job: what a job file describes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// Unique name.
+    pub id: String,
+    /// Display name; the id unless given.
+    pub name: String,
+    /// `service` unless given.
+    pub kind: JobType,
+    /// `global` unless given.
+    pub region: String,
+    /// `default` unless given.
+    pub namespace: String,
+    /// 1 to 100.
+    pub priority: i64,
+    /// Metadata, inherited by groups and tasks.
+    pub meta: BTreeMap<String, String>,
+    /// At least one.
+    pub groups: Vec<Group>,
+}
+
+/// Tasks that live together in one allocation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    /// Name, unique in the job.
+    pub name: String,
+    /// How many allocations of it run.
+    pub count: u32,
+    /// Metadata over the job's.
+    pub meta: BTreeMap<String, String>,
+    /// Wait before the first task is killed.
+    pub shutdown_delay: Duration,
+    /// The group's network, if it has one.
+    pub network: Option<Network>,
+    /// At least one main task among them.
+    pub tasks: Vec<Task>,
+    /// Where it stands in the job file.
+    pub pos: Pos,
+}
+
+/// Network mode of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NetworkMode {
+    /// The host's network.
+    #[default]
+    Host,
+}
+
+/// A group's network.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Network {
+    /// Mode; only the host's network so far.
+    pub mode: NetworkMode,
+    /// Named ports.
+    pub ports: Vec<Port>,
+}
+
+/// A named port of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// Name; `NOMAD_PORT_<label>`.
+    pub label: String,
+    /// Fixed host port; `None` is chosen from 20000 to 32000.
+    pub static_port: Option<u16>,
+    /// Where it stands in the job file.
+    pub pos: Pos,
+}
+
+/// When in the life of a group a lifecycle task runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "Nomad's hooks")]
+pub enum LifecycleHook {
+    Prestart,
+    Poststart,
+    Poststop,
+}
+
+/// The `lifecycle` block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lifecycle {
+    /// When it runs.
+    pub hook: LifecycleHook,
+    /// Runs beside the main tasks for their whole life instead of once.
+    pub sidecar: bool,
+}
+
+/// One process with what belongs to it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Task {
+    /// Name, unique in the group.
+    pub name: String,
+    /// `exec`, `raw_exec`.
+    pub driver: String,
+    /// The driver's own configuration.
+    pub config: DriverConfig,
+    /// Environment, not yet interpolated.
+    pub env: BTreeMap<String, String>,
+    /// User to run as; empty is the driver's default.
+    pub user: String,
+    /// CPU and memory.
+    pub resources: TaskResources,
+    /// Log rotation.
+    pub logs: LogConfig,
+    /// Sent first when the task is killed; `None` is the driver's default (SIGINT).
+    pub kill_signal: Option<Signal>,
+    /// Time between that signal and SIGKILL.
+    pub kill_timeout: Duration,
+    /// Wait before the task is killed.
+    pub shutdown_delay: Duration,
+    /// Restart policy after merging group and task.
+    pub restart: RestartPolicy,
+    /// `None` for main tasks.
+    pub lifecycle: Option<Lifecycle>,
+    /// The group ends when this task ends.
+    pub leader: bool,
+    /// Metadata over the group's.
+    pub meta: BTreeMap<String, String>,
+    /// Files rendered before the task starts.
+    pub templates: Vec<Template>,
+    /// Files fetched before the task starts.
+    pub artifacts: Vec<Artifact>,
+    /// Where it stands in the job file.
+    pub pos: Pos,
+}
+
+/// A driver's `config` block: any keys, checked by the driver.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DriverConfig {
+    /// Decoded values; a nested block is a list of objects.
+    pub values: serde_json::Map<String, serde_json::Value>,
+    /// Where each top-level key stands.
+    pub positions: BTreeMap<String, Pos>,
+    /// Where the block stands.
+    pub pos: Pos,
+}
+
+/// A task's `resources`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskResources {
+    /// CPU in MHz.
+    pub cpu_mhz: u64,
+    /// Memory in MiB.
+    pub memory_mib: i64,
+    /// Memory that may be used when there is some, in MiB; 0 none, -1 unlimited.
+    pub memory_max_mib: i64,
+}
+
+/// A task's `logs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogConfig {
+    /// Files kept per stream.
+    pub max_files: u32,
+    /// Size of one file in MiB.
+    pub max_file_size_mib: u32,
+    /// Collect nothing.
+    pub disabled: bool,
+}
+
+/// What happens when the attempts are used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestartMode {
+    /// The task has failed.
+    Fail,
+    /// Wait for the end of the interval and go on.
+    Delay,
+}
+
+/// A `restart` block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestartPolicy {
+    /// Restarts allowed in one interval.
+    pub attempts: u32,
+    /// Begins with the first restart.
+    pub interval: Duration,
+    /// Wait before a restart, lengthened by up to a quarter at random.
+    pub delay: Duration,
+    /// See [`RestartMode`].
+    pub mode: RestartMode,
+}
+
+/// What a changed template does to its task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "Nomad's change modes")]
+pub enum ChangeMode {
+    Noop,
+    Restart,
+    Signal(Signal),
+}
+
+/// A `template` block with inline data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    /// The text to write, before runtime interpolation of `env` style templates.
+    pub data: String,
+    /// Path below the task's folder, not yet interpolated.
+    pub destination: String,
+    /// File mode.
+    pub perms: u32,
+    /// The file's `KEY=value` lines join the task's environment.
+    pub env: bool,
+    /// Inline data never changes, so this never fires; kept for the record.
+    pub change_mode: ChangeMode,
+    /// `{{` unless given.
+    pub left_delimiter: String,
+    /// `}}` unless given.
+    pub right_delimiter: String,
+    /// A missing key is an error instead of `<no value>`.
+    pub error_on_missing_key: bool,
+    /// Where it stands in the job file.
+    pub pos: Pos,
+}
+
+/// How an artifact's source is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "Nomad's artifact modes")]
+pub enum ArtifactMode {
+    Any,
+    File,
+    Dir,
+}
+
+/// An `artifact` block; only local paths so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Artifact {
+    /// Absolute path, or relative to the job file's folder; not yet interpolated.
+    pub source: String,
+    /// The folder that a relative source starts from.
+    pub base_dir: PathBuf,
+    /// Path below the task's folder, not yet interpolated.
+    pub destination: String,
+    /// See [`ArtifactMode`].
+    pub mode: ArtifactMode,
+    /// Give the files to the task's user.
+    pub chown: bool,
+    /// Where it stands in the job file.
+    pub pos: Pos,
+}

@@ -1,0 +1,160 @@
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::Resources;
+
+/// How mounts made later travel between the host and a task's bind mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub enum Propagation {
+    /// Neither side sees later mounts of the other (`rprivate`).
+    #[default]
+    Private,
+    /// Later host mounts appear in the task (`rslave`).
+    HostToTask,
+    /// Later mounts of either side appear in the other (`rshared`).
+    Bidirectional,
+}
+
+impl Propagation {
+    /// Reads Nomad's `propagation_mode`; empty (tasks stored by old agents) is private.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Propagation> {
+        match name {
+            "" | "private" => Some(Propagation::Private),
+            "host-to-task" => Some(Propagation::HostToTask),
+            "bidirectional" => Some(Propagation::Bidirectional),
+            _ => None,
+        }
+    }
+
+    /// Nomad's `propagation_mode`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Propagation::Private => "private",
+            Propagation::HostToTask => "host-to-task",
+            Propagation::Bidirectional => "bidirectional",
+        }
+    }
+}
+
+/// A host path that is bound into the task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Where the task sees it.
+    pub task_path: String,
+    /// What is bound.
+    pub host_path: PathBuf,
+    /// Writes fail with EROFS, in every mount below too.
+    pub readonly: bool,
+    /// See [`Propagation`].
+    pub propagation: Propagation,
+}
+
+/// A host device that appears in the task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Where the task sees it.
+    pub task_path: String,
+    /// The host's device node, from which type and numbers are read.
+    pub host_path: PathBuf,
+    /// Subset of `rwm`.
+    pub cgroup_permissions: String,
+}
+
+/// Whether a namespace is the task's own or the host's (`pid_mode`, `ipc_mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NamespaceMode {
+    /// The task has its own.
+    #[default]
+    Private,
+    /// The task shares the host's.
+    Host,
+}
+
+impl NamespaceMode {
+    /// Reads `private` or `host`; empty means private.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<NamespaceMode> {
+        match name {
+            "" | "private" => Some(NamespaceMode::Private),
+            "host" => Some(NamespaceMode::Host),
+            _ => None,
+        }
+    }
+
+    /// `private` or `host`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            NamespaceMode::Private => "private",
+            NamespaceMode::Host => "host",
+        }
+    }
+}
+
+/// Where an executor that collects its task's output writes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogCollection {
+    /// Existing directory of the rotated files.
+    pub dir: PathBuf,
+    /// Base name of the stdout files, `<task>.stdout`.
+    pub stdout_file: String,
+    /// Base name of the stderr files, `<task>.stderr`.
+    pub stderr_file: String,
+    /// Files kept per stream, at least 1.
+    pub max_files: u32,
+    /// Size at which a file is rotated, in bytes, at least 1.
+    pub max_file_size_bytes: u64,
+}
+
+/// Everything an executor needs to start a task: the executor service's `LaunchRequest` as values.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LaunchSpec {
+    /// Command as the job names it; looked up in the task's folder or root.
+    pub command: String,
+    /// Arguments after the command.
+    pub args: Vec<String>,
+    /// Complete environment, `KEY=value`; nothing is added but the user's own variables.
+    pub env: Vec<String>,
+    /// User name; empty is the executor's own user.
+    pub user: String,
+    /// The task's folder; the isolated executor makes it the root.
+    pub task_dir: PathBuf,
+    /// Working directory; empty is the task's folder, or `/` when isolated.
+    pub work_dir: String,
+    /// Limits; ignored unless `resource_limits`.
+    pub resources: Resources,
+    /// Create the cgroup and write limits.
+    pub resource_limits: bool,
+    /// Where stdout goes when the executor does not collect it: a FIFO or file, empty or `/dev/null` discards.
+    pub stdout_path: String,
+    /// The same for stderr.
+    pub stderr_path: String,
+    /// Bind mounts, in order (isolated only).
+    pub mounts: Vec<Mount>,
+    /// Devices beside the default ones (isolated only).
+    pub devices: Vec<Device>,
+    /// Path of a network namespace to join; empty keeps the executor's.
+    pub network_namespace: PathBuf,
+    /// Move the root instead of pivoting (agent on an initramfs).
+    pub no_pivot_root: bool,
+    /// Pid namespace (isolated only).
+    pub pid_mode: NamespaceMode,
+    /// IPC namespace (isolated only).
+    pub ipc_mode: NamespaceMode,
+    /// Capabilities that the task has, `CAP_` names; a user other than root gets them as ambient.
+    pub capabilities: Vec<String>,
+    /// Host-given v1 cgroups, controller to path.
+    pub cgroup_v1_override: BTreeMap<String, String>,
+    /// Host-given v2 cgroup.
+    pub cgroup_v2_override: String,
+    /// Cgroup of the task relative to each hierarchy's root; empty means none.
+    pub cgroup: PathBuf,
+    /// The task's `oom_score_adj`.
+    pub oom_score_adj: i32,
+    /// No program that the task executes gains privileges (setuid bits, file capabilities).
+    pub no_new_privs: bool,
+    /// Collect the output here instead of writing to `stdout_path` and `stderr_path`.
+    pub logs: Option<LogCollection>,
+}

@@ -1,0 +1,25 @@
+//! Plain values that several rooms speak about: jobs, tasks, resources, mounts, signals, exits, stats, ids and
+//! role names. Never does I/O.
+
+mod event;
+mod exit;
+mod ids;
+mod job;
+mod launch;
+mod resources;
+mod role;
+mod signal;
+mod stats;
+
+pub use event::{EventKind, TaskEvent};
+pub use exit::{ExitResult, ProcessState};
+pub use ids::{AllocId, ProcessId};
+pub use job::{
+    Artifact, ArtifactMode, ChangeMode, DriverConfig, Group, Job, JobType, Lifecycle, LifecycleHook, LogConfig,
+    Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, TaskResources, Template,
+};
+pub use launch::{Device, LaunchSpec, LogCollection, Mount, NamespaceMode, Propagation};
+pub use resources::{CgroupPaths, MemoryLimits, Resources, cpu_weight_from_shares};
+pub use role::Role;
+pub use signal::Signal;
+pub use stats::{CpuField, CpuStats, MemoryField, MemoryStats, TaskStats, Usage};

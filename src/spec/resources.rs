@@ -1,0 +1,96 @@
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Where a task's processes are accounted and limited.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CgroupPaths {
+    /// Path relative to each hierarchy's root, e.g. `nomad/<alloc>-<task>` (v1) or `nomad.slice/<alloc>-<task>.scope`.
+    pub relative: PathBuf,
+}
+
+/// Memory limits of a task in bytes, after Nomad's rule for `memory` and `memory_max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryLimits {
+    /// Hard limit; `None` is unlimited.
+    pub hard_bytes: Option<u64>,
+    /// Reservation (soft limit); `None` is none.
+    pub soft_bytes: Option<u64>,
+}
+
+impl MemoryLimits {
+    /// Nomad's rule: `memory_max` of -1 lifts the hard limit and keeps `memory` as reservation; unset or 0 makes
+    /// `memory` the hard limit; otherwise `memory_max` is hard and `memory` soft.
+    #[must_use]
+    pub fn from_mib(memory_mib: i64, memory_max_mib: i64) -> MemoryLimits {
+        let bytes = |mib: i64| u64::try_from(mib).ok().filter(|m| *m > 0).map(|m| m.saturating_mul(1024 * 1024));
+        match memory_max_mib {
+            -1 => MemoryLimits { hard_bytes: None, soft_bytes: bytes(memory_mib) },
+            max if max <= 0 => MemoryLimits { hard_bytes: bytes(memory_mib), soft_bytes: None },
+            max => MemoryLimits { hard_bytes: bytes(max), soft_bytes: bytes(memory_mib) },
+        }
+    }
+}
+
+/// Limits that a task's cgroup gets.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Resources {
+    /// CPU shares in Nomad's unit (MHz); clamped to what the kernel takes when written. 0 leaves the default.
+    pub cpu_shares: u64,
+    /// Hard CPU limit as (quota, period) in microseconds.
+    pub cpu_quota_us: Option<(u64, u64)>,
+    /// Memory limits.
+    pub memory: MemoryLimits,
+    /// Most processes and threads at once; `None` is unlimited.
+    pub pids_max: Option<u64>,
+    /// Reserved cores as a kernel cpu list, empty for none.
+    pub cpuset_cpus: String,
+    /// Host-given v1 cgroups by controller; limits are not written there.
+    pub cgroup_v1_override: BTreeMap<String, PathBuf>,
+    /// Host-given v2 cgroup; limits are not written there.
+    pub cgroup_v2_override: Option<PathBuf>,
+}
+
+/// CPU shares (2 to 262144) as a v2 `cpu.weight` (1 to 10000).
+///
+/// The quadratic fit in the exponent maps the defaults onto each other (1024 -> 100), which the older linear formula did
+/// not. 0 means "leave it alone" and gives 0. Source: opencontainers/cgroups as pinned by Nomad 2.0.
+#[must_use]
+pub fn cpu_weight_from_shares(shares: u64) -> u64 {
+    match shares {
+        0 => 0,
+        1 | 2 => 1,
+        s if s >= 262_144 => 10_000,
+        s => {
+            #[expect(clippy::cast_precision_loss, reason = "shares are below 2^18 here")]
+            let l = (s as f64).log2();
+            let exponent = (l * l + 125.0 * l) / 612.0 - 7.0 / 34.0;
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1.0 to 10000.0")]
+            let weight = 10f64.powf(exponent).ceil() as u64;
+            weight.clamp(1, 10_000)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MemoryLimits, cpu_weight_from_shares};
+
+    #[test]
+    fn shares_become_weights_as_the_reference_samples_say() {
+        let samples =
+            [(0, 0), (1, 1), (2, 1), (100, 17), (500, 58), (1000, 99), (1024, 100), (2048, 174), (10_000, 627)];
+        for (shares, weight) in samples.into_iter().chain([(65_536, 3023), (262_144, 10_000), (u64::MAX, 10_000)]) {
+            assert_eq!(cpu_weight_from_shares(shares), weight, "shares {shares}");
+        }
+    }
+
+    #[test]
+    fn memory_limits_follow_memory_and_memory_max() {
+        let mib = 1024 * 1024;
+        let limits = |hard, soft| MemoryLimits { hard_bytes: hard, soft_bytes: soft };
+        assert_eq!(MemoryLimits::from_mib(100, 0), limits(Some(100 * mib), None));
+        assert_eq!(MemoryLimits::from_mib(100, 200), limits(Some(200 * mib), Some(100 * mib)));
+        assert_eq!(MemoryLimits::from_mib(100, -1), limits(None, Some(100 * mib)));
+        assert_eq!(MemoryLimits::from_mib(0, 0), limits(None, None));
+    }
+}

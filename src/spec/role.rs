@@ -1,0 +1,33 @@
+/// A program that this executable can be besides a command line tool.
+///
+/// The names are Nomad's: a host sends them as `argv[1]`, and a symlink of that name selects the role too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Owns the processes of one task and serves the executor service over go-plugin.
+    Executor,
+    /// Becomes the task: builds its root, drops its privileges, executes it. Started by the executor only.
+    Shim,
+    /// Copies a task's two FIFOs into rotated files and serves the logmon service over go-plugin.
+    Logmon,
+}
+
+impl Role {
+    /// Every role, in the order in which help texts name them.
+    pub const ALL: [Role; 3] = [Role::Executor, Role::Shim, Role::Logmon];
+
+    /// The exact name on a command line and as a symlink.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Executor => "executor",
+            Role::Shim => "libcontainer-shim",
+            Role::Logmon => "logmon",
+        }
+    }
+
+    /// The role with exactly this name, if there is one.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Role> {
+        Role::ALL.into_iter().find(|r| r.name() == name)
+    }
+}

@@ -1,0 +1,87 @@
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+/// A CPU figure that was measured, as Nomad names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the figures of CpuStats")]
+pub enum CpuField {
+    SystemMode,
+    UserMode,
+    TotalTicks,
+    ThrottledPeriods,
+    ThrottledTime,
+    Percent,
+}
+
+/// A memory figure that was measured, as Nomad names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the figures of MemoryStats")]
+pub enum MemoryField {
+    Rss,
+    Cache,
+    MaxUsage,
+    KernelUsage,
+    KernelMaxUsage,
+    Usage,
+    Swap,
+}
+
+/// CPU use since the previous sample.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CpuStats {
+    /// Kernel share, percent of one core.
+    pub system_mode: f64,
+    /// User share, percent of one core.
+    pub user_mode: f64,
+    /// Use in MHz.
+    pub total_ticks: f64,
+    /// Periods in which the task was throttled, since its start.
+    pub throttled_periods: u64,
+    /// Nanoseconds for which it was throttled, since its start.
+    pub throttled_time_ns: u64,
+    /// Total use, percent of one core.
+    pub percent: f64,
+    /// Which of the figures were measured.
+    pub measured: Vec<CpuField>,
+}
+
+/// Memory use, in bytes.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct MemoryStats {
+    /// Anonymous memory.
+    pub rss: u64,
+    /// Page cache.
+    pub cache: u64,
+    /// Highest use so far.
+    pub max_usage: u64,
+    /// Kernel memory.
+    pub kernel_usage: u64,
+    /// Highest kernel memory so far.
+    pub kernel_max_usage: u64,
+    /// All memory charged.
+    pub usage: u64,
+    /// Swap.
+    pub swap: u64,
+    /// Which of the figures were measured.
+    pub measured: Vec<MemoryField>,
+}
+
+/// CPU and memory of a task or of one process.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Usage {
+    /// CPU use.
+    pub cpu: CpuStats,
+    /// Memory use.
+    pub memory: MemoryStats,
+}
+
+/// One sample of a task's resource use.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskStats {
+    /// When it was taken.
+    pub time: SystemTime,
+    /// The whole task.
+    pub total: Usage,
+    /// By process id.
+    pub by_pid: BTreeMap<i32, Usage>,
+}
