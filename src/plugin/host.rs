@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -364,7 +363,7 @@ fn root_cause(error: &dyn std::error::Error) -> String {
 
 /// Tells when the process has ended, and reaps it when it is our child.
 fn watch_exit(pidfd: Arc<OwnedFd>, reap: bool) -> io::Result<watch::Receiver<bool>> {
-    let ended = AsyncFd::register(pidfd)?;
+    let ended = sys::watch::register(pidfd, tokio::io::Interest::READABLE)?;
     let (sender, receiver) = watch::channel(false);
     tokio::spawn(async move {
         let _ = ended.readable().await;

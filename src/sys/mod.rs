@@ -7,3 +7,4 @@ pub mod path;
 pub mod prctl;
 pub mod process;
 pub mod time;
+pub mod watch;
