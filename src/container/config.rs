@@ -29,6 +29,8 @@ pub struct Config {
     pub no_new_privs: bool,
     /// The task's `oom_score_adj`.
     pub oom_score_adj: i32,
+    /// Network namespace to join; `None` keeps the executor's.
+    pub network_namespace: Option<PathBuf>,
     /// Set when the executor is not root and works through a user namespace.
     pub rootless: Option<Rootless>,
 }

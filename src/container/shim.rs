@@ -55,6 +55,10 @@ fn become_task(mut config_file: std::fs::File, report: &mut UnixStream) -> Resul
         prctl::set_undumpable().step(|| "become undumpable".to_owned())?;
     }
 
+    if let Some(path) = &config.network_namespace {
+        join_network(path)?;
+    }
+
     // A session of its own when isolated; else a group of its own, by which the executor kills it.
     if config.root.is_some() {
         rustix::process::setsid().step(|| "start a session".to_owned())?;
@@ -102,6 +106,15 @@ fn become_task(mut config_file: std::fs::File, report: &mut UnixStream) -> Resul
         _ => error.to_string(),
     };
     Err(Failure { step, kind, message })
+}
+
+/// The file must be a namespace, and a network one; anything else is refused by the kernel.
+fn join_network(path: &Path) -> Result<(), Failure> {
+    let step = || format!("join the network namespace {}", path.display());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty()).step(step)?;
+    let kind = rustix::thread::LinkNameSpaceType::Network;
+    rustix::thread::move_into_link_name_space(fd.as_fd(), Some(kind)).step(step)
 }
 
 fn set_oom_score(wanted: i32) -> Result<(), Failure> {
