@@ -2,6 +2,7 @@
 
 mod executor;
 mod libcontainer_shim;
+mod logmon;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -17,7 +18,7 @@ const fn table(role: Role) -> Run {
     match role {
         Role::Executor => executor::run,
         Role::Shim => libcontainer_shim::run,
-        Role::Logmon => executor::run,
+        Role::Logmon => logmon::run,
     }
 }
 
