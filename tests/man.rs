@@ -157,11 +157,8 @@ fn pages_refer_to_pages_that_exist() {
         assert_eq!(title, wanted, "{}", path.display());
         for line in text.lines().filter_map(|line| line.strip_prefix(".Xr agentbin")) {
             let mut words = line.split_whitespace();
-            let (name, section) = if line.starts_with(' ') {
-                ("", words.next())
-            } else {
-                (words.next().unwrap_or(""), words.next())
-            };
+            let (name, section) =
+                if line.starts_with(' ') { ("", words.next()) } else { (words.next().unwrap_or(""), words.next()) };
             let file = format!("man/agentbin{name}.{}", section.unwrap_or("?"));
             assert!(Path::new(&repository()).join(&file).exists(), "{} refers to {file}", path.display());
         }
