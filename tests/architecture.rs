@@ -522,6 +522,21 @@ fn named_paths(document: &str) -> Vec<(usize, &str)> {
         .collect()
 }
 
+/// Names that a document says are in a file: `src/a.rs::name`.
+fn named_items(document: &str) -> Vec<(usize, &str, &str)> {
+    backticked(document)
+        .into_iter()
+        .filter_map(|(line, span)| span.split_once("::").map(|(path, name)| (line, path, name)))
+        .filter(|(_, path, _)| path.starts_with("src/") && path.ends_with(".rs"))
+        .collect()
+}
+
+/// Whether a file defines a name.
+fn defines(text: &str, name: &str) -> bool {
+    const KINDS: &[&str] = &["fn", "struct", "enum", "trait", "const", "static", "type", "mod", "macro_rules"];
+    code(text).windows(2).any(|w| w[0].ident().is_some_and(|k| KINDS.contains(&k)) && w[1].ident() == Some(name))
+}
+
 /// The ids in the first column of the table below the heading that names it.
 fn done_ids(document: &str) -> Vec<&str> {
     document
@@ -605,6 +620,12 @@ fn paths_in_the_documents_exist() {
         for (line, path) in named_paths(&text) {
             if !repository().join(path).exists() {
                 bad.push(format!("{name}:{line}: {path} does not exist"));
+            }
+        }
+        for (line, path, item) in named_items(&text) {
+            let source = fs::read_to_string(repository().join(path)).unwrap_or_default();
+            if !defines(&source, item) {
+                bad.push(format!("{name}:{line}: {path} defines no {item}"));
             }
         }
     }
@@ -767,6 +788,8 @@ mod samples {
     fn document_paths_and_ids_are_found() {
         let text = "See `src/sys/path.rs:12` and `scripts/test guest`, not `tests/*.rs`.\n```\n`src/none.rs`\n```\n";
         assert_eq!(named_paths(text), [(1, "src/sys/path.rs"), (1, "scripts/test")]);
+        assert_eq!(named_items("so `src/a.rs::main` and `crate::x`"), [(1, "src/a.rs", "main")]);
+        assert!(defines("pub async fn main() {}", "main") && !defines("// fn main\nmain()", "main"));
         let text = "| A9 | no |\n## Mission ids done\n| id | what |\n|---|---|\n| A1 | x |\n| N12 | y |\n## Next\n| B1 | z |\n";
         assert_eq!(done_ids(text), ["A1", "N12"]);
         assert!(names_id("// A1: roles", "A1") && names_id("(A1)", "A1"));

@@ -1,3 +1,5 @@
 //! x
 /// x
-pub fn run(_args: Vec<std::ffi::OsString>) -> i32 { 0 }
+pub fn run(_args: Vec<std::ffi::OsString>) -> i32 {
+    0
+}

@@ -80,7 +80,8 @@ fn limit_bounding_set(wanted: &CapsHashSet) -> Result<(), Failure> {
     for capability in caps::all() {
         // EINVAL is a capability that this kernel does not know, so nobody has it.
         if !wanted.contains(&capability) && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) {
-            caps::drop(None, CapSet::Bounding, capability).step(|| format!("drop {capability} from the bounding set"))?;
+            caps::drop(None, CapSet::Bounding, capability)
+                .step(|| format!("drop {capability} from the bounding set"))?;
         }
     }
     Ok(())

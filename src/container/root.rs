@@ -58,8 +58,9 @@ pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> 
     // Copies of what is to be bound, while these mounts still belong to the host's peer groups.
     let binds = config.binds.iter().map(clone_bind).collect::<Result<Vec<_>, _>>()?;
     let devices = config.devices.iter().map(clone_device).collect::<Result<Vec<_>, _>>()?;
-    let task_dir = rustix::fs::openat(CWD, &config.task_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .step(|| format!("open the task's folder {}", config.task_dir.display()))?;
+    let task_dir =
+        rustix::fs::openat(CWD, &config.task_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .step(|| format!("open the task's folder {}", config.task_dir.display()))?;
     let tree = clone_tree(task_dir.as_fd(), Path::new("")).step(|| "copy the task folder's mount".to_owned())?;
 
     // From here on the host hears nothing of what happens in this namespace.
@@ -139,7 +140,8 @@ fn mount_dev(root: &Root, rootless: bool) -> Result<(), Failure> {
         &[("ptmxmode", Some("0666")), ("mode", Some("0620")), ("gid", Some("5"))][..if rootless { 2 } else { 3 }];
     let pts = filesystem(c"devpts", pts_options, NOSUID | NOEXEC, "dev/pts")?;
     attach_plain(&dev, &pts, "pts").step(|| "mount /dev/pts".to_owned())?;
-    let shm = filesystem(c"tmpfs", &[("mode", Some("1777")), ("size", Some("65536k"))], NOSUID | NODEV | NOEXEC, "dev/shm")?;
+    let shm =
+        filesystem(c"tmpfs", &[("mode", Some("1777")), ("size", Some("65536k"))], NOSUID | NODEV | NOEXEC, "dev/shm")?;
     attach_plain(&dev, &shm, "shm").step(|| "mount /dev/shm".to_owned())?;
     let mqueue = filesystem(c"mqueue", &[], NOSUID | NODEV | NOEXEC, "dev/mqueue")?;
     attach_plain(&dev, &mqueue, "mqueue").step(|| "mount /dev/mqueue".to_owned())
@@ -212,7 +214,8 @@ fn attach_inside(root: &Root, mount: &OwnedFd, target: &Path) -> Result<(), Fail
 }
 
 fn open_or_create(root: &Root, target: &Path, is_dir: bool) -> io::Result<OwnedFd> {
-    let relative: PathBuf = target.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir)).collect();
+    let relative: PathBuf =
+        target.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir)).collect();
     if relative.as_os_str().is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a mount over the whole root"));
     }
@@ -237,9 +240,8 @@ fn open_or_create(root: &Root, target: &Path, is_dir: bool) -> io::Result<OwnedF
 }
 
 fn hide_machine(root: &Root) -> Result<(), Failure> {
-    let null = root
-        .open_beneath(Path::new("dev/null"), OFlags::PATH, Mode::empty())
-        .step(|| "open /dev/null".to_owned())?;
+    let null =
+        root.open_beneath(Path::new("dev/null"), OFlags::PATH, Mode::empty()).step(|| "open /dev/null".to_owned())?;
     if !is_device(&rustix::fs::fstat(&null).step(|| "open /dev/null".to_owned())?, 1, 3) {
         return Err(Failure::invalid("open /dev/null", "/dev/null in the task's root is not the null device"));
     }
@@ -253,7 +255,8 @@ fn hide_machine(root: &Root) -> Result<(), Failure> {
         } else if let Some(empty) = &empty {
             attach(clone_tree(empty.as_fd(), Path::new("")).step(step)?.as_fd(), place.as_fd()).step(step)?;
         } else {
-            let tmpfs = new_filesystem(c"tmpfs", &[("size", Some("4k"))], NOSUID | NODEV | NOEXEC | RDONLY).step(step)?;
+            let tmpfs =
+                new_filesystem(c"tmpfs", &[("size", Some("4k"))], NOSUID | NODEV | NOEXEC | RDONLY).step(step)?;
             attach(tmpfs.as_fd(), place.as_fd()).step(step)?;
             empty = Some(tmpfs);
         }
@@ -283,8 +286,15 @@ fn switch_root(no_pivot_root: bool) -> Result<(), Failure> {
             .step(|| "open the root".to_owned())?;
         let slash = rustix::fs::openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .step(|| "open /".to_owned())?;
-        rustix::mount::move_mount(here.as_fd(), "", slash.as_fd(), "", rustix::mount::MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | rustix::mount::MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH)
-            .step(|| "move the root onto /".to_owned())?;
+        rustix::mount::move_mount(
+            here.as_fd(),
+            "",
+            slash.as_fd(),
+            "",
+            rustix::mount::MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
+                | rustix::mount::MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
+        )
+        .step(|| "move the root onto /".to_owned())?;
         rustix::process::chroot(".").step(|| "change the root".to_owned())?;
     } else {
         // Old and new root on the same place: the old one ends up on top and is taken off by name.

@@ -152,7 +152,8 @@ fn lookup_in_root(user: &str) -> Option<(Ids, bool)> {
     let root = Root::open(Path::new("/")).ok()?;
     let read = |path: &str| {
         let fd = root.open_in_root(Path::new(path), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).ok()?;
-        let readonly = rustix::fs::fstatvfs(&fd).is_ok_and(|s| s.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
+        let readonly =
+            rustix::fs::fstatvfs(&fd).is_ok_and(|s| s.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
         let mut text = String::new();
         std::fs::File::from(fd).take(16 << 20).read_to_string(&mut text).ok()?;
         Some((text, readonly))

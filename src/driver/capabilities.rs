@@ -80,6 +80,9 @@ mod tests {
         assert_eq!(resolved(&[], &[], true).unwrap().len(), 12);
         assert_eq!(resolved(&["mknod"], &["ALL"], true), Ok(vec!["CAP_MKNOD".into()]));
         let refused = resolved(&["net_admin", "mknod", "CAP_SYS_TIME"], &[], false).unwrap_err();
-        assert!(refused.ends_with("driver does not allow the following capabilities: net_admin, sys_time"), "{refused}");
+        assert!(
+            refused.ends_with("driver does not allow the following capabilities: net_admin, sys_time"),
+            "{refused}"
+        );
     }
 }

@@ -13,10 +13,16 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Refuses every key that is not in `known`.
-    pub(super) fn new(driver: &'static str, config: &'a DriverConfig, known: &[&str]) -> Result<Reader<'a>, DriverError> {
+    pub(super) fn new(
+        driver: &'static str,
+        config: &'a DriverConfig,
+        known: &[&str],
+    ) -> Result<Reader<'a>, DriverError> {
         let reader = Reader { driver, config };
         match config.values.keys().find(|key| !known.contains(&key.as_str())) {
-            Some(key) => Err(reader.error(key, &format!("unsupported key {key:?}; known keys are {}", known.join(", ")))),
+            Some(key) => {
+                Err(reader.error(key, &format!("unsupported key {key:?}; known keys are {}", known.join(", "))))
+            }
             None => Ok(reader),
         }
     }
@@ -43,7 +49,11 @@ impl<'a> Reader<'a> {
 
     pub(super) fn required(&self, key: &str) -> Result<String, DriverError> {
         let text = self.string(key)?.unwrap_or_default();
-        if text.is_empty() { Err(self.error(key, &format!("{key} is missing; it names the program to run"))) } else { Ok(text) }
+        if text.is_empty() {
+            Err(self.error(key, &format!("{key} is missing; it names the program to run")))
+        } else {
+            Ok(text)
+        }
     }
 
     pub(super) fn strings(&self, key: &str) -> Result<Vec<String>, DriverError> {
@@ -79,7 +89,9 @@ impl<'a> Reader<'a> {
         let objects: Vec<&serde_json::Map<String, Value>> = match self.value(key) {
             None => Vec::new(),
             Some(Value::Object(object)) => vec![object],
-            Some(Value::Array(items)) => items.iter().map(|i| i.as_object().ok_or_else(bad)).collect::<Result<_, _>>()?,
+            Some(Value::Array(items)) => {
+                items.iter().map(|i| i.as_object().ok_or_else(bad)).collect::<Result<_, _>>()?
+            }
             Some(_) => return Err(bad()),
         };
         let pairs = objects.into_iter().flatten();

@@ -109,8 +109,8 @@ fn spec_resources(resources: drivers::Resources, pids_max: Option<u64>) -> Resou
     let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
     let memory = allocated.memory.unwrap_or_default();
     let cpu = allocated.cpu.unwrap_or_default();
-    let quota = (linux.cpu_quota > 0 && linux.cpu_period > 0)
-        .then(|| (unsigned(linux.cpu_quota), unsigned(linux.cpu_period)));
+    let quota =
+        (linux.cpu_quota > 0 && linux.cpu_period > 0).then(|| (unsigned(linux.cpu_quota), unsigned(linux.cpu_period)));
     Resources {
         cpu_shares: unsigned(cpu.cpu_shares),
         cpu_quota_us: quota,

@@ -5,10 +5,8 @@ use crate::spec::LaunchSpec;
 
 /// What the shim is told for a task with a root of its own.
 pub(super) fn config(spec: &LaunchSpec) -> Config {
-    let rootless = (!rustix::process::geteuid().is_root()).then(|| Rootless {
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-    });
+    let rootless = (!rustix::process::geteuid().is_root())
+        .then(|| Rootless { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() });
     Config {
         command: spec.command.clone(),
         args: spec.args.clone(),

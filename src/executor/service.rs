@@ -26,10 +26,7 @@ impl<E: Executor + 'static> ExecutorService<E> {
 
 #[tonic::async_trait]
 impl<E: Executor + 'static> wire::executor_server::Executor for ExecutorService<E> {
-    async fn launch(
-        &self,
-        request: Request<wire::LaunchRequest>,
-    ) -> Result<Response<wire::LaunchResponse>, Status> {
+    async fn launch(&self, request: Request<wire::LaunchRequest>) -> Result<Response<wire::LaunchResponse>, Status> {
         let spec = convert::launch_spec(request.into_inner())?;
         let executor = Arc::clone(&self.0);
         // A task of its own: a host that hangs up half-way must not leave half a task.

@@ -46,14 +46,12 @@ impl ProcessSampler {
 #[expect(clippy::cast_precision_loss, reason = "percentages need no 53 bits")]
 fn cpu_usage(before: Option<&Mark>, now: &Mark, core_mhz: f64) -> CpuStats {
     let per_second = procfs::ticks_per_second() as f64;
-    let percent = |later: u64, earlier: u64, wall: f64| later.saturating_sub(earlier) as f64 / per_second / wall * 100.0;
+    let percent =
+        |later: u64, earlier: u64, wall: f64| later.saturating_sub(earlier) as f64 / per_second / wall * 100.0;
     let (user, system) = match before {
         Some(before) => {
             let wall = now.at.duration_since(before.at).as_secs_f64().max(0.001);
-            (
-                percent(now.user_ticks, before.user_ticks, wall),
-                percent(now.system_ticks, before.system_ticks, wall),
-            )
+            (percent(now.user_ticks, before.user_ticks, wall), percent(now.system_ticks, before.system_ticks, wall))
         }
         None => (0.0, 0.0),
     };

@@ -93,7 +93,8 @@ impl Pump {
         let capacity = enlarge(&source);
         let (asks, finish) = watch::channel(None);
         let (rounds, done) = watch::channel(());
-        let handle = PumpHandle { source: source.clone(), finish: asks, rounds: done, counters: rotator.live_counters() };
+        let handle =
+            PumpHandle { source: source.clone(), finish: asks, rounds: done, counters: rotator.live_counters() };
         let source = crate::sys::watch::register(source, Interest::READABLE)?;
         Ok((Pump { source, rotator, finish, rounds, capacity }, handle))
     }
