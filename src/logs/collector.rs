@@ -67,7 +67,12 @@ impl Stream {
 
     /// The copy has ended, or is about to because the writers have gone.
     pub(super) fn ended(&self) -> bool {
-        self.task.is_finished() || self.handle.hung_up()
+        self.stopped() || self.handle.hung_up()
+    }
+
+    /// The copy has ended: nothing reads any more.
+    pub(super) fn stopped(&self) -> bool {
+        self.task.is_finished()
     }
 
     pub(super) fn finish_by(&self, deadline: Instant) {
