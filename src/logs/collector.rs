@@ -67,7 +67,12 @@ impl Stream {
 
     /// The copy has ended, or is about to because the writers have gone.
     pub(super) fn ended(&self) -> bool {
-        self.task.is_finished() || self.handle.hung_up()
+        self.stopped() || self.handle.hung_up()
+    }
+
+    /// The copy has ended: nothing reads any more.
+    pub(super) fn stopped(&self) -> bool {
+        self.task.is_finished()
     }
 
     pub(super) fn finish_by(&self, deadline: Instant) {
@@ -109,10 +114,9 @@ impl Collector {
     }
 
     /// Reads what is in the pipes now and goes on collecting: afterwards everything that an ended process wrote is in the
-    /// files.
+    /// files, also while others still write.
     pub async fn settle(&mut self) {
-        self.stdout.handle.settle().await;
-        self.stderr.handle.settle().await;
+        tokio::join!(self.stdout.handle.settle(), self.stderr.handle.settle());
     }
 
     /// After the task's exit: reads both streams to their ends, or for at most `grace` when a process that the task left
