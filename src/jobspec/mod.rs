@@ -1,1 +1,11 @@
-//! Skeleton: filled by the first issue.
+//! x
+mod ast;
+mod diag;
+mod duration;
+mod eval;
+mod functions;
+mod json;
+mod native;
+mod template;
+mod types;
+mod value;
