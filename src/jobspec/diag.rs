@@ -23,7 +23,11 @@ impl Diagnostic {
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.pos, self.message)
+        // Line 0 is a flag or a variable of the environment, which stands in no file.
+        match self.pos.line {
+            0 => write!(f, "{}: {}", self.pos.file, self.message),
+            _ => write!(f, "{}: {}", self.pos, self.message),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use super::value::{Number, Value};
 use crate::spec::Pos;
 
 /// What every expression of a file can see.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Globals<'p> {
     pub vars: BTreeMap<String, Value>,
     pub locals: BTreeMap<String, Value>,

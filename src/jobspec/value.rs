@@ -26,6 +26,9 @@ impl Number {
             None => (text, 0),
         };
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        if mantissa.ends_with('.') {
+            return None;
+        }
         let shift = exponent.checked_sub(i32::try_from(fraction.len()).ok()?)?;
         let exact = u32::try_from(shift).ok().filter(|s| *s < 39).and_then(|shift| {
             format!("{whole}{fraction}").parse::<i128>().ok()?.checked_mul(10i128.checked_pow(shift)?)
@@ -250,7 +253,7 @@ mod tests {
         ] {
             assert_eq!(text(written).as_deref(), Some(expected), "{written}");
         }
-        for wrong in ["", "-", "+1", "a", "0x10", "1_000", "inf", "NaN", ".5", "1e999", " 1"] {
+        for wrong in ["", "-", "+1", "a", "0x10", "1_000", "inf", "NaN", ".5", "5.", "1e999", " 1"] {
             assert_eq!(text(wrong), None, "{wrong}");
         }
     }
