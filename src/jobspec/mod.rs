@@ -16,6 +16,8 @@ mod schema;
 mod section;
 mod task;
 mod template;
+#[cfg(test)]
+mod tests;
 mod types;
 mod value;
 mod variables;
