@@ -63,7 +63,7 @@ impl<'t> Source<'t> {
 
 /// The known word nearest to a misspelt one, as `; did you mean "x"?`, or nothing.
 pub(super) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    let limit = (wrong.chars().count() / 3).clamp(1, 3);
+    let limit = (wrong.chars().count() / 3).min(3);
     known
         .into_iter()
         .filter(|k| k.len().abs_diff(wrong.len()) <= limit)

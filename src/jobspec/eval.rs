@@ -77,7 +77,9 @@ impl<'g> Scope<'g> {
             Kind::Call(call) => self.call(pos, call),
             Kind::Not(e) => Ok(Value::Bool(!self.bool(e)?)),
             Kind::Negate(e) => match self.number(e)? {
-                Number::Int(i) => Ok(Value::Number(i.checked_neg().map_or(Number::Float(-(Number::Int(i).to_f64())), Number::Int))),
+                Number::Int(i) => {
+                    Ok(Value::Number(i.checked_neg().map_or(Number::Float(-(Number::Int(i).to_f64())), Number::Int)))
+                }
                 Number::Float(f) => Ok(Value::Number(Number::Float(-f))),
             },
             Kind::Binary(left, operator, right) => self.binary(pos, left, *operator, right),
@@ -137,7 +139,9 @@ impl<'g> Scope<'g> {
                 true => Ok(Value::String(format!("${{{source}}}"))),
                 false => Err(Diagnostic::new(
                     pos,
-                    format!("\"{name}\" is known only when the task runs; a computed index or splat cannot be applied to it"),
+                    format!(
+                        "\"{name}\" is known only when the task runs; a computed index or splat cannot be applied to it"
+                    ),
                 )),
             };
         };

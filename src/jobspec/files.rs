@@ -91,7 +91,8 @@ pub(super) fn artifacts(task: &Section<'_>, base_dir: &Path) -> Vec<Artifact> {
             Some("file") => ArtifactMode::File,
             Some("dir") => ArtifactMode::Dir,
             Some(other) => {
-                section.error(section.pos_of("mode"), format!("unknown artifact mode \"{other}\"; use any, file or dir"));
+                section
+                    .error(section.pos_of("mode"), format!("unknown artifact mode \"{other}\"; use any, file or dir"));
                 ArtifactMode::Any
             }
         };
@@ -139,8 +140,7 @@ const HOSTS: [&str; 4] = ["github.com/", "gitlab.com/", "bitbucket.org/", "gist.
 
 /// The path of a source on this machine, or why it is none.
 fn local_path(source: &str) -> Result<String, String> {
-    const REMOTE: &str =
-        "downloading is not supported yet by agentbin run; fetch it before and name the local path";
+    const REMOTE: &str = "downloading is not supported yet by agentbin run; fetch it before and name the local path";
     if source.is_empty() {
         return Err("it must not be empty; name a local path".to_owned());
     }
@@ -154,10 +154,11 @@ fn local_path(source: &str) -> Result<String, String> {
             false => Err("a file URL names an absolute path; write file:///path".to_owned()),
         };
     }
-    let forced = plain.split_once("::").is_some_and(|(scheme, _)| {
-        !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric())
-    });
-    let remote = forced || plain.contains("://") || plain.starts_with("git@") || HOSTS.iter().any(|h| plain.starts_with(h));
+    let forced = plain
+        .split_once("::")
+        .is_some_and(|(scheme, _)| !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric()));
+    let remote =
+        forced || plain.contains("://") || plain.starts_with("git@") || HOSTS.iter().any(|h| plain.starts_with(h));
     if remote { Err(REMOTE.to_owned()) } else { Ok(plain.to_owned()) }
 }
 

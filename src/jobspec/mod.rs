@@ -92,8 +92,7 @@ pub fn parse(input: &Input<'_>) -> Result<Parsed, Error> {
     let source = Source::new(input.file, input.text);
     let body = read(&source)?;
 
-    let nothing =
-        Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: Some(input.base_dir) };
+    let nothing = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: Some(input.base_dir) };
     let file_pos = source.pos(0);
     let blocks = top_level(&body, &Scope::new(&nothing), &file_pos, &sink);
     let failed = |sink: &Sink| sink.take_errors().map_or(Ok(()), |diagnostics| Err(Error { diagnostics }));

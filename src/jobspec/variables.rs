@@ -69,6 +69,9 @@ pub(super) fn evaluate(input: &Input<'_>, blocks: &[Expanded<'_>], sink: &Sink) 
         }
     }
     let mut out = BTreeMap::new();
+    if sink.has_errors() {
+        return out;
+    }
     for (name, declaration) in &declarations {
         if let Some(value) = sink.ok(declaration.value(name, given.remove(name))) {
             declaration.validate(name, &value, sink);
@@ -162,7 +165,9 @@ impl Declaration<'_> {
                 return Err(Diagnostic::new(self.pos, message));
             }
         };
-        self.kind.convert(value).map_err(|m| Diagnostic::new(&pos, format!("invalid value for variable \"{name}\": {m}")))
+        self.kind
+            .convert(value)
+            .map_err(|m| Diagnostic::new(&pos, format!("invalid value for variable \"{name}\": {m}")))
     }
 
     fn validate(&self, name: &str, value: &Value, sink: &Sink) {
@@ -208,8 +213,10 @@ fn only_refers_to(condition: &Expr, name: &str) -> bool {
     own && !other
 }
 
-/// Largest size of one local value, in characters and elements; a few lines that double each other reach it.
+/// Largest size of one local value in bytes; a few lines that double each other reach it.
 const LARGEST: usize = 1 << 24;
+/// What a value takes beside its text.
+const NODE_BYTES: usize = 64;
 /// Deepest nesting of one local value.
 const DEEPEST: usize = 200;
 
@@ -225,7 +232,8 @@ pub(super) fn evaluate_locals<'g>(globals: Globals<'g>, attrs: &[&Attr], sink: &
             }
         });
         if let Some((first, _)) = open.get(attr.name.as_str()) {
-            let message = format!("duplicate local value \"{}\"; it stands in line {} already", attr.name, first.pos.line);
+            let message =
+                format!("duplicate local value \"{}\"; it stands in line {} already", attr.name, first.pos.line);
             sink.error(&attr.pos, message);
         } else {
             open.insert(&attr.name, (attr, needs));
@@ -272,9 +280,9 @@ fn measure(value: &Value, depth: usize) -> Option<usize> {
     }
     let add = |size: usize, item: &Value| Some(size.saturating_add(measure(item, depth + 1)?));
     match value {
-        Value::String(s) => Some(s.len() + 1),
-        Value::List(items) | Value::Set(items) => items.iter().try_fold(1, add),
-        Value::Object(map) => map.values().try_fold(1, add),
-        _ => Some(1),
+        Value::String(s) => Some(s.len() + NODE_BYTES),
+        Value::List(items) | Value::Set(items) => items.iter().try_fold(NODE_BYTES, add),
+        Value::Object(map) => map.values().try_fold(NODE_BYTES, add),
+        _ => Some(NODE_BYTES),
     }
 }

@@ -17,10 +17,8 @@ pub(super) fn formatlist(args: &[Value]) -> Outcome {
         return Err("the lists have different lengths".to_owned());
     }
     let row = |i: usize| {
-        let row: Vec<Value> = args[1..]
-            .iter()
-            .map(|a| a.elements().map_or_else(|| a.clone(), |items| items[i].clone()))
-            .collect();
+        let row: Vec<Value> =
+            args[1..].iter().map(|a| a.elements().map_or_else(|| a.clone(), |items| items[i].clone())).collect();
         formatted(&pattern, &row).map(Value::String)
     };
     (0..length).map(row).collect::<Result<_, _>>().map(Value::List)

@@ -78,7 +78,8 @@ pub(super) fn parseint(args: &[Value]) -> Outcome {
         if i128::from(digit) >= base {
             return Err(wrong());
         }
-        value = value.checked_mul(base).and_then(|v| v.checked_add(i128::from(digit))).ok_or("the number is too large")?;
+        value =
+            value.checked_mul(base).and_then(|v| v.checked_add(i128::from(digit))).ok_or("the number is too large")?;
     }
     Ok(Value::int(sign * value))
 }

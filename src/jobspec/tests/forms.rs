@@ -121,12 +121,27 @@ fn json_places_are_those_of_the_keys() {
     assert_eq!((task.config.pos.line, task.config.positions["args"].line), (21, 23));
     assert_eq!((task.templates[0].pos.line, task.templates[1].pos.line), (28, 29));
     for (from, to, expected) in [
-        ("\"count\": 2", "\"cuont\": 2", "job.hcl:11: unsupported argument \"cuont\" in group \"g\"; did you mean \"count\"?"),
+        (
+            "\"count\": 2",
+            "\"cuont\": 2",
+            "job.hcl:11: unsupported argument \"cuont\" in group \"g\"; did you mean \"count\"?",
+        ),
         ("\"count\": 2", "\"count\": \"${1 / 0}\"", "job.hcl:11: division by zero"),
-        ("\"env\": {\"K\": \"v\"}", "\"service\": {\"port\": \"x\"}",
-         "job.hcl:25: service in task \"main\" is not supported yet by agentbin run; remove it"),
-        ("\"restart\": [{\"attempts\": 1}]", "\"restart\": 5", "job.hcl:26: \"restart\" in task \"main\" is a block; write restart { ... }"),
-        ("\"data\": \"b\"", "\"data\": \"${local.x}\"", "job.hcl:29: undeclared local value \"x\"; declare it in a locals block"),
+        (
+            "\"env\": {\"K\": \"v\"}",
+            "\"service\": {\"port\": \"x\"}",
+            "job.hcl:25: service in task \"main\" is not supported yet by agentbin run; remove it",
+        ),
+        (
+            "\"restart\": [{\"attempts\": 1}]",
+            "\"restart\": 5",
+            "job.hcl:26: \"restart\" in task \"main\" is a block; write restart { ... }",
+        ),
+        (
+            "\"data\": \"b\"",
+            "\"data\": \"${local.x}\"",
+            "job.hcl:29: undeclared local value \"x\"; declare it in a locals block",
+        ),
         ("\"count\": 2", "\"count\": 2, \"count\": 3", "job.hcl:11: duplicate key \"count\"; remove one of the two"),
         ("\"count\": 2,", "\"count\": 2", "job.hcl:12: syntax error: expected \",\" or \"}\""),
         ("\"count\": 2", "\"count\": nope", "job.hcl:11: syntax error: expected a value"),

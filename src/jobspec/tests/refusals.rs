@@ -4,7 +4,8 @@ use super::{around_group, around_task, errors};
 
 #[test]
 fn what_would_change_behaviour_is_refused_by_name() {
-    let job = |inside: &str| format!("job \"j\" {{\n{inside}\ngroup \"g\" {{\ntask \"t\" {{ driver = \"exec\" }}\n}}\n}}\n");
+    let job =
+        |inside: &str| format!("job \"j\" {{\n{inside}\ngroup \"g\" {{\ntask \"t\" {{ driver = \"exec\" }}\n}}\n}}\n");
     let table = [
         (job("constraint {\n}"), "job.hcl:2: constraint in job \"j\""),
         (job("multiregion {\n}"), "job.hcl:2: multiregion in job \"j\""),
@@ -100,8 +101,14 @@ fn remote_artifacts_are_refused_with_the_reason() {
         assert_eq!(errors(&text), [expected], "{source}");
     }
     let relative = errors(&around_task("artifact {\nsource = \"file://host/x\"\n}"));
-    assert_eq!(relative, ["job.hcl:5: source in artifact of task \"t\": a file URL names an absolute path; write file:///path"]);
-    assert!(errors(&around_task("artifact {\n}"))[0].starts_with("job.hcl:4: source in artifact of task \"t\": it must not be empty"));
+    assert_eq!(
+        relative,
+        ["job.hcl:5: source in artifact of task \"t\": a file URL names an absolute path; write file:///path"]
+    );
+    assert!(
+        errors(&around_task("artifact {\n}"))[0]
+            .starts_with("job.hcl:4: source in artifact of task \"t\": it must not be empty")
+    );
 }
 
 #[test]
@@ -113,14 +120,20 @@ fn unknown_names_are_reported_with_the_nearest_known_one() {
             around_task("kill_timout = \"5s\""),
             "job.hcl:4: unsupported argument \"kill_timout\" in task \"t\"; did you mean \"kill_timeout\"?",
         ),
-        (around_task("resource {\n}"), "job.hcl:4: unsupported block \"resource\" in task \"t\"; did you mean \"resources\"?"),
+        (
+            around_task("resource {\n}"),
+            "job.hcl:4: unsupported block \"resource\" in task \"t\"; did you mean \"resources\"?",
+        ),
         (around_task("user {\n}"), "job.hcl:4: \"user\" in task \"t\" is an argument; write user = ..."),
         (around_task("logs = {}"), "job.hcl:4: \"logs\" in task \"t\" is a block; write logs { ... }"),
         (
             around_task("resources {\nmemroy = 10\n}"),
             "job.hcl:5: unsupported argument \"memroy\" in resources of task \"t\"; did you mean \"memory\"?",
         ),
-        ("jobb \"x\" {\n}\n".to_owned(), "job.hcl:1: unsupported block \"jobb\" in the job file; did you mean \"job\"?"),
+        (
+            "jobb \"x\" {\n}\n".to_owned(),
+            "job.hcl:1: unsupported block \"jobb\" in the job file; did you mean \"job\"?",
+        ),
         ("x = 1\n".to_owned(), "job.hcl:1: unsupported argument \"x\" in the job file; remove it"),
     ];
     for (text, expected) in table {
@@ -172,41 +185,101 @@ fn rules_about_jobs_and_groups() {
 
 #[test]
 fn rules_about_tasks() {
-    let named = |name: &str| format!("job \"j\" {{\ngroup \"g\" {{\ntask \"{name}\" {{\ndriver = \"exec\"\n}}\n}}\n}}\n");
-    let name_rule = |name: &str| format!("job.hcl:3: \"{name}\" cannot be a task's name; it must not be empty, \"alloc\" or contain slashes");
+    let named =
+        |name: &str| format!("job \"j\" {{\ngroup \"g\" {{\ntask \"{name}\" {{\ndriver = \"exec\"\n}}\n}}\n}}\n");
+    let name_rule = |name: &str| {
+        format!("job.hcl:3: \"{name}\" cannot be a task's name; it must not be empty, \"alloc\" or contain slashes")
+    };
     for name in ["", "alloc", "a/b"] {
         assert_eq!(errors(&named(name)), [name_rule(name)]);
     }
     let template = |inside: &str| format!("template {{\ndata = \"\"\ndestination = \"local/x\"\n{inside}\n}}");
     let table = [
-        ("resources { memory = 9 }".to_owned(), "job.hcl:4: \"memory\" in resources of task \"t\" must be at least 10, not 9"),
+        (
+            "resources { memory = 9 }".to_owned(),
+            "job.hcl:4: \"memory\" in resources of task \"t\" must be at least 10, not 9",
+        ),
         ("resources { cpu = 0 }".to_owned(), "job.hcl:4: \"cpu\" in resources of task \"t\" must be at least 1, not 0"),
-        ("resources {\nmemory = 100\nmemory_max = 50\n}".to_owned(),
-         "job.hcl:6: \"memory_max\" in resources of task \"t\" must be at least memory (100 MiB), 0 for none or -1 for no limit"),
-        ("kill_signal = \"SIGFOO\"".to_owned(), "job.hcl:4: unknown signal \"SIGFOO\" in task \"t\"; use a name such as SIGTERM"),
+        (
+            "resources {\nmemory = 100\nmemory_max = 50\n}".to_owned(),
+            "job.hcl:6: \"memory_max\" in resources of task \"t\" must be at least memory (100 MiB), 0 for none or -1 for no limit",
+        ),
+        (
+            "kill_signal = \"SIGFOO\"".to_owned(),
+            "job.hcl:4: unknown signal \"SIGFOO\" in task \"t\"; use a name such as SIGTERM",
+        ),
         ("kill_timeout = \"5\"\nuser = [1]".to_owned(), "job.hcl:5: \"user\" in task \"t\" must be a string, not list"),
-        ("kill_timeout = \"soon\"".to_owned(), "job.hcl:4: \"kill_timeout\" in task \"t\": \"soon\" is no duration such as 30s, 5m or 1h30m"),
+        (
+            "kill_timeout = \"soon\"".to_owned(),
+            "job.hcl:4: \"kill_timeout\" in task \"t\": \"soon\" is no duration such as 30s, 5m or 1h30m",
+        ),
         ("kill_timeout = \"-5s\"".to_owned(), "job.hcl:4: \"kill_timeout\" in task \"t\": it must not be negative"),
         // Upstream #25292: null was a crash.
-        ("kill_timeout = null".to_owned(), "job.hcl:4: \"kill_timeout\" in task \"t\" must be a duration such as \"30s\", not null"),
+        (
+            "kill_timeout = null".to_owned(),
+            "job.hcl:4: \"kill_timeout\" in task \"t\" must be a duration such as \"30s\", not null",
+        ),
         ("leader = \"yes\"".to_owned(), "job.hcl:4: \"leader\" in task \"t\" must be true or false, not \"yes\""),
-        ("lifecycle {\nsidecar = true\n}".to_owned(), "job.hcl:4: lifecycle of task \"t\" has no hook; use prestart, poststart or poststop"),
-        ("lifecycle { hook = \"\" }".to_owned(), "job.hcl:4: lifecycle of task \"t\" has no hook; use prestart, poststart or poststop"),
-        ("lifecycle { hook = \"before\" }".to_owned(), "job.hcl:4: unknown lifecycle hook \"before\"; use prestart, poststart or poststop"),
-        ("logs { max_files = 0 }".to_owned(), "job.hcl:4: \"max_files\" in logs of task \"t\" must be at least 1, not 0"),
-        ("logs { max_file_size = 30 }".to_owned(),
-         "job.hcl:4: the logs of task \"t\" may grow to 300 MiB, which must be less than the ephemeral disk of 300 MiB; keep fewer or smaller files, or raise ephemeral_disk size"),
-        ("logs {\nenabled = true\ndisabled = true\n}".to_owned(), "job.hcl:5: \"enabled\" contradicts \"disabled\"; keep disabled"),
-        (template("perms = \"0999\""), "job.hcl:7: \"perms\" in template of task \"t\" must be octal such as \"0644\", not \"0999\""),
-        (template("change_mode = \"signal\""), "job.hcl:7: change_mode \"signal\" in template of task \"t\" needs change_signal"),
-        (template("change_mode = \"reload\""), "job.hcl:7: unknown change_mode \"reload\"; use noop, restart or signal"),
-        ("template {\ndestination = \"local/x\"\n}".to_owned(), "job.hcl:4: template of task \"t\" has no data; add data = \"...\""),
-        ("template {\ndata = \"\"\n}".to_owned(), "job.hcl:4: template of task \"t\" has no destination; add destination = \"local/...\""),
-        (format!("{0}\n{0}", template("")),
-         "job.hcl:9: two templates of task \"t\" have the destination \"local/x\", the other one stands in line 4; change one"),
-        ("artifact {\nsource = \"x\"\nmode = \"tar\"\n}".to_owned(), "job.hcl:6: unknown artifact mode \"tar\"; use any, file or dir"),
-        ("config {\na = 1\na {\n}\n}".to_owned(), "job.hcl:6: \"a\" is both an argument and a block of the config; keep one"),
-        ("config {\n}\nconfig {\n}".to_owned(), "job.hcl:6: duplicate config block in task \"t\"; it stands in line 4 already"),
+        (
+            "lifecycle {\nsidecar = true\n}".to_owned(),
+            "job.hcl:4: lifecycle of task \"t\" has no hook; use prestart, poststart or poststop",
+        ),
+        (
+            "lifecycle { hook = \"\" }".to_owned(),
+            "job.hcl:4: lifecycle of task \"t\" has no hook; use prestart, poststart or poststop",
+        ),
+        (
+            "lifecycle { hook = \"before\" }".to_owned(),
+            "job.hcl:4: unknown lifecycle hook \"before\"; use prestart, poststart or poststop",
+        ),
+        (
+            "logs { max_files = 0 }".to_owned(),
+            "job.hcl:4: \"max_files\" in logs of task \"t\" must be at least 1, not 0",
+        ),
+        (
+            "logs { max_file_size = 30 }".to_owned(),
+            "job.hcl:4: the logs of task \"t\" may grow to 300 MiB, which must be less than the ephemeral disk of 300 MiB; keep fewer or smaller files, or raise ephemeral_disk size",
+        ),
+        (
+            "logs {\nenabled = true\ndisabled = true\n}".to_owned(),
+            "job.hcl:5: \"enabled\" contradicts \"disabled\"; keep disabled",
+        ),
+        (
+            template("perms = \"0999\""),
+            "job.hcl:7: \"perms\" in template of task \"t\" must be octal such as \"0644\", not \"0999\"",
+        ),
+        (
+            template("change_mode = \"signal\""),
+            "job.hcl:7: change_mode \"signal\" in template of task \"t\" needs change_signal",
+        ),
+        (
+            template("change_mode = \"reload\""),
+            "job.hcl:7: unknown change_mode \"reload\"; use noop, restart or signal",
+        ),
+        (
+            "template {\ndestination = \"local/x\"\n}".to_owned(),
+            "job.hcl:4: template of task \"t\" has no data; add data = \"...\"",
+        ),
+        (
+            "template {\ndata = \"\"\n}".to_owned(),
+            "job.hcl:4: template of task \"t\" has no destination; add destination = \"local/...\"",
+        ),
+        (
+            format!("{0}\n{0}", template("")),
+            "job.hcl:9: two templates of task \"t\" have the destination \"local/x\", the other one stands in line 4; change one",
+        ),
+        (
+            "artifact {\nsource = \"x\"\nmode = \"tar\"\n}".to_owned(),
+            "job.hcl:6: unknown artifact mode \"tar\"; use any, file or dir",
+        ),
+        (
+            "config {\na = 1\na {\n}\n}".to_owned(),
+            "job.hcl:6: \"a\" is both an argument and a block of the config; keep one",
+        ),
+        (
+            "config {\n}\nconfig {\n}".to_owned(),
+            "job.hcl:6: duplicate config block in task \"t\"; it stands in line 4 already",
+        ),
     ];
     for (inside, expected) in table {
         let found = errors(&around_task(&inside));
@@ -223,7 +296,9 @@ fn rules_about_tasks() {
         ["job.hcl:2: group \"g\" must have at least one main task, one without a lifecycle block"]
     );
     assert_eq!(
-        errors(&around_group("task \"a\" {\ndriver = \"exec\"\nleader = true\n}\ntask \"b\" {\ndriver = \"exec\"\nleader = true\n}")),
+        errors(&around_group(
+            "task \"a\" {\ndriver = \"exec\"\nleader = true\n}\ntask \"b\" {\ndriver = \"exec\"\nleader = true\n}"
+        )),
         ["job.hcl:7: task \"b\" cannot be the leader, because task \"a\" is; keep one leader"]
     );
 }

@@ -32,9 +32,13 @@ fn n8_runtime_references_keep_their_spelling() {
 
 #[test]
 fn n8_runtime_references_and_values_mix_in_one_string() {
-    let text = format!("locals {{\nname = \"n\"\n}}\nvariable \"v\" {{ default = 7 }}\n{}", around_task("env {\nX = \"${local.name}-${var.v}-${NOMAD_ALLOC_ID}\"\n}"));
+    let text = format!(
+        "locals {{\nname = \"n\"\n}}\nvariable \"v\" {{ default = 7 }}\n{}",
+        around_task("env {\nX = \"${local.name}-${var.v}-${NOMAD_ALLOC_ID}\"\n}")
+    );
     assert_eq!(Given::default().job(&text).groups[0].tasks[0].env["X"], "n-7-${NOMAD_ALLOC_ID}");
-    let heredoc = task_of("template {\ndestination = \"${NOMAD_SECRETS_DIR}/x\"\ndata = <<EOT\nport ${NOMAD_PORT_db}\nEOT\n}");
+    let heredoc =
+        task_of("template {\ndestination = \"${NOMAD_SECRETS_DIR}/x\"\ndata = <<EOT\nport ${NOMAD_PORT_db}\nEOT\n}");
     assert_eq!(heredoc.templates[0].data, "port ${NOMAD_PORT_db}\n");
     assert_eq!(heredoc.templates[0].destination, "${NOMAD_SECRETS_DIR}/x");
 }

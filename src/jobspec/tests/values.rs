@@ -43,7 +43,7 @@ job "web" {
     count          = 2
     shutdown_delay = "3s"
     meta { tier = 1 }
-    ephemeral_disk { size = 50 }
+    ephemeral_disk { size = 101 }
     network {
       mode = "host"
       port "http" { static = 8080 }
@@ -106,14 +106,14 @@ job "web" {
     assert_eq!((group.count, group.shutdown_delay), (2, Duration::from_secs(3)));
     assert_eq!(group.meta["tier"], "1");
     let ports = &group.network.as_ref().unwrap().ports;
-    assert_eq!((ports[0].label.as_str(), ports[0].static_port, ports[0].pos.line), ("http", Some(8080), 15));
+    assert_eq!((ports[0].label.as_str(), ports[0].static_port, ports[0].pos.line), ("http", Some(8080), 16));
     assert_eq!((ports[1].label.as_str(), ports[1].static_port), ("admin", None));
     let task = &group.tasks[0];
     assert_eq!((task.driver.as_str(), task.user.as_str(), task.leader), ("raw_exec", "nobody", true));
     assert_eq!((task.kill_signal, task.kill_timeout), (Some(Signal::TERM), Duration::from_secs(90)));
     assert_eq!(task.shutdown_delay, Duration::from_millis(250));
     assert_eq!(json!(task.config.values), json!({"command": "/bin/sh", "args": ["-c", "exit 0"]}));
-    assert_eq!((task.config.pos.line, task.config.positions["args"].line), (25, 27));
+    assert_eq!((task.config.pos.line, task.config.positions["args"].line), (26, 28));
     assert_eq!((task.env["A"].as_str(), task.meta["k"].as_str()), ("b", "true"));
     assert_eq!(task.resources, TaskResources { cpu_mhz: 500, memory_mib: 64, memory_max_mib: 128 });
     assert_eq!(task.logs, LogConfig { max_files: 3, max_file_size_mib: 2, disabled: false });
@@ -152,12 +152,16 @@ fn restart_defaults_follow_the_type_and_the_task_wins_over_the_group() {
     }
     let group = "restart {\nattempts = 5\ninterval = \"10m\"\nmode = \"delay\"\n}";
     assert_eq!(policy("service", group, ""), made(5, 600, 15, RestartMode::Delay));
-    assert_eq!(policy("service", group, "restart {\ndelay = \"1s\"\nattempts = 0\nmode = \"fail\"\n}"), made(0, 600, 1, RestartMode::Fail));
+    assert_eq!(
+        policy("service", group, "restart {\ndelay = \"1s\"\nattempts = 0\nmode = \"fail\"\n}"),
+        made(0, 600, 1, RestartMode::Fail)
+    );
 }
 
 #[test]
 fn lone_tasks_become_the_first_groups() {
-    let job = job("job \"j\" {\ngroup \"g\" {\ntask \"a\" { driver = \"exec\" }\n}\ntask \"b\" { driver = \"exec\" }\n}\n");
+    let job =
+        job("job \"j\" {\ngroup \"g\" {\ntask \"a\" { driver = \"exec\" }\n}\ntask \"b\" { driver = \"exec\" }\n}\n");
     let names: Vec<_> = job.groups.iter().map(|g| (g.name.as_str(), g.tasks[0].name.as_str())).collect();
     assert_eq!(names, [("b", "b"), ("g", "a")]);
 }
@@ -168,11 +172,16 @@ fn env_and_meta_are_blocks_or_maps() {
     let block = task_of("env {\nA = 1\nB = true\nC = \"c\"\nD = 1.5\n}\nmeta {\nx = \"y\"\n}");
     let map = task_of("env = {\nA = 1\nB = true\nC = \"c\"\n\"D\" = 1.5\n}\nmeta = { x = \"y\" }");
     assert_eq!(block.env, map.env);
-    assert_eq!(block.env.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>(), ["A=1", "B=true", "C=c", "D=1.5"]);
+    assert_eq!(
+        block.env.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>(),
+        ["A=1", "B=true", "C=c", "D=1.5"]
+    );
     assert_eq!(block.meta, map.meta);
     let dotted = task_of("env = {\n\"a.b\" = \"c\"\n\"X-Y\" = \"z\"\n}");
     assert_eq!((dotted.env["a.b"].as_str(), dotted.env["X-Y"].as_str()), ("c", "z"));
-    let job = job("job \"j\" {\nmeta = { \"a.b\" = 1 }\ngroup \"g\" {\nmeta = { \"c.d\" = 2 }\ntask \"t\" { driver = \"exec\" }\n}\n}\n");
+    let job = job(
+        "job \"j\" {\nmeta = { \"a.b\" = 1 }\ngroup \"g\" {\nmeta = { \"c.d\" = 2 }\ntask \"t\" { driver = \"exec\" }\n}\n}\n",
+    );
     assert_eq!((job.meta["a.b"].as_str(), job.groups[0].meta["c.d"].as_str()), ("1", "2"));
 }
 
@@ -223,7 +232,10 @@ fn config_blocks_become_lists_of_objects() {
             "driver": [{"vfio": [{"gpu": [{"count": 1}]}]}],
         })
     );
-    assert_eq!((config.positions["plain"].line, config.positions["mount"].line, config.positions["driver"].line), (5, 12, 17));
+    assert_eq!(
+        (config.positions["plain"].line, config.positions["mount"].line, config.positions["driver"].line),
+        (5, 12, 17)
+    );
 }
 
 /// Upstream: ParseDynamic.
@@ -321,7 +333,8 @@ fn what_only_a_scheduler_reads_is_named_in_a_warning() {
         (19, "affinity"),
         (26, "splay"),
     ];
-    let expected: Vec<_> = expected.iter().map(|(line, name)| format!("job.hcl:{line}: {name} has no effect with agentbin run")).collect();
+    let expected: Vec<_> =
+        expected.iter().map(|(line, name)| format!("job.hcl:{line}: {name} has no effect with agentbin run")).collect();
     let (enabled, rest): (Vec<_>, Vec<_>) = parsed.warnings.iter().partition(|w| w.contains("deprecated"));
     assert_eq!(rest, expected.iter().collect::<Vec<_>>());
     assert_eq!(enabled, ["job.hcl:22: enabled is deprecated; use disabled"]);
