@@ -149,10 +149,10 @@ fn local_path(source: &str) -> Result<String, String> {
     }
     let plain = source.strip_prefix("file::").unwrap_or(source);
     if let Some(path) = plain.strip_prefix("file://") {
-        return match path.starts_with('/') {
-            true => percent_decoded(path).ok_or_else(|| "invalid % escape in the file URL".to_owned()),
-            false => Err("a file URL names an absolute path; write file:///path".to_owned()),
-        };
+        if !path.starts_with('/') {
+            return Err("a file URL names an absolute path; write file:///path".to_owned());
+        }
+        return percent_decoded(path).ok_or_else(|| "invalid % escape in the file URL".to_owned());
     }
     let forced = plain
         .split_once("::")

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::schema::{EPHEMERAL_DISK, GROUP, JOB, NETWORK, PORT, RESTART};
 use super::section::{Expanded, Section, Sink};
 use super::task;
-use crate::spec::{Group, Job, JobType, Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy};
+use crate::spec::{Group, Job, JobType, Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task};
 
 /// MiB of a group's disk unless given.
 const DEFAULT_DISK_MIB: u64 = 300;
@@ -124,13 +124,11 @@ fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: &Path
     }
 }
 
-fn tasks<'a>(
+fn tasks<'e, 'a: 'e>(
     group: &Section<'_>,
-    blocks: &mut dyn Iterator<Item = &Expanded<'a>>,
+    blocks: &mut dyn Iterator<Item = &'e Expanded<'a>>,
     around: &Surroundings<'_>,
-) -> Vec<crate::spec::Task>
-where
-{
+) -> Vec<Task> {
     let tasks: Vec<_> = blocks.filter(|b| !b.labels.is_empty()).map(|b| task::decode(b, around, group.sink)).collect();
     let mut seen: BTreeMap<&str, &Pos> = BTreeMap::new();
     let mut leader: Option<&str> = None;

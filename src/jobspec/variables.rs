@@ -122,7 +122,7 @@ fn declarations<'a>(blocks: &[Expanded<'a>], sink: &'a Sink) -> BTreeMap<String,
 fn from_text(origin: &str, text: &str, kind: &Type) -> Result<Given> {
     let pos = outside(origin);
     if kind.takes_plain_text() {
-        return Ok(Given { value: Value::string(text), pos });
+        return Ok(Given { pos, value: Value::string(text) });
     }
     let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None };
     let value = Scope::new(&globals).eval(&native::parse_expression(text, &pos)?)?;

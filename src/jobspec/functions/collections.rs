@@ -161,7 +161,7 @@ pub(super) fn setproduct(args: &[Value]) -> Outcome {
         }
         rows = rows
             .iter()
-            .flat_map(|row: &Vec<Value>| items.iter().map(|v| [row.as_slice(), &[v.clone()]].concat()))
+            .flat_map(|row: &Vec<Value>| items.iter().map(|v| [row.as_slice(), std::slice::from_ref(v)].concat()))
             .collect();
     }
     let rows = rows.into_iter().map(Value::List).collect();

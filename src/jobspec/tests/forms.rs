@@ -160,3 +160,132 @@ fn only_blanks_may_stand_before_json() {
     assert!(given.parse(" \t\r\n{\"job\": {}}").unwrap_err().to_string().contains("the file has no job"));
     assert!(given.parse("\u{a0}{}").unwrap_err().to_string().contains("syntax error"));
 }
+
+/// What `nomad job run -output` writes, shortened; everything that was not given is there as null or zero.
+const API: &str = r#"{
+  "Job": {
+    "ID": "j", "Name": "j", "Type": "batch", "Region": null, "Priority": null, "Payload": null, "Version": 3,
+    "Datacenters": ["*"],
+    "Constraints": null,
+    "Meta": {"a.b": "c"},
+    "TaskGroups": [
+      {
+        "Name": "g",
+        "Count": 2,
+        "Networks": [{"Mode": "", "DNS": null,
+          "ReservedPorts": [{"Label": "http", "Value": 8080, "To": 0, "HostNetwork": ""}],
+          "DynamicPorts": [{"Label": "x", "Value": 0, "To": 0}]}],
+        "RestartPolicy": {"Attempts": 0, "Interval": 60000000000, "Delay": 0, "Mode": "fail"},
+        "Consul": {"Namespace": "", "Partition": ""},
+        "Services": [],
+        "Tasks": [
+          {
+            "Name": "t", "Driver": "exec", "User": "",
+            "Config": {"command": "/bin/sh", "args": ["${NOMAD_PORT_http}"], "mount": [{"a": 1}]},
+            "Env": {"A": "${attr.x}%{ if"},
+            "Resources": {"CPU": 200, "MemoryMB": 64, "MemoryMaxMB": null, "Networks": null},
+            "LogConfig": {"MaxFiles": 2, "MaxFileSizeMB": 3, "Disabled": false, "Enabled": null},
+            "Templates": [{"SourcePath": "", "EmbeddedTmpl": "", "DestPath": "local/x", "Perms": "0600", "Wait": null}],
+            "Artifacts": [{"GetterSource": "/srv/x", "GetterMode": "any", "RelativeDest": "local/"}],
+            "KillTimeout": 7000000000,
+            "Leader": false
+          }
+        ]
+      }
+    ]
+  }
+}
+"#;
+
+#[test]
+fn the_form_of_the_http_api_is_read_too() {
+    let native = r#"
+job "j" {
+  type = "batch"
+  meta = { "a.b" = "c" }
+  group "g" {
+    count = 2
+    network {
+      port "http" { static = 8080 }
+      port "x" {}
+    }
+    restart {
+      attempts = 0
+      interval = "1m"
+      delay    = "0s"
+    }
+    task "t" {
+      driver       = "exec"
+      kill_timeout = "7s"
+      config {
+        command = "/bin/sh"
+        args    = ["${NOMAD_PORT_http}"]
+        mount { a = 1 }
+      }
+      env { A = "${attr.x}%%{ if" }
+      resources {
+        cpu    = 200
+        memory = 64
+      }
+      logs {
+        max_files     = 2
+        max_file_size = 3
+      }
+      template {
+        data        = ""
+        destination = "local/x"
+        perms       = "0600"
+      }
+      artifact { source = "/srv/x" }
+    }
+  }
+}
+"#;
+    let expected = without_places(job(native));
+    let parsed = Given::default().parse(API).unwrap();
+    assert_eq!(
+        parsed.warnings,
+        [
+            "job.hcl:3: Version has no effect with agentbin run",
+            "job.hcl:4: datacenters has no effect with agentbin run",
+        ]
+    );
+    assert_eq!(without_places(parsed.job), expected);
+    let bare = API.trim().strip_prefix("{\n  \"Job\":").unwrap().strip_suffix('}').unwrap();
+    assert_eq!(without_places(job(bare)), expected);
+}
+
+#[test]
+fn the_form_of_the_http_api_is_checked_by_the_same_rules() {
+    for (from, to, expected) in [
+        (
+            "\"Services\": []",
+            "\"Services\": [{\"Name\": \"x\"}]",
+            "job.hcl:16: service in group \"g\" is not supported yet by agentbin run; remove it",
+        ),
+        (
+            "\"Mode\": \"\"",
+            "\"Mode\": \"bridge\"",
+            "job.hcl:11: network mode \"bridge\" is not supported yet by agentbin run; use mode \"host\" or remove it",
+        ),
+        (
+            "\"Leader\": false",
+            "\"Leadr\": false",
+            "job.hcl:27: unsupported argument \"Leadr\" in task \"t\"; remove it",
+        ),
+        (
+            "\"MemoryMB\": 64",
+            "\"MemoryMB\": 5",
+            "job.hcl:22: \"memory\" in resources of task \"t\" must be at least 10, not 5",
+        ),
+        ("\"TaskGroups\": [", "\"TaskGroups\": [5,", "job.hcl:7: an object is needed here; write { ... }"),
+        (
+            "\"GetterSource\": \"/srv/x\"",
+            "\"GetterSource\": \"https://x/y\"",
+            "job.hcl:25: source in artifact of task \"t\": downloading is not supported yet by agentbin run; fetch it before and name the local path",
+        ),
+    ] {
+        assert!(API.contains(from), "{from}");
+        assert_eq!(errors(&API.replacen(from, to, 1)), [expected], "{to}");
+    }
+}
