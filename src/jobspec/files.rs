@@ -48,8 +48,8 @@ fn template(section: &Section<'_>) -> Template {
         perms: mode.unwrap_or(0o644),
         env: section.bool("env").unwrap_or(false),
         change_mode: change_mode(section),
-        left_delimiter: section.string("left_delimiter").unwrap_or_else(|| "{{".to_owned()),
-        right_delimiter: section.string("right_delimiter").unwrap_or_else(|| "}}".to_owned()),
+        left_delimiter: section.string("left_delimiter").filter(|d| !d.is_empty()).unwrap_or_else(|| "{{".to_owned()),
+        right_delimiter: section.string("right_delimiter").filter(|d| !d.is_empty()).unwrap_or_else(|| "}}".to_owned()),
         error_on_missing_key: section.bool("error_on_missing_key").unwrap_or(false),
         pos: section.pos.clone(),
     }

@@ -226,10 +226,10 @@ pub(super) fn evaluate_locals<'g>(globals: Globals<'g>, attrs: &[&Attr], sink: &
     let mut open: BTreeMap<&str, (&Attr, BTreeSet<String>)> = BTreeMap::new();
     for attr in attrs {
         let mut needs = BTreeSet::new();
-        attr.value.references(&mut |_, root, steps| {
-            if root == "local" {
-                needs.extend(steps.first().and_then(member));
-            }
+        attr.value.references(&mut |pos, root, steps| match (root, steps.first().and_then(member)) {
+            ("local", Some(name)) => drop(needs.insert(name)),
+            ("local", None) => sink.error(pos, "a local value cannot refer to all of local; name one, such as local.x"),
+            _ => {}
         });
         if let Some((first, _)) = open.get(attr.name.as_str()) {
             let message =

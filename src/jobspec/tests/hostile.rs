@@ -206,3 +206,24 @@ proptest! {
         let _ = Given::default().var("v", &text).parse(&format!("variable \"v\" {{ type = list(string) }}\n{}", around_task("")));
     }
 }
+
+/// Time grows with the size of the file and not with its square, also when all of it is one line.
+#[test]
+fn large_files_are_read_in_reasonable_time() {
+    let started = std::time::Instant::now();
+    let tasks: Vec<String> = (0..2000)
+        .map(|i| format!(r#""t{i}": {{"driver": "exec", "config": {{"args": ["a", "${{NOMAD_X}}", "{i}"]}}, "env": {{"K": "v"}}}}"#))
+        .collect();
+    let json = format!(r#"{{"job": {{"j": {{"group": {{"g": {{"task": {{{}}}}}}}}}}}}}"#, tasks.join(","));
+    assert_eq!(Given::default().job(&json).groups[0].tasks.len(), 2000);
+    let native: String = (0..2000)
+        .map(|i| {
+            format!(
+                "task \"t{i}\" {{\ndriver = \"exec\"\nconfig {{\nargs = [\"a\", \"${{NOMAD_X}}\", \"{i}\"]\n}}\n}}\n"
+            )
+        })
+        .collect();
+    let native = format!("job \"j\" {{\ngroup \"g\" {{\n{native}}}\n}}\n");
+    assert_eq!(Given::default().job(&native).groups[0].tasks.len(), 2000);
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}

@@ -349,3 +349,18 @@ fn a_port_may_repeat_its_own_number_in_to() {
         assert_eq!(job.groups[0].network.as_ref().unwrap().ports[0].static_port, Some(8080), "{to}");
     }
 }
+
+#[test]
+fn files_with_carriage_returns_are_read() {
+    let text =
+        around_task("env {\nA = \"x\"\n}\ntemplate {\ndestination = \"local/x\"\ndata = <<-EOT\n  a\n  b\n  EOT\n}");
+    let task = job(&text.replace('\n', "\r\n")).groups.remove(0).tasks.remove(0);
+    assert_eq!((task.env["A"].as_str(), task.templates[0].data.as_str()), ("x", "a\r\nb\r\n"));
+    assert_eq!((task.pos.line, task.templates[0].pos.line), (3, 7));
+}
+
+#[test]
+fn empty_lists_and_null_are_no_blocks_in_json() {
+    let json = r#"{"job": {"j": {"group": {"g": {"network": null, "task": {"t": {"driver": "exec", "template": [], "env": {}}}}}}}}"#;
+    assert_eq!(job(json).groups[0].tasks[0].templates, []);
+}

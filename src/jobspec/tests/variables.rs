@@ -233,6 +233,10 @@ fn locals_are_evaluated_in_any_order() {
             vec!["job.hcl:5: duplicate local value \"a\"; it stands in line 2 already"],
         ),
         (
+            "locals {\na = 1\nb = [for k, v in local : k]\n}",
+            vec!["job.hcl:3: a local value cannot refer to all of local; name one, such as local.x"],
+        ),
+        (
             "locals {\na = local.nope\n}",
             vec!["job.hcl:2: undeclared local value \"nope\"; declare it in a locals block"],
         ),
