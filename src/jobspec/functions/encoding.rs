@@ -112,7 +112,7 @@ pub(super) fn yamldecode(args: &[Value]) -> Outcome {
     }
     let documents = Yaml::load_from_str(&written).map_err(|e| format!("invalid YAML: {e}"))?;
     match documents.as_slice() {
-        [] => Ok(Value::Null),
+        [] => Err("the text is empty".to_owned()),
         [one] => from_yaml(one, 0),
         _ => Err("the text has more than one document".to_owned()),
     }

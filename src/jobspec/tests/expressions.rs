@@ -178,3 +178,19 @@ fn can_try_and_convert_take_expressions() {
     assert_eq!(error("convert(1, strin)"), "job.hcl:5: unknown type \"strin\"; did you mean \"string\"?");
     assert_eq!(error("try(1 / 0)"), "job.hcl:5: division by zero");
 }
+
+/// `oracle.txt` holds expressions and what the Go library (hcl 2.25.0, go-cty 1.19.0, go-cty-yaml 1.2.0) makes of them.
+#[test]
+fn n8_expressions_evaluate_as_in_the_go_library() {
+    let mut differences = Vec::new();
+    for case in include_str!("oracle.txt").split_terminator("\n====\n") {
+        let (expression, expected) = case.split_once("\n----\n").unwrap();
+        let expected = format!("jsondecode({})", serde_json::Value::from(expected.replace("${", "$${")));
+        let same = value_of(&Given::default(), &format!("jsonencode({expression}\n) == jsonencode({expected})"));
+        if same != Ok(json!(true)) {
+            let found = value_of(&Given::default(), &format!("jsonencode({expression}\n)"));
+            differences.push(format!("{expression}\n  expected {expected}\n  found {found:?}"));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
