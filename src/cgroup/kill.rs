@@ -37,9 +37,12 @@ impl TaskCgroup {
         if self.is_host_given() {
             return Err(Error::HostGiven(self.path()));
         }
-        let mut dirs = Vec::new();
+        let (mut dirs, mut found) = (Vec::new(), BTreeSet::new());
         for member in self.members.iter().filter(|m| m.ours) {
-            dirs.extend(guarded(member)?);
+            if let Some((dir, pids)) = guarded(member)? {
+                dirs.push(dir);
+                found.extend(pids);
+            }
         }
         if dirs.is_empty() {
             return Ok(());
@@ -49,22 +52,23 @@ impl TaskCgroup {
             Regime::V2 => Ok(()),
             Regime::V1 => {
                 let freezer = self.member("freezer").filter(|m| m.ours).map(Member::dir_if_there).transpose()?;
-                kill_v1(&dirs, freezer.flatten().as_ref(), deadline)
+                kill_v1(&dirs, freezer.flatten().as_ref(), found, deadline)
             }
             Regime::Off => Err(Error::Off),
         }
     }
 }
 
-/// Opens the folder unless killing what is in it would end the machine or ourselves; `None` when it is gone.
-fn guarded(member: &Member) -> Result<Option<Dir>> {
+/// Opens the folder and lists it, unless killing what is in it would end the machine or ourselves; `None` when it is gone.
+fn guarded(member: &Member) -> Result<Option<(Dir, Vec<i32>)>> {
     let Some(dir) = member.dir_if_there()? else { return Ok(None) };
     if member.relative.as_os_str().is_empty() || member.tree.is_root(&dir)? {
         return Err(Error::BadPath(dir.path));
     }
-    match dir.pids_recursive()?.into_iter().find(|p| is_protected(*p)) {
-        Some(pid) => Err(Error::Protected { path: dir.path, pid }),
-        None => Ok(Some(dir)),
+    let pids = dir.pids_recursive()?;
+    match pids.iter().find(|p| is_protected(**p)) {
+        Some(&pid) => Err(Error::Protected { path: dir.path, pid }),
+        None => Ok(Some((dir, pids))),
     }
 }
 
@@ -140,13 +144,10 @@ fn poll_until(fds: &mut [PollFd<'_>], until: Instant) -> rustix::io::Result<bool
     }
 }
 
-fn kill_v1(dirs: &[Dir], freezer: Option<&Dir>, deadline: Instant) -> Result<()> {
+/// `left` is what was in there a moment ago.
+fn kill_v1(dirs: &[Dir], freezer: Option<&Dir>, mut left: BTreeSet<i32>, deadline: Instant) -> Result<()> {
     let mut backoff = Backoff::until(deadline);
     loop {
-        let mut left = BTreeSet::new();
-        for dir in dirs {
-            left.extend(dir.pids_recursive()?);
-        }
         if left.is_empty() {
             return freezer.map_or(Ok(()), thaw);
         }
@@ -164,6 +165,10 @@ fn kill_v1(dirs: &[Dir], freezer: Option<&Dir>, deadline: Instant) -> Result<()>
             backoff.wait();
         }
         wait_exit(&running, deadline.min(Instant::now() + ROUND))?;
+        left.clear();
+        for dir in dirs {
+            left.extend(dir.pids_recursive()?);
+        }
     }
 }
 
@@ -228,4 +233,65 @@ fn wait_exit(running: &[OwnedFd], until: Instant) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::CgroupFs;
+    use crate::spec::Resources;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    /// The v2 tree: the root itself, or what a hybrid machine has beside its v1 hierarchies.
+    fn unified() -> Option<CgroupFs> {
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+        let root = roots.into_iter().find(|r| r.join("cgroup.controllers").exists());
+        match root {
+            Some(root) if rustix::process::geteuid().is_root() => Some(CgroupFs::v2(root).unwrap()),
+            _ => {
+                assert!(std::env::var_os("CI").is_none_or(|v| v != "true"), "cannot test: no cgroup2, or not root");
+                eprintln!("skipped: no cgroup2, or not root");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn b6_without_cgroup_kill_everything_is_frozen_killed_and_thawed() {
+        let Some(fs) = unified() else { return };
+        let path = format!("agentbin-test-{}-legacy/t", std::process::id());
+        for by_file in [false, true] {
+            let task = TaskCgroup::create(&fs, Path::new(&path), &Resources::default()).unwrap();
+            let inner = TaskCgroup::create(&fs, &Path::new(&path).join("inner"), &Resources::default()).unwrap();
+            let script = "read go; for i in 1 2 3 4 5 6 7 8; do (while :; do /bin/true & wait; done) & done; wait";
+            let mut shell = Command::new("/bin/sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+            inner.join(Pid::from_child(&shell)).unwrap();
+            std::io::Write::write_all(&mut shell.stdin.take().unwrap(), b"\n").unwrap();
+            while task.pids().unwrap().len() < 9 {
+                std::thread::yield_now();
+            }
+            inner.members[0].dir().unwrap().write("cgroup.freeze", "1").unwrap();
+            let dir = task.members[0].dir().unwrap();
+            kill_v2(&dir, Instant::now() + Duration::from_secs(10), by_file).unwrap();
+            assert!(task.pids().unwrap().is_empty());
+            assert_eq!(dir.read("cgroup.freeze").unwrap().trim(), "0");
+            shell.wait().unwrap();
+            task.remove(Instant::now() + Duration::from_secs(5)).unwrap();
+            assert!(!task.exists());
+        }
+    }
+
+    #[test]
+    fn an_event_that_does_not_come_ends_at_the_deadline() {
+        let Some(fs) = unified() else { return };
+        let path = format!("agentbin-test-{}-event/t", std::process::id());
+        let task = TaskCgroup::create(&fs, Path::new(&path), &Resources::default()).unwrap();
+        let dir = task.members[0].dir().unwrap();
+        let start = Instant::now();
+        assert!(!wait_event(&dir, "populated", 1, start + Duration::from_millis(30)).unwrap());
+        assert!(start.elapsed() >= Duration::from_millis(30));
+        task.remove(Instant::now() + Duration::from_secs(5)).unwrap();
+        assert!(wait_event(&dir, "populated", 0, start).unwrap(), "gone is empty");
+    }
 }
