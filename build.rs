@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     println!("cargo:rerun-if-changed=build.rs");
-    let files = ["goplugin/plugin.proto", "nomad/driver.proto", "nomad/executor.proto", "nomad/logmon.proto"];
-    let descriptors = protox::compile(files, ["proto"])?;
+    // prost leaves a package out that it is told lies elsewhere, so the shared messages are generated on their own.
+    let shared = protox::compile(["nomad/driver.proto"], ["proto"])?;
+    tonic_prost_build::configure().compile_fds(shared)?;
+    let services = ["goplugin/plugin.proto", "nomad/executor.proto", "nomad/logmon.proto"];
     tonic_prost_build::configure()
         .extern_path(".hashicorp.nomad.plugins.drivers.proto", "crate::wire::drivers")
-        .compile_fds(descriptors)?;
+        .compile_fds(protox::compile(services, ["proto"])?)?;
     link_customary_path();
     Ok(())
 }
