@@ -4,6 +4,7 @@
 mod event;
 mod exit;
 mod ids;
+mod interpolate;
 mod job;
 mod launch;
 mod resources;
@@ -14,6 +15,7 @@ mod stats;
 pub use event::{EventKind, TaskEvent};
 pub use exit::{ExitResult, ProcessState};
 pub use ids::{AllocId, ProcessId};
+pub use interpolate::interpolate;
 pub use job::{
     Artifact, ArtifactMode, ChangeMode, DriverConfig, Group, Job, JobType, Lifecycle, LifecycleHook, LogConfig,
     Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, TaskResources, Template,

@@ -1,0 +1,121 @@
+//! Places in files and what is said about them.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::spec::Pos;
+
+/// A sentence about one place of a job or variable file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Where.
+    pub pos: Pos,
+    /// What is wrong and, after a semicolon, how to mend it.
+    pub message: String,
+}
+
+impl Diagnostic {
+    pub(super) fn new(pos: &Pos, message: impl Into<String>) -> Diagnostic {
+        Diagnostic { pos: pos.clone(), message: message.into() }
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Line 0 is a flag or a variable of the environment, which stands in no file.
+        match self.pos.line {
+            0 => write!(f, "{}: {}", self.pos.file, self.message),
+            _ => write!(f, "{}: {}", self.pos, self.message),
+        }
+    }
+}
+
+/// Result of anything that fails at one place.
+pub(super) type Result<T> = std::result::Result<T, Diagnostic>;
+
+/// A text with its name, which turns byte offsets into places.
+#[derive(Debug)]
+pub(super) struct Source<'t> {
+    pub text: &'t str,
+    file: Arc<str>,
+    line_starts: Vec<usize>,
+}
+
+impl<'t> Source<'t> {
+    pub fn new(file: &Path, text: &'t str) -> Source<'t> {
+        let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
+        Source {
+            text,
+            file: Arc::from(file.to_string_lossy().as_ref()),
+            line_starts: std::iter::once(0).chain(starts).collect(),
+        }
+    }
+
+    pub fn pos(&self, offset: usize) -> Pos {
+        let line = self.line_starts.partition_point(|start| *start <= offset).max(1);
+        let start = self.line_starts[line - 1];
+        let column = self.text.get(start..offset).map_or(0, |before| before.chars().count()) + 1;
+        let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Pos { file: self.file.clone(), line: clamp(line), column: clamp(column) }
+    }
+}
+
+/// The known word nearest to a misspelt one, as `; did you mean "x"?`, or nothing.
+pub(super) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let limit = (wrong.chars().count() / 3).clamp(1, 3);
+    known
+        .into_iter()
+        .filter(|k| k.len().abs_diff(wrong.len()) <= limit)
+        .map(|k| (edit_distance(wrong, k), k))
+        .filter(|(distance, _)| *distance <= limit)
+        .min()
+        .map_or_else(String::new, |(_, k)| format!("; did you mean \"{k}\"?"))
+}
+
+/// Edits (insert, delete, change, swap of neighbours) between two words.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let change = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = change.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_become_lines_and_columns_in_characters() {
+        let source = Source::new(Path::new("f.hcl"), "a\näb\n\nc");
+        let at = |offset| {
+            let pos = source.pos(offset);
+            (pos.line, pos.column)
+        };
+        assert_eq!(at(0), (1, 1));
+        assert_eq!(at(1), (1, 2));
+        assert_eq!(at(2), (2, 1));
+        assert_eq!(at(4), (2, 2));
+        assert_eq!(at(6), (3, 1));
+        assert_eq!(at(7), (4, 1));
+        assert_eq!(at(99), (4, 1));
+    }
+
+    #[test]
+    fn only_near_words_are_suggested() {
+        assert_eq!(did_you_mean("comand", ["command", "args"]), "; did you mean \"command\"?");
+        assert_eq!(did_you_mean("uesr", ["user", "env"]), "; did you mean \"user\"?");
+        assert_eq!(did_you_mean("zebra", ["user", "env"]), "");
+    }
+}

@@ -1,0 +1,410 @@
+//! Evaluation of expressions.
+//!
+//! A name that is neither `var`, `local` nor an iterator is a runtime reference: it evaluates to its own spelling in
+//! `${}`, which the task runner replaces when the task starts.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use super::ast::{Call, Expr, For, Kind, Operator, Part, Step};
+use super::diag::{Diagnostic, Result, did_you_mean};
+use super::functions;
+use super::types::Type;
+use super::value::{Number, Value};
+use crate::spec::Pos;
+
+/// What every expression of a file can see.
+#[derive(Debug, Clone)]
+pub(super) struct Globals<'p> {
+    pub vars: BTreeMap<String, Value>,
+    pub locals: BTreeMap<String, Value>,
+    /// Folder of the filesystem functions; `None` where they are not allowed.
+    pub base_dir: Option<&'p Path>,
+}
+
+#[derive(Debug)]
+struct Frame {
+    name: String,
+    value: Value,
+    outer: Option<Rc<Frame>>,
+}
+
+/// The globals with the iterators of the loops around an expression.
+#[derive(Debug, Clone)]
+pub(super) struct Scope<'g> {
+    globals: &'g Globals<'g>,
+    frame: Option<Rc<Frame>>,
+}
+
+impl<'g> Scope<'g> {
+    pub fn new(globals: &'g Globals<'g>) -> Scope<'g> {
+        Scope { globals, frame: None }
+    }
+
+    /// This scope with one more name, which hides an outer one.
+    pub fn with(&self, name: &str, value: Value) -> Scope<'g> {
+        let frame = Frame { name: name.to_owned(), value, outer: self.frame.clone() };
+        Scope { globals: self.globals, frame: Some(Rc::new(frame)) }
+    }
+
+    fn iterator(&self, name: &str) -> Option<&Value> {
+        let mut frame = self.frame.as_deref();
+        while let Some(f) = frame {
+            if f.name == name {
+                return Some(&f.value);
+            }
+            frame = f.outer.as_deref();
+        }
+        None
+    }
+
+    /// Evaluates an expression.
+    pub fn eval(&self, expr: &Expr) -> Result<Value> {
+        let pos = &expr.pos;
+        match &expr.kind {
+            Kind::Literal(value) => Ok(value.clone()),
+            Kind::Template(parts) => {
+                let mut text = String::new();
+                self.template(parts, &mut text)?;
+                Ok(Value::String(text))
+            }
+            Kind::List(items) => Ok(Value::List(items.iter().map(|e| self.eval(e)).collect::<Result<_>>()?)),
+            Kind::Object(items) => self.object(items),
+            Kind::Reference { name, steps, source } => self.reference(pos, name, steps, source),
+            Kind::Traversal(root, steps) => walk(self, Cow::Owned(self.eval(root)?), steps, pos),
+            Kind::Call(call) => self.call(pos, call),
+            Kind::Not(e) => Ok(Value::Bool(!self.bool(e)?)),
+            Kind::Negate(e) => match self.number(e)? {
+                Number::Int(i) => Ok(Value::Number(i.checked_neg().map_or(Number::Float(-(Number::Int(i).to_f64())), Number::Int))),
+                Number::Float(f) => Ok(Value::Number(Number::Float(-f))),
+            },
+            Kind::Binary(left, operator, right) => self.binary(pos, left, *operator, right),
+            Kind::Conditional(three) => self.conditional(three),
+            Kind::For(f) => self.for_expr(f),
+        }
+    }
+
+    fn bool(&self, expr: &Expr) -> Result<bool> {
+        let value = self.eval(expr)?;
+        value
+            .to_bool()
+            .ok_or_else(|| Diagnostic::new(&expr.pos, format!("a bool is needed here, not {}", described(&value))))
+    }
+
+    fn number(&self, expr: &Expr) -> Result<Number> {
+        let value = self.eval(expr)?;
+        value
+            .to_number()
+            .ok_or_else(|| Diagnostic::new(&expr.pos, format!("a number is needed here, not {}", described(&value))))
+    }
+
+    fn object(&self, items: &[(Expr, Expr)]) -> Result<Value> {
+        let mut map = BTreeMap::new();
+        for (key, value) in items {
+            let name = self.key(key)?;
+            let value = self.eval(value)?;
+            if map.insert(name.clone(), value).is_some() {
+                return Err(Diagnostic::new(&key.pos, format!("duplicate key \"{name}\"; remove one of the two")));
+            }
+        }
+        Ok(Value::Object(map))
+    }
+
+    fn key(&self, expr: &Expr) -> Result<String> {
+        let key = self.eval(expr)?;
+        key.to_text()
+            .ok_or_else(|| Diagnostic::new(&expr.pos, format!("a key must be a string, not {}", described(&key))))
+    }
+
+    fn reference(&self, pos: &Pos, name: &str, steps: &[Step], source: &str) -> Result<Value> {
+        if let Some(value) = self.iterator(name) {
+            return walk(self, Cow::Borrowed(value), steps, pos);
+        }
+        let known = match name {
+            "var" => Some((&self.globals.vars, "variable")),
+            "local" => Some((&self.globals.locals, "local value")),
+            _ => None,
+        };
+        let Some((map, what)) = known else {
+            let fixed = |s: &Step| match s {
+                Step::Attr(_) => true,
+                Step::Index(e) => matches!(e.kind, Kind::Literal(_)),
+                Step::AttrSplat | Step::FullSplat => false,
+            };
+            return match steps.iter().all(fixed) {
+                true => Ok(Value::String(format!("${{{source}}}"))),
+                false => Err(Diagnostic::new(
+                    pos,
+                    format!("\"{name}\" is known only when the task runs; a computed index or splat cannot be applied to it"),
+                )),
+            };
+        };
+        let Some((first, rest)) = steps.split_first() else { return Ok(Value::Object(map.clone())) };
+        let member = match first {
+            Step::Attr(member) => member.clone(),
+            Step::Index(index) => self.key(index)?,
+            Step::AttrSplat | Step::FullSplat => {
+                return Err(Diagnostic::new(pos, format!("a splat cannot be applied to \"{name}\"; name one {what}")));
+            }
+        };
+        match map.get(&member) {
+            Some(value) => walk(self, Cow::Borrowed(value), rest, pos),
+            None => {
+                let hint = match did_you_mean(&member, map.keys().map(String::as_str)) {
+                    hint if hint.is_empty() && name == "var" => "; declare it with a variable block".to_owned(),
+                    hint if hint.is_empty() => "; declare it in a locals block".to_owned(),
+                    hint => hint,
+                };
+                Err(Diagnostic::new(pos, format!("undeclared {what} \"{member}\"{hint}")))
+            }
+        }
+    }
+
+    fn call(&self, pos: &Pos, call: &Call) -> Result<Value> {
+        match (call.name.as_str(), call.args.as_slice()) {
+            ("can", [expr]) => return Ok(Value::Bool(self.eval(expr).is_ok())),
+            ("try", [first, rest @ ..]) => {
+                let mut result = self.eval(first);
+                for expr in rest {
+                    if result.is_ok() {
+                        break;
+                    }
+                    result = self.eval(expr);
+                }
+                return result;
+            }
+            ("convert", [value, target]) => {
+                let target = Type::parse(target)?;
+                return target.convert(self.eval(value)?).map_err(|m| Diagnostic::new(pos, format!("convert: {m}")));
+            }
+            ("can", _) => return Err(Diagnostic::new(pos, "can: takes 1 argument")),
+            ("try", _) => return Err(Diagnostic::new(pos, "try: takes at least 1 argument")),
+            ("convert", _) => return Err(Diagnostic::new(pos, "convert: takes 2 arguments, a value and a type")),
+            _ => {}
+        }
+        let mut args = call.args.iter().map(|e| self.eval(e)).collect::<Result<Vec<_>>>()?;
+        if call.expand {
+            match args.pop() {
+                Some(Value::List(items) | Value::Set(items)) => args.extend(items),
+                _ => return Err(Diagnostic::new(pos, "only a list can be expanded with \"...\"")),
+            }
+        }
+        functions::call(&call.name, &args, self.globals.base_dir)
+            .map_err(|m| Diagnostic::new(pos, format!("{}: {m}", call.name)))
+    }
+
+    fn binary(&self, pos: &Pos, left: &Expr, operator: Operator, right: &Expr) -> Result<Value> {
+        match operator {
+            Operator::And => {
+                let (l, r) = (self.bool(left)?, self.bool(right)?);
+                Ok(Value::Bool(l && r))
+            }
+            Operator::Or => {
+                let (l, r) = (self.bool(left)?, self.bool(right)?);
+                Ok(Value::Bool(l || r))
+            }
+            Operator::Eq | Operator::NotEq => {
+                let equal = self.eval(left)? == self.eval(right)?;
+                Ok(Value::Bool(equal == (operator == Operator::Eq)))
+            }
+            _ => {
+                let (l, r) = (self.number(left)?, self.number(right)?);
+                arithmetic(operator, l, r).map_err(|m| Diagnostic::new(pos, m))
+            }
+        }
+    }
+
+    /// Both branches have one type in the end: a number beside a string becomes a string.
+    fn conditional(&self, [condition, then, otherwise]: &[Expr; 3]) -> Result<Value> {
+        let (chosen, other) = if self.bool(condition)? { (then, otherwise) } else { (otherwise, then) };
+        let value = self.eval(chosen)?;
+        if value.is_primitive()
+            && let Ok(other) = self.eval(other)
+            && other.is_primitive()
+            && other.type_name() != value.type_name()
+        {
+            return Ok(value.to_text().map_or(value, Value::String));
+        }
+        Ok(value)
+    }
+
+    /// The entries of what a loop goes over.
+    pub fn entries(&self, collection: &Expr) -> Result<Vec<(Value, Value)>> {
+        let value = self.eval(collection)?;
+        value.entries().ok_or_else(|| {
+            let message = format!("a list, set or map is needed here, not {}", described(&value));
+            Diagnostic::new(&collection.pos, message)
+        })
+    }
+
+    fn iteration(&self, key_name: Option<&str>, value_name: &str, (key, value): (Value, Value)) -> Scope<'g> {
+        let scope = self.with(value_name, value);
+        key_name.map_or_else(|| scope.clone(), |name| scope.with(name, key))
+    }
+
+    fn for_expr(&self, f: &For) -> Result<Value> {
+        let mut list = Vec::new();
+        let mut map = BTreeMap::new();
+        for entry in self.entries(&f.collection)? {
+            let scope = self.iteration(f.key_name.as_deref(), &f.value_name, entry);
+            if let Some(condition) = &f.condition
+                && !scope.bool(condition)?
+            {
+                continue;
+            }
+            let value = scope.eval(&f.value)?;
+            let Some(key) = &f.key else {
+                list.push(value);
+                continue;
+            };
+            let name = scope.key(key)?;
+            if f.group {
+                let slot = map.entry(name).or_insert_with(|| Value::List(Vec::new()));
+                if let Value::List(items) = slot {
+                    items.push(value);
+                }
+            } else if map.insert(name.clone(), value).is_some() {
+                let message = format!("two elements give the key \"{name}\"; group them with \"...\"");
+                return Err(Diagnostic::new(&key.pos, message));
+            }
+        }
+        Ok(if f.key.is_some() { Value::Object(map) } else { Value::List(list) })
+    }
+
+    fn template(&self, parts: &[Part], out: &mut String) -> Result<()> {
+        for part in parts {
+            match part {
+                Part::Text(text) => out.push_str(text),
+                Part::Value(expr) => {
+                    let value = self.eval(expr)?;
+                    let text = value.to_text().ok_or_else(|| {
+                        let what = described(&value);
+                        Diagnostic::new(&expr.pos, format!("a string cannot include {what}; convert it to a string"))
+                    })?;
+                    out.push_str(&text);
+                }
+                Part::If { condition, then, otherwise } => {
+                    self.template(if self.bool(condition)? { then } else { otherwise }, out)?;
+                }
+                Part::For { key_name, value_name, collection, body } => {
+                    for entry in self.entries(collection)? {
+                        self.iteration(key_name.as_deref(), value_name, entry).template(body, out)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn described(value: &Value) -> String {
+    match value {
+        Value::String(s) if s.starts_with("${") => format!("the runtime reference \"{s}\""),
+        Value::Null => "null".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+        other => format!("a {}", other.type_name()),
+    }
+}
+
+fn walk(scope: &Scope<'_>, value: Cow<'_, Value>, steps: &[Step], pos: &Pos) -> Result<Value> {
+    let mut value = value;
+    for (i, step) in steps.iter().enumerate() {
+        let next = match step {
+            Step::Attr(name) => attribute(&value, name).map_err(|m| Diagnostic::new(pos, m))?,
+            Step::Index(index) => {
+                let key = scope.eval(index)?;
+                indexed(&value, &key).map_err(|m| Diagnostic::new(&index.pos, m))?
+            }
+            Step::AttrSplat => {
+                let names = steps[i + 1..].iter().take_while(|s| matches!(s, Step::Attr(_))).count();
+                let list = splat(scope, &value, &steps[i + 1..=i + names], pos)?;
+                return walk(scope, Cow::Owned(list), &steps[i + 1 + names..], pos);
+            }
+            Step::FullSplat => return splat(scope, &value, &steps[i + 1..], pos),
+        };
+        value = Cow::Owned(next);
+    }
+    Ok(value.into_owned())
+}
+
+/// A splat treats null as an empty list and anything else that is no list as a list of one.
+fn splat(scope: &Scope<'_>, value: &Value, steps: &[Step], pos: &Pos) -> Result<Value> {
+    let items = match value {
+        Value::Null => &[],
+        Value::List(items) | Value::Set(items) => items.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    items.iter().map(|item| walk(scope, Cow::Borrowed(item), steps, pos)).collect::<Result<_>>().map(Value::List)
+}
+
+fn attribute(value: &Value, name: &str) -> std::result::Result<Value, String> {
+    match value {
+        Value::Object(map) => map.get(name).cloned().ok_or_else(|| {
+            format!("there is no attribute \"{name}\" here{}", did_you_mean(name, map.keys().map(String::as_str)))
+        }),
+        other => Err(format!("{} has no attribute \"{name}\"", described(other))),
+    }
+}
+
+/// `collection[key]`, also the functions' rule for it.
+pub(super) fn indexed(value: &Value, key: &Value) -> std::result::Result<Value, String> {
+    match value {
+        Value::List(items) => {
+            let index = key.to_number().and_then(Number::to_int).ok_or("the index of a list must be a whole number")?;
+            let item = usize::try_from(index).ok().and_then(|i| items.get(i));
+            item.cloned().ok_or_else(|| format!("index {index} is outside of the list of {}", items.len()))
+        }
+        Value::Object(map) => {
+            let name = key.to_text().ok_or("the key of a map must be a string")?;
+            map.get(&name).cloned().ok_or_else(|| {
+                format!("there is no key \"{name}\" here{}", did_you_mean(&name, map.keys().map(String::as_str)))
+            })
+        }
+        other => Err(format!("{} has no elements", described(other))),
+    }
+}
+
+/// Arithmetic on numbers: exact while both are whole, else in floating point.
+pub(super) fn arithmetic(operator: Operator, l: Number, r: Number) -> std::result::Result<Value, String> {
+    let comparison = match operator {
+        Operator::Less => Some(l.compare(r).is_lt()),
+        Operator::LessEq => Some(l.compare(r).is_le()),
+        Operator::Greater => Some(l.compare(r).is_gt()),
+        Operator::GreaterEq => Some(l.compare(r).is_ge()),
+        _ => None,
+    };
+    if let Some(answer) = comparison {
+        return Ok(Value::Bool(answer));
+    }
+    if matches!(operator, Operator::Div | Operator::Mod) && r.to_f64() == 0.0 {
+        return Err("division by zero".to_owned());
+    }
+    if let (Number::Int(a), Number::Int(b)) = (l, r) {
+        let exact = match operator {
+            Operator::Add => a.checked_add(b),
+            Operator::Sub => a.checked_sub(b),
+            Operator::Mul => a.checked_mul(b),
+            Operator::Div => a.checked_rem(b).filter(|rest| *rest == 0).and_then(|_| a.checked_div(b)),
+            _ => a.checked_rem(b),
+        };
+        if let Some(int) = exact {
+            return Ok(Value::int(int));
+        }
+    }
+    let (a, b) = (l.to_f64(), r.to_f64());
+    let float = match operator {
+        Operator::Add => decimal(a + b),
+        Operator::Sub => decimal(a - b),
+        Operator::Mul => decimal(a * b),
+        Operator::Div => a / b,
+        _ => decimal(a % b),
+    };
+    Number::from_f64(float).map(Value::Number).ok_or_else(|| "the result is too large".to_owned())
+}
+
+/// Drops the last two of a float's 17 digits, so that sums of decimal fractions read as a person expects.
+fn decimal(float: f64) -> f64 {
+    format!("{float:.14e}").parse().unwrap_or(float)
+}

@@ -1,0 +1,154 @@
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::{Outcome, text};
+use crate::jobspec::value::Value;
+
+/// Most files that `fileset` looks at.
+const MOST_FILES: usize = 100_000;
+
+fn expand(path: &str) -> String {
+    match path.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => match std::env::var("HOME") {
+            Ok(home) if !home.is_empty() => format!("{home}{rest}"),
+            _ => path.to_owned(),
+        },
+        _ => path.to_owned(),
+    }
+}
+
+fn resolve(args: &[Value], base: &Path) -> Result<PathBuf, String> {
+    Ok(base.join(expand(&text(args, 0)?)))
+}
+
+/// The path without `.` and `..`, by its spelling alone.
+fn clean(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if matches!(out.components().next_back(), Some(Component::Normal(_))) => {
+                out.pop();
+            }
+            Component::ParentDir if out.has_root() => {}
+            other => out.push(other),
+        }
+    }
+    if out.as_os_str().is_empty() { PathBuf::from(".") } else { out }
+}
+
+fn path_value(path: &Path) -> Outcome {
+    path.to_str().map(Value::string).ok_or_else(|| "the path is no UTF-8 text".to_owned())
+}
+
+pub(super) fn abspath(args: &[Value], base: &Path) -> Outcome {
+    let path = std::path::absolute(resolve(args, base)?).map_err(|e| e.to_string())?;
+    path_value(&clean(&path))
+}
+
+pub(super) fn basename(args: &[Value]) -> Outcome {
+    let path = text(args, 0)?;
+    Ok(Value::string(match Path::new(&path).file_name() {
+        Some(name) => name.to_string_lossy().into_owned(),
+        None if path.starts_with('/') => "/".to_owned(),
+        None => ".".to_owned(),
+    }))
+}
+
+pub(super) fn dirname(args: &[Value]) -> Outcome {
+    let path = text(args, 0)?;
+    match path.rfind('/') {
+        Some(slash) => path_value(&clean(Path::new(&path[..=slash]))),
+        None => Ok(Value::string(".")),
+    }
+}
+
+pub(super) fn pathexpand(args: &[Value]) -> Outcome {
+    Ok(Value::String(expand(&text(args, 0)?)))
+}
+
+fn bytes(args: &[Value], base: &Path) -> Result<Vec<u8>, String> {
+    let path = resolve(args, base)?;
+    fs::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+}
+
+pub(super) fn file(args: &[Value], base: &Path) -> Outcome {
+    let text = String::from_utf8(bytes(args, base)?);
+    text.map(Value::String).map_err(|_| "the file is no UTF-8 text; use filebase64".to_owned())
+}
+
+pub(super) fn filebase64(args: &[Value], base: &Path) -> Outcome {
+    Ok(Value::String(STANDARD.encode(bytes(args, base)?)))
+}
+
+pub(super) fn fileexists(args: &[Value], base: &Path) -> Outcome {
+    let path = resolve(args, base)?;
+    match fs::metadata(&path) {
+        Ok(meta) if meta.is_file() => Ok(Value::Bool(true)),
+        Ok(_) => Err(format!("{} is not a file", path.display())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Value::Bool(false)),
+        Err(e) => Err(format!("cannot look at {}: {e}", path.display())),
+    }
+}
+
+/// The files below a folder whose path from there matches a pattern with `*`, `**`, `?`, `[]` and `{}`.
+pub(super) fn fileset(args: &[Value], base: &Path) -> Outcome {
+    let top = resolve(args, base)?;
+    let pattern = regex::Regex::new(&glob(&text(args, 1)?)).map_err(|e| format!("invalid pattern: {e}"))?;
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    let mut seen = 0;
+    while let Some(folder) = folders.pop() {
+        let dir = top.join(&folder);
+        let entries = fs::read_dir(&dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
+        for entry in entries {
+            let entry = entry.map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
+            seen += 1;
+            if seen > MOST_FILES {
+                return Err(format!("there are more than {MOST_FILES} files below {}", top.display()));
+            }
+            let relative = folder.join(entry.file_name());
+            if entry.file_type().is_ok_and(|t| t.is_dir()) {
+                folders.push(relative);
+            } else if entry.path().is_file() && relative.to_str().is_some_and(|r| pattern.is_match(r)) {
+                found.push(path_value(&relative)?);
+            }
+        }
+    }
+    Ok(Value::set(found))
+}
+
+fn glob(pattern: &str) -> String {
+    let mut out = String::from("^");
+    let mut chars = pattern.chars().peekable();
+    let mut braces = 0usize;
+    while let Some(c) = chars.next() {
+        match c {
+            '*' if chars.next_if_eq(&'*').is_some() => {
+                let folders = chars.next_if_eq(&'/').is_some();
+                out.push_str(if folders { "(?:.*/)?" } else { ".*" });
+            }
+            '*' => out.push_str("[^/]*"),
+            '?' => out.push_str("[^/]"),
+            '[' => out.push('['),
+            ']' => out.push(']'),
+            '{' => {
+                braces += 1;
+                out.push_str("(?:");
+            }
+            '}' if braces > 0 => {
+                braces -= 1;
+                out.push(')');
+            }
+            ',' if braces > 0 => out.push('|'),
+            '-' | '^' => out.push(c),
+            '\\' => out.push_str(&regex::escape(&chars.next().unwrap_or('\\').to_string())),
+            other => out.push_str(&regex::escape(&other.to_string())),
+        }
+    }
+    out.push('$');
+    out
+}

@@ -1,0 +1,177 @@
+//! The functions of the expression language.
+
+mod collections;
+mod encoding;
+mod files;
+mod format;
+mod hashes;
+mod net;
+mod numbers;
+mod strings;
+mod time;
+
+use std::path::Path;
+
+use super::diag::did_you_mean;
+use super::value::{Number, Value};
+
+type Outcome = Result<Value, String>;
+
+/// A function with its least and greatest number of arguments.
+struct Function {
+    name: &'static str,
+    least: usize,
+    most: usize,
+    body: Body,
+}
+
+enum Body {
+    Pure(fn(&[Value]) -> Outcome),
+    /// Also takes the folder that relative paths start from.
+    Files(fn(&[Value], &Path) -> Outcome),
+}
+
+const MANY: usize = usize::MAX;
+
+const fn pure(name: &'static str, least: usize, most: usize, body: fn(&[Value]) -> Outcome) -> Function {
+    Function { name, least, most, body: Body::Pure(body) }
+}
+
+const fn with_files(name: &'static str, arguments: usize, body: fn(&[Value], &Path) -> Outcome) -> Function {
+    Function { name, least: arguments, most: arguments, body: Body::Files(body) }
+}
+
+/// Functions that take expressions instead of values; the evaluator has them.
+const LAZY: [&str; 3] = ["can", "convert", "try"];
+
+const TABLE: &[Function] = &[
+    pure("abs", 1, 1, numbers::abs),
+    pure("ceil", 1, 1, numbers::ceil),
+    pure("floor", 1, 1, numbers::floor),
+    pure("log", 2, 2, numbers::log),
+    pure("max", 1, MANY, numbers::max),
+    pure("min", 1, MANY, numbers::min),
+    pure("parseint", 2, 2, numbers::parseint),
+    pure("pow", 2, 2, numbers::pow),
+    pure("signum", 1, 1, numbers::signum),
+    pure("chomp", 1, 1, strings::chomp),
+    pure("format", 1, MANY, format::format),
+    pure("formatlist", 1, MANY, format::formatlist),
+    pure("indent", 2, 2, strings::indent),
+    pure("join", 2, MANY, strings::join),
+    pure("lower", 1, 1, strings::lower),
+    pure("regex_replace", 3, 3, strings::regex_replace),
+    pure("replace", 3, 3, strings::replace),
+    pure("reverse", 1, 1, strings::reverse),
+    pure("split", 2, 2, strings::split),
+    pure("strlen", 1, 1, strings::strlen),
+    pure("strrev", 1, 1, strings::reverse),
+    pure("substr", 3, 3, strings::substr),
+    pure("title", 1, 1, strings::title),
+    pure("trim", 2, 2, strings::trim),
+    pure("trimprefix", 2, 2, strings::trimprefix),
+    pure("trimspace", 1, 1, strings::trimspace),
+    pure("trimsuffix", 2, 2, strings::trimsuffix),
+    pure("upper", 1, 1, strings::upper),
+    pure("chunklist", 2, 2, collections::chunklist),
+    pure("coalesce", 1, MANY, collections::coalesce),
+    pure("coalescelist", 1, MANY, collections::coalescelist),
+    pure("compact", 1, 1, collections::compact),
+    pure("concat", 1, MANY, collections::concat),
+    pure("contains", 2, 2, collections::contains),
+    pure("distinct", 1, 1, collections::distinct),
+    pure("element", 2, 2, collections::element),
+    pure("flatten", 1, 1, collections::flatten),
+    pure("index", 2, 2, collections::index),
+    pure("keys", 1, 1, collections::keys),
+    pure("length", 1, 1, collections::length),
+    pure("lookup", 2, 3, collections::lookup),
+    pure("merge", 1, MANY, collections::merge),
+    pure("range", 1, 3, collections::range),
+    pure("setintersection", 1, MANY, collections::setintersection),
+    pure("setproduct", 1, MANY, collections::setproduct),
+    pure("setunion", 1, MANY, collections::setunion),
+    pure("slice", 3, 3, collections::slice),
+    pure("sort", 1, 1, collections::sort),
+    pure("values", 1, 1, collections::values),
+    pure("zipmap", 2, 2, collections::zipmap),
+    pure("base64decode", 1, 1, encoding::base64decode),
+    pure("base64encode", 1, 1, encoding::base64encode),
+    pure("csvdecode", 1, 1, encoding::csvdecode),
+    pure("jsondecode", 1, 1, encoding::jsondecode),
+    pure("jsonencode", 1, 1, encoding::jsonencode),
+    pure("urlencode", 1, 1, encoding::urlencode),
+    pure("yamldecode", 1, 1, encoding::yamldecode),
+    pure("yamlencode", 1, 1, encoding::yamlencode),
+    pure("formatdate", 2, 2, time::formatdate),
+    pure("timeadd", 2, 2, time::timeadd),
+    pure("bcrypt", 1, 2, hashes::bcrypt),
+    pure("md5", 1, 1, hashes::md5),
+    pure("rsadecrypt", 2, 2, hashes::rsadecrypt),
+    pure("sha1", 1, 1, hashes::sha1),
+    pure("sha256", 1, 1, hashes::sha256),
+    pure("sha512", 1, 1, hashes::sha512),
+    pure("uuidv4", 0, 0, hashes::uuidv4),
+    pure("uuidv5", 2, 2, hashes::uuidv5),
+    pure("cidrhost", 2, 2, net::cidrhost),
+    pure("cidrnetmask", 1, 1, net::cidrnetmask),
+    pure("cidrsubnet", 3, 3, net::cidrsubnet),
+    pure("cidrsubnets", 2, MANY, net::cidrsubnets),
+    pure("basename", 1, 1, files::basename),
+    pure("dirname", 1, 1, files::dirname),
+    pure("pathexpand", 1, 1, files::pathexpand),
+    with_files("abspath", 1, files::abspath),
+    with_files("file", 1, files::file),
+    with_files("filebase64", 1, files::filebase64),
+    with_files("fileexists", 1, files::fileexists),
+    with_files("fileset", 2, files::fileset),
+];
+
+/// Calls a function; the error is the reason without the function's name.
+pub(super) fn call(name: &str, args: &[Value], base_dir: Option<&Path>) -> Outcome {
+    let Some(function) = TABLE.iter().find(|f| f.name == name) else {
+        let known = TABLE.iter().map(|f| f.name).chain(LAZY);
+        return Err(format!("there is no function of this name{}", did_you_mean(name, known)));
+    };
+    if args.len() < function.least || args.len() > function.most {
+        let count = match (function.least, function.most) {
+            (least, MANY) => format!("at least {least}"),
+            (least, most) if least == most => least.to_string(),
+            (least, most) => format!("{least} to {most}"),
+        };
+        let s = if count == "1" || count == "at least 1" { "" } else { "s" };
+        return Err(format!("takes {count} argument{s}, not {}", args.len()));
+    }
+    match (&function.body, base_dir) {
+        (Body::Pure(body), _) => body(args),
+        (Body::Files(body), Some(dir)) => body(args, dir),
+        (Body::Files(_), None) => Err("filesystem functions cannot be used here".to_owned()),
+    }
+}
+
+fn text(args: &[Value], i: usize) -> Result<String, String> {
+    args[i].to_text().ok_or_else(|| wrong(i, "a string", &args[i]))
+}
+
+fn number(args: &[Value], i: usize) -> Result<Number, String> {
+    args[i].to_number().ok_or_else(|| wrong(i, "a number", &args[i]))
+}
+
+fn int(args: &[Value], i: usize) -> Result<i128, String> {
+    number(args, i)?.to_int().ok_or_else(|| wrong(i, "a whole number", &args[i]))
+}
+
+fn list(args: &[Value], i: usize) -> Result<&[Value], String> {
+    args[i].elements().ok_or_else(|| wrong(i, "a list", &args[i]))
+}
+
+fn map(args: &[Value], i: usize) -> Result<&std::collections::BTreeMap<String, Value>, String> {
+    match &args[i] {
+        Value::Object(map) => Ok(map),
+        other => Err(wrong(i, "a map", other)),
+    }
+}
+
+fn wrong(i: usize, needed: &str, value: &Value) -> String {
+    format!("argument {} must be {needed}, not {}", i + 1, value.type_name())
+}

@@ -1,0 +1,277 @@
+//! Job, groups and what belongs to them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use super::schema::{EPHEMERAL_DISK, GROUP, JOB, NETWORK, PORT, RESTART};
+use super::section::{Expanded, Section, Sink};
+use super::task;
+use crate::spec::{Group, Job, JobType, Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy};
+
+/// MiB of a group's disk unless given.
+const DEFAULT_DISK_MIB: u64 = 300;
+/// A restart interval is at least this long.
+const MIN_RESTART_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What tasks need to know of the job and group that they stand in.
+pub(super) struct Surroundings<'a> {
+    pub kind: JobType,
+    pub restart: RestartFields,
+    pub disk_mib: u64,
+    /// Folder that relative artifact sources start from.
+    pub base_dir: &'a Path,
+}
+
+/// Decodes the job block; what is wrong has been reported to the sink.
+pub(super) fn decode(block: &Expanded<'_>, base_dir: &Path, sink: &Sink) -> Option<Job> {
+    let label = block.labels.first()?;
+    let job = Section::open(format!("job \"{label}\""), block, &JOB, sink);
+    let id = job.string("id").unwrap_or_else(|| label.clone());
+    if id.is_empty() || id.contains([' ', '\0']) {
+        job.error(job.pos_of("id"), "the job's id must not be empty or contain spaces; choose another id");
+    }
+    let name = job.string("name").unwrap_or_else(|| id.clone());
+    if name.contains('\0') {
+        job.error(job.pos_of("name"), "the job's name must not contain a NUL character");
+    }
+    let kind = match job.string("type").as_deref() {
+        None | Some("service") => JobType::Service,
+        Some("batch") => JobType::Batch,
+        Some("system") => JobType::System,
+        Some("sysbatch") => JobType::Sysbatch,
+        Some(other) => {
+            let message = format!("unknown job type \"{other}\"; use service, batch, system or sysbatch");
+            job.error(job.pos_of("type"), message);
+            JobType::Service
+        }
+    };
+    let priority = job.int("priority", 1).unwrap_or(50);
+    if let Some(attr) = job.attr("priority") {
+        if priority > 100 {
+            job.error(&attr.pos, format!("\"priority\" in {} must be at most 100, not {priority}", job.name));
+        }
+        sink.warn(&attr.pos, "priority has no effect with agentbin run");
+    }
+    let groups = groups(&job, kind, base_dir);
+    if groups.is_empty() {
+        job.error(job.pos, format!("{} has no group; add group \"name\" {{ ... }}", job.name));
+    }
+    Some(Job {
+        id,
+        name,
+        kind,
+        region: job.string("region").unwrap_or_else(|| "global".to_owned()),
+        namespace: job.string("namespace").unwrap_or_else(|| "default".to_owned()),
+        priority,
+        meta: job.strings("meta"),
+        groups,
+    })
+}
+
+/// Tasks right below the job become groups of their own, before the written ones.
+fn groups(job: &Section<'_>, kind: JobType, base_dir: &Path) -> Vec<Group> {
+    let lone = job.blocks_of("task").filter(|b| !b.labels.is_empty()).map(|block| {
+        let around =
+            Surroundings { kind, restart: RestartFields::default(), disk_mib: DEFAULT_DISK_MIB, base_dir };
+        let tasks = tasks(job, &mut std::iter::once(block), &around);
+        Group {
+            name: block.labels[0].clone(),
+            count: 1,
+            meta: BTreeMap::new(),
+            shutdown_delay: Duration::ZERO,
+            network: None,
+            tasks,
+            pos: block.pos.clone(),
+        }
+    });
+    let written = job.blocks_of("group").filter(|b| !b.labels.is_empty()).map(|b| group(job, b, kind, base_dir));
+    let groups: Vec<Group> = lone.chain(written).collect();
+    let mut seen: BTreeMap<&str, &Pos> = BTreeMap::new();
+    for group in &groups {
+        if group.name.is_empty() {
+            job.error(&group.pos, "the group's name must not be empty");
+        }
+        if let Some(first) = seen.insert(&group.name, &group.pos) {
+            let message = format!("duplicate group \"{}\"; it stands in line {} already", group.name, first.line);
+            job.error(&group.pos, message);
+        }
+    }
+    groups
+}
+
+fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: &Path) -> Group {
+    let name = block.labels.first().cloned().unwrap_or_default();
+    let group = Section::open(format!("group \"{name}\""), block, &GROUP, job.sink);
+    let count = group.int("count", 0).unwrap_or(1);
+    if count > 1 && matches!(kind, JobType::System | JobType::Sysbatch) {
+        let message = format!("\"count\" in {} must be 1, because the job is a {} job", group.name, kind.as_str());
+        group.error(group.pos_of("count"), message);
+    }
+    let disk = group.child("ephemeral_disk", &EPHEMERAL_DISK);
+    let disk_mib = disk.and_then(|d| d.int("size", 10)).unwrap_or(DEFAULT_DISK_MIB);
+    let restart = RestartFields::of(&group);
+    restart.policy(kind, &group);
+    let around = Surroundings { kind, restart, disk_mib, base_dir };
+    let tasks = tasks(&group, &mut group.blocks_of("task"), &around);
+    Group {
+        name,
+        count,
+        meta: group.strings("meta"),
+        shutdown_delay: group.duration("shutdown_delay").unwrap_or_default(),
+        network: network(&group),
+        tasks,
+        pos: block.pos.clone(),
+    }
+}
+
+fn tasks<'a>(
+    group: &Section<'_>,
+    blocks: &mut dyn Iterator<Item = &Expanded<'a>>,
+    around: &Surroundings<'_>,
+) -> Vec<crate::spec::Task>
+where
+{
+    let tasks: Vec<_> = blocks.filter(|b| !b.labels.is_empty()).map(|b| task::decode(b, around, group.sink)).collect();
+    let mut seen: BTreeMap<&str, &Pos> = BTreeMap::new();
+    let mut leader: Option<&str> = None;
+    for task in &tasks {
+        if let Some(first) = seen.insert(&task.name, &task.pos) {
+            let message = format!("duplicate task \"{}\"; it stands in line {} already", task.name, first.line);
+            group.error(&task.pos, message);
+        }
+        if task.leader
+            && let Some(first) = leader.replace(&task.name)
+        {
+            let message = format!("task \"{}\" cannot be the leader, because task \"{first}\" is; keep one leader", task.name);
+            group.error(&task.pos, message);
+        }
+    }
+    if tasks.is_empty() {
+        group.error(group.pos, format!("{} has no task; add task \"name\" {{ ... }}", group.name));
+    } else if tasks.iter().all(|t| t.lifecycle.is_some()) {
+        let message = format!("{} must have at least one main task, one without a lifecycle block", group.name);
+        group.error(group.pos, message);
+    }
+    tasks
+}
+
+fn network(group: &Section<'_>) -> Option<Network> {
+    let mut blocks = group.blocks_of("network");
+    let section = Section::open(format!("network of {}", group.name), blocks.next()?, &NETWORK, group.sink);
+    for further in blocks {
+        group.error(further.pos, format!("{} has more than one network; keep one", group.name));
+    }
+    if let Some(mode) = section.string("mode")
+        && !matches!(mode.as_str(), "" | "host")
+    {
+        let message = format!("network mode \"{mode}\" is not supported yet by agentbin run; use mode \"host\" or remove it");
+        section.error(section.pos_of("mode"), message);
+    }
+    let mut ports: Vec<Port> = Vec::new();
+    for block in section.blocks_of("port") {
+        let Some(port) = port(&section, block) else { continue };
+        if let Some(other) = ports.iter().find(|p| p.label == port.label) {
+            let message = format!("duplicate port \"{}\"; it stands in line {} already", port.label, other.pos.line);
+            section.error(&port.pos, message);
+        } else if let Some(other) = ports.iter().find(|p| p.static_port.is_some() && p.static_port == port.static_port) {
+            let number = port.static_port.unwrap_or_default();
+            let message = format!("port \"{}\" has the static port {number} of port \"{}\"", port.label, other.label);
+            section.error(&port.pos, message);
+        }
+        ports.push(port);
+    }
+    Some(Network { mode: NetworkMode::Host, ports })
+}
+
+fn port(network: &Section<'_>, block: &Expanded<'_>) -> Option<Port> {
+    let label = block.labels.first()?.clone();
+    let section = Section::open(format!("port \"{label}\""), block, &PORT, network.sink);
+    let fixed: Option<u16> = section.int("static", 0).filter(|p| *p != 0);
+    if let Some(to) = section.int::<i32>("to", -1)
+        && !matches!(to, -1 | 0)
+        && Some(to) != fixed.map(i32::from)
+    {
+        let message = format!(
+            "\"to\" in {} is not supported yet by agentbin run, because the task uses the host's network; \
+             remove it or make it equal to static",
+            section.name
+        );
+        section.error(section.pos_of("to"), message);
+    }
+    Some(Port { label, static_port: fixed, pos: block.pos.clone() })
+}
+
+/// The arguments of a `restart` block that were given.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RestartFields {
+    attempts: Option<u32>,
+    interval: Option<Duration>,
+    delay: Option<Duration>,
+    mode: Option<RestartMode>,
+    /// Where the innermost block stands.
+    pos: Option<Pos>,
+}
+
+impl RestartFields {
+    /// Reads the `restart` block of a group or task.
+    pub fn of(owner: &Section<'_>) -> RestartFields {
+        let Some(section) = owner.child("restart", &RESTART) else { return RestartFields::default() };
+        let mode = section.string("mode").and_then(|mode| match mode.as_str() {
+            "fail" => Some(RestartMode::Fail),
+            "delay" => Some(RestartMode::Delay),
+            other => {
+                let message = format!("unknown restart mode \"{other}\"; use fail or delay");
+                section.error(section.pos_of("mode"), message);
+                None
+            }
+        });
+        if section.bool("render_templates") == Some(true) {
+            let message = format!("render_templates in {} is not supported yet by agentbin run; remove it", section.name);
+            section.error(section.pos_of("render_templates"), message);
+        }
+        RestartFields {
+            attempts: section.int("attempts", 0),
+            interval: section.duration("interval"),
+            delay: section.duration("delay"),
+            mode,
+            pos: Some(section.pos.clone()),
+        }
+    }
+
+    /// These fields where they are given, else the group's.
+    pub fn over(self, group: &RestartFields) -> RestartFields {
+        RestartFields {
+            attempts: self.attempts.or(group.attempts),
+            interval: self.interval.or(group.interval),
+            delay: self.delay.or(group.delay),
+            mode: self.mode.or(group.mode),
+            pos: self.pos.or_else(|| group.pos.clone()),
+        }
+    }
+
+    /// The policy with the job type's defaults, after checking that it makes sense.
+    pub fn policy(&self, kind: JobType, owner: &Section<'_>) -> RestartPolicy {
+        let (attempts, interval) =
+            if kind.runs_to_completion() { (3, Duration::from_hours(24)) } else { (2, Duration::from_mins(30)) };
+        let policy = RestartPolicy {
+            attempts: self.attempts.unwrap_or(attempts),
+            interval: self.interval.unwrap_or(interval),
+            delay: self.delay.unwrap_or(Duration::from_secs(15)),
+            mode: self.mode.unwrap_or(RestartMode::Fail),
+        };
+        let Some(pos) = &self.pos else { return policy };
+        if policy.interval < MIN_RESTART_INTERVAL {
+            owner.error(pos, format!("the restart interval must be at least 5s, not {:?}", policy.interval));
+        } else if policy.attempts == 0 && policy.mode == RestartMode::Delay {
+            owner.error(pos, "restart mode \"delay\" needs at least 1 attempt; use mode \"fail\" for no restarts");
+        } else if policy.delay.saturating_mul(policy.attempts) > policy.interval {
+            let message = format!(
+                "{} restarts with a delay of {:?} do not fit into the restart interval of {:?}; make the interval longer",
+                policy.attempts, policy.delay, policy.interval
+            );
+            owner.error(pos, message);
+        }
+        policy
+    }
+}

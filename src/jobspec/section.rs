@@ -1,0 +1,380 @@
+//! A body that is being read: checked against its schema, its `dynamic` blocks expanded, its arguments evaluated.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::ast::{Attr, Block, Body, Expr, Kind};
+use super::diag::{Diagnostic, Result, did_you_mean};
+use super::duration;
+use super::eval::Scope;
+use super::schema::{Schema, Use};
+use super::value::Value;
+use crate::spec::Pos;
+
+/// Everything that is said about a job file.
+#[derive(Debug, Default)]
+pub(super) struct Sink {
+    errors: RefCell<Vec<Diagnostic>>,
+    warnings: RefCell<Vec<Diagnostic>>,
+}
+
+impl Sink {
+    pub fn error(&self, pos: &Pos, message: impl Into<String>) {
+        self.report(Diagnostic::new(pos, message));
+    }
+
+    pub fn report(&self, diagnostic: Diagnostic) {
+        let mut errors = self.errors.borrow_mut();
+        if !errors.contains(&diagnostic) {
+            errors.push(diagnostic);
+        }
+    }
+
+    pub fn warn(&self, pos: &Pos, message: impl Into<String>) {
+        let warning = Diagnostic::new(pos, message);
+        let mut warnings = self.warnings.borrow_mut();
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    }
+
+    /// The errors so far, if there are any, in the order of the file.
+    pub fn take_errors(&self) -> Option<Vec<Diagnostic>> {
+        let mut errors = std::mem::take(&mut *self.errors.borrow_mut());
+        errors.sort_by_key(|d| (d.pos.line, d.pos.column));
+        (!errors.is_empty()).then_some(errors)
+    }
+
+    pub fn take_warnings(&self) -> Vec<Diagnostic> {
+        let mut warnings = std::mem::take(&mut *self.warnings.borrow_mut());
+        warnings.sort_by_key(|d| (d.pos.line, d.pos.column));
+        warnings
+    }
+
+    /// The value, or `None` after taking note of the error.
+    pub fn ok<T>(&self, result: Result<T>) -> Option<T> {
+        result.map_err(|d| self.report(d)).ok()
+    }
+}
+
+/// A block after `dynamic` expansion, with the iterators it stands in.
+#[derive(Debug, Clone)]
+pub(super) struct Expanded<'a> {
+    pub kind: &'a str,
+    pub pos: &'a Pos,
+    pub labels: Vec<String>,
+    pub body: &'a Body,
+    pub scope: Scope<'a>,
+}
+
+/// The blocks of a body, with every `dynamic` one replaced by what it makes.
+pub(super) fn expand<'a>(body: &'a Body, scope: &Scope<'a>, sink: &Sink) -> Vec<Expanded<'a>> {
+    let mut out = Vec::new();
+    for block in &body.blocks {
+        if block.kind == "dynamic" {
+            sink.ok(expand_dynamic(block, scope, &mut out));
+        } else {
+            out.push(Expanded {
+                kind: &block.kind,
+                pos: &block.pos,
+                labels: block.labels.clone(),
+                body: &block.body,
+                scope: scope.clone(),
+            });
+        }
+    }
+    out
+}
+
+fn expand_dynamic<'a>(block: &'a Block, scope: &Scope<'a>, out: &mut Vec<Expanded<'a>>) -> Result<()> {
+    let wrong = |pos: &Pos, message: &str| Diagnostic::new(pos, message);
+    let [kind] = block.labels.as_slice() else {
+        return Err(wrong(&block.pos, "dynamic takes one label, the name of the block that it makes"));
+    };
+    let attr = |name: &str| block.body.attrs.iter().find(|a| a.name == name);
+    let known = ["for_each", "iterator", "labels"];
+    if let Some(unknown) = block.body.attrs.iter().find(|a| !known.contains(&a.name.as_str())) {
+        let hint = did_you_mean(&unknown.name, known);
+        let message = format!("unsupported argument \"{}\" in dynamic \"{kind}\"{hint}", unknown.name);
+        return Err(Diagnostic::new(&unknown.pos, message));
+    }
+    let content = match block.body.blocks.as_slice() {
+        [content] if content.kind == "content" && content.labels.is_empty() => content,
+        _ => return Err(wrong(&block.pos, "dynamic needs exactly one block, content { ... }")),
+    };
+    let for_each = attr("for_each").ok_or_else(|| wrong(&block.pos, "dynamic needs the argument for_each"))?;
+    let iterator = match attr("iterator").map(|a| (&a.pos, &a.value.kind)) {
+        None => kind.as_str(),
+        Some((_, Kind::Reference { name, steps, .. })) if steps.is_empty() => name,
+        Some((_, Kind::Literal(Value::String(name)))) => name,
+        Some((pos, _)) => return Err(wrong(pos, "iterator must be a plain name")),
+    };
+    for (key, value) in scope.entries(&for_each.value)? {
+        let element = BTreeMap::from([("key".to_owned(), key), ("value".to_owned(), value)]);
+        let scope = scope.with(iterator, Value::Object(element));
+        let mut labels = Vec::new();
+        if let Some(attr) = attr("labels") {
+            for (_, label) in scope.entries(&attr.value)? {
+                labels.push(label.to_text().ok_or_else(|| wrong(&attr.pos, "labels must be a list of strings"))?);
+            }
+        }
+        out.push(Expanded { kind, pos: &block.pos, labels, body: &content.body, scope });
+    }
+    Ok(())
+}
+
+/// One body of the job file.
+#[derive(Debug)]
+pub(super) struct Section<'a> {
+    /// How messages call it: `task "web"`.
+    pub name: String,
+    pub pos: &'a Pos,
+    pub sink: &'a Sink,
+    pub scope: Scope<'a>,
+    body: &'a Body,
+    blocks: Vec<Expanded<'a>>,
+}
+
+impl<'a> Section<'a> {
+    /// Checks a body against its schema; what does not belong there has been reported afterwards.
+    pub fn open(name: String, block: &Expanded<'a>, schema: &Schema, sink: &'a Sink) -> Section<'a> {
+        let section = Section {
+            name,
+            pos: block.pos,
+            sink,
+            scope: block.scope.clone(),
+            body: block.body,
+            blocks: expand(block.body, &block.scope, sink),
+        };
+        if !schema.free {
+            section.body.attrs.iter().for_each(|a| section.check_attr(a, schema));
+            section.check_blocks(schema);
+        }
+        section
+    }
+
+    fn check_attr(&self, attr: &Attr, schema: &Schema) {
+        let (name, here) = (&attr.name, &self.name);
+        if let Some(becomes) = schema.attr(name) {
+            self.check_use(becomes, name, &attr.pos);
+        } else if let Some(block) = schema.block(name) {
+            match block.becomes {
+                Use::Taken if matches!(block.name, "env" | "meta") => {}
+                Use::Taken => {
+                    self.sink.error(&attr.pos, format!("\"{name}\" in {here} is a block; write {name} {{ ... }}"));
+                }
+                becomes => self.check_use(becomes, name, &attr.pos),
+            }
+        } else {
+            let known = schema.attrs.iter().map(|(n, _)| *n).chain(schema.blocks.iter().map(|b| b.name));
+            let hint = did_you_mean(name, known);
+            self.sink.error(&attr.pos, format!("unsupported argument \"{name}\" in {here}{}", or_remove(hint)));
+        }
+    }
+
+    fn check_blocks(&self, schema: &Schema) {
+        let mut seen: BTreeMap<&str, &Pos> = BTreeMap::new();
+        for block in &self.blocks {
+            let (name, here) = (block.kind, &self.name);
+            let Some(known) = schema.block(name) else {
+                if schema.attr(name).is_some() {
+                    self.sink.error(block.pos, format!("\"{name}\" in {here} is an argument; write {name} = ..."));
+                } else {
+                    let names = schema.blocks.iter().map(|b| b.name).chain(schema.attrs.iter().map(|(n, _)| *n));
+                    let hint = or_remove(did_you_mean(name, names));
+                    self.sink.error(block.pos, format!("unsupported block \"{name}\" in {here}{hint}"));
+                }
+                continue;
+            };
+            self.check_use(known.becomes, name, block.pos);
+            if known.becomes != Use::Taken {
+                continue;
+            }
+            if block.labels.len() != known.labels {
+                let wanted = if known.labels == 0 { "no label" } else { "one label, its name" };
+                self.sink.error(block.pos, format!("{name} in {here} takes {wanted}"));
+            }
+            if known.single
+                && let Some(first) = seen.insert(name, block.pos)
+            {
+                let message = format!("duplicate {name} block in {here}; it stands in line {} already", first.line);
+                self.sink.error(block.pos, message);
+            }
+        }
+    }
+
+    fn check_use(&self, becomes: Use, name: &str, pos: &Pos) {
+        match becomes {
+            Use::Taken => {}
+            Use::NoEffect => self.sink.warn(pos, format!("{name} has no effect with agentbin run")),
+            Use::Refused(mend) => {
+                let message = format!("{name} in {} is not supported yet by agentbin run; {mend}", self.name);
+                self.sink.error(pos, message);
+            }
+        }
+    }
+
+    pub fn error(&self, pos: &Pos, message: impl Into<String>) {
+        self.sink.error(pos, message);
+    }
+
+    /// An argument as it is written.
+    pub fn attr(&self, name: &str) -> Option<&'a Attr> {
+        self.body.attrs.iter().find(|a| a.name == name)
+    }
+
+    pub fn attrs(&self) -> &'a [Attr] {
+        &self.body.attrs
+    }
+
+    /// Where an argument stands, or else the section.
+    pub fn pos_of(&self, name: &str) -> &'a Pos {
+        self.attr(name).map_or(self.pos, |a| &a.pos)
+    }
+
+    pub fn blocks(&self) -> &[Expanded<'a>] {
+        &self.blocks
+    }
+
+    pub fn blocks_of(&self, kind: &str) -> impl Iterator<Item = &Expanded<'a>> {
+        self.blocks.iter().filter(move |b| b.kind == kind)
+    }
+
+    /// The only block of a kind, opened as `<kind> of <this>`.
+    pub fn child(&self, kind: &str, schema: &Schema) -> Option<Section<'a>> {
+        let block = self.blocks_of(kind).next()?;
+        Some(Section::open(format!("{kind} of {}", self.name), block, schema, self.sink))
+    }
+
+    pub fn eval(&self, expr: &Expr) -> Option<Value> {
+        self.sink.ok(self.scope.eval(expr))
+    }
+
+    /// An argument's value; `None` when it is absent, null or wrong (which has been reported then).
+    fn value(&self, name: &str) -> Option<(&'a Attr, Value)> {
+        let attr = self.attr(name)?;
+        match self.eval(&attr.value)? {
+            Value::Null => None,
+            value => Some((attr, value)),
+        }
+    }
+
+    fn wrong(&self, attr: &Attr, needed: &str, value: &Value) {
+        let found = match value {
+            Value::String(s) => format!("\"{s}\""),
+            other => other.type_name().to_owned(),
+        };
+        let message = format!("\"{}\" in {} must be {needed}, not {found}", attr.name, self.name);
+        self.error(&attr.pos, message);
+    }
+
+    pub fn string(&self, name: &str) -> Option<String> {
+        let (attr, value) = self.value(name)?;
+        let text = value.to_text();
+        if text.is_none() {
+            self.wrong(attr, "a string", &value);
+        }
+        text
+    }
+
+    pub fn bool(&self, name: &str) -> Option<bool> {
+        let (attr, value) = self.value(name)?;
+        let bool = value.to_bool();
+        if bool.is_none() {
+            self.wrong(attr, "true or false", &value);
+        }
+        bool
+    }
+
+    /// A whole number of at least `least` that fits the type.
+    pub fn int<T: TryFrom<i128>>(&self, name: &str, least: i128) -> Option<T> {
+        let (attr, value) = self.value(name)?;
+        let Some(int) = value.to_number().and_then(super::value::Number::to_int) else {
+            self.wrong(attr, "a whole number", &value);
+            return None;
+        };
+        if int < least {
+            self.error(&attr.pos, format!("\"{name}\" in {} must be at least {least}, not {int}", self.name));
+            return None;
+        }
+        let fitting = T::try_from(int).ok();
+        if fitting.is_none() {
+            self.error(&attr.pos, format!("\"{name}\" in {} is too large", self.name));
+        }
+        fitting
+    }
+
+    /// A duration, as Go text or as a number of nanoseconds.
+    pub fn duration(&self, name: &str) -> Option<Duration> {
+        let attr = self.attr(name)?;
+        let value = self.eval(&attr.value)?;
+        let nanos = match (&value, value.to_number().and_then(super::value::Number::to_int)) {
+            (Value::Number(_) | Value::String(_), Some(int)) => {
+                i64::try_from(int).map_err(|_| "the number of nanoseconds is too large".to_owned())
+            }
+            (Value::String(text), _) => duration::parse_signed(text),
+            _ => {
+                self.wrong(attr, "a duration such as \"30s\"", &value);
+                return None;
+            }
+        };
+        let duration = nanos.and_then(|n| u64::try_from(n).map_err(|_| "it must not be negative".to_owned()));
+        match duration {
+            Ok(nanos) => Some(Duration::from_nanos(nanos)),
+            Err(message) => {
+                self.error(&attr.pos, format!("\"{name}\" in {}: {message}", self.name));
+                None
+            }
+        }
+    }
+
+    /// A block or argument of strings by name: `env { A = 1 }` or `env = { "a.b" = 1 }`.
+    pub fn strings(&self, name: &str) -> BTreeMap<String, String> {
+        let mut out = BTreeMap::new();
+        let block = self.blocks_of(name).next();
+        if let (Some(block), Some(attr)) = (block, self.attr(name)) {
+            let pos = if attr.pos.line > block.pos.line { &attr.pos } else { block.pos };
+            self.error(pos, format!("duplicate {name} block in {}; use one of the two forms", self.name));
+        }
+        if let Some((attr, value)) = self.value(name) {
+            match value {
+                Value::Object(map) => {
+                    for (key, value) in map {
+                        self.add_string(&mut out, name, &attr.pos, key, &value);
+                    }
+                }
+                other => self.wrong(attr, "a map of strings", &other),
+            }
+        }
+        if let Some(block) = block {
+            for inner in expand(block.body, &block.scope, self.sink) {
+                let message = format!("unsupported block \"{}\" in {name} of {}; write KEY = value", inner.kind, self.name);
+                self.error(inner.pos, message);
+            }
+            for attr in &block.body.attrs {
+                if let Some(value) = self.sink.ok(block.scope.eval(&attr.value)) {
+                    self.add_string(&mut out, name, &attr.pos, attr.name.clone(), &value);
+                }
+            }
+        }
+        out
+    }
+
+    fn add_string(&self, out: &mut BTreeMap<String, String>, name: &str, pos: &Pos, key: String, value: &Value) {
+        match value.to_text() {
+            Some(text) => {
+                out.insert(key, text);
+            }
+            None => {
+                let message =
+                    format!("\"{key}\" in {name} of {} must be a string, not {}", self.name, value.type_name());
+                self.error(pos, message);
+            }
+        }
+    }
+}
+
+fn or_remove(hint: String) -> String {
+    if hint.is_empty() { "; remove it".to_owned() } else { hint }
+}

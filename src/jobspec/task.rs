@@ -1,0 +1,189 @@
+//! Tasks.
+
+use serde_json::{Map, Value as Json};
+
+use super::files;
+use super::job::{RestartFields, Surroundings};
+use super::schema::{FREE, LIFECYCLE, LOGS, RESOURCES, TASK};
+use super::section::{Expanded, Section, Sink, expand};
+use super::value::Value;
+use crate::spec::{DriverConfig, Lifecycle, LifecycleHook, LogConfig, Signal, Task, TaskResources};
+
+/// Least memory of a task in MiB.
+const MIN_MEMORY_MIB: i128 = 10;
+
+/// Decodes one task; what is wrong has been reported to the sink.
+pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sink) -> Task {
+    let name = block.labels.first().cloned().unwrap_or_default();
+    let task = Section::open(format!("task \"{name}\""), block, &TASK, sink);
+    if name.is_empty() || name == "alloc" || name.contains(['/', '\\', '\0']) {
+        let message = format!("\"{name}\" cannot be a task's name; it must not be empty, \"alloc\" or contain slashes");
+        task.error(block.pos, message);
+    }
+    let driver = task.string("driver").unwrap_or_default();
+    if driver.is_empty() {
+        task.error(task.pos_of("driver"), format!("{} has no driver; add driver = \"exec\"", task.name));
+    }
+    Task {
+        name,
+        driver,
+        config: config(&task),
+        env: task.strings("env"),
+        user: task.string("user").unwrap_or_default(),
+        resources: resources(&task),
+        logs: logs(&task, around.disk_mib),
+        kill_signal: task.string("kill_signal").filter(|s| !s.is_empty()).and_then(|s| signal(&task, "kill_signal", &s)),
+        kill_timeout: task.duration("kill_timeout").unwrap_or(std::time::Duration::from_secs(5)),
+        shutdown_delay: task.duration("shutdown_delay").unwrap_or_default(),
+        restart: RestartFields::of(&task).over(&around.restart).policy(around.kind, &task),
+        lifecycle: lifecycle(&task),
+        leader: task.bool("leader").unwrap_or(false),
+        meta: task.strings("meta"),
+        templates: files::templates(&task),
+        artifacts: files::artifacts(&task, around.base_dir),
+        pos: block.pos.clone(),
+    }
+}
+
+/// Reads a signal's name.
+pub(super) fn signal(section: &Section<'_>, argument: &str, name: &str) -> Option<Signal> {
+    let signal = Signal::from_name(name);
+    if signal.is_none() {
+        let message = format!("unknown signal \"{name}\" in {}; use a name such as SIGTERM", section.name);
+        section.error(section.pos_of(argument), message);
+    }
+    signal
+}
+
+fn resources(task: &Section<'_>) -> TaskResources {
+    let mut out = TaskResources { cpu_mhz: 100, memory_mib: 300, memory_max_mib: 0 };
+    let Some(section) = task.child("resources", &RESOURCES) else { return out };
+    out.cpu_mhz = section.int("cpu", 1).unwrap_or(out.cpu_mhz);
+    out.memory_mib = section.int("memory", MIN_MEMORY_MIB).unwrap_or(out.memory_mib);
+    out.memory_max_mib = section.int("memory_max", -1).unwrap_or(out.memory_max_mib);
+    if out.memory_max_mib > 0 && out.memory_max_mib < out.memory_mib {
+        let message = format!(
+            "\"memory_max\" in {} must be at least memory ({} MiB), 0 for none or -1 for no limit",
+            section.name, out.memory_mib
+        );
+        section.error(section.pos_of("memory_max"), message);
+    }
+    out
+}
+
+fn logs(task: &Section<'_>, disk_mib: u64) -> LogConfig {
+    let mut out = LogConfig { max_files: 10, max_file_size_mib: 10, disabled: false };
+    let section = task.child("logs", &LOGS);
+    if let Some(section) = &section {
+        out.max_files = section.int("max_files", 1).unwrap_or(out.max_files);
+        out.max_file_size_mib = section.int("max_file_size", 1).unwrap_or(out.max_file_size_mib);
+        let (disabled, enabled) = (section.bool("disabled"), section.bool("enabled"));
+        if let (Some(disabled), Some(enabled)) = (disabled, enabled)
+            && disabled == enabled
+        {
+            section.error(section.pos_of("enabled"), "\"enabled\" contradicts \"disabled\"; keep disabled");
+        } else if let Some(attr) = section.attr("enabled") {
+            section.sink.warn(&attr.pos, "enabled is deprecated; use disabled");
+        }
+        out.disabled = disabled.unwrap_or(enabled == Some(false));
+    }
+    let size = u64::from(out.max_files) * u64::from(out.max_file_size_mib);
+    if size >= disk_mib {
+        let pos = section.as_ref().map_or(task.pos, |s| s.pos);
+        let message = format!(
+            "the logs of {} may grow to {size} MiB, which must be less than the ephemeral disk of {disk_mib} MiB; \
+             keep fewer or smaller files, or raise ephemeral_disk size",
+            task.name
+        );
+        task.error(pos, message);
+    }
+    out
+}
+
+fn lifecycle(task: &Section<'_>) -> Option<Lifecycle> {
+    let section = task.child("lifecycle", &LIFECYCLE)?;
+    let sidecar = section.bool("sidecar").unwrap_or(false);
+    let hook = match section.string("hook").unwrap_or_default().as_str() {
+        "prestart" => LifecycleHook::Prestart,
+        "poststart" => LifecycleHook::Poststart,
+        "poststop" => LifecycleHook::Poststop,
+        "" => {
+            let message = format!("{} has no hook; use prestart, poststart or poststop", section.name);
+            section.error(section.pos_of("hook"), message);
+            LifecycleHook::Prestart
+        }
+        other => {
+            let message = format!("unknown lifecycle hook \"{other}\"; use prestart, poststart or poststop");
+            section.error(section.pos_of("hook"), message);
+            LifecycleHook::Prestart
+        }
+    };
+    Some(Lifecycle { hook, sidecar })
+}
+
+fn config(task: &Section<'_>) -> DriverConfig {
+    let Some(section) = task.child("config", &FREE) else {
+        return DriverConfig { pos: task.pos.clone(), ..DriverConfig::default() };
+    };
+    let mut out = DriverConfig { pos: section.pos.clone(), ..DriverConfig::default() };
+    for attr in section.attrs() {
+        if let Some(value) = section.eval(&attr.value) {
+            out.values.insert(attr.name.clone(), wrapped(&value));
+            out.positions.insert(attr.name.clone(), attr.pos.clone());
+        }
+    }
+    for block in section.blocks() {
+        if section.attr(block.kind).is_some() {
+            let message = format!("\"{}\" is both an argument and a block of the config; keep one", block.kind);
+            section.error(block.pos, message);
+            continue;
+        }
+        let inner = nested_block(block, section.sink);
+        append(&mut out.values, block.kind, inner);
+        out.positions.entry(block.kind.to_owned()).or_insert_with(|| block.pos.clone());
+    }
+    out.values.sort_keys();
+    out
+}
+
+/// A block becomes a list of objects, with one object around it per label.
+fn nested_block(block: &Expanded<'_>, sink: &Sink) -> Json {
+    let mut values = Map::new();
+    for attr in &block.body.attrs {
+        if let Some(value) = sink.ok(block.scope.eval(&attr.value)) {
+            values.insert(attr.name.clone(), wrapped(&value));
+        }
+    }
+    for inner in expand(block.body, &block.scope, sink) {
+        append(&mut values, inner.kind, nested_block(&inner, sink));
+    }
+    values.sort_keys();
+    block.labels.iter().rev().fold(Json::Object(values), |inner, label| {
+        Json::Object(Map::from_iter([(label.clone(), Json::Array(vec![inner]))]))
+    })
+}
+
+fn append(values: &mut Map<String, Json>, key: &str, item: Json) {
+    match values.get_mut(key) {
+        Some(Json::Array(items)) => items.push(item),
+        _ => {
+            values.insert(key.to_owned(), Json::Array(vec![item]));
+        }
+    }
+}
+
+/// An object that an argument has reads like the block of that name, so that drivers know one form.
+fn wrapped(value: &Value) -> Json {
+    match value {
+        Value::Object(_) => Json::Array(vec![members(value)]),
+        Value::List(items) | Value::Set(items) => Json::Array(items.iter().map(members).collect()),
+        other => other.to_json(),
+    }
+}
+
+fn members(value: &Value) -> Json {
+    match value {
+        Value::Object(map) => Json::Object(map.iter().map(|(k, v)| (k.clone(), wrapped(v))).collect()),
+        other => wrapped(other),
+    }
+}

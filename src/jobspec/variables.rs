@@ -1,0 +1,280 @@
+//! Input variables and local values.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::Input;
+use super::ast::{Attr, Expr, Kind, Step};
+use super::diag::{Diagnostic, Result, Source, did_you_mean};
+use super::eval::{Globals, Scope};
+use super::json;
+use super::native;
+use super::schema::{VALIDATION, VARIABLE};
+use super::section::{Expanded, Section, Sink};
+use super::types::Type;
+use super::value::Value;
+use crate::spec::Pos;
+
+/// A declared variable.
+struct Declaration<'a> {
+    pos: &'a Pos,
+    kind: Type,
+    default: Option<Value>,
+    section: Option<Section<'a>>,
+}
+
+/// A value for a variable from outside of the job file.
+struct Given {
+    pos: Pos,
+    value: Value,
+}
+
+/// Values of all variables that `blocks` declare.
+pub(super) fn evaluate(input: &Input<'_>, blocks: &[Expanded<'_>], sink: &Sink) -> BTreeMap<String, Value> {
+    let declarations = declarations(blocks, sink);
+    let mut given: BTreeMap<String, Given> = BTreeMap::new();
+    for (key, text) in input.env {
+        if let Some(name) = key.strip_prefix("NOMAD_VAR_")
+            && let Some(declaration) = declarations.get(name)
+            && let Some(value) = sink.ok(from_text(key, text, &declaration.kind))
+        {
+            given.insert(name.to_owned(), value);
+        }
+    }
+    let undeclared = |pos: &Pos, name: &str| {
+        let hint = match did_you_mean(name, declarations.keys().map(String::as_str)) {
+            hint if hint.is_empty() => "; declare it with a variable block".to_owned(),
+            hint => hint,
+        };
+        sink.error(pos, format!("undeclared variable \"{name}\"{hint}"));
+    };
+    for (path, contents) in input.var_files {
+        for (name, value) in sink.ok(var_file(path, contents, sink)).unwrap_or_default() {
+            if declarations.contains_key(&name) {
+                given.insert(name, value);
+            } else {
+                undeclared(&value.pos, &name);
+            }
+        }
+    }
+    for (name, text) in input.vars {
+        let flag = format!("--var {name}");
+        match declarations.get(name) {
+            Some(declaration) => {
+                if let Some(value) = sink.ok(from_text(&flag, text, &declaration.kind)) {
+                    given.insert(name.clone(), value);
+                }
+            }
+            None => undeclared(&outside(&flag), name),
+        }
+    }
+    let mut out = BTreeMap::new();
+    for (name, declaration) in &declarations {
+        if let Some(value) = sink.ok(declaration.value(name, given.remove(name))) {
+            declaration.validate(name, &value, sink);
+            out.insert(name.clone(), value);
+        }
+    }
+    out
+}
+
+/// The place of something that stands in no file.
+fn outside(what: &str) -> Pos {
+    Pos { file: what.into(), line: 0, column: 0 }
+}
+
+fn declarations<'a>(blocks: &[Expanded<'a>], sink: &'a Sink) -> BTreeMap<String, Declaration<'a>> {
+    let mut out: BTreeMap<String, Declaration<'a>> = BTreeMap::new();
+    let mut declare = |name: &str, declaration: Declaration<'a>| {
+        let pos = declaration.pos;
+        if let Some(first) = out.get(name) {
+            let message = format!("duplicate variable \"{name}\"; it stands in line {} already", first.pos.line);
+            sink.error(pos, message);
+        } else {
+            out.insert(name.to_owned(), declaration);
+        }
+    };
+    for block in blocks {
+        if block.kind == "variables" {
+            for attr in &block.body.attrs {
+                let default = sink.ok(block.scope.eval(&attr.value));
+                let kind = default.as_ref().map_or(Type::Any, Type::of);
+                declare(&attr.name, Declaration { pos: &attr.pos, kind, default, section: None });
+            }
+        } else if block.kind == "variable"
+            && let [name] = block.labels.as_slice()
+        {
+            let section = Section::open(format!("variable \"{name}\""), block, &VARIABLE, sink);
+            let default = section.attr("default").and_then(|a| section.eval(&a.value));
+            let written = section.attr("type").and_then(|a| sink.ok(Type::parse(&a.value)));
+            let kind = written.unwrap_or_else(|| default.as_ref().map_or(Type::Any, Type::of));
+            section.string("description");
+            declare(name, Declaration { pos: block.pos, kind, default, section: Some(section) });
+        }
+    }
+    out
+}
+
+/// Text of a flag or of the environment: literal for strings and numbers, an expression for everything else.
+fn from_text(origin: &str, text: &str, kind: &Type) -> Result<Given> {
+    let pos = outside(origin);
+    if kind.takes_plain_text() {
+        return Ok(Given { value: Value::string(text), pos });
+    }
+    let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None };
+    let value = Scope::new(&globals).eval(&native::parse_expression(text, &pos)?)?;
+    Ok(Given { value, pos })
+}
+
+fn var_file(path: &Path, contents: &str, sink: &Sink) -> Result<Vec<(String, Given)>> {
+    let source = Source::new(path, contents);
+    if super::is_json(contents) {
+        return match json::read(&source)?.kind {
+            json::NodeKind::Object(members) => {
+                Ok(members.into_iter().map(|m| (m.name, Given { pos: m.pos, value: m.node.into_value() })).collect())
+            }
+            _ => Ok(Vec::new()),
+        };
+    }
+    let body = native::parse_body(&source)?;
+    for block in &body.blocks {
+        let mend = match block.kind.as_str() {
+            "variable" => "declare it in the job file and write name = value here",
+            _ => "write name = value here",
+        };
+        sink.error(&block.pos, format!("a variable file cannot contain a {} block; {mend}", block.kind));
+    }
+    let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None };
+    let scope = Scope::new(&globals);
+    let given = |a: &Attr| Ok((a.name.clone(), Given { pos: a.pos.clone(), value: scope.eval(&a.value)? }));
+    body.attrs.iter().map(given).collect()
+}
+
+impl Declaration<'_> {
+    fn value(&self, name: &str, given: Option<Given>) -> Result<Value> {
+        let (pos, value) = match (given, &self.default) {
+            (Some(given), _) => (given.pos, given.value),
+            (None, Some(default)) => (self.pos.clone(), default.clone()),
+            (None, None) => {
+                let message = format!(
+                    "variable \"{name}\" has no value; give it a default, --var {name}=..., a variable file or NOMAD_VAR_{name}"
+                );
+                return Err(Diagnostic::new(self.pos, message));
+            }
+        };
+        self.kind.convert(value).map_err(|m| Diagnostic::new(&pos, format!("invalid value for variable \"{name}\": {m}")))
+    }
+
+    fn validate(&self, name: &str, value: &Value, sink: &Sink) {
+        let Some(section) = &self.section else { return };
+        let vars = BTreeMap::from([(name.to_owned(), value.clone())]);
+        let globals = Globals { vars, locals: BTreeMap::new(), base_dir: None };
+        for block in section.blocks_of("validation") {
+            let rule = Section::open(format!("validation of variable \"{name}\""), block, &VALIDATION, sink);
+            let (Some(condition), Some(message)) = (rule.attr("condition"), rule.attr("error_message")) else {
+                sink.error(block.pos, "validation needs the arguments condition and error_message");
+                continue;
+            };
+            if !only_refers_to(&condition.value, name) {
+                let text = format!("the condition must refer to var.{name} and to no other variable or local value");
+                sink.error(&condition.pos, text);
+                continue;
+            }
+            let scope = Scope::new(&globals);
+            let Some(text) = sink.ok(scope.eval(&message.value)) else { continue };
+            let text = text.to_text().unwrap_or_default();
+            if text.trim().is_empty() {
+                sink.error(&message.pos, "error_message must be a string that is not empty");
+                continue;
+            }
+            match sink.ok(scope.eval(&condition.value)).map(|v| v.to_bool()) {
+                Some(Some(false)) => {
+                    sink.error(&condition.pos, format!("invalid value for variable \"{name}\": {text}"));
+                }
+                Some(None) => sink.error(&condition.pos, "the condition must be true or false"),
+                Some(Some(true)) | None => {}
+            }
+        }
+    }
+}
+
+fn only_refers_to(condition: &Expr, name: &str) -> bool {
+    let (mut own, mut other) = (false, false);
+    condition.references(&mut |_, root, steps| match (root, steps.first()) {
+        ("var", Some(Step::Attr(member))) if member == name => own = true,
+        ("var" | "local", _) => other = true,
+        _ => {}
+    });
+    own && !other
+}
+
+/// Largest size of one local value, in characters and elements; a few lines that double each other reach it.
+const LARGEST: usize = 1 << 24;
+/// Deepest nesting of one local value.
+const DEEPEST: usize = 200;
+
+/// Adds the values of all `locals` blocks to the globals.
+pub(super) fn evaluate_locals<'g>(globals: Globals<'g>, attrs: &[&Attr], sink: &Sink) -> Globals<'g> {
+    let mut globals = globals;
+    let mut open: BTreeMap<&str, (&Attr, BTreeSet<String>)> = BTreeMap::new();
+    for attr in attrs {
+        let mut needs = BTreeSet::new();
+        attr.value.references(&mut |_, root, steps| {
+            if root == "local" {
+                needs.extend(steps.first().and_then(member));
+            }
+        });
+        if let Some((first, _)) = open.get(attr.name.as_str()) {
+            let message = format!("duplicate local value \"{}\"; it stands in line {} already", attr.name, first.pos.line);
+            sink.error(&attr.pos, message);
+        } else {
+            open.insert(&attr.name, (attr, needs));
+        }
+    }
+    loop {
+        let ready: Vec<&str> = open
+            .iter()
+            .filter(|(_, (_, needs))| !needs.iter().any(|n| open.contains_key(n.as_str())))
+            .map(|(name, _)| *name)
+            .collect();
+        if ready.is_empty() {
+            break;
+        }
+        for name in ready {
+            let Some((attr, _)) = open.remove(name) else { continue };
+            let Some(value) = sink.ok(Scope::new(&globals).eval(&attr.value)) else { continue };
+            if measure(&value, 0).is_none_or(|size| size > LARGEST) {
+                sink.error(&attr.pos, format!("local value \"{name}\" is too large or nests too deep"));
+                return globals;
+            }
+            globals.locals.insert(name.to_owned(), value);
+        }
+    }
+    for (name, (attr, needs)) in &open {
+        let next = needs.iter().find(|n| open.contains_key(n.as_str())).map_or(*name, String::as_str);
+        let message = format!("circular reference: local value \"{name}\" needs \"{next}\", which needs it in turn");
+        sink.error(&attr.pos, message);
+    }
+    globals
+}
+
+fn member(step: &Step) -> Option<String> {
+    match step {
+        Step::Attr(name) => Some(name.clone()),
+        Step::Index(Expr { kind: Kind::Literal(Value::String(name)), .. }) => Some(name.clone()),
+        _ => None,
+    }
+}
+
+fn measure(value: &Value, depth: usize) -> Option<usize> {
+    if depth > DEEPEST {
+        return None;
+    }
+    let add = |size: usize, item: &Value| Some(size.saturating_add(measure(item, depth + 1)?));
+    match value {
+        Value::String(s) => Some(s.len() + 1),
+        Value::List(items) | Value::Set(items) => items.iter().try_fold(1, add),
+        Value::Object(map) => map.values().try_fold(1, add),
+        _ => Some(1),
+    }
+}
