@@ -1,1 +1,25 @@
-//! Skeleton: filled by the first issue.
+//! Changes cgroups through their files: makes a task's cgroup, limits it, kills and counts what is in it, removes it.
+//! Never finds its own root: [`CgroupFs`] is built by the caller.
+//!
+//! ```text
+//! CgroupFs::detect("/sys/fs/cgroup")           once per process
+//!    TaskCgroup::create(fs, path, resources)   before the task starts: limits are there before any process
+//!       v2  dir_fd()      -> clone3(CLONE_INTO_CGROUP)
+//!       v1  join_self()   -> in the one process that then starts the task, early
+//!    stats(), pids(), oom_killed()
+//!    kill_all(deadline), remove(deadline)      both may be repeated, also by another process after a crash
+//! ```
+
+mod error;
+mod fs;
+mod kill;
+mod limits;
+mod regime;
+mod stats;
+mod task;
+
+pub use error::{Error, Result};
+pub use fs::CgroupFs;
+pub use regime::{Hierarchy, Mounts, Regime, scan};
+pub use stats::Sampler;
+pub use task::TaskCgroup;

@@ -1,3 +1,10 @@
 //! One system call each, done right; the only `unsafe` of the crate. Never combines two calls into a policy.
 
+pub mod auxv;
+pub mod exe;
+pub mod mount;
 pub mod path;
+pub mod prctl;
+pub mod process;
+pub mod time;
+pub mod watch;

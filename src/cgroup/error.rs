@@ -1,0 +1,101 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What went wrong with a cgroup.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no cgroup tree to put a task into.
+    #[error("cgroups are off: nothing usable is mounted at the cgroup root")]
+    Off,
+    /// A path that names no cgroup below a root: empty, the root itself, leaving it, or absolute elsewhere.
+    #[error("{} does not name a cgroup below its root", .0.display())]
+    BadPath(PathBuf),
+    /// A limit was asked for whose controller is not mounted (v1) or not enabled (v2).
+    #[error("the {0} controller is not available for tasks")]
+    NoController(String),
+    /// A call on a file or folder failed.
+    #[error("cannot {doing} {}", path.display())]
+    Io {
+        /// What was being done, as a verb.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel refused a value.
+    #[error("cannot write {value:?} to {}", path.display())]
+    Write {
+        /// The value.
+        value: String,
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file does not read as documented.
+    #[error("{} does not read as expected: {text:?}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Its text, or the line that was not understood.
+        text: String,
+    },
+    /// The cgroup was given by the host and may hold other processes: its members are not ours to kill.
+    #[error("cgroup {} was given by the host, its processes are not ours", .0.display())]
+    HostGiven(PathBuf),
+    /// The cgroup holds process 1 or this process, which a kill would end.
+    #[error("cgroup {} holds process {pid}, which must not be killed", path.display())]
+    Protected {
+        /// The cgroup.
+        path: PathBuf,
+        /// The process.
+        pid: i32,
+    },
+    /// Processes that were still there at the deadline; 0 is one outside our pid namespace.
+    #[error("processes {pids:?} in cgroup {} did not end before the deadline", path.display())]
+    Survivors {
+        /// The cgroup.
+        path: PathBuf,
+        /// The processes.
+        pids: Vec<i32>,
+    },
+    /// Some folders of the cgroup could not be removed; every failure is listed.
+    #[error("cannot remove the cgroup: {}", list(.0))]
+    Remove(Vec<Error>),
+}
+
+/// Result of the room.
+pub type Result<T> = std::result::Result<T, Error>;
+
+fn list(errors: &[Error]) -> String {
+    let one = |e: &Error| match std::error::Error::source(e) {
+        Some(cause) => format!("{e}: {cause}"),
+        None => e.to_string(),
+    };
+    errors.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+impl Error {
+    pub(super) fn io(doing: &'static str, path: &Path, source: impl Into<io::Error>) -> Error {
+        Error::Io { doing, path: path.to_owned(), source: source.into() }
+    }
+
+    pub(super) fn errno(&self) -> Option<i32> {
+        match self {
+            Error::Io { source, .. } | Error::Write { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+
+    /// The file or the whole cgroup is not there; ENODEV is what an open file of a removed cgroup answers.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self.errno(), Some(libc::ENOENT | libc::ENODEV))
+    }
+
+    /// What somebody else creating or removing the same folders at the same time looks like.
+    pub(super) fn is_race(&self) -> bool {
+        self.is_gone() || matches!(self.errno(), Some(libc::EEXIST | libc::EBUSY | libc::EAGAIN | libc::EINTR))
+    }
+}

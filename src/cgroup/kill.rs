@@ -1,0 +1,231 @@
+//! Ends every process of a task, however it forks, hides in child cgroups or freezes itself.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::error::{Error, Result};
+use super::fs::{Backoff, Dir};
+use super::regime::Regime;
+use super::task::{Member, TaskCgroup, value};
+
+/// How long a freeze may take before the kill goes on without: a process in an uninterruptible call delays it for ever.
+const FREEZE: Duration = Duration::from_millis(100);
+/// After how long without an end the kill is done again: on some kernels a fork slips past it.
+const ROUND: Duration = Duration::from_millis(100);
+/// Descriptors of processes that are held at once.
+const AT_ONCE: usize = 128;
+
+impl TaskCgroup {
+    /// Kills every process in the cgroup and below, and returns when all are gone (zombies that wait for their parent
+    /// do not count). Afterwards the cgroup is thawed and may be used again.
+    ///
+    /// v2 writes `cgroup.kill`; on kernels before 5.14, and on v1, everything is frozen, killed and thawed, again and
+    /// again until the cgroup is empty, so that no fork gets away. On v1 what left the freezer is found in the other
+    /// hierarchies. A bare pid is never signalled: a pidfd is, after the pid was seen in the cgroup once more.
+    ///
+    /// # Errors
+    /// Nothing is killed with [`Error::HostGiven`], with [`Error::BadPath`] for a tree's root, and with
+    /// [`Error::Protected`] when process 1 or this process is in it. [`Error::Survivors`] at the deadline (the cgroup
+    /// above may be frozen, or a process hangs in the kernel). [`Error::Io`], [`Error::Write`].
+    pub fn kill_all(&self, deadline: Instant) -> Result<()> {
+        if self.is_host_given() {
+            return Err(Error::HostGiven(self.path()));
+        }
+        let mut dirs = Vec::new();
+        for member in self.members.iter().filter(|m| m.ours) {
+            dirs.extend(guarded(member)?);
+        }
+        if dirs.is_empty() {
+            return Ok(());
+        }
+        match self.regime {
+            Regime::V2 if dirs[0].read_if_there("cgroup.events")?.is_some() => kill_v2(&dirs[0], deadline, true),
+            Regime::V2 => Ok(()),
+            Regime::V1 => {
+                let freezer = self.member("freezer").filter(|m| m.ours).map(Member::dir_if_there).transpose()?;
+                kill_v1(&dirs, freezer.flatten().as_ref(), deadline)
+            }
+            Regime::Off => Err(Error::Off),
+        }
+    }
+}
+
+/// Opens the folder unless killing what is in it would end the machine or ourselves; `None` when it is gone.
+fn guarded(member: &Member) -> Result<Option<Dir>> {
+    let Some(dir) = member.dir_if_there()? else { return Ok(None) };
+    if member.relative.as_os_str().is_empty() || member.tree.is_root(&dir)? {
+        return Err(Error::BadPath(dir.path));
+    }
+    match dir.pids_recursive()?.into_iter().find(|p| is_protected(*p)) {
+        Some(pid) => Err(Error::Protected { path: dir.path, pid }),
+        None => Ok(Some(dir)),
+    }
+}
+
+fn is_protected(pid: i32) -> bool {
+    pid == 1 || pid == rustix::process::getpid().as_raw_nonzero().get()
+}
+
+fn survivors(dir: &Dir, pids: Vec<i32>) -> Error {
+    Error::Survivors { path: dir.path.clone(), pids }
+}
+
+/// `by_file` false does without `cgroup.kill`, as on kernels before 5.14.
+fn kill_v2(dir: &Dir, deadline: Instant, by_file: bool) -> Result<()> {
+    let mut by_file = by_file;
+    loop {
+        let round = deadline.min(Instant::now() + ROUND);
+        by_file = by_file && dir.write_if_there("cgroup.kill", "1")?;
+        if !by_file {
+            dir.write_if_there("cgroup.freeze", "1")?;
+            let killed = wait_event(dir, "frozen", 1, deadline.min(Instant::now() + FREEZE)).and_then(|_| {
+                let (mut done, mut running) = (BTreeSet::new(), Vec::new());
+                signal_all(dir, &mut done, &mut running)
+            });
+            dir.write_if_there("cgroup.freeze", "0")?;
+            killed?;
+        }
+        if wait_event(dir, "populated", 0, round)? {
+            // Left frozen, it would stop the next task before its first instruction.
+            dir.write_if_there("cgroup.freeze", "0")?;
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(survivors(dir, dir.pids_recursive()?));
+        }
+    }
+}
+
+/// Waits until `cgroup.events` says `key` is `wanted`; true also when the cgroup is gone, false at `until`.
+fn wait_event(dir: &Dir, key: &str, wanted: u64, until: Instant) -> Result<bool> {
+    let failed = |e: std::io::Error| Error::io("read", &dir.path.join("cgroup.events"), e);
+    let file = match dir.watch("cgroup.events") {
+        Err(e) if e.is_gone() => return Ok(true),
+        result => result?,
+    };
+    loop {
+        let mut buffer = [0; 256];
+        let text = match file.read_at(&mut buffer, 0) {
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => return Ok(true),
+            length => String::from_utf8_lossy(&buffer[..length.map_err(failed)?]).into_owned(),
+        };
+        // Kernels before 5.2 have no freezer, so there is nothing to wait for.
+        if value(&text, key).is_none_or(|v| v == wanted) {
+            return Ok(true);
+        }
+        if !poll_until(&mut [PollFd::new(&file, PollFlags::PRI)], until).map_err(|e| failed(e.into()))? {
+            return Ok(false);
+        }
+    }
+}
+
+/// Waits for an event on one of `fds`; false at `until`.
+fn poll_until(fds: &mut [PollFd<'_>], until: Instant) -> rustix::io::Result<bool> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout =
+            Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
+        match rustix::event::poll(fds, Some(&timeout)) {
+            Err(Errno::INTR) => {}
+            Ok(0) if left.is_zero() => return Ok(false),
+            Ok(0) => {}
+            result => return result.map(|_| true),
+        }
+    }
+}
+
+fn kill_v1(dirs: &[Dir], freezer: Option<&Dir>, deadline: Instant) -> Result<()> {
+    let mut backoff = Backoff::until(deadline);
+    loop {
+        let mut left = BTreeSet::new();
+        for dir in dirs {
+            left.extend(dir.pids_recursive()?);
+        }
+        if left.is_empty() {
+            return freezer.map_or(Ok(()), thaw);
+        }
+        if backoff.expired() {
+            return Err(survivors(freezer.unwrap_or(&dirs[0]), left.into_iter().collect()));
+        }
+        let frozen = freezer.map_or(Ok(()), |f| freeze(f, deadline.min(Instant::now() + FREEZE)));
+        let (mut done, mut running) = (BTreeSet::new(), Vec::new());
+        let killed = frozen.and_then(|()| dirs.iter().try_for_each(|d| signal_all(d, &mut done, &mut running)));
+        // Whatever happened: SIGKILL acts only on what is thawed, and a frozen leftover would be there for ever.
+        freezer.map_or(Ok(()), thaw)?;
+        killed?;
+        if running.is_empty() {
+            // Only processes that cannot be named from here, or that are just leaving.
+            backoff.wait();
+        }
+        wait_exit(&running, deadline.min(Instant::now() + ROUND))?;
+    }
+}
+
+/// The state goes FREEZING until the last process has stopped, and only reading it moves it on: there is no event.
+fn freeze(freezer: &Dir, until: Instant) -> Result<()> {
+    if !freezer.write_if_there("freezer.state", "FROZEN")? {
+        return Ok(());
+    }
+    let mut backoff = Backoff::until(until);
+    loop {
+        match freezer.read_if_there("freezer.state")? {
+            Some(state) if state.trim() != "FROZEN" && backoff.wait() => {}
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// Thaws child cgroups too, which the task may have frozen itself.
+fn thaw(freezer: &Dir) -> Result<()> {
+    freezer.collect(|dir| dir.write_if_there("freezer.state", "THAWED")).map(drop)
+}
+
+/// Sends SIGKILL to every process in `dir` and below that is not in `done`, and keeps some of their descriptors.
+fn signal_all(dir: &Dir, done: &mut BTreeSet<i32>, running: &mut Vec<OwnedFd>) -> Result<()> {
+    let failed = |e: Errno| Error::io("kill the processes in", &dir.path, e);
+    let mut pids = dir.pids_recursive()?;
+    pids.retain(|p| !done.contains(p) && !is_protected(*p));
+    for chunk in pids.chunks(AT_ONCE) {
+        let mut opened = Vec::with_capacity(chunk.len());
+        for (number, pid) in chunk.iter().filter_map(|n| Some((*n, Pid::from_raw(*n)?))) {
+            match pidfd_open(pid, PidfdFlags::empty()) {
+                Ok(fd) => opened.push((number, fd)),
+                // Gone, or a thread of a process that is listed itself.
+                Err(Errno::SRCH | Errno::INVAL) => {}
+                Err(Errno::MFILE | Errno::NFILE) if !opened.is_empty() => break,
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        // Between the listing and the opening the number may have gone to a stranger. If it is listed now, either the
+        // descriptor means that process or one that has ended.
+        let listed = dir.pids_recursive()?;
+        for (pid, fd) in opened.into_iter().filter(|(pid, _)| listed.binary_search(pid).is_ok()) {
+            match pidfd_send_signal(&fd, Signal::KILL) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(e) => return Err(failed(e)),
+            }
+            done.insert(pid);
+            if running.len() < AT_ONCE {
+                running.push(fd);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits until all of them have ended, or until `until`.
+fn wait_exit(running: &[OwnedFd], until: Instant) -> Result<()> {
+    let failed = |e: Errno| Error::io("wait for", std::path::Path::new("pidfd"), e);
+    for fd in running {
+        if !poll_until(&mut [PollFd::new(fd, PollFlags::IN)], until).map_err(failed)? {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+use std::time::Instant;
+
+use super::error::{Error, Result};
+use super::fs::Dir;
+use super::regime::Regime;
+use super::task::{Member, TaskCgroup, value};
+use crate::spec::{CpuField, CpuStats, MemoryField, MemoryStats, Usage};
+
+/// Turns running totals of CPU time into percentages; one per task and reader.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    core_mhz: f64,
+    last: Option<(Instant, CpuTime)>,
+}
+
+/// CPU time since the cgroup exists, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct CpuTime {
+    user: u64,
+    system: u64,
+    total: u64,
+}
+
+impl Sampler {
+    /// `core_mhz` is what one core counts in Nomad's unit: the node's total compute divided by its cores.
+    #[must_use]
+    pub fn new(core_mhz: f64) -> Sampler {
+        Sampler { core_mhz, last: None }
+    }
+
+    /// Percent of one core for user, system and total since the last sample; 0 for the first, never negative.
+    #[expect(clippy::cast_precision_loss, reason = "a percentage needs no 53 bits")]
+    fn percent(&mut self, now: Instant, time: CpuTime) -> [f64; 3] {
+        let last = self.last.replace((now, time));
+        let Some((then, before)) = last else { return [0.0; 3] };
+        let wall = now.saturating_duration_since(then).as_nanos() as f64;
+        let share = |new: u64, old: u64| if wall > 0.0 { new.saturating_sub(old) as f64 / wall * 100.0 } else { 0.0 };
+        [share(time.user, before.user), share(time.system, before.system), share(time.total, before.total)]
+    }
+}
+
+impl TaskCgroup {
+    /// What the task uses, child cgroups included. Reads at most seven files; nothing runs between two samples.
+    ///
+    /// A figure whose controller is missing is 0 and not in the `measured` list.
+    ///
+    /// # Errors
+    /// [`Error::Io`] (not found when the cgroup is gone), [`Error::Malformed`].
+    pub fn stats(&self, sampler: &mut Sampler) -> Result<Usage> {
+        match self.regime {
+            Regime::V2 => {
+                let dir = self.members.first().ok_or(Error::Off)?.dir()?;
+                Ok(Usage { cpu: v2_cpu(&dir, sampler)?, memory: v2_memory(&dir)? })
+            }
+            Regime::V1 => {
+                let dir = |controller| self.member(controller).map(Member::dir).transpose();
+                let cpu = v1_cpu(dir("cpuacct")?.as_ref(), dir("cpu")?.as_ref(), sampler)?;
+                let memory = dir("memory")?.map(|d| v1_memory(&d)).transpose()?.unwrap_or_default();
+                Ok(Usage { cpu, memory })
+            }
+            Regime::Off => Err(Error::Off),
+        }
+    }
+}
+
+/// `None` for the time leaves the shares unmeasured, `None` for the throttling those two figures.
+fn cpu(time: Option<CpuTime>, throttled: Option<(u64, u64)>, sampler: &mut Sampler) -> CpuStats {
+    let mut stats = CpuStats::default();
+    if let Some(time) = time {
+        [stats.user_mode, stats.system_mode, stats.percent] = sampler.percent(Instant::now(), time);
+        stats.total_ticks = stats.percent / 100.0 * sampler.core_mhz;
+        stats.measured = vec![CpuField::SystemMode, CpuField::UserMode];
+    }
+    if let Some((periods, nanoseconds)) = throttled {
+        (stats.throttled_periods, stats.throttled_time_ns) = (periods, nanoseconds);
+        stats.measured.extend([CpuField::ThrottledPeriods, CpuField::ThrottledTime]);
+    }
+    stats.measured.extend(time.map(|_| CpuField::Percent));
+    stats
+}
+
+fn v2_cpu(dir: &Dir, sampler: &mut Sampler) -> Result<CpuStats> {
+    let text = dir.read("cpu.stat")?;
+    let nanoseconds = |key| value(&text, key).map(|us| us.saturating_mul(1000));
+    let time = nanoseconds("usage_usec").map(|total| CpuTime {
+        user: nanoseconds("user_usec").unwrap_or(0),
+        system: nanoseconds("system_usec").unwrap_or(0),
+        total,
+    });
+    let throttled = value(&text, "nr_throttled").zip(nanoseconds("throttled_usec"));
+    Ok(cpu(time, throttled, sampler))
+}
+
+fn v2_memory(dir: &Dir) -> Result<MemoryStats> {
+    let Some(usage) = dir.read_u64("memory.current")? else { return Ok(MemoryStats::default()) };
+    let text = dir.read("memory.stat")?;
+    let figure = |key| value(&text, key).unwrap_or(0);
+    Ok(MemoryStats {
+        rss: figure("anon"),
+        cache: figure("file"),
+        max_usage: dir.read_u64("memory.peak")?.unwrap_or(0),
+        kernel_usage: figure("kernel"),
+        kernel_max_usage: 0,
+        usage,
+        swap: dir.read_u64("memory.swap.current")?.unwrap_or(0),
+        // Nomad's list for v2, though newer kernels tell the peak.
+        measured: vec![MemoryField::Rss, MemoryField::Cache, MemoryField::Swap, MemoryField::Usage],
+    })
+}
+
+fn v1_cpu(cpuacct: Option<&Dir>, cpu_dir: Option<&Dir>, sampler: &mut Sampler) -> Result<CpuStats> {
+    let time = cpuacct.map(|d| {
+        let [user, system, total] = ["cpuacct.usage_user", "cpuacct.usage_sys", "cpuacct.usage"].map(|f| d.read_u64(f));
+        Ok::<_, Error>(total?.map(|total| CpuTime {
+            user: user.ok().flatten().unwrap_or(0),
+            system: system.ok().flatten().unwrap_or(0),
+            total,
+        }))
+    });
+    let text = cpu_dir.map(|d| d.read_if_there("cpu.stat")).transpose()?.flatten();
+    let throttled = text.and_then(|t| value(&t, "nr_throttled").zip(value(&t, "throttled_time")));
+    Ok(cpu(time.transpose()?.flatten(), throttled, sampler))
+}
+
+fn v1_memory(dir: &Dir) -> Result<MemoryStats> {
+    use MemoryField::{Cache, KernelMaxUsage, KernelUsage, MaxUsage, Rss, Swap, Usage};
+    let text = dir.read("memory.stat")?;
+    // The plain figures leave child cgroups out.
+    let figure = |total: &str, own: &str| value(&text, total).or_else(|| value(&text, own)).unwrap_or(0);
+    let kernel = dir.read_u64("memory.kmem.usage_in_bytes")?;
+    let kernel_max = dir.read_u64("memory.kmem.max_usage_in_bytes")?;
+    let mut measured = vec![Rss, Cache, Swap, Usage, MaxUsage];
+    measured.extend(kernel.map(|_| KernelUsage));
+    measured.extend(kernel_max.map(|_| KernelMaxUsage));
+    Ok(MemoryStats {
+        rss: figure("total_rss", "rss"),
+        cache: figure("total_cache", "cache"),
+        max_usage: dir.read_u64("memory.max_usage_in_bytes")?.unwrap_or(0),
+        kernel_usage: kernel.unwrap_or(0),
+        kernel_max_usage: kernel_max.unwrap_or(0),
+        usage: dir.read_u64("memory.usage_in_bytes")?.unwrap_or(0),
+        swap: figure("total_swap", "swap"),
+        measured,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn percent_is_of_the_time_between_two_samples() {
+        let mut sampler = Sampler::new(2500.0);
+        let start = Instant::now();
+        let time = |ms: u64| CpuTime { user: ms * 600_000, system: ms * 400_000, total: ms * 1_000_000 };
+        assert_eq!(sampler.percent(start, time(5000)), [0.0; 3]);
+        let [user, system, total] = sampler.percent(start + Duration::from_secs(2), time(6000));
+        assert!((user - 30.0).abs() < 1e-6 && (system - 20.0).abs() < 1e-6 && (total - 50.0).abs() < 1e-6);
+        assert_eq!(sampler.percent(start + Duration::from_secs(3), time(1000)), [0.0; 3], "never negative");
+        assert_eq!(sampler.percent(start + Duration::from_secs(3), time(2000)), [0.0; 3], "no time has passed");
+    }
+}

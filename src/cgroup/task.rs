@@ -1,0 +1,348 @@
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::error::{Error, Result};
+use super::fs::{Backoff, CgroupFs, Dir, Tree, checked};
+use super::limits;
+use super::regime::Regime;
+use crate::spec::Resources;
+
+/// How long a launch goes on against others that make or remove the same parents.
+const RACE: Duration = Duration::from_secs(1);
+/// How long a launch waits for the processes of an earlier, killed executor to go away.
+const LEFTOVERS: Duration = Duration::from_secs(10);
+
+/// The cgroup of one task: one folder on v2, one per hierarchy on v1.
+///
+/// It holds no descriptor of its own folders, so dropping it changes nothing, and another process may open the same.
+#[derive(Debug, Clone)]
+pub struct TaskCgroup {
+    pub(super) regime: Regime,
+    pub(super) members: Vec<Member>,
+    oom_baseline: u64,
+}
+
+/// One folder of a task.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    pub(super) tree: Arc<Tree>,
+    pub(super) relative: PathBuf,
+    /// False for a folder that the host gave: joined, never limited, killed or removed.
+    pub(super) ours: bool,
+}
+
+impl Member {
+    pub(super) fn dir(&self) -> Result<Dir> {
+        self.tree.dir(&self.relative)
+    }
+
+    pub(super) fn dir_if_there(&self) -> Result<Option<Dir>> {
+        match self.dir() {
+            Err(e) if e.is_gone() => Ok(None),
+            result => result.map(Some),
+        }
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.tree.path(&self.relative)
+    }
+
+    fn remove(&self, deadline: Instant) -> Result<()> {
+        let Some(name) = self.relative.file_name() else { return Err(Error::BadPath(self.path())) };
+        let parent = self.relative.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match self.tree.dir(parent) {
+            Ok(parent) => parent.remove_tree(name, &mut Backoff::until(deadline)),
+            Err(e) if e.is_gone() => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// From the innermost parent upwards, until one stays.
+    fn remove_parents(&self) -> Result<()> {
+        let mut path = self.relative.as_path();
+        while let Some(parent) = path.parent() {
+            let Some(name) = parent.file_name() else { break };
+            let above = parent.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            match self.tree.dir(above) {
+                Ok(dir) if !dir.remove_marked(name)? => break,
+                Err(e) if !e.is_gone() => return Err(e),
+                _ => path = parent,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TaskCgroup {
+    /// Makes the cgroup `relative` in every tree and writes the limits. v2: the controllers are enabled from the root
+    /// down. v1: cpus and memory nodes are copied down, as an empty cpuset takes nobody.
+    ///
+    /// A folder that exists is taken over: what an earlier executor left in it is killed first (up to 10 s). With an
+    /// override in `resources` the host's folders are opened instead, which must exist; they get no limits.
+    ///
+    /// # Errors
+    /// [`Error::Off`]; [`Error::BadPath`] for a path that is empty, absolute or has `..`; [`Error::NoController`] for a
+    /// limit that cannot be had; [`Error::Protected`] and [`Error::Survivors`] from the kill; [`Error::Io`] and
+    /// [`Error::Write`] else. What was made is removed again.
+    pub fn create(fs: &CgroupFs, relative: &Path, resources: &Resources) -> Result<TaskCgroup> {
+        TaskCgroup::create_with_cpuset(fs, relative, None, resources)
+    }
+
+    /// As [`create`](Self::create), but on v1 the cpuset is a folder that the host made and owns, perhaps shared by many
+    /// tasks (`/sys/fs/cgroup/cpuset/nomad/share`, or relative to the cpuset tree). On v2 it changes nothing.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_with_cpuset(
+        fs: &CgroupFs,
+        relative: &Path,
+        cpuset: Option<&Path>,
+        resources: &Resources,
+    ) -> Result<TaskCgroup> {
+        if let Some(given) = host_given(fs, resources)? {
+            return Ok(given);
+        }
+        let mut task = TaskCgroup::open(fs, relative)?;
+        if let (Some(path), Regime::V1) = (cpuset, fs.regime()) {
+            let shared = given_member(fs, "cpuset", path)?;
+            task.members.retain(|m| !m.tree.hierarchy.has("cpuset"));
+            task.members.push(shared);
+        }
+        let mut fresh = Vec::with_capacity(task.members.len());
+        let set_up = task.make(&mut fresh).and_then(|()| {
+            task.clear_leftovers(&fresh)?;
+            let all_fresh = fresh.iter().all(|f| *f);
+            limits::write(&task, resources, !all_fresh)?;
+            task.oom_baseline = if all_fresh { 0 } else { task.oom_kills()? };
+            Ok(())
+        });
+        if let Err(error) = set_up {
+            let mut made = task.clone();
+            let mut fresh = fresh.into_iter();
+            made.members.retain(|_| fresh.next().unwrap_or(false));
+            let _first_error_counts = made.remove(Instant::now() + RACE);
+            return Err(error);
+        }
+        Ok(task)
+    }
+
+    /// Names the cgroup `relative` without making or reading anything: for a recovered task, and for cleaning up.
+    ///
+    /// # Errors
+    /// [`Error::Off`], [`Error::BadPath`].
+    pub fn open(fs: &CgroupFs, relative: &Path) -> Result<TaskCgroup> {
+        let relative = checked(relative)?;
+        if fs.regime() == Regime::Off {
+            return Err(Error::Off);
+        }
+        let member = |tree: &Arc<Tree>| Member { tree: Arc::clone(tree), relative: relative.clone(), ours: true };
+        let members = fs.trees().iter().map(member).collect();
+        Ok(TaskCgroup { regime: fs.regime(), members, oom_baseline: 0 })
+    }
+
+    /// Takes OOM kills up to `count` as belonging to an earlier run of the task; see [`oom_baseline`](Self::oom_baseline).
+    #[must_use]
+    pub fn with_oom_baseline(mut self, count: u64) -> TaskCgroup {
+        self.oom_baseline = count;
+        self
+    }
+
+    /// OOM kills counted before this run: to be kept in the record from which the task is recovered.
+    #[must_use]
+    pub fn oom_baseline(&self) -> u64 {
+        self.oom_baseline
+    }
+
+    /// Where its processes are listed: v2 the folder, v1 the freezer's, or that of `pids` or the first there is.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.primary().map(Member::path).unwrap_or_default()
+    }
+
+    /// Whether its first folder exists.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.primary().is_some_and(|m| m.dir().is_ok())
+    }
+
+    /// Whether the host gave it, so that [`kill_all`](Self::kill_all) refuses and [`remove`](Self::remove) does nothing.
+    #[must_use]
+    pub fn is_host_given(&self) -> bool {
+        !self.members.iter().any(|m| m.ours)
+    }
+
+    /// v2: a descriptor (`O_PATH`, close-on-exec) for `CLONE_INTO_CGROUP`, so that the task never runs anywhere else.
+    /// v1: `None`; there a process joins, see [`join_self`](Self::join_self).
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the folder is not there any more.
+    pub fn dir_fd(&self) -> Result<Option<OwnedFd>> {
+        match self.members.first() {
+            Some(member) if self.regime == Regime::V2 => member.tree.handle(&member.relative).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Moves the process `pid` (as seen in our pid namespace) into every folder, the freezer first.
+    ///
+    /// The first move after an idle time waits some ms for the kernel: do it once, early, beside other work.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Write`]; ESRCH when the process is gone. Folders joined before stay joined.
+    pub fn join(&self, pid: rustix::process::Pid) -> Result<()> {
+        self.write_procs(&pid.as_raw_nonzero().to_string())
+    }
+
+    /// As [`join`](Self::join), for the calling process; works in any pid namespace.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub fn join_self(&self) -> Result<()> {
+        self.write_procs("0")
+    }
+
+    fn write_procs(&self, pid: &str) -> Result<()> {
+        self.members.iter().try_for_each(|m| m.dir()?.write("cgroup.procs", pid))
+    }
+
+    /// Writes the limits again, for a task that runs; what `resources` does not limit is lifted.
+    ///
+    /// # Errors
+    /// As for the limits in [`create`](Self::create).
+    pub fn set_limits(&self, resources: &Resources) -> Result<()> {
+        limits::write(self, resources, true)
+    }
+
+    /// Its processes, child cgroups included, ascending; empty when the cgroup is gone. 0 is one outside our pid
+    /// namespace.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Malformed`].
+    pub fn pids(&self) -> Result<Vec<i32>> {
+        let dir = self.primary().map(Member::dir_if_there).transpose()?.flatten();
+        dir.map_or_else(|| Ok(Vec::new()), |d| d.pids_recursive())
+    }
+
+    /// Processes that the kernel killed for want of memory since the cgroup exists, child cgroups included. To be read
+    /// after wait, before [`remove`](Self::remove); 0 when the cgroup is gone or memory is not controlled.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn oom_kills(&self) -> Result<u64> {
+        let Some(member) = self.member("memory") else { return Ok(0) };
+        let Some(dir) = member.dir_if_there()? else { return Ok(0) };
+        if self.regime == Regime::V2 {
+            // Counts of child cgroups are in their parents' already, also of children that are gone.
+            return Ok(dir.read_if_there("memory.events")?.and_then(|t| value(&t, "oom_kill")).unwrap_or(0));
+        }
+        let kills =
+            |d: &Dir| Ok(d.read_if_there("memory.oom_control")?.and_then(|t| value(&t, "oom_kill")).unwrap_or(0));
+        Ok(dir.collect(kills)?.into_iter().sum())
+    }
+
+    /// Whether the kernel killed a process of this run for want of memory.
+    ///
+    /// # Errors
+    /// As [`oom_kills`](Self::oom_kills).
+    pub fn oom_killed(&self) -> Result<bool> {
+        Ok(self.oom_kills()? > self.oom_baseline)
+    }
+
+    /// Removes the cgroup and all below it in every tree, then parents that we made and that are empty now.
+    ///
+    /// A folder with a process in it is tried again until `deadline`. May be called again, also when nothing is left.
+    ///
+    /// # Errors
+    /// [`Error::Remove`] with every failure; the other folders are gone all the same.
+    pub fn remove(&self, deadline: Instant) -> Result<()> {
+        let ours = || self.members.iter().filter(|m| m.ours);
+        let mut failures: Vec<Error> = ours().filter_map(|m| m.remove(deadline).err()).collect();
+        failures.extend(ours().filter_map(|m| m.remove_parents().err()));
+        if failures.is_empty() { Ok(()) } else { Err(Error::Remove(failures)) }
+    }
+
+    /// The folder that controls `controller`; on v2 the only one.
+    pub(super) fn member(&self, controller: &str) -> Option<&Member> {
+        match self.regime {
+            Regime::V1 => self.members.iter().find(|m| m.tree.hierarchy.has(controller)),
+            Regime::V2 => self.members.first(),
+            Regime::Off => None,
+        }
+    }
+
+    fn primary(&self) -> Option<&Member> {
+        self.member("freezer").or_else(|| self.member("pids")).or_else(|| self.members.first())
+    }
+
+    fn make(&self, fresh: &mut Vec<bool>) -> Result<()> {
+        for member in &self.members {
+            fresh.push(if member.ours { member.tree.make(&member.relative, RACE)? } else { false });
+            if !member.ours {
+                member.dir()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An executor that was killed may have left its task, and a task its own cgroups, in a folder that existed.
+    fn clear_leftovers(&self, fresh: &[bool]) -> Result<()> {
+        if fresh.iter().zip(&self.members).all(|(fresh, member)| *fresh || !member.ours) {
+            return Ok(());
+        }
+        let deadline = Instant::now() + LEFTOVERS;
+        self.kill_all(deadline)?;
+        for member in self.members.iter().filter(|m| m.ours) {
+            let dir = member.dir()?;
+            dir.remove_children(&mut Backoff::until(deadline))?;
+            if self.regime == Regime::V2 {
+                dir.disable_controllers()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number behind `key` in a flat keyed file.
+pub(super) fn value(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// The cgroup made of the host's folders, where `resources` names some.
+fn host_given(fs: &CgroupFs, resources: &Resources) -> Result<Option<TaskCgroup>> {
+    let members: Vec<Member> = match fs.regime() {
+        Regime::V1 => {
+            let overrides = resources.cgroup_v1_override.iter().filter(|(_, path)| !path.as_os_str().is_empty());
+            overrides.map(|(controller, path)| given_member(fs, controller, path)).collect::<Result<_>>()?
+        }
+        Regime::V2 => {
+            let path = resources.cgroup_v2_override.as_ref().filter(|p| !p.as_os_str().is_empty());
+            path.map(|p| member_at(&fs.trees()[0], p)).transpose()?.into_iter().collect()
+        }
+        Regime::Off => Vec::new(),
+    };
+    if members.is_empty() {
+        return Ok(None);
+    }
+    for member in &members {
+        member.dir()?;
+    }
+    let mut task = TaskCgroup { regime: fs.regime(), members, oom_baseline: 0 };
+    task.oom_baseline = task.oom_kills()?;
+    Ok(Some(task))
+}
+
+fn given_member(fs: &CgroupFs, controller: &str, path: &Path) -> Result<Member> {
+    // The named hierarchy is `systemd` in a job file and `name=systemd` in mountinfo.
+    let tree = fs.v1(controller).or_else(|| fs.v1(&format!("name={controller}")));
+    member_at(tree.ok_or_else(|| Error::NoController(controller.to_owned()))?, path)
+}
+
+/// An absolute path has to lie in the tree: a pid is never written into a file elsewhere.
+fn member_at(tree: &Arc<Tree>, path: &Path) -> Result<Member> {
+    let bad = || Error::BadPath(path.to_owned());
+    let inner = if path.is_absolute() { tree.strip(path).ok_or_else(bad)? } else { path.to_owned() };
+    let relative = checked(&inner).map_err(|_| bad())?;
+    Ok(Member { tree: Arc::clone(tree), relative, ours: false })
+}

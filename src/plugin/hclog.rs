@@ -1,0 +1,251 @@
+//! hclog's JSON lines, written and read.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+use tracing::field::{Field, Visit};
+use tracing_subscriber::layer::Context;
+
+/// Severity of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "hclog's level names")]
+pub enum Level {
+    Trace,
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+impl Level {
+    /// hclog's name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Level::Trace => "trace",
+            Level::Debug => "debug",
+            Level::Info => "info",
+            Level::Warn => "warn",
+            Level::Error => "error",
+        }
+    }
+
+    /// Reads hclog's name, in any case.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Level> {
+        let name = name.trim();
+        [Level::Trace, Level::Debug, Level::Info, Level::Warn, Level::Error]
+            .into_iter()
+            .find(|l| l.as_str().eq_ignore_ascii_case(name))
+    }
+}
+
+impl From<&tracing::Level> for Level {
+    fn from(level: &tracing::Level) -> Level {
+        match *level {
+            tracing::Level::TRACE => Level::Trace,
+            tracing::Level::DEBUG => Level::Debug,
+            tracing::Level::INFO => Level::Info,
+            tracing::Level::WARN => Level::Warn,
+            tracing::Level::ERROR => Level::Error,
+        }
+    }
+}
+
+/// A `tracing` layer that writes each event as one hclog JSON line.
+///
+/// A line that cannot be written is lost without a word: after an agent restart the other end of stderr is gone, and
+/// nothing about logging may ever disturb a task.
+pub struct HclogLayer<W> {
+    module: String,
+    least: Level,
+    out: Mutex<W>,
+}
+
+impl<W: Write> HclogLayer<W> {
+    /// Lines go to `out` under the logger name `module`, from severity `least` on.
+    pub fn new(module: &str, least: Level, out: W) -> HclogLayer<W> {
+        HclogLayer { module: module.to_owned(), least, out: Mutex::new(out) }
+    }
+}
+
+impl<S, W> tracing_subscriber::Layer<S> for HclogLayer<W>
+where
+    S: tracing::Subscriber,
+    W: Write + 'static,
+{
+    fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
+        // Libraries below us (h2, hyper) have nothing to say to an operator.
+        metadata.target().starts_with(env!("CARGO_PKG_NAME")) && Level::from(metadata.level()) >= self.least
+    }
+
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let mut line = serde_json::Map::new();
+        line.insert("@level".into(), Level::from(event.metadata().level()).as_str().into());
+        line.insert("@message".into(), fields.message.into());
+        line.insert("@module".into(), self.module.clone().into());
+        line.insert("@timestamp".into(), timestamp(SystemTime::now()).into());
+        line.extend(fields.pairs);
+        let mut bytes = serde_json::Value::Object(line).to_string().into_bytes();
+        bytes.push(b'\n');
+        if let Ok(mut out) = self.out.lock() {
+            // One write per line, so that lines of several threads or a crash never mix.
+            let _ = out.write_all(&bytes);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Fields {
+    message: String,
+    pairs: Vec<(String, serde_json::Value)>,
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            value.clone_into(&mut self.message);
+        } else {
+            self.pairs.push((field.name().to_owned(), value.into()));
+        }
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.pairs.push((field.name().to_owned(), value.into()));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.pairs.push((field.name().to_owned(), value.into()));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.pairs.push((field.name().to_owned(), value.into()));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let mut text = String::new();
+        let _ = write!(text, "{value:?}");
+        self.record_str(field, &text);
+    }
+}
+
+/// hclog's time form. Go hosts take a line for unparsable unless the fraction has exactly six digits.
+fn timestamp(time: SystemTime) -> String {
+    humantime::format_rfc3339_micros(time).to_string()
+}
+
+/// A line that a plugin wrote to its stderr, as its host reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HclogLine {
+    /// Severity; debug for a line that does not say.
+    pub level: Level,
+    /// The message, or the whole line.
+    pub message: String,
+    /// The other keys and their values, in order.
+    pub pairs: Vec<(String, String)>,
+}
+
+impl HclogLine {
+    /// Reads a line: a JSON object, or text with an optional `[LEVEL]` prefix.
+    #[must_use]
+    pub fn parse(line: &str) -> HclogLine {
+        let line = line.trim_end_matches(['\r', '\n']);
+        Self::parse_json(line).unwrap_or_else(|| Self::parse_text(line))
+    }
+
+    fn parse_json(line: &str) -> Option<HclogLine> {
+        let serde_json::Value::Object(mut object) = serde_json::from_str(line).ok()? else { return None };
+        let level = Level::from_name(object.remove("@level")?.as_str()?)?;
+        let message = match object.remove("@message") {
+            Some(serde_json::Value::String(text)) => text,
+            _ => return None,
+        };
+        let pairs = object.into_iter().map(|(key, value)| match value {
+            serde_json::Value::String(text) => (key, text),
+            other => (key, other.to_string()),
+        });
+        Some(HclogLine { level, message, pairs: pairs.collect() })
+    }
+
+    fn parse_text(line: &str) -> HclogLine {
+        let prefixes = [
+            ("[TRACE]", Level::Trace),
+            ("[DEBUG]", Level::Debug),
+            ("[INFO]", Level::Info),
+            ("[WARN]", Level::Warn),
+            ("[ERROR]", Level::Error),
+            ("panic: ", Level::Error),
+            ("fatal error: ", Level::Error),
+        ];
+        let found = prefixes.into_iter().find(|(prefix, _)| line.starts_with(prefix));
+        let (level, message) = match found {
+            Some((prefix, level)) if prefix.starts_with('[') => (level, line[prefix.len()..].trim_start()),
+            Some((_, level)) => (level, line),
+            None => (Level::Debug, line),
+        };
+        HclogLine { level, message: message.to_owned(), pairs: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A3: the three keys are strings (a number panics a Go host), six fraction digits, one line each.
+    #[test]
+    fn events_become_hclog_lines() {
+        let sink = Sink::default();
+        let layer = HclogLayer::new("executor", Level::Debug, sink.clone());
+        let subscriber = tracing_subscriber::registry().with(layer);
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(pid = 7, user = "a\"b", "launched\nit");
+            tracing::trace!("below the level");
+        });
+        let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.matches('\n').count(), 1, "{text}");
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["@level"], "info");
+        assert_eq!(value["@message"], "launched\nit");
+        assert_eq!(value["@module"], "executor");
+        assert_eq!(value["pid"], 7);
+        let time = value["@timestamp"].as_str().unwrap();
+        assert_eq!((time.len(), &time[19..20], &time[26..]), (27, ".", "Z"), "{time}");
+        let line = HclogLine::parse(&text);
+        assert_eq!((line.level, line.message.as_str()), (Level::Info, "launched\nit"));
+        assert!(line.pairs.contains(&("user".into(), "a\"b".into())));
+    }
+
+    #[test]
+    fn other_lines_keep_their_text() {
+        let line = |text| {
+            let line = HclogLine::parse(text);
+            (line.level, line.message)
+        };
+        assert_eq!(line("[WARN] careful"), (Level::Warn, "careful".into()));
+        assert_eq!(line("plain"), (Level::Debug, "plain".into()));
+        assert_eq!(line("panic: no"), (Level::Error, "panic: no".into()));
+        assert_eq!(line(r#"{"@level":5,"@message":"x"}"#), (Level::Debug, r#"{"@level":5,"@message":"x"}"#.into()));
+        assert_eq!(line("[1,2]"), (Level::Debug, "[1,2]".into()));
+    }
+}

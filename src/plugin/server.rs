@@ -1,0 +1,264 @@
+//! The plugin side: handshake, the common services, orderly end.
+
+use std::io::{self, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::service::Routes;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{Broker, COOKIE_KEY, COOKIE_VALUE, Handshake, PROTOCOL_VERSION};
+use crate::sys;
+use crate::wire::goplugin::grpc_broker_server::{GrpcBroker, GrpcBrokerServer};
+use crate::wire::goplugin::grpc_controller_server::{GrpcController, GrpcControllerServer};
+use crate::wire::goplugin::grpc_stdio_server::{GrpcStdio, GrpcStdioServer};
+use crate::wire::goplugin::{ConnInfo, Empty, StdioData};
+
+/// Hosts wait 2 s for the exit after Shutdown; calls that still run by then are cut off after this long.
+const DRAIN: Duration = Duration::from_millis(200);
+
+/// A unix socket's path must fit into `sockaddr_un` with its NUL.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Why a plugin could not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The cookie is missing: a person started this program, not a host.
+    #[error("this program is a plugin: it is started by a go-plugin host, not by hand")]
+    NotAPlugin,
+    /// No socket.
+    #[error("cannot listen on a socket in {dir}: {source}")]
+    Listen {
+        /// Where it was to be.
+        dir: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The handshake line could not be written.
+    #[error("cannot tell the host where this plugin listens")]
+    Handshake(#[source] io::Error),
+    /// The gRPC server ended by itself.
+    #[error("plugin server failed")]
+    Serve(#[source] tonic::transport::Error),
+}
+
+/// A plugin that listens, before it serves.
+#[derive(Debug)]
+pub struct Server {
+    listener: StdUnixListener,
+    socket: PathBuf,
+    broker: Arc<Broker>,
+    stop: watch::Sender<bool>,
+}
+
+/// Ends a [`Server`] from elsewhere, as the host's Shutdown call does.
+#[derive(Debug, Clone)]
+pub struct Stop(watch::Sender<bool>);
+
+impl Stop {
+    /// Asks the server to end.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Server {
+    /// Checks that a host started this process, and binds its socket.
+    ///
+    /// # Errors
+    /// [`ServeError::NotAPlugin`] when the cookie is missing, [`ServeError::Listen`].
+    pub fn from_env() -> Result<Server, ServeError> {
+        if std::env::var_os(COOKIE_KEY).is_none_or(|v| v != COOKIE_VALUE) {
+            return Err(ServeError::NotAPlugin);
+        }
+        let dir = socket_dir();
+        let group = std::env::var("PLUGIN_UNIX_SOCKET_GROUP").ok().filter(|g| !g.is_empty());
+        let (listener, socket) =
+            bind_socket(&dir, group.as_deref()).map_err(|source| ServeError::Listen { dir, source })?;
+        Ok(Server { listener, socket, broker: Arc::new(Broker::new()), stop: watch::Sender::new(false) })
+    }
+
+    /// The broker of this connection.
+    #[must_use]
+    pub fn broker(&self) -> Arc<Broker> {
+        Arc::clone(&self.broker)
+    }
+
+    /// A handle that ends the server.
+    #[must_use]
+    pub fn stop_handle(&self) -> Stop {
+        Stop(self.stop.clone())
+    }
+
+    /// Prints the handshake and serves `services` beside the common ones until the host or a [`Stop`] ends it. The
+    /// socket is gone afterwards.
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub async fn serve(self, services: Routes) -> Result<(), ServeError> {
+        let result = self.serve_until_stopped(services).await;
+        // Gone already when somebody cleaned the folder: nothing to mend.
+        let _ = std::fs::remove_file(&self.socket);
+        result
+    }
+
+    async fn serve_until_stopped(&self, services: Routes) -> Result<(), ServeError> {
+        let listener = self
+            .listener
+            .set_nonblocking(true)
+            .and_then(|()| self.listener.try_clone())
+            .and_then(UnixListener::from_std)
+            .map_err(|source| ServeError::Listen { dir: self.socket.clone(), source })?;
+        let (health, health_service) = tonic_health::server::health_reporter();
+        health.set_service_status("plugin", tonic_health::ServingStatus::Serving).await;
+        let common = Common { broker: Arc::clone(&self.broker), stop: self.stop.clone() };
+        let mut stopped = self.stop.subscribe();
+        let serving = tonic::transport::Server::builder()
+            .add_routes(services)
+            .add_service(health_service)
+            .add_service(GrpcControllerServer::new(common.clone()))
+            .add_service(GrpcStdioServer::new(common.clone()))
+            .add_service(GrpcBrokerServer::new(common))
+            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), {
+                let mut stopped = stopped.clone();
+                async move {
+                    let _ = stopped.wait_for(|stop| *stop).await;
+                }
+            });
+        self.print_handshake().map_err(ServeError::Handshake)?;
+        // Ctrl-C on the host's terminal is for the host, which then ends its plugins.
+        sys::prctl::ignore_signal(rustix::process::Signal::INT);
+        tokio::select! {
+            result = serving => result.map_err(ServeError::Serve),
+            () = async {
+                let _ = stopped.wait_for(|stop| *stop).await;
+                tokio::time::sleep(DRAIN).await;
+            } => Ok(()),
+        }
+    }
+
+    fn print_handshake(&self) -> io::Result<()> {
+        // The field is answered only when the variable says something: older hosts would glue it onto the certificate.
+        let asked = std::env::var_os("PLUGIN_MULTIPLEX_GRPC").is_some_and(|v| !v.is_empty());
+        let handshake =
+            Handshake { version: PROTOCOL_VERSION, socket: self.socket.clone(), multiplex: asked.then_some(false) };
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(format!("{handshake}\n").as_bytes())?;
+        stdout.flush()
+    }
+}
+
+/// Where a plugin's sockets belong: where the host says, else the temporary folder.
+pub(super) fn socket_dir() -> PathBuf {
+    std::env::var_os("PLUGIN_UNIX_SOCKET_DIR")
+        .filter(|dir| !dir.is_empty())
+        .map_or_else(std::env::temp_dir, PathBuf::from)
+}
+
+/// Binds a socket with a fresh name; for a group (name or number) when one is given.
+pub(super) fn bind_socket(dir: &Path, group: Option<&str>) -> io::Result<(StdUnixListener, PathBuf)> {
+    let path = dir.join(format!("plugin{}", uuid::Uuid::new_v4().simple()));
+    if path.as_os_str().len() > MAX_SOCKET_PATH {
+        let text = format!("{} is longer than {MAX_SOCKET_PATH} bytes; set TMPDIR to a shorter folder", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    let listener = StdUnixListener::bind(&path)?;
+    if let Some(group) = group {
+        let gid = group_id(group)?;
+        chown(&path, None, Some(gid))?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660))?;
+    }
+    Ok((listener, path))
+}
+
+fn group_id(group: &str) -> io::Result<u32> {
+    if let Ok(gid) = group.parse() {
+        return Ok(gid);
+    }
+    let groups = std::fs::read_to_string("/etc/group")?;
+    groups
+        .lines()
+        .find_map(|line| {
+            let mut fields = line.split(':');
+            (fields.next()? == group).then(|| fields.nth(1))?.and_then(|gid| gid.parse().ok())
+        })
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no group {group:?} in /etc/group")))
+}
+
+/// The services that every plugin has.
+#[derive(Debug, Clone)]
+struct Common {
+    broker: Arc<Broker>,
+    stop: watch::Sender<bool>,
+}
+
+type Boxed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+impl Common {
+    /// A stream towards the host that ends with the server, so that an orderly end need not wait for it.
+    fn open_stream<T: Send + 'static>(&self) -> (mpsc::UnboundedSender<T>, Boxed<T>) {
+        let (outside, mut items) = mpsc::unbounded_channel();
+        let (inside, stream) = mpsc::unbounded_channel();
+        let mut stopped = self.stop.subscribe();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = stopped.wait_for(|stop| *stop) => break,
+                    () = inside.closed() => break,
+                    // Without a sender there is nothing to say any more; the stream stays open and silent.
+                    Some(item) = items.recv() => {
+                        let _ = inside.send(Ok(item));
+                    }
+                }
+            }
+        });
+        (outside, Box::pin(UnboundedReceiverStream::new(stream)))
+    }
+}
+
+#[tonic::async_trait]
+impl GrpcController for Common {
+    async fn shutdown(&self, _: Request<Empty>) -> Result<Response<Empty>, Status> {
+        self.stop.send_replace(true);
+        Ok(Response::new(Empty {}))
+    }
+}
+
+#[tonic::async_trait]
+impl GrpcStdio for Common {
+    type StreamStdioStream = Boxed<StdioData>;
+
+    /// Roles print nothing after the handshake, so there is never anything to send.
+    async fn stream_stdio(&self, _: Request<()>) -> Result<Response<Self::StreamStdioStream>, Status> {
+        Ok(Response::new(self.open_stream().1))
+    }
+}
+
+#[tonic::async_trait]
+impl GrpcBroker for Common {
+    type StartStreamStream = Boxed<ConnInfo>;
+
+    async fn start_stream(
+        &self,
+        request: Request<Streaming<ConnInfo>>,
+    ) -> Result<Response<Self::StartStreamStream>, Status> {
+        let (sender, stream) = self.open_stream();
+        self.broker.set_peer(sender);
+        let broker = Arc::clone(&self.broker);
+        let mut incoming = request.into_inner();
+        tokio::spawn(async move {
+            while let Some(Ok(info)) = incoming.next().await {
+                broker.received(info);
+            }
+        });
+        Ok(Response::new(stream))
+    }
+}

@@ -1,0 +1,104 @@
+//! What a process decides about itself before it executes somebody else's program.
+
+use std::io;
+
+use rustix::process::Signal;
+
+fn check(rc: libc::c_int) -> io::Result<()> {
+    if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn check_syscall(rc: libc::c_long) -> io::Result<()> {
+    if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Names this process in `ps` (at most 15 bytes are kept). `PR_SET_NAME`.
+pub fn set_name(name: &str) {
+    let bytes = name.as_bytes();
+    let mut buffer = [0u8; 16];
+    let len = bytes.len().min(15);
+    buffer[..len].copy_from_slice(&bytes[..len]);
+    // SAFETY: PR_SET_NAME reads at most 16 bytes from a NUL-terminated buffer, which this one is.
+    unsafe { libc::prctl(libc::PR_SET_NAME, buffer.as_ptr()) };
+}
+
+/// Nobody but root may attach to this process or read its memory and descriptors. `PR_SET_DUMPABLE 0`.
+///
+/// # Errors
+/// None that the kernel documents.
+pub fn set_undumpable() -> io::Result<()> {
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) })
+}
+
+/// The kernel sends `signal` to this process when the *thread* that started it ends. `PR_SET_PDEATHSIG`.
+///
+/// Forgotten when the credentials change and when a setuid program is executed, so it belongs directly before exec.
+///
+/// # Errors
+/// EINVAL for a signal that does not exist.
+pub fn set_parent_death_signal(signal: Signal) -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(Some(signal))?)
+}
+
+/// Permitted capabilities survive the change to another user. `PR_SET_KEEPCAPS`; forgotten at exec.
+///
+/// # Errors
+/// EPERM when securebits forbid it.
+pub fn keep_capabilities() -> io::Result<()> {
+    Ok(rustix::thread::set_keep_capabilities(true)?)
+}
+
+/// No program that this process executes gains privileges. `PR_SET_NO_NEW_PRIVS`.
+///
+/// # Errors
+/// None that the kernel documents.
+pub fn set_no_new_privs() -> io::Result<()> {
+    Ok(rustix::thread::set_no_new_privs(true)?)
+}
+
+/// Orphans below this process are handed to it instead of to init. `PR_SET_CHILD_SUBREAPER`.
+///
+/// # Errors
+/// None that the kernel documents.
+pub fn become_subreaper() -> io::Result<()> {
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })
+}
+
+/// Starts an empty session keyring, so that keys of whoever started us stay out of reach. `keyctl(2)`.
+///
+/// # Errors
+/// ENOSYS on a kernel without keys, EDQUOT when the user has too many.
+pub fn new_session_keyring() -> io::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
+    // SAFETY: a null name asks for an anonymous keyring; no other pointer is passed.
+    check_syscall(unsafe {
+        libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
+    })
+}
+
+/// Every signal back to its default action and none blocked: what a program expects to be started with.
+///
+/// # Errors
+/// What `sigprocmask(2)` says.
+pub fn reset_signals() -> io::Result<()> {
+    for number in 1..=libc::SIGRTMAX() {
+        if number == libc::SIGKILL || number == libc::SIGSTOP {
+            continue;
+        }
+        // SAFETY: SIG_DFL installs no handler. EINVAL for the numbers that libc reserves is of no interest.
+        unsafe { libc::signal(number, libc::SIG_DFL) };
+    }
+    let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the whole set that it is given.
+    unsafe { libc::sigemptyset(none.as_mut_ptr()) };
+    // SAFETY: the set was initialised above; the old mask is not asked for.
+    check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut()) })
+}
+
+/// Ignores a signal in this process.
+pub fn ignore_signal(signal: Signal) {
+    // SAFETY: SIG_IGN installs no handler and the number comes from a type that holds only valid ones.
+    unsafe { libc::signal(signal.as_raw(), libc::SIG_IGN) };
+}

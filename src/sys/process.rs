@@ -1,0 +1,305 @@
+//! Starting, naming, signalling and waiting for processes by descriptor.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use rustix::process::{PidfdFlags, WaitId, WaitIdOptions};
+
+use crate::spec::Signal;
+
+/// `CLONE_NEW*` and friends for [`Spawn::flags`].
+pub mod flags {
+    /// Own mount namespace.
+    pub const NEW_MOUNT: u64 = 0x0002_0000;
+    /// Own IPC namespace.
+    pub const NEW_IPC: u64 = 0x0800_0000;
+    /// Own user namespace.
+    pub const NEW_USER: u64 = 0x1000_0000;
+    /// Own pid namespace; the child is its pid 1.
+    pub const NEW_PID: u64 = 0x2000_0000;
+    pub(super) const PIDFD: u64 = 0x0000_1000;
+    pub(super) const INTO_CGROUP: u64 = 0x2_0000_0000;
+}
+
+/// `struct clone_args` of `clone3(2)`, version with the cgroup.
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// A program to start from an open file, with exactly the descriptors and namespaces that are listed.
+#[derive(Debug)]
+pub struct Spawn<'a> {
+    /// The executable.
+    pub exe: BorrowedFd<'a>,
+    /// Arguments, the program's name first.
+    pub argv: &'a [CString],
+    /// Complete environment.
+    pub envp: &'a [CString],
+    /// The child's descriptor `i` is a copy of entry `i`; it has no others.
+    pub fds: &'a [BorrowedFd<'a>],
+    /// See [`flags`].
+    pub flags: u64,
+    /// Directory of the v2 cgroup in which the child is born.
+    pub cgroup: Option<BorrowedFd<'a>>,
+    /// Files that the child writes before it executes, each with one `write(2)` (the id maps of a user namespace, which
+    /// must stand before exec or the capabilities are lost).
+    pub writes: &'a [(&'a CStr, Vec<u8>)],
+    /// Which entry of `fds` hears of a failure between clone and exec: a zero byte, then errno as 4 bytes in native
+    /// order.
+    pub report: usize,
+}
+
+/// A child started by [`spawn`].
+#[derive(Debug)]
+#[must_use = "a child that nobody waits for stays a zombie"]
+pub struct Child {
+    /// Process id in the caller's pid namespace.
+    pub pid: i32,
+    /// Becomes readable when the child has ended.
+    pub pidfd: OwnedFd,
+}
+
+/// Descriptors are parked above this number while they are sorted into place.
+const PARKING: RawFd = 1000;
+
+/// Most descriptors that a child can be given.
+const MAX_FDS: usize = 16;
+
+/// Starts a child with `clone3(2)`.
+///
+/// The caller must have no other thread: the child runs Rust code on a copy of this address space until it executes.
+///
+/// # Errors
+/// What `clone3(2)` says. What fails in the child comes through its report descriptor.
+///
+/// # Panics
+/// When `report` is no index of `fds`, or `fds` has more than 16 entries.
+pub fn spawn(plan: &Spawn<'_>) -> io::Result<Child> {
+    assert!(plan.report < plan.fds.len() && plan.fds.len() <= MAX_FDS, "report is an index, at most {MAX_FDS} descriptors");
+    let argv = pointers(plan.argv);
+    let envp = pointers(plan.envp);
+    let mut pidfd: RawFd = -1;
+    let args = CloneArgs {
+        flags: plan.flags | flags::PIDFD | if plan.cgroup.is_some() { flags::INTO_CGROUP } else { 0 },
+        pidfd: std::ptr::from_mut(&mut pidfd) as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        cgroup: plan.cgroup.map_or(0, |fd| fd.as_raw_fd() as u64),
+        ..CloneArgs::default()
+    };
+    // SAFETY: without CLONE_VM the child has its own copy of this memory, so both returns use it independently; the
+    // struct is laid out as clone3(2) documents and `pidfd` outlives the call.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::from_ref(&args), size_of::<CloneArgs>()) };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => child(plan, &argv, &envp),
+        pid => {
+            #[expect(clippy::cast_possible_truncation, reason = "a pid fits in pid_t")]
+            let pid = pid as i32;
+            // SAFETY: CLONE_PIDFD made the kernel store a new descriptor that nobody else owns.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok(Child { pid, pidfd })
+        }
+    }
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+/// The child between clone and exec. Allocates nothing and takes no lock.
+fn child(plan: &Spawn<'_>, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> ! {
+    let report = park(plan.fds[plan.report].as_raw_fd()).unwrap_or(-1);
+    let error = match prepare_and_exec(plan, argv, envp) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    };
+    let mut message = [0u8; 5];
+    message[1..].copy_from_slice(&error.to_ne_bytes());
+    // SAFETY: writes 5 bytes of a live array; a failure cannot be told to anybody.
+    unsafe { libc::write(report, message.as_ptr().cast(), message.len()) };
+    // SAFETY: ends the process at once, without running destructors that belong to the parent.
+    unsafe { libc::_exit(127) }
+}
+
+enum Never {}
+
+fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn park(fd: RawFd) -> Result<RawFd, i32> {
+    // SAFETY: duplicates a descriptor number; a bad one is answered with EBADF.
+    let parked = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, PARKING) };
+    if parked < 0 { Err(errno()) } else { Ok(parked) }
+}
+
+fn prepare_and_exec(
+    plan: &Spawn<'_>,
+    argv: &[*const libc::c_char],
+    envp: &[*const libc::c_char],
+) -> Result<Never, i32> {
+    for (path, bytes) in plan.writes {
+        // SAFETY: a NUL-terminated path; the result is checked.
+        let fd = unsafe { libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Err(errno());
+        }
+        // SAFETY: the buffer is live and its length is passed with it.
+        if unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) } < 0 {
+            return Err(errno());
+        }
+        // SAFETY: closes the descriptor opened above, once.
+        unsafe { libc::close(fd) };
+    }
+    let exe = park(plan.exe.as_raw_fd())?;
+    let mut parked = [-1; MAX_FDS];
+    for (slot, fd) in parked.iter_mut().zip(plan.fds) {
+        *slot = park(fd.as_raw_fd())?;
+    }
+    for (target, fd) in parked.iter().enumerate().take(plan.fds.len()) {
+        // SAFETY: both numbers are this process's own; dup2 closes whatever was at the target.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "below 16")]
+        if unsafe { libc::dup2(*fd, target as RawFd) } < 0 {
+            return Err(errno());
+        }
+    }
+    close_on_exec_from(plan.fds.len()).map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))?;
+    // SAFETY: argv and envp are null-terminated arrays of pointers to C strings that live in `plan`; the path is empty
+    // and AT_EMPTY_PATH makes the descriptor itself the program.
+    unsafe { libc::syscall(libc::SYS_execveat, exe, c"".as_ptr(), argv.as_ptr(), envp.as_ptr(), libc::AT_EMPTY_PATH) };
+    Err(errno())
+}
+
+/// Marks every descriptor from `first` on close-on-exec. `close_range(2)`.
+///
+/// # Errors
+/// ENOSYS or EINVAL before Linux 5.11.
+pub fn close_on_exec_from(first: usize) -> io::Result<()> {
+    // SAFETY: takes numbers only; closes nothing, so no owner of a descriptor is surprised.
+    let rc = unsafe {
+        libc::syscall(libc::SYS_close_range, first as libc::c_uint, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Takes over a descriptor that this process was started with.
+///
+/// Call it once per number, at the start of a role, for numbers that the role's starter promised.
+#[must_use]
+pub fn inherited_fd(number: RawFd) -> Option<OwnedFd> {
+    // SAFETY: F_GETFD reads a flag of a number; EBADF says that there is no such descriptor.
+    if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+        return None;
+    }
+    // SAFETY: the descriptor exists, the role's starter left it to this process, and each role takes it once.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Executes a program in place of this process. Returns only when that failed. `execve(2)`.
+#[must_use]
+pub fn execute(path: &CStr, argv: &[CString], envp: &[CString]) -> io::Error {
+    let argv = pointers(argv);
+    let envp = pointers(envp);
+    // SAFETY: three C strings or null-terminated arrays of them, all alive during the call.
+    unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Opens a descriptor for a child or any process. `pidfd_open(2)`.
+///
+/// # Errors
+/// ESRCH when there is no such process.
+pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Sends a signal to the process that the descriptor names, never to a later one with its number.
+///
+/// # Errors
+/// ESRCH when it has ended.
+pub fn send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
+    // SAFETY: passes two numbers and a null siginfo, which means "as kill(2) would".
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal.number(),
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sends a signal to every process of a group. `kill(2)` with a negative pid.
+///
+/// # Errors
+/// ESRCH when the group is empty.
+pub fn signal_group(leader: i32, signal: Signal) -> io::Result<()> {
+    if leader <= 1 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: takes numbers only; the guard above keeps 0, -1 and init out.
+    let rc = unsafe { libc::kill(-leader, signal.number()) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// How a child ended: an exit status or a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitStatus {
+    /// Exit status, when it ended by itself.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+}
+
+/// Reaps a child that has ended; `None` while it runs. `waitid(P_PIDFD)`.
+///
+/// # Errors
+/// ECHILD when it is no child of this process or was reaped before.
+pub fn try_wait(pidfd: BorrowedFd<'_>) -> io::Result<Option<WaitStatus>> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    let status = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::PidFd(pidfd), options))?;
+    Ok(status.map(|s| WaitStatus { code: s.exit_status(), signal: s.terminating_signal() }))
+}
+
+/// Starts a command as leader of a new session, so that signals of our terminal do not reach it. `setsid(2)`.
+///
+/// # Errors
+/// What starting a process says.
+pub fn spawn_in_session(command: &mut Command) -> io::Result<std::process::Child> {
+    // SAFETY: the closure runs between fork and exec and makes one async-signal-safe call.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            Ok(())
+        });
+    }
+    command.spawn()
+}
+
+/// Moves this process into a new user namespace. `unshare(2)`.
+///
+/// # Errors
+/// EPERM where the kernel forbids user namespaces, EINVAL in a process with threads.
+pub fn unshare_user_namespace() -> io::Result<()> {
+    // SAFETY: takes a flag only; CLONE_NEWUSER leaves memory and descriptors alone.
+    let rc = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

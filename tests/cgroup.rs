@@ -1,0 +1,504 @@
+//! The cgroup room on the real kernel, whichever regime it has. Mission C1 C2 B6, attack ids R19 B12.
+//!
+//! Needs root and a cgroup tree. Without them a test says why it did not run, and fails where `CI` is `true`.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use agentbin::cgroup::{CgroupFs, Error, Regime, Sampler, TaskCgroup};
+use agentbin::spec::{CpuField, MemoryField, MemoryLimits, Resources};
+use rustix::process::Pid;
+
+const ROOT: &str = "/sys/fs/cgroup";
+const MIB: u64 = 1024 * 1024;
+
+fn machine() -> Option<CgroupFs> {
+    let why = if !rustix::process::geteuid().is_root() {
+        "not root"
+    } else {
+        let fs = CgroupFs::detect(Path::new(ROOT)).unwrap();
+        if fs.regime() != Regime::Off {
+            return Some(fs);
+        }
+        "no cgroup tree"
+    };
+    assert!(std::env::var_os("CI").is_none_or(|v| v != "true"), "cannot test: {why}");
+    eprintln!("skipped: {why}");
+    None
+}
+
+/// A parent of our own per test, so that tests neither meet each other nor anything else.
+struct Bench {
+    fs: CgroupFs,
+    parent: PathBuf,
+}
+
+impl Bench {
+    fn new(test: &str) -> Option<Bench> {
+        Some(Bench { fs: machine()?, parent: format!("agentbin-test-{}-{test}", std::process::id()).into() })
+    }
+
+    fn path(&self, task: &str) -> PathBuf {
+        self.parent.join(task)
+    }
+
+    fn create(&self, task: &str, resources: &Resources) -> TaskCgroup {
+        TaskCgroup::create(&self.fs, &self.path(task), resources).unwrap()
+    }
+
+    /// The folder of `task` in the tree of `controller`.
+    fn folder(&self, controller: &str, task: &str) -> PathBuf {
+        let tree = self.fs.hierarchies().find(|h| self.fs.regime() == Regime::V2 || h.has(controller)).unwrap();
+        tree.mount_point.join(self.path(task))
+    }
+
+    fn read(&self, controller: &str, task: &str, v1: &str, v2: &str) -> String {
+        let name = if self.fs.regime() == Regime::V2 { v2 } else { v1 };
+        std::fs::read_to_string(self.folder(controller, task).join(name)).unwrap().trim().to_owned()
+    }
+
+    fn nothing_left(&self) {
+        for tree in self.fs.hierarchies() {
+            let path = tree.mount_point.join(&self.parent);
+            assert!(!path.exists(), "{} is left", path.display());
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if let Ok(all) = TaskCgroup::open(&self.fs, &self.parent) {
+            let _ = all.kill_all(soon(5));
+            let _ = all.remove(soon(5));
+        }
+    }
+}
+
+fn soon(seconds: u64) -> Instant {
+    Instant::now() + Duration::from_secs(seconds)
+}
+
+/// A process that ends with the test, whatever happens.
+struct Process(Child);
+
+impl Process {
+    /// Starts `command` inside `task`: it waits on stdin until it has been moved there.
+    fn start(task: &TaskCgroup, program: &str, args: &[&str]) -> Process {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "read go; exec \"$@\"", "sh", program]).args(args);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        task.join(Pid::from_child(&child)).unwrap();
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        Process(child)
+    }
+
+    fn id(&self) -> i32 {
+        i32::try_from(self.0.id()).unwrap()
+    }
+
+    fn ended(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn eventually(what: &str, mut ready: impl FnMut() -> bool) {
+    let deadline = soon(30);
+    while !ready() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn c1_regime_is_what_is_mounted() {
+    let Some(fs) = machine() else { return };
+    let kind = Command::new("stat").args(["-f", "-c", "%T", ROOT]).output().unwrap();
+    let kind = String::from_utf8(kind.stdout).unwrap();
+    assert_eq!(fs.regime(), if kind.contains("cgroup2") { Regime::V2 } else { Regime::V1 }, "{kind}");
+    let off = CgroupFs::detect(Path::new("/nowhere")).unwrap();
+    assert_eq!(off.regime(), Regime::Off);
+    assert!(matches!(TaskCgroup::create(&off, Path::new("a/b"), &Resources::default()), Err(Error::Off)));
+}
+
+#[test]
+fn b12_a_path_never_leaves_its_tree() {
+    let Some(fs) = machine() else { return };
+    for bad in ["", "/", ".", "..", "a/../../b", "../a", "/etc/cgroup", "a/.."] {
+        let made = TaskCgroup::create(&fs, Path::new(bad), &Resources::default());
+        assert!(matches!(made, Err(Error::BadPath(_))), "{bad:?}");
+        assert!(matches!(TaskCgroup::open(&fs, Path::new(bad)), Err(Error::BadPath(_))), "{bad:?}");
+        assert!(matches!(fs.relative(Path::new(bad)), Err(Error::BadPath(_))), "{bad:?}");
+    }
+    let tree = fs.hierarchies().next().unwrap().mount_point.clone();
+    assert!(matches!(fs.relative(&tree), Err(Error::BadPath(_))), "the root");
+    assert_eq!(fs.relative(&tree.join("nomad/x.y")).unwrap(), Path::new("nomad/x.y"));
+    let outside = PathBuf::from("/tmp/agentbin-evil");
+    let resources = Resources {
+        cgroup_v1_override: [("memory".to_owned(), outside.clone())].into(),
+        cgroup_v2_override: Some(outside),
+        ..Resources::default()
+    };
+    assert!(matches!(TaskCgroup::create(&fs, Path::new("a/b"), &resources), Err(Error::BadPath(_))));
+}
+
+#[test]
+fn limits_are_written_and_lifted() {
+    let Some(bench) = Bench::new("limits") else { return };
+    let resources = Resources {
+        cpu_shares: 500,
+        cpu_quota_us: Some((50_000, 100_000)),
+        memory: MemoryLimits { hard_bytes: Some(64 * MIB), soft_bytes: Some(32 * MIB) },
+        pids_max: Some(77),
+        cpuset_cpus: "0".to_owned(),
+        ..Resources::default()
+    };
+    let task = bench.create("t", &resources);
+    let v1 = bench.fs.regime() == Regime::V1;
+    let check = |c: &str, f1: &str, f2: &str, w1: &str, w2: &str| {
+        assert_eq!(bench.read(c, "t", f1, f2), if v1 { w1 } else { w2 }, "{f1} {f2}");
+    };
+    check("cpu", "cpu.shares", "cpu.weight", "500", "58");
+    check("cpu", "cpu.cfs_quota_us", "cpu.max", "50000", "50000 100000");
+    check("memory", "memory.limit_in_bytes", "memory.max", "67108864", "67108864");
+    check("memory", "memory.soft_limit_in_bytes", "memory.low", "33554432", "33554432");
+    check("pids", "pids.max", "pids.max", "77", "77");
+    check("cpuset", "cpuset.cpus", "cpuset.cpus", "0", "0");
+    for (file, want) in [("memory.memsw.limit_in_bytes", "67108864"), ("memory.swap.max", "0")] {
+        let path = bench.folder("memory", "t").join(file);
+        if path.exists() {
+            assert_eq!(std::fs::read_to_string(path).unwrap().trim(), want, "{file}");
+        }
+    }
+    // Raised, then lowered: memory alone may at no time exceed memory with swap.
+    for mib in [256, 16] {
+        let memory = MemoryLimits { hard_bytes: Some(mib * MIB), soft_bytes: None };
+        task.set_limits(&Resources { memory, cpu_shares: 1, ..Resources::default() }).unwrap();
+        let want = (mib * MIB).to_string();
+        check("memory", "memory.limit_in_bytes", "memory.max", &want, &want);
+        check("cpu", "cpu.shares", "cpu.weight", "2", "1");
+        check("cpu", "cpu.cfs_quota_us", "cpu.max", "-1", "max 100000");
+        check("pids", "pids.max", "pids.max", "max", "max");
+    }
+    task.set_limits(&Resources { cpu_shares: u64::MAX, ..Resources::default() }).unwrap();
+    check("cpu", "cpu.shares", "cpu.weight", "262144", "10000");
+    check("memory", "memory.limit_in_bytes", "memory.max", "9223372036854771712", "max");
+    task.remove(soon(5)).unwrap();
+    bench.nothing_left();
+}
+
+#[test]
+fn c2_a_process_joins_every_tree_and_is_listed() {
+    let Some(bench) = Bench::new("join") else { return };
+    let task = bench.create("a.scope", &Resources::default());
+    assert!(task.exists());
+    assert_eq!(task.dir_fd().unwrap().is_some(), bench.fs.regime() == Regime::V2);
+    let process = Process::start(&task, "sleep", &["1000"]);
+    assert_eq!(task.pids().unwrap(), [process.id()]);
+    let lines = std::fs::read_to_string(format!("/proc/{}/cgroup", process.id())).unwrap();
+    let want = format!(":/{}", bench.path("a.scope").display());
+    for tree in bench.fs.hierarchies() {
+        let controllers = tree.controllers.join(",");
+        let mine = lines.lines().find(|l| l.split(':').nth(1) == Some(&controllers)).unwrap();
+        assert!(mine.ends_with(&want), "{mine}");
+    }
+    task.kill_all(soon(5)).unwrap();
+    assert!(task.pids().unwrap().is_empty());
+    task.remove(soon(5)).unwrap();
+    assert!(!task.exists());
+    assert!(task.pids().unwrap().is_empty() && !task.oom_killed().unwrap());
+    task.kill_all(soon(1)).unwrap();
+    task.remove(soon(1)).unwrap();
+    bench.nothing_left();
+}
+
+#[test]
+fn b6_a_process_that_double_forked_away_is_killed() {
+    let Some(bench) = Bench::new("fork") else { return };
+    let task = bench.create("t", &Resources::default());
+    let mut process = Process::start(&task, "sh", &["-c", "(setsid sleep 1000 & setsid sleep 1000 &) ; exit 0"]);
+    eventually("the first process ends", || process.ended());
+    eventually("two are left", || task.pids().unwrap().len() == 2);
+    let pids = task.pids().unwrap();
+    task.kill_all(soon(5)).unwrap();
+    assert!(task.pids().unwrap().is_empty());
+    for pid in pids {
+        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z"), "{state}");
+    }
+    task.remove(soon(5)).unwrap();
+    bench.nothing_left();
+}
+
+#[test]
+fn b6_a_fork_bomb_is_gone_within_a_second() {
+    let Some(bench) = Bench::new("bomb") else { return };
+    let task = bench.create("t", &Resources { pids_max: Some(256), ..Resources::default() });
+    for _ in 0..3 {
+        let _process = Process::start(&task, "perl", &["-e", "while (1) { fork }"]);
+        eventually("it grows", || task.pids().unwrap().len() >= 250);
+        let start = Instant::now();
+        task.kill_all(soon(10)).unwrap();
+        let took = start.elapsed();
+        eprintln!("256 processes gone after {took:?}");
+        assert!(task.pids().unwrap().is_empty());
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    }
+    let start = Instant::now();
+    task.remove(soon(5)).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(1));
+    bench.nothing_left();
+}
+
+#[test]
+fn r19_a_task_frozen_in_its_own_child_cgroups_is_killed_and_removed() {
+    let Some(bench) = Bench::new("frozen") else { return };
+    for frozen in ["t", "t/a", "t/a/b"] {
+        let task = bench.create("t", &Resources::default());
+        let inner = TaskCgroup::create(&bench.fs, &bench.path("t/a/b"), &Resources::default()).unwrap();
+        let _process = Process::start(&inner, "sleep", &["1000"]);
+        let (file, value) =
+            if bench.fs.regime() == Regime::V2 { ("cgroup.freeze", "1") } else { ("freezer.state", "FROZEN") };
+        std::fs::write(bench.folder("freezer", frozen).join(file), value).unwrap();
+        assert_eq!(task.pids().unwrap().len(), 1);
+        task.kill_all(soon(5)).unwrap();
+        assert!(task.pids().unwrap().is_empty(), "frozen at {frozen}");
+        task.remove(soon(5)).unwrap();
+        bench.nothing_left();
+    }
+}
+
+#[test]
+fn a_frozen_leftover_does_not_stop_the_next_task() {
+    let Some(bench) = Bench::new("leftover") else { return };
+    let task = bench.create("t", &Resources::default());
+    let mut old = Process::start(&task, "sleep", &["1000"]);
+    let (file, value) =
+        if bench.fs.regime() == Regime::V2 { ("cgroup.freeze", "1") } else { ("freezer.state", "FROZEN") };
+    std::fs::write(bench.folder("freezer", "t").join(file), value).unwrap();
+    let again = bench.create("t", &Resources::default());
+    eventually("the old process is gone", || old.ended());
+    let mut new = Process::start(&again, "true", &[]);
+    eventually("the new process runs", || new.ended());
+    again.remove(soon(5)).unwrap();
+    bench.nothing_left();
+}
+
+#[test]
+fn r19_remove_waits_for_the_last_process_and_reports_after_the_deadline() {
+    let Some(bench) = Bench::new("busy") else { return };
+    let task = bench.create("t", &Resources::default());
+    let mut process = Process::start(&task, "sleep", &["1000"]);
+    let start = Instant::now();
+    let error = task.remove(Instant::now() + Duration::from_millis(100)).unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(5));
+    match &error {
+        Error::Remove(failures) => assert_eq!(failures.len(), bench.fs.hierarchies().count(), "{error}"),
+        other => panic!("{other}"),
+    }
+    assert!(error.to_string().contains("busy"), "{error}");
+    let ender = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(150));
+        process.0.kill().unwrap();
+        process.0.wait().unwrap();
+        Instant::now()
+    });
+    task.remove(soon(20)).unwrap();
+    let removed = Instant::now();
+    assert!(removed.duration_since(ender.join().unwrap()) < Duration::from_secs(1));
+    bench.nothing_left();
+}
+
+#[test]
+fn deep_and_wide_children_are_removed() {
+    let Some(bench) = Bench::new("deep") else { return };
+    let task = bench.create("t", &Resources::default());
+    let top = bench.folder("memory", "t");
+    let mut deep = top.clone();
+    for _ in 0..60 {
+        deep.push("d");
+        std::fs::create_dir(&deep).unwrap();
+    }
+    for n in 0..40 {
+        std::fs::create_dir(top.join(format!("w{n}"))).unwrap();
+    }
+    task.kill_all(soon(5)).unwrap();
+    task.remove(soon(20)).unwrap();
+    bench.nothing_left();
+}
+
+#[test]
+fn only_parents_that_we_made_are_removed() {
+    let Some(bench) = Bench::new("parents") else { return };
+    let foreign: Vec<PathBuf> = bench.fs.hierarchies().map(|h| h.mount_point.join(&bench.parent)).collect();
+    for path in &foreign {
+        std::fs::create_dir(path).unwrap();
+    }
+    let one = bench.create("made/one", &Resources::default());
+    let two = bench.create("made/two", &Resources::default());
+    one.remove(soon(5)).unwrap();
+    assert!(two.exists(), "a parent with another task stays");
+    two.remove(soon(5)).unwrap();
+    for path in &foreign {
+        assert!(path.exists() && !path.join("made").exists(), "{}", path.display());
+        std::fs::remove_dir(path).unwrap();
+    }
+}
+
+#[test]
+fn many_tasks_come_and_go_at_once() {
+    let Some(bench) = Bench::new("race") else { return };
+    let bench = &bench;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                for _ in 0..25 {
+                    let task = bench.create(&format!("deep/{thread}.scope"), &Resources::default());
+                    task.remove(soon(10)).unwrap();
+                }
+            });
+        }
+    });
+    bench.nothing_left();
+}
+
+#[test]
+fn host_given_cgroups_are_joined_and_nothing_else() {
+    let Some(bench) = Bench::new("given") else { return };
+    let host = bench.create("host", &Resources::default());
+    let v1 = bench.fs.regime() == Regime::V1;
+    let resources = Resources {
+        memory: MemoryLimits { hard_bytes: Some(64 * MIB), soft_bytes: None },
+        cgroup_v1_override: [
+            ("memory".to_owned(), bench.path("host")),
+            ("pids".to_owned(), bench.folder("pids", "host")),
+        ]
+        .into(),
+        cgroup_v2_override: Some(bench.folder("memory", "host")),
+        ..Resources::default()
+    };
+    let given = TaskCgroup::create(&bench.fs, &bench.path("task"), &resources).unwrap();
+    assert!(given.is_host_given());
+    let mut process = Process::start(&given, "sleep", &["1000"]);
+    assert_eq!(given.pids().unwrap(), [process.id()]);
+    let freezer = std::fs::read_to_string(bench.folder("freezer", "host").join("cgroup.procs")).unwrap();
+    assert_eq!(freezer.is_empty(), v1, "exactly the given ones");
+    let limit = bench.read("memory", "host", "memory.limit_in_bytes", "memory.max");
+    assert_eq!(limit, if v1 { "9223372036854771712" } else { "max" });
+    assert!(matches!(given.kill_all(soon(1)), Err(Error::HostGiven(_))));
+    given.remove(soon(1)).unwrap();
+    assert!(!process.ended() && host.exists() && !bench.folder("memory", "task").exists());
+    drop(process);
+    host.remove(soon(5)).unwrap();
+    let missing = TaskCgroup::create(&bench.fs, &bench.path("task"), &resources);
+    assert!(matches!(missing, Err(Error::Io { .. })), "host folders are not made");
+    bench.nothing_left();
+}
+
+#[test]
+fn a_shared_cpuset_of_the_host_stays() {
+    let Some(bench) = Bench::new("share") else { return };
+    let share = bench.create("share", &Resources::default());
+    let cpuset = bench.folder("cpuset", "share");
+    let task =
+        TaskCgroup::create_with_cpuset(&bench.fs, &bench.path("t"), Some(&cpuset), &Resources::default()).unwrap();
+    let process = Process::start(&task, "sleep", &["1000"]);
+    if bench.fs.regime() == Regime::V1 {
+        let members = std::fs::read_to_string(cpuset.join("cgroup.procs")).unwrap();
+        assert_eq!(members.trim(), process.id().to_string());
+        assert!(!bench.folder("cpuset", "t").exists());
+    }
+    task.kill_all(soon(5)).unwrap();
+    task.remove(soon(5)).unwrap();
+    assert!(cpuset.exists());
+    share.remove(soon(5)).unwrap();
+    bench.nothing_left();
+}
+
+#[test]
+fn d28_our_own_process_is_never_killed() {
+    let Some(bench) = Bench::new("own") else { return };
+    let helper = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "helper_kills_the_cgroup_it_is_in", "--ignored", "--nocapture"])
+        .env("AGENTBIN_TEST_CGROUP", bench.path("t"))
+        .output()
+        .unwrap();
+    assert!(helper.status.success(), "{}", String::from_utf8_lossy(&helper.stdout));
+    assert!(String::from_utf8_lossy(&helper.stdout).contains("refused"));
+    TaskCgroup::open(&bench.fs, &bench.path("t")).unwrap().remove(soon(5)).unwrap();
+    bench.nothing_left();
+}
+
+#[test]
+#[ignore = "run by d28_our_own_process_is_never_killed"]
+fn helper_kills_the_cgroup_it_is_in() {
+    let (Some(fs), Some(path)) = (machine(), std::env::var_os("AGENTBIN_TEST_CGROUP")) else { return };
+    let task = TaskCgroup::create(&fs, Path::new(&path), &Resources::default()).unwrap();
+    task.join_self().unwrap();
+    assert!(matches!(task.kill_all(soon(1)), Err(Error::Protected { .. })));
+    assert!(matches!(TaskCgroup::create(&fs, Path::new(&path), &Resources::default()), Err(Error::Protected { .. })));
+    println!("refused");
+}
+
+#[test]
+fn an_out_of_memory_kill_is_seen_and_belongs_to_its_run() {
+    let Some(bench) = Bench::new("oom") else { return };
+    let resources =
+        Resources { memory: MemoryLimits { hard_bytes: Some(16 * MIB), soft_bytes: None }, ..Resources::default() };
+    let task = bench.create("t", &resources);
+    assert!(!task.oom_killed().unwrap());
+    let mut process = Process::start(&task, "tail", &["/dev/zero"]);
+    let status = process.0.wait().unwrap();
+    assert!(!status.success());
+    assert!(task.oom_killed().unwrap(), "{status}");
+    assert_eq!(task.oom_baseline(), 0);
+    // Restarted in place.
+    let again = bench.create("t", &resources);
+    assert!(!again.oom_killed().unwrap() && again.oom_kills().unwrap() > 0);
+    let recovered = TaskCgroup::open(&bench.fs, &bench.path("t")).unwrap().with_oom_baseline(again.oom_baseline());
+    assert!(!recovered.oom_killed().unwrap());
+    task.remove(soon(5)).unwrap();
+    bench.nothing_left();
+}
+
+#[test]
+fn stats_tell_what_the_task_uses() {
+    let Some(bench) = Bench::new("stats") else { return };
+    let task = bench.create("t", &Resources { cpu_quota_us: Some((20_000, 100_000)), ..Resources::default() });
+    let _process = Process::start(&task, "perl", &["-e", "my $x = 'x' x (8 << 20); while (1) { $y++ }"]);
+    let mut sampler = Sampler::new(1000.0);
+    let first = task.stats(&mut sampler).unwrap();
+    assert!(first.cpu.percent.abs() < f64::EPSILON);
+    eventually("it was throttled and has its memory", || {
+        let usage = task.stats(&mut Sampler::new(1.0)).unwrap();
+        usage.cpu.throttled_periods > 3 && usage.memory.rss > 8 * MIB
+    });
+    let usage = task.stats(&mut sampler).unwrap();
+    let cpu = &usage.cpu;
+    assert!(cpu.percent > 1.0 && cpu.percent < 60.0, "{cpu:?}");
+    assert!((cpu.total_ticks - cpu.percent * 10.0).abs() < 0.01, "{cpu:?}");
+    assert!(cpu.user_mode <= cpu.percent + 5.0 && cpu.throttled_time_ns > 0, "{cpu:?}");
+    use CpuField::{Percent, SystemMode, ThrottledPeriods, ThrottledTime, UserMode};
+    assert_eq!(cpu.measured, [SystemMode, UserMode, ThrottledPeriods, ThrottledTime, Percent]);
+    let memory = &usage.memory;
+    assert!(memory.usage >= memory.rss && memory.rss < 200 * MIB, "{memory:?}");
+    use MemoryField::{Cache, KernelMaxUsage, KernelUsage, MaxUsage, Rss, Swap, Usage};
+    if bench.fs.regime() == Regime::V2 {
+        assert_eq!(memory.measured, [Rss, Cache, Swap, Usage]);
+    } else {
+        assert_eq!(memory.measured, [Rss, Cache, Swap, Usage, MaxUsage, KernelUsage, KernelMaxUsage]);
+        assert!(memory.max_usage >= memory.rss);
+    }
+    task.kill_all(soon(5)).unwrap();
+    task.remove(soon(5)).unwrap();
+    assert!(task.stats(&mut sampler).is_err());
+    bench.nothing_left();
+}
