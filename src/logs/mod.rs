@@ -1,1 +1,87 @@
-//! Skeleton: filled by the first issue.
+//! Own one task's output: from its pipe or FIFO into rotated files, and back out to whoever reads along. Never knows
+//! allocations.
+
+mod buffer;
+pub mod client;
+pub mod collector;
+mod dir;
+pub mod fifo;
+pub mod follower;
+pub mod logmon;
+pub mod pump;
+pub mod rotator;
+pub mod service;
+
+use std::path::PathBuf;
+
+use self::fifo::FifoError;
+use self::rotator::RotatorError;
+
+/// What a logmon is to collect: the `StartRequest` as values.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StartConfig {
+    /// Existing directory of the rotated files.
+    pub log_dir: PathBuf,
+    /// Base name of the stdout files, `<task>.stdout`.
+    pub stdout_file: String,
+    /// Base name of the stderr files, `<task>.stderr`.
+    pub stderr_file: String,
+    /// Files kept per stream; 0 counts as 1.
+    pub max_files: u32,
+    /// Size of a file in units of 1024 * 1024 bytes; 0 counts as 1 byte.
+    pub max_file_size_mb: u32,
+    /// FIFO that the task's stdout is written to; created when missing.
+    pub stdout_fifo: PathBuf,
+    /// The same for stderr.
+    pub stderr_fifo: PathBuf,
+}
+
+/// What went wrong with a logmon. The texts are those of Nomad's.
+#[derive(Debug, thiserror::Error)]
+pub enum LogMonError {
+    /// No file to write a stream to.
+    #[error("failed to create {stream} logfile for {base:?}: {source}: {}", cause(source))]
+    File {
+        /// `stdout` or `stderr`.
+        stream: &'static str,
+        /// Base name of its files.
+        base: String,
+        /// What the files said.
+        source: RotatorError,
+    },
+    /// No FIFO to read a stream from.
+    #[error("failed to create fifo for extracting logs: {source}: {}", cause(source))]
+    Fifo {
+        /// What the FIFO said.
+        source: FifoError,
+    },
+    /// The FIFO is open but cannot be waited for.
+    #[error("failed to read fifo for extracting logs: {0}")]
+    Watch(#[source] std::io::Error),
+    /// The other process did not answer, or with an error of its own.
+    #[error("{0}")]
+    Rpc(#[source] Box<tonic::Status>),
+}
+
+/// The error below, spelled out because this text crosses a process boundary, where `source()` ends.
+fn cause(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| "refused".to_owned(), ToString::to_string)
+}
+
+/// Collects one task's two FIFOs into rotated files, here ([`logmon::LogMon`]) or in another process ([`client::Client`]).
+pub trait LogMonitor: Send + Sync + 'static {
+    /// Begins to collect and returns at once, whether or not somebody writes.
+    ///
+    /// While both streams run this does nothing. When one has ended (the task restarted) both begin anew, with what was
+    /// written in between.
+    ///
+    /// # Errors
+    /// When a file cannot be opened or a FIFO not be made; then nothing new runs.
+    fn start(&self, config: StartConfig) -> impl Future<Output = Result<(), LogMonError>> + Send;
+
+    /// Reads the streams to their ends, for at most 2 seconds, and closes them. Without streams it does nothing.
+    ///
+    /// # Errors
+    /// Only when the other process does not answer.
+    fn stop(&self) -> impl Future<Output = Result<(), LogMonError>> + Send;
+}

@@ -68,7 +68,11 @@ impl Broker {
         };
         let peer = lock(&self.peer);
         let sent = peer.as_ref().is_some_and(|peer| peer.send(info).is_ok());
-        if sent { Ok(()) } else { Err(io::Error::new(io::ErrorKind::NotConnected, "the other side has no broker stream")) }
+        if sent {
+            Ok(())
+        } else {
+            Err(io::Error::new(io::ErrorKind::NotConnected, "the other side has no broker stream"))
+        }
     }
 
     /// Connects to what the other side accepts under `id`, waiting up to 5 s for its announcement.
@@ -81,7 +85,10 @@ impl Broker {
             let news = self.news.notified();
             if let Some((info, _)) = lock(&self.announced).remove(&id) {
                 if info.network != "unix" {
-                    return Err(io::Error::new(io::ErrorKind::Unsupported, format!("broker network {:?}", info.network)));
+                    return Err(io::Error::new(
+                        io::ErrorKind::Unsupported,
+                        format!("broker network {:?}", info.network),
+                    ));
                 }
                 return dial_socket(Path::new(&info.address)).await.map_err(io::Error::other);
             }

@@ -147,8 +147,7 @@ impl Launch<'_> {
     pub async fn start(self) -> Result<Client, HostError> {
         let (mut command, program) = self.command()?;
         let start_error = |source| HostError::Start { program: program.clone(), source };
-        let spawned =
-            if self.new_session { sys::process::spawn_in_session(&mut command) } else { command.spawn() };
+        let spawned = if self.new_session { sys::process::spawn_in_session(&mut command) } else { command.spawn() };
         let mut child = spawned.map_err(start_error)?;
         #[expect(clippy::cast_possible_wrap, reason = "a pid fits in pid_t")]
         let pid = child.id() as i32;
@@ -347,10 +346,10 @@ pub(super) async fn dial_socket(socket: &Path) -> Result<Channel, HostError> {
         let path = path.clone();
         async move { UnixStream::connect(path).await.map(TokioIo::new) }
     });
-    endpoint.connect_with_connector(connector).await.map_err(|error| HostError::Connect {
-        socket: socket.to_owned(),
-        source: io::Error::other(root_cause(&error)),
-    })
+    endpoint
+        .connect_with_connector(connector)
+        .await
+        .map_err(|error| HostError::Connect { socket: socket.to_owned(), source: io::Error::other(root_cause(&error)) })
 }
 
 fn root_cause(error: &dyn std::error::Error) -> String {

@@ -3,6 +3,7 @@
 pub mod auxv;
 pub mod exe;
 pub mod mount;
+pub mod pages;
 pub mod path;
 pub mod prctl;
 pub mod process;

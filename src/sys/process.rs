@@ -90,7 +90,10 @@ const MAX_FDS: usize = 16;
 /// # Panics
 /// When `report` is no index of `fds`, or `fds` has more than 16 entries.
 pub fn spawn(plan: &Spawn<'_>) -> io::Result<Child> {
-    assert!(plan.report < plan.fds.len() && plan.fds.len() <= MAX_FDS, "report is an index, at most {MAX_FDS} descriptors");
+    assert!(
+        plan.report < plan.fds.len() && plan.fds.len() <= MAX_FDS,
+        "report is an index, at most {MAX_FDS} descriptors"
+    );
     let argv = pointers(plan.argv);
     let envp = pointers(plan.envp);
     let mut pidfd: RawFd = -1;

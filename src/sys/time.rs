@@ -25,9 +25,7 @@ pub fn process_id(pid: i32) -> io::Result<ProcessId> {
 #[must_use]
 pub fn is_alive(process: &ProcessId) -> bool {
     let Ok(stat) = procfs::process::Process::new(process.pid).and_then(|p| p.stat()) else { return false };
-    stat.starttime == process.start_ticks
-        && stat.state != 'Z'
-        && boot_id().is_ok_and(|boot| boot == process.boot_id)
+    stat.starttime == process.start_ticks && stat.state != 'Z' && boot_id().is_ok_and(|boot| boot == process.boot_id)
 }
 
 fn proc_error(error: procfs::ProcError) -> io::Error {

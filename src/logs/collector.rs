@@ -1,0 +1,292 @@
+//! Where a task's stdout and stderr go: into pipes that this process collects, or to what a host prepared.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::pipe::PipeFlags;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::pump::{End, Finished, Pump, PumpHandle};
+use super::rotator::{Counters, Limits, Rotator};
+use super::{dir, fifo};
+use crate::spec::LogCollection;
+
+/// What the task gets as descriptors 1 and 2: blocking, write-only, and here still close-on-exec.
+#[derive(Debug)]
+pub struct ChildEnds {
+    /// The task's stdout.
+    pub stdout: OwnedFd,
+    /// The task's stderr.
+    pub stderr: OwnedFd,
+}
+
+/// The figures of both streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BothCounters {
+    /// Of stdout.
+    pub stdout: Counters,
+    /// Of stderr.
+    pub stderr: Counters,
+}
+
+/// What both streams came to.
+#[derive(Debug)]
+pub struct Collected {
+    /// Of stdout.
+    pub stdout: Finished,
+    /// Of stderr.
+    pub stderr: Finished,
+}
+
+/// Collects one task's output into rotated files, in the background, from the moment it is made.
+///
+/// Dropping it reads what is in the pipes at that moment and ends; [`Collector::finish`] is the orderly way.
+#[derive(Debug)]
+#[must_use = "dropping it ends collection"]
+pub struct Collector {
+    stdout: Stream,
+    stderr: Stream,
+}
+
+/// A pump in the background.
+#[derive(Debug)]
+pub(super) struct Stream {
+    handle: PumpHandle,
+    task: JoinHandle<Finished>,
+}
+
+impl Stream {
+    pub(super) fn spawn(source: impl Into<std::sync::Arc<OwnedFd>>, rotator: Rotator) -> io::Result<Stream> {
+        let (pump, handle) = Pump::new(source, rotator)?;
+        Ok(Stream { handle, task: tokio::spawn(pump.run()) })
+    }
+
+    /// The copy has ended, or is about to because the writers have gone.
+    pub(super) fn ended(&self) -> bool {
+        self.stopped() || self.handle.hung_up()
+    }
+
+    /// The copy has ended: nothing reads any more.
+    pub(super) fn stopped(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    pub(super) fn finish_by(&self, deadline: Instant) {
+        self.handle.finish_by(deadline);
+    }
+
+    /// Waits for the end; the read end stays open until `self` is dropped.
+    pub(super) async fn finished(&mut self) -> Finished {
+        match (&mut self.task).await {
+            Ok(finished) => finished,
+            Err(panic) => Finished { counters: self.handle.counters(), end: End::Failed(io::Error::other(panic)) },
+        }
+    }
+}
+
+impl Collector {
+    /// Opens the files, makes the pipes and begins to collect. Close the [`ChildEnds`] once the task has them, otherwise
+    /// the streams never end.
+    ///
+    /// The pipes belong to the user of this process; `fchown(2)` the ends where the task runs as another user and is to
+    /// open `/dev/stdout` again.
+    ///
+    /// # Errors
+    /// A [`super::rotator::RotatorError`] inside, or what `pipe2(2)` says.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O and time enabled.
+    pub fn new(logs: &LogCollection) -> io::Result<(Collector, ChildEnds)> {
+        let limits = Limits::from(logs);
+        let (stdout, stdout_end) = collect(&logs.dir, &logs.stdout_file, limits)?;
+        let (stderr, stderr_end) = collect(&logs.dir, &logs.stderr_file, limits)?;
+        Ok((Collector { stdout, stderr }, ChildEnds { stdout: stdout_end, stderr: stderr_end }))
+    }
+
+    /// The figures of this moment.
+    #[must_use]
+    pub fn counters(&self) -> BothCounters {
+        BothCounters { stdout: self.stdout.handle.counters(), stderr: self.stderr.handle.counters() }
+    }
+
+    /// After the task's exit: reads both streams to their ends, or for at most `grace` when a process that the task left
+    /// behind still holds one. What is in the pipes then is read, and that process gets EPIPE from there on.
+    pub async fn finish(mut self, grace: Duration) -> Collected {
+        let deadline = Instant::now() + grace;
+        self.stdout.finish_by(deadline);
+        self.stderr.finish_by(deadline);
+        Collected { stdout: self.stdout.finished().await, stderr: self.stderr.finished().await }
+    }
+}
+
+fn collect(dir: &Path, base: &str, limits: Limits) -> io::Result<(Stream, OwnedFd)> {
+    let rotator = Rotator::open(dir, base, limits)?;
+    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    // Of our end only: the task expects a stdout that blocks.
+    rustix::io::ioctl_fionbio(&read, true)?;
+    Ok((Stream::spawn(read, rotator)?, write))
+}
+
+/// An output that somebody else collects, or nobody.
+#[derive(Debug)]
+pub struct Sink {
+    /// What the task gets: blocking, write-only, close-on-exec here. Close it once the task has it.
+    pub child_end: OwnedFd,
+    /// To be kept until the task has ended, and dropped then. See [`open_sink`].
+    pub keeper: Option<Keeper>,
+}
+
+/// Keeps a FIFO alive while its reader is away.
+#[derive(Debug)]
+#[must_use = "without it the task dies of SIGPIPE when logmon does"]
+pub struct Keeper {
+    _both_ends: OwnedFd,
+}
+
+/// Opens what a host gave as stdout or stderr path: nothing and `/dev/null` discard, a FIFO is written, a plain file
+/// appended to. The name is resolved beneath its directory and no symlink followed. Never blocks.
+///
+/// A FIFO's other end is logmon, which may not have come yet, and may die and come back while the task runs. Opening it
+/// write-only would block until it comes (and this process has one thread), and the task would get SIGPIPE when it
+/// dies. So the FIFO is first opened for both, which waits for nobody on Linux; this [`Keeper`] stays with the executor,
+/// so that the task always has a reader and the kernel keeps what it wrote for the next logmon. The task's own
+/// descriptor is a second, write-only one. The price: logmon sees the end of the stream only when the keeper is dropped.
+///
+/// # Errors
+/// ELOOP for a symlink, `InvalidInput` for what is neither FIFO nor plain file with one name, else what the system says.
+pub fn open_sink(path: &Path) -> io::Result<Sink> {
+    let null = Path::new("/dev/null");
+    if path.as_os_str().is_empty() || path == null {
+        let child_end = rustix::fs::open(null, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        return Ok(Sink { child_end, keeper: None });
+    }
+    let (root, name) = dir::open_parent(path)?;
+    let node = root.open_beneath(Path::new(&name), OFlags::PATH, Mode::empty())?;
+    let stat = rustix::fs::fstat(&node)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Fifo => {
+            let both_ends = fifo::reopen(&node, OFlags::RDWR)?;
+            let child_end = fifo::reopen(&node, OFlags::WRONLY)?;
+            Ok(Sink { child_end, keeper: Some(Keeper { _both_ends: both_ends }) })
+        }
+        FileType::RegularFile if stat.st_nlink == 1 => {
+            Ok(Sink { child_end: fifo::reopen(&node, OFlags::WRONLY | OFlags::APPEND)?, keeper: None })
+        }
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a FIFO nor a plain file with one name")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn collection(dir: &Path) -> LogCollection {
+        LogCollection {
+            dir: dir.to_owned(),
+            stdout_file: "web.stdout".into(),
+            stderr_file: "web.stderr".into(),
+            max_files: 3,
+            max_file_size_bytes: 1 << 20,
+        }
+    }
+
+    fn read(dir: &Path, name: &str) -> String {
+        std::fs::read_to_string(dir.join(name)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn d2_a_task_is_collected() {
+        let dir = tempfile::tempdir().unwrap();
+        let (collector, ends) = Collector::new(&collection(dir.path())).unwrap();
+        let mut task = Command::new("sh")
+            .args(["-c", "echo out; echo err >&2; printf tail"])
+            .stdout(ends.stdout)
+            .stderr(ends.stderr)
+            .spawn()
+            .unwrap();
+        task.wait().unwrap();
+        let collected = collector.finish(Duration::from_secs(5)).await;
+        assert!(matches!((&collected.stdout.end, &collected.stderr.end), (End::Eof, End::Eof)), "{collected:?}");
+        assert_eq!(collected.stdout.counters.bytes, 8);
+        assert_eq!(read(dir.path(), "web.stdout.0"), "out\ntail");
+        assert_eq!(read(dir.path(), "web.stderr.0"), "err\n");
+    }
+
+    #[tokio::test]
+    async fn d2_a_background_child_does_not_hold_the_end_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let (collector, ends) = Collector::new(&collection(dir.path())).unwrap();
+        // `read` ends when the test closes its stdin.
+        let mut task = Command::new("sh")
+            .args(["-c", "echo before; read line"])
+            .stdin(Stdio::piped())
+            .stdout(ends.stdout)
+            .stderr(ends.stderr)
+            .spawn()
+            .unwrap();
+        while collector.counters().stdout.lines == 0 {
+            tokio::task::yield_now().await;
+        }
+        let collected = collector.finish(Duration::from_millis(20)).await;
+        assert!(matches!(collected.stdout.end, End::Deadline));
+        assert_eq!(read(dir.path(), "web.stdout.0"), "before\n");
+        drop(task.stdin.take());
+        task.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_missing_directory_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Collector::new(&collection(&dir.path().join("none"))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn d1_a_sink_survives_the_death_of_its_reader() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let Sink { child_end, keeper } = open_sink(&path).unwrap();
+        let mut task = File::from(child_end);
+        let mut first = File::open(&path).unwrap();
+        task.write_all(b"one\n").unwrap();
+        let mut buffer = [0; 4];
+        first.read_exact(&mut buffer).unwrap();
+        drop(first);
+        task.write_all(b"two\n").unwrap();
+        let mut second = File::open(&path).unwrap();
+        drop((task, keeper));
+        let mut rest = String::new();
+        second.read_to_string(&mut rest).unwrap();
+        assert_eq!((&buffer, rest.as_str()), (b"one\n", "two\n"));
+    }
+
+    #[test]
+    fn sinks_discard_append_or_refuse() {
+        let dir = tempfile::tempdir().unwrap();
+        for null in ["", "/dev/null"] {
+            let sink = open_sink(Path::new(null)).unwrap();
+            assert!(sink.keeper.is_none());
+            File::from(sink.child_end).write_all(b"gone").unwrap();
+        }
+        let file = dir.path().join("file");
+        std::fs::write(&file, "old ").unwrap();
+        File::from(open_sink(&file).unwrap().child_end).write_all(b"new").unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "old new");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(open_sink(&link).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        std::fs::hard_link(&file, dir.path().join("second")).unwrap();
+        assert_eq!(open_sink(&file).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(open_sink(dir.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(open_sink(&dir.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,103 @@
+//! The directory of rotated files: opening it, and which `<base>.<n>` it holds.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{Dir, FileType, Mode, OFlags};
+
+use crate::sys::path::Root;
+
+/// Indexes from here on are nobody's: a file planted at the end of the number range must not end rotation.
+const INDEX_LIMIT: u64 = 1_000_000_000;
+
+/// One name of a base found in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// The `n` of `<base>.<n>`.
+    pub(super) index: u64,
+    /// A regular file; anything else is in the way but not ours.
+    pub(super) regular: bool,
+}
+
+/// Opens a directory for names beneath it. The last component is not followed when it is a symlink: the log directory
+/// lies in a folder where the task may rename things (CVE-2026-6959), the path above it does not.
+pub(super) fn open_dir(path: &Path) -> io::Result<Root> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Root::open(path) };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    Root::open(parent)?.open_beneath(Path::new(name), flags, Mode::empty()).map(Root::from_fd)
+}
+
+/// Opens the directory that holds `path` and splits the name off.
+pub(super) fn open_parent(path: &Path) -> io::Result<(Root, OsString)> {
+    let name = path.file_name().ok_or_else(|| io::Error::from_raw_os_error(libc::EISDIR))?;
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    Ok((open_dir(parent)?, name.to_owned()))
+}
+
+/// `<base>.<index>`.
+pub(super) fn file_name(base: &str, index: u64) -> String {
+    format!("{base}.{index}")
+}
+
+/// The index in `<base>.<index>`; `None` for every other name, with leading zeros too.
+pub(super) fn parse_index(base: &str, name: &[u8]) -> Option<u64> {
+    let digits = name.strip_prefix(base.as_bytes())?.strip_prefix(b".")?;
+    let canonical = matches!(digits, [b'0'] | [b'1'..=b'9', ..]) && digits.iter().all(u8::is_ascii_digit);
+    let index = std::str::from_utf8(digits).ok().filter(|_| canonical)?.parse().ok()?;
+    (index < INDEX_LIMIT).then_some(index)
+}
+
+/// All names of `base`, by rising index.
+pub(super) fn entries(root: &Root, base: &str) -> io::Result<Vec<Entry>> {
+    let fd = root.open_beneath(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    let mut found = Vec::new();
+    for entry in Dir::new(fd)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        let Some(index) = parse_index(base, name) else { continue };
+        let regular = match entry.file_type() {
+            FileType::RegularFile => true,
+            FileType::Unknown => is_regular(root, std::os::unix::ffi::OsStrExt::from_bytes(name)),
+            _ => false,
+        };
+        found.push(Entry { index, regular });
+    }
+    found.sort_unstable_by_key(|e| e.index);
+    Ok(found)
+}
+
+fn is_regular(root: &Root, name: &OsStr) -> bool {
+    rustix::fs::statat(root, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_canonical_numbers_are_indexes() {
+        let index = |name: &str| parse_index("redis.stdout", name.as_bytes());
+        assert_eq!(index("redis.stdout.0"), Some(0));
+        assert_eq!(index("redis.stdout.120"), Some(120));
+        for other in ["redis.stdout", "redis.stdout.", "redis.stdout.01", "redis.stdout.-1", "redis.stdout.1x"] {
+            assert_eq!(index(other), None, "{other}");
+        }
+        assert_eq!(index("redis.stdout.9223372036854775807"), None);
+        assert_eq!(index("redis.stderr.1"), None);
+    }
+
+    #[test]
+    fn a_log_directory_replaced_by_a_symlink_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("real")).unwrap();
+        std::os::unix::fs::symlink("real", dir.path().join("logs")).unwrap();
+        assert!(open_dir(&dir.path().join("real")).is_ok());
+        assert_eq!(open_dir(&dir.path().join("logs")).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+    }
+}

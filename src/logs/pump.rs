@@ -1,0 +1,418 @@
+//! From the read end of a pipe or FIFO into a [`Rotator`].
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::buffer::{self, Lease};
+use super::rotator::{Change, Counters, LiveCounters, Rotator};
+
+/// Capacity asked for: enough for a writer of 1 GB/s during one pause.
+const PIPE_SIZE: usize = 1024 * 1024;
+
+/// A read that brings less than this is followed by a pause, so that many small writes cost one wakeup.
+const SMALL_READ: usize = 64 * 1024;
+
+/// The timer of the runtime rounds this up to the next millisecond.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// Why a pump ended.
+#[derive(Debug)]
+pub enum End {
+    /// All writers closed, and everything they wrote was read.
+    Eof,
+    /// It was asked to finish and something still held the write end. What was there at the deadline was read.
+    Deadline,
+    /// The pipe could not be read.
+    Failed(io::Error),
+}
+
+/// What a pump came to.
+#[derive(Debug)]
+pub struct Finished {
+    /// The final figures of its rotator.
+    pub counters: Counters,
+    /// Why it ended.
+    pub end: End,
+}
+
+/// Copies one stream until it ends. Wakes up for data only: an idle stream costs no CPU and no buffer.
+#[derive(Debug)]
+pub struct Pump {
+    source: AsyncFd<Arc<OwnedFd>>,
+    rotator: Rotator,
+    finish: watch::Receiver<Option<Instant>>,
+    capacity: usize,
+}
+
+/// The outside's hold on a running pump. When it is dropped the pump reads what is there and ends.
+#[derive(Debug)]
+pub struct PumpHandle {
+    source: Arc<OwnedFd>,
+    finish: watch::Sender<Option<Instant>>,
+    counters: LiveCounters,
+}
+
+/// What made the pump look up.
+enum Wake {
+    Readable,
+    Asked,
+    Late,
+    Failed(io::Error),
+}
+
+/// How a round of reading ended.
+enum Round {
+    Drained,
+    Late,
+    Over(End),
+}
+
+impl Pump {
+    /// Takes the read end, which must be non-blocking, and raises its capacity to 1 MiB where the kernel lets us.
+    ///
+    /// A FIFO without a writer is waited for; it has not ended.
+    ///
+    /// # Errors
+    /// What `epoll_ctl(2)` says.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O enabled.
+    pub fn new(source: impl Into<Arc<OwnedFd>>, rotator: Rotator) -> io::Result<(Pump, PumpHandle)> {
+        let source = source.into();
+        let capacity = enlarge(&source);
+        let (asks, finish) = watch::channel(None);
+        let handle = PumpHandle { source: source.clone(), finish: asks, counters: rotator.live_counters() };
+        let source = crate::sys::watch::register(source, Interest::READABLE)?;
+        Ok((Pump { source, rotator, finish, capacity }, handle))
+    }
+
+    /// Copies until the end of the stream, or until asked to finish.
+    ///
+    /// Each change between writing and dropping is logged once (`warn`, `info`).
+    pub async fn run(mut self) -> Finished {
+        let mut deadline = None;
+        let mut dropped_handle = false;
+        let end = loop {
+            let round = match self.wait(deadline, dropped_handle).await {
+                Wake::Readable => self.round(deadline, false).await,
+                Wake::Late => Round::Late,
+                Wake::Failed(error) => Round::Over(End::Failed(error)),
+                Wake::Asked => {
+                    dropped_handle = self.finish.has_changed().is_err();
+                    let asked = *self.finish.borrow_and_update();
+                    deadline = if dropped_handle { Some(Instant::now()) } else { asked };
+                    self.round(deadline, true).await
+                }
+            };
+            match round {
+                Round::Drained => {}
+                Round::Late => break self.last_gulp(),
+                Round::Over(end) => break end,
+            }
+        };
+        let live = self.rotator.live_counters();
+        drop(self.rotator);
+        Finished { counters: live.get(), end }
+    }
+
+    async fn wait(&mut self, deadline: Option<Instant>, dropped_handle: bool) -> Wake {
+        let late = async {
+            match deadline {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = self.finish.changed(), if !dropped_handle => Wake::Asked,
+            readable = self.source.readable() => match readable {
+                Ok(mut guard) => {
+                    guard.retain_ready();
+                    Wake::Readable
+                }
+                Err(error) => Wake::Failed(error),
+            },
+            () = late => Wake::Late,
+        }
+    }
+
+    /// Reads until the pipe is empty. `unasked`: whether or not the reactor has seen it readable; then nobody having it
+    /// open for writing is an end too, even if nobody ever had.
+    async fn round(&mut self, deadline: Option<Instant>, unasked: bool) -> Round {
+        let mut lease = Lease::new();
+        loop {
+            let result = if unasked {
+                read_once(&mut lease, self.source.get_ref(), &mut self.rotator)
+            } else {
+                let rotator = &mut self.rotator;
+                self.source.try_io(Interest::READABLE, |source| read_once(&mut lease, source, rotator))
+            };
+            match result {
+                Ok(0) => return Round::Over(End::Eof),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Round::Drained,
+                Err(e) => return Round::Over(End::Failed(e)),
+                Ok(_) if deadline.is_some_and(|at| Instant::now() >= at) => return Round::Late,
+                // A writer fills 64 KiB within the pause and would have to wait for it.
+                Ok(n) if n < SMALL_READ && self.capacity >= PIPE_SIZE => tokio::time::sleep(PAUSE).await,
+                Ok(_) => tokio::task::yield_now().await,
+            }
+        }
+    }
+
+    /// At the deadline: what the pipe can hold, and not what is still being written into it.
+    fn last_gulp(&mut self) -> End {
+        let mut lease = Lease::new();
+        let mut left = self.capacity;
+        while left > 0 {
+            match read_once(&mut lease, self.source.get_ref(), &mut self.rotator) {
+                Ok(0) => return End::Eof,
+                Ok(n) => left = left.saturating_sub(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) => return End::Failed(e),
+            }
+        }
+        End::Deadline
+    }
+}
+
+impl PumpHandle {
+    /// Asks the pump to end when the stream does, but no later than `deadline`. A FIFO that nobody has open for writing
+    /// counts as ended. A later call replaces the deadline.
+    pub fn finish_by(&self, deadline: Instant) {
+        self.finish.send_replace(Some(deadline));
+    }
+
+    /// The figures of this moment.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters.get()
+    }
+
+    /// Whether the writers have gone: the pump has ended, or will when it has read what they left.
+    #[must_use]
+    pub fn hung_up(&self) -> bool {
+        let mut fds = [PollFd::new(&self.source, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
+    }
+}
+
+/// One read and its way into the files. `Ok(0)` is the end of the stream.
+fn read_once(lease: &mut Lease, source: &OwnedFd, rotator: &mut Rotator) -> io::Result<usize> {
+    lease.with(|buffer| {
+        let n = loop {
+            match rustix::io::read(source, &mut *buffer) {
+                Err(Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        match rotator.write(&buffer[..n]) {
+            None => {}
+            Some(Change::Failed(error)) => {
+                let error = &error as &(dyn std::error::Error + 'static);
+                tracing::warn!(stream = rotator.base(), error, "error writing to log file; output is being dropped");
+            }
+            Some(Change::Healed { dropped_bytes, dropped_lines }) => {
+                tracing::info!(stream = rotator.base(), dropped_bytes, dropped_lines, "log file is written again");
+            }
+        }
+        Ok(n)
+    })
+}
+
+/// Raises the capacity and gives what it is now. Refused to the unprivileged beyond a limit per user.
+fn enlarge(pipe: &OwnedFd) -> usize {
+    rustix::pipe::fcntl_setpipe_size(pipe, PIPE_SIZE)
+        .or_else(|_| rustix::pipe::fcntl_getpipe_size(pipe))
+        .unwrap_or(buffer::SIZE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+
+    use nix::sys::resource::UsageWho;
+
+    use super::super::rotator::Limits;
+    use super::*;
+
+    const LIMITS: Limits = Limits { max_files: 10, max_file_size_bytes: 1 << 20 };
+
+    fn pipe() -> (OwnedFd, File) {
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        rustix::io::ioctl_fionbio(&read, true).unwrap();
+        (read, File::from(write))
+    }
+
+    fn start(dir: &std::path::Path, name: &str) -> (tokio::task::JoinHandle<Finished>, PumpHandle, File) {
+        let (read, write) = pipe();
+        let (pump, handle) = Pump::new(read, Rotator::open(dir, name, LIMITS).unwrap()).unwrap();
+        (tokio::spawn(pump.run()), handle, write)
+    }
+
+    #[tokio::test]
+    async fn d2_two_pumps_keep_their_streams_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let (out, _out_handle, mut out_end) = start(dir.path(), "t.stdout");
+        let (err, _err_handle, mut err_end) = start(dir.path(), "t.stderr");
+        let writer = |end: &mut File, byte: u8| {
+            for n in 0..2000_usize {
+                let mut line = vec![byte; n % 97];
+                line.push(b'\n');
+                end.write_all(&line).unwrap();
+            }
+        };
+        let threads = [
+            std::thread::spawn(move || writer(&mut out_end, b'o')),
+            std::thread::spawn(move || writer(&mut err_end, b'e')),
+        ];
+        let (out, err) = (out.await.unwrap(), err.await.unwrap());
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert!(matches!((&out.end, &err.end), (End::Eof, End::Eof)));
+        assert_eq!((out.counters.lines, err.counters.lines), (2000, 2000));
+        let text = std::fs::read_to_string(dir.path().join("t.stdout.0")).unwrap();
+        assert!(text.len() as u64 == out.counters.bytes && text.bytes().all(|b| b == b'o' || b == b'\n'));
+    }
+
+    #[tokio::test]
+    async fn d2_output_is_on_disk_while_the_stream_is_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pump, handle, mut end) = start(dir.path(), "t.stdout");
+        end.write_all(b"first\n").unwrap();
+        while handle.counters().lines == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(std::fs::read_to_string(dir.path().join("t.stdout.0")).unwrap(), "first\n");
+        drop(end);
+        assert!(matches!(pump.await.unwrap().end, End::Eof));
+    }
+
+    #[tokio::test]
+    async fn d2_asked_to_finish_it_reads_what_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pump, handle, mut end) = start(dir.path(), "t.stdout");
+        end.write_all(&[b'x'; 50_000]).unwrap();
+        handle.finish_by(Instant::now());
+        let finished = pump.await.unwrap();
+        assert!(matches!(finished.end, End::Deadline));
+        assert_eq!(finished.counters.bytes, 50_000);
+    }
+
+    #[tokio::test]
+    async fn d2_a_writer_that_never_stops_does_not_move_the_deadline() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pump, handle, mut end) = start(dir.path(), "t.stdout");
+        let writer = std::thread::spawn(move || while end.write_all(&[b'x'; 4096]).is_ok() {});
+        handle.finish_by(Instant::now() + Duration::from_millis(50));
+        let finished = tokio::time::timeout(Duration::from_secs(5), pump).await.unwrap().unwrap();
+        assert!(matches!(finished.end, End::Deadline));
+        drop(handle);
+        writer.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn d2_a_dropped_handle_ends_the_pump() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pump, handle, mut end) = start(dir.path(), "t.stdout");
+        end.write_all(b"last words").unwrap();
+        drop(handle);
+        let finished = tokio::time::timeout(Duration::from_secs(5), pump).await.unwrap().unwrap();
+        assert_eq!(finished.counters.bytes, 10);
+    }
+
+    #[tokio::test]
+    async fn d2_a_small_pipe_works_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let (read, mut write) = pipe();
+        let (mut pump, _handle) = Pump::new(read, Rotator::open(dir.path(), "t", LIMITS).unwrap()).unwrap();
+        rustix::pipe::fcntl_setpipe_size(pump.source.get_ref(), 4096).unwrap();
+        pump.capacity = 4096;
+        let writer = std::thread::spawn(move || write.write_all(&[b'x'; 1_000_000]).unwrap());
+        assert_eq!(pump.run().await.counters.bytes, 1_000_000);
+        writer.join().unwrap();
+    }
+
+    /// What the kernel charges this process for memory of its own, in KiB.
+    fn private_kib() -> u64 {
+        let smaps = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+        let line = smaps.lines().find(|l| l.starts_with("Anonymous:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Figures for `targets.md`: `cargo test --release --lib logs::pump -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "a measurement"]
+    fn measure() {
+        let dir = tempfile::tempdir().unwrap();
+        for (block, total) in [(64 * 1024, 4_usize << 30), (100, 256 << 20)] {
+            let ours = measure_ours(dir.path(), block, total);
+            let cat = measure_cat(dir.path(), block, total);
+            let show = |name: &str, (wall, cpu): (f64, f64)| {
+                let gb = total as f64 / 1e9;
+                println!("{block:>6}-byte writes, {name}: {:6.0} MB/s, pump CPU {:.2} s/GB", gb * 1e3 / wall, cpu / gb);
+            };
+            show("ours", ours);
+            show("cat ", cat);
+        }
+    }
+
+    fn cpu_seconds(who: UsageWho) -> f64 {
+        let usage = nix::sys::resource::getrusage(who).unwrap();
+        let seconds = |t: nix::sys::time::TimeVal| t.tv_sec() as f64 + t.tv_usec() as f64 / 1e6;
+        seconds(usage.user_time()) + seconds(usage.system_time())
+    }
+
+    fn writer(mut end: File, block: usize, total: usize) -> impl FnOnce() {
+        move || {
+            let mut data = vec![b'x'; block];
+            for line in data.chunks_mut(100) {
+                *line.last_mut().unwrap() = b'\n';
+            }
+            for _ in 0..total / block {
+                end.write_all(&data).unwrap();
+            }
+        }
+    }
+
+    fn measure_ours(dir: &std::path::Path, block: usize, total: usize) -> (f64, f64) {
+        let limits = Limits { max_files: 3, max_file_size_bytes: 10 << 20 };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (read, write) = pipe();
+        let rotator = Rotator::open(dir, "ours", limits).unwrap();
+        let before = private_kib();
+        let (began, cpu) = (Instant::now(), cpu_seconds(UsageWho::RUSAGE_THREAD));
+        let thread = std::thread::spawn(writer(write, block, total));
+        let (pump, _handle) = runtime.block_on(async { Pump::new(read, rotator) }).unwrap();
+        let finished = runtime.block_on(pump.run());
+        let figures = (began.elapsed().as_secs_f64(), cpu_seconds(UsageWho::RUSAGE_THREAD) - cpu);
+        thread.join().unwrap();
+        assert_eq!(finished.counters.bytes as usize, total / block * block);
+        println!("private memory before {before} KiB, after {} KiB", private_kib());
+        figures
+    }
+
+    fn measure_cat(dir: &std::path::Path, block: usize, total: usize) -> (f64, f64) {
+        let (read, write) = pipe();
+        rustix::io::ioctl_fionbio(&read, false).unwrap();
+        let file = dir.join("cat");
+        let began = Instant::now();
+        let before = cpu_seconds(UsageWho::RUSAGE_CHILDREN);
+        let out = File::create(&file).unwrap();
+        let mut cat = std::process::Command::new("cat").stdin(read).stdout(out).spawn().unwrap();
+        writer(write, block, total)();
+        cat.wait().unwrap();
+        let wall = began.elapsed().as_secs_f64();
+        std::fs::remove_file(file).unwrap();
+        (wall, cpu_seconds(UsageWho::RUSAGE_CHILDREN) - before)
+    }
+}

@@ -1,0 +1,995 @@
+//! Rotated files `<base>.<n>`: one stream's output on disk, written through, never read back.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+use super::dir;
+use crate::spec::LogCollection;
+use crate::sys::path::Root;
+
+/// Where a file has less room than this left after an unfinished line, that line goes to the next file, so that lines
+/// up to this length stay whole however they arrive. Files smaller than this are filled up (Nomad's rule).
+const LINE_RESERVE: u64 = 32 * 1024;
+
+/// After an outage, at most this much of a line whose start was dropped is skipped to find the next line.
+const MAX_SKIP: usize = 64 * 1024;
+
+/// Occupied names passed over in one attempt to open the next file.
+const MAX_OCCUPIED: u64 = 10_000;
+
+/// Pause between attempts to write again during an outage.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// How often, while data flows, the current file is checked for having been deleted.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+
+/// What went wrong with a log file.
+#[derive(Debug, thiserror::Error)]
+pub enum RotatorError {
+    /// The base name would leave the directory.
+    #[error("{0:?} is no file name")]
+    InvalidName(String),
+    /// The directory does not exist, is none, or is a symlink.
+    #[error("cannot open log directory {path}")]
+    OpenDir {
+        /// The directory.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The directory cannot be read.
+    #[error("cannot list log directory {path}")]
+    List {
+        /// The directory.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// No file to write to.
+    #[error("cannot open log file {name}")]
+    OpenFile {
+        /// Name in the directory.
+        name: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The file took not all bytes.
+    #[error("cannot write log file {name}")]
+    Write {
+        /// Name in the directory.
+        name: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl From<RotatorError> for io::Error {
+    fn from(error: RotatorError) -> io::Error {
+        use RotatorError as E;
+        let kind = match &error {
+            E::InvalidName(_) => io::ErrorKind::InvalidInput,
+            E::OpenDir { source, .. }
+            | E::List { source, .. }
+            | E::OpenFile { source, .. }
+            | E::Write { source, .. } => source.kind(),
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// When to start a new file, and how many to keep. Zeros count as 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Files kept; the lowest indexes beyond it are deleted after a rotation.
+    pub max_files: u32,
+    /// Size in bytes that no file exceeds.
+    pub max_file_size_bytes: u64,
+}
+
+impl From<&LogCollection> for Limits {
+    fn from(logs: &LogCollection) -> Limits {
+        Limits { max_files: logs.max_files, max_file_size_bytes: logs.max_file_size_bytes }
+    }
+}
+
+/// What one stream came to so far. Every byte that was handed in is in `bytes` or in `dropped_bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Bytes in files.
+    pub bytes: u64,
+    /// Line ends in files.
+    pub lines: u64,
+    /// Bytes that no file would take.
+    pub dropped_bytes: u64,
+    /// Lines of which at least one byte was dropped.
+    pub dropped_lines: u64,
+    /// Times that a further file was begun.
+    pub rotations: u64,
+}
+
+/// Counters that can be read while the stream runs.
+#[derive(Debug, Clone, Default)]
+pub struct LiveCounters(Arc<Cells>);
+
+#[derive(Debug, Default)]
+struct Cells {
+    bytes: AtomicU64,
+    lines: AtomicU64,
+    dropped_bytes: AtomicU64,
+    dropped_lines: AtomicU64,
+    rotations: AtomicU64,
+}
+
+impl LiveCounters {
+    /// The figures of this moment.
+    #[must_use]
+    pub fn get(&self) -> Counters {
+        let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        Counters {
+            bytes: read(&self.0.bytes),
+            lines: read(&self.0.lines),
+            dropped_bytes: read(&self.0.dropped_bytes),
+            dropped_lines: read(&self.0.dropped_lines),
+            rotations: read(&self.0.rotations),
+        }
+    }
+}
+
+fn add(cell: &AtomicU64, n: u64) {
+    cell.fetch_add(n, Ordering::Relaxed);
+}
+
+/// That a stream stopped or went on being written, reported once per change.
+#[derive(Debug)]
+pub enum Change {
+    /// From here on bytes are dropped and counted.
+    Failed(RotatorError),
+    /// Bytes reach a file again.
+    Healed {
+        /// Dropped in this outage.
+        dropped_bytes: u64,
+        /// Lines of which something was dropped in this outage.
+        dropped_lines: u64,
+    },
+}
+
+/// Appends one stream to rotated files.
+///
+/// Lines stay whole where a file can hold them (see [`Rotator::write`]). Nothing is buffered: what `write` took is in
+/// the page cache, and survives a kill of this process. Every name is opened beneath the directory without following
+/// symlinks, because the task may write there too; a name taken by anything but a plain file with one link is passed
+/// over.
+#[derive(Debug)]
+pub struct Rotator {
+    dir_path: PathBuf,
+    /// `None` after the directory was found deleted; opened again at the next attempt.
+    root: Option<Root>,
+    base: String,
+    max_files: usize,
+    limit: u64,
+    /// `None` after the file was found deleted.
+    current: Option<Current>,
+    /// Index to open when there is no current file.
+    next: u64,
+    /// What the files hold ends inside a line.
+    mid_line: bool,
+    outage: Option<Outage>,
+    retry_after: Duration,
+    check_at: Instant,
+    counters: LiveCounters,
+}
+
+#[derive(Debug)]
+struct Current {
+    file: File,
+    index: u64,
+    size: u64,
+}
+
+/// The files take nothing at the moment.
+#[derive(Debug)]
+struct Outage {
+    retry_at: Instant,
+    /// The line that the files end in was ended by the stream meanwhile: its newline is kept, not dropped, and goes
+    /// first when writing works again, so that two lines never melt into one.
+    owed_newline: bool,
+    /// The stream stands inside a line of which something was dropped.
+    in_dropped_line: bool,
+    /// Bytes of that line skipped since writing was possible again.
+    skipped: usize,
+    dropped_bytes: u64,
+    dropped_lines: u64,
+}
+
+struct Failure {
+    stored: usize,
+    error: RotatorError,
+}
+
+/// What to do with the next piece of data.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Write(usize),
+    Rotate,
+}
+
+/// Decides how much of `data` goes into a file that holds `size` of `limit` bytes. `mid_line`: the file's last byte is
+/// inside a line.
+fn plan(size: u64, limit: u64, mid_line: bool, data: &[u8]) -> Step {
+    if size >= limit {
+        return Step::Rotate;
+    }
+    let free = limit - size;
+    let len = data.len() as u64;
+    let reserve = if limit < LINE_RESERVE { 0 } else { LINE_RESERVE };
+    if len.saturating_add(reserve) <= free {
+        return Step::Write(data.len());
+    }
+    let window = &data[..data.len().min(usize::try_from(free).unwrap_or(usize::MAX))];
+    let whole_lines = memchr::memrchr(b'\n', window).map_or(0, |at| at + 1);
+    if whole_lines > 0 {
+        return Step::Write(whole_lines);
+    }
+    // The window holds a piece of one line. A new file helps only a line that would start in it.
+    if mid_line || size == 0 {
+        return Step::Write(window.len());
+    }
+    if len <= free {
+        return if reserve == 0 { Step::Write(data.len()) } else { Step::Rotate };
+    }
+    let line = memchr::memchr(b'\n', data).map_or(len, |at| at as u64 + 1);
+    if line > limit { Step::Write(window.len()) } else { Step::Rotate }
+}
+
+impl Rotator {
+    /// Opens the file with the highest index in `dir`, or `<base>.0`.
+    ///
+    /// # Errors
+    /// [`RotatorError::InvalidName`] for a base with a slash or NUL; otherwise `dir` must exist, be no symlink, and take
+    /// a file.
+    pub fn open(dir: &Path, base: &str, limits: Limits) -> Result<Rotator, RotatorError> {
+        if base.is_empty() || base.contains(['/', '\0']) {
+            return Err(RotatorError::InvalidName(base.to_owned()));
+        }
+        let open_failed = |source| RotatorError::OpenDir { path: dir.to_owned(), source };
+        let root = dir::open_dir(dir).map_err(open_failed)?;
+        let list_failed = |source| RotatorError::List { path: dir.to_owned(), source };
+        let entries = dir::entries(&root, base).map_err(list_failed)?;
+        let mut rotator = Rotator {
+            dir_path: dir.to_owned(),
+            root: Some(root),
+            base: base.to_owned(),
+            max_files: limits.max_files.max(1) as usize,
+            limit: limits.max_file_size_bytes.max(1),
+            current: None,
+            next: entries.iter().rev().find(|e| e.regular).map_or(0, |e| e.index),
+            mid_line: false,
+            outage: None,
+            retry_after: RETRY_AFTER,
+            check_at: Instant::now() + CHECK_EVERY,
+            counters: LiveCounters::default(),
+        };
+        let current = rotator.open_from(rotator.next, true)?;
+        rotator.mid_line = ends_mid_line(&current);
+        rotator.current = Some(current);
+        Ok(rotator)
+    }
+
+    /// Appends `data`, starting new files as they fill up.
+    ///
+    /// A line that arrives whole and fits into a file is never split; one that arrives in pieces is not when it has at
+    /// most 32 KiB. A longer one is. This never fails and never waits: while the files take nothing (disk full,
+    /// directory gone) the data is dropped and counted, whole lines at a time, and writing is tried again with later
+    /// data. Says once when either state begins.
+    pub fn write(&mut self, data: &[u8]) -> Option<Change> {
+        let now = Instant::now();
+        let mut rest = data;
+        if let Some(outage) = &self.outage {
+            if now < outage.retry_at {
+                self.drop_data(data);
+                return None;
+            }
+            rest = self.skip_dropped_line(data);
+            if let Err(failure) = self.store_owed_newline() {
+                return self.lost(rest, failure, now);
+            }
+            if rest.is_empty() {
+                return None;
+            }
+        } else if now >= self.check_at {
+            self.check_at = now + CHECK_EVERY;
+            self.forget_deleted_file();
+        }
+        match self.store(rest) {
+            Ok(()) => self
+                .outage
+                .take()
+                .map(|o| Change::Healed { dropped_bytes: o.dropped_bytes, dropped_lines: o.dropped_lines }),
+            Err(failure) => self.lost(rest, failure, now),
+        }
+    }
+
+    /// The figures of this moment.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters.get()
+    }
+
+    /// A handle on the figures for somebody else.
+    #[must_use]
+    pub fn live_counters(&self) -> LiveCounters {
+        self.counters.clone()
+    }
+
+    /// The base name of the files.
+    #[must_use]
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    fn store(&mut self, data: &[u8]) -> Result<(), Failure> {
+        let mut rest = data;
+        while !rest.is_empty() {
+            let stored = data.len() - rest.len();
+            let size = self.ensure_current().map_err(|error| Failure { stored, error })?;
+            match plan(size, self.limit, self.mid_line, rest) {
+                Step::Rotate => self.rotate().map_err(|error| Failure { stored, error })?,
+                Step::Write(n) => {
+                    let (piece, later) = rest.split_at(n);
+                    self.write_current(piece).map_err(|(n, error)| Failure { stored: stored + n, error })?;
+                    rest = later;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `data` to the current file or says how much of it went in.
+    fn write_current(&mut self, data: &[u8]) -> Result<(), (usize, RotatorError)> {
+        let Some(current) = &mut self.current else { return Ok(()) };
+        let mut done = 0;
+        let result = loop {
+            if done == data.len() {
+                break Ok(());
+            }
+            match current.file.write(&data[done..]) {
+                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => break Err(e),
+            }
+        };
+        let written = &data[..done];
+        if let Some(&last) = written.last() {
+            self.mid_line = last != b'\n';
+            current.size += done as u64;
+            add(&self.counters.0.bytes, done as u64);
+            add(&self.counters.0.lines, count_lines(written));
+        }
+        let index = current.index;
+        result.map_err(|source| (done, RotatorError::Write { name: dir::file_name(&self.base, index), source }))
+    }
+
+    /// The size of the current file, opened again if it was found deleted.
+    fn ensure_current(&mut self) -> Result<u64, RotatorError> {
+        if let Some(current) = &self.current {
+            return Ok(current.size);
+        }
+        let current = self.open_from(self.next, true)?;
+        Ok(self.current.insert(current).size)
+    }
+
+    fn rotate(&mut self) -> Result<(), RotatorError> {
+        let from = self.current.as_ref().map_or(self.next, |c| c.index + 1);
+        let next = self.open_from(from, false)?;
+        self.current = Some(next);
+        add(&self.counters.0.rotations, 1);
+        self.purge();
+        Ok(())
+    }
+
+    /// Opens the first usable file at `from` or above. `full_too`: one that is full already is usable.
+    fn open_from(&mut self, from: u64, full_too: bool) -> Result<Current, RotatorError> {
+        for index in from..from.saturating_add(MAX_OCCUPIED) {
+            let name = dir::file_name(&self.base, index);
+            let failed = |source| RotatorError::OpenFile { name: name.clone(), source };
+            match self.open_name(&name).map_err(failed)? {
+                Some((file, size)) if full_too || size < self.limit => return Ok(Current { file, index, size }),
+                _ => {}
+            }
+        }
+        Err(RotatorError::OpenFile {
+            name: dir::file_name(&self.base, from),
+            source: io::ErrorKind::AlreadyExists.into(),
+        })
+    }
+
+    /// Opens or creates one name; `None` when something else has it.
+    fn open_name(&mut self, name: &str) -> io::Result<Option<(File, u64)>> {
+        // O_NONBLOCK: a planted FIFO must not hold us. Read access is for looking at the last byte.
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let mode = Mode::from_raw_mode(0o644);
+        let had_root = self.root.is_some();
+        let mut result = self.root()?.open_beneath(Path::new(name), flags, mode);
+        if had_root && result.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT)) {
+            // Nothing can be created in a deleted directory; there may be a new one of its name.
+            self.root = None;
+            result = self.root()?.open_beneath(Path::new(name), flags, mode);
+        }
+        let file = match result {
+            Ok(fd) => File::from(fd),
+            Err(e)
+                if matches!(
+                    e.raw_os_error(),
+                    Some(libc::ELOOP | libc::EISDIR | libc::ENXIO | libc::ENODEV | libc::ETXTBSY)
+                ) =>
+            {
+                return Ok(None);
+            }
+            Err(e) => return Err(e),
+        };
+        let meta = file.metadata()?;
+        // A second name may be a host file that the task hard-linked here.
+        if !meta.is_file() || meta.nlink() != 1 {
+            return Ok(None);
+        }
+        if meta.len() == 0 && meta.mode() & 0o7777 != 0o644 {
+            rustix::fs::fchmod(&file, mode)?;
+        }
+        Ok(Some((file, meta.len())))
+    }
+
+    fn root(&mut self) -> io::Result<&Root> {
+        match &mut self.root {
+            Some(root) => Ok(root),
+            missing => Ok(missing.insert(dir::open_dir(&self.dir_path)?)),
+        }
+    }
+
+    /// Deletes the oldest files beyond the number to keep. Best effort: what stays is tried again at the next rotation.
+    fn purge(&mut self) {
+        let Some(current) = self.current.as_ref().map(|c| c.index) else { return };
+        let Some(root) = &self.root else { return };
+        let Ok(entries) = dir::entries(root, &self.base) else { return };
+        // Higher indexes than ours are somebody else's plant, and must not push our own files out.
+        let ours: Vec<_> = entries.iter().filter(|e| e.regular && e.index <= current).collect();
+        for old in &ours[..ours.len().saturating_sub(self.max_files)] {
+            let name = dir::file_name(&self.base, old.index);
+            if let Err(error) = rustix::fs::unlinkat(root, &name, AtFlags::empty()) {
+                tracing::debug!(name, %error, "cannot delete an old log file");
+            }
+        }
+    }
+
+    fn forget_deleted_file(&mut self) {
+        let Some(current) = &self.current else { return };
+        if current.file.metadata().is_ok_and(|meta| meta.nlink() == 0) {
+            self.next = current.index;
+            self.current = None;
+        }
+    }
+
+    /// Drops what a failed store left of `data`, and reports the outage if this began it.
+    fn lost(&mut self, data: &[u8], failure: Failure, now: Instant) -> Option<Change> {
+        let retry_at = now + self.retry_after;
+        let begins = match &mut self.outage {
+            Some(outage) => {
+                outage.retry_at = retry_at;
+                outage.skipped = 0;
+                outage.in_dropped_line &= failure.stored == 0;
+                false
+            }
+            none => {
+                *none = Some(Outage {
+                    retry_at,
+                    owed_newline: false,
+                    in_dropped_line: false,
+                    skipped: 0,
+                    dropped_bytes: 0,
+                    dropped_lines: 0,
+                });
+                true
+            }
+        };
+        self.drop_data(&data[failure.stored..]);
+        begins.then_some(Change::Failed(failure.error))
+    }
+
+    fn drop_data(&mut self, data: &[u8]) {
+        let Some(outage) = &mut self.outage else { return };
+        let mut rest = data;
+        let (mut bytes, mut lines) = (0, 0);
+        if self.mid_line && !outage.owed_newline {
+            // The tail of the line that the files end in.
+            let end = memchr::memchr(b'\n', rest);
+            let tail = end.unwrap_or(rest.len());
+            bytes += tail;
+            lines += u64::from(tail > 0 && !outage.in_dropped_line);
+            outage.in_dropped_line |= tail > 0;
+            rest = &rest[tail..];
+            if end.is_some() {
+                outage.owed_newline = true;
+                outage.in_dropped_line = false;
+                rest = &rest[1..];
+            }
+        }
+        if let Some(&last) = rest.last() {
+            bytes += rest.len();
+            lines += count_lines(rest) + u64::from(last != b'\n') - u64::from(outage.in_dropped_line);
+            outage.in_dropped_line = last != b'\n';
+        }
+        outage.dropped_bytes += bytes as u64;
+        outage.dropped_lines += lines;
+        add(&self.counters.0.dropped_bytes, bytes as u64);
+        add(&self.counters.0.dropped_lines, lines);
+    }
+
+    /// Drops the rest of a line whose start was dropped; gives what follows it.
+    fn skip_dropped_line<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
+        let Some(outage) = &mut self.outage else { return data };
+        if !outage.in_dropped_line || outage.skipped >= MAX_SKIP {
+            return data;
+        }
+        let n = memchr::memchr(b'\n', data).map_or(data.len(), |at| at + 1);
+        outage.skipped += n;
+        self.drop_data(&data[..n]);
+        &data[n..]
+    }
+
+    fn store_owed_newline(&mut self) -> Result<(), Failure> {
+        if !self.outage.as_ref().is_some_and(|o| o.owed_newline) {
+            return Ok(());
+        }
+        self.store(b"\n")?;
+        if let Some(outage) = &mut self.outage {
+            outage.owed_newline = false;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Rotator {
+    fn drop(&mut self) {
+        // A newline that was kept for a file which never healed.
+        if self.outage.as_ref().is_some_and(|o| o.owed_newline) {
+            add(&self.counters.0.dropped_bytes, 1);
+        }
+    }
+}
+
+/// Whether the file's last byte is inside a line; an empty or unreadable file counts as line start.
+fn ends_mid_line(current: &Current) -> bool {
+    let mut last = [b'\n'];
+    let _ = current.size.checked_sub(1).map(|at| current.file.read_exact_at(&mut last, at));
+    last != *b"\n"
+}
+
+fn count_lines(data: &[u8]) -> u64 {
+    memchr::memchr_iter(b'\n', data).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    use proptest::prelude::*;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const BASE: &str = "redis.stdout";
+
+    fn limits(max_files: u32, max_file_size_bytes: u64) -> Limits {
+        Limits { max_files, max_file_size_bytes }
+    }
+
+    fn open(dir: &TempDir, max_files: u32, size: u64) -> Rotator {
+        Rotator::open(dir.path(), BASE, limits(max_files, size)).unwrap()
+    }
+
+    fn contents(dir: &Path) -> BTreeMap<u64, String> {
+        let read = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap());
+        read.filter(|e| e.file_type().unwrap().is_file())
+            .filter_map(|e| {
+                let index = dir::parse_index(BASE, e.file_name().as_encoded_bytes())?;
+                Some((index, String::from_utf8_lossy(&std::fs::read(e.path()).unwrap()).into_owned()))
+            })
+            .collect()
+    }
+
+    fn files(dir: &TempDir) -> Vec<String> {
+        contents(dir.path()).into_values().collect()
+    }
+
+    // The table of upstream's rotator tests (D2).
+
+    #[test]
+    fn d2_create_new_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let _rotator = open(&dir, 10, 10);
+        let meta = std::fs::metadata(dir.path().join("redis.stdout.0")).unwrap();
+        assert_eq!((meta.len(), meta.permissions().mode() & 0o7777), (0, 0o644));
+    }
+
+    #[test]
+    fn d2_open_last_file() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("redis.stdout.0"), "").unwrap();
+        std::fs::write(dir.path().join("redis.stdout.2"), "").unwrap();
+        assert!(open(&dir, 10, 10).write(b"x").is_none());
+        assert_eq!(contents(dir.path()), BTreeMap::from([(0, String::new()), (2, "x".into())]));
+    }
+
+    #[test]
+    fn d2_write_to_current_file() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("redis.stdout.0"), "").unwrap();
+        assert!(open(&dir, 10, 5).write(b"abcde").is_none());
+        assert_eq!(files(&dir), ["abcde"]);
+    }
+
+    #[test]
+    fn d2_rotate_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rotator = open(&dir, 10, 5);
+        assert!(rotator.write(b"abcdefgh").is_none());
+        assert_eq!(files(&dir), ["abcde", "fgh"]);
+        assert_eq!(rotator.counters(), Counters { bytes: 8, rotations: 1, ..Counters::default() });
+    }
+
+    #[test]
+    fn d2_rotate_files_boundary() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rotator = open(&dir, 10, 5);
+        for line in ["ab\ncdef\n", "1234567890", "\n"] {
+            assert!(rotator.write(line.as_bytes()).is_none());
+        }
+        assert_eq!(files(&dir), ["ab\n", "cdef\n", "12345", "67890", "\n"]);
+        assert_eq!(rotator.counters().lines, 3);
+    }
+
+    #[test]
+    fn d2_write_remaining() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("redis.stdout.0"), "").unwrap();
+        let mut rotator = open(&dir, 10, 5);
+        rotator.write(b"abcd");
+        assert_eq!(files(&dir), ["abcd"], "nothing is buffered");
+        rotator.write(b"efghijkl");
+        assert_eq!(files(&dir), ["abcde", "fghij", "kl"]);
+    }
+
+    #[test]
+    fn d2_purge_old_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rotator = open(&dir, 2, 2);
+        for piece in ["abcd", "efgh", "ij", "kl", "m"] {
+            rotator.write(piece.as_bytes());
+        }
+        assert_eq!(contents(dir.path()), BTreeMap::from([(5, "kl".into()), (6, "m".into())]));
+    }
+
+    #[test]
+    fn d2_incorrect_path() {
+        let error = Rotator::open(Path::new("/nonexistent/foo"), BASE, limits(10, 10)).unwrap_err();
+        assert!(matches!(error, RotatorError::OpenDir { .. }), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(Rotator::open(dir.path(), "../x", limits(1, 1)).unwrap_err(), RotatorError::InvalidName(_)));
+    }
+
+    #[test]
+    fn d2_sizes_are_counted_exactly() {
+        // Upstream adds the running total for each piece of a write and rotates early (D10 of the defect list).
+        let dir = tempfile::tempdir().unwrap();
+        let mut rotator = open(&dir, 10, 100);
+        let lines = "0123456789012345678\n".repeat(5);
+        rotator.write(lines.as_bytes());
+        assert_eq!(files(&dir), [lines.clone()]);
+        rotator.write(b"x\n");
+        assert_eq!(files(&dir), [lines, "x\n".into()]);
+    }
+
+    #[test]
+    fn d2_an_unfinished_line_near_the_end_starts_the_next_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rotator = open(&dir, 10, 64 * 1024);
+        let head = format!("{}\n", "h".repeat(40 * 1024));
+        rotator.write(head.as_bytes());
+        rotator.write(b"part one, ");
+        rotator.write(format!("{}\n", "t".repeat(30 * 1024)).as_bytes());
+        let found = files(&dir);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0], head);
+        assert!(found[1].starts_with("part one, ttt") && found[1].ends_with("t\n"));
+    }
+
+    #[test]
+    fn d2_a_whole_line_moves_even_when_it_is_long() {
+        let data = format!("ab\n{}\n", "x".repeat(90));
+        assert_eq!(plan(0, 93, false, data.as_bytes()), Step::Write(3));
+        assert_eq!(plan(3, 93, false, &data.as_bytes()[3..]), Step::Rotate);
+        assert_eq!(plan(3, 90, false, &data.as_bytes()[3..]), Step::Write(87), "split anyway: fill the file");
+        assert_eq!(plan(3, 93, true, &data.as_bytes()[3..]), Step::Write(90), "began here: a new file would not help");
+        assert_eq!(plan(93, 93, true, b"x"), Step::Rotate);
+    }
+
+    #[test]
+    fn d2_occupied_names_are_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let canary = dir.path().join("canary");
+        std::fs::write(&canary, "host").unwrap();
+        let path = |n: u32| dir.path().join(format!("{BASE}.{n}"));
+        std::os::unix::fs::symlink(&canary, path(1)).unwrap();
+        std::fs::create_dir(path(2)).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, path(3), rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o666), 0)
+            .unwrap();
+        std::fs::hard_link(&canary, path(4)).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path(5)).unwrap();
+        std::os::unix::fs::symlink("dangling", path(6)).unwrap();
+        // .4 is the highest plain file, but it is the canary's second name.
+        let mut rotator = open(&dir, 2, 4);
+        for line in ["abc\n", "def\n", "ghi\n"] {
+            assert!(rotator.write(line.as_bytes()).is_none());
+        }
+        assert_eq!(std::fs::read_to_string(&canary).unwrap(), "host");
+        assert!(!dir.path().join("dangling").exists());
+        assert_eq!(std::fs::read_to_string(path(8)).unwrap(), "def\n");
+        assert_eq!(std::fs::read_to_string(path(9)).unwrap(), "ghi\n");
+    }
+
+    #[test]
+    fn d2_a_planted_first_file_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let canary = dir.path().join("canary");
+        std::fs::write(&canary, "host").unwrap();
+        std::os::unix::fs::symlink(&canary, dir.path().join("redis.stdout.0")).unwrap();
+        open(&dir, 10, 10).write(b"x");
+        assert_eq!(std::fs::read_to_string(canary).unwrap(), "host");
+        assert_eq!(contents(dir.path()), BTreeMap::from([(1, "x".into())]));
+    }
+
+    #[test]
+    fn d2_a_planted_high_index_does_not_purge_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rotator = open(&dir, 1, 2);
+        std::fs::write(dir.path().join("redis.stdout.777"), "bait").unwrap();
+        rotator.write(b"abcd");
+        assert_eq!(contents(dir.path()), BTreeMap::from([(1, "cd".into()), (777, "bait".into())]));
+    }
+
+    #[test]
+    fn d2_a_restart_goes_on_where_the_last_left() {
+        let dir = tempfile::tempdir().unwrap();
+        open(&dir, 10, 6).write(b"abc\nde");
+        open(&dir, 10, 6).write(b"f\ng\n");
+        assert_eq!(files(&dir), ["abc\nde", "f\ng\n"]);
+    }
+
+    // Outages (R09).
+
+    /// A rotator whose writes fail: its file is open for reading only, and retries happen at every write.
+    fn broken(dir: &TempDir, size: u64) -> Rotator {
+        let mut rotator = open(dir, 10, size);
+        rotator.retry_after = Duration::ZERO;
+        break_writes(&mut rotator);
+        rotator
+    }
+
+    fn break_writes(rotator: &mut Rotator) {
+        let current = rotator.current.as_mut().unwrap();
+        let path = rotator.dir_path.join(dir::file_name(BASE, current.index));
+        current.file = File::open(path).unwrap();
+    }
+
+    fn mend_writes(rotator: &mut Rotator) {
+        let current = rotator.current.as_mut().unwrap();
+        let path = rotator.dir_path.join(dir::file_name(BASE, current.index));
+        current.file = File::options().read(true).append(true).open(path).unwrap();
+    }
+
+    #[test]
+    fn d2_an_outage_is_said_once_and_counted_exactly() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rotator = broken(&dir, 1000);
+        assert!(matches!(rotator.write(b"one\ntwo\nthr"), Some(Change::Failed(RotatorError::Write { .. }))));
+        assert!(rotator.write(b"ee\nfour\nfi").is_none());
+        mend_writes(&mut rotator);
+        let change = rotator.write(b"ve\nsix\n");
+        assert!(matches!(change, Some(Change::Healed { dropped_bytes: 24, dropped_lines: 5 })), "{change:?}");
+        assert!(rotator.write(b"seven\n").is_none());
+        assert_eq!(files(&dir), ["six\nseven\n"], "a line is dropped as a whole");
+        let expected = Counters { bytes: 10, lines: 2, dropped_bytes: 24, dropped_lines: 5, rotations: 0 };
+        assert_eq!(rotator.counters(), expected);
+    }
+
+    #[test]
+    fn d2_a_cut_line_keeps_its_own_newline() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rotator = open(&dir, 10, 1000);
+        rotator.retry_after = Duration::ZERO;
+        rotator.write(b"begin");
+        break_writes(&mut rotator);
+        assert!(matches!(rotator.write(b"-lost\nlost\n"), Some(Change::Failed(_))));
+        mend_writes(&mut rotator);
+        assert!(matches!(rotator.write(b"next\n"), Some(Change::Healed { dropped_bytes: 10, dropped_lines: 2 })));
+        assert_eq!(files(&dir), ["begin\nnext\n"]);
+        let counters = rotator.counters();
+        assert_eq!(counters.bytes + counters.dropped_bytes, 21);
+    }
+
+    #[test]
+    fn d2_a_deleted_directory_is_reported_and_a_new_one_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = dir.path().join("logs");
+        std::fs::create_dir(&logs).unwrap();
+        let mut rotator = Rotator::open(&logs, BASE, limits(10, 1000)).unwrap();
+        rotator.retry_after = Duration::ZERO;
+        rotator.write(b"a\n");
+        std::fs::remove_dir_all(&logs).unwrap();
+        rotator.check_at = Instant::now();
+        assert!(matches!(rotator.write(b"b\n"), Some(Change::Failed(RotatorError::OpenFile { .. }))));
+        assert!(rotator.write(b"c\n").is_none());
+        std::fs::create_dir(&logs).unwrap();
+        assert!(matches!(rotator.write(b"d\n"), Some(Change::Healed { dropped_bytes: 4, dropped_lines: 2 })));
+        assert_eq!(contents(&logs), BTreeMap::from([(0, "d\n".into())]));
+    }
+
+    #[test]
+    fn d2_retries_are_spaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rotator = broken(&dir, 1000);
+        rotator.retry_after = Duration::from_secs(3600);
+        assert!(rotator.write(b"a\n").is_some());
+        mend_writes(&mut rotator);
+        assert!(rotator.write(b"b\n").is_none());
+        assert_eq!(rotator.counters().dropped_bytes, 4);
+    }
+
+    /// Runs in a private mount namespace, started by `d2_disk_full`.
+    #[test]
+    #[ignore = "needs the tmpfs that d2_disk_full mounts"]
+    fn disk_full_inside() {
+        let dir = PathBuf::from(std::env::var_os("AGENTBIN_TEST_TMPFS").expect("set by d2_disk_full"));
+        let ballast = dir.join("ballast");
+        std::fs::write(&ballast, vec![b'b'; 128 * 1024]).unwrap();
+        let mut rotator = Rotator::open(&dir, BASE, limits(10, 64 * 1024)).unwrap();
+        rotator.retry_after = Duration::ZERO;
+        let line = |n: u64| format!("{n:08} {}\n", "x".repeat(990));
+        let (mut sent, mut changes, mut input) = (0, Vec::new(), 0);
+        let mut send = |rotator: &mut Rotator, changes: &mut Vec<Change>| {
+            input += 1000;
+            sent += 1;
+            changes.extend(rotator.write(line(sent).as_bytes()));
+        };
+        for _ in 0..500 {
+            send(&mut rotator, &mut changes);
+        }
+        assert!(matches!(changes[..], [Change::Failed(_)]), "{changes:?}");
+        std::fs::remove_file(&ballast).unwrap();
+        for _ in 0..50 {
+            send(&mut rotator, &mut changes);
+        }
+        assert!(matches!(changes[..], [Change::Failed(_), Change::Healed { .. }]), "{changes:?}");
+        let counters = rotator.counters();
+        assert_eq!(counters.bytes + counters.dropped_bytes, input);
+        let all: String = contents(&dir).into_values().collect();
+        assert_eq!(all.len() as u64, counters.bytes);
+        let whole = all.lines().filter(|l| l.len() == 999).count();
+        let cut = all.lines().filter(|l| l.len() != 999).count();
+        assert!(cut <= 1, "{cut} cut lines");
+        assert!(whole >= 100, "{whole} whole lines");
+        assert!(all.ends_with(&line(550)));
+        println!("disk full: seen");
+    }
+
+    #[test]
+    fn d2_disk_full() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = "mount -t tmpfs -o size=256k,mode=755 none \"$AGENTBIN_TEST_TMPFS\" || exit 77; exec \"$@\"";
+        let output = Command::new("unshare")
+            .args(["-m", "sh", "-c", script, "sh"])
+            .arg(std::env::args_os().next().unwrap())
+            .args(["--exact", "logs::rotator::tests::disk_full_inside", "--ignored", "--nocapture"])
+            .env("AGENTBIN_TEST_TMPFS", dir.path())
+            .output()
+            .unwrap();
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if matches!(output.status.code(), Some(77 | 1)) && !text.contains("running 1 test") {
+            assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "CI must be able to mount: {text}");
+            println!("skipped: needs root to mount a tmpfs: {text}");
+            return;
+        }
+        assert!(output.status.success() && text.contains("disk full: seen"), "{text}");
+    }
+
+    /// One step of a writer's life.
+    #[derive(Debug, Clone)]
+    enum Act {
+        Write(Vec<u8>),
+        Restart,
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        let text = proptest::collection::vec(prop_oneof![6 => Just(b'a'), 2 => Just(b'\n'), 1 => Just(b'b')], 0..60);
+        let lines = proptest::collection::vec(0_usize..24, 0..8)
+            .prop_map(|lens| lens.into_iter().flat_map(|n| [vec![b'l'; n], vec![b'\n']].concat()).collect());
+        prop_oneof![3 => text.prop_map(Act::Write), 3 => lines.prop_map(Act::Write), 1 => Just(Act::Restart)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn d2_files_in_order_are_the_stream(acts in proptest::collection::vec(act(), 0..40), limit in 1_u64..50) {
+            let dir = tempfile::tempdir().unwrap();
+            let mut rotator = open(&dir, 100_000, limit);
+            let (mut input, mut rotations) = (Vec::new(), 0);
+            for act in &acts {
+                match act {
+                    Act::Write(data) => {
+                        prop_assert!(rotator.write(data).is_none());
+                        input.extend_from_slice(data);
+                    }
+                    Act::Restart => {
+                        rotations += rotator.counters().rotations;
+                        rotator = open(&dir, 100_000, limit);
+                    }
+                }
+            }
+            rotations += rotator.counters().rotations;
+            let files = files(&dir);
+            prop_assert_eq!(files.concat().into_bytes(), input);
+            prop_assert_eq!(files.len() as u64, rotations + 1);
+            prop_assert!(files.iter().all(|f| f.len() as u64 <= limit));
+        }
+
+        #[test]
+        fn d2_lines_that_fit_stay_whole(lens in proptest::collection::vec(0_usize..30, 1..80), cut in 1_usize..12) {
+            let dir = tempfile::tempdir().unwrap();
+            let mut rotator = open(&dir, 100_000, 30);
+            let lines: Vec<Vec<u8>> = lens.iter().map(|&n| [vec![b'x'; n], vec![b'\n']].concat()).collect();
+            for chunk in lines.chunks(cut) {
+                rotator.write(&chunk.concat());
+            }
+            prop_assert!(files(&dir).iter().all(|f| f.is_empty() || f.ends_with('\n')));
+        }
+
+        /// Every byte is either in a file or counted as dropped, and what is in the files is made of the stream's lines.
+        #[test]
+        fn d2_outages_account_for_every_byte(
+            acts in proptest::collection::vec((act(), proptest::bool::weighted(0.3)), 0..40),
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let mut rotator = open(&dir, 100_000, 40);
+            rotator.retry_after = Duration::ZERO;
+            let (mut input, mut failing) = (0, false);
+            for (act, toggle) in &acts {
+                if *toggle {
+                    if failing { mend_writes(&mut rotator) } else { break_writes(&mut rotator) }
+                    failing = !failing;
+                }
+                if let Act::Write(data) = act {
+                    rotator.write(data);
+                    input += data.len() as u64;
+                }
+                // A rotation opened a writable file behind the fault's back.
+                if failing { break_writes(&mut rotator) }
+            }
+            let live = rotator.live_counters();
+            drop(rotator);
+            let (written, counters) = (files(&dir).concat(), live.get());
+            prop_assert_eq!(counters.bytes + counters.dropped_bytes, input);
+            prop_assert_eq!(written.len() as u64, counters.bytes);
+            prop_assert_eq!(memchr::memchr_iter(b'\n', written.as_bytes()).count() as u64, counters.lines);
+        }
+    }
+}
