@@ -17,7 +17,7 @@ pub mod logs;
 pub mod plugin;
 pub mod roles;
 pub mod spec;
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "the one room that calls the kernel")]
 pub mod sys;
 pub mod wire;
 

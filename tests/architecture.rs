@@ -1,0 +1,782 @@
+//! Holds the house together: floors, the home of `unsafe` and of `process::exit`, and what ARCHITECTURE.md claims.
+//!
+//! Nothing in one crate keeps a lower room from using a higher one, so this test reads the source. Every check is a
+//! function over `(path, text)`, and `samples` below shows each of them a bad sample, so that all are seen to fail.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The floors. A room may use rooms with a smaller number, none with the same or a larger one.
+const FLOORS: &[(&str, u8)] = &[
+    ("spec", 0),
+    ("sys", 0),
+    ("cgroup", 1),
+    ("jobspec", 1),
+    ("net", 1),
+    ("wire", 1),
+    ("container", 2),
+    ("docker", 2),
+    ("logs", 2), // below the executor, which collects the output of its task itself
+    ("plugin", 2),
+    ("executor", 3),
+    ("csi", 4),
+    ("driver", 4),
+    ("alloc", 5),
+    ("agent", 6),
+    ("cli", 7),
+    ("roles", 8), // shares floor 7 with `cli`, but starts it: `roles -> cli` is the one arrow allowed there
+];
+
+/// Files of `src/` that belong to no room.
+const OUTSIDE: &[&str] = &["lib.rs", "main.rs"];
+
+/// Names that end up imported by everybody; a type lives in the lowest room that understands it.
+const HUBS: &[&str] = &["util", "utils", "common", "helper", "helpers"];
+
+/// Programs that are roles of this executable: started through `plugin::launch`, never searched for in PATH.
+const OURSELVES: &[&str] = &["agentbin", "executor", "libcontainer-shim", "logmon", "docker_logger"];
+
+fn floor(room: &str) -> Option<u8> {
+    FLOORS.iter().find(|(name, _)| *name == room).map(|(_, n)| *n)
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// A light tokenizer: enough of Rust to tell code from comments and strings.
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    Ident(String),
+    Text(String),
+    Comment(String),
+    Punct(char),
+    PathSep,
+    Other,
+}
+
+#[derive(Debug, Clone)]
+struct Token {
+    line: usize,
+    kind: Kind,
+}
+
+impl Token {
+    fn is(&self, c: char) -> bool {
+        self.kind == Kind::Punct(c)
+    }
+
+    fn ident(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Ident(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+struct Lexer {
+    chars: Vec<char>,
+    at: usize,
+    line: usize,
+    out: Vec<Token>,
+}
+
+fn tokens(text: &str) -> Vec<Token> {
+    let mut lexer = Lexer { chars: text.chars().collect(), at: 0, line: 1, out: Vec::new() };
+    lexer.run();
+    lexer.out
+}
+
+/// The tokens without comments: what the compiler sees.
+fn code(text: &str) -> Vec<Token> {
+    tokens(text).into_iter().filter(|t| !matches!(t.kind, Kind::Comment(_))).collect()
+}
+
+impl Lexer {
+    fn peek(&self, ahead: usize) -> char {
+        self.chars.get(self.at + ahead).copied().unwrap_or('\0')
+    }
+
+    fn take(&mut self) -> char {
+        let c = self.peek(0);
+        self.at += 1;
+        if c == '\n' {
+            self.line += 1;
+        }
+        c
+    }
+
+    fn push(&mut self, line: usize, kind: Kind) {
+        self.out.push(Token { line, kind });
+    }
+
+    fn run(&mut self) {
+        while self.at < self.chars.len() {
+            let (line, c) = (self.line, self.peek(0));
+            if c.is_whitespace() {
+                self.take();
+            } else if c == '/' && self.peek(1) == '/' {
+                let comment = self.take_while(|c| c != '\n');
+                self.push(line, Kind::Comment(comment));
+            } else if c == '/' && self.peek(1) == '*' {
+                let comment = self.block_comment();
+                self.push(line, Kind::Comment(comment));
+            } else if c == '"' {
+                let text = self.quoted();
+                self.push(line, Kind::Text(text));
+            } else if c == '\'' {
+                self.char_or_lifetime();
+                self.push(line, Kind::Other);
+            } else if c == '_' || c.is_alphabetic() {
+                self.word(line);
+            } else if c.is_ascii_digit() {
+                self.take_while(|c| c == '_' || c.is_alphanumeric());
+                self.push(line, Kind::Other);
+            } else if c == ':' && self.peek(1) == ':' {
+                self.at += 2;
+                self.push(line, Kind::PathSep);
+            } else {
+                self.take();
+                self.push(line, Kind::Punct(c));
+            }
+        }
+    }
+
+    fn take_while(&mut self, keep: impl Fn(char) -> bool) -> String {
+        let mut text = String::new();
+        while self.at < self.chars.len() && keep(self.peek(0)) {
+            text.push(self.take());
+        }
+        text
+    }
+
+    fn block_comment(&mut self) -> String {
+        let (mut depth, mut text) = (0, String::new());
+        while self.at < self.chars.len() {
+            match (self.peek(0), self.peek(1)) {
+                ('/', '*') => depth += 1,
+                ('*', '/') => depth -= 1,
+                _ => {
+                    text.push(self.take());
+                    continue;
+                }
+            }
+            self.at += 2;
+            if depth == 0 {
+                break;
+            }
+        }
+        text
+    }
+
+    fn quoted(&mut self) -> String {
+        let mut text = String::new();
+        self.take();
+        while self.at < self.chars.len() {
+            match self.take() {
+                '"' => break,
+                '\\' => {
+                    text.push('\\');
+                    text.push(self.take());
+                }
+                c => text.push(c),
+            }
+        }
+        text
+    }
+
+    /// After the `r` of a raw string: `#`s, quote, text, quote, as many `#`s.
+    fn raw(&mut self) -> String {
+        let hashes = self.take_while(|c| c == '#').len();
+        self.take();
+        let mut text = String::new();
+        while self.at < self.chars.len() {
+            let c = self.take();
+            if c == '"' && (0..hashes).all(|i| self.peek(i) == '#') {
+                self.at += hashes;
+                break;
+            }
+            text.push(c);
+        }
+        text
+    }
+
+    fn char_or_lifetime(&mut self) {
+        self.take();
+        if self.peek(0) == '\\' {
+            self.at += 2;
+            self.take_while(|c| c != '\'');
+            self.take();
+        } else if self.peek(1) == '\'' {
+            self.take();
+            self.take();
+        } else {
+            self.take_while(|c| c == '_' || c.is_alphanumeric());
+        }
+    }
+
+    fn word(&mut self, line: usize) {
+        let word = self.take_while(|c| c == '_' || c.is_alphanumeric());
+        let next = (self.peek(0), self.peek(1));
+        let kind = match word.as_str() {
+            "r" | "br" | "cr" if next.0 == '"' || (next.0 == '#' && (next.1 == '"' || next.1 == '#')) => {
+                Kind::Text(self.raw())
+            }
+            "b" | "c" if next.0 == '"' => Kind::Text(self.quoted()),
+            "b" if next.0 == '\'' => {
+                self.char_or_lifetime();
+                Kind::Other
+            }
+            "r" if next.0 == '#' => {
+                self.take();
+                Kind::Ident(self.take_while(|c| c == '_' || c.is_alphanumeric()))
+            }
+            _ => Kind::Ident(word),
+        };
+        self.push(line, kind);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The checks. `path` is relative to `src/`; an answer is one line per violation.
+
+/// The room of a file: the first component of its path, `None` for the crate root.
+fn room_of(path: &str) -> Option<&str> {
+    if OUTSIDE.contains(&path) {
+        return None;
+    }
+    Some(path.split('/').next().unwrap_or(path).trim_end_matches(".rs"))
+}
+
+/// How deep the module of a file lies: 0 is the crate root, 1 a room.
+fn module_depth(path: &str) -> usize {
+    let parts = path.split('/').count();
+    if path.ends_with("/mod.rs") { parts - 1 } else { parts }
+}
+
+/// Names at the crate root that a file uses, with the line of each: `crate::x`, `super::super::x`, groups of them.
+fn root_names(path: &str, text: &str) -> Vec<(usize, String)> {
+    let tokens = code(text);
+    let mut found = Vec::new();
+    let mut braces = 0_usize;
+    let mut inline_modules: Vec<usize> = Vec::new();
+    let mut i = 0;
+    while i < tokens.len() {
+        let token = &tokens[i];
+        let starts_path = i == 0 || tokens[i - 1].kind != Kind::PathSep;
+        match token.ident() {
+            Some("mod") if tokens.get(i + 2).is_some_and(|t| t.is('{')) => {
+                inline_modules.push(braces);
+                braces += 1;
+                i += 3;
+                continue;
+            }
+            Some("crate" | "super" | "self")
+                if starts_path && tokens.get(i + 1).is_some_and(|t| t.kind == Kind::PathSep) =>
+            {
+                let depth = module_depth(path) + inline_modules.len();
+                i = walk_path(&tokens, i, depth, &mut found);
+                continue;
+            }
+            _ => {}
+        }
+        if token.is('{') {
+            braces += 1;
+        } else if token.is('}') {
+            braces = braces.saturating_sub(1);
+            if inline_modules.last() == Some(&braces) {
+                inline_modules.pop();
+            }
+        }
+        i += 1;
+    }
+    found
+}
+
+/// Follows one path or use tree from `i`, standing in a module `depth` levels below the crate root.
+fn walk_path(tokens: &[Token], mut i: usize, mut depth: usize, found: &mut Vec<(usize, String)>) -> usize {
+    loop {
+        let Some(token) = tokens.get(i) else { return i };
+        match &token.kind {
+            Kind::Ident(word) if word == "crate" => depth = 0,
+            Kind::Ident(word) if word == "super" => depth = depth.saturating_sub(1),
+            Kind::Ident(word) if word == "self" => {}
+            Kind::Ident(word) => {
+                if depth == 0 {
+                    found.push((token.line, word.clone()));
+                }
+                return skip_branch(tokens, i + 1);
+            }
+            Kind::Punct('*') => {
+                if depth == 0 {
+                    found.push((token.line, "*".to_owned()));
+                }
+                return i + 1;
+            }
+            Kind::Punct('{') => {
+                i += 1;
+                while tokens.get(i).is_some_and(|t| !t.is('}')) {
+                    i = walk_path(tokens, i, depth, found);
+                    while tokens.get(i).is_some_and(|t| !t.is(',') && !t.is('}')) {
+                        i += 1;
+                    }
+                    if tokens.get(i).is_some_and(|t| t.is(',')) {
+                        i += 1;
+                    }
+                }
+                return i + 1;
+            }
+            _ => return i,
+        }
+        i += 1;
+        if tokens.get(i).is_none_or(|t| t.kind != Kind::PathSep) {
+            return i;
+        }
+        i += 1;
+    }
+}
+
+/// The end of what follows a name in a use tree: `::a::{b, c}`.
+fn skip_branch(tokens: &[Token], mut i: usize) -> usize {
+    while tokens.get(i).is_some_and(|t| t.kind == Kind::PathSep) {
+        i += 1;
+        match tokens.get(i) {
+            Some(t) if t.is('{') => {
+                let mut open = 0;
+                while let Some(t) = tokens.get(i) {
+                    open += i32::from(t.is('{'));
+                    open -= i32::from(t.is('}'));
+                    i += 1;
+                    if open == 0 {
+                        break;
+                    }
+                }
+            }
+            Some(t) if t.ident().is_some() || t.is('*') => i += 1,
+            _ => {}
+        }
+    }
+    i
+}
+
+fn arrows(path: &str, text: &str) -> Vec<String> {
+    let Some(room) = room_of(path) else { return Vec::new() };
+    let Some(mine) = floor(room) else {
+        return vec![format!("{path}: room `{room}` is not in the table of floors")];
+    };
+    let mut bad = Vec::new();
+    for (line, name) in root_names(path, text) {
+        match floor(&name) {
+            _ if name == room => {}
+            Some(theirs) if theirs < mine => {}
+            Some(theirs) if theirs == mine => bad.push(format!("{path}:{line}: {room} -> {name} points sideways")),
+            Some(_) => bad.push(format!("{path}:{line}: {room} -> {name} points up")),
+            None => bad.push(format!("{path}:{line}: crate::{name} is no room; name the room that owns it")),
+        }
+    }
+    bad
+}
+
+/// `unsafe` only in `sys`, each block and impl there led by a SAFETY comment of its own.
+fn unsafe_home(path: &str, text: &str) -> Vec<String> {
+    let tokens = tokens(text);
+    let mut bad = Vec::new();
+    for (i, token) in tokens.iter().enumerate().filter(|(_, t)| t.ident() == Some("unsafe")) {
+        let line = token.line;
+        if room_of(path) != Some("sys") {
+            bad.push(format!("{path}:{line}: unsafe outside sys"));
+            continue;
+        }
+        let next = tokens[i + 1..].iter().find(|t| !matches!(t.kind, Kind::Comment(_)));
+        let needs_argument = next.is_some_and(|t| t.is('{') || t.ident() == Some("impl"));
+        if needs_argument && !has_safety_comment(&tokens[..i]) {
+            bad.push(format!("{path}:{line}: unsafe without a SAFETY comment before it"));
+        }
+    }
+    bad
+}
+
+/// Walks back to the start of the statement; an earlier `unsafe` in it has used up the comment.
+fn has_safety_comment(before: &[Token]) -> bool {
+    for token in before.iter().rev() {
+        match &token.kind {
+            Kind::Comment(text) if text.contains("SAFETY:") => return true,
+            Kind::Punct(';' | '{' | '}') => return false,
+            Kind::Ident(word) if word == "unsafe" => return false,
+            _ => {}
+        }
+    }
+    false
+}
+
+/// The program ends in `roles`; after a fork `_exit` is right everywhere.
+fn exits(path: &str, text: &str) -> Vec<String> {
+    if matches!(room_of(path), Some("roles")) {
+        return Vec::new();
+    }
+    let tokens = code(text);
+    let mut bad = Vec::new();
+    for i in 0..tokens.len() {
+        if !matches!(tokens[i].ident(), Some("process" | "libc"))
+            || tokens.get(i + 1).map(|t| &t.kind) != Some(&Kind::PathSep)
+        {
+            continue;
+        }
+        let rest = &tokens[i + 2..];
+        let hit = match rest.first() {
+            Some(t) if t.is('{') => rest.iter().take_while(|t| !t.is(';')).find(|t| t.ident() == Some("exit")),
+            Some(t) if t.ident() == Some("exit") => Some(t),
+            _ => None,
+        };
+        if let Some(token) = hit {
+            bad.push(format!("{path}:{}: process::exit outside roles", token.line));
+        }
+    }
+    bad
+}
+
+/// A role is this executable, opened once; a name would be looked up in PATH.
+fn path_searches(path: &str, text: &str) -> Vec<String> {
+    let tokens = code(text);
+    let mut bad = Vec::new();
+    for window in tokens.windows(5) {
+        let [command, sep, new, open, name] = window else { continue };
+        let Kind::Text(name_text) = &name.kind else { continue };
+        if command.ident() == Some("Command")
+            && sep.kind == Kind::PathSep
+            && new.ident() == Some("new")
+            && open.is('(')
+            && OURSELVES.contains(&name_text.as_str())
+        {
+            bad.push(format!("{path}:{}: Command::new(\"{name_text}\") searches PATH for ourselves", name.line));
+        }
+    }
+    bad
+}
+
+/// A file may not be compiled into a room it does not lie in.
+fn path_attributes(path: &str, text: &str) -> Vec<String> {
+    code(text)
+        .windows(3)
+        .filter(|w| w[0].is('#') && w[1].is('[') && w[2].ident() == Some("path"))
+        .map(|w| format!("{path}:{}: #[path] hides which room a file belongs to", w[0].line))
+        .collect()
+}
+
+/// A room opens with its one job and with what it never does.
+fn opening(path: &str, text: &str) -> Vec<String> {
+    if path.split('/').count() != 2 || !path.ends_with("/mod.rs") {
+        return Vec::new();
+    }
+    let doc: Vec<&str> = text.lines().map_while(|l| l.strip_prefix("//!")).collect();
+    let doc = doc.join(" ");
+    if doc.trim().is_empty() {
+        return vec![format!("{path}:1: a room opens with a `//!` sentence that says its one job")];
+    }
+    // A room that is still empty says so; it owes its sentence from its first item on.
+    let empty = text.lines().all(|l| l.starts_with("//!") || l.trim().is_empty());
+    if empty || doc.contains("ever ") {
+        return Vec::new();
+    }
+    vec![format!("{path}:1: the opening does not say what the room never does (\"Never ...\")")]
+}
+
+/// No hub module that everybody imports, and no room called `error`.
+fn hubs(path: &str) -> Vec<String> {
+    let names: Vec<&str> = path.split('/').map(|part| part.trim_end_matches(".rs")).collect();
+    let hub = names.iter().find(|n| HUBS.contains(n)).or(names.first().filter(|n| matches!(**n, "error" | "errors")));
+    hub.map(|name| format!("{path}: `{name}` is a hub; put the item into the lowest room that understands it"))
+        .into_iter()
+        .collect()
+}
+
+fn check_source(path: &str, text: &str) -> Vec<String> {
+    let mut bad = hubs(path);
+    for check in [arrows, unsafe_home, exits, path_searches, path_attributes, opening] {
+        bad.extend(check(path, text));
+    }
+    bad
+}
+
+/// Spans in backticks of a document, with their lines; fenced blocks are examples and do not count.
+fn backticked(document: &str) -> Vec<(usize, &str)> {
+    let mut spans = Vec::new();
+    let mut fenced = false;
+    for (number, line) in document.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            spans.extend(line.split('`').skip(1).step_by(2).map(|span| (number + 1, span)));
+        }
+    }
+    spans
+}
+
+/// Paths of the repository that a document names.
+fn named_paths(document: &str) -> Vec<(usize, &str)> {
+    const TOPS: &[&str] =
+        &["src/", "tests/", "scripts/", "proto/", "examples/", "benches/", "man/", "docs/", ".ci/", ".cargo/"];
+    backticked(document)
+        .into_iter()
+        .map(|(line, span)| (line, span.split([' ', ':', '#']).next().unwrap_or(span)))
+        .filter(|(_, path)| TOPS.iter().any(|top| path.starts_with(top)) && !path.contains(['*', '<', '{']))
+        .collect()
+}
+
+/// The ids in the first column of the table below the heading that names it.
+fn done_ids(document: &str) -> Vec<&str> {
+    document
+        .lines()
+        .skip_while(|l| !(l.starts_with('#') && l.to_lowercase().contains("mission ids done")))
+        .skip(1)
+        .take_while(|l| !l.starts_with('#'))
+        .filter_map(|l| l.strip_prefix('|')?.split('|').next())
+        .map(str::trim)
+        .filter(|id| is_mission_id(id))
+        .collect()
+}
+
+fn is_mission_id(text: &str) -> bool {
+    let mut chars = text.chars();
+    chars.next().is_some_and(|c| c.is_ascii_uppercase())
+        && chars.as_str().parse::<u8>().is_ok_and(|n| n.to_string() == chars.as_str())
+}
+
+/// Whether a text names an id as a word of its own.
+fn names_id(text: &str, id: &str) -> bool {
+    text.match_indices(id).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + id.len()..].chars().next();
+        let outside = |c: Option<char>| c.is_none_or(|c| !(c.is_alphanumeric() || c == '_'));
+        outside(before) && outside(after)
+    })
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The house as it stands.
+
+fn repository() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every file below `dir` whose name ends in one of `ends`, as (path relative to `dir`, text).
+fn files(dir: &Path, ends: &[&str]) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut todo = vec![dir.to_path_buf()];
+    while let Some(next) = todo.pop() {
+        let Ok(entries) = fs::read_dir(&next) else { continue };
+        for entry in entries {
+            let path = entry.expect("reads a folder entry").path();
+            if path.is_dir() {
+                todo.push(path);
+            } else if ends.iter().any(|end| path.to_string_lossy().ends_with(end)) {
+                let name = path.strip_prefix(dir).expect("lies below").to_string_lossy().into_owned();
+                found.insert(name, String::from_utf8_lossy(&fs::read(&path).expect("reads a file")).into_owned());
+            }
+        }
+    }
+    found
+}
+
+fn report(what: &str, bad: &[String]) {
+    assert!(bad.is_empty(), "{what}:\n{}", bad.join("\n"));
+}
+
+#[test]
+fn the_source_keeps_its_floors() {
+    let sources = files(&repository().join("src"), &[".rs"]);
+    assert!(sources.len() > 10, "src/ was not read");
+    let bad: Vec<String> = sources.iter().flat_map(|(path, text)| check_source(path, text)).collect();
+    report("the house is out of order", &bad);
+}
+
+#[test]
+fn the_lint_for_unsafe_is_on() {
+    let lib = fs::read_to_string(repository().join("src/lib.rs")).expect("reads lib.rs");
+    assert!(lib.contains("#![deny(unsafe_code)]"), "src/lib.rs does not deny unsafe_code");
+    let allowed = lib.matches("(unsafe_code").count();
+    assert_eq!(allowed, 2, "src/lib.rs lifts the ban on unsafe for more than sys");
+}
+
+#[test]
+fn paths_in_the_documents_exist() {
+    let mut bad = Vec::new();
+    for name in ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"] {
+        let text = fs::read_to_string(repository().join(name)).expect("reads the document");
+        for (line, path) in named_paths(&text) {
+            if !repository().join(path).exists() {
+                bad.push(format!("{name}:{line}: {path} does not exist"));
+            }
+        }
+    }
+    report("documents name what is not there", &bad);
+}
+
+#[test]
+fn the_table_of_floors_in_the_document_is_this_one() {
+    let text = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("reads ARCHITECTURE.md");
+    let mut bad = Vec::new();
+    for (room, number) in FLOORS {
+        if !repository().join("src").join(room).is_dir() {
+            continue; // arrives with a later issue
+        }
+        let shown = (*number).min(7);
+        let row = text.lines().find(|l| l.starts_with('|') && l.contains(&format!("`{room}/`")));
+        match row.and_then(|l| l.split('|').nth(1)) {
+            Some(cell) if cell.trim() == shown.to_string() => {}
+            Some(cell) => bad.push(format!("ARCHITECTURE.md has `{room}/` on floor {}, not {shown}", cell.trim())),
+            None => bad.push(format!("ARCHITECTURE.md has no row for `{room}/`")),
+        }
+    }
+    report("the table of floors drifted", &bad);
+}
+
+#[test]
+fn what_is_done_has_a_test() {
+    let document = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("reads ARCHITECTURE.md");
+    let ids = done_ids(&document);
+    assert!(!ids.is_empty(), "ARCHITECTURE.md has no table of mission ids done");
+    let mut tests: Vec<String> = files(&repository().join("tests"), &[".rs", ".go", ".sh"])
+        .into_iter()
+        .filter(|(path, _)| path != "architecture.rs")
+        .map(|(_, text)| text)
+        .collect();
+    tests.extend(files(&repository().join("src"), &[".rs"]).into_values().filter_map(|text| {
+        let at = text.find("#[cfg(test)]")?;
+        Some(text[at..].to_owned())
+    }));
+    let bad: Vec<String> = ids
+        .into_iter()
+        .filter(|id| !tests.iter().any(|text| names_id(text, id)))
+        .map(|id| format!("ARCHITECTURE.md says that {id} is done, but no test names it"))
+        .collect();
+    report("promises without a test", &bad);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Each check is seen to fail, and to leave good code alone.
+
+mod samples {
+    use super::*;
+
+    #[test]
+    fn an_arrow_up_is_reported_with_its_line() {
+        let text = "//! Cgroups. Never anything.\n\nuse crate::executor::Executor;\n";
+        assert_eq!(arrows("cgroup/mod.rs", text), ["cgroup/mod.rs:3: cgroup -> executor points up"]);
+    }
+
+    #[test]
+    fn arrows_hide_in_groups_and_expressions() {
+        let bad = |text: &str| arrows("container/child/mounts.rs", text);
+        assert_eq!(bad("use crate::{spec::Mount, executor::{self, X}, sys};").len(), 1);
+        assert_eq!(
+            bad("use crate::{\n    sys::{a, b::{c, d}},\n    alloc,\n};"),
+            ["container/child/mounts.rs:3: container -> alloc points up"]
+        );
+        assert_eq!(bad("fn f() { crate::driver::start() }").len(), 1);
+        assert_eq!(bad("fn f() -> Vec<crate::alloc::X> { g::<crate::agent::Y>() }").len(), 2);
+        assert_eq!(bad("use super::super::super::alloc::X;").len(), 1, "depth 3: two supers stay in the room");
+        assert_eq!(bad("use super::super::alloc::X;").len(), 0);
+        assert_eq!(bad("mod inner { use super::super::super::super::alloc::X; }").len(), 1);
+        assert_eq!(bad("mod inner { fn f() { if x { y } } }\nuse super::super::super::{sys, alloc};").len(), 1);
+        assert_eq!(bad("use super::super::{super::alloc, x};").len(), 1);
+        assert_eq!(bad("macro_rules! m { () => { $crate::alloc::x() } }").len(), 1);
+        assert_eq!(bad("use crate::{sys::*, r#alloc as a};").len(), 1);
+    }
+
+    #[test]
+    fn arrows_sideways_and_re_exports_are_reported() {
+        assert_eq!(arrows("spec/job.rs", "use crate::sys::Pid;"), ["spec/job.rs:1: spec -> sys points sideways"]);
+        assert_eq!(arrows("cli/run.rs", "use crate::roles::x;"), ["cli/run.rs:1: cli -> roles points up"]);
+        assert_eq!(arrows("roles/mod.rs", "use crate::cli::command;"), [""; 0]);
+        assert_eq!(arrows("alloc/mod.rs", "use crate::init;").len(), 1);
+        assert_eq!(arrows("alloc/mod.rs", "use crate::*;").len(), 1);
+        assert_eq!(arrows("attic/mod.rs", ""), ["attic/mod.rs: room `attic` is not in the table of floors"]);
+    }
+
+    #[test]
+    fn comments_strings_and_own_paths_are_no_arrows() {
+        let text = r##"
+            // use crate::alloc::X;
+            /* crate::alloc /* nested */ crate::alloc */
+            const A: &str = "crate::alloc";
+            const B: &str = r#"say "crate::alloc" twice"#;
+            const C: char = '"'; fn f<'a>(x: &'a str) {}
+            pub(crate) use crate::executor::y;
+            pub(in crate::executor) fn g() { self::h(); super::k() }
+            use crate::{plugin, spec::{Task, Role}};
+            use std::crate_like::alloc;
+        "##;
+        assert_eq!(arrows("executor/service.rs", text), [""; 0]);
+    }
+
+    #[test]
+    fn unsafe_has_one_room_and_an_argument() {
+        assert_eq!(unsafe_home("cgroup/v2.rs", "fn f() { unsafe { g() } }"), ["cgroup/v2.rs:1: unsafe outside sys"]);
+        assert_eq!(unsafe_home("cgroup/v2.rs", "// unsafe { }\nconst X: &str = \"unsafe\";"), [""; 0]);
+        assert_eq!(unsafe_home("sys/a.rs", "fn f() {\n    unsafe { g() }\n}").len(), 1);
+        assert_eq!(unsafe_home("sys/a.rs", "// SAFETY: no.\nfn f() {\n    unsafe { g() }\n}").len(), 1);
+        assert_eq!(
+            unsafe_home("sys/a.rs", "fn f() {\n    // SAFETY: g has no condition.\n    let x =\n unsafe { g() };\n}"),
+            [""; 0]
+        );
+        let two = "fn f() {\n    // SAFETY: g.\n    unsafe { g() };\n    unsafe { h() };\n}";
+        assert_eq!(unsafe_home("sys/a.rs", two), ["sys/a.rs:4: unsafe without a SAFETY comment before it"]);
+        let shared = "fn f() {\n    // SAFETY: both.\n    k(unsafe { g() }, unsafe { h() });\n}";
+        assert_eq!(unsafe_home("sys/a.rs", shared).len(), 1);
+        assert_eq!(unsafe_home("sys/a.rs", "unsafe impl Send for X {}").len(), 1);
+        assert_eq!(unsafe_home("sys/a.rs", "/// # Safety\n/// Yes.\npub unsafe fn f() {}"), [""; 0]);
+    }
+
+    #[test]
+    fn the_program_ends_in_roles() {
+        let text = "fn f() { std::process::exit(1) }";
+        assert_eq!(exits("cli/mod.rs", text), ["cli/mod.rs:1: process::exit outside roles"]);
+        assert_eq!(exits("roles/mod.rs", text), [""; 0]);
+        assert_eq!(exits("sys/a.rs", "use std::process::{Command, exit};").len(), 1);
+        assert_eq!(exits("sys/a.rs", "use libc::exit;").len(), 1);
+        assert_eq!(exits("sys/a.rs", "fn f() { libc::_exit(1); nix::process::exit_group() }"), [""; 0]);
+    }
+
+    #[test]
+    fn nobody_searches_path_for_ourselves() {
+        assert_eq!(path_searches("driver/exec.rs", "Command::new(\"agentbin\").arg(\"executor\")").len(), 1);
+        assert_eq!(path_searches("driver/exec.rs", "std::process::Command::new(\"logmon\")").len(), 1);
+        assert_eq!(path_searches("net/nft.rs", "Command::new(\"nft\"); Command::new(exe)"), [""; 0]);
+    }
+
+    #[test]
+    fn a_room_says_its_job_and_its_never() {
+        assert_eq!(opening("cgroup/mod.rs", "use x;").len(), 1);
+        assert_eq!(opening("cgroup/mod.rs", "//! Cgroups.\nuse x;").len(), 1);
+        assert_eq!(opening("cgroup/mod.rs", "//! Cgroups. Never\n//! finds its own root.\nuse x;"), [""; 0]);
+        assert_eq!(opening("cgroup/v1/mod.rs", "use x;"), [""; 0], "only rooms");
+        assert_eq!(opening("cgroup/mod.rs", "//! Skeleton.\n"), [""; 0], "nothing in it yet");
+    }
+
+    #[test]
+    fn hubs_and_path_attributes_are_refused() {
+        for path in ["utils.rs", "common/mod.rs", "error.rs", "error/mod.rs", "cgroup/utils.rs", "plugin/common/x.rs"] {
+            assert_eq!(hubs(path).len(), 1, "{path}");
+        }
+        assert_eq!(hubs("jobspec/error.rs"), [""; 0], "errors of a room are its own");
+        assert_eq!(path_attributes("sys/mod.rs", "#[path = \"../alloc/x.rs\"]\nmod x;").len(), 1);
+        assert_eq!(path_attributes("sys/mod.rs", "#[cfg(test)]\nmod x;"), [""; 0]);
+    }
+
+    #[test]
+    fn document_paths_and_ids_are_found() {
+        let text = "See `src/sys/path.rs:12` and `scripts/test guest`, not `tests/*.rs`.\n```\n`src/none.rs`\n```\n";
+        assert_eq!(named_paths(text), [(1, "src/sys/path.rs"), (1, "scripts/test")]);
+        let text = "| A9 | no |\n## Mission ids done\n| id | what |\n|---|---|\n| A1 | x |\n| N12 | y |\n## Next\n| B1 | z |\n";
+        assert_eq!(done_ids(text), ["A1", "N12"]);
+        assert!(names_id("// A1: roles", "A1") && names_id("(A1)", "A1"));
+        assert!(!names_id("A12 BA1 A1_x", "A1"));
+    }
+
+    #[test]
+    fn one_bad_file_is_reported_once_per_fault() {
+        let text =
+            "//! Cgroups. Never anything else.\nuse crate::alloc::X;\nfn f() { unsafe { std::process::exit(1) } }\n";
+        assert_eq!(check_source("cgroup/mod.rs", text).len(), 3);
+    }
+}
