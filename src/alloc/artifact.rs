@@ -2,7 +2,6 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -147,7 +146,7 @@ pub(super) fn create(parent: &Root, name: &std::ffi::OsStr, mode: u32) -> io::Re
         match parent.open_beneath(Path::new(name), flags, Mode::from_raw_mode(mode & 0o700)) {
             Ok(fd) => {
                 rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
-                return Ok(File::from(OwnedFd::from(fd)));
+                return Ok(File::from(fd));
             }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => remove(parent, name)?,
             Err(e) => return Err(e),

@@ -292,7 +292,7 @@ impl Round<'_> {
         match open_dir(dir.as_fd(), name) {
             Ok(child) => self.clear(&child, shown, false),
             Err(e) => {
-                self.errors.push(CleanupError { action: "open", subject: shown.display().to_string(), source: e })
+                self.errors.push(CleanupError { action: "open", subject: shown.display().to_string(), source: e });
             }
         }
     }
@@ -375,7 +375,7 @@ mod tests {
         assert!(dir.build().is_err(), "an allocation's folder is never taken over");
         assert_eq!(dir.destroy().len(), 0);
         assert!(!dir.path().exists());
-        assert_eq!(mounts_below(dir.path()).unwrap(), [PathBuf::new(); 0]);
+        assert_eq!(mounts_below(dir.path()).unwrap(), Vec::<PathBuf>::new());
         assert_eq!(dir.destroy().len(), 0, "removing twice is no error");
     }
 
@@ -397,7 +397,7 @@ mod tests {
         let closed = dir.path().join("web/local/closed/in");
         std::fs::create_dir_all(&closed).unwrap();
         std::fs::write(closed.join("f"), "x").unwrap();
-        std::fs::set_permissions(closed.parent().unwrap(), std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(closed.parent().unwrap(), std::fs::Permissions::from_mode(0o0)).unwrap();
         let top = Root::open(&dir.path().join("web/local")).unwrap();
         let mut fd = top.open_beneath(Path::new("."), OFlags::PATH, Mode::empty()).unwrap();
         for _ in 0..3000 {

@@ -29,7 +29,7 @@ pub(crate) fn task(name: &str) -> Task {
         shutdown_delay: Duration::ZERO,
         restart: RestartPolicy {
             attempts: 0,
-            interval: Duration::from_secs(1800),
+            interval: Duration::from_mins(30),
             delay: Duration::from_secs(15),
             mode: RestartMode::Fail,
         },

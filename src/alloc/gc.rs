@@ -12,6 +12,7 @@ use super::error::{CleanupError, chain};
 use super::process;
 use super::record::{Record, RecordError, remove_record, remove_temporary};
 use crate::spec::AllocId;
+use crate::sys::time;
 
 /// How long a killed helper may take to disappear.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -68,7 +69,7 @@ pub fn scan(data_dir: &Path) -> io::Result<Vec<Finding>> {
 }
 
 fn judge(record: Record, namespace: u64) -> io::Result<Finding> {
-    let boot = process::own()?.boot_id;
+    let boot = time::boot_id()?;
     Ok(if record.owner.boot_id != boot {
         Finding::Abandoned(record)
     } else if record.pid_namespace != namespace {
@@ -184,7 +185,7 @@ mod tests {
     fn everything_recorded_goes_and_nothing_else() {
         let mut helper = Command::new("sleep").arg("60").spawn().unwrap();
         let mut bystander = Command::new("sleep").arg("60").spawn().unwrap();
-        let identify = |pid: u32| process::identify(i32::try_from(pid).unwrap()).unwrap().unwrap();
+        let identify = |pid: u32| time::process_id(i32::try_from(pid).unwrap()).unwrap();
         let (data, dir) = data(|record| {
             dead(record);
             let mut reused = identify(bystander.id());

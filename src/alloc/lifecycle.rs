@@ -162,7 +162,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    const fn killable(&self) -> bool {
+    const fn killable(self) -> bool {
         !self.state.is_dead() && !matches!(self.stage, Stage::Poststop)
     }
 }
@@ -296,7 +296,9 @@ mod tests {
         ]);
         for victims in [vec![1], vec![0], vec![2], vec![]] {
             assert_eq!(next_victims(&members), victims);
-            victims.iter().for_each(|v| members[*v].state = DONE);
+            for victim in victims {
+                members[victim].state = DONE;
+            }
         }
     }
 

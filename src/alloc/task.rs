@@ -1,7 +1,8 @@
 //! The life of one task: set up, start, wait, restart or not.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::spec::{
 
 /// Waits between the tries to stop a task.
 const STOP_TRIES: [Duration; 4] =
-    [Duration::from_secs(5), Duration::from_secs(20), Duration::from_secs(80), Duration::from_secs(120)];
+    [Duration::from_secs(5), Duration::from_secs(20), Duration::from_secs(80), Duration::from_mins(2)];
 
 /// How a task came to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -444,7 +445,7 @@ impl TaskRunner {
     fn terminated(&self, exit: ExitResult) {
         let mut message = format!("Exit Code: {}", exit.exit_code);
         if exit.signal != 0 {
-            message.push_str(&format!(", Signal: {}", exit.signal));
+            let _ = write!(message, ", Signal: {}", exit.signal);
         }
         if exit.oom_killed {
             message.push_str(", Exit Message: \"OOM Killed\"");

@@ -57,7 +57,7 @@ fn error(line: u32, message: impl Into<String>) -> TemplateError {
 }
 
 fn line_of(data: &str, offset: usize) -> u32 {
-    let newlines = data.as_bytes()[..offset].iter().filter(|b| **b == b'\n').count();
+    let newlines = data[..offset].matches('\n').count();
     u32::try_from(newlines).unwrap_or(u32::MAX - 1) + 1
 }
 

@@ -49,9 +49,9 @@ mod tests {
             (Duration::from_nanos(1500), "1.5µs"),
             (Duration::from_millis(16_250), "16.25s"),
             (Duration::from_secs(10), "10s"),
-            (Duration::from_secs(60), "1m0s"),
-            (Duration::from_secs(1800), "30m0s"),
-            (Duration::from_secs(86_400), "24h0m0s"),
+            (Duration::from_mins(1), "1m0s"),
+            (Duration::from_mins(30), "30m0s"),
+            (Duration::from_hours(24), "24h0m0s"),
             (Duration::from_millis(3_661_005), "1h1m1.005s"),
         ];
         for (duration, text) in cases {
