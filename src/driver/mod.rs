@@ -1,9 +1,22 @@
 //! Task drivers: turn a task into calls on an executor. Never touches the kernel.
 
+mod capabilities;
+mod config;
+mod exec;
+mod handle;
+mod raw_exec;
+
+pub use exec::ExecDriver;
+pub use handle::Settings;
+pub use raw_exec::RawExecDriver;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use crate::plugin::Reattach;
 use crate::spec::{Device, DriverConfig, ExitResult, LogCollection, Mount, Resources, TaskStats};
 
 /// How a driver isolates the file system of a task; decides which paths the task's environment names.
@@ -42,6 +55,15 @@ pub struct TaskConfig {
     pub devices: Vec<Device>,
     /// Where the output is collected; `None` discards it.
     pub logs: Option<LogCollection>,
+}
+
+/// How to find a task again after this process has been replaced, or to clean up after it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskHandle {
+    /// The task's executor and where it listens.
+    pub reattach: Reattach,
+    /// The task's cgroup relative to each hierarchy's root; empty for none.
+    pub cgroup: PathBuf,
 }
 
 /// Why a driver could not do what it was asked.
@@ -91,7 +113,7 @@ pub trait Driver: Send + Sync {
     ///
     /// # Errors
     /// See [`DriverError`].
-    async fn start_task(&self, task: &TaskConfig) -> Result<(), DriverError>;
+    async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError>;
 
     /// Waits for the task's main process; any number of callers, before and after its end.
     ///

@@ -113,6 +113,12 @@ impl Collector {
         BothCounters { stdout: self.stdout.handle.counters(), stderr: self.stderr.handle.counters() }
     }
 
+    /// Reads what is in the pipes now and goes on collecting: afterwards everything that an ended process wrote is in the
+    /// files, also while others still write.
+    pub async fn settle(&mut self) {
+        tokio::join!(self.stdout.handle.settle(), self.stderr.handle.settle());
+    }
+
     /// After the task's exit: reads both streams to their ends, or for at most `grace` when a process that the task left
     /// behind still holds one. What is in the pipes then is read, and that process gets EPIPE from there on.
     pub async fn finish(mut self, grace: Duration) -> Collected {

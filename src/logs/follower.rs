@@ -1,1 +1,618 @@
-//! Reading along.
+//! Reading along: one stream's rotated files as one stream again.
+//!
+//! ```text
+//!   read current file --data--> hand it out
+//!        | end of file
+//!        v
+//!   a higher index exists? --no--> finishing? --yes--> end
+//!        | yes                        | no: wait for inotify or the finish signal, read again
+//!        v
+//!   read current file once more (its writer left it before it made the next) --data--> hand it out
+//!        | end of file
+//!        v
+//!   open the next one
+//! ```
+//!
+//! Notices are taken off the queue *before* the file is read, so that one which comes afterwards wakes us again.
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+use super::{dir, fifo};
+use crate::sys::path::Root;
+
+/// Bytes handed out at once, at most.
+const CHUNK: usize = 64 * 1024;
+
+/// How often to look where the kernel has no inotify instance to spare (there are few per user).
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Where to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// At the oldest byte that is there.
+    Beginning,
+    /// After the newest byte that is there.
+    End,
+    /// Where an earlier follower stood. If that file is gone, at the next one, and the loss is reported.
+    At(Cursor),
+}
+
+/// A place in a stream of rotated files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor {
+    /// The `n` of `<base>.<n>`.
+    pub index: u64,
+    /// Tells whether it is still the same file.
+    pub inode: u64,
+    /// Bytes of it that were handed out.
+    pub offset: u64,
+}
+
+/// What a follower hands out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// The next bytes, never none.
+    Data(Vec<u8>),
+    /// Files were deleted before they were read. Said once, before the bytes that follow.
+    Gap {
+        /// How many; 0 is never said.
+        missing_files: u64,
+    },
+}
+
+/// Reads one base name's files in order, across rotations, without loss or doubles. Any number of followers may read the
+/// same files.
+#[derive(Debug)]
+pub struct Follower {
+    root: Root,
+    base: String,
+    current: Option<Current>,
+    /// Without a current file: the lowest index that has not been read.
+    expected: u64,
+    watch: Option<Watch>,
+    /// Names may have appeared since the directory was listed.
+    look: bool,
+    /// Lowest index at or below the current one that was made anew.
+    remade: Option<u64>,
+    finish: Finisher,
+}
+
+#[derive(Debug)]
+struct Current {
+    file: File,
+    cursor: Cursor,
+    watch: Option<i32>,
+}
+
+/// Tells a follower that the writer is done. Clones tell the same follower.
+#[derive(Debug, Clone, Default)]
+pub struct Finisher(Arc<Finish>);
+
+#[derive(Debug, Default)]
+struct Finish {
+    asked: AtomicBool,
+    notify: Notify,
+}
+
+impl Finisher {
+    /// From now on the follower ends where the files end. To be called when the last byte is written.
+    pub fn finish(&self) {
+        self.0.asked.store(true, Ordering::Release);
+        self.0.notify.notify_one();
+    }
+
+    fn asked(&self) -> bool {
+        self.0.asked.load(Ordering::Acquire)
+    }
+}
+
+/// The notices of one follower.
+#[derive(Debug)]
+struct Watch {
+    fd: AsyncFd<Arc<OwnedFd>>,
+    dir: i32,
+}
+
+impl Watch {
+    fn new(root: &Root) -> io::Result<Watch> {
+        let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        let node = root.open_beneath(Path::new("."), OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+        let flags = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
+        let dir = inotify::add_watch(&fd, fifo::proc_path(&node), flags)?;
+        Ok(Watch { fd: crate::sys::watch::register(Arc::new(fd), Interest::READABLE)?, dir })
+    }
+
+    fn add_file(&self, file: &File) -> Option<i32> {
+        inotify::add_watch(self.fd.get_ref(), fifo::proc_path(file), WatchFlags::MODIFY).ok()
+    }
+
+    fn remove(&self, watch: i32) {
+        // It is gone already when the file was deleted.
+        let _ = inotify::remove_watch(self.fd.get_ref(), watch);
+    }
+
+    /// Takes all notices and calls `made` for each name that appeared, with `None` when some were lost.
+    fn take(&self, mut made: impl FnMut(Option<&[u8]>)) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); 4096];
+        let result: io::Result<()> = self.fd.try_io(Interest::READABLE, |fd| {
+            let mut events = inotify::Reader::new(fd, &mut space);
+            loop {
+                let event = match events.next() {
+                    Err(Errno::INTR) => continue,
+                    other => other?,
+                };
+                if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
+                    made(None);
+                } else if event.wd() == self.dir
+                    && let Some(name) = event.file_name()
+                {
+                    made(Some(name.to_bytes()));
+                }
+            }
+        });
+        match result {
+            Err(e) if e.kind() != io::ErrorKind::WouldBlock => Err(e),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Follower {
+    /// Begins to follow `<base>.<n>` in `dir`, which must exist and be no symlink; the files need not exist yet.
+    ///
+    /// # Errors
+    /// When the directory or a file in it cannot be opened.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O and time enabled.
+    pub fn open(dir: &Path, base: &str, start: Start) -> io::Result<Follower> {
+        let root = dir::open_dir(dir)?;
+        let mut follower = Follower {
+            watch: Watch::new(&root).ok(),
+            root,
+            base: base.to_owned(),
+            current: None,
+            expected: 0,
+            look: true,
+            remade: None,
+            finish: Finisher::default(),
+        };
+        follower.go_to(start)?;
+        Ok(follower)
+    }
+
+    fn go_to(&mut self, start: Start) -> io::Result<()> {
+        if let Start::At(cursor) = start {
+            self.expected = cursor.index;
+            if let Some(file) = self.open_index(cursor.index)?
+                && file.metadata()?.ino() == cursor.inode
+            {
+                self.read_from(file, cursor.index, cursor.offset)?;
+            }
+            return Ok(());
+        }
+        // Purged between the listing and the opening: list again.
+        loop {
+            let mut plain: Vec<_> = dir::entries(&self.root, &self.base)?.into_iter().filter(|e| e.regular).collect();
+            if start == Start::End {
+                plain.reverse();
+            }
+            let Some(first) = plain.first() else { return Ok(()) };
+            for entry in &plain {
+                if let Some(file) = self.open_index(entry.index)? {
+                    let offset = if start == Start::End { file.metadata()?.len() } else { 0 };
+                    return self.read_from(file, entry.index, offset);
+                }
+            }
+            let still = dir::entries(&self.root, &self.base)?;
+            if still.iter().any(|e| e.index == first.index) {
+                // There, but nothing of ours.
+                return Ok(());
+            }
+        }
+    }
+
+    /// A handle to end this follower with.
+    #[must_use]
+    pub fn finisher(&self) -> Finisher {
+        self.finish.clone()
+    }
+
+    /// Where the follower stands; `None` before the first file.
+    #[must_use]
+    pub fn cursor(&self) -> Option<Cursor> {
+        self.current.as_ref().map(|c| c.cursor)
+    }
+
+    /// The next bytes (64 KiB at most), waiting for them; `None` after [`Finisher::finish`] when all is read.
+    ///
+    /// A file that was cut shorter than what was read of it is read from its start. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// What reading a file or the directory says. The next call tries again.
+    pub async fn next(&mut self) -> io::Result<Option<Output>> {
+        loop {
+            tokio::task::coop::consume_budget().await;
+            let finishing = self.finish.asked();
+            self.take_notices()?;
+            if let Some(data) = self.read()? {
+                return Ok(Some(Output::Data(data)));
+            }
+            if self.look || finishing || self.watch.is_none() {
+                self.look = false;
+                match self.step()? {
+                    Step::Nothing => {}
+                    Step::Again => {
+                        self.look = true;
+                        continue;
+                    }
+                    Step::Out(output) => {
+                        self.look = true;
+                        return Ok(Some(output));
+                    }
+                }
+            }
+            if finishing {
+                return Ok(None);
+            }
+            self.wait().await?;
+        }
+    }
+
+    async fn wait(&self) -> io::Result<()> {
+        let notice = async {
+            match &self.watch {
+                Some(watch) => watch.fd.readable().await.map(|mut guard| guard.retain_ready()),
+                None => {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                    Ok(())
+                }
+            }
+        };
+        tokio::select! {
+            result = notice => result,
+            () = self.finish.0.notify.notified() => Ok(()),
+        }
+    }
+
+    fn take_notices(&mut self) -> io::Result<()> {
+        let Some(watch) = &self.watch else { return Ok(()) };
+        let (base, look, remade) = (self.base.as_str(), &mut self.look, &mut self.remade);
+        let at = self.current.as_ref().map(|c| c.cursor.index);
+        watch.take(|name| {
+            let index = name.and_then(|name| dir::parse_index(base, name));
+            *look |= index.is_some() || name.is_none();
+            if let (Some(index), Some(at)) = (index, at)
+                && index <= at
+            {
+                *remade = Some(remade.map_or(index, |lowest| lowest.min(index)));
+            }
+        })
+    }
+
+    /// The next bytes of the current file.
+    fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let Some(Current { file, cursor, .. }) = &mut self.current else { return Ok(None) };
+        let mut data = Vec::new();
+        loop {
+            // Allocated only where there is something to read: most calls find nothing.
+            let size = file.metadata()?.len();
+            if size < cursor.offset {
+                cursor.offset = 0;
+            }
+            if size == cursor.offset {
+                return Ok(None);
+            }
+            data.reserve_exact(CHUNK.min(usize::try_from(size - cursor.offset).unwrap_or(CHUNK)));
+            match rustix::io::pread(&*file, spare_capacity(&mut data), cursor.offset) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(n) => {
+                    cursor.offset += n as u64;
+                    return Ok(Some(data));
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// At the end of the current file: goes on to the next, if there is one.
+    fn step(&mut self) -> io::Result<Step> {
+        let entries = dir::entries(&self.root, &self.base)?;
+        let (from, remade) = match &self.current {
+            None => (self.expected, false),
+            Some(current) => match self.remade.take() {
+                // Somebody deleted what we read and the writer began again at a lower number.
+                Some(index) if current.file.metadata()?.nlink() == 0 => (index, true),
+                _ => (current.cursor.index + 1, false),
+            },
+        };
+        let mut missing = 0;
+        let mut expected = from;
+        for entry in entries.iter().filter(|e| e.index >= from) {
+            missing += entry.index - expected;
+            expected = entry.index + 1;
+            if !entry.regular {
+                continue;
+            }
+            // The current file's writer left it before this one was made: what it holds now is all.
+            if !remade && let Some(data) = self.read()? {
+                return Ok(Step::Out(Output::Data(data)));
+            }
+            match self.open_index(entry.index)? {
+                Some(file) => {
+                    self.read_from(file, entry.index, 0)?;
+                    let gap = Output::Gap { missing_files: missing };
+                    return Ok(if missing > 0 { Step::Out(gap) } else { Step::Again });
+                }
+                // Purged since it was listed, and then there is a later one; or not ours.
+                None if self.is_gone(entry.index)? => return Ok(Step::Again),
+                None => {}
+            }
+        }
+        Ok(Step::Nothing)
+    }
+
+    fn is_gone(&self, index: u64) -> io::Result<bool> {
+        Ok(dir::entries(&self.root, &self.base)?.iter().all(|e| e.index != index))
+    }
+
+    /// Opens a plain file that has no other name (a hard link may lead to a host file); `None` for all else.
+    fn open_index(&self, index: u64) -> io::Result<Option<File>> {
+        let name = dir::file_name(&self.base, index);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        match self.root.open_beneath(Path::new(&name), flags, Mode::empty()) {
+            Ok(fd) => {
+                let file = File::from(fd);
+                let meta = file.metadata()?;
+                Ok(Some(file).filter(|_| meta.is_file() && meta.nlink() <= 1))
+            }
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ELOOP | libc::ENXIO | libc::ENODEV)) => {
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn read_from(&mut self, file: File, index: u64, offset: u64) -> io::Result<()> {
+        let cursor = Cursor { index, inode: file.metadata()?.ino(), offset };
+        let added = self.watch.as_ref().map(|watch| watch.add_file(&file));
+        if added == Some(None) {
+            // Out of watches: look from time to time instead.
+            self.watch = None;
+        }
+        let old = self.current.replace(Current { file, cursor, watch: added.flatten() });
+        if let (Some(watch), Some(old)) = (&self.watch, old.and_then(|old| old.watch)) {
+            watch.remove(old);
+        }
+        Ok(())
+    }
+}
+
+enum Step {
+    /// The current file is the last.
+    Nothing,
+    /// Something changed; read again.
+    Again,
+    /// Hand this out.
+    Out(Output),
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tempfile::TempDir;
+
+    use super::super::rotator::{Limits, Rotator};
+    use super::*;
+
+    const BASE: &str = "t.stdout";
+
+    fn rotator(dir: &TempDir, max_files: u32, size: u64) -> Rotator {
+        Rotator::open(dir.path(), BASE, Limits { max_files, max_file_size_bytes: size }).unwrap()
+    }
+
+    fn follow(dir: &TempDir, start: Start) -> Follower {
+        Follower::open(dir.path(), BASE, start).unwrap()
+    }
+
+    async fn next(follower: &mut Follower) -> Option<Output> {
+        tokio::time::timeout(Duration::from_secs(10), follower.next()).await.expect("a lost wakeup").unwrap()
+    }
+
+    fn data(text: &str) -> Option<Output> {
+        Some(Output::Data(text.into()))
+    }
+
+    async fn rest(mut follower: Follower) -> (Vec<u8>, u64) {
+        let (mut all, mut missing) = (Vec::new(), 0);
+        loop {
+            match next(&mut follower).await {
+                Some(Output::Data(data)) => all.extend(data),
+                Some(Output::Gap { missing_files }) => missing += missing_files,
+                None => return (all, missing),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn d2_follows_from_the_beginning_and_across_rotations() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = rotator(&dir, 10, 4);
+        writer.write(b"one\ntwo\n");
+        let mut follower = follow(&dir, Start::Beginning);
+        assert_eq!(next(&mut follower).await, data("one\n"));
+        assert_eq!(next(&mut follower).await, data("two\n"));
+        let (read, ()) = tokio::join!(next(&mut follower), async {
+            writer.write(b"six\n");
+        });
+        assert_eq!(read, data("six\n"));
+        let finisher = follower.finisher();
+        let (read, ()) = tokio::join!(next(&mut follower), async { finisher.finish() });
+        assert_eq!(read, None);
+    }
+
+    #[tokio::test]
+    async fn d2_follows_from_the_end_and_before_the_first_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut early = follow(&dir, Start::Beginning);
+        let mut writer = rotator(&dir, 10, 100);
+        writer.write(b"old\n");
+        assert_eq!(next(&mut early).await, data("old\n"));
+        let mut follower = follow(&dir, Start::End);
+        writer.write(b"new\n");
+        assert_eq!(next(&mut follower).await, data("new\n"));
+    }
+
+    #[tokio::test]
+    async fn d2_a_cursor_goes_on_where_another_stood() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = rotator(&dir, 2, 8);
+        writer.write(b"one\n");
+        let mut first = follow(&dir, Start::Beginning);
+        assert_eq!(next(&mut first).await, data("one\n"));
+        let cursor = first.cursor().unwrap();
+        drop(first);
+        writer.write(b"two\n");
+        let mut second = follow(&dir, Start::At(cursor));
+        assert_eq!(next(&mut second).await, data("two\n"));
+        for _ in 0..3 {
+            writer.write(b"another\n");
+        }
+        let third = follow(&dir, Start::At(cursor));
+        third.finisher().finish();
+        assert_eq!(rest(third).await, (b"another\nanother\n".to_vec(), 2));
+    }
+
+    #[tokio::test]
+    async fn d2_a_gap_is_said_once_and_the_open_file_is_not_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = rotator(&dir, 2, 4);
+        writer.write(b"000\n");
+        let mut follower = follow(&dir, Start::Beginning);
+        for n in 1..=5 {
+            writer.write(format!("{n}{n}{n}\n").as_bytes());
+        }
+        assert_eq!(next(&mut follower).await, data("000\n"));
+        assert_eq!(next(&mut follower).await, Some(Output::Gap { missing_files: 3 }));
+        assert_eq!(next(&mut follower).await, data("444\n"));
+        follower.finisher().finish();
+        assert_eq!(rest(follower).await, (b"555\n".to_vec(), 0));
+    }
+
+    #[tokio::test]
+    async fn d2_names_that_are_not_ours_are_neither_read_nor_a_gap() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |n: u32| dir.path().join(format!("{BASE}.{n}"));
+        std::fs::write(dir.path().join("secret"), "of the host").unwrap();
+        std::os::unix::fs::symlink("secret", path(1)).unwrap();
+        std::fs::hard_link(dir.path().join("secret"), path(2)).unwrap();
+        std::fs::create_dir(path(3)).unwrap();
+        std::fs::write(path(0), "zero ").unwrap();
+        std::fs::write(path(4), "four").unwrap();
+        let follower = follow(&dir, Start::Beginning);
+        follower.finisher().finish();
+        assert_eq!(rest(follower).await, (b"zero four".to_vec(), 0));
+    }
+
+    #[tokio::test]
+    async fn d2_truncation_and_deletion_are_survived() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.stdout.0");
+        std::fs::write(&path, "long line\n").unwrap();
+        let mut follower = follow(&dir, Start::Beginning);
+        assert_eq!(next(&mut follower).await, data("long line\n"));
+        std::fs::write(&path, "short\n").unwrap();
+        assert_eq!(next(&mut follower).await, data("short\n"));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "anew\n").unwrap();
+        assert_eq!(next(&mut follower).await, data("anew\n"));
+        std::fs::write(dir.path().join("t.stdout.1"), "next\n").unwrap();
+        assert_eq!(next(&mut follower).await, data("next\n"));
+    }
+
+    #[tokio::test]
+    async fn d2_a_waiting_follower_can_be_dropped_and_asked_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = rotator(&dir, 10, 100);
+        let mut follower = follow(&dir, Start::Beginning);
+        for n in 0..20 {
+            assert!(tokio::time::timeout(Duration::from_millis(1), follower.next()).await.is_err());
+            writer.write(format!("{n}\n").as_bytes());
+            assert_eq!(next(&mut follower).await, data(&format!("{n}\n")));
+        }
+    }
+
+    #[tokio::test]
+    async fn d2_without_inotify_it_looks() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = rotator(&dir, 10, 4);
+        let mut follower = follow(&dir, Start::Beginning);
+        follower.watch = None;
+        writer.write(b"one\ntwo\n");
+        assert_eq!(next(&mut follower).await, data("one\n"));
+        assert_eq!(next(&mut follower).await, data("two\n"));
+        let (read, ()) = tokio::join!(next(&mut follower), async {
+            tokio::task::yield_now().await;
+            writer.write(b"six\n");
+        });
+        assert_eq!(read, data("six\n"));
+    }
+
+    /// A writer thread against `readers` followers, with a rotation every few lines.
+    fn race(pieces: &[Vec<u8>], limit: u64, readers: usize) {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let followers: Vec<_> = (0..readers).map(|_| follow(&dir, Start::Beginning)).collect();
+            let finishers: Vec<_> = followers.iter().map(Follower::finisher).collect();
+            let mut writer = rotator(&dir, 1_000_000, limit);
+            let (pieces, expected) = (pieces.to_vec(), pieces.concat());
+            let thread = std::thread::spawn(move || {
+                for piece in pieces {
+                    assert!(writer.write(&piece).is_none());
+                }
+                finishers.iter().for_each(Finisher::finish);
+            });
+            let tasks: Vec<_> = followers.into_iter().map(|f| tokio::spawn(rest(f))).collect();
+            for task in tasks {
+                let (read, missing) = task.await.unwrap();
+                assert!(missing == 0 && read == expected, "{} of {} bytes", read.len(), expected.len());
+            }
+            thread.join().unwrap();
+        });
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn d2_bytes_out_are_bytes_in(
+            pieces in proptest::collection::vec(proptest::collection::vec(97_u8..105, 0..300), 1..120),
+            limit in 20_u64..2000,
+        ) {
+            race(&pieces, limit, 2);
+        }
+    }
+
+    #[test]
+    fn d2_bytes_out_are_bytes_in_over_thousands_of_rotations() {
+        let pieces: Vec<_> = (0..3000).map(|n| format!("{n:0width$}\n", width = n % 50 + 5).into_bytes()).collect();
+        race(&pieces, 60, 3);
+    }
+}

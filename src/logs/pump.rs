@@ -49,7 +49,9 @@ pub struct Finished {
 pub struct Pump {
     source: AsyncFd<Arc<OwnedFd>>,
     rotator: Rotator,
-    finish: watch::Receiver<Option<Instant>>,
+    wishes: watch::Receiver<Wish>,
+    /// Number of the last wish that was met.
+    met: watch::Sender<u64>,
     capacity: usize,
 }
 
@@ -57,22 +59,33 @@ pub struct Pump {
 #[derive(Debug)]
 pub struct PumpHandle {
     source: Arc<OwnedFd>,
-    finish: watch::Sender<Option<Instant>>,
+    wishes: watch::Sender<Wish>,
+    met: watch::Receiver<u64>,
     counters: LiveCounters,
+}
+
+/// To read what is there now, whether or not the reactor has seen it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Wish {
+    number: u64,
+    /// And to end by then.
+    deadline: Option<Instant>,
 }
 
 /// What made the pump look up.
 enum Wake {
     Readable,
-    Asked,
+    Wished(Wish),
     Late,
     Failed(io::Error),
 }
 
 /// How a round of reading ended.
 enum Round {
+    /// The pipe is empty.
     Drained,
-    Late,
+    /// There may be more, but what was there at the start has been read, or somebody has a wish.
+    More,
     Over(End),
 }
 
@@ -89,33 +102,41 @@ impl Pump {
     pub fn new(source: impl Into<Arc<OwnedFd>>, rotator: Rotator) -> io::Result<(Pump, PumpHandle)> {
         let source = source.into();
         let capacity = enlarge(&source);
-        let (asks, finish) = watch::channel(None);
-        let handle = PumpHandle { source: source.clone(), finish: asks, counters: rotator.live_counters() };
+        let (wishing, wishes) = watch::channel(Wish::default());
+        let (met, met_wishes) = watch::channel(0);
+        let counters = rotator.live_counters();
+        let handle = PumpHandle { source: source.clone(), wishes: wishing, met: met_wishes, counters };
         let source = crate::sys::watch::register(source, Interest::READABLE)?;
-        Ok((Pump { source, rotator, finish, capacity }, handle))
+        Ok((Pump { source, rotator, wishes, met, capacity }, handle))
     }
 
-    /// Copies until the end of the stream, or until asked to finish.
+    /// Copies until the end of the stream, or until asked to finish. Needs a runtime with time enabled.
     ///
     /// Each change between writing and dropping is logged once (`warn`, `info`).
     pub async fn run(mut self) -> Finished {
         let mut deadline = None;
-        let mut dropped_handle = false;
+        let mut deserted = false;
+        let mut lease = None;
         let end = loop {
-            let round = match self.wait(deadline, dropped_handle).await {
-                Wake::Readable => self.round(deadline, false).await,
-                Wake::Late => Round::Late,
-                Wake::Failed(error) => Round::Over(End::Failed(error)),
-                Wake::Asked => {
-                    dropped_handle = self.finish.has_changed().is_err();
-                    let asked = *self.finish.borrow_and_update();
-                    deadline = if dropped_handle { Some(Instant::now()) } else { asked };
-                    self.round(deadline, true).await
+            let wake = self.wait(deadline, deserted).await;
+            let round = match wake {
+                Wake::Readable => self.round(lease.get_or_insert_with(Lease::new), deserted).await,
+                Wake::Wished(wish) => {
+                    deserted = self.wishes.has_changed().is_err();
+                    deadline = if deserted { Some(Instant::now()) } else { wish.deadline };
+                    let round = self.read_all(lease.get_or_insert_with(Lease::new));
+                    self.met.send_replace(wish.number);
+                    round
                 }
+                Wake::Late => match self.read_all(lease.get_or_insert_with(Lease::new)) {
+                    Round::Over(end) => Round::Over(end),
+                    Round::Drained | Round::More => Round::Over(End::Deadline),
+                },
+                Wake::Failed(error) => Round::Over(End::Failed(error)),
             };
             match round {
-                Round::Drained => {}
-                Round::Late => break self.last_gulp(),
+                Round::Drained => lease = None,
+                Round::More => {}
                 Round::Over(end) => break end,
             }
         };
@@ -124,7 +145,8 @@ impl Pump {
         Finished { counters: live.get(), end }
     }
 
-    async fn wait(&mut self, deadline: Option<Instant>, dropped_handle: bool) -> Wake {
+    /// `deserted`: nobody is left who could have a wish.
+    async fn wait(&mut self, deadline: Option<Instant>, deserted: bool) -> Wake {
         let late = async {
             match deadline {
                 Some(at) => tokio::time::sleep_until(at).await,
@@ -133,7 +155,8 @@ impl Pump {
         };
         tokio::select! {
             biased;
-            _ = self.finish.changed(), if !dropped_handle => Wake::Asked,
+            _ = self.wishes.changed(), if !deserted => Wake::Wished(*self.wishes.borrow_and_update()),
+            () = late => Wake::Late,
             readable = self.source.readable() => match readable {
                 Ok(mut guard) => {
                     guard.retain_ready();
@@ -141,46 +164,50 @@ impl Pump {
                 }
                 Err(error) => Wake::Failed(error),
             },
-            () = late => Wake::Late,
         }
     }
 
-    /// Reads until the pipe is empty. `unasked`: whether or not the reactor has seen it readable; then nobody having it
-    /// open for writing is an end too, even if nobody ever had.
-    async fn round(&mut self, deadline: Option<Instant>, unasked: bool) -> Round {
-        let mut lease = Lease::new();
-        loop {
-            let result = if unasked {
-                read_once(&mut lease, self.source.get_ref(), &mut self.rotator)
-            } else {
-                let rotator = &mut self.rotator;
-                self.source.try_io(Interest::READABLE, |source| read_once(&mut lease, source, rotator))
-            };
-            match result {
-                Ok(0) => return Round::Over(End::Eof),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Round::Drained,
-                Err(e) => return Round::Over(End::Failed(e)),
-                Ok(_) if deadline.is_some_and(|at| Instant::now() >= at) => return Round::Late,
-                // A writer fills 64 KiB within the pause and would have to wait for it.
-                Ok(n) if n < SMALL_READ && self.capacity >= PIPE_SIZE => tokio::time::sleep(PAUSE).await,
-                Ok(_) => tokio::task::yield_now().await,
-            }
-        }
-    }
-
-    /// At the deadline: what the pipe can hold, and not what is still being written into it.
-    fn last_gulp(&mut self) -> End {
-        let mut lease = Lease::new();
+    /// Reads what the reactor has seen, with pauses in which more gathers.
+    async fn round(&mut self, lease: &mut Lease, deserted: bool) -> Round {
+        let mut wishes = self.wishes.clone();
         let mut left = self.capacity;
         while left > 0 {
-            match read_once(&mut lease, self.source.get_ref(), &mut self.rotator) {
-                Ok(0) => return End::Eof,
-                Ok(n) => left = left.saturating_sub(n),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(e) => return End::Failed(e),
+            let rotator = &mut self.rotator;
+            match self.source.try_io(Interest::READABLE, |source| read_once(lease, source, rotator)) {
+                Ok(0) => return Round::Over(End::Eof),
+                // In a smaller pipe the writer would have to wait for the end of the pause.
+                Ok(n) if n < SMALL_READ && self.capacity >= PIPE_SIZE => {
+                    tokio::select! {
+                        biased;
+                        _ = wishes.changed(), if !deserted => return Round::More,
+                        () = tokio::time::sleep(PAUSE) => {}
+                    }
+                    left = left.saturating_sub(n);
+                }
+                Ok(n) => {
+                    tokio::task::yield_now().await;
+                    left = left.saturating_sub(n);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Round::Drained,
+                Err(e) => return Round::Over(End::Failed(e)),
             }
         }
-        End::Deadline
+        Round::More
+    }
+
+    /// Reads what the pipe holds now, and not what is written meanwhile for ever. Nobody having it open for writing is
+    /// an end here, even if nobody ever had.
+    fn read_all(&mut self, lease: &mut Lease) -> Round {
+        let mut left = self.capacity;
+        while left > 0 {
+            match read_once(lease, self.source.get_ref(), &mut self.rotator) {
+                Ok(0) => return Round::Over(End::Eof),
+                Ok(n) => left = left.saturating_sub(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Round::Drained,
+                Err(e) => return Round::Over(End::Failed(e)),
+            }
+        }
+        Round::More
     }
 }
 
@@ -188,7 +215,24 @@ impl PumpHandle {
     /// Asks the pump to end when the stream does, but no later than `deadline`. A FIFO that nobody has open for writing
     /// counts as ended. A later call replaces the deadline.
     pub fn finish_by(&self, deadline: Instant) {
-        self.finish.send_replace(Some(deadline));
+        self.wish(|wish| wish.deadline = Some(deadline));
+    }
+
+    /// Waits until the pump has read what is in the pipe now, or has ended. A FIFO that nobody has open for writing
+    /// ends.
+    pub async fn settle(&self) {
+        let number = self.wish(|_| ());
+        let _ = self.met.clone().wait_for(|&met| met >= number).await;
+    }
+
+    fn wish(&self, change: impl FnOnce(&mut Wish)) -> u64 {
+        let mut number = 0;
+        self.wishes.send_modify(|wish| {
+            wish.number += 1;
+            number = wish.number;
+            change(wish);
+        });
+        number
     }
 
     /// The figures of this moment.
@@ -318,6 +362,36 @@ mod tests {
         assert!(matches!(finished.end, End::Deadline));
         drop(handle);
         writer.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn d2_asked_in_the_middle_of_a_flood_it_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pump, handle, mut end) = start(dir.path(), "t.stdout");
+        let writer = std::thread::spawn(move || while end.write_all(&[b'x'; 65536]).is_ok() {});
+        while handle.counters().bytes < 10_000_000 {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::timeout(Duration::from_secs(5), handle.settle()).await.unwrap();
+        handle.finish_by(Instant::now());
+        let finished = tokio::time::timeout(Duration::from_secs(5), pump).await.unwrap().unwrap();
+        assert!(matches!(finished.end, End::Deadline));
+        drop(handle);
+        writer.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn d2_settled_means_that_it_is_in_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pump, handle, mut end) = start(dir.path(), "t.stdout");
+        for n in 1..=100 {
+            end.write_all(b"line\n").unwrap();
+            handle.settle().await;
+            assert_eq!(std::fs::metadata(dir.path().join("t.stdout.0")).unwrap().len(), n * 5);
+        }
+        drop(end);
+        pump.await.unwrap();
+        handle.settle().await;
     }
 
     #[tokio::test]

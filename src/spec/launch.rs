@@ -151,6 +151,8 @@ pub struct LaunchSpec {
     pub cgroup_v2_override: String,
     /// Cgroup of the task relative to each hierarchy's root; empty means none.
     pub cgroup: PathBuf,
+    /// The cgroup that a Nomad host made for the task: v2 its scope, v1 the cpuset that it shares.
+    pub cpuset_cgroup: PathBuf,
     /// The task's `oom_score_adj`.
     pub oom_score_adj: i32,
     /// No program that the task executes gains privileges (setuid bits, file capabilities).

@@ -306,3 +306,18 @@ pub fn unshare_user_namespace() -> io::Result<()> {
     let rc = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// The pid of some child that has ended and was not reaped yet. `waitid(P_ALL, WNOWAIT)`.
+#[must_use]
+pub fn peek_ended_child() -> Option<i32> {
+    use nix::sys::wait::{Id, WaitPidFlag, waitid};
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    // ECHILD: there is no child at all.
+    waitid(Id::All, flags).ok()?.pid().map(nix::unistd::Pid::as_raw)
+}
+
+/// Reaps this child if it has ended. `waitpid(2)`.
+pub fn reap(pid: i32) {
+    // ECHILD: it was reaped before.
+    let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), Some(nix::sys::wait::WaitPidFlag::WNOHANG));
+}

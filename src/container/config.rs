@@ -1,0 +1,148 @@
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::spec::Propagation;
+
+/// Everything that the shim must know to become the task. Sent as JSON; parent and shim are the same executable, so
+/// there is no version to negotiate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// The command. Isolated: as the job names it, looked up inside the root. Plain: the program's path.
+    pub command: String,
+    /// Arguments after the command.
+    pub args: Vec<String>,
+    /// Complete environment, `KEY=value`.
+    pub env: Vec<String>,
+    /// User by name; empty keeps the executor's own.
+    pub user: String,
+    /// What the host's user database says about `user`, if it knows it.
+    pub host_ids: Option<Ids>,
+    /// Working directory; inside the root when isolated, empty for its top.
+    pub work_dir: PathBuf,
+    /// The task's own root; `None` shares the host's files.
+    pub root: Option<RootConfig>,
+    /// Capabilities (`CAP_` names) that the task ends up with.
+    pub capabilities: Vec<String>,
+    /// See `prctl(PR_SET_NO_NEW_PRIVS)`.
+    pub no_new_privs: bool,
+    /// The task's `oom_score_adj`.
+    pub oom_score_adj: i32,
+    /// Network namespace to join; `None` keeps the executor's.
+    pub network_namespace: Option<PathBuf>,
+    /// Set when the executor is not root and works through a user namespace.
+    pub rootless: Option<Rootless>,
+}
+
+/// The root of an isolated task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootConfig {
+    /// The task's folder, which becomes `/`.
+    pub task_dir: PathBuf,
+    /// Host paths that are bound in, in order.
+    pub binds: Vec<Bind>,
+    /// Devices beside the default ones.
+    pub devices: Vec<DeviceNode>,
+    /// Move the root onto `/` instead of pivoting, for an agent on an initramfs.
+    pub no_pivot_root: bool,
+}
+
+/// A bind mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bind {
+    /// Place inside the root.
+    pub target: PathBuf,
+    /// Host path.
+    pub source: PathBuf,
+    /// The whole tree is read-only.
+    pub readonly: bool,
+    /// See [`Propagation`].
+    pub propagation: Propagation,
+}
+
+/// A device in the task's root.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceNode {
+    /// Place inside the root.
+    pub target: PathBuf,
+    /// The host's node.
+    pub source: PathBuf,
+}
+
+/// Numeric identity of a user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ids {
+    /// User id.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// Supplementary groups, without duplicates.
+    pub groups: Vec<u32>,
+    /// Home directory; may be empty.
+    pub home: String,
+}
+
+/// How an executor that is not root isolates: uid and gid 0 of the first user namespace are its own ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rootless {
+    /// The executor's effective user id.
+    pub uid: u32,
+    /// The executor's effective group id.
+    pub gid: u32,
+}
+
+/// What kind of failure it is, for whoever decides by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FailureKind {
+    /// The command is not there.
+    CommandNotFound,
+    /// The command is there but cannot be executed.
+    NotExecutable,
+    /// The job asks for something impossible: no such user, a path that leaves the root.
+    Invalid,
+    /// The kernel or the privileges do not allow it.
+    System,
+}
+
+/// A step of the shim that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub struct Failure {
+    /// What was being done, to what: `mount /proc`.
+    pub step: String,
+    /// See [`FailureKind`].
+    pub kind: FailureKind,
+    /// The cause.
+    pub message: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            // These read as sentences of their own, in the words that hosts know.
+            FailureKind::CommandNotFound | FailureKind::Invalid => f.write_str(&self.message),
+            FailureKind::NotExecutable | FailureKind::System => write!(f, "{}: {}", self.step, self.message),
+        }
+    }
+}
+
+impl Failure {
+    pub(super) fn new(step: impl Into<String>, cause: impl fmt::Display) -> Failure {
+        Failure { step: step.into(), kind: FailureKind::System, message: cause.to_string() }
+    }
+
+    pub(super) fn invalid(step: impl Into<String>, message: impl Into<String>) -> Failure {
+        Failure { step: step.into(), kind: FailureKind::Invalid, message: message.into() }
+    }
+}
+
+/// Names the step at which an operation failed.
+pub(super) trait Step<T> {
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, Failure>;
+}
+
+impl<T, E: fmt::Display> Step<T> for Result<T, E> {
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, Failure> {
+        self.map_err(|cause| Failure::new(step(), cause))
+    }
+}

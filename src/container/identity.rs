@@ -1,0 +1,145 @@
+//! Who the task is: users and groups from passwd files, capabilities.
+
+use std::str::FromStr as _;
+
+use caps::{CapSet, Capability, CapsHashSet};
+use rustix::process::{Gid, Uid};
+
+use super::config::{Config, Failure, Ids, Rootless, Step as _};
+use crate::sys;
+
+/// Looks a user up by name in the text of a passwd and a group file.
+///
+/// Numbers are no names, as with Nomad. The program is static and asks no other database: what a hostile root offers
+/// as a name service library is never loaded.
+#[must_use]
+pub fn lookup_user(passwd: &str, group: &str, name: &str) -> Option<Ids> {
+    let user = passwd.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [found, _, uid, gid, _, home, ..] = fields.as_slice() else { return None };
+        (*found == name).then(|| Some((uid.parse().ok()?, gid.parse().ok()?, (*home).to_owned())))?
+    });
+    let (uid, gid, home) = user?;
+    let mut groups: Vec<u32> = vec![gid];
+    for line in group.lines() {
+        let mut fields = line.split(':');
+        let (Some(id), Some(members)) = (fields.nth(2), fields.next()) else { continue };
+        if members.split(',').any(|member| member == name)
+            && let Ok(id) = id.parse()
+            && !groups.contains(&id)
+        {
+            groups.push(id);
+        }
+    }
+    Some(Ids { uid, gid, groups, home })
+}
+
+/// Becomes the user with exactly the configured capabilities. The order matters: the bounding set while
+/// `CAP_SETPCAP` is there, groups before the user, the other sets when the user has changed.
+pub(super) fn become_user(config: &Config, ids: Option<&Ids>) -> Result<(), Failure> {
+    let wanted = parse_capabilities(&config.capabilities)?;
+    let privileged = rustix::process::geteuid().is_root();
+    if let (Some(rootless), Some(ids)) = (config.rootless, ids)
+        && config.root.is_some()
+        && ids.uid != 0
+    {
+        nested_user_namespace(rootless, ids)?;
+    }
+    if privileged {
+        limit_bounding_set(&wanted)?;
+    }
+    let root = ids.map_or(privileged, |ids| ids.uid == 0);
+    if let Some(ids) = ids {
+        if !root && !wanted.is_empty() {
+            sys::prctl::keep_capabilities().step(|| "keep capabilities".to_owned())?;
+        }
+        if config.rootless.is_none() {
+            switch_ids(&config.user, ids)?;
+        }
+    }
+    if privileged {
+        set_capabilities(&wanted, root)?;
+    }
+    Ok(())
+}
+
+/// Names to capabilities; upper case, with or without prefix.
+fn parse_capabilities(names: &[String]) -> Result<CapsHashSet, Failure> {
+    names
+        .iter()
+        .map(|name| {
+            let upper = name.to_ascii_uppercase();
+            let full = if upper.starts_with("CAP_") { upper } else { format!("CAP_{upper}") };
+            Capability::from_str(&full)
+                .map_err(|_| Failure::invalid("read capabilities", format!("unknown capability {name:?}")))
+        })
+        .collect()
+}
+
+fn limit_bounding_set(wanted: &CapsHashSet) -> Result<(), Failure> {
+    for capability in caps::all() {
+        // EINVAL is a capability that this kernel does not know, so nobody has it.
+        if !wanted.contains(&capability) && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) {
+            caps::drop(None, CapSet::Bounding, capability)
+                .step(|| format!("drop {capability} from the bounding set"))?;
+        }
+    }
+    Ok(())
+}
+
+fn switch_ids(user: &str, ids: &Ids) -> Result<(), Failure> {
+    let step = || format!("become user {user}");
+    if !rustix::process::geteuid().is_root() {
+        if rustix::process::geteuid().as_raw() == ids.uid {
+            return Ok(());
+        }
+        return Err(Failure::new(step(), "only root may change the user; run agentbin as root or drop the user"));
+    }
+    let groups: Vec<Gid> = ids.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+    rustix::thread::set_thread_groups(&groups).step(step)?;
+    let gid = Gid::from_raw(ids.gid);
+    rustix::thread::set_thread_res_gid(gid, gid, gid).step(step)?;
+    let uid = Uid::from_raw(ids.uid);
+    rustix::thread::set_thread_res_uid(uid, uid, uid).step(step)
+}
+
+/// Without root, the shim is uid 0 of a user namespace that owns its mounts. The task gets a second one in which that
+/// very id has the number of the asked user: it sees itself as that user and has no power over the mounts.
+fn nested_user_namespace(rootless: Rootless, ids: &Ids) -> Result<(), Failure> {
+    let step = || format!("enter a user namespace as uid {} (host uid {})", ids.uid, rootless.uid);
+    sys::process::unshare_user_namespace().step(step)?;
+    std::fs::write("/proc/self/uid_map", format!("{} 0 1\n", ids.uid)).step(step)?;
+    std::fs::write("/proc/self/gid_map", format!("{} 0 1\n", ids.gid)).step(step)
+}
+
+/// Permitted and effective (and, for a user other than root, inheritable and ambient, without which they would be lost
+/// at exec) are exactly `wanted`; root keeps nothing inheritable.
+fn set_capabilities(wanted: &CapsHashSet, root: bool) -> Result<(), Failure> {
+    let step = || "set capabilities".to_owned();
+    let none = CapsHashSet::new();
+    caps::set(None, CapSet::Effective, wanted).step(step)?;
+    caps::set(None, CapSet::Permitted, wanted).step(step)?;
+    caps::set(None, CapSet::Inheritable, if root { &none } else { wanted }).step(step)?;
+    caps::set(None, CapSet::Ambient, if root { &none } else { wanted }).step(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lookup_user;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n\
+        web:x:33:33::/var/www:/bin/sh\nbroken:x:abc:1::/:\nshort:x:1\n";
+    const GROUP: &str = "root:x:0:\naudio:x:29:web,other\nwww:x:33:web\nadm:x:4:other,web\nodd\n";
+
+    /// B2, D2: primary group first, then the groups that list the user, and no stray zeros.
+    #[test]
+    fn users_come_with_their_groups() {
+        let ids = lookup_user(PASSWD, GROUP, "web").unwrap();
+        assert_eq!((ids.uid, ids.gid, ids.groups.as_slice()), (33, 33, [33, 29, 4].as_slice()));
+        assert_eq!(ids.home, "/var/www");
+        assert_eq!(lookup_user(PASSWD, GROUP, "nobody").unwrap().groups, [65534]);
+        for name in ["alice", "33", "", "broken", "short", "web,other"] {
+            assert_eq!(lookup_user(PASSWD, GROUP, name), None, "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The task's root: its own folder with everything else mounted into it, and nothing left of the host.
+//!
+//! Each source becomes a detached tree before anything is attached, and each target is opened inside the root by a
+//! descriptor, so that no name is looked up twice: links that an earlier run of the task planted in its folder lead
+//! nowhere, or the start is refused.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::mount::{MountAttrFlags, UnmountFlags};
+
+use super::config::{Bind, DeviceNode, Failure, RootConfig, Step as _};
+use crate::spec::Propagation;
+use crate::sys::mount::{attach, clone_tree, new_filesystem, set_attributes};
+use crate::sys::path::Root;
+
+const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
+const NODEV: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NODEV;
+const NOEXEC: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOEXEC;
+const RDONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
+
+/// Hidden from the task: kernel memory, keys, timers and interrupt counts of the whole machine, firmware tables.
+const MASKED: [&str; 12] = [
+    "proc/kcore",
+    "proc/keys",
+    "proc/latency_stats",
+    "proc/timer_list",
+    "proc/timer_stats",
+    "proc/sched_debug",
+    "proc/interrupts",
+    "proc/acpi",
+    "proc/scsi",
+    "proc/asound",
+    "sys/firmware",
+    "sys/devices/virtual/powercap",
+];
+
+/// Visible, but writing there would change the whole machine.
+const READ_ONLY: [&str; 5] = ["proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs"];
+
+/// The default devices: name and numbers.
+const DEVICES: [(&str, u32, u32); 6] =
+    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+
+const DEVICE_LINKS: [(&str, &str); 5] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
+
+/// Assembles the root and makes it `/`. The process must be alone in a mount namespace of its own.
+pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> {
+    // Copies of what is to be bound, while these mounts still belong to the host's peer groups.
+    let binds = config.binds.iter().map(clone_bind).collect::<Result<Vec<_>, _>>()?;
+    let devices = config.devices.iter().map(clone_device).collect::<Result<Vec<_>, _>>()?;
+    let task_dir =
+        rustix::fs::openat(CWD, &config.task_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .step(|| format!("open the task's folder {}", config.task_dir.display()))?;
+    let tree = clone_tree(task_dir.as_fd(), Path::new("")).step(|| "copy the task folder's mount".to_owned())?;
+
+    // From here on the host hears nothing of what happens in this namespace.
+    let slash = rustix::fs::openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .step(|| "open /".to_owned())?;
+    set_attributes(slash.as_fd(), MountAttrFlags::empty(), libc::MS_SLAVE, true)
+        .step(|| "make the host's mounts slaves (needs Linux 5.12)".to_owned())?;
+
+    // Device nodes in the task's folder are dead; the real ones live on mounts of their own.
+    set_attributes(tree.as_fd(), NODEV, libc::MS_PRIVATE, false).step(|| "make the root private".to_owned())?;
+    attach(tree.as_fd(), task_dir.as_fd()).step(|| "attach the root".to_owned())?;
+    rustix::process::fchdir(&tree).step(|| "enter the root".to_owned())?;
+    let root = Root::from_fd(tree);
+
+    mount_proc(&root)?;
+    mount_dev(&root, rootless)?;
+    mount_sys(&root, rootless)?;
+    for (bind, tree) in config.binds.iter().zip(&binds) {
+        attach_inside(&root, tree, &bind.target)?;
+    }
+    for (device, tree) in config.devices.iter().zip(&devices) {
+        attach_inside(&root, tree, &device.target)?;
+    }
+    hide_machine(&root)?;
+    switch_root(config.no_pivot_root)
+}
+
+fn clone_bind(bind: &Bind) -> Result<OwnedFd, Failure> {
+    let step = || format!("bind {} to {}", bind.source.display(), bind.target.display());
+    let tree = clone_tree(CWD, &bind.source).step(step)?;
+    let attributes = if bind.readonly { RDONLY } else { MountAttrFlags::empty() };
+    let propagation = match bind.propagation {
+        Propagation::Private => libc::MS_PRIVATE,
+        Propagation::HostToTask => libc::MS_SLAVE,
+        Propagation::Bidirectional => libc::MS_SHARED,
+    };
+    set_attributes(tree.as_fd(), attributes, propagation, true).step(step)?;
+    Ok(tree)
+}
+
+fn clone_device(device: &DeviceNode) -> Result<OwnedFd, Failure> {
+    let step = || format!("make device out for {}", device.source.display());
+    let tree = clone_tree(CWD, &device.source).step(step)?;
+    let stat = rustix::fs::fstat(&tree).step(step)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::CharacterDevice | FileType::BlockDevice => Ok(tree),
+        _ => Err(Failure::invalid(step(), format!("{} is not a device", device.source.display()))),
+    }
+}
+
+fn mount_proc(root: &Root) -> Result<(), Failure> {
+    let step = || "mount /proc".to_owned();
+    let proc = new_filesystem(c"proc", &[], NOSUID | NODEV | NOEXEC).step(step)?;
+    attach_plain(root, &proc, "proc").step(step)
+}
+
+fn mount_dev(root: &Root, rootless: bool) -> Result<(), Failure> {
+    let dev = filesystem(c"tmpfs", &[("mode", Some("755")), ("size", Some("65536k"))], NOSUID, "dev")?;
+    // Filled before it is attached: no name in it can be anybody else's.
+    for (name, major, minor) in DEVICES {
+        make_device(&dev, name, major, minor, rootless).step(|| format!("create /dev/{name}"))?;
+    }
+    for (name, target) in DEVICE_LINKS {
+        rustix::fs::symlinkat(target, &dev, name).step(|| format!("create /dev/{name}"))?;
+    }
+    for name in ["pts", "shm", "mqueue"] {
+        rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755)).step(|| format!("create /dev/{name}"))?;
+    }
+    attach_plain(root, &dev, "dev").step(|| "mount /dev".to_owned())?;
+    if rootless {
+        bind_host_devices(&dev)?;
+    }
+    let dev = Root::from_fd(dev);
+
+    // The tty group has no number in a user namespace of one.
+    let pts_options: &[(&str, Option<&str>)] =
+        &[("ptmxmode", Some("0666")), ("mode", Some("0620")), ("gid", Some("5"))][..if rootless { 2 } else { 3 }];
+    let pts = filesystem(c"devpts", pts_options, NOSUID | NOEXEC, "dev/pts")?;
+    attach_plain(&dev, &pts, "pts").step(|| "mount /dev/pts".to_owned())?;
+    let shm =
+        filesystem(c"tmpfs", &[("mode", Some("1777")), ("size", Some("65536k"))], NOSUID | NODEV | NOEXEC, "dev/shm")?;
+    attach_plain(&dev, &shm, "shm").step(|| "mount /dev/shm".to_owned())?;
+    let mqueue = filesystem(c"mqueue", &[], NOSUID | NODEV | NOEXEC, "dev/mqueue")?;
+    attach_plain(&dev, &mqueue, "mqueue").step(|| "mount /dev/mqueue".to_owned())
+}
+
+fn filesystem(
+    fs_type: &CStr,
+    options: &[(&str, Option<&str>)],
+    attributes: MountAttrFlags,
+    target: &str,
+) -> Result<OwnedFd, Failure> {
+    new_filesystem(fs_type, options, attributes).step(|| format!("mount /{target}"))
+}
+
+/// A device node, or without the right to make one an empty file for the host's node to be bound on.
+fn make_device(dev: &OwnedFd, name: &str, major: u32, minor: u32, rootless: bool) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(0o666);
+    let (kind, number) = if rootless {
+        (FileType::RegularFile, 0)
+    } else {
+        (FileType::CharacterDevice, rustix::fs::makedev(major, minor))
+    };
+    Ok(rustix::fs::mknodat(dev, name, kind, mode, number)?)
+}
+
+fn bind_host_devices(dev: &OwnedFd) -> Result<(), Failure> {
+    for (name, major, minor) in DEVICES {
+        let step = || format!("bind the host's /dev/{name}");
+        let tree = clone_tree(CWD, &Path::new("/dev").join(name)).step(step)?;
+        if !is_device(&rustix::fs::fstat(&tree).step(step)?, major, minor) {
+            return Err(Failure::new(step(), "it is another device"));
+        }
+        let target = rustix::fs::openat(dev, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        attach(tree.as_fd(), target.step(step)?.as_fd()).step(step)?;
+    }
+    Ok(())
+}
+
+fn is_device(stat: &Stat, major: u32, minor: u32) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+        && stat.st_rdev == rustix::fs::makedev(major, minor)
+}
+
+fn mount_sys(root: &Root, rootless: bool) -> Result<(), Failure> {
+    let step = || "mount /sys".to_owned();
+    let sys = if rootless {
+        // A sysfs of its own belongs to whoever owns the network namespace, which is the host here.
+        let sys = clone_tree(CWD, Path::new("/sys")).step(step)?;
+        set_attributes(sys.as_fd(), NOSUID | NODEV | NOEXEC | RDONLY, libc::MS_PRIVATE, true).step(step)?;
+        sys
+    } else {
+        new_filesystem(c"sysfs", &[], NOSUID | NODEV | NOEXEC | RDONLY).step(step)?
+    };
+    attach_plain(root, &sys, "sys").step(step)
+}
+
+/// Attaches at a folder directly below `root` that must be a real folder; created when it is missing.
+fn attach_plain(root: &Root, mount: &OwnedFd, name: &str) -> io::Result<()> {
+    let target = root.create_dir_all(Path::new(name), Mode::from_raw_mode(0o755))?;
+    attach(mount.as_fd(), target.as_fd())
+}
+
+/// Attaches at any place inside the root; symlinks are followed, but never out of it. A missing place is created.
+fn attach_inside(root: &Root, mount: &OwnedFd, target: &Path) -> Result<(), Failure> {
+    let step = || format!("mount {}", target.display());
+    let stat = rustix::fs::fstat(mount).step(step)?;
+    let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    let place = open_or_create(root, target, is_dir).step(step)?;
+    attach(mount.as_fd(), place.as_fd()).step(step)
+}
+
+fn open_or_create(root: &Root, target: &Path, is_dir: bool) -> io::Result<OwnedFd> {
+    let relative: PathBuf =
+        target.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir)).collect();
+    if relative.as_os_str().is_empty() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a mount over the whole root"));
+    }
+    match root.open_in_root(&relative, OFlags::PATH, Mode::empty()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        other => return other,
+    }
+    let (Some(parent), Some(name)) = (relative.parent(), relative.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let parent = if parent.as_os_str().is_empty() {
+        root.open_in_root(Path::new("."), OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?
+    } else {
+        open_or_create(root, parent, true)?
+    };
+    if is_dir {
+        rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
+    } else {
+        rustix::fs::mknodat(&parent, name, FileType::RegularFile, Mode::from_raw_mode(0o644), 0)?;
+    }
+    Ok(rustix::fs::openat(&parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn hide_machine(root: &Root) -> Result<(), Failure> {
+    let null =
+        root.open_beneath(Path::new("dev/null"), OFlags::PATH, Mode::empty()).step(|| "open /dev/null".to_owned())?;
+    if !is_device(&rustix::fs::fstat(&null).step(|| "open /dev/null".to_owned())?, 1, 3) {
+        return Err(Failure::invalid("open /dev/null", "/dev/null in the task's root is not the null device"));
+    }
+    let mut empty: Option<OwnedFd> = None;
+    for path in MASKED {
+        let step = || format!("mask /{path}");
+        let Some(place) = open_if_there(root, path).step(step)? else { continue };
+        let stat = rustix::fs::fstat(&place).step(step)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            attach(clone_tree(null.as_fd(), Path::new("")).step(step)?.as_fd(), place.as_fd()).step(step)?;
+        } else if let Some(empty) = &empty {
+            attach(clone_tree(empty.as_fd(), Path::new("")).step(step)?.as_fd(), place.as_fd()).step(step)?;
+        } else {
+            let tmpfs =
+                new_filesystem(c"tmpfs", &[("size", Some("4k"))], NOSUID | NODEV | NOEXEC | RDONLY).step(step)?;
+            attach(tmpfs.as_fd(), place.as_fd()).step(step)?;
+            empty = Some(tmpfs);
+        }
+    }
+    for path in READ_ONLY {
+        let step = || format!("make /{path} read-only");
+        let Some(place) = open_if_there(root, path).step(step)? else { continue };
+        let copy = clone_tree(place.as_fd(), Path::new("")).step(step)?;
+        set_attributes(copy.as_fd(), RDONLY | NOSUID | NODEV | NOEXEC, 0, true).step(step)?;
+        attach(copy.as_fd(), place.as_fd()).step(step)?;
+    }
+    Ok(())
+}
+
+fn open_if_there(root: &Root, path: &str) -> io::Result<Option<OwnedFd>> {
+    match root.open_beneath(Path::new(path), OFlags::PATH, Mode::empty()) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes the current directory `/` and forgets the host's root.
+fn switch_root(no_pivot_root: bool) -> Result<(), Failure> {
+    if no_pivot_root {
+        let here = rustix::fs::openat(CWD, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .step(|| "open the root".to_owned())?;
+        let slash = rustix::fs::openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .step(|| "open /".to_owned())?;
+        rustix::mount::move_mount(
+            here.as_fd(),
+            "",
+            slash.as_fd(),
+            "",
+            rustix::mount::MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
+                | rustix::mount::MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
+        )
+        .step(|| "move the root onto /".to_owned())?;
+        rustix::process::chroot(".").step(|| "change the root".to_owned())?;
+    } else {
+        // Old and new root on the same place: the old one ends up on top and is taken off by name.
+        rustix::process::pivot_root(".", ".")
+            .step(|| "pivot_root (no_pivot_root = true where the host's root is an initramfs)".to_owned())?;
+        rustix::mount::unmount(".", UnmountFlags::DETACH).step(|| "detach the host's root".to_owned())?;
+    }
+    rustix::process::chdir("/").step(|| "enter /".to_owned())?;
+    rustix::fs::accessat(CWD, "/proc/self", rustix::fs::Access::EXISTS, AtFlags::empty())
+        .step(|| "find /proc in the new root".to_owned())
+}

@@ -1,0 +1,255 @@
+//! The child side: a fresh, single-threaded process that turns itself into the task, step by step.
+
+use std::ffi::CString;
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, Mode, OFlags};
+
+use super::config::{Config, Failure, FailureKind, Ids, RootConfig, Step as _};
+use super::identity::{become_user, lookup_user};
+use super::parent::{CONFIG_FD, REPORT_FD};
+use super::root;
+use crate::sys::path::Root;
+use crate::sys::{prctl, process};
+
+/// Runs the shim. Returns only on failure, after telling the executor; `None` when no executor started this process.
+#[must_use]
+pub fn shim() -> Option<Failure> {
+    let (Some(config), Some(report)) = (process::inherited_fd(CONFIG_FD), process::inherited_fd(REPORT_FD)) else {
+        return None;
+    };
+    let mut report = UnixStream::from(report);
+    // A regular file or terminal at these numbers: somebody's shell, not the executor.
+    report.peer_addr().ok()?;
+    let failure = match become_task(config.into(), &mut report) {
+        Ok(never) => match never {},
+        Err(failure) => failure,
+    };
+    // When nobody listens any more, nobody is left to be told.
+    let _ = serde_json::to_vec(&failure).map(|bytes| report.write_all(&bytes));
+    Some(failure)
+}
+
+enum Never {}
+
+fn become_task(mut config_file: std::fs::File, report: &mut UnixStream) -> Result<Never, Failure> {
+    // Nothing but 0, 1 and 2 reaches the task.
+    process::close_on_exec_from(3).step(|| "close descriptors".to_owned())?;
+
+    let mut text = Vec::new();
+    config_file.read_to_end(&mut text).step(|| "read the configuration".to_owned())?;
+    drop(config_file);
+    let config: Config = serde_json::from_slice(&text).step(|| "read the configuration".to_owned())?;
+
+    set_oom_score(config.oom_score_adj)?;
+
+    // Until exec, other processes of the task's user must not reach into this one. Without root, its own id maps are
+    // still to be written, which a process that is not dumpable may not do.
+    if config.rootless.is_none() {
+        prctl::set_undumpable().step(|| "become undumpable".to_owned())?;
+    }
+
+    if let Some(path) = &config.network_namespace {
+        join_network(path)?;
+    }
+
+    // A session of its own when isolated; else a group of its own, by which the executor kills it.
+    if config.root.is_some() {
+        rustix::process::setsid().step(|| "start a session".to_owned())?;
+        // A kernel without keys has none to leak.
+        let _ = prctl::new_session_keyring();
+    } else {
+        rustix::process::setpgid(None, None).step(|| "start a process group".to_owned())?;
+    }
+
+    // The task's root, with modes as written below and not as somebody's umask left them.
+    rustix::process::umask(Mode::empty());
+    if let Some(root) = &config.root {
+        root::enter(root, config.rootless.is_some())?;
+    }
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+
+    // The executor puts this process into its v1 cgroups meanwhile; the task must not run a moment outside them.
+    let mut go = [0];
+    report.read_exact(&mut go).step(|| "wait for the executor".to_owned())?;
+
+    let ids = resolve_user(&config)?;
+    enter_work_dir(&config)?;
+    let command = match &config.root {
+        Some(root) => find_in_root(&config.command, root)?,
+        None => PathBuf::from(&config.command),
+    };
+    let (argv, envp) = strings(&config, ids.as_ref(), &command)?;
+
+    become_user(&config, ids.as_ref())?;
+    if config.no_new_privs {
+        prctl::set_no_new_privs().step(|| "set no_new_privs".to_owned())?;
+    }
+    die_with_parent(report)?;
+    prctl::reset_signals().step(|| "reset signals".to_owned())?;
+
+    let error = process::execute(&argv[0], &argv, &envp);
+    let kind = match error.raw_os_error() {
+        Some(libc::ENOENT) => FailureKind::CommandNotFound,
+        Some(libc::EACCES | libc::ENOEXEC | libc::EISDIR | libc::EPERM) => FailureKind::NotExecutable,
+        _ => FailureKind::System,
+    };
+    let step = format!("execute {}", command.display());
+    let message = match kind {
+        FailureKind::CommandNotFound => format!("{step}: {error} (is its interpreter in the root?)"),
+        _ => error.to_string(),
+    };
+    Err(Failure { step, kind, message })
+}
+
+/// The file must be a namespace, and a network one; anything else is refused by the kernel.
+fn join_network(path: &Path) -> Result<(), Failure> {
+    let step = || format!("join the network namespace {}", path.display());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty()).step(step)?;
+    let kind = rustix::thread::LinkNameSpaceType::Network;
+    rustix::thread::move_into_link_name_space(fd.as_fd(), Some(kind)).step(step)
+}
+
+fn set_oom_score(wanted: i32) -> Result<(), Failure> {
+    let file = "/proc/self/oom_score_adj";
+    let current = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
+    if current == Some(wanted) {
+        return Ok(());
+    }
+    match std::fs::write(file, wanted.to_string()) {
+        // 0 only undoes what the agent has; it may lack the right to go lower than it was itself started with.
+        Err(_) if wanted == 0 => Ok(()),
+        result => result.step(|| format!("set oom_score_adj to {wanted}")),
+    }
+}
+
+/// Name to numbers. A passwd file that the task could have written is not believed when the host knows the user.
+fn resolve_user(config: &Config) -> Result<Option<Ids>, Failure> {
+    if config.user.is_empty() {
+        return Ok(None);
+    }
+    let in_root = config.root.is_some().then(|| lookup_in_root(&config.user)).flatten();
+    let ids = match (in_root, &config.host_ids) {
+        (Some((ids, true)), _) => Some(ids),
+        (_, Some(ids)) => Some(ids.clone()),
+        (Some((ids, false)), None) if ids.uid != 0 => Some(ids),
+        _ => None,
+    };
+    ids.map(Some).ok_or_else(|| {
+        Failure::invalid("find the user", format!("failed to identify user {0}: unknown user {0}", config.user))
+    })
+}
+
+/// The user as the new root knows it, and whether the task has no means to change that file.
+fn lookup_in_root(user: &str) -> Option<(Ids, bool)> {
+    let root = Root::open(Path::new("/")).ok()?;
+    let read = |path: &str| {
+        let fd = root.open_in_root(Path::new(path), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).ok()?;
+        let readonly =
+            rustix::fs::fstatvfs(&fd).is_ok_and(|s| s.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
+        let mut text = String::new();
+        std::fs::File::from(fd).take(16 << 20).read_to_string(&mut text).ok()?;
+        Some((text, readonly))
+    };
+    let (passwd, passwd_readonly) = read("etc/passwd")?;
+    let (group, group_readonly) = read("etc/group").unwrap_or((String::new(), true));
+    Some((lookup_user(&passwd, &group, user)?, passwd_readonly && group_readonly))
+}
+
+fn enter_work_dir(config: &Config) -> Result<(), Failure> {
+    let step = || format!("enter the working directory {}", config.work_dir.display());
+    if config.root.is_none() {
+        return rustix::process::chdir(&config.work_dir).step(step);
+    }
+    let root = Root::open(Path::new("/")).step(step)?;
+    let relative = config.work_dir.strip_prefix("/").unwrap_or(&config.work_dir);
+    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+    let dir = match root.open_in_root(relative, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            root.create_dir_all(relative, Mode::from_raw_mode(0o755)).step(step)?
+        }
+        other => other.step(step)?,
+    };
+    rustix::process::fchdir(&dir).step(step)?;
+    let here = rustix::process::getcwd(Vec::new()).step(step)?;
+    if here.as_bytes().starts_with(b"(unreachable)") {
+        return Err(Failure::invalid(step(), "the working directory lies outside the task's root"));
+    }
+    Ok(())
+}
+
+/// Nomad's order: the task's folders, the path itself, then the usual folders for a bare name.
+fn find_in_root(command: &str, root_config: &RootConfig) -> Result<PathBuf, Failure> {
+    let root = Root::open(Path::new("/")).step(|| "open the root".to_owned())?;
+    let bare = command.trim_start_matches('/');
+    let mut candidates = vec![Path::new("local").join(bare), PathBuf::from(bare)];
+    if !command.contains('/') {
+        candidates.extend(["usr/local/bin", "usr/bin", "bin"].map(|dir| Path::new(dir).join(bare)));
+    }
+    for candidate in candidates {
+        let Ok(fd) = root.open_in_root(&candidate, OFlags::PATH, Mode::empty()) else { continue };
+        let Ok(stat) = rustix::fs::fstat(&fd) else { continue };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            continue;
+        }
+        let missing = 0o555 & !stat.st_mode;
+        if missing != 0 {
+            // Read-only binds refuse; then the program is executable for its user or exec says why not.
+            let mode = std::fs::Permissions::from_mode((stat.st_mode | missing) & 0o7777);
+            let _ = std::fs::set_permissions(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd)), mode);
+        }
+        return Ok(Path::new("/").join(candidate));
+    }
+    Err(Failure {
+        step: "find the command".to_owned(),
+        kind: FailureKind::CommandNotFound,
+        message: format!("file {command} not found under path {}", root_config.task_dir.display()),
+    })
+}
+
+/// Arguments and environment as the kernel wants them; the user's own variables win.
+fn strings(config: &Config, ids: Option<&Ids>, command: &Path) -> Result<(Vec<CString>, Vec<CString>), Failure> {
+    let c_string = |bytes: &[u8]| {
+        CString::new(bytes).map_err(|_| Failure::invalid("build arguments", "a NUL byte in command, args or env"))
+    };
+    let mut argv = vec![c_string(command.as_os_str().as_bytes())?];
+    for arg in &config.args {
+        argv.push(c_string(arg.as_bytes())?);
+    }
+    let user_env: Vec<(&str, String)> = match ids {
+        Some(ids) => {
+            let home = if ids.home.is_empty() { "/" } else { &ids.home };
+            vec![("USER", config.user.clone()), ("LOGNAME", config.user.clone()), ("HOME", home.to_owned())]
+        }
+        None => Vec::new(),
+    };
+    let mut envp = Vec::with_capacity(config.env.len() + user_env.len());
+    for entry in &config.env {
+        let key = entry.split('=').next().unwrap_or(entry);
+        if !user_env.iter().any(|(user_key, _)| *user_key == key) {
+            envp.push(c_string(entry.as_bytes())?);
+        }
+    }
+    for (key, value) in &user_env {
+        envp.push(c_string(format!("{key}={value}").as_bytes())?);
+    }
+    Ok((argv, envp))
+}
+
+/// The task dies with its executor, also with one that died before the kernel was told so.
+fn die_with_parent(report: &UnixStream) -> Result<(), Failure> {
+    prctl::set_parent_death_signal(rustix::process::Signal::KILL).step(|| "bind to the executor's life".to_owned())?;
+    let mut fds = [PollFd::from_borrowed_fd(report.as_fd(), PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).step(|| "look for the executor".to_owned())?;
+    if fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
+        return Err(Failure::new("look for the executor", "it has ended"));
+    }
+    Ok(())
+}

@@ -1,0 +1,446 @@
+//! Between the executor service's messages and plain values.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prost_types::Timestamp;
+use tonic::Status;
+
+use super::ExecutorError;
+use crate::spec::{
+    CpuField, CpuStats, Device, ExitResult, LaunchSpec, LogCollection, MemoryField, MemoryLimits, MemoryStats, Mount,
+    NamespaceMode, ProcessState, Propagation, Resources, TaskStats, Usage,
+};
+use crate::wire::drivers::{self, cpu_usage, memory_usage};
+use crate::wire::executor as wire;
+
+/// Trailer that carries what kind of error it was; the text alone is what other hosts see.
+const KIND_KEY: &str = "agentbin-error";
+
+impl From<ExecutorError> for Status {
+    /// Application errors travel as Unknown, as from Go; Unavailable or Canceled would look like a crash to a host.
+    fn from(error: ExecutorError) -> Status {
+        let kind = match &error {
+            ExecutorError::CommandNotFound(_) => "command-not-found",
+            ExecutorError::NotExecutable(_) => "not-executable",
+            ExecutorError::Invalid(_) => "invalid",
+            ExecutorError::System(_) | ExecutorError::PluginShutdown => "system",
+        };
+        let mut status = Status::unknown(error.to_string());
+        status.metadata_mut().insert(KIND_KEY, tonic::metadata::MetadataValue::from_static(kind));
+        status
+    }
+}
+
+impl From<Status> for ExecutorError {
+    fn from(status: Status) -> ExecutorError {
+        let text = status.message().to_owned();
+        match status.metadata().get(KIND_KEY).map(|kind| kind.as_bytes()) {
+            Some(b"command-not-found") => ExecutorError::CommandNotFound(text),
+            Some(b"not-executable") => ExecutorError::NotExecutable(text),
+            Some(b"invalid") => ExecutorError::Invalid(text),
+            _ if matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Cancelled) => {
+                ExecutorError::PluginShutdown
+            }
+            _ => ExecutorError::System(text),
+        }
+    }
+}
+
+pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, ExecutorError> {
+    let invalid = |what: &str, value: &str| ExecutorError::Invalid(format!("{what} {value:?} is not known"));
+    let mode = |what: &str, name: &str| NamespaceMode::from_name(name).ok_or_else(|| invalid(what, name));
+    let extension = request.agentbin.unwrap_or_default();
+    let resources = request.resources.unwrap_or_default();
+    let cpuset_cgroup = resources.linux_resources.as_ref().map(|l| l.cpuset_cgroup.clone()).unwrap_or_default();
+    let pids_max = (extension.pids_limit > 0).then_some(extension.pids_limit);
+    let mounts = request
+        .mounts
+        .into_iter()
+        .map(|m| {
+            let propagation = Propagation::from_name(&m.propagation_mode)
+                .ok_or_else(|| invalid("propagation_mode", &m.propagation_mode))?;
+            Ok(Mount { task_path: m.task_path, host_path: m.host_path.into(), readonly: m.readonly, propagation })
+        })
+        .collect::<Result<_, ExecutorError>>()?;
+    let devices = request.devices.into_iter().map(|d| Device {
+        task_path: d.task_path,
+        host_path: d.host_path.into(),
+        cgroup_permissions: d.cgroup_permissions,
+    });
+    Ok(LaunchSpec {
+        command: request.cmd,
+        args: request.args,
+        env: request.env,
+        user: request.user,
+        task_dir: request.task_dir.into(),
+        work_dir: request.work_dir,
+        resources: spec_resources(resources, pids_max),
+        resource_limits: request.resource_limits,
+        stdout_path: request.stdout_path,
+        stderr_path: request.stderr_path,
+        mounts,
+        devices: devices.collect(),
+        network_namespace: request.network_isolation.unwrap_or_default().path.into(),
+        no_pivot_root: request.no_pivot_root,
+        pid_mode: mode("pid_mode", &request.default_pid_mode)?,
+        ipc_mode: mode("ipc_mode", &request.default_ipc_mode)?,
+        capabilities: request.capabilities,
+        cgroup_v1_override: request.cgroup_v1_override.into_iter().collect(),
+        cgroup_v2_override: request.cgroup_v2_override,
+        cgroup: extension.cgroup.into(),
+        cpuset_cgroup: cpuset_cgroup.into(),
+        oom_score_adj: request.oom_score_adj,
+        no_new_privs: extension.no_new_privs,
+        logs: extension.logs.map(|l| LogCollection {
+            dir: l.dir.into(),
+            stdout_file: l.stdout_file,
+            stderr_file: l.stderr_file,
+            max_files: l.max_files,
+            max_file_size_bytes: l.max_file_size_bytes,
+        }),
+    })
+}
+
+fn spec_resources(resources: drivers::Resources, pids_max: Option<u64>) -> Resources {
+    let allocated = resources.allocated_resources.unwrap_or_default();
+    let linux = resources.linux_resources.unwrap_or_default();
+    let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
+    let memory = allocated.memory.unwrap_or_default();
+    let cpu = allocated.cpu.unwrap_or_default();
+    let quota =
+        (linux.cpu_quota > 0 && linux.cpu_period > 0).then(|| (unsigned(linux.cpu_quota), unsigned(linux.cpu_period)));
+    Resources {
+        cpu_shares: unsigned(cpu.cpu_shares),
+        cpu_quota_us: quota,
+        memory: MemoryLimits::from_mib(memory.memory_mb, memory.memory_max_mb),
+        pids_max,
+        cpuset_cpus: linux.cpuset_cpus,
+        cgroup_v1_override: BTreeMap::new(),
+        cgroup_v2_override: None,
+    }
+}
+
+pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
+    let path = |path: PathBuf| path.to_string_lossy().into_owned();
+    let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let mib = |bytes: Option<u64>| bytes.map_or(0, |b| signed(b / (1024 * 1024)));
+    let (memory_mb, memory_max_mb) = match (spec.resources.memory.hard_bytes, spec.resources.memory.soft_bytes) {
+        (hard, None) => (mib(hard), 0),
+        (None, soft) => (mib(soft), -1),
+        (hard, soft) => (mib(soft), mib(hard)),
+    };
+    let quota = spec.resources.cpu_quota_us;
+    let network_isolation = (!spec.network_namespace.as_os_str().is_empty())
+        .then(|| drivers::NetworkIsolationSpec { path: path(spec.network_namespace), ..Default::default() });
+    wire::LaunchRequest {
+        cmd: spec.command,
+        args: spec.args,
+        env: spec.env,
+        user: spec.user,
+        task_dir: path(spec.task_dir),
+        work_dir: spec.work_dir,
+        resources: Some(drivers::Resources {
+            allocated_resources: Some(drivers::AllocatedTaskResources {
+                cpu: Some(drivers::AllocatedCpuResources { cpu_shares: signed(spec.resources.cpu_shares) }),
+                memory: Some(drivers::AllocatedMemoryResources { memory_mb, memory_max_mb }),
+                networks: Vec::new(),
+            }),
+            linux_resources: Some(drivers::LinuxResources {
+                cpu_quota: quota.map_or(0, |(quota, _)| signed(quota)),
+                cpu_period: quota.map_or(0, |(_, period)| signed(period)),
+                cpuset_cpus: spec.resources.cpuset_cpus,
+                cpuset_cgroup: path(spec.cpuset_cgroup),
+                ..Default::default()
+            }),
+            ports: Vec::new(),
+        }),
+        resource_limits: spec.resource_limits,
+        stdout_path: spec.stdout_path,
+        stderr_path: spec.stderr_path,
+        mounts: spec
+            .mounts
+            .into_iter()
+            .map(|m| drivers::Mount {
+                task_path: m.task_path,
+                host_path: path(m.host_path),
+                readonly: m.readonly,
+                propagation_mode: m.propagation.name().to_owned(),
+                ..Default::default()
+            })
+            .collect(),
+        devices: spec
+            .devices
+            .into_iter()
+            .map(|d| drivers::Device {
+                task_path: d.task_path,
+                host_path: path(d.host_path),
+                cgroup_permissions: d.cgroup_permissions,
+            })
+            .collect(),
+        network_isolation,
+        no_pivot_root: spec.no_pivot_root,
+        default_pid_mode: spec.pid_mode.name().to_owned(),
+        default_ipc_mode: spec.ipc_mode.name().to_owned(),
+        capabilities: spec.capabilities,
+        cgroup_v1_override: spec.cgroup_v1_override.into_iter().collect(),
+        cgroup_v2_override: spec.cgroup_v2_override,
+        oom_score_adj: spec.oom_score_adj,
+        agentbin: Some(wire::Extension {
+            logs: spec.logs.map(|l| wire::LogCollection {
+                dir: path(l.dir),
+                stdout_file: l.stdout_file,
+                stderr_file: l.stderr_file,
+                max_files: l.max_files,
+                max_file_size_bytes: l.max_file_size_bytes,
+            }),
+            cgroup: path(spec.cgroup),
+            pids_limit: spec.resources.pids_max.unwrap_or(0),
+            no_new_privs: spec.no_new_privs,
+        }),
+        ..Default::default()
+    }
+}
+
+/// A running process has exit code -1 on the wire.
+pub(super) fn wire_state(state: &ProcessState) -> wire::ProcessState {
+    let exit = state.exit.unwrap_or(ExitResult { exit_code: -1, signal: 0, oom_killed: false });
+    wire::ProcessState {
+        pid: state.pid,
+        exit_code: exit.exit_code,
+        signal: exit.signal,
+        time: Some(timestamp(state.time)),
+        oom_killed: exit.oom_killed,
+    }
+}
+
+pub(super) fn spec_state(state: wire::ProcessState, running: bool) -> ProcessState {
+    let exit = ExitResult { exit_code: state.exit_code, signal: state.signal, oom_killed: state.oom_killed };
+    ProcessState {
+        pid: state.pid,
+        exit: (!running).then_some(exit),
+        time: state.time.as_ref().map_or_else(SystemTime::now, system_time),
+    }
+}
+
+fn timestamp(time: SystemTime) -> Timestamp {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(since.subsec_nanos()).unwrap_or(0),
+    }
+}
+
+fn system_time(time: &Timestamp) -> SystemTime {
+    let seconds = u64::try_from(time.seconds).unwrap_or(0);
+    UNIX_EPOCH + Duration::new(seconds, u32::try_from(time.nanos).unwrap_or(0))
+}
+
+pub(super) fn wire_stats(stats: &TaskStats) -> drivers::TaskStats {
+    drivers::TaskStats {
+        id: String::new(),
+        timestamp: Some(timestamp(stats.time)),
+        agg_resource_usage: Some(wire_usage(&stats.total)),
+        resource_usage_by_pid: stats.by_pid.iter().map(|(pid, usage)| (pid.to_string(), wire_usage(usage))).collect(),
+    }
+}
+
+pub(super) fn spec_stats(stats: drivers::TaskStats) -> TaskStats {
+    TaskStats {
+        time: stats.timestamp.as_ref().map_or_else(SystemTime::now, system_time),
+        total: stats.agg_resource_usage.map(spec_usage).unwrap_or_default(),
+        by_pid: stats
+            .resource_usage_by_pid
+            .into_iter()
+            .filter_map(|(pid, usage)| Some((pid.parse().ok()?, spec_usage(usage))))
+            .collect(),
+    }
+}
+
+const CPU_FIELDS: [(CpuField, cpu_usage::Fields); 6] = [
+    (CpuField::SystemMode, cpu_usage::Fields::SystemMode),
+    (CpuField::UserMode, cpu_usage::Fields::UserMode),
+    (CpuField::TotalTicks, cpu_usage::Fields::TotalTicks),
+    (CpuField::ThrottledPeriods, cpu_usage::Fields::ThrottledPeriods),
+    (CpuField::ThrottledTime, cpu_usage::Fields::ThrottledTime),
+    (CpuField::Percent, cpu_usage::Fields::Percent),
+];
+
+const MEMORY_FIELDS: [(MemoryField, memory_usage::Fields); 7] = [
+    (MemoryField::Rss, memory_usage::Fields::Rss),
+    (MemoryField::Cache, memory_usage::Fields::Cache),
+    (MemoryField::MaxUsage, memory_usage::Fields::MaxUsage),
+    (MemoryField::KernelUsage, memory_usage::Fields::KernelUsage),
+    (MemoryField::KernelMaxUsage, memory_usage::Fields::KernelMaxUsage),
+    (MemoryField::Usage, memory_usage::Fields::Usage),
+    (MemoryField::Swap, memory_usage::Fields::Swap),
+];
+
+fn wire_usage(usage: &Usage) -> drivers::TaskResourceUsage {
+    let measured = |field: &CpuField| CPU_FIELDS.iter().find(|(f, _)| f == field).map(|(_, w)| i32::from(*w));
+    let cpu = drivers::CpuUsage {
+        system_mode: usage.cpu.system_mode,
+        user_mode: usage.cpu.user_mode,
+        total_ticks: usage.cpu.total_ticks,
+        throttled_periods: usage.cpu.throttled_periods,
+        throttled_time: usage.cpu.throttled_time_ns,
+        percent: usage.cpu.percent,
+        measured_fields: usage.cpu.measured.iter().filter_map(measured).collect(),
+    };
+    let measured = |field: &MemoryField| MEMORY_FIELDS.iter().find(|(f, _)| f == field).map(|(_, w)| i32::from(*w));
+    let memory = drivers::MemoryUsage {
+        rss: usage.memory.rss,
+        cache: usage.memory.cache,
+        max_usage: usage.memory.max_usage,
+        kernel_usage: usage.memory.kernel_usage,
+        kernel_max_usage: usage.memory.kernel_max_usage,
+        usage: usage.memory.usage,
+        swap: usage.memory.swap,
+        measured_fields: usage.memory.measured.iter().filter_map(measured).collect(),
+    };
+    drivers::TaskResourceUsage { cpu: Some(cpu), memory: Some(memory) }
+}
+
+fn spec_usage(usage: drivers::TaskResourceUsage) -> Usage {
+    let cpu = usage.cpu.unwrap_or_default();
+    let memory = usage.memory.unwrap_or_default();
+    let cpu_measured = CPU_FIELDS.iter().filter(|(_, w)| cpu.measured_fields.contains(&i32::from(*w)));
+    let memory_measured = MEMORY_FIELDS.iter().filter(|(_, w)| memory.measured_fields.contains(&i32::from(*w)));
+    Usage {
+        cpu: CpuStats {
+            system_mode: cpu.system_mode,
+            user_mode: cpu.user_mode,
+            total_ticks: cpu.total_ticks,
+            throttled_periods: cpu.throttled_periods,
+            throttled_time_ns: cpu.throttled_time,
+            percent: cpu.percent,
+            measured: cpu_measured.map(|(f, _)| *f).collect(),
+        },
+        memory: MemoryStats {
+            rss: memory.rss,
+            cache: memory.cache,
+            max_usage: memory.max_usage,
+            kernel_usage: memory.kernel_usage,
+            kernel_max_usage: memory.kernel_max_usage,
+            usage: memory.usage,
+            swap: memory.swap,
+            measured: memory_measured.map(|(f, _)| *f).collect(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A field added to the command but forgotten in one converter would be lost: every field is set and comes back.
+    #[test]
+    fn launch_survives_the_wire() {
+        let mib = 1024 * 1024;
+        let spec = LaunchSpec {
+            command: "c".into(),
+            args: vec!["a".into()],
+            env: vec!["K=v".into()],
+            user: "nobody".into(),
+            task_dir: "/t".into(),
+            work_dir: "/w".into(),
+            resources: Resources {
+                cpu_shares: 500,
+                cpu_quota_us: Some((50_000, 100_000)),
+                memory: MemoryLimits { hard_bytes: Some(64 * mib), soft_bytes: Some(32 * mib) },
+                pids_max: Some(9),
+                cpuset_cpus: "0-1".into(),
+                cgroup_v1_override: BTreeMap::new(),
+                cgroup_v2_override: None,
+            },
+            resource_limits: true,
+            stdout_path: "/o".into(),
+            stderr_path: "/e".into(),
+            mounts: vec![Mount {
+                task_path: "/m".into(),
+                host_path: "/h".into(),
+                readonly: true,
+                propagation: Propagation::HostToTask,
+            }],
+            devices: vec![Device {
+                task_path: "/d".into(),
+                host_path: "/dev/null".into(),
+                cgroup_permissions: "rw".into(),
+            }],
+            network_namespace: "/run/netns/x".into(),
+            no_pivot_root: true,
+            pid_mode: NamespaceMode::Host,
+            ipc_mode: NamespaceMode::Host,
+            capabilities: vec!["CAP_KILL".into()],
+            cgroup_v1_override: BTreeMap::from([("pids".into(), "/p".into())]),
+            cgroup_v2_override: "/x".into(),
+            cgroup: "nomad/a-b".into(),
+            cpuset_cgroup: "/sys/fs/cgroup/cpuset/nomad/share".into(),
+            oom_score_adj: 7,
+            no_new_privs: true,
+            logs: Some(LogCollection {
+                dir: "/l".into(),
+                stdout_file: "t.stdout".into(),
+                stderr_file: "t.stderr".into(),
+                max_files: 3,
+                max_file_size_bytes: 4,
+            }),
+        };
+        assert_eq!(launch_spec(launch_request(spec.clone())), Ok(spec.clone()));
+        for limits in [
+            MemoryLimits { hard_bytes: Some(5 * mib), soft_bytes: None },
+            MemoryLimits { hard_bytes: None, soft_bytes: Some(5 * mib) },
+            MemoryLimits::default(),
+        ] {
+            let mut spec = spec.clone();
+            spec.resources.memory = limits;
+            assert_eq!(launch_spec(launch_request(spec)).unwrap().resources.memory, limits);
+        }
+    }
+
+    /// B7: every figure and its place in the measured list.
+    #[test]
+    fn stats_survive_the_wire() {
+        let usage = Usage {
+            cpu: CpuStats {
+                system_mode: 1.0,
+                user_mode: 2.0,
+                total_ticks: 3.0,
+                throttled_periods: 4,
+                throttled_time_ns: 5,
+                percent: 6.0,
+                measured: CPU_FIELDS.map(|(f, _)| f).to_vec(),
+            },
+            memory: MemoryStats {
+                rss: 1,
+                cache: 2,
+                max_usage: 3,
+                kernel_usage: 4,
+                kernel_max_usage: 5,
+                usage: 6,
+                swap: 7,
+                measured: MEMORY_FIELDS.map(|(f, _)| f).to_vec(),
+            },
+        };
+        let stats = TaskStats {
+            time: UNIX_EPOCH + Duration::from_millis(1500),
+            total: usage.clone(),
+            by_pid: BTreeMap::from([(7, usage)]),
+        };
+        assert_eq!(spec_stats(wire_stats(&stats)), stats);
+    }
+
+    #[test]
+    fn errors_keep_their_kind_across_the_wire() {
+        for error in [
+            ExecutorError::CommandNotFound("a".into()),
+            ExecutorError::NotExecutable("b".into()),
+            ExecutorError::Invalid("c".into()),
+            ExecutorError::System("d".into()),
+        ] {
+            assert_eq!(ExecutorError::from(Status::from(error.clone())), error);
+        }
+        assert_eq!(ExecutorError::from(Status::unavailable("x")), ExecutorError::PluginShutdown);
+    }
+}

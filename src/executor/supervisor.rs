@@ -1,0 +1,483 @@
+//! The life of one task's processes, the same for both kinds of isolation.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::io::Interest;
+use tokio::sync::watch;
+
+use super::stats::{ProcessSampler, descendants, total};
+use super::{Executor, ExecutorError, isolated, universal};
+use crate::cgroup::{CgroupFs, Regime, Sampler, TaskCgroup};
+use crate::container::{self, Failure, FailureKind};
+use crate::logs::collector::{Collector, Keeper, open_sink};
+use crate::spec::{ExitResult, LaunchSpec, ProcessState, Resources, Signal, TaskStats};
+use crate::sys;
+
+/// How long SIGKILL may take to work before the task counts as stuck.
+const KILL_PATIENCE: Duration = Duration::from_secs(15);
+/// How long a cgroup may stay busy after its last process has been killed.
+const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long output is waited for that a process left behind by the task still holds open.
+const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Which kind of process an executor starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// The host's files; cgroup and process group only.
+    Universal,
+    /// Own root, namespaces and devices.
+    Isolated,
+}
+
+/// The node's compute, for figures in Nomad's unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Compute {
+    /// MHz of all cores together.
+    pub total_mhz: u64,
+    /// Number of cores.
+    pub cores: u32,
+}
+
+impl Compute {
+    fn core_mhz(self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "MHz are far below 2^53")]
+        let total = self.total_mhz as f64;
+        total / f64::from(self.cores.max(1))
+    }
+}
+
+/// The executor of this very process. The process has one thread and serves one task.
+#[derive(Debug)]
+pub struct LocalExecutor {
+    isolation: Isolation,
+    compute: Compute,
+    cgroups: CgroupFs,
+    phase: Mutex<Phase>,
+    exit: watch::Sender<Option<ProcessState>>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Idle,
+    Launching,
+    Running(Arc<Running>),
+}
+
+/// A task that was started.
+#[derive(Debug)]
+struct Running {
+    pid: i32,
+    pidfd: Arc<OwnedFd>,
+    cgroup: Option<TaskCgroup>,
+    output: Mutex<Option<Output>>,
+    samplers: Mutex<(Sampler, ProcessSampler)>,
+}
+
+/// What collects the task's output, or keeps it flowing.
+#[derive(Debug)]
+enum Output {
+    Collected(Collector),
+    Sunk { _keepers: [Option<Keeper>; 2] },
+}
+
+/// What the task gets as descriptors 1 and 2.
+struct ChildEnds {
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+}
+
+impl LocalExecutor {
+    /// An executor without a task.
+    #[must_use]
+    pub fn new(isolation: Isolation, compute: Compute, cgroups: CgroupFs) -> LocalExecutor {
+        let exit = watch::Sender::new(None);
+        LocalExecutor { isolation, compute, cgroups, phase: Mutex::new(Phase::Idle), exit }
+    }
+
+    /// Kills whatever still runs; for the end of the executor's process.
+    pub async fn close(&self) {
+        if let Err(error) = self.shutdown("", Duration::ZERO).await {
+            tracing::error!(%error, "could not end the task");
+        }
+    }
+
+    /// Whether this is the main process of the task, or may be about to become it.
+    #[must_use]
+    pub fn owns(&self, pid: i32) -> bool {
+        match &*self.phase() {
+            Phase::Idle => false,
+            Phase::Launching => true,
+            Phase::Running(running) => running.pid == pid,
+        }
+    }
+
+    fn phase(&self) -> MutexGuard<'_, Phase> {
+        lock(&self.phase)
+    }
+
+    fn running(&self) -> Option<Arc<Running>> {
+        match &*self.phase() {
+            Phase::Running(running) => Some(Arc::clone(running)),
+            Phase::Idle | Phase::Launching => None,
+        }
+    }
+
+    fn running_or_error(&self) -> Result<Arc<Running>, ExecutorError> {
+        self.running().ok_or_else(|| ExecutorError::Invalid("Task not yet run".to_owned()))
+    }
+
+    async fn start(&self, spec: &LaunchSpec) -> Result<Arc<Running>, ExecutorError> {
+        let config = match self.isolation {
+            Isolation::Isolated => isolated::config(spec),
+            Isolation::Universal => universal::config(spec)?,
+        };
+        let cgroup = self.contain(spec)?;
+        let launched = self.start_in(spec, &config, cgroup.as_ref()).await;
+        launched.inspect_err(|_| {
+            if let Some(cgroup) = &cgroup {
+                remove_cgroup(cgroup);
+            }
+        })
+    }
+
+    async fn start_in(
+        &self,
+        spec: &LaunchSpec,
+        config: &container::Config,
+        cgroup: Option<&TaskCgroup>,
+    ) -> Result<Arc<Running>, ExecutorError> {
+        let (output, ends) = open_output(spec)?;
+        // The pipes are root's; the task may want to open /dev/stdout again.
+        if let (Output::Collected(_), Some(ids), true) = (&output, &config.host_ids, config.rootless.is_none()) {
+            let owner = Some(rustix::process::Uid::from_raw(ids.uid));
+            for end in [&ends.stdout, &ends.stderr] {
+                // Without the right to: then the task is this very user.
+                let _ = rustix::fs::fchown(end, owner, None);
+            }
+        }
+        let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
+            .map_err(|e| ExecutorError::System(format!("open /dev/null: {e}")))?;
+        let born_in = cgroup.map(TaskCgroup::dir_fd).transpose().map_err(cgroup_error)?.flatten();
+        let mut starting = container::start(&container::Start {
+            config,
+            stdio: [null.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()],
+            cgroup: born_in.as_ref().map(OwnedFd::as_fd),
+            pid_mode: spec.pid_mode,
+            ipc_mode: spec.ipc_mode,
+        })
+        .map_err(|error| ExecutorError::System(unprivileged_hint(config, error.to_string())))?;
+        drop(ends);
+        let joined = match (cgroup, rustix::process::Pid::from_raw(starting.child.pid)) {
+            (Some(cgroup), Some(pid)) if born_in.is_none() => cgroup.join(pid),
+            _ => Ok(()),
+        };
+        if joined.is_ok() {
+            starting.go();
+        } else {
+            let _ = sys::process::send_signal(starting.child.pidfd.as_fd(), Signal::KILL);
+        }
+        readable(starting.report()).await?;
+        let outcome = starting.outcome();
+        let pid = starting.child.pid;
+        let pidfd = Arc::new(starting.child.pidfd);
+        if let Err(error) = joined.map_err(cgroup_error).and(outcome.map_err(|f| launch_error(spec, config, &f))) {
+            readable(pidfd.as_fd()).await?;
+            let _ = sys::process::try_wait(pidfd.as_fd());
+            return Err(error);
+        }
+        Ok(Arc::new(Running {
+            pid,
+            pidfd,
+            cgroup: cgroup.cloned(),
+            output: Mutex::new(Some(output)),
+            samplers: Mutex::new((Sampler::new(self.compute.core_mhz()), ProcessSampler::default())),
+        }))
+    }
+
+    /// Makes the task's cgroup with its limits. Without root there may be none to have.
+    fn contain(&self, spec: &LaunchSpec) -> Result<Option<TaskCgroup>, ExecutorError> {
+        let overridden = !spec.cgroup_v1_override.is_empty() || !spec.cgroup_v2_override.is_empty();
+        if self.cgroups.regime() == Regime::Off || !(spec.resource_limits || overridden) {
+            return Ok(None);
+        }
+        let mut resources = spec.resources.clone();
+        resources.cgroup_v1_override =
+            spec.cgroup_v1_override.iter().map(|(k, v)| (k.clone(), PathBuf::from(v))).collect::<BTreeMap<_, _>>();
+        resources.cgroup_v2_override =
+            (!spec.cgroup_v2_override.is_empty()).then(|| PathBuf::from(&spec.cgroup_v2_override));
+        let created = self.task_cgroup(spec, &resources);
+        match created {
+            Ok(cgroup) => Ok(cgroup),
+            Err(error) if rustix::process::geteuid().is_root() || overridden => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "running without cgroup: limits are not enforced");
+                Ok(None)
+            }
+        }
+    }
+
+    fn task_cgroup(&self, spec: &LaunchSpec, resources: &Resources) -> Result<Option<TaskCgroup>, ExecutorError> {
+        let host_made = Some(spec.cpuset_cgroup.as_path()).filter(|path| !path.as_os_str().is_empty());
+        let (path, cpuset) = match (spec.cgroup.as_os_str().is_empty(), self.cgroups.regime(), host_made) {
+            (false, ..) => (spec.cgroup.clone(), None),
+            (true, Regime::V2, Some(scope)) => (self.cgroups.relative(scope).map_err(cgroup_error)?, None),
+            (true, Regime::V1, cpuset) => (nomad_v1_path(&spec.task_dir)?, cpuset),
+            (true, ..) => return Err(ExecutorError::Invalid("unable to configure cgroups: cgroup must be set".to_owned())),
+        };
+        let created = TaskCgroup::create_with_cpuset(&self.cgroups, &path, cpuset, resources);
+        created.map(Some).map_err(cgroup_error)
+    }
+
+    /// Learns of the end of the main process, then tells everybody who waits.
+    fn watch_exit(&self, running: Arc<Running>) -> Result<(), ExecutorError> {
+        let ended = sys::watch::register(Arc::clone(&running.pidfd), Interest::READABLE)
+            .map_err(|e| ExecutorError::System(format!("watch the task: {e}")))?;
+        let (isolation, exits) = (self.isolation, self.exit.clone());
+        tokio::spawn(async move {
+            let _ = ended.readable().await;
+            let status = sys::process::try_wait(running.pidfd.as_fd());
+            let mut exit = match status {
+                Ok(Some(status)) => ExitResult::from_wait(status.code, status.signal),
+                // Somebody else reaped it: a lost process must not look successful.
+                Ok(None) | Err(_) => ExitResult { exit_code: 1, signal: 0, oom_killed: false },
+            };
+            // Read while the cgroup still exists, after the wait that makes the count final.
+            exit.oom_killed = running.cgroup.as_ref().is_some_and(|c| c.oom_killed().unwrap_or(false));
+            if isolation == Isolation::Isolated {
+                // Everything in its pid namespace died with it; what the host's mode left alive goes now.
+                running.kill_leftovers().await;
+                running.close_output().await;
+            } else {
+                running.settle_output().await;
+            }
+            tracing::debug!(pid = running.pid, exit_code = exit.exit_code, signal = exit.signal, "task ended");
+            let state = ProcessState { pid: running.pid, exit: Some(exit), time: SystemTime::now() };
+            exits.send_replace(Some(state));
+        });
+        Ok(())
+    }
+
+    async fn exited_within(&self, patience: Duration) -> bool {
+        let mut exit = self.exit.subscribe();
+        tokio::time::timeout(patience, exit.wait_for(Option::is_some)).await.is_ok()
+    }
+}
+
+impl Running {
+    fn send(&self, signal: Signal) -> Result<(), ExecutorError> {
+        match sys::process::send_signal(self.pidfd.as_fd(), signal) {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                Err(ExecutorError::System("the task's process has ended".to_owned()))
+            }
+            other => other.map_err(|e| ExecutorError::System(format!("send {signal} to pid {}: {e}", self.pid))),
+        }
+    }
+
+    /// Kills everything that the task started, wherever it went: by cgroup, else by descent from this process, which
+    /// inherits orphans.
+    async fn kill_leftovers(&self) {
+        if let Some(cgroup) = self.cgroup.as_ref().filter(|c| !c.is_host_given()) {
+            if let Err(error) = cgroup.kill_all(Instant::now() + KILL_PATIENCE) {
+                tracing::error!(%error, "processes of the task survived");
+            }
+            return;
+        }
+        let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+        let deadline = Instant::now() + KILL_PATIENCE;
+        loop {
+            let leftovers = descendants(own);
+            if leftovers.is_empty() {
+                return;
+            }
+            if Instant::now() > deadline {
+                tracing::error!(?leftovers, "processes of the task survived");
+                return;
+            }
+            for pid in leftovers {
+                // Our descendants are reaped by nobody else while this runs, so the number is still theirs.
+                if let Ok(pidfd) = sys::process::open_pidfd(pid) {
+                    let _ = sys::process::send_signal(pidfd.as_fd(), Signal::KILL);
+                    let _ = tokio::time::timeout(Duration::from_secs(1), readable(pidfd.as_fd())).await;
+                }
+            }
+        }
+    }
+
+    /// Everything that the main process wrote is in the files.
+    async fn settle_output(&self) {
+        let output = lock(&self.output).take();
+        if let Some(Output::Collected(mut collector)) = output {
+            // Bounded: what the task left behind may be writing faster than anybody reads.
+            let _ = tokio::time::timeout(OUTPUT_PATIENCE, collector.settle()).await;
+            *lock(&self.output) = Some(Output::Collected(collector));
+        }
+    }
+
+    /// Ends collection.
+    async fn close_output(&self) {
+        let output = lock(&self.output).take();
+        if let Some(Output::Collected(collector)) = output {
+            let collected = collector.finish(OUTPUT_PATIENCE).await;
+            let dropped = collected.stdout.counters.dropped_bytes + collected.stderr.counters.dropped_bytes;
+            if dropped > 0 {
+                tracing::warn!(dropped, "bytes of output could not be written");
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Executor for LocalExecutor {
+    async fn launch(&self, spec: LaunchSpec) -> Result<ProcessState, ExecutorError> {
+        {
+            let mut phase = self.phase();
+            if !matches!(*phase, Phase::Idle) {
+                return Err(ExecutorError::Invalid("this executor has launched its task already".to_owned()));
+            }
+            *phase = Phase::Launching;
+        }
+        let running = self.start(&spec).await.inspect_err(|error| {
+            tracing::error!(%error, command = %spec.command, "launch failed");
+            *self.phase() = Phase::Idle;
+        })?;
+        tracing::info!(pid = running.pid, command = %spec.command, "launched");
+        *self.phase() = Phase::Running(Arc::clone(&running));
+        let pid = running.pid;
+        self.watch_exit(running)?;
+        Ok(ProcessState { pid, exit: None, time: SystemTime::now() })
+    }
+
+    async fn wait(&self) -> Result<ProcessState, ExecutorError> {
+        self.running_or_error()?;
+        let mut exit = self.exit.subscribe();
+        let state = exit.wait_for(Option::is_some).await.map(|state| *state);
+        state.ok().flatten().ok_or(ExecutorError::PluginShutdown)
+    }
+
+    async fn shutdown(&self, signal: &str, grace: Duration) -> Result<(), ExecutorError> {
+        let Some(running) = self.running() else { return Ok(()) };
+        let asked = if signal.is_empty() { Some(Signal::INT) } else { Signal::from_name(signal) };
+        let ended = self.exit.borrow().is_some();
+        if !ended {
+            // The only failure is that it has just ended.
+            if let (false, Some(asked)) = (grace.is_zero(), asked)
+                && running.send(asked).is_ok()
+                && !self.exited_within(grace).await
+            {
+                tracing::info!(pid = running.pid, signal = %asked, "the task did not end in time; killing it");
+            }
+            let _ = running.send(Signal::KILL);
+        }
+        running.kill_leftovers().await;
+        if !self.exited_within(KILL_PATIENCE).await {
+            return Err(ExecutorError::System("process did not exit after 15 seconds".to_owned()));
+        }
+        running.close_output().await;
+        if let Some(cgroup) = &running.cgroup {
+            remove_cgroup(cgroup);
+        }
+        if asked.is_none() {
+            return Err(ExecutorError::Invalid(format!("error unknown signal given for shutdown: {signal}")));
+        }
+        Ok(())
+    }
+
+    async fn signal(&self, number: i32) -> Result<(), ExecutorError> {
+        let signal = Signal::from_number(number)
+            .ok_or_else(|| ExecutorError::Invalid(format!("{number} is no signal (1 to 64)")))?;
+        self.running_or_error()?.send(signal)
+    }
+
+    async fn stats(&self) -> Result<TaskStats, ExecutorError> {
+        let running = self.running_or_error()?;
+        let mut samplers = lock(&running.samplers);
+        let (cgroup_sampler, process_sampler) = &mut *samplers;
+        let core_mhz = self.compute.core_mhz();
+        let pids = match &running.cgroup {
+            Some(cgroup) => cgroup.pids().map_err(cgroup_error)?,
+            None => descendants(i32::try_from(std::process::id()).unwrap_or(i32::MAX)),
+        };
+        let by_pid = process_sampler.sample(&pids, core_mhz);
+        let total = match (&running.cgroup, self.isolation) {
+            (Some(cgroup), Isolation::Isolated) => cgroup.stats(cgroup_sampler).map_err(cgroup_error)?,
+            _ => total(&by_pid),
+        };
+        Ok(TaskStats { time: SystemTime::now(), total, by_pid })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until a descriptor can be read; for a pidfd that is the end of its process.
+async fn readable(fd: BorrowedFd<'_>) -> Result<(), ExecutorError> {
+    let failed = |e: std::io::Error| ExecutorError::System(format!("wait for the shim: {e}"));
+    let own = Arc::new(fd.try_clone_to_owned().map_err(failed)?);
+    let registered = sys::watch::register(own, Interest::READABLE).map_err(failed)?;
+    registered.readable().await.map(drop).map_err(failed)
+}
+
+fn open_output(spec: &LaunchSpec) -> Result<(Output, ChildEnds), ExecutorError> {
+    if let Some(logs) = &spec.logs {
+        let (collector, ends) = Collector::new(logs)
+            .map_err(|e| ExecutorError::System(format!("collect output in {}: {e}", logs.dir.display())))?;
+        return Ok((Output::Collected(collector), ChildEnds { stdout: ends.stdout, stderr: ends.stderr }));
+    }
+    let open = |what: &str, path: &str| {
+        open_sink(Path::new(path)).map_err(|e| ExecutorError::System(format!("failed to create {what}: {path}: {e}")))
+    };
+    let stdout = open("stdout", &spec.stdout_path)?;
+    let stderr = open("stderr", &spec.stderr_path)?;
+    let ends = ChildEnds { stdout: stdout.child_end, stderr: stderr.child_end };
+    Ok((Output::Sunk { _keepers: [stdout.keeper, stderr.keeper] }, ends))
+}
+
+fn remove_cgroup(cgroup: &TaskCgroup) {
+    if let Err(error) = cgroup.remove(Instant::now() + REMOVE_PATIENCE) {
+        tracing::error!(%error, "could not remove the task's cgroup");
+    }
+}
+
+fn cgroup_error(error: crate::cgroup::Error) -> ExecutorError {
+    let mut text = format!("unable to configure cgroups: {error}");
+    let mut cause = std::error::Error::source(&error);
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    ExecutorError::System(text)
+}
+
+/// Nomad names v1 task cgroups after the folders of allocation and task.
+fn nomad_v1_path(task_dir: &Path) -> Result<PathBuf, ExecutorError> {
+    let name = |path: Option<&Path>| path.and_then(Path::file_name).map(|n| n.to_string_lossy().into_owned());
+    match (name(task_dir.parent()), name(Some(task_dir))) {
+        (Some(alloc), Some(task)) => Ok(Path::new("nomad").join(format!("{alloc}.{task}"))),
+        _ => Err(ExecutorError::Invalid(format!("task folder {} names no task", task_dir.display()))),
+    }
+}
+
+fn launch_error(spec: &LaunchSpec, config: &container::Config, failure: &Failure) -> ExecutorError {
+    match failure.kind {
+        FailureKind::CommandNotFound => ExecutorError::CommandNotFound(failure.to_string()),
+        FailureKind::NotExecutable => ExecutorError::NotExecutable(failure.to_string()),
+        FailureKind::Invalid => ExecutorError::Invalid(failure.to_string()),
+        FailureKind::System => {
+            let text = format!("failed to start command path={:?}: {failure}", spec.command);
+            ExecutorError::System(unprivileged_hint(config, text))
+        }
+    }
+}
+
+/// What a plain user's failed start most likely lacks.
+fn unprivileged_hint(config: &container::Config, text: String) -> String {
+    if config.rootless.is_none() {
+        return text;
+    }
+    format!("{text} (without root an isolated task needs unprivileged user namespaces: see sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns, or run as root)")
+}

@@ -1,0 +1,148 @@
+//! From a launch to a plain process: the host's files, the task's folder as working directory.
+
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::ExecutorError;
+use crate::container::{Config, Ids, lookup_user};
+use crate::spec::LaunchSpec;
+use crate::sys::path::Root;
+
+/// What the shim is told for a task that shares the host's files.
+///
+/// # Errors
+/// [`ExecutorError::CommandNotFound`], [`ExecutorError::Invalid`] for an unknown user or bad working directory.
+pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
+    let host_ids = host_user(&spec.user);
+    if !spec.user.is_empty() && host_ids.is_none() {
+        let user = &spec.user;
+        return Err(ExecutorError::Invalid(format!("failed to identify user {user}: unknown user {user}")));
+    }
+    let program = find_program(&spec.command, &spec.task_dir)?;
+    let work_dir = if spec.work_dir.is_empty() { spec.task_dir.clone() } else { spec.work_dir.clone().into() };
+    Ok(Config {
+        command: program.to_string_lossy().into_owned(),
+        args: spec.args.clone(),
+        env: spec.env.clone(),
+        user: spec.user.clone(),
+        host_ids,
+        work_dir,
+        root: None,
+        // Nobody asked for fewer: whoever the task runs as has what that user has.
+        capabilities: if spec.user.is_empty() || spec.user == "root" { own_capabilities() } else { Vec::new() },
+        no_new_privs: spec.no_new_privs,
+        oom_score_adj: spec.oom_score_adj,
+        network_namespace: network_namespace(spec),
+        rootless: None,
+    })
+}
+
+fn own_capabilities() -> Vec<String> {
+    let permitted = caps::read(None, caps::CapSet::Permitted).unwrap_or_default();
+    permitted.iter().map(ToString::to_string).collect()
+}
+
+pub(super) fn network_namespace(spec: &LaunchSpec) -> Option<PathBuf> {
+    (!spec.network_namespace.as_os_str().is_empty()).then(|| spec.network_namespace.clone())
+}
+
+/// The user as the host knows it; an empty name is nobody in particular.
+pub(super) fn host_user(name: &str) -> Option<Ids> {
+    if name.is_empty() {
+        return None;
+    }
+    let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
+    let group = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    lookup_user(&passwd, &group, name)
+}
+
+/// Nomad's order: the task's `local` folder, its folder, an absolute path that exists, the executor's PATH. Made
+/// executable for everybody where it lies in the task's folder or is named absolutely.
+fn find_program(command: &str, task_dir: &Path) -> Result<PathBuf, ExecutorError> {
+    let not_found = || ExecutorError::CommandNotFound(format!("binary {command:?} could not be found"));
+    if command.is_empty() {
+        return Err(not_found());
+    }
+    if let Ok(root) = Root::open(task_dir) {
+        let bare = command.trim_start_matches('/');
+        for relative in [Path::new("local").join(bare), PathBuf::from(bare)] {
+            // Links lead to places inside the folder, never to a file of the host that would be made executable.
+            if let Ok(file) = root.open_in_root(&relative, OFlags::PATH, Mode::empty()) {
+                make_executable(file).map_err(|e| {
+                    ExecutorError::NotExecutable(format!("make {} executable: {e}", relative.display()))
+                })?;
+                return Ok(task_dir.join(relative));
+            }
+        }
+    }
+    if Path::new(command).is_absolute() {
+        let path = PathBuf::from(command);
+        return if path.exists() { Ok(path) } else { Err(not_found()) };
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .filter(|dir| dir.is_absolute())
+        .map(|dir| dir.join(command))
+        .find(|candidate| is_executable_file(candidate))
+        .ok_or_else(not_found)
+}
+
+fn is_executable_file(path: &Path) -> bool {
+    path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+fn make_executable(file: std::os::fd::OwnedFd) -> io::Result<()> {
+    let mode = rustix::fs::fstat(&file)?.st_mode;
+    if mode & 0o555 == 0o555 {
+        return Ok(());
+    }
+    // An O_PATH descriptor takes no fchmod; its procfs name means the very same file.
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::set_permissions(name, std::fs::Permissions::from_mode((mode | 0o555) & 0o7777))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(path: PathBuf, mode: u32) -> PathBuf {
+        std::fs::write(&path, "#!/bin/sh\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    /// B1, `TestUniversalExecutor_LookupPath` and `_MakeExecutable`.
+    #[test]
+    fn programs_are_found_in_nomads_order() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("local")).unwrap();
+        let in_root = touch(dir.path().join("tool"), 0o610);
+        assert_eq!(find_program("tool", dir.path()), Ok(in_root.clone()));
+        assert_eq!(in_root.metadata().unwrap().permissions().mode() & 0o7777, 0o755);
+        let in_local = touch(dir.path().join("local/tool"), 0o600);
+        assert_eq!(find_program("tool", dir.path()), Ok(in_local));
+        assert_eq!(find_program("/bin/sh", dir.path()), Ok("/bin/sh".into()));
+        assert!(find_program("sh", dir.path()).unwrap().ends_with("sh"));
+        for missing in ["no-such-command-here", "/no/such/file", "", "./tool-x"] {
+            assert!(matches!(find_program(missing, dir.path()), Err(ExecutorError::CommandNotFound(_))), "{missing}");
+        }
+    }
+
+    /// D29: a planted link makes no file of the host executable.
+    #[test]
+    fn links_out_of_the_task_folder_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = touch(dir.path().join("secret"), 0o600);
+        let task = dir.path().join("task");
+        std::fs::create_dir(&task).unwrap();
+        std::os::unix::fs::symlink("../secret", task.join("evil")).unwrap();
+        std::os::unix::fs::symlink(&host, task.join("evil2")).unwrap();
+        assert!(find_program("evil", &task).is_err());
+        assert!(find_program("evil2", &task).is_err());
+        assert_eq!(host.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
+    }
+}

@@ -1,0 +1,128 @@
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+use serde::Deserialize;
+use tokio::signal::unix::{SignalKind, signal};
+use tonic::service::Routes;
+use tracing_subscriber::layer::SubscriberExt as _;
+
+use crate::cgroup::CgroupFs;
+use crate::executor::{Compute, ExecutorService, Isolation, LocalExecutor};
+use crate::plugin::{HclogLayer, Level, ServeError, Server, Stop};
+use crate::spec::Role;
+use crate::sys;
+use crate::sys::path::Root;
+
+/// What a host passes on the command line; keys are Go's field names.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct ExecutorConfig {
+    log_file: PathBuf,
+    log_level: String,
+    #[serde(rename = "FSIsolation")]
+    fs_isolation: bool,
+    compute: ComputeConfig,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ComputeConfig {
+    #[serde(rename = "tc")]
+    total_mhz: u64,
+    #[serde(rename = "nc")]
+    cores: u32,
+}
+
+/// Owns one task for a host. In Nomad's order: arguments, log file, and only then the cookie.
+pub(super) fn run(args: &[OsString]) -> i32 {
+    let [json] = args else {
+        return super::explain(Role::Executor, "expected exactly one argument, a JSON configuration");
+    };
+    let config: ExecutorConfig = match serde_json::from_slice(json.as_encoded_bytes()) {
+        Ok(config) => config,
+        Err(error) => return super::explain(Role::Executor, &format!("cannot read the configuration: {error}")),
+    };
+    let log = match open_log(&config.log_file) {
+        Ok(log) => log,
+        Err(error) => {
+            let text = format!("cannot open log file {}: {error}", config.log_file.display());
+            return super::explain(Role::Executor, &text);
+        }
+    };
+    let server = match Server::from_env() {
+        Ok(server) => server,
+        Err(error) => return super::explain(Role::Executor, &error.to_string()),
+    };
+    let isolation = if config.fs_isolation { Isolation::Isolated } else { Isolation::Universal };
+    start_logging(&config, isolation, log);
+    sys::prctl::set_name(Role::Executor.name());
+    match serve(server, &config, isolation) {
+        Ok(()) => 0,
+        Err(error) => {
+            tracing::error!(%error, "executor ends");
+            1
+        }
+    }
+}
+
+/// The log lies in the task's folder under a Nomad host: a link that the task planted there is not followed, and a FIFO
+/// does not make this process wait.
+fn open_log(path: &Path) -> io::Result<File> {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NONBLOCK;
+    let file = Root::open(dir)?.open_beneath(Path::new(name), flags, Mode::from_raw_mode(0o666))?;
+    let file = File::from(file);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a plain file")) }
+}
+
+fn start_logging(config: &ExecutorConfig, isolation: Isolation, log: File) {
+    let module = match isolation {
+        Isolation::Universal => "executor",
+        Isolation::Isolated => "isolated_executor",
+    };
+    let least = Level::from_name(&config.log_level).unwrap_or(Level::Debug);
+    let subscriber = tracing_subscriber::registry().with(HclogLayer::new(module, least, log));
+    // Fails only when somebody set one before, and nobody runs before a role.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+fn serve(server: Server, config: &ExecutorConfig, isolation: Isolation) -> anyhow::Result<()> {
+    // Whatever the task leaves behind becomes this process's child instead of init's, and is found and killed.
+    sys::prctl::become_subreaper()?;
+    let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup"))?;
+    let compute = Compute { total_mhz: config.compute.total_mhz, cores: config.compute.cores };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let executor = Arc::new(LocalExecutor::new(isolation, compute, cgroups));
+        tokio::spawn(reap_orphans(Arc::clone(&executor), signal(SignalKind::child())?));
+        tokio::spawn(stop_on_sigterm(server.stop_handle(), signal(SignalKind::terminate())?));
+        let routes = Routes::new(ExecutorService::server(Arc::clone(&executor)));
+        let served: Result<(), ServeError> = server.serve(routes).await;
+        executor.close().await;
+        Ok(served?)
+    })
+}
+
+async fn stop_on_sigterm(stop: Stop, mut terminated: tokio::signal::unix::Signal) {
+    terminated.recv().await;
+    stop.stop();
+}
+
+/// Orphans of the task that end are nobody's children but ours; the main process belongs to who waits for it.
+async fn reap_orphans(executor: Arc<LocalExecutor>, mut child_ended: tokio::signal::unix::Signal) {
+    while child_ended.recv().await.is_some() {
+        while let Some(pid) = sys::process::peek_ended_child() {
+            if executor.owns(pid) {
+                break;
+            }
+            sys::process::reap(pid);
+        }
+    }
+}
