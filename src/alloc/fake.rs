@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::node::Node;
-use crate::driver::{Driver, DriverError, FsIsolation, TaskConfig};
+use crate::driver::{Driver, DriverError, FsIsolation, TaskConfig, TaskHandle};
+use crate::plugin::Reattach;
 use crate::spec::{
     DriverConfig, ExitResult, Group, Job, JobType, Lifecycle, LifecycleHook, LogConfig, Pos, RestartMode,
     RestartPolicy, Signal, Task, TaskResources, TaskStats,
@@ -155,7 +157,7 @@ impl Driver for FakeDriver {
         bad.map_or(Ok(()), |k| Err(DriverError::Config(format!("{}: {k} is not wanted", config.pos))))
     }
 
-    async fn start_task(&self, task: &TaskConfig) -> Result<(), DriverError> {
+    async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
         self.configs.lock().unwrap().push(task.clone());
         let act = {
             let mut scripts = self.scripts.lock().unwrap();
@@ -173,7 +175,8 @@ impl Driver for FakeDriver {
         }
         let running = Running { act, since: Instant::now(), signal: watch::Sender::new(None) };
         self.running.lock().unwrap().insert(task.id.clone(), running);
-        Ok(())
+        let reattach = Reattach { process: super::process::own().unwrap(), socket: PathBuf::new() };
+        Ok(TaskHandle { reattach, cgroup: task.cgroup.clone() })
     }
 
     async fn wait_task(&self, id: &str) -> Result<ExitResult, DriverError> {

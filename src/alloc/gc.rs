@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -105,6 +106,8 @@ pub fn clean(data_dir: &Path, record: &Record, remove_cgroup: &dyn Fn(&Path) -> 
     for handle in &record.handles {
         if let Err(e) = process::kill(&handle.process, PATIENCE) {
             errors.push(error("kill process", handle.process.pid.to_string(), e));
+        } else if let Err(e) = remove_socket(&handle.socket) {
+            errors.push(error("remove socket", handle.socket.display().to_string(), e));
         }
     }
     for cgroup in &record.cgroups {
@@ -122,6 +125,15 @@ pub fn clean(data_dir: &Path, record: &Record, remove_cgroup: &dyn Fn(&Path) -> 
         errors.push(error("remove the record:", chain(&e), io::Error::other("it stays")));
     }
     errors
+}
+
+/// Removes a dead helper's socket, and nothing that is no socket.
+fn remove_socket(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.file_type().is_socket() => std::fs::remove_file(path),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
 }
 
 /// Removes a half-written record, unless somebody is writing it.
@@ -183,6 +195,9 @@ mod tests {
 
     #[test]
     fn everything_recorded_goes_and_nothing_else() {
+        let sockets = tempfile::tempdir().unwrap();
+        let socket = sockets.path().join("x.sock");
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         let mut helper = Command::new("sleep").arg("60").spawn().unwrap();
         let mut bystander = Command::new("sleep").arg("60").spawn().unwrap();
         let identify = |pid: u32| time::process_id(i32::try_from(pid).unwrap()).unwrap();
@@ -191,7 +206,8 @@ mod tests {
             let mut reused = identify(bystander.id());
             reused.start_ticks -= 1;
             for process in [identify(helper.id()), reused] {
-                record.handles.push(Handle { task_id: format!("{}/web/01234567", record.alloc_id), process });
+                let task_id = format!("{}/web/01234567", record.alloc_id);
+                record.handles.push(Handle { task_id, process, socket: socket.clone() });
             }
             record.cgroups.push(PathBuf::from("nomad.slice/x.scope"));
         });
@@ -226,6 +242,7 @@ mod tests {
         bystander.kill().unwrap();
         bystander.wait().unwrap();
         assert_eq!(*cgroups.borrow(), [PathBuf::from("nomad.slice/x.scope")]);
+        assert!(!socket.exists(), "a killed helper cannot remove its socket");
         assert!(!dir.path().exists() && stranger.exists() && garbage.exists() && !half.exists());
     }
 

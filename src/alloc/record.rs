@@ -44,6 +44,9 @@ pub struct Handle {
     pub task_id: String,
     /// The process.
     pub process: ProcessId,
+    /// The socket that it listens on, which it cannot remove when it is killed; empty for none.
+    #[serde(default)]
+    pub socket: PathBuf,
 }
 
 /// Why a record cannot be written or used.
@@ -151,21 +154,20 @@ impl Records {
         Ok(())
     }
 
-    /// Notes that `process` serves the task `task_id` (`<alloc id>/<task>/<8 hex digits>`). A driver calls this as soon
-    /// as it has started a helper and before it relies on it.
+    /// Notes that a task has a helper. To be called as soon as there is one and before anybody relies on it.
     ///
     /// # Errors
     /// [`RecordError`]; the helper must be killed then.
-    pub fn process_started(&self, task_id: &str, process: ProcessId) -> Result<(), RecordError> {
-        self.change(task_id, |record| record.handles.push(Handle { task_id: task_id.to_owned(), process }))
+    pub fn process_started(&self, handle: Handle) -> Result<(), RecordError> {
+        self.change(&handle.task_id.clone(), |record| record.handles.push(handle))
     }
 
-    /// Notes that a helper has ended and been waited for.
+    /// Notes that the helpers of a task have ended and been waited for.
     ///
     /// # Errors
     /// [`RecordError`].
-    pub fn process_ended(&self, task_id: &str, process: &ProcessId) -> Result<(), RecordError> {
-        self.change(task_id, |record| record.handles.retain(|h| h.process != *process))
+    pub fn process_ended(&self, task_id: &str) -> Result<(), RecordError> {
+        self.change(task_id, |record| record.handles.retain(|h| h.task_id != task_id))
     }
 
     /// Forgets an allocation of which nothing is left.
@@ -263,15 +265,13 @@ mod tests {
         let records = Records::new(data.path());
         let task_id = format!("{id}/web/01234567");
         let helper = crate::alloc::process::own().unwrap();
-        assert!(matches!(records.process_started(&task_id, helper.clone()), Err(RecordError::UnknownTask(_))));
+        let handle = Handle { task_id: task_id.clone(), process: helper, socket: PathBuf::from("/run/x.sock") };
+        assert!(matches!(records.process_started(handle.clone()), Err(RecordError::UnknownTask(_))));
         records.create(record(&id)).unwrap();
-        records.process_started(&task_id, helper.clone()).unwrap();
+        records.process_started(handle.clone()).unwrap();
         let path = data.path().join("alloc").join(format!("{id}.json"));
-        assert_eq!(
-            Record::read(&path).unwrap().handles,
-            [Handle { task_id: task_id.clone(), process: helper.clone() }]
-        );
-        records.process_ended(&task_id, &helper).unwrap();
+        assert_eq!(Record::read(&path).unwrap().handles, [handle]);
+        records.process_ended(&task_id).unwrap();
         assert_eq!(Record::read(&path).unwrap(), record(&id));
         records.remove(&id).unwrap();
         records.remove(&id).unwrap();

@@ -272,6 +272,7 @@ impl Alloc {
             index: self.place.index,
             kind: self.place.job.kind,
             dir: self.place.dir.clone(),
+            records: Arc::clone(&self.place.machine.records),
             events,
         });
         Supervisor::new(&self.place, shared, stop).run().await

@@ -18,11 +18,13 @@ use super::env::TaskEnv;
 use super::error::{SetupError, chain};
 use super::hook::{Hook, Stack};
 use super::lifecycle::TaskState;
+use super::record::{Handle, Records};
 use super::restart::{End, Tracker, Verdict, restarts_on_success};
 use super::template;
 use super::text::go_duration;
 use super::{AllocEvent, Stop};
-use crate::driver::{Driver, DriverError, TaskConfig};
+use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle};
+use crate::plugin::Reattach;
 use crate::spec::{
     AllocId, EventKind, ExitResult, JobType, LogCollection, MemoryLimits, Pos, Resources, Signal, Task, TaskEvent,
 };
@@ -87,6 +89,7 @@ pub(super) struct Shared {
     pub(super) index: u32,
     pub(super) kind: JobType,
     pub(super) dir: AllocDir,
+    pub(super) records: Arc<Records>,
     pub(super) events: mpsc::UnboundedSender<AllocEvent>,
 }
 
@@ -318,7 +321,18 @@ impl TaskRunner {
         }
         let config = self.config(&setup.env);
         let driver = Arc::clone(&self.driver);
-        if let Err(error) = driver.start_task(&config).await {
+        let noted = match driver.start_task(&config).await {
+            Ok(TaskHandle { reattach: Reattach { process, socket }, .. }) => {
+                let handle = Handle { task_id: config.id.clone(), process, socket };
+                self.shared.records.process_started(handle).map_err(|e| {
+                    let message = format!("{}; the task was not kept", chain(&e));
+                    DriverError::Failed { message, recoverable: true }
+                })
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = noted {
+            self.destroy(&config.id, leftovers).await;
             let recoverable = matches!(error, DriverError::Failed { recoverable: true, .. });
             let error = self.task_error(&error, &config.config.pos);
             self.event(EventKind::DriverFailure, &error.message, &[("driver_error", error.message.clone())]);
@@ -345,12 +359,26 @@ impl TaskRunner {
         if killed {
             self.event(EventKind::Killed, "Task successfully killed", &[]);
         }
-        if driver.destroy_task(&config.id, false).await.is_err()
-            && let Err(error) = driver.destroy_task(&config.id, true).await
-        {
-            leftovers.push(format!("task {}: cannot be cleaned up: {}", self.task.name, chain(&error)));
-        }
+        self.destroy(&config.id, leftovers).await;
         Attempt::Ended { result, killed }
+    }
+
+    /// Lets the driver forget a task that ended or did not start, with its helper.
+    async fn destroy(&self, id: &str, leftovers: &mut Vec<String>) {
+        let destroyed = match self.driver.destroy_task(id, false).await {
+            Err(DriverError::Failed { .. }) => self.driver.destroy_task(id, true).await,
+            other => other,
+        };
+        let name = &self.task.name;
+        match destroyed {
+            Ok(()) => {
+                if let Err(error) = self.shared.records.process_ended(id) {
+                    leftovers.push(format!("task {name:?}: {}", chain(&error)));
+                }
+            }
+            Err(DriverError::TaskNotFound) => {}
+            Err(error) => leftovers.push(format!("task {name:?} cannot be cleaned up: {}", chain(&error))),
+        }
     }
 
     /// Runs the steps; a stop makes them give up, but they are waited for, as they write into the task's folder.
