@@ -49,6 +49,11 @@ impl Node {
         set("cpu.arch", go_arch(&uname.machine().to_string_lossy()).to_owned());
         set("arch", go_arch(&uname.machine().to_string_lossy()).to_owned());
         set("cpu.numcores", std::thread::available_parallelism().map(|n| n.to_string()).unwrap_or_default());
+        if let Some(mhz) = core_mhz() {
+            let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+            set("cpu.frequency", mhz.to_string());
+            set("cpu.totalcompute", (mhz * cores).to_string());
+        }
         set("memory.totalbytes", memory_total_bytes().map(|n| n.to_string()).unwrap_or_default());
         let release = os_release();
         set("os.name", release.get("ID").cloned().unwrap_or_default());
@@ -105,6 +110,17 @@ fn go_arch(machine: &str) -> &str {
         "i386" | "i686" => "386",
         other => other,
     }
+}
+
+/// The speed of a core, in Nomad's unit of CPU.
+fn core_mhz() -> Option<u64> {
+    let highest = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
+    let highest = highest.ok().and_then(|khz| Some(khz.trim().parse::<u64>().ok()? / 1000));
+    highest.or_else(|| {
+        let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+        let value = text.lines().find_map(|l| l.strip_prefix("cpu MHz")?.split_once(':'))?.1;
+        value.trim().split('.').next()?.parse().ok()
+    })
 }
 
 fn memory_total_bytes() -> Option<u64> {
