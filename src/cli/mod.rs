@@ -1,5 +1,135 @@
-//! x
-/// x
-pub fn run(_args: Vec<std::ffi::OsString>) -> i32 {
-    0
+//! The operator's command line. Never holds logic that somebody else would want.
+
+mod args;
+mod gc;
+mod machine;
+mod output;
+mod run;
+mod signals;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{CommandFactory as _, Parser as _};
+
+/// Exit status of `run` when agentbin itself could not do it.
+const CANNOT: i32 = 125;
+
+#[derive(Debug, clap::Parser)]
+#[command(name = "agentbin", version, about = "Run Nomad jobs on this machine, without a server or a daemon")]
+#[command(disable_help_subcommand = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Run a job file in the foreground
+    Run(RunArgs),
+    /// Find and remove what killed runs left behind, and only that
+    Gc(GcArgs),
+    /// Print the version
+    Version,
+    /// Print a completion script
+    Completion {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    /// Job file, HCL2 or JSON; - reads it from standard input
+    file: PathBuf,
+    /// Set a variable of the job file
+    #[arg(long, value_name = "NAME=VALUE")]
+    var: Vec<String>,
+    /// Read variables from a file
+    #[arg(long, value_name = "FILE")]
+    var_file: Vec<PathBuf>,
+    /// Keep allocations here [default: /var/lib/agentbin, or $XDG_STATE_HOME/agentbin without root]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Print one JSON object per event and piece of output
+    #[arg(long)]
+    json: bool,
+    /// Print no events, only the output of the tasks
+    #[arg(long)]
+    quiet: bool,
+    /// Stop the job after this time (90s, 5m, 1h30m) and exit with 124
+    #[arg(long, value_name = "DURATION", value_parser = args::duration)]
+    timeout: Option<Duration>,
+}
+
+#[derive(Debug, clap::Args)]
+struct GcArgs {
+    /// Only say what would be removed
+    #[arg(long)]
+    dry_run: bool,
+    /// Where allocations are kept [default: /var/lib/agentbin, or $XDG_STATE_HOME/agentbin without root]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+/// Runs the command line `args` (the program's name first) and returns the exit status.
+#[must_use]
+pub fn run(args: Vec<OsString>) -> i32 {
+    let cli = match Cli::try_parse_from(args::go_flags(args, &Cli::command())) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nobody is there to be told that nobody is there.
+            let _ = error.print();
+            return if error.use_stderr() { CANNOT } else { 0 };
+        }
+    };
+    let done = match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Gc(args) => gc::run(&args),
+        Command::Version => print(format!("agentbin {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "agentbin", &mut script);
+            print(&script)
+        }
+    };
+    done.unwrap_or_else(|error| {
+        complain(&format!("{error:#}"));
+        CANNOT
+    })
+}
+
+/// Writes the result of a command.
+fn print(bytes: &[u8]) -> anyhow::Result<i32> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).context("cannot write to standard output")?;
+    Ok(0)
+}
+
+/// Tells people what is wrong.
+fn complain(text: &str) {
+    // With stderr closed there is nobody left to tell; the exit status remains.
+    let _ = writeln!(std::io::stderr(), "agentbin: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_command_line_is_125() {
+        let status = |args: &[&str]| run(args.iter().map(OsString::from).collect());
+        assert_eq!(status(&["agentbin", "run"]), 125);
+        assert_eq!(status(&["agentbin", "frobnicate"]), 125);
+        assert_eq!(status(&["agentbin", "run", "/no/such/file.hcl"]), 125);
+        assert_eq!(status(&["agentbin", "--version"]), 0);
+    }
 }

@@ -40,6 +40,16 @@ impl Root {
         retry_openat2(self.0.as_fd(), relative, flags, mode, resolve)
     }
 
+    /// As [`Root::open_beneath`], and refuses to enter another mount.
+    ///
+    /// # Errors
+    /// EXDEV at a mount point or for a name that leaves the tree, ELOOP for a symlink, else what `openat2(2)` says.
+    pub fn open_same_mount(&self, relative: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        retry_openat2(self.0.as_fd(), relative, flags, mode, resolve)
+    }
+
     /// Opens `path` as a process would whose root is this directory: symlinks are followed, but inside it, and an
     /// absolute path starts here.
     ///

@@ -1,0 +1,281 @@
+//! Copies of local files and folders into a task's folder.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+
+use super::dir::AllocDir;
+use crate::spec::ArtifactMode;
+use crate::sys::path::Root;
+
+/// Copied between two looks at whether the task is still wanted.
+const CHUNK_BYTES: u64 = 16 * 1024 * 1024;
+
+/// A user's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+/// What is copied where; everything interpolated.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pub(super) source: PathBuf,
+    pub(super) dir: AllocDir,
+    pub(super) task: String,
+    pub(super) destination: String,
+    pub(super) mode: ArtifactMode,
+    pub(super) owner: Option<Owner>,
+}
+
+/// Why it was not: what was being done, and the cause.
+type Failure = (String, io::Error);
+
+impl Copy {
+    /// Copies; `cancel` stops it with `Interrupted`.
+    pub(super) fn run(&self, cancel: &AtomicBool) -> Result<(), Failure> {
+        let reading = |e| ("cannot be read".to_owned(), e);
+        let source = self.source.canonicalize().map_err(reading)?;
+        let metadata = std::fs::metadata(&source).map_err(reading)?;
+        let (top, below) = self
+            .dir
+            .locate(&self.task, &self.destination)
+            .map_err(|e| (format!("destination {:?} is not in the task's folder", self.destination), e))?;
+        match (self.mode, metadata.is_dir()) {
+            (ArtifactMode::File, true) => Err(("mode \"file\" cannot take a folder".to_owned(), Errno::ISDIR.into())),
+            (ArtifactMode::Dir, false) => Err(("mode \"dir\" needs a folder".to_owned(), Errno::NOTDIR.into())),
+            (_, true) => self.copy_tree(&source, &top, &below, cancel),
+            (ArtifactMode::File, false) => self.copy_one(&source, &metadata, &top, &below, cancel),
+            (ArtifactMode::Any, false) => {
+                let name = source.file_name().unwrap_or_default();
+                self.copy_one(&source, &metadata, &top, &below.join(name), cancel)
+            }
+        }
+    }
+
+    fn copy_tree(&self, source: &Path, top: &Root, below: &Path, cancel: &AtomicBool) -> Result<(), Failure> {
+        let data = self.dir.path().canonicalize().map_err(|e| ("cannot find the task's folder".to_owned(), e))?;
+        if data.starts_with(source) {
+            let text = "contains the data directory and would be copied into itself; give another --data-dir";
+            return Err((text.to_owned(), Errno::LOOP.into()));
+        }
+        let mut folders = vec![(source.to_owned(), below.to_owned())];
+        while let Some((from, to)) = folders.pop() {
+            let reading = |e| (format!("cannot read {}", from.display()), e);
+            self.make_folder(&std::fs::metadata(&from).map_err(reading)?, top, &to)
+                .map_err(|e| (format!("cannot create {}", to.display()), e))?;
+            for entry in std::fs::read_dir(&from).map_err(reading)? {
+                let path = entry.map_err(reading)?.path();
+                let metadata = std::fs::symlink_metadata(&path).map_err(reading)?;
+                let target = to.join(path.file_name().unwrap_or_default());
+                if metadata.is_dir() {
+                    folders.push((path, target));
+                } else {
+                    self.copy_one(&path, &metadata, top, &target, cancel)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn make_folder(&self, metadata: &Metadata, top: &Root, to: &Path) -> io::Result<()> {
+        top.create_dir_all(to, Mode::from_raw_mode(0o755))?;
+        if to.as_os_str().is_empty() {
+            return Ok(());
+        }
+        let dir = top.open_beneath(to, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        rustix::fs::fchmod(&dir, Mode::from_raw_mode(metadata.mode() & 0o777 | 0o700))?;
+        self.give_away(&dir)
+    }
+
+    fn copy_one(
+        &self,
+        source: &Path,
+        metadata: &Metadata,
+        top: &Root,
+        target: &Path,
+        cancel: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let file_type = metadata.file_type();
+        let special = file_type.is_fifo() || file_type.is_socket() || file_type.is_block_device();
+        if special || file_type.is_char_device() {
+            return Err((format!("{} is neither file, folder nor symlink", source.display()), Errno::INVAL.into()));
+        }
+        let copying = || {
+            let (parent, name) = parent_of(top, target)?;
+            if file_type.is_symlink() {
+                return link(&std::fs::read_link(source)?, &parent, &name);
+            }
+            let mut from = File::open(source)?;
+            let mut to = create(&parent, &name, metadata.mode() & 0o777)?;
+            loop {
+                if cancel.load(Ordering::Relaxed) {
+                    return Err(Errno::INTR.into());
+                }
+                if io::copy(&mut (&mut from).take(CHUNK_BYTES), &mut to)? == 0 {
+                    return self.give_away(&to);
+                }
+            }
+        };
+        copying().map_err(|e| (format!("cannot copy {}", source.display()), e))
+    }
+
+    fn give_away(&self, file: &impl std::os::fd::AsFd) -> io::Result<()> {
+        let Some(Owner { uid, gid }) = self.owner else { return Ok(()) };
+        Ok(rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?)
+    }
+}
+
+/// Opens the folder of `target`, making it where it is missing.
+pub(super) fn parent_of(top: &Root, target: &Path) -> io::Result<(Root, std::ffi::OsString)> {
+    let name = target.file_name().ok_or(Errno::ISDIR)?;
+    let parent = top.create_dir_all(target.parent().unwrap_or(Path::new("")), Mode::from_raw_mode(0o755))?;
+    Ok((Root::from_fd(parent), name.to_owned()))
+}
+
+/// Makes a new file in the place of whatever has the name now; never writes into something that a task put there.
+pub(super) fn create(parent: &Root, name: &std::ffi::OsStr, mode: u32) -> io::Result<File> {
+    loop {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        match parent.open_beneath(Path::new(name), flags, Mode::from_raw_mode(mode & 0o700)) {
+            Ok(fd) => {
+                rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
+                return Ok(File::from(fd));
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => remove(parent, name)?,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn link(to: &Path, parent: &Root, name: &std::ffi::OsStr) -> io::Result<()> {
+    loop {
+        match rustix::fs::symlinkat(to, parent, name) {
+            Err(Errno::EXIST) => remove(parent, name)?,
+            other => return Ok(other?),
+        }
+    }
+}
+
+fn remove(parent: &Root, name: &std::ffi::OsStr) -> io::Result<()> {
+    match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+        Err(e) if e != Errno::NOENT => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The numbers of a user of this machine, by name or number. Read from the file: a static program has no other source.
+pub(super) fn owner(user: &str) -> io::Result<Owner> {
+    let table = std::fs::read_to_string("/etc/passwd")?;
+    let fields = table.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let found = fields.filter(|f| f.len() > 3).find(|f| f[0] == user || f[2] == user);
+    let numbers = found.and_then(|f| Some(Owner { uid: f[2].parse().ok()?, gid: f[3].parse().ok()? }));
+    numbers.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no user {user:?} in /etc/passwd")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+    use crate::spec::AllocId;
+
+    struct Place {
+        _data: tempfile::TempDir,
+        source: tempfile::TempDir,
+        dir: AllocDir,
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            assert_eq!(self.dir.destroy().len(), 0);
+        }
+    }
+
+    fn place() -> Place {
+        let (data, source) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dir = AllocDir::new(data.path(), &AllocId::new(uuid::Uuid::new_v4()));
+        dir.build().unwrap();
+        dir.build_task("web").unwrap();
+        std::fs::create_dir(source.path().join("sub")).unwrap();
+        std::fs::write(source.path().join("sub/tool"), "#!/bin/sh\n").unwrap();
+        std::fs::set_permissions(source.path().join("sub/tool"), PermissionsExt::from_mode(0o4751)).unwrap();
+        symlink("tool", source.path().join("sub/link")).unwrap();
+        Place { _data: data, source, dir }
+    }
+
+    impl Place {
+        fn copy(&self, source: &str, destination: &str, mode: ArtifactMode) -> Result<(), Failure> {
+            let copy = Copy {
+                source: self.source.path().join(source),
+                dir: self.dir.clone(),
+                task: "web".to_owned(),
+                destination: destination.to_owned(),
+                mode,
+                owner: None,
+            };
+            copy.run(&AtomicBool::new(false))
+        }
+
+        fn there(&self, path: &str) -> PathBuf {
+            self.dir.path().join("web").join(path)
+        }
+    }
+
+    #[test]
+    fn files_and_folders_arrive_with_their_modes() {
+        let place = place();
+        place.copy("sub/tool", "local/", ArtifactMode::Any).unwrap();
+        place.copy("sub/tool", "local/bin/renamed", ArtifactMode::File).unwrap();
+        place.copy(".", "local/tree", ArtifactMode::Dir).unwrap();
+        place.copy(".", "local/tree", ArtifactMode::Any).unwrap();
+        for file in ["local/tool", "local/bin/renamed", "local/tree/sub/tool"] {
+            let mode = std::fs::metadata(place.there(file)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, 0o751, "{file}: kept but for setuid");
+        }
+        assert_eq!(std::fs::read_link(place.there("local/tree/sub/link")).unwrap(), Path::new("tool"));
+    }
+
+    #[test]
+    fn nothing_is_written_outside_the_folder() {
+        let place = place();
+        let outside = place.source.path().join("outside");
+        std::fs::write(&outside, "keep").unwrap();
+        symlink(&outside, place.there("local/renamed")).unwrap();
+        symlink(place.source.path(), place.there("local/dir")).unwrap();
+        place.copy("sub/tool", "local/renamed", ArtifactMode::File).unwrap();
+        assert_eq!(std::fs::read_to_string(&outside).unwrap(), "keep", "the symlink was replaced, not followed");
+        let errno = |destination: &str| {
+            place.copy("sub/tool", destination, ArtifactMode::File).unwrap_err().1.raw_os_error().unwrap()
+        };
+        assert_eq!(errno("../../x"), libc::EXDEV);
+        assert_eq!(errno("local/dir/planted"), libc::ELOOP);
+        assert_eq!(errno("local"), libc::EISDIR);
+    }
+
+    #[test]
+    fn what_cannot_be_copied_is_named() {
+        let place = place();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            place.source.path().join("fifo"),
+            rustix::fs::FileType::Fifo,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        let failure = |source: &str, mode| place.copy(source, "local", mode).unwrap_err().0;
+        assert!(failure(".", ArtifactMode::Any).contains("fifo"));
+        assert!(failure("none", ArtifactMode::Any).contains("read"));
+        assert!(failure(".", ArtifactMode::File).contains("folder"));
+        assert!(failure("sub/tool", ArtifactMode::Dir).contains("folder"));
+        assert_eq!(owner("root").unwrap(), Owner { uid: 0, gid: 0 });
+        assert!(owner("no such user").is_err());
+    }
+}

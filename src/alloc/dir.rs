@@ -1,0 +1,442 @@
+//! The folder of an allocation: built, mounted, unmounted, removed.
+//!
+//! ```text
+//! <data>/alloc/<alloc id>/     0755
+//!   alloc/{data,logs,tmp}      0777   shared by the group's tasks
+//!   <task>/                    0777
+//!     local/                   0777   NOMAD_TASK_DIR
+//!     tmp/                     01777
+//!     secrets/ private/        tmpfs where the kernel lets us, NOMAD_SECRETS_DIR
+//! ```
+
+use std::ffi::{CStr, OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::error::{CleanupError, SetupError};
+use crate::spec::AllocId;
+use crate::sys::path::Root;
+
+const TMPFS_OPTIONS: [&CStr; 2] = [c"size=1m,mode=0777,noswap", c"size=1m,mode=0777"];
+
+/// Where an allocation keeps its files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocDir {
+    path: PathBuf,
+}
+
+impl AllocDir {
+    /// The folder of `id` below `data_dir`, which may not exist yet.
+    #[must_use]
+    pub fn new(data_dir: &Path, id: &AllocId) -> AllocDir {
+        AllocDir { path: data_dir.join("alloc").join(id.as_str()) }
+    }
+
+    /// `<data>/alloc/<alloc id>`.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the tasks' output is collected.
+    #[must_use]
+    pub fn logs(&self) -> PathBuf {
+        self.path.join("alloc/logs")
+    }
+
+    /// Makes the shared folders.
+    ///
+    /// # Errors
+    /// [`SetupError::Dir`]; the folder must not exist.
+    pub fn build(&self) -> Result<(), SetupError> {
+        let error = |source| SetupError::Dir { action: "create", path: self.path.clone(), source };
+        let create = || {
+            std::fs::DirBuilder::new().recursive(true).mode(0o711).create(self.path.parent().unwrap_or(&self.path))?;
+            std::fs::create_dir(&self.path)
+        };
+        create().map_err(error)?;
+        let fill = || {
+            let root = Root::open(&self.path)?;
+            set_mode(&root.open_beneath(Path::new("."), OFlags::RDONLY, Mode::empty())?, 0o755)?;
+            for name in ["alloc", "alloc/data", "alloc/logs", "alloc/tmp"] {
+                make_dir(&root, Path::new(name), 0o777)?;
+            }
+            Ok(())
+        };
+        fill().map_err(|e| {
+            // The error that is told is the first one.
+            drop(self.destroy());
+            error(e)
+        })
+    }
+
+    /// Makes a task's folder and mounts what belongs there.
+    ///
+    /// # Errors
+    /// [`SetupError::Dir`].
+    pub fn build_task(&self, task: &str) -> Result<(), SetupError> {
+        let error = |source| SetupError::Dir { action: "create", path: self.path.join(task), source };
+        let work = || {
+            let root = Root::open(&self.path)?;
+            make_dir(&root, Path::new(task), 0o777)?;
+            let task_root = Root::from_fd(root.open_beneath(Path::new(task), OFlags::PATH, Mode::empty())?);
+            make_dir(&task_root, Path::new("local"), 0o777)?;
+            make_dir(&task_root, Path::new("tmp"), 0o1777)?;
+            let is_root = rustix::process::geteuid().is_root();
+            for name in ["secrets", "private"] {
+                let dir = make_dir(&task_root, Path::new(name), 0o700)?;
+                // Another user's task must get at its secrets; the folders of an ordinary user are his tasks' own.
+                if is_root && !mount_tmpfs(&dir)? && name == "secrets" {
+                    set_mode(&dir, 0o777)?;
+                }
+            }
+            Ok(())
+        };
+        work().map_err(error)
+    }
+
+    /// Unmounts everything below the folder, then removes it. What cannot be unmounted is not removed.
+    pub fn destroy(&self) -> Vec<CleanupError> {
+        let mut errors = unmount_below(&self.path);
+        if errors.is_empty() {
+            errors = remove_tree(&self.path);
+        }
+        errors
+    }
+
+    /// Finds the folder and the path below it that a job file's destination means: `alloc/...` is shared, everything
+    /// else is the task's. Host paths of either folder are understood, as `${NOMAD_SECRETS_DIR}/x` may be one.
+    ///
+    /// # Errors
+    /// EXDEV when it leads out of the folder.
+    pub fn locate(&self, task: &str, destination: &str) -> io::Result<(Root, PathBuf)> {
+        let given = Path::new(destination);
+        let task_dir = self.path.join(task);
+        let below_task = given.strip_prefix(&task_dir).unwrap_or_else(|_| given.strip_prefix("/").unwrap_or(given));
+        let shared = given.strip_prefix(self.path.join("alloc")).or_else(|_| below_task.strip_prefix("alloc"));
+        let (top, relative) = match shared {
+            Ok(relative) => (self.path.join("alloc"), relative),
+            Err(_) => (task_dir, below_task),
+        };
+        let mut clean = PathBuf::new();
+        for component in relative.components() {
+            match component {
+                Component::Normal(name) => clean.push(name),
+                Component::ParentDir if clean.pop() => {}
+                Component::ParentDir => return Err(Errno::XDEV.into()),
+                Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+            }
+        }
+        let alloc = Root::open(&self.path)?;
+        let name = top.strip_prefix(&self.path).unwrap_or(&top);
+        Ok((Root::from_fd(alloc.open_beneath(name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?), clean))
+    }
+}
+
+/// Whether `name` is one folder below an allocation's, beside the shared one.
+#[must_use]
+pub fn is_task_name(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    let plain = matches!((components.next(), components.next()), (Some(Component::Normal(c)), None) if c == name);
+    plain && name != "alloc" && !name.contains('\0')
+}
+
+fn set_mode(dir: &OwnedFd, mode: u32) -> io::Result<()> {
+    Ok(rustix::fs::fchmod(dir, Mode::from_raw_mode(mode))?)
+}
+
+/// Makes one folder with exactly this mode, whatever the umask.
+fn make_dir(root: &Root, name: &Path, mode: u32) -> io::Result<OwnedFd> {
+    root.create_dir_all(name, Mode::from_raw_mode(mode))?;
+    let dir = root.open_beneath(name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    set_mode(&dir, mode)?;
+    Ok(dir)
+}
+
+/// Mounts on the open folder, so that nobody can swap it for a symlink in between. `false` where the kernel does not
+/// let us mount; `noswap` is newer than Linux 6.4.
+fn mount_tmpfs(dir: &OwnedFd) -> io::Result<bool> {
+    let target = format!("/proc/self/fd/{}", dir.as_raw_fd());
+    let flags = MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::NODEV;
+    let mut last = Errno::INVAL;
+    for options in TMPFS_OPTIONS {
+        match rustix::mount::mount("tmpfs", &target, "tmpfs", flags, options) {
+            Ok(()) => return Ok(true),
+            Err(Errno::PERM | Errno::ACCESS | Errno::NODEV) => return Ok(false),
+            Err(e) => last = e,
+        }
+    }
+    Err(last.into())
+}
+
+/// Every mount point at or below `dir`, the last one mounted first.
+fn mounts_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let mut found = mount_points(&table);
+    found.retain(|point| point.starts_with(dir));
+    found.reverse();
+    Ok(found)
+}
+
+/// The fifth field of each line, with its octal escapes undone (`proc_pid_mountinfo(5)`).
+fn mount_points(table: &[u8]) -> Vec<PathBuf> {
+    let field = |line: &[u8]| {
+        let raw = line.split(|b| *b == b' ').nth(4)?;
+        let mut bytes = Vec::with_capacity(raw.len());
+        let mut rest = raw;
+        while let Some((first, after)) = rest.split_first() {
+            let escape = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+            let escaped = escape.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+            bytes.push(escaped.unwrap_or(*first));
+            rest = if escaped.is_some() { &after[3..] } else { after };
+        }
+        Some(PathBuf::from(OsString::from_vec(bytes)))
+    };
+    table.split(|b| *b == b'\n').filter_map(field).collect()
+}
+
+fn unmount_below(dir: &Path) -> Vec<CleanupError> {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let error = |action, path: &Path, source| CleanupError { action, subject: path.display().to_string(), source };
+    let points = match mounts_below(&dir) {
+        Ok(points) => points,
+        Err(e) => return vec![error("read the mounts below", &dir, e)],
+    };
+    let unmount = |point: &PathBuf| {
+        let result = match rustix::mount::unmount(point, UnmountFlags::NOFOLLOW) {
+            // Somebody looks at it from outside the job; it goes when he is done.
+            Err(Errno::BUSY) => rustix::mount::unmount(point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH),
+            other => other,
+        };
+        result.err().map(|e| error("unmount", point, e.into()))
+    };
+    points.iter().filter_map(unmount).collect()
+}
+
+/// Removes a folder with all that is in it, never following a symlink nor entering a mount.
+///
+/// A task may have nested its folders deeper than a path, a stack or a descriptor table can go: what is found two levels
+/// down is moved up, so that the walk never goes deeper.
+fn remove_tree(path: &Path) -> Vec<CleanupError> {
+    let error =
+        |source: io::Error| vec![CleanupError { action: "remove", subject: path.display().to_string(), source }];
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return error(Errno::INVAL.into());
+    };
+    let opened = Root::open(parent).and_then(|root| open_dir(root.as_fd(), name));
+    let top = match opened {
+        Ok(top) => top,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(e) => return error(e),
+    };
+    let mut moved = 0u64;
+    loop {
+        let mut round = Round { top: &top, moved: &mut moved, progress: false, left: false, errors: Vec::new() };
+        round.clear(&top, Path::new(""), true);
+        let Round { progress, left, errors, .. } = round;
+        if !left {
+            break;
+        }
+        if !progress {
+            let place = |e: CleanupError| CleanupError { subject: path.join(e.subject).display().to_string(), ..e };
+            return errors.into_iter().map(place).collect();
+        }
+    }
+    std::fs::remove_dir(path).map_or_else(error, |()| Vec::new())
+}
+
+struct Round<'a> {
+    top: &'a OwnedFd,
+    moved: &'a mut u64,
+    progress: bool,
+    /// Something was seen; another round must see nothing.
+    left: bool,
+    errors: Vec<CleanupError>,
+}
+
+impl Round<'_> {
+    fn clear(&mut self, dir: &OwnedFd, shown: &Path, is_top: bool) {
+        let entries = match rustix::fs::Dir::read_from(dir) {
+            Ok(entries) => entries,
+            Err(e) => return self.fail("list", shown, e),
+        };
+        for entry in entries {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(e) => return self.fail("list", shown, e),
+            };
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            self.left = true;
+            let child = shown.join(name);
+            let flags = if entry.file_type() == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            match rustix::fs::unlinkat(dir, name, flags) {
+                Ok(()) => self.progress = true,
+                Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR) if is_top => self.clear_child(dir, name, &child),
+                Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR) => self.move_up(dir, name, &child),
+                Err(e) => self.fail("remove", &child, e),
+            }
+        }
+    }
+
+    fn clear_child(&mut self, dir: &OwnedFd, name: &OsStr, shown: &Path) {
+        match open_dir(dir.as_fd(), name) {
+            Ok(child) => self.clear(&child, shown, false),
+            Err(e) => {
+                self.errors.push(CleanupError { action: "open", subject: shown.display().to_string(), source: e });
+            }
+        }
+    }
+
+    fn move_up(&mut self, dir: &OwnedFd, name: &OsStr, shown: &Path) {
+        *self.moved += 1;
+        // Moving a folder rewrites its `..`, for which an ordinary user needs write permission on it.
+        let moved = make_accessible(dir.as_fd(), name)
+            .and_then(|()| Ok(rustix::fs::renameat(dir, name, self.top, format!(".removing-{}", self.moved))?));
+        match moved {
+            Ok(()) => self.progress = true,
+            Err(source) => {
+                self.errors.push(CleanupError { action: "move", subject: shown.display().to_string(), source });
+            }
+        }
+    }
+
+    fn fail(&mut self, action: &'static str, shown: &Path, error: Errno) {
+        self.errors.push(CleanupError { action, subject: shown.display().to_string(), source: error.into() });
+    }
+}
+
+fn open_dir(parent: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
+    make_accessible(parent, name)?;
+    let root = Root::from_fd(parent.try_clone_to_owned()?);
+    root.open_same_mount(Path::new(name), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+}
+
+/// An ordinary user's own folders may be closed even to himself.
+fn make_accessible(parent: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let root = Root::from_fd(parent.try_clone_to_owned()?);
+    let dir = root.open_same_mount(Path::new(name), OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+    let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
+    Ok(rustix::fs::chmod(path, Mode::from_raw_mode(0o700))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn built() -> (tempfile::TempDir, AllocDir) {
+        let data = tempfile::tempdir().unwrap();
+        let path = data.path().canonicalize().unwrap();
+        let dir = AllocDir::new(&path, &AllocId::new(uuid::Uuid::new_v4()));
+        dir.build().unwrap();
+        dir.build_task("web").unwrap();
+        (data, dir)
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn the_layout_has_nomads_modes_whatever_the_umask() {
+        let (_data, dir) = built();
+        for (name, expected) in [
+            (".", 0o755),
+            ("alloc", 0o777),
+            ("alloc/data", 0o777),
+            ("alloc/logs", 0o777),
+            ("alloc/tmp", 0o777),
+            ("web", 0o777),
+            ("web/local", 0o777),
+            ("web/tmp", 0o1777),
+        ] {
+            assert_eq!(mode(&dir.path().join(name)), expected, "{name}");
+        }
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(mode(&dir.path().join("web/secrets")), 0o777);
+            assert_eq!(mounts_below(dir.path()).unwrap().len(), 2, "secrets and private are their own file systems");
+        } else {
+            assert_eq!(mode(&dir.path().join("web/secrets")), 0o700);
+        }
+        assert!(dir.build().is_err(), "an allocation's folder is never taken over");
+        assert_eq!(dir.destroy().len(), 0);
+        assert!(!dir.path().exists());
+        assert_eq!(mounts_below(dir.path()).unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(dir.destroy().len(), 0, "removing twice is no error");
+    }
+
+    #[test]
+    fn removal_leaves_alone_what_symlinks_name() {
+        let (data, dir) = built();
+        let outside = data.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(outside.join("keep"), "x").unwrap();
+        symlink(&outside, dir.path().join("web/local/link")).unwrap();
+        symlink(&outside, dir.path().join("link")).unwrap();
+        assert_eq!(dir.destroy().len(), 0);
+        assert!(outside.join("keep").exists());
+    }
+
+    #[test]
+    fn removal_copes_with_closed_and_very_deep_folders() {
+        let (_data, dir) = built();
+        let closed = dir.path().join("web/local/closed/in");
+        std::fs::create_dir_all(&closed).unwrap();
+        std::fs::write(closed.join("f"), "x").unwrap();
+        std::fs::set_permissions(closed.parent().unwrap(), std::fs::Permissions::from_mode(0o0)).unwrap();
+        let top = Root::open(&dir.path().join("web/local")).unwrap();
+        let mut fd = top.open_beneath(Path::new("."), OFlags::PATH, Mode::empty()).unwrap();
+        for _ in 0..3000 {
+            fd = Root::from_fd(fd).create_dir_all(Path::new("deeper"), Mode::from_raw_mode(0o755)).unwrap();
+        }
+        drop(fd);
+        let errors = dir.destroy();
+        assert!(errors.is_empty(), "{errors:?}");
+        assert!(!dir.path().exists());
+    }
+
+    #[test]
+    fn mount_tables_are_read_with_their_escapes() {
+        let table = b"22 1 0:2 / / rw - ext4 x rw\n23 22 0:3 / /a\\040b/c\\134d rw shared:1 - tmpfs t rw\nbroken\n";
+        assert_eq!(mount_points(table), [PathBuf::from("/"), PathBuf::from("/a b/c\\d")]);
+    }
+
+    #[test]
+    fn destinations_stay_in_the_task_or_the_shared_folder() {
+        let (_data, dir) = built();
+        let host = |below: &str| dir.path().join(below).to_string_lossy().into_owned();
+        for (destination, relative) in [
+            ("local/x".to_owned(), "local/x"),
+            ("/secrets/x".to_owned(), "secrets/x"),
+            ("local/../local/./x".to_owned(), "local/x"),
+            (host("web/secrets/x"), "secrets/x"),
+            ("/alloc/data/x".to_owned(), "data/x"),
+            (host("alloc/data/x"), "data/x"),
+        ] {
+            assert_eq!(dir.locate("web", &destination).unwrap().1, Path::new(relative), "{destination}");
+        }
+        for destination in ["../x", "local/../../x", "alloc/../../x"] {
+            let error = dir.locate("web", destination).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EXDEV), "{destination}");
+        }
+        assert!(is_task_name("web app"));
+        for name in ["", ".", "..", "a/b", "/a", "a/", "alloc", "a\0b"] {
+            assert!(!is_task_name(name), "{name:?}");
+        }
+        dir.destroy();
+    }
+}

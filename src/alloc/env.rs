@@ -1,0 +1,303 @@
+//! The environment of a task, and the references that its configuration may contain.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::node::Node;
+use super::ports::PortMap;
+use crate::driver::FsIsolation;
+use crate::spec::{AllocId, DriverConfig, Group, Job, Task, interpolate};
+
+/// Host variables that tasks never inherit: credentials of the tools that an operator's shell usually carries.
+const SECRETS: &[&str] = &[
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "CONSUL_HTTP_TOKEN",
+    "CONSUL_TOKEN",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "NOMAD_LICENSE",
+    "NOMAD_TOKEN",
+    "VAULT_TOKEN",
+];
+
+/// Whether `key` can be the name of an environment variable in every shell.
+#[must_use]
+pub fn is_key(key: &str) -> bool {
+    let first = key.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+    first && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// What the environment of a task is made from.
+#[derive(Debug)]
+pub struct Source<'a> {
+    /// The job.
+    pub job: &'a Job,
+    /// The task's group.
+    pub group: &'a Group,
+    /// The task.
+    pub task: &'a Task,
+    /// The allocation.
+    pub alloc: &'a AllocId,
+    /// Its number among the group's, from 0.
+    pub index: u32,
+    /// The allocation's folder on the host.
+    pub alloc_dir: &'a Path,
+    /// Decides whether the task sees host paths.
+    pub isolation: FsIsolation,
+    /// The parent of the task's cgroup, relative to the hierarchy; empty when there is none.
+    pub cgroup_parent: &'a Path,
+    /// The group's ports.
+    pub ports: &'a PortMap,
+    /// The machine.
+    pub node: &'a Arc<Node>,
+    /// The environment of this process.
+    pub host: &'a BTreeMap<String, String>,
+}
+
+/// A task's environment, with which everything else of the task is interpolated.
+#[derive(Debug, Clone)]
+pub struct TaskEnv {
+    vars: BTreeMap<String, String>,
+    node: Arc<Node>,
+}
+
+impl TaskEnv {
+    /// Builds the environment; later sources win over earlier ones: ids, limits and folders, ports, meta, the host's
+    /// variables (which only fill gaps), the task's `env`.
+    #[must_use]
+    pub fn build(source: &Source<'_>) -> TaskEnv {
+        let mut vars = BTreeMap::new();
+        basics(source, &mut vars);
+        ports(source, &mut vars);
+        for (key, value) in [&source.job.meta, &source.group.meta, &source.task.meta].into_iter().flatten() {
+            vars.insert(format!("NOMAD_META_{}", key.to_uppercase()), value.clone());
+            vars.insert(format!("NOMAD_META_{key}"), value.clone());
+        }
+        if source.isolation == FsIsolation::None {
+            for (key, value) in source.host {
+                if !SECRETS.contains(&key.as_str()) && !vars.contains_key(key) {
+                    vars.insert(key.clone(), value.clone());
+                }
+            }
+        }
+        let mut env = TaskEnv { vars, node: Arc::clone(source.node) };
+        let own: Vec<_> = source.task.env.iter().map(|(k, v)| (env.interpolate(k), env.interpolate(v))).collect();
+        env.extend(own);
+        env
+    }
+
+    /// Adds variables over those that are there.
+    pub fn extend(&mut self, pairs: impl IntoIterator<Item = (String, String)>) {
+        self.vars.extend(pairs);
+        self.vars = std::mem::take(&mut self.vars).into_iter().map(|(k, v)| (clean(k), v)).collect();
+    }
+
+    /// The variables.
+    #[must_use]
+    pub const fn vars(&self) -> &BTreeMap<String, String> {
+        &self.vars
+    }
+
+    /// Replaces every known `${...}`; unknown references stay as they are.
+    #[must_use]
+    pub fn interpolate(&self, text: &str) -> String {
+        interpolate(text, &|key| {
+            let name = key.strip_prefix("env.").unwrap_or(key);
+            self.vars.get(name).map(String::as_str).or_else(|| self.node.lookup(key)).map(str::to_owned)
+        })
+    }
+
+    /// Interpolates every string of a driver's configuration, however deep.
+    #[must_use]
+    pub fn interpolate_config(&self, config: &DriverConfig) -> DriverConfig {
+        let values = config.values.iter().map(|(k, v)| (k.clone(), self.interpolate_value(v))).collect();
+        DriverConfig { values, positions: config.positions.clone(), pos: config.pos.clone() }
+    }
+
+    fn interpolate_value(&self, value: &serde_json::Value) -> serde_json::Value {
+        use serde_json::Value;
+        match value {
+            Value::String(text) => Value::String(self.interpolate(text)),
+            Value::Array(items) => Value::Array(items.iter().map(|v| self.interpolate_value(v)).collect()),
+            Value::Object(map) => {
+                Value::Object(map.iter().map(|(k, v)| (self.interpolate(k), self.interpolate_value(v))).collect())
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+fn basics(source: &Source<'_>, vars: &mut BTreeMap<String, String>) {
+    let Source { job, group, task, alloc, .. } = *source;
+    let dirs = match source.isolation {
+        FsIsolation::Image => ["/alloc", "/local", "/secrets"].map(PathBuf::from),
+        FsIsolation::None => {
+            let task_dir = source.alloc_dir.join(&task.name);
+            [source.alloc_dir.join("alloc"), task_dir.join("local"), task_dir.join("secrets")]
+        }
+    };
+    for (key, dir) in ["NOMAD_ALLOC_DIR", "NOMAD_TASK_DIR", "NOMAD_SECRETS_DIR"].into_iter().zip(dirs) {
+        vars.insert(key.to_owned(), dir.to_string_lossy().into_owned());
+    }
+    let mut set = |key: &str, value: String| vars.insert(format!("NOMAD_{key}"), value);
+    set("MEMORY_LIMIT", task.resources.memory_mib.to_string());
+    if task.resources.memory_max_mib > 0 {
+        set("MEMORY_MAX_LIMIT", task.resources.memory_max_mib.to_string());
+    }
+    set("CPU_LIMIT", task.resources.cpu_mhz.to_string());
+    set("ALLOC_ID", alloc.to_string());
+    set("SHORT_ALLOC_ID", alloc.short().to_owned());
+    set("ALLOC_NAME", format!("{}.{}[{}]", job.id, group.name, source.index));
+    set("ALLOC_INDEX", source.index.to_string());
+    set("GROUP_NAME", group.name.clone());
+    set("TASK_NAME", task.name.clone());
+    set("JOB_ID", job.id.clone());
+    set("JOB_NAME", job.name.clone());
+    set("DC", source.node.datacenter.clone());
+    set("NAMESPACE", job.namespace.clone());
+    set("REGION", job.region.clone());
+    if !source.cgroup_parent.as_os_str().is_empty() {
+        set("PARENT_CGROUP", source.cgroup_parent.to_string_lossy().into_owned());
+    }
+}
+
+fn ports(source: &Source<'_>, vars: &mut BTreeMap<String, String>) {
+    let ip = source.node.ip.to_string();
+    for (label, port) in source.ports {
+        let address = std::net::SocketAddr::new(source.node.ip, *port).to_string();
+        for key in ["IP", "HOST_IP"] {
+            vars.insert(format!("NOMAD_{key}_{label}"), ip.clone());
+        }
+        for key in ["PORT", "ALLOC_PORT", "HOST_PORT"] {
+            vars.insert(format!("NOMAD_{key}_{label}"), port.to_string());
+        }
+        for key in ["ADDR", "HOST_ADDR"] {
+            vars.insert(format!("NOMAD_{key}_{label}"), address.clone());
+        }
+    }
+}
+
+/// Makes the keys that contain job-given labels fit for a shell.
+fn clean(key: String) -> String {
+    let labelled = ["ADDR", "IP", "PORT", "HOST_PORT", "META"];
+    let rest = key.strip_prefix("NOMAD_");
+    if !rest.is_some_and(|r| labelled.iter().any(|l| r.strip_prefix(l).is_some_and(|r| r.starts_with('_')))) {
+        return key;
+    }
+    key.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::fake;
+
+    fn built(isolation: FsIsolation, change: impl FnOnce(&mut Job)) -> TaskEnv {
+        let mut job = fake::job(vec![fake::task("web-app")]);
+        job.meta.insert("who".to_owned(), "job".to_owned());
+        job.groups[0].meta.insert("who".to_owned(), "group".to_owned());
+        change(&mut job);
+        let group = &job.groups[0];
+        let id = AllocId::parse("0f2c1f7e-43b8-4a9c-9e0d-5a5b7e3c1d2e").unwrap();
+        let host = [("HOME", "/home/op"), ("VAULT_TOKEN", "s3cr3t"), ("NOMAD_DC", "lies")];
+        TaskEnv::build(&Source {
+            job: &job,
+            group,
+            task: &group.tasks[0],
+            alloc: &id,
+            index: 2,
+            alloc_dir: Path::new("/data/alloc/0f2c"),
+            isolation,
+            cgroup_parent: Path::new("nomad.slice"),
+            ports: &BTreeMap::from([("http-api".to_owned(), 20_123)]),
+            node: &fake::node(),
+            host: &host.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+        })
+    }
+
+    fn assert_vars(env: &TaskEnv, expected: &[(&str, &str)]) {
+        for (key, value) in expected {
+            assert_eq!(env.vars().get(*key).map(String::as_str), Some(*value), "{key}");
+        }
+    }
+
+    #[test]
+    fn envvars() {
+        let env = built(FsIsolation::Image, |_| {});
+        assert_vars(
+            &env,
+            &[
+                ("NOMAD_ALLOC_DIR", "/alloc"),
+                ("NOMAD_TASK_DIR", "/local"),
+                ("NOMAD_SECRETS_DIR", "/secrets"),
+                ("NOMAD_ALLOC_ID", "0f2c1f7e-43b8-4a9c-9e0d-5a5b7e3c1d2e"),
+                ("NOMAD_SHORT_ALLOC_ID", "0f2c1f7e"),
+                ("NOMAD_ALLOC_NAME", "job.group[2]"),
+                ("NOMAD_ALLOC_INDEX", "2"),
+                ("NOMAD_TASK_NAME", "web-app"),
+                ("NOMAD_MEMORY_LIMIT", "300"),
+                ("NOMAD_CPU_LIMIT", "100"),
+                ("NOMAD_PARENT_CGROUP", "nomad.slice"),
+                ("NOMAD_DC", "dc1"),
+                ("NOMAD_META_WHO", "group"),
+                ("NOMAD_META_who", "group"),
+            ],
+        );
+        assert!(!env.vars().contains_key("HOME"));
+        assert!(!env.vars().contains_key("NOMAD_MEMORY_MAX_LIMIT"));
+    }
+
+    #[test]
+    fn tasks_without_their_own_root_see_host_paths_and_host_variables_but_no_secrets() {
+        let env = built(FsIsolation::None, |_| {});
+        assert_vars(
+            &env,
+            &[
+                ("NOMAD_ALLOC_DIR", "/data/alloc/0f2c/alloc"),
+                ("NOMAD_TASK_DIR", "/data/alloc/0f2c/web-app/local"),
+                ("HOME", "/home/op"),
+                ("NOMAD_DC", "dc1"),
+            ],
+        );
+        assert!(!env.vars().contains_key("VAULT_TOKEN"));
+    }
+
+    #[test]
+    fn ports_have_every_spelling_and_shell_safe_names() {
+        let env = built(FsIsolation::Image, |_| {});
+        assert_vars(
+            &env,
+            &[
+                ("NOMAD_PORT_http_api", "20123"),
+                ("NOMAD_HOST_PORT_http_api", "20123"),
+                ("NOMAD_IP_http_api", "192.0.2.7"),
+                ("NOMAD_ADDR_http_api", "192.0.2.7:20123"),
+            ],
+        );
+        assert!(!env.vars().contains_key("NOMAD_PORT_http-api"));
+    }
+
+    #[test]
+    fn task_env_and_config_are_interpolated() {
+        let env = built(FsIsolation::Image, |job| {
+            let task = &mut job.groups[0].tasks[0];
+            for (key, value) in [
+                ("A", "${NOMAD_TASK_NAME}/${node.datacenter}/${attr.kernel.name}"),
+                ("B", "${env.NOMAD_DC} $${x} ${unknown}"),
+                ("PORT_${NOMAD_ALLOC_INDEX}", "${NOMAD_PORT_http-api}"),
+            ] {
+                task.env.insert(key.to_owned(), value.to_owned());
+            }
+        });
+        assert_vars(&env, &[("A", "web-app/dc1/linux"), ("B", "dc1 ${x} ${unknown}"), ("PORT_2", "20123")]);
+        let config: serde_json::Map<_, _> =
+            serde_json::from_str(r#"{"args": ["${A}", {"x": "${NOMAD_DC}"}], "n": 3}"#).unwrap();
+        let config = env.interpolate_config(&DriverConfig { values: config, ..DriverConfig::default() });
+        assert_eq!(
+            serde_json::Value::Object(config.values),
+            serde_json::json!({"args": ["web-app/dc1/linux", {"x": "dc1"}], "n": 3})
+        );
+    }
+}

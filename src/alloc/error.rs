@@ -1,0 +1,99 @@
+//! What can go wrong around a task, before it runs and after.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::ports::PortError;
+use super::record::RecordError;
+use super::template::TemplateError;
+use crate::spec::Pos;
+
+/// Why an allocation or a task could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// A folder or mount of the allocation.
+    #[error("cannot {action} {}", path.display())]
+    Dir {
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The record, without which nothing could be cleaned up after a crash.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The group's ports.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// A name that would not be one folder below the allocation's.
+    #[error("{pos}: {name:?} cannot name a task: it must be a plain file name and not \"alloc\"")]
+    TaskName {
+        /// The name.
+        name: String,
+        /// Where it stands.
+        pos: Pos,
+    },
+    /// No driver has this name.
+    #[error("{pos}: unknown driver {driver:?}; known are {known}")]
+    UnknownDriver {
+        /// The name.
+        driver: String,
+        /// The names that exist.
+        known: String,
+        /// Where the task stands.
+        pos: Pos,
+    },
+    /// An artifact.
+    #[error("{pos}: artifact {source_path:?}: {action}")]
+    Artifact {
+        /// Where it stands.
+        pos: Pos,
+        /// Its source.
+        source_path: String,
+        /// What was being done.
+        action: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A template's text.
+    #[error("{pos}: template {destination:?}")]
+    Template {
+        /// Where it stands.
+        pos: Pos,
+        /// Its destination.
+        destination: String,
+        /// Why not.
+        source: TemplateError,
+    },
+    /// A template's file.
+    #[error("{pos}: template {destination:?} cannot be written")]
+    TemplateFile {
+        /// Where it stands.
+        pos: Pos,
+        /// Its destination.
+        destination: String,
+        /// EXDEV when the destination leaves the task's folder.
+        source: io::Error,
+    },
+}
+
+/// Part of a clean-up that did not work; the other parts were still done.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {subject}")]
+pub struct CleanupError {
+    /// What was being done.
+    pub action: &'static str,
+    /// To what.
+    pub subject: String,
+    /// Why not.
+    pub source: io::Error,
+}
+
+/// An error with its causes, on one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |e| e.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

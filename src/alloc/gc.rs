@@ -1,0 +1,263 @@
+//! Finding and removing what a killed owner left behind, and only that.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+
+use super::dir::AllocDir;
+use super::error::{CleanupError, chain};
+use super::process;
+use super::record::{Record, RecordError, remove_record, remove_temporary};
+use crate::spec::AllocId;
+use crate::sys::time;
+
+/// How long a killed helper may take to disappear.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One allocation that a data directory knows of.
+#[derive(Debug)]
+pub enum Finding {
+    /// Its owner lives.
+    InUse(Record),
+    /// Its owner is dead: it can be removed.
+    Abandoned(Record),
+    /// Its owner's process id belongs to another pid namespace, where it may well live.
+    Elsewhere(Record),
+    /// The record cannot be understood; nothing of it is touched.
+    Unreadable(RecordError),
+    /// A folder without a record: not known to be ours.
+    Unrecorded(PathBuf),
+    /// A record whose writer died before it was one; nothing had been made yet.
+    HalfWritten(PathBuf),
+}
+
+/// Looks at everything below `data_dir`.
+///
+/// # Errors
+/// When the directory or `/proc` cannot be read; one that does not exist is empty.
+pub fn scan(data_dir: &Path) -> io::Result<Vec<Finding>> {
+    let dir = data_dir.join("alloc");
+    let entries = match std::fs::read_dir(&dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut paths = entries.map(|e| Ok(e?.path())).collect::<io::Result<Vec<_>>>()?;
+    paths.sort();
+    let namespace = process::pid_namespace()?;
+    let mut findings = Vec::new();
+    for path in paths {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(record_name) = name.strip_prefix('.').and_then(|n| n.strip_suffix(".tmp")) {
+            if !dir.join(record_name).exists() {
+                findings.push(Finding::HalfWritten(path));
+            }
+        } else if name.ends_with(".json") {
+            match Record::read(&path) {
+                Ok(record) => findings.push(judge(record, namespace)?),
+                // Its owner has just removed it.
+                Err(RecordError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => findings.push(Finding::Unreadable(error)),
+            }
+        } else if AllocId::parse(&name).is_some() && !path.with_extension("json").exists() && path.exists() {
+            findings.push(Finding::Unrecorded(path));
+        }
+    }
+    Ok(findings)
+}
+
+fn judge(record: Record, namespace: u64) -> io::Result<Finding> {
+    let boot = time::boot_id()?;
+    Ok(if record.owner.boot_id != boot {
+        Finding::Abandoned(record)
+    } else if record.pid_namespace != namespace {
+        Finding::Elsewhere(record)
+    } else if process::is_alive(&record.owner)? {
+        Finding::InUse(record)
+    } else {
+        Finding::Abandoned(record)
+    })
+}
+
+/// Removes an abandoned allocation: helper processes, then cgroups (by `remove_cgroup`, which kills what is in them and
+/// takes one that does not exist for removed), then mounts and files, and the record when nothing is left.
+///
+/// Every step is tried; what failed is returned, and the record stays for the next time. An allocation that somebody else
+/// is just removing is skipped.
+pub fn clean(data_dir: &Path, record: &Record, remove_cgroup: &dyn Fn(&Path) -> io::Result<()>) -> Vec<CleanupError> {
+    let error = |action, subject: String, source| CleanupError { action, subject, source };
+    let path = data_dir.join("alloc").join(format!("{}.json", record.alloc_id));
+    let Some(id) = record.id() else {
+        return vec![error("use the record", path.display().to_string(), io::ErrorKind::InvalidData.into())];
+    };
+    let lock = File::open(&path).and_then(|f| {
+        rustix::fs::flock(&f, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(f)
+    });
+    let _lock = match lock {
+        Ok(lock) => lock,
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => return Vec::new(),
+        Err(e) => return vec![error("lock", path.display().to_string(), e)],
+    };
+    let mut errors = Vec::new();
+    for handle in &record.handles {
+        if let Err(e) = process::kill(&handle.process, PATIENCE) {
+            errors.push(error("kill process", handle.process.pid.to_string(), e));
+        } else if let Err(e) = remove_socket(&handle.socket) {
+            errors.push(error("remove socket", handle.socket.display().to_string(), e));
+        }
+    }
+    for cgroup in &record.cgroups {
+        if let Err(e) = remove_cgroup(cgroup) {
+            errors.push(error("remove cgroup", cgroup.display().to_string(), e));
+        }
+    }
+    // While one of its processes may live, its files are not pulled from under it.
+    if errors.is_empty() {
+        errors = AllocDir::new(data_dir, &id).destroy();
+    }
+    if errors.is_empty()
+        && let Err(e) = remove_record(&path)
+    {
+        errors.push(error("remove the record:", chain(&e), io::Error::other("it stays")));
+    }
+    errors
+}
+
+/// Removes a dead helper's socket, and nothing that is no socket.
+fn remove_socket(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.file_type().is_socket() => std::fs::remove_file(path),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a half-written record, unless somebody is writing it.
+///
+/// # Errors
+/// What the file system says.
+pub fn clean_half_written(path: &Path) -> io::Result<bool> {
+    match remove_temporary(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+    use crate::alloc::record::{Handle, Records};
+
+    /// A data directory with one allocation whose owner is the process that `owner` makes of ours.
+    fn data(change: impl FnOnce(&mut Record)) -> (tempfile::TempDir, AllocDir) {
+        let data = tempfile::tempdir().unwrap();
+        let id = AllocId::new(uuid::Uuid::new_v4());
+        let mut record = Record::new(&id, "job", "group").unwrap();
+        change(&mut record);
+        Records::new(data.path()).create(record).unwrap();
+        let dir = AllocDir::new(data.path(), &id);
+        dir.build().unwrap();
+        dir.build_task("web").unwrap();
+        (data, dir)
+    }
+
+    fn dead(record: &mut Record) {
+        record.owner.start_ticks += 1;
+    }
+
+    #[test]
+    fn only_the_dead_are_abandoned() {
+        let kind = |change: fn(&mut Record)| {
+            let (data, dir) = data(change);
+            let found = scan(data.path()).unwrap();
+            dir.destroy();
+            assert_eq!(found.len(), 1, "{found:?}");
+            match &found[0] {
+                Finding::InUse(_) => "in use",
+                Finding::Abandoned(_) => "abandoned",
+                Finding::Elsewhere(_) => "elsewhere",
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(kind(|_| {}), "in use");
+        assert_eq!(kind(dead), "abandoned");
+        assert_eq!(kind(|r| r.owner.boot_id = "an earlier one".to_owned()), "abandoned");
+        assert_eq!(kind(|r| r.pid_namespace += 1), "elsewhere");
+    }
+
+    #[test]
+    fn everything_recorded_goes_and_nothing_else() {
+        let sockets = tempfile::tempdir().unwrap();
+        let socket = sockets.path().join("x.sock");
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let mut helper = Command::new("sleep").arg("60").spawn().unwrap();
+        let mut bystander = Command::new("sleep").arg("60").spawn().unwrap();
+        let identify = |pid: u32| time::process_id(i32::try_from(pid).unwrap()).unwrap();
+        let (data, dir) = data(|record| {
+            dead(record);
+            let mut reused = identify(bystander.id());
+            reused.start_ticks -= 1;
+            for process in [identify(helper.id()), reused] {
+                let task_id = format!("{}/web/01234567", record.alloc_id);
+                record.handles.push(Handle { task_id, process, socket: socket.clone() });
+            }
+            record.cgroups.push(PathBuf::from("nomad.slice/x.scope"));
+        });
+        let stranger = data.path().join("alloc").join(uuid::Uuid::new_v4().to_string());
+        std::fs::create_dir(&stranger).unwrap();
+        let garbage = data.path().join("alloc").join(format!("{}.json", uuid::Uuid::new_v4()));
+        std::fs::write(&garbage, "{").unwrap();
+        let half = data.path().join("alloc").join(format!(".{}.json.tmp", uuid::Uuid::new_v4()));
+        std::fs::write(&half, "{").unwrap();
+
+        let cgroups = RefCell::new(Vec::new());
+        let remove = |path: &Path| {
+            cgroups.borrow_mut().push(path.to_owned());
+            Ok(())
+        };
+        let (mut unreadable, mut unrecorded) = (0, 0);
+        for finding in scan(data.path()).unwrap() {
+            match finding {
+                Finding::Abandoned(record) => assert_eq!(clean(data.path(), &record, &remove).len(), 0),
+                Finding::HalfWritten(path) => assert!(clean_half_written(&path).unwrap()),
+                Finding::Unreadable(_) => unreadable += 1,
+                Finding::Unrecorded(path) => {
+                    assert_eq!(path, stranger);
+                    unrecorded += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((unreadable, unrecorded), (1, 1));
+        assert_eq!(helper.wait().unwrap().signal(), Some(9));
+        assert!(bystander.try_wait().unwrap().is_none(), "it only has a number that was once ours");
+        bystander.kill().unwrap();
+        bystander.wait().unwrap();
+        assert_eq!(*cgroups.borrow(), [PathBuf::from("nomad.slice/x.scope")]);
+        assert!(!socket.exists(), "a killed helper cannot remove its socket");
+        assert!(!dir.path().exists() && stranger.exists() && garbage.exists() && !half.exists());
+    }
+
+    #[test]
+    fn what_failed_is_reported_and_tried_again_next_time() {
+        let (data, dir) = data(|record| {
+            dead(record);
+            record.cgroups.push(PathBuf::from("nomad/x"));
+        });
+        let Finding::Abandoned(record) = scan(data.path()).unwrap().remove(0) else { panic!() };
+        let errors = clean(data.path(), &record, &|_| Err(io::ErrorKind::PermissionDenied.into()));
+        assert_eq!(errors.len(), 1);
+        assert!(dir.path().exists());
+        let Finding::Abandoned(record) = scan(data.path()).unwrap().remove(0) else { panic!() };
+        assert_eq!(clean(data.path(), &record, &|_| Ok(())).len(), 0);
+        assert!(scan(data.path()).unwrap().is_empty());
+    }
+}

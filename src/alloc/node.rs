@@ -1,0 +1,161 @@
+//! What is known of the machine: the `node.*`, `attr.*` and `meta.*` that job files may refer to.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::path::Path;
+
+/// The machine as job files see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// `${node.unique.id}`.
+    pub id: String,
+    /// `${node.unique.name}`.
+    pub name: String,
+    /// `${node.datacenter}`.
+    pub datacenter: String,
+    /// `${node.region}`.
+    pub region: String,
+    /// `${node.class}`.
+    pub class: String,
+    /// `${node.pool}`.
+    pub pool: String,
+    /// `${attr.*}`.
+    pub attributes: BTreeMap<String, String>,
+    /// `${meta.*}`.
+    pub meta: BTreeMap<String, String>,
+    /// The address that other machines reach this one by.
+    pub ip: IpAddr,
+}
+
+impl Node {
+    /// Looks at this machine; the node's id is kept in `<data_dir>/client-id`.
+    ///
+    /// # Errors
+    /// When that file can neither be read nor written.
+    pub fn detect(data_dir: &Path) -> io::Result<Node> {
+        let uname = rustix::system::uname();
+        let name = uname.nodename().to_string_lossy().into_owned();
+        let ip = outgoing_address();
+        let mut attributes = BTreeMap::new();
+        let mut set = |key: &str, value: String| {
+            if !value.is_empty() {
+                attributes.insert(key.to_owned(), value);
+            }
+        };
+        set("kernel.name", uname.sysname().to_string_lossy().to_lowercase());
+        set("kernel.version", uname.release().to_string_lossy().into_owned());
+        set("kernel.arch", uname.machine().to_string_lossy().into_owned());
+        set("cpu.arch", go_arch(&uname.machine().to_string_lossy()).to_owned());
+        set("arch", go_arch(&uname.machine().to_string_lossy()).to_owned());
+        set("cpu.numcores", std::thread::available_parallelism().map(|n| n.to_string()).unwrap_or_default());
+        if let Some(mhz) = core_mhz() {
+            let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+            set("cpu.frequency", mhz.to_string());
+            set("cpu.totalcompute", (mhz * cores).to_string());
+        }
+        set("memory.totalbytes", memory_total_bytes().map(|n| n.to_string()).unwrap_or_default());
+        let release = os_release();
+        set("os.name", release.get("ID").cloned().unwrap_or_default());
+        set("os.version", release.get("VERSION_ID").cloned().unwrap_or_default());
+        set("unique.hostname", name.clone());
+        set("unique.network.ip-address", ip.to_string());
+        Ok(Node {
+            id: node_id(data_dir)?,
+            name,
+            datacenter: "dc1".to_owned(),
+            region: "global".to_owned(),
+            class: String::new(),
+            pool: "default".to_owned(),
+            attributes,
+            meta: BTreeMap::new(),
+            ip,
+        })
+    }
+
+    /// The value of `node.*`, `attr.*` or `meta.*`.
+    #[must_use]
+    pub fn lookup(&self, key: &str) -> Option<&str> {
+        match key {
+            "node.unique.id" => Some(&self.id),
+            "node.unique.name" => Some(&self.name),
+            "node.datacenter" => Some(&self.datacenter),
+            "node.region" => Some(&self.region),
+            "node.class" => Some(&self.class),
+            "node.pool" => Some(&self.pool),
+            _ => {
+                let attribute = key.strip_prefix("attr.").and_then(|k| self.attributes.get(k));
+                attribute.or_else(|| key.strip_prefix("meta.").and_then(|k| self.meta.get(k))).map(String::as_str)
+            }
+        }
+    }
+}
+
+fn node_id(data_dir: &Path) -> io::Result<String> {
+    let path = data_dir.join("client-id");
+    let known = std::fs::read_to_string(&path).ok().and_then(|text| uuid::Uuid::parse_str(text.trim()).ok());
+    if let Some(id) = known {
+        return Ok(id.hyphenated().to_string());
+    }
+    let id = uuid::Uuid::new_v4().hyphenated().to_string();
+    super::record::write_atomically(&path, id.as_bytes())?;
+    Ok(id)
+}
+
+/// Go's name of an architecture, which is what job files compare with.
+fn go_arch(machine: &str) -> &str {
+    match machine {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "i386" | "i686" => "386",
+        other => other,
+    }
+}
+
+/// The speed of a core, in Nomad's unit of CPU.
+fn core_mhz() -> Option<u64> {
+    let highest = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
+    let highest = highest.ok().and_then(|khz| Some(khz.trim().parse::<u64>().ok()? / 1000));
+    highest.or_else(|| {
+        let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+        let value = text.lines().find_map(|l| l.strip_prefix("cpu MHz")?.split_once(':'))?.1;
+        value.trim().split('.').next()?.parse().ok()
+    })
+}
+
+fn memory_total_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn os_release() -> BTreeMap<String, String> {
+    let text = std::fs::read_to_string("/etc/os-release").or_else(|_| std::fs::read_to_string("/usr/lib/os-release"));
+    let text = text.unwrap_or_default();
+    let pairs = text.lines().filter_map(|l| l.split_once('='));
+    pairs.map(|(k, v)| (k.to_owned(), v.trim_matches(['"', '\'']).to_owned())).collect()
+}
+
+/// The source address of the default route. Connecting a UDP socket sends nothing; 192.0.2.1 is reserved for documents.
+fn outgoing_address() -> IpAddr {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
+    let address = socket.and_then(|s| s.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).and_then(|()| s.local_addr()));
+    address.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |a| a.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_is_described_and_keeps_its_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Node::detect(dir.path()).unwrap();
+        assert_eq!(node.lookup("attr.kernel.name"), Some("linux"));
+        assert_eq!(node.lookup("node.unique.name"), node.lookup("attr.unique.hostname"));
+        assert!(node.lookup("attr.memory.totalbytes").unwrap().parse::<u64>().unwrap() > 1 << 20);
+        assert_eq!(node.lookup("attr.no.such"), None);
+        assert_eq!(node.lookup("meta.none"), None);
+        assert_eq!(Node::detect(dir.path()).unwrap().id, node.id);
+    }
+}

@@ -1,0 +1,267 @@
+//! The restart policy: what happens after a task has ended.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::text::go_duration;
+use crate::spec::{ExitResult, JobType, LifecycleHook, RestartMode, RestartPolicy, Task};
+
+/// How one start of a task came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The process ended by itself.
+    Exit(ExitResult),
+    /// It could not be set up or started, or was lost.
+    StartError {
+        /// Another try may succeed.
+        recoverable: bool,
+    },
+    /// Somebody asked for a restart; it is not counted.
+    RestartRequested,
+    /// Somebody asked for its death.
+    Killed,
+}
+
+/// What the policy says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was killed: no restart, no failure.
+    Killed,
+    /// It has done its work.
+    Terminated {
+        /// For the event.
+        reason: String,
+    },
+    /// It stays dead, and that is a failure.
+    NotRestarting {
+        /// For the event.
+        reason: String,
+    },
+    /// It is started again.
+    Restart {
+        /// Time to wait first.
+        delay: Duration,
+        /// For the event; empty when there is nothing to say.
+        reason: String,
+    },
+}
+
+/// Counts the restarts of one task.
+#[derive(Debug)]
+pub struct Tracker {
+    policy: RestartPolicy,
+    on_success: bool,
+    count: u32,
+    window: Option<Instant>,
+}
+
+/// Whether a task that succeeds is started again: main tasks of services and systems, and sidecars.
+#[must_use]
+pub const fn restarts_on_success(kind: JobType, task: &Task) -> bool {
+    match task.lifecycle {
+        None => !kind.runs_to_completion(),
+        Some(lifecycle) => match lifecycle.hook {
+            LifecycleHook::Prestart | LifecycleHook::Poststart => lifecycle.sidecar,
+            LifecycleHook::Poststop => false,
+        },
+    }
+}
+
+impl Tracker {
+    /// A tracker that has seen no restart yet.
+    #[must_use]
+    pub const fn new(policy: RestartPolicy, on_success: bool) -> Tracker {
+        Tracker { policy, on_success, count: 0, window: None }
+    }
+
+    /// Decides after `end` at the time `now`; `jitter` in 0..=1 says how much of the extra quarter is added.
+    pub fn next(&mut self, end: End, now: Instant, jitter: f64) -> Verdict {
+        match end {
+            End::Killed => return Verdict::Killed,
+            End::RestartRequested => return Verdict::Restart { delay: Duration::ZERO, reason: String::new() },
+            End::Exit(_) | End::StartError { .. } => {}
+        }
+        let done = matches!(end, End::Exit(exit) if exit.successful()) && !self.on_success;
+        if self.policy.attempts == 0 {
+            let reason = "Policy allows no restarts".to_owned();
+            return if done { Verdict::Terminated { reason } } else { Verdict::NotRestarting { reason } };
+        }
+
+        let window = *self.window.get_or_insert(now);
+        let (window, fresh) = if now > window + self.policy.interval { (now, true) } else { (window, false) };
+        if fresh {
+            self.count = 0;
+            self.window = Some(window);
+        }
+        self.count += 1;
+
+        if end == (End::StartError { recoverable: false }) {
+            return Verdict::NotRestarting { reason: "Error was unrecoverable".to_owned() };
+        }
+        if done {
+            let reason = "Restart unnecessary as task terminated successfully".to_owned();
+            return Verdict::Terminated { reason };
+        }
+        if self.count <= self.policy.attempts {
+            let delay = self.policy.delay + self.policy.delay.mul_f64(0.25 * jitter.clamp(0.0, 1.0));
+            return Verdict::Restart { delay, reason: "Restart within policy".to_owned() };
+        }
+        let exceeded = |mode| {
+            let RestartPolicy { attempts, interval, .. } = self.policy;
+            format!("Exceeded allowed attempts {attempts} in interval {} and mode is \"{mode}\"", go_duration(interval))
+        };
+        match self.policy.mode {
+            RestartMode::Fail => Verdict::NotRestarting { reason: exceeded("fail") },
+            RestartMode::Delay => {
+                let delay = (window + self.policy.interval).saturating_duration_since(now);
+                Verdict::Restart { delay, reason: exceeded("delay") }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::fake;
+    use crate::spec::Lifecycle;
+
+    const FAILED: End = End::Exit(ExitResult { exit_code: 127, signal: 0, oom_killed: false });
+    const OK: End = End::Exit(ExitResult { exit_code: 0, signal: 0, oom_killed: false });
+
+    fn policy(mode: RestartMode) -> RestartPolicy {
+        RestartPolicy { attempts: 3, interval: Duration::from_secs(10), delay: Duration::from_secs(1), mode }
+    }
+
+    fn restarted_within_policy(verdict: &Verdict, jitter: f64) {
+        let Verdict::Restart { delay, reason } = verdict else { panic!("{verdict:?}") };
+        assert_eq!(*delay, Duration::from_secs_f64(1.0 + 0.25 * jitter));
+        assert_eq!(reason, "Restart within policy");
+    }
+
+    fn reason(verdict: Verdict) -> String {
+        let Verdict::NotRestarting { reason } = verdict else { panic!("{verdict:?}") };
+        reason
+    }
+
+    #[test]
+    fn mode_delay() {
+        let start = Instant::now();
+        let mut tracker = Tracker::new(policy(RestartMode::Delay), true);
+        for jitter in [0.0, 0.5, 1.0] {
+            restarted_within_policy(&tracker.next(FAILED, start, jitter), jitter);
+        }
+        let Verdict::Restart { delay, .. } = tracker.next(FAILED, start + Duration::from_secs(4), 1.0) else {
+            panic!()
+        };
+        assert_eq!(delay, Duration::from_secs(6), "it waits for the end of the interval, without jitter");
+        restarted_within_policy(&tracker.next(FAILED, start + Duration::from_millis(10_001), 0.0), 0.0);
+    }
+
+    #[test]
+    fn mode_fail() {
+        let start = Instant::now();
+        let mut tracker = Tracker::new(policy(RestartMode::Fail), true);
+        for _ in 0..3 {
+            restarted_within_policy(&tracker.next(FAILED, start, 0.0), 0.0);
+        }
+        assert_eq!(
+            reason(tracker.next(FAILED, start, 0.0)),
+            "Exceeded allowed attempts 3 in interval 10s and mode is \"fail\""
+        );
+    }
+
+    #[test]
+    fn no_restart_on_success() {
+        let mut tracker = Tracker::new(policy(RestartMode::Delay), false);
+        assert!(matches!(tracker.next(OK, Instant::now(), 0.0), Verdict::Terminated { .. }));
+    }
+
+    #[test]
+    fn zero_attempts() {
+        let none = RestartPolicy { attempts: 0, ..policy(RestartMode::Fail) };
+        for (on_success, exit, terminated) in [(true, FAILED, false), (true, OK, false), (false, OK, true)] {
+            let verdict = Tracker::new(none, on_success).next(exit, Instant::now(), 0.0);
+            assert_eq!(matches!(verdict, Verdict::Terminated { .. }), terminated, "{verdict:?}");
+            assert_eq!(matches!(verdict, Verdict::NotRestarting { .. }), !terminated, "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn task_killed() {
+        let mut tracker = Tracker::new(policy(RestartMode::Fail), true);
+        assert_eq!(tracker.next(End::Killed, Instant::now(), 0.0), Verdict::Killed);
+    }
+
+    #[test]
+    fn restart_triggered() {
+        let mut tracker = Tracker::new(RestartPolicy { attempts: 0, ..policy(RestartMode::Fail) }, false);
+        let now = Verdict::Restart { delay: Duration::ZERO, reason: String::new() };
+        assert_eq!(tracker.next(End::RestartRequested, Instant::now(), 1.0), now);
+    }
+
+    #[test]
+    fn restart_triggered_failure() {
+        let start = Instant::now();
+        let mut tracker = Tracker::new(RestartPolicy { attempts: 1, ..policy(RestartMode::Fail) }, true);
+        restarted_within_policy(&tracker.next(FAILED, start, 0.0), 0.0);
+        let requested = tracker.next(End::RestartRequested, start, 0.0);
+        assert!(
+            matches!(requested, Verdict::Restart { delay: Duration::ZERO, .. }),
+            "it is not counted: {requested:?}"
+        );
+        assert!(matches!(tracker.next(FAILED, start, 0.0), Verdict::NotRestarting { .. }));
+    }
+
+    #[test]
+    fn start_error_recoverable_fail() {
+        let start = Instant::now();
+        let mut tracker = Tracker::new(policy(RestartMode::Fail), true);
+        for _ in 0..3 {
+            restarted_within_policy(&tracker.next(End::StartError { recoverable: true }, start, 0.0), 0.0);
+        }
+        assert!(reason(tracker.next(End::StartError { recoverable: true }, start, 0.0)).contains("Exceeded"));
+        let mut tracker = Tracker::new(policy(RestartMode::Fail), true);
+        let verdict = tracker.next(End::StartError { recoverable: false }, start, 0.0);
+        assert_eq!(reason(verdict), "Error was unrecoverable");
+    }
+
+    #[test]
+    fn start_error_recoverable_delay() {
+        let start = Instant::now();
+        let mut tracker = Tracker::new(policy(RestartMode::Delay), true);
+        for _ in 0..3 {
+            restarted_within_policy(&tracker.next(End::StartError { recoverable: true }, start, 0.0), 0.0);
+        }
+        let verdict = tracker.next(End::StartError { recoverable: true }, start, 0.0);
+        let Verdict::Restart { delay, .. } = verdict else { panic!("{verdict:?}") };
+        assert_eq!(delay, Duration::from_secs(10));
+    }
+
+    #[test]
+    fn lifecycle() {
+        use JobType::{Batch, Service, Sysbatch, System};
+        use LifecycleHook::{Poststart, Poststop, Prestart};
+        let cases = [
+            (None, Service, true),
+            (None, System, true),
+            (None, Batch, false),
+            (None, Sysbatch, false),
+            (Some((Prestart, false)), Service, false),
+            (Some((Prestart, true)), Service, true),
+            (Some((Prestart, false)), Batch, false),
+            (Some((Prestart, true)), Batch, true),
+            (Some((Poststart, false)), Service, false),
+            (Some((Poststart, true)), Service, true),
+            (Some((Poststart, true)), Batch, true),
+            (Some((Poststop, false)), Service, false),
+            (Some((Poststop, true)), Service, false),
+        ];
+        for (lifecycle, kind, expected) in cases {
+            let mut task = fake::task("t");
+            task.lifecycle = lifecycle.map(|(hook, sidecar)| Lifecycle { hook, sidecar });
+            assert_eq!(restarts_on_success(kind, &task), expected, "{lifecycle:?} {kind:?}");
+        }
+    }
+}

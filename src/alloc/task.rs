@@ -1,0 +1,561 @@
+//! The life of one task: set up, start, wait, restart or not.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::artifact::{self, Copy};
+use super::dir::AllocDir;
+use super::env::TaskEnv;
+use super::error::{SetupError, chain};
+use super::hook::{Hook, Stack};
+use super::lifecycle::TaskState;
+use super::record::{Handle, Records};
+use super::restart::{End, Tracker, Verdict, restarts_on_success};
+use super::template;
+use super::text::go_duration;
+use super::{AllocEvent, Stop};
+use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle};
+use crate::plugin::Reattach;
+use crate::spec::{
+    AllocId, EventKind, ExitResult, JobType, LogCollection, MemoryLimits, Pos, Resources, Signal, Task, TaskEvent,
+};
+
+/// Waits between the tries to stop a task.
+const STOP_TRIES: [Duration; 4] =
+    [Duration::from_secs(5), Duration::from_secs(20), Duration::from_secs(80), Duration::from_mins(2)];
+
+/// How a task came to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It never ran.
+    NotStarted,
+    /// Its last process ended like this.
+    Exited(ExitResult),
+    /// It could not be set up, started or waited for.
+    Error(TaskError),
+}
+
+/// Why a task could not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskError {
+    /// What somebody may decide by.
+    pub kind: TaskErrorKind,
+    /// What was being done, to what, and the cause.
+    pub message: String,
+}
+
+/// See [`TaskError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskErrorKind {
+    /// The command does not exist (exit status 127 of `run`).
+    CommandNotFound,
+    /// The command cannot be executed (126).
+    CommandNotExecutable,
+    /// Everything else (125).
+    Other,
+}
+
+/// The end of one task.
+#[derive(Debug)]
+pub struct TaskResult {
+    /// Its name.
+    pub name: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The restart policy calls it a failure.
+    pub failed: bool,
+    /// It was told to end.
+    pub killed: bool,
+    /// When.
+    pub ended: Instant,
+    /// What could not be cleaned up.
+    pub leftovers: Vec<String>,
+}
+
+/// What the tasks of an allocation have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) alloc: AllocId,
+    pub(super) group: String,
+    pub(super) index: u32,
+    pub(super) kind: JobType,
+    pub(super) dir: AllocDir,
+    pub(super) records: Arc<Records>,
+    pub(super) events: mpsc::UnboundedSender<AllocEvent>,
+}
+
+impl Shared {
+    pub(super) fn event(&self, task: &str, kind: EventKind, message: impl Into<String>, details: &[(&str, String)]) {
+        let details = details.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect::<BTreeMap<_, _>>();
+        let event =
+            TaskEvent { kind, time: SystemTime::now(), task: task.to_owned(), message: message.into(), details };
+        let (alloc, group, index) = (self.alloc.clone(), self.group.clone(), self.index);
+        // Nobody may be listening any more; the task's life goes on.
+        let _ = self.events.send(AllocEvent { alloc, group, index, event });
+    }
+}
+
+/// What the steps before a start work on.
+struct Setup {
+    shared: Arc<Shared>,
+    task: Task,
+    env: TaskEnv,
+    cancel: Arc<AtomicBool>,
+}
+
+struct TaskDirHook;
+
+#[tonic::async_trait]
+impl Hook<Setup> for TaskDirHook {
+    fn name(&self) -> &'static str {
+        "task_dir"
+    }
+
+    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        let name = &setup.task.name;
+        setup.shared.event(name, EventKind::TaskSetup, "Building Task Directory", &[]);
+        setup.shared.dir.build_task(name)
+    }
+}
+
+struct ArtifactsHook;
+
+#[tonic::async_trait]
+impl Hook<Setup> for ArtifactsHook {
+    fn name(&self) -> &'static str {
+        "artifacts"
+    }
+
+    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        let Setup { shared, task, env, cancel } = setup;
+        if !task.artifacts.is_empty() {
+            shared.event(&task.name, EventKind::DownloadingArtifacts, "Client is downloading artifacts", &[]);
+        }
+        for artifact in &task.artifacts {
+            let source_path = env.interpolate(&artifact.source);
+            let error = |action: String, source: io::Error| SetupError::Artifact {
+                pos: artifact.pos.clone(),
+                source_path: source_path.clone(),
+                action,
+                source,
+            };
+            let user = env.interpolate(&task.user);
+            let owner = (artifact.chown && !user.is_empty()).then(|| artifact::owner(&user)).transpose();
+            let copy = Copy {
+                source: artifact.base_dir.join(&source_path),
+                dir: shared.dir.clone(),
+                task: task.name.clone(),
+                destination: env.interpolate(&artifact.destination),
+                mode: artifact.mode,
+                owner: owner.map_err(|e| error("cannot be given to the task's user".to_owned(), e))?,
+            };
+            let cancel = Arc::clone(cancel);
+            let copied = tokio::task::spawn_blocking(move || copy.run(&cancel)).await;
+            copied.map_err(|e| error("copy".to_owned(), io::Error::other(e)))?.map_err(|(what, e)| error(what, e))?;
+        }
+        Ok(())
+    }
+}
+
+struct TemplatesHook;
+
+#[tonic::async_trait]
+impl Hook<Setup> for TemplatesHook {
+    fn name(&self) -> &'static str {
+        "template"
+    }
+
+    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        let mut from_templates = Vec::new();
+        for template in &setup.task.templates {
+            let destination = setup.env.interpolate(&template.destination);
+            let error =
+                |source| SetupError::Template { pos: template.pos.clone(), destination: destination.clone(), source };
+            let lookup = |key: &str| setup.env.vars().get(key).cloned();
+            let text = template::render(&template.data, &template.left_delimiter, &template.right_delimiter, &lookup)
+                .map_err(error)?;
+            if template.env {
+                from_templates.extend(template::parse_env(&text).map_err(error)?);
+            }
+            let write = || {
+                let (top, below) = setup.shared.dir.locate(&setup.task.name, &destination)?;
+                let (parent, name) = artifact::parent_of(&top, &below)?;
+                artifact::create(&parent, &name, template.perms)?.write_all(text.as_bytes())
+            };
+            let (pos, destination) = (template.pos.clone(), destination.clone());
+            write().map_err(|source| SetupError::TemplateFile { pos, destination, source })?;
+        }
+        setup.env.extend(from_templates);
+        Ok(())
+    }
+}
+
+/// Runs one task to its end.
+pub(super) struct TaskRunner {
+    pub(super) number: usize,
+    pub(super) shared: Arc<Shared>,
+    pub(super) task: Task,
+    pub(super) driver: Arc<dyn Driver>,
+    pub(super) env: TaskEnv,
+    pub(super) cgroup: PathBuf,
+    /// Opened when the group's order allows the task to start.
+    pub(super) gate: watch::Receiver<bool>,
+    pub(super) stop: watch::Receiver<Stop>,
+    pub(super) states: mpsc::UnboundedSender<(usize, TaskState)>,
+}
+
+/// How one start went.
+enum Attempt {
+    /// Told to end before it was started.
+    Abandoned,
+    Failed(TaskError, bool),
+    Ended {
+        result: Result<ExitResult, TaskError>,
+        killed: bool,
+    },
+}
+
+impl TaskRunner {
+    pub(super) async fn run(mut self) -> TaskResult {
+        let mut result = TaskResult {
+            name: self.task.name.clone(),
+            outcome: Outcome::NotStarted,
+            failed: false,
+            killed: false,
+            ended: Instant::now(),
+            leftovers: Vec::new(),
+        };
+        self.event(EventKind::Received, "Task received by client", &[]);
+        if self.wait_for_gate().await {
+            self.starts(&mut result).await;
+        } else {
+            result.killed = true;
+        }
+        result.ended = Instant::now();
+        self.state(TaskState::Dead { failed: result.failed });
+        result
+    }
+
+    /// Starts the task until the restart policy has had enough.
+    async fn starts(&mut self, result: &mut TaskResult) {
+        let mut setup = Setup {
+            shared: Arc::clone(&self.shared),
+            task: self.task.clone(),
+            env: self.env.clone(),
+            cancel: Arc::default(),
+        };
+        let hooks: Vec<Box<dyn Hook<Setup>>> =
+            vec![Box::new(TaskDirHook), Box::new(ArtifactsHook), Box::new(TemplatesHook)];
+        let mut steps = Stack::new(hooks);
+        let mut tracker = Tracker::new(self.task.restart, restarts_on_success(self.shared.kind, &self.task));
+        loop {
+            let end = match self.attempt(&mut steps, &mut setup, &mut result.leftovers).await {
+                Attempt::Abandoned => End::Killed,
+                Attempt::Failed(error, recoverable) => {
+                    result.outcome = Outcome::Error(error);
+                    End::StartError { recoverable }
+                }
+                Attempt::Ended { result: ended, killed } => {
+                    result.outcome = match ended.clone() {
+                        Ok(exit) => Outcome::Exited(exit),
+                        Err(error) => Outcome::Error(error),
+                    };
+                    match ended {
+                        _ if killed => End::Killed,
+                        Ok(exit) => End::Exit(exit),
+                        Err(_) => End::StartError { recoverable: true },
+                    }
+                }
+            };
+            match tracker.next(end, Instant::now(), random()) {
+                Verdict::Killed => {
+                    result.killed = true;
+                    return;
+                }
+                Verdict::Terminated { .. } => return,
+                Verdict::NotRestarting { reason } => {
+                    result.failed = true;
+                    let details = [("restart_reason", reason.clone()), ("fails_task", "true".to_owned())];
+                    self.event(EventKind::NotRestarting, reason, &details);
+                    return;
+                }
+                Verdict::Restart { delay, reason } => {
+                    let separator = if reason.is_empty() { "" } else { " - " };
+                    let message = format!("{reason}{separator}Task restarting in {}", go_duration(delay));
+                    let details = [("restart_reason", reason), ("start_delay", delay.as_nanos().to_string())];
+                    self.event(EventKind::Restarting, message, &details);
+                    self.state(TaskState::Pending);
+                    if self.stopped_within(delay).await {
+                        result.killed = true;
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn attempt(&mut self, steps: &mut Stack<Setup>, setup: &mut Setup, leftovers: &mut Vec<String>) -> Attempt {
+        if let Err((name, error)) = self.set_up(steps, setup).await {
+            if self.is_stopping() {
+                return Attempt::Abandoned;
+            }
+            let message = chain(&error);
+            let (kind, key) = match error {
+                SetupError::Artifact { .. } => (EventKind::FailedArtifactDownload, "download_error"),
+                _ => (EventKind::SetupFailure, "setup_error"),
+            };
+            self.event(kind, format!("{name}: {message}"), &[(key, message.clone())]);
+            return Attempt::Failed(TaskError { kind: TaskErrorKind::Other, message }, false);
+        }
+        if self.is_stopping() {
+            return Attempt::Abandoned;
+        }
+        let config = self.config(&setup.env);
+        let driver = Arc::clone(&self.driver);
+        let noted = match driver.start_task(&config).await {
+            Ok(TaskHandle { reattach: Reattach { process, socket }, .. }) => {
+                let handle = Handle { task_id: config.id.clone(), process, socket };
+                self.shared.records.process_started(handle).map_err(|e| {
+                    let message = format!("{}; the task was not kept", chain(&e));
+                    DriverError::Failed { message, recoverable: true }
+                })
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = noted {
+            self.destroy(&config.id, leftovers).await;
+            let recoverable = matches!(error, DriverError::Failed { recoverable: true, .. });
+            let error = self.task_error(&error, &config.config.pos);
+            self.event(EventKind::DriverFailure, &error.message, &[("driver_error", error.message.clone())]);
+            return Attempt::Failed(error, recoverable);
+        }
+        self.event(EventKind::Started, "Task started by client", &[]);
+        self.state(TaskState::Running);
+
+        let mut wait = driver.wait_task(&config.id);
+        let stop_changed = async |stop: &mut watch::Receiver<Stop>| stop_at_least(stop, Stop::Gracefully).await;
+        let (ended, killed) = tokio::select! {
+            biased;
+            ended = &mut wait => (ended, false),
+            () = stop_changed(&mut self.stop) => (self.kill(&config.id, &mut wait).await, true),
+        };
+        drop(wait);
+        let result = ended.map_err(|e| self.task_error(&e, &config.config.pos));
+        match &result {
+            Ok(exit) => self.terminated(*exit),
+            Err(error) => {
+                self.event(EventKind::DriverFailure, &error.message, &[("driver_error", error.message.clone())]);
+            }
+        }
+        if killed {
+            self.event(EventKind::Killed, "Task successfully killed", &[]);
+        }
+        self.destroy(&config.id, leftovers).await;
+        Attempt::Ended { result, killed }
+    }
+
+    /// Lets the driver forget a task that ended or did not start, with its helper.
+    async fn destroy(&self, id: &str, leftovers: &mut Vec<String>) {
+        let destroyed = match self.driver.destroy_task(id, false).await {
+            Err(DriverError::Failed { .. }) => self.driver.destroy_task(id, true).await,
+            other => other,
+        };
+        let name = &self.task.name;
+        match destroyed {
+            Ok(()) => {
+                if let Err(error) = self.shared.records.process_ended(id) {
+                    leftovers.push(format!("task {name:?}: {}", chain(&error)));
+                }
+            }
+            Err(DriverError::TaskNotFound) => {}
+            Err(error) => leftovers.push(format!("task {name:?} cannot be cleaned up: {}", chain(&error))),
+        }
+    }
+
+    /// Runs the steps; a stop makes them give up, but they are waited for, as they write into the task's folder.
+    async fn set_up(&self, steps: &mut Stack<Setup>, setup: &mut Setup) -> Result<(), (&'static str, SetupError)> {
+        let cancel = Arc::clone(&setup.cancel);
+        let mut stop = self.stop.clone();
+        let mut running = std::pin::pin!(steps.run(setup));
+        tokio::select! {
+            biased;
+            result = &mut running => return result,
+            () = stop_at_least(&mut stop, Stop::Gracefully) => cancel.store(true, Ordering::Relaxed),
+        }
+        running.await
+    }
+
+    fn config(&self, env: &TaskEnv) -> TaskConfig {
+        let Task { name, logs, resources, .. } = &self.task;
+        let unique = uuid::Uuid::new_v4().simple().to_string();
+        let collection = (!logs.disabled).then(|| LogCollection {
+            dir: self.shared.dir.logs(),
+            stdout_file: format!("{name}.stdout"),
+            stderr_file: format!("{name}.stderr"),
+            max_files: logs.max_files,
+            max_file_size_bytes: u64::from(logs.max_file_size_mib) * 1024 * 1024,
+        });
+        TaskConfig {
+            id: format!("{}/{name}/{}", self.shared.alloc, &unique[..8]),
+            name: name.clone(),
+            alloc_id: self.shared.alloc.to_string(),
+            config: env.interpolate_config(&self.task.config),
+            env: env.vars().clone(),
+            user: env.interpolate(&self.task.user),
+            resources: Resources {
+                cpu_shares: resources.cpu_mhz,
+                memory: MemoryLimits::from_mib(resources.memory_mib, resources.memory_max_mib),
+                ..Resources::default()
+            },
+            cgroup: self.cgroup.clone(),
+            alloc_dir: self.shared.dir.path().to_owned(),
+            mounts: Vec::new(),
+            devices: Vec::new(),
+            logs: collection,
+        }
+    }
+
+    /// Ends a running task: shutdown delay, kill signal, kill timeout; at once when the stop says so.
+    async fn kill(&mut self, id: &str, wait: &mut Wait<'_>) -> Result<ExitResult, DriverError> {
+        let delay = self.task.shutdown_delay;
+        if !delay.is_zero() && *self.stop.borrow() < Stop::Now {
+            let message = format!("Waiting for shutdown_delay of {} before killing the task.", go_duration(delay));
+            self.event(EventKind::WaitingForShutdownDelay, message, &[]);
+            tokio::select! {
+                biased;
+                ended = &mut *wait => return ended,
+                () = tokio::time::sleep(delay) => {}
+                () = stop_at_least(&mut self.stop, Stop::Now) => {}
+            }
+        }
+        let timeout = self.task.kill_timeout;
+        let forced = *self.stop.borrow() == Stop::Now;
+        let details = [("kill_timeout", go_duration(timeout))];
+        let message = if forced {
+            "Sent SIGKILL".to_owned()
+        } else {
+            format!("Sent interrupt. Waiting {} before force killing", go_duration(timeout))
+        };
+        self.event(EventKind::Killing, message, &details);
+
+        let driver = Arc::clone(&self.driver);
+        let mut stopping: Stopping<'_> = if forced {
+            Box::pin(stop_task(&*driver, id, Duration::ZERO, Some(Signal::KILL)))
+        } else {
+            Box::pin(stop_task(&*driver, id, timeout, self.task.kill_signal))
+        };
+        let (mut stopped, mut forced) = (false, forced);
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut *wait => return ended,
+                () = stop_at_least(&mut self.stop, Stop::Now), if !forced => {
+                    (forced, stopped) = (true, false);
+                    stopping = Box::pin(stop_task(&*driver, id, Duration::ZERO, Some(Signal::KILL)));
+                }
+                result = &mut stopping, if !stopped => match result {
+                    Ok(()) | Err(DriverError::TaskNotFound) => stopped = true,
+                    Err(error) => return Err(error),
+                },
+            }
+        }
+    }
+
+    fn terminated(&self, exit: ExitResult) {
+        let mut message = format!("Exit Code: {}", exit.exit_code);
+        if exit.signal != 0 {
+            let _ = write!(message, ", Signal: {}", exit.signal);
+        }
+        if exit.oom_killed {
+            message.push_str(", Exit Message: \"OOM Killed\"");
+        }
+        let details = [
+            ("exit_code", exit.exit_code.to_string()),
+            ("signal", exit.signal.to_string()),
+            ("oom_killed", exit.oom_killed.to_string()),
+        ];
+        self.event(EventKind::Terminated, message, &details);
+    }
+
+    /// Says where the task stands in the job file, unless the driver has said it.
+    fn task_error(&self, error: &DriverError, config: &Pos) -> TaskError {
+        let kind = match error {
+            DriverError::CommandNotFound(_) => TaskErrorKind::CommandNotFound,
+            DriverError::CommandNotExecutable(_) => TaskErrorKind::CommandNotExecutable,
+            _ => TaskErrorKind::Other,
+        };
+        let (text, pos) = (chain(error), if config.line > 0 { config } else { &self.task.pos });
+        let placed = pos.line == 0 || text.starts_with(&*pos.file);
+        TaskError { kind, message: if placed { text } else { format!("{pos}: task {:?}: {text}", self.task.name) } }
+    }
+
+    async fn wait_for_gate(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            () = stop_at_least(&mut self.stop, Stop::Gracefully) => false,
+            opened = self.gate.wait_for(|open| *open) => opened.is_ok(),
+        }
+    }
+
+    async fn stopped_within(&mut self, delay: Duration) -> bool {
+        tokio::select! {
+            biased;
+            () = stop_at_least(&mut self.stop, Stop::Gracefully) => true,
+            () = tokio::time::sleep(delay) => false,
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        *self.stop.borrow() > Stop::No
+    }
+
+    fn event(&self, kind: EventKind, message: impl Into<String>, details: &[(&str, String)]) {
+        self.shared.event(&self.task.name, kind, message, details);
+    }
+
+    fn state(&self, state: TaskState) {
+        // The allocation outlives its tasks; without it there is nobody to tell.
+        let _ = self.states.send((self.number, state));
+    }
+}
+
+type Wait<'a> = Pin<Box<dyn Future<Output = Result<ExitResult, DriverError>> + Send + 'a>>;
+type Stopping<'a> = Pin<Box<dyn Future<Output = Result<(), DriverError>> + Send + 'a>>;
+
+/// Asks a driver to stop a task, several times if need be.
+async fn stop_task(
+    driver: &dyn Driver,
+    id: &str,
+    timeout: Duration,
+    signal: Option<Signal>,
+) -> Result<(), DriverError> {
+    for pause in STOP_TRIES {
+        match driver.stop_task(id, timeout, signal).await {
+            Err(DriverError::Failed { .. }) => tokio::time::sleep(pause).await,
+            other => return other,
+        }
+    }
+    driver.stop_task(id, timeout, signal).await
+}
+
+/// Waits for a stop of at least this urgency; for ever when nobody can ask for one any more.
+pub(super) async fn stop_at_least(stop: &mut watch::Receiver<Stop>, urgency: Stop) {
+    if stop.wait_for(|s| *s >= urgency).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Evenly between 0 and 1.
+fn random() -> f64 {
+    let bytes = uuid::Uuid::new_v4().into_bytes();
+    f64::from(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])) / f64::from(u32::MAX)
+}

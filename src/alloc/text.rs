@@ -1,0 +1,61 @@
+//! How durations are written in events.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// A duration as Go prints it: `1h0m5s`, `1.5s`, `250ms`, `0s`.
+#[must_use]
+pub fn go_duration(duration: Duration) -> String {
+    let nanos = duration.as_nanos();
+    let unit = |divisor: u128, name: &str| {
+        let (whole, rest) = (nanos / divisor, nanos % divisor);
+        let width = divisor.ilog10() as usize;
+        let fraction = format!("{rest:0width$}");
+        let fraction = if rest == 0 { "" } else { fraction.trim_end_matches('0') };
+        let dot = if fraction.is_empty() { "" } else { "." };
+        format!("{whole}{dot}{fraction}{name}")
+    };
+    match nanos {
+        0 => "0s".to_owned(),
+        1..1_000 => format!("{nanos}ns"),
+        1_000..1_000_000 => unit(1_000, "µs"),
+        1_000_000..1_000_000_000 => unit(1_000_000, "ms"),
+        _ => {
+            let minutes = duration.as_secs() / 60;
+            let mut text = String::new();
+            if minutes >= 60 {
+                let _ = write!(text, "{}h", minutes / 60);
+            }
+            if minutes > 0 {
+                let _ = write!(text, "{}m", minutes % 60);
+            }
+            let seconds = Duration::new(duration.as_secs() % 60, duration.subsec_nanos()).as_secs_f64();
+            let _ = write!(text, "{seconds}s");
+            text
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_go_prints_them() {
+        let cases = [
+            (Duration::ZERO, "0s"),
+            (Duration::from_nanos(7), "7ns"),
+            (Duration::from_micros(1500), "1.5ms"),
+            (Duration::from_nanos(1500), "1.5µs"),
+            (Duration::from_millis(16_250), "16.25s"),
+            (Duration::from_secs(10), "10s"),
+            (Duration::from_mins(1), "1m0s"),
+            (Duration::from_mins(30), "30m0s"),
+            (Duration::from_hours(24), "24h0m0s"),
+            (Duration::from_millis(3_661_005), "1h1m1.005s"),
+        ];
+        for (duration, text) in cases {
+            assert_eq!(go_duration(duration), text);
+        }
+    }
+}

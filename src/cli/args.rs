@@ -1,0 +1,94 @@
+//! Nomad's way to write flags, and durations.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::time::Duration;
+
+/// Turns Go's single-dash long flags (`-var x=y`, `-var-file=f`, `-json=false`) into what clap reads. Only names that
+/// some command has are touched, and nothing after `--`.
+pub(super) fn go_flags(args: Vec<OsString>, command: &clap::Command) -> Vec<OsString> {
+    let mut flags = BTreeMap::new();
+    collect(command, &mut flags);
+    let mut out = Vec::with_capacity(args.len());
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        if arg == "--" {
+            out.push(arg);
+            break;
+        }
+        out.extend(rewrite(arg, &flags));
+    }
+    out.extend(args);
+    out
+}
+
+/// Every long flag and whether it takes a value.
+fn collect(command: &clap::Command, flags: &mut BTreeMap<String, bool>) {
+    for argument in command.get_arguments() {
+        if let Some(long) = argument.get_long() {
+            flags.insert(long.to_owned(), argument.get_action().takes_values());
+        }
+    }
+    flags.insert("help".to_owned(), false);
+    flags.insert("version".to_owned(), false);
+    command.get_subcommands().for_each(|c| collect(c, flags));
+}
+
+/// Nothing remains of a switch that is set to false.
+fn rewrite(arg: OsString, flags: &BTreeMap<String, bool>) -> Option<OsString> {
+    let bytes = arg.as_bytes();
+    let Some(body) = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-")) else { return Some(arg) };
+    let (name, value) = match body.iter().position(|b| *b == b'=') {
+        Some(at) => (&body[..at], Some(&body[at + 1..])),
+        None => (body, None),
+    };
+    let Some(takes_value) = OsStr::from_bytes(name).to_str().and_then(|n| flags.get(n)) else { return Some(arg) };
+    match value {
+        Some(b"false" | b"0") if !takes_value => None,
+        Some(b"true" | b"1") if !takes_value => Some(OsString::from_vec([b"--", name].concat())),
+        _ => Some(OsString::from_vec([b"--", body].concat())),
+    }
+}
+
+/// `90s`, `1h30m`, `250ms`, or a number of seconds.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    humantime::parse_duration(text).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn rewritten(args: &[&str]) -> Vec<String> {
+        let args = args.iter().map(OsString::from).collect();
+        let out = go_flags(args, &crate::cli::Cli::command());
+        out.into_iter().map(|a| a.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn single_dash_flags_are_understood() {
+        for (given, expected) in [
+            (vec!["run", "-var", "a=b", "-var-file=x", "f"], vec!["run", "--var", "a=b", "--var-file=x", "f"]),
+            (vec!["run", "-json", "--quiet", "-"], vec!["run", "--json", "--quiet", "-"]),
+            (vec!["run", "-json=false", "-quiet=true", "f"], vec!["run", "--quiet", "f"]),
+            (vec!["-help"], vec!["--help"]),
+            (vec!["run", "-x", "-variable=1"], vec!["run", "-x", "-variable=1"]),
+            (vec!["run", "--", "-json"], vec!["run", "--", "-json"]),
+        ] {
+            assert_eq!(rewritten(&given), expected);
+        }
+    }
+
+    #[test]
+    fn durations_are_gos_or_seconds() {
+        assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert!(duration("soon").is_err() && duration("-1s").is_err());
+    }
+}

@@ -1,0 +1,77 @@
+//! `agentbin gc`, and the same at the start of every run.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use super::{GcArgs, complain, machine, print};
+use crate::alloc::{self, Finding, Record};
+
+/// Some of it could not be removed.
+const LEFTOVERS: i32 = 1;
+
+pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
+    let data_dir = machine::data_dir(args.data_dir.as_deref())?;
+    let (mut text, mut status) = (String::new(), 0);
+    let remove = if args.dry_run { "would remove" } else { "removed" };
+    let mut clean = |finding: &Finding| {
+        let errors = if args.dry_run { Vec::new() } else { clean(&data_dir, finding) };
+        errors.iter().for_each(|e| complain(e));
+        if !errors.is_empty() {
+            status = LEFTOVERS;
+        }
+        errors.is_empty()
+    };
+    for finding in scan(&data_dir)? {
+        let _ = match &finding {
+            Finding::InUse(record) => writeln!(text, "in use         {}", describe(record)),
+            Finding::Elsewhere(record) => writeln!(text, "left alone     {} (another pid namespace)", describe(record)),
+            Finding::Unrecorded(path) => writeln!(text, "left alone     {} (no record of it)", path.display()),
+            Finding::Unreadable(error) => writeln!(text, "left alone     {}", alloc::chain(error)),
+            Finding::Abandoned(record) if clean(&finding) => writeln!(text, "{remove:<14} {}", describe(record)),
+            Finding::HalfWritten(path) if clean(&finding) => writeln!(text, "{remove:<14} {}", path.display()),
+            Finding::Abandoned(_) | Finding::HalfWritten(_) => Ok(()),
+        };
+    }
+    print(text.as_bytes())?;
+    Ok(status)
+}
+
+/// Removes what earlier runs left, and says only what went wrong.
+pub(super) fn sweep(data_dir: &Path) -> anyhow::Result<()> {
+    for finding in scan(data_dir)? {
+        if matches!(finding, Finding::Abandoned(_) | Finding::HalfWritten(_)) {
+            clean(data_dir, &finding).iter().for_each(|e| complain(&format!("left by an earlier run: {e}")));
+        }
+    }
+    Ok(())
+}
+
+fn scan(data_dir: &Path) -> anyhow::Result<Vec<Finding>> {
+    alloc::scan(data_dir).with_context(|| format!("cannot look for leftovers in {}", data_dir.display()))
+}
+
+fn clean(data_dir: &Path, finding: &Finding) -> Vec<String> {
+    match finding {
+        Finding::Abandoned(record) => {
+            let cgroups = match machine::cgroups() {
+                Ok(cgroups) => cgroups,
+                Err(e) => return vec![format!("{e:#}")],
+            };
+            let errors = alloc::clean(data_dir, record, &|path| machine::remove_cgroup(&cgroups, path));
+            errors.iter().map(|e| format!("allocation {}: {}", record.alloc_id, alloc::chain(e))).collect()
+        }
+        Finding::HalfWritten(path) => match alloc::clean_half_written(path) {
+            Ok(_) => Vec::new(),
+            Err(e) => vec![format!("cannot remove {}: {e}", path.display())],
+        },
+        _ => Vec::new(),
+    }
+}
+
+fn describe(record: &Record) -> String {
+    let Record { alloc_id, job, group, owner, handles, cgroups, .. } = record;
+    let (processes, cgroups) = (handles.len(), cgroups.len());
+    format!("{alloc_id} of {job}.{group}: run {}, helpers {processes}, cgroups {cgroups}", owner.pid)
+}

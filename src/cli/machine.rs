@@ -1,0 +1,103 @@
+//! This machine: where things are kept, which drivers there are, how a task's cgroup is called.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use crate::alloc::{Machine, Node, PortPool, Records};
+use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
+use crate::driver::{Driver, ExecDriver, RawExecDriver, Settings};
+use crate::executor::Compute;
+
+/// How long the processes in an abandoned cgroup may resist.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The data directory, made where it is missing, under its canonical name.
+pub(super) fn data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let env = |key: &str| std::env::var_os(key).map(PathBuf::from).filter(|p| p.is_absolute());
+    let dir = match given {
+        Some(dir) => dir.to_owned(),
+        None if rustix::process::geteuid().is_root() => PathBuf::from("/var/lib/agentbin"),
+        None => env("XDG_STATE_HOME")
+            .or_else(|| env("HOME").map(|home| home.join(".local/state")))
+            .context("there is no data directory: neither XDG_STATE_HOME nor HOME is set; give --data-dir")?
+            .join("agentbin"),
+    };
+    let mut builder = std::fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(0o711).create(&dir).and_then(|()| dir.canonicalize());
+    made.with_context(|| format!("cannot use the data directory {}; give another --data-dir", dir.display()))
+}
+
+/// Where executors listen. A socket's path has to be short, so it is not far down.
+fn socket_dir(data_dir: &Path) -> anyhow::Result<PathBuf> {
+    let dir = if rustix::process::geteuid().is_root() {
+        PathBuf::from("/run/agentbin")
+    } else {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_dir());
+        runtime.map_or_else(|| data_dir.join("run"), |dir| dir.join("agentbin"))
+    };
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+    made.with_context(|| format!("cannot make the folder of sockets {}", dir.display()))?;
+    Ok(dir)
+}
+
+/// The cgroups of this machine.
+pub(super) fn cgroups() -> anyhow::Result<CgroupFs> {
+    CgroupFs::detect(Path::new("/sys/fs/cgroup")).context("cannot find out about cgroups")
+}
+
+/// Kills what is in an abandoned cgroup and removes it.
+pub(super) fn remove_cgroup(cgroups: &CgroupFs, relative: &Path) -> std::io::Result<()> {
+    if cgroups.regime() == Regime::Off {
+        return Ok(());
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let removed = TaskCgroup::open(cgroups, relative).and_then(|cgroup| {
+        if cgroup.exists() {
+            cgroup.kill_all(deadline)?;
+        }
+        cgroup.remove(deadline)
+    });
+    removed.map_err(std::io::Error::other)
+}
+
+/// Everything that the allocations of this process share.
+pub(super) fn machine(data_dir: &Path) -> anyhow::Result<Machine> {
+    let node = Arc::new(Node::detect(data_dir).context("cannot keep the node's id in the data directory")?);
+    let number = |key: &str| node.attributes.get(key).and_then(|text| text.parse().ok()).unwrap_or(0);
+    let cgroups = cgroups()?;
+    let settings = Settings {
+        cgroups: cgroups.clone(),
+        compute: Compute {
+            total_mhz: number("cpu.totalcompute"),
+            cores: u32::try_from(number("cpu.numcores")).unwrap_or(1),
+        },
+        socket_dir: socket_dir(data_dir)?,
+    };
+    let drivers: [Arc<dyn Driver>; 2] =
+        [Arc::new(ExecDriver::new(settings.clone())), Arc::new(RawExecDriver::new(settings))];
+    // Making a cgroup takes root, or a delegated tree, which this command line cannot be given.
+    let regime = if rustix::process::geteuid().is_root() { cgroups.regime() } else { Regime::Off };
+    Ok(Machine {
+        data_dir: data_dir.to_owned(),
+        drivers: drivers.into_iter().map(|d| (d.name().to_owned(), d)).collect(),
+        host_env: host_env(),
+        records: Arc::new(Records::new(data_dir)),
+        ports: PortPool::default(),
+        cgroup: Box::new(move |id, task| match regime {
+            Regime::V2 => PathBuf::from(format!("nomad.slice/{id}-{task}.scope")),
+            Regime::V1 => PathBuf::from(format!("nomad/{id}-{task}")),
+            Regime::Off => PathBuf::new(),
+        }),
+        node,
+    })
+}
+
+/// Variables that are no text cannot be handed on through a job's interpolation and are left out.
+fn host_env() -> BTreeMap<String, String> {
+    std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect()
+}
