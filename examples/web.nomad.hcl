@@ -47,7 +47,7 @@ job "web" {
           print "listening on http://127.0.0.1:$ENV{NOMAD_PORT_http}/\n";
           while (my $client = $server->accept) {
               my $request = <$client> // "";
-              1 while defined(my $line = <$client>) and $line !~ /^\r?$/;
+              while (my $line = <$client>) { last if $line =~ /^\r?\n$/ }
               my $who  = getpwuid($<) // $<;
               my $body = "Hello from $ENV{NOMAD_TASK_NAME}, run as $who.\n";
               print $client "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: "
