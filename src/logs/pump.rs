@@ -434,6 +434,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn d2_an_idle_stream_wakes_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut pump, handle, mut end) = start(dir.path(), "t.stdout");
+        end.write_all(b"line\n").unwrap();
+        handle.settle().await;
+        // Out of the pause after that line.
+        assert!(tokio::time::timeout(Duration::from_millis(50), &mut pump).await.is_err());
+        let switches = || nix::sys::resource::getrusage(UsageWho::RUSAGE_THREAD).unwrap().voluntary_context_switches();
+        let before = switches();
+        assert!(tokio::time::timeout(Duration::from_millis(300), &mut pump).await.is_err());
+        let wakeups = switches() - before;
+        assert!(wakeups <= 2, "{wakeups}: the test's own timer, and no more");
+    }
+
+    #[tokio::test]
     async fn d2_a_small_pipe_works_too() {
         let dir = tempfile::tempdir().unwrap();
         let (read, mut write) = pipe();
