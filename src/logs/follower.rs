@@ -598,7 +598,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn d2_bytes_out_are_bytes_in(
@@ -610,8 +610,8 @@ mod tests {
     }
 
     #[test]
-    fn d2_bytes_out_are_bytes_in_over_thousands_of_rotations() {
-        let pieces: Vec<_> = (0..3000).map(|n| format!("{n:0width$}\n", width = n % 50 + 5).into_bytes()).collect();
+    fn d2_bytes_out_are_bytes_in_over_a_thousand_rotations() {
+        let pieces: Vec<_> = (0..1200).map(|n| format!("{n:0width$}\n", width = n % 50 + 5).into_bytes()).collect();
         race(&pieces, 60, 3);
     }
 }

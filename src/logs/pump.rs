@@ -52,6 +52,17 @@ pub struct Pump {
     /// Number of the last wish that was met.
     met: watch::Sender<u64>,
     capacity: usize,
+    pace: Pace,
+}
+
+/// How fast data comes, by the size of the read after a pause. Pauses are for slow writers: a fast one fills the pipe
+/// before the pause is over, and would have to wait.
+#[derive(Debug, Default)]
+struct Pace {
+    /// The last thing done was a pause.
+    paused: bool,
+    /// Less than a buffer came during a pause: when the pipe is empty, pause again instead of giving the buffer back.
+    slow_writer: bool,
 }
 
 /// The outside's hold on a running pump. When it is dropped the pump reads what is there and ends.
@@ -97,7 +108,7 @@ impl Pump {
         let (met, met_wishes) = watch::channel(0);
         let counters = rotator.live_counters();
         let handle = PumpHandle { source: source.clone(), wishes: wishing, met: met_wishes, counters };
-        (Pump { source, rotator, wishes, met, capacity }, handle)
+        (Pump { source, rotator, wishes, met, capacity, pace: Pace::default() }, handle)
     }
 
     /// Copies until the end of the stream, or until asked to finish. A FIFO without a writer is waited for; it has not
@@ -180,22 +191,35 @@ impl Pump {
 
     /// Reads once, and after little waits a moment for more.
     async fn gather(&mut self, lease: &mut Lease, deserted: bool) -> Round {
-        match read_once(lease, &self.source, &mut self.rotator) {
-            Ok(0) => Round::Over(End::Eof),
-            // In a smaller pipe the writer would have to wait for the end of the pause.
-            Ok(n) if n < SMALL_READ && self.capacity >= PIPE_SIZE => {
-                let mut wishes = self.wishes.clone();
-                tokio::select! {
-                    biased;
-                    _ = wishes.changed(), if !deserted => {}
-                    () = tokio::time::sleep(PAUSE) => {}
+        let paused = std::mem::take(&mut self.pace.paused);
+        let pause = match read_once(lease, &self.source, &mut self.rotator) {
+            Ok(0) => return Round::Over(End::Eof),
+            Ok(n) => {
+                if paused {
+                    self.pace.slow_writer = n < buffer::SIZE;
                 }
-                Round::More
+                n < SMALL_READ
             }
-            Ok(_) => Round::More,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Round::Drained,
-            Err(e) => Round::Over(End::Failed(e)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                if paused || !self.pace.slow_writer {
+                    self.pace = Pace::default();
+                    return Round::Drained;
+                }
+                true
+            }
+            Err(e) => return Round::Over(End::Failed(e)),
+        };
+        // In a smaller pipe the writer would have to wait for the end of the pause.
+        if pause && self.capacity >= PIPE_SIZE {
+            self.pace.paused = true;
+            let mut wishes = self.wishes.clone();
+            tokio::select! {
+                biased;
+                _ = wishes.changed(), if !deserted => {}
+                () = tokio::time::sleep(PAUSE) => {}
+            }
         }
+        Round::More
     }
 
     /// Reads what the pipe holds now, and not what is written meanwhile for ever. Nobody having it open for writing is
@@ -407,6 +431,21 @@ mod tests {
         drop(handle);
         let finished = tokio::time::timeout(Duration::from_secs(5), pump).await.unwrap().unwrap();
         assert_eq!(finished.counters.bytes, 10);
+    }
+
+    #[tokio::test]
+    async fn d2_an_idle_stream_wakes_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut pump, handle, mut end) = start(dir.path(), "t.stdout");
+        end.write_all(b"line\n").unwrap();
+        handle.settle().await;
+        // Out of the pause after that line.
+        assert!(tokio::time::timeout(Duration::from_millis(50), &mut pump).await.is_err());
+        let switches = || nix::sys::resource::getrusage(UsageWho::RUSAGE_THREAD).unwrap().voluntary_context_switches();
+        let before = switches();
+        assert!(tokio::time::timeout(Duration::from_millis(300), &mut pump).await.is_err());
+        let wakeups = switches() - before;
+        assert!(wakeups <= 2, "{wakeups}: the test's own timer, and no more");
     }
 
     #[tokio::test]

@@ -926,7 +926,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn d2_files_in_order_are_the_stream(acts in proptest::collection::vec(act(), 0..40), limit in 1_u64..50) {
