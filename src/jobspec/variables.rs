@@ -268,8 +268,7 @@ pub(super) fn evaluate_locals<'g>(globals: Globals<'g>, attrs: &[&Attr], sink: &
 
 fn member(step: &Step) -> Option<String> {
     match step {
-        Step::Attr(name) => Some(name.clone()),
-        Step::Index(Expr { kind: Kind::Literal(Value::String(name)), .. }) => Some(name.clone()),
+        Step::Attr(name) | Step::Index(Expr { kind: Kind::Literal(Value::String(name)), .. }) => Some(name.clone()),
         _ => None,
     }
 }

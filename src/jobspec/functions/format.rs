@@ -158,8 +158,8 @@ impl Verb {
         let mantissa =
             if mantissa.contains('.') { mantissa.trim_end_matches('0').trim_end_matches('.') } else { mantissa };
         let exp: i64 = exponent.parse().unwrap_or(0);
-        let digits = mantissa.bytes().filter(u8::is_ascii_digit).count() as i64;
-        let limit = match self.precision.map(|p| p.max(1) as i64) {
+        let digits = mantissa.bytes().filter(u8::is_ascii_digit).fold(0i64, |n, _| n + 1);
+        let limit = match self.precision.and_then(|p| i64::try_from(p.max(1)).ok()) {
             None => 6,
             Some(precision) if precision > digits && digits > exp => digits,
             Some(precision) => precision,

@@ -199,12 +199,10 @@ fn field(time: &Timestamp, run: &str) -> Result<String, String> {
         "m" => time.minute.to_string(),
         "ss" => format!("{:02}", time.second),
         "s" => time.second.to_string(),
-        "ZZZZZ" => time.zone(":"),
-        "ZZZZ" => time.zone(""),
         "ZZZ" if time.offset == 0 => "UTC".to_owned(),
-        "ZZZ" => time.zone(""),
         "Z" if time.offset == 0 => "Z".to_owned(),
-        "Z" => time.zone(":"),
+        "ZZZZZ" | "Z" => time.zone(":"),
+        "ZZZZ" | "ZZZ" => time.zone(""),
         other => return Err(format!("\"{other}\" stands for no part of a time; put text in single quotes")),
     })
 }
