@@ -242,8 +242,11 @@ fn b6_a_process_that_double_forked_away_is_killed() {
     task.kill_all(soon(5)).unwrap();
     assert!(task.pids().unwrap().is_empty());
     for pid in pids {
-        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        assert!(state.is_empty() || state.contains(") Z"), "{state}");
+        // A process leaves its cgroup a few steps before it is a zombie.
+        eventually("it has ended", || {
+            let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            state.is_empty() || state.contains(") Z") || state.contains(") X")
+        });
     }
     task.remove(soon(5)).unwrap();
     bench.nothing_left();
@@ -498,7 +501,8 @@ fn stats_tell_what_the_task_uses() {
     let cpu = &usage.cpu;
     assert!(cpu.percent > 1.0 && cpu.percent < 60.0, "{cpu:?}");
     assert!((cpu.total_ticks - cpu.percent * 10.0).abs() < 0.01, "{cpu:?}");
-    assert!(cpu.user_mode <= cpu.percent + 5.0 && cpu.throttled_time_ns > 0, "{cpu:?}");
+    assert!(cpu.throttled_time_ns > 0, "{cpu:?}");
+    assert!((cpu.user_mode + cpu.system_mode - cpu.percent).abs() < 1.0, "{cpu:?}");
     use CpuField::{Percent, SystemMode, ThrottledPeriods, ThrottledTime, UserMode};
     assert_eq!(cpu.measured, [SystemMode, UserMode, ThrottledPeriods, ThrottledTime, Percent]);
     let memory = &usage.memory;

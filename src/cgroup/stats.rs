@@ -29,13 +29,19 @@ impl Sampler {
     }
 
     /// Percent of one core for user, system and total since the last sample; 0 for the first, never negative.
+    ///
+    /// v1 counts user and system time by who is seen at each clock tick, but the total exactly (`cpuacct.c`): the total is
+    /// split in the ratio of the two, as the kernel itself does for v2 and for processes (`cputime_adjust`).
     #[expect(clippy::cast_precision_loss, reason = "a percentage needs no 53 bits")]
     fn percent(&mut self, now: Instant, time: CpuTime) -> [f64; 3] {
         let last = self.last.replace((now, time));
         let Some((then, before)) = last else { return [0.0; 3] };
         let wall = now.saturating_duration_since(then).as_nanos() as f64;
-        let share = |new: u64, old: u64| if wall > 0.0 { new.saturating_sub(old) as f64 / wall * 100.0 } else { 0.0 };
-        [share(time.user, before.user), share(time.system, before.system), share(time.total, before.total)]
+        let since = |new: u64, old: u64| new.saturating_sub(old) as f64;
+        let total = if wall > 0.0 { since(time.total, before.total) / wall * 100.0 } else { 0.0 };
+        let (user, system) = (since(time.user, before.user), since(time.system, before.system));
+        let part = |ticks: f64| if user + system > 0.0 { total * ticks / (user + system) } else { 0.0 };
+        [part(user), part(system), total]
     }
 }
 
@@ -157,6 +163,9 @@ mod tests {
         assert_eq!(sampler.percent(start, time(5000)), [0.0; 3]);
         let [user, system, total] = sampler.percent(start + Duration::from_secs(2), time(6000));
         assert!((user - 30.0).abs() < 1e-6 && (system - 20.0).abs() < 1e-6 && (total - 50.0).abs() < 1e-6);
+        let ticks = CpuTime { user: 9_000_000_000, system: 3_400_000_000, total: 6_500_000_000 };
+        let [user, system, total] = sampler.percent(start + Duration::from_secs(3), ticks);
+        assert!((user - 42.1875).abs() < 1e-3 && (system - 7.8125).abs() < 1e-3 && (total - 50.0).abs() < 1e-6);
         assert_eq!(sampler.percent(start + Duration::from_secs(3), time(1000)), [0.0; 3], "never negative");
         assert_eq!(sampler.percent(start + Duration::from_secs(3), time(2000)), [0.0; 3], "no time has passed");
     }
