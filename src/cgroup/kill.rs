@@ -37,9 +37,12 @@ impl TaskCgroup {
         if self.is_host_given() {
             return Err(Error::HostGiven(self.path()));
         }
-        let mut dirs = Vec::new();
+        let (mut dirs, mut found) = (Vec::new(), BTreeSet::new());
         for member in self.members.iter().filter(|m| m.ours) {
-            dirs.extend(guarded(member)?);
+            if let Some((dir, pids)) = guarded(member)? {
+                dirs.push(dir);
+                found.extend(pids);
+            }
         }
         if dirs.is_empty() {
             return Ok(());
@@ -49,22 +52,23 @@ impl TaskCgroup {
             Regime::V2 => Ok(()),
             Regime::V1 => {
                 let freezer = self.member("freezer").filter(|m| m.ours).map(Member::dir_if_there).transpose()?;
-                kill_v1(&dirs, freezer.flatten().as_ref(), deadline)
+                kill_v1(&dirs, freezer.flatten().as_ref(), found, deadline)
             }
             Regime::Off => Err(Error::Off),
         }
     }
 }
 
-/// Opens the folder unless killing what is in it would end the machine or ourselves; `None` when it is gone.
-fn guarded(member: &Member) -> Result<Option<Dir>> {
+/// Opens the folder and lists it, unless killing what is in it would end the machine or ourselves; `None` when it is gone.
+fn guarded(member: &Member) -> Result<Option<(Dir, Vec<i32>)>> {
     let Some(dir) = member.dir_if_there()? else { return Ok(None) };
     if member.relative.as_os_str().is_empty() || member.tree.is_root(&dir)? {
         return Err(Error::BadPath(dir.path));
     }
-    match dir.pids_recursive()?.into_iter().find(|p| is_protected(*p)) {
-        Some(pid) => Err(Error::Protected { path: dir.path, pid }),
-        None => Ok(Some(dir)),
+    let pids = dir.pids_recursive()?;
+    match pids.iter().find(|p| is_protected(**p)) {
+        Some(&pid) => Err(Error::Protected { path: dir.path, pid }),
+        None => Ok(Some((dir, pids))),
     }
 }
 
@@ -140,13 +144,10 @@ fn poll_until(fds: &mut [PollFd<'_>], until: Instant) -> rustix::io::Result<bool
     }
 }
 
-fn kill_v1(dirs: &[Dir], freezer: Option<&Dir>, deadline: Instant) -> Result<()> {
+/// `left` is what was in there a moment ago.
+fn kill_v1(dirs: &[Dir], freezer: Option<&Dir>, mut left: BTreeSet<i32>, deadline: Instant) -> Result<()> {
     let mut backoff = Backoff::until(deadline);
     loop {
-        let mut left = BTreeSet::new();
-        for dir in dirs {
-            left.extend(dir.pids_recursive()?);
-        }
         if left.is_empty() {
             return freezer.map_or(Ok(()), thaw);
         }
@@ -164,6 +165,10 @@ fn kill_v1(dirs: &[Dir], freezer: Option<&Dir>, deadline: Instant) -> Result<()>
             backoff.wait();
         }
         wait_exit(&running, deadline.min(Instant::now() + ROUND))?;
+        left.clear();
+        for dir in dirs {
+            left.extend(dir.pids_recursive()?);
+        }
     }
 }
 

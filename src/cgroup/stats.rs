@@ -40,7 +40,7 @@ impl Sampler {
 }
 
 impl TaskCgroup {
-    /// What the task uses, child cgroups included. Reads at most seven files; nothing runs between two samples.
+    /// What the task uses, child cgroups included. Reads at most nine files; nothing runs between two samples.
     ///
     /// A figure whose controller is missing is 0 and not in the `measured` list.
     ///

@@ -8,7 +8,7 @@
 //! join v1 cgroups ║ in parallel  assemble the root from detached mounts
 //! Starting::go   ───── byte ───▶ wait for it
 //!                                identity, working directory, command, limits on itself
-//! outcome: end of file ◀──────── execve closes the socket: the task runs
+//! outcome: end of file ◀──────── execve closes the pipe: the task runs
 //! outcome: a Failure   ◀──────── a step failed: which, and why
 //! ```
 

@@ -1,11 +1,12 @@
 //! The executor's side: clone the shim, tell it everything, hear how it went.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::MemfdFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::config::{Config, Failure, FailureKind};
 use crate::spec::{NamespaceMode, Role};
@@ -14,6 +15,7 @@ use crate::sys::process::{Child, Spawn, flags, spawn};
 /// Numbers of the descriptors that the shim starts with, beside 0, 1 and 2.
 pub(super) const CONFIG_FD: i32 = 3;
 pub(super) const REPORT_FD: i32 = 4;
+pub(super) const GO_FD: i32 = 5;
 
 /// How to start a task.
 #[derive(Debug)]
@@ -46,7 +48,8 @@ pub struct StartError {
 pub struct Starting {
     /// The process; it becomes the task.
     pub child: Child,
-    report: std::os::unix::net::UnixStream,
+    report: File,
+    go: Option<File>,
 }
 
 /// Starts the shim. The calling process must be single-threaded.
@@ -56,8 +59,10 @@ pub struct Starting {
 pub fn start(start: &Start<'_>) -> Result<Starting, StartError> {
     let at = |step| move |source: io::Error| StartError { step, source };
     let config = config_file(start.config).map_err(at("write the shim's configuration"))?;
-    let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-        .map_err(|e| at("create the shim's report socket")(e.into()))?;
+    // Two pipes and no socket: a socket that is closed with a byte unread loses what was said before.
+    let new_pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|e| at("create the shim's pipes")(e.into()));
+    let (report, their_report) = new_pipe()?;
+    let (their_go, go) = new_pipe()?;
     let exe = crate::sys::exe::own().map_err(at("open the own executable"))?;
     let argv = [CString::from(c"agentbin"), CString::new(Role::Shim.name()).expect("a role's name has no NUL")];
     let [stdin, stdout, stderr] = start.stdio;
@@ -66,14 +71,14 @@ pub fn start(start: &Start<'_>) -> Result<Starting, StartError> {
         exe,
         argv: &argv,
         envp: &[],
-        fds: &[stdin, stdout, stderr, config.as_fd(), theirs.as_fd()],
+        fds: &[stdin, stdout, stderr, config.as_fd(), their_report.as_fd(), their_go.as_fd()],
         flags: namespaces(start),
         cgroup: start.cgroup,
         writes: &writes,
         report: REPORT_FD as usize,
     })
     .map_err(at("clone the shim"))?;
-    Ok(Starting { child, report: ours.into() })
+    Ok(Starting { child, report: report.into(), go: Some(go.into()) })
 }
 
 fn config_file(config: &Config) -> io::Result<OwnedFd> {
@@ -118,7 +123,9 @@ impl Starting {
     ///
     /// A shim that has failed by now does not listen any more; [`Starting::outcome`] tells why.
     pub fn go(&mut self) {
-        let _ = self.report.write_all(b"g");
+        if let Some(mut go) = self.go.take() {
+            let _ = go.write_all(b"g");
+        }
     }
 
     /// Readable when [`Starting::outcome`] will not wait.
@@ -134,7 +141,7 @@ impl Starting {
     /// [`Starting::child`].
     pub fn outcome(&mut self) -> Result<(), Failure> {
         let mut message = Vec::new();
-        if let Err(error) = self.report.set_nonblocking(false).and_then(|()| self.report.read_to_end(&mut message)) {
+        if let Err(error) = self.report.read_to_end(&mut message) {
             return Err(Failure::new("hear from the shim", error));
         }
         match message.as_slice() {

@@ -1,11 +1,11 @@
 //! The child side: a fresh, single-threaded process that turns itself into the task, step by step.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,7 +13,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use super::config::{Config, Failure, FailureKind, Ids, RootConfig, Step as _};
 use super::identity::{become_user, lookup_user};
-use super::parent::{CONFIG_FD, REPORT_FD};
+use super::parent::{CONFIG_FD, GO_FD, REPORT_FD};
 use super::root;
 use crate::sys::path::Root;
 use crate::sys::{prctl, process};
@@ -21,13 +21,14 @@ use crate::sys::{prctl, process};
 /// Runs the shim. Returns only on failure, after telling the executor; `None` when no executor started this process.
 #[must_use]
 pub fn shim() -> Option<Failure> {
-    let (Some(config), Some(report)) = (process::inherited_fd(CONFIG_FD), process::inherited_fd(REPORT_FD)) else {
+    let config = process::inherited_fd(CONFIG_FD)?;
+    let mut report = File::from(process::inherited_fd(REPORT_FD)?);
+    let go = File::from(process::inherited_fd(GO_FD)?);
+    // Anything but pipes at these numbers is somebody's shell, not the executor.
+    if ![&report, &go].iter().all(|pipe| pipe.metadata().is_ok_and(|m| m.file_type().is_fifo())) {
         return None;
-    };
-    let mut report = UnixStream::from(report);
-    // A regular file or terminal at these numbers: somebody's shell, not the executor.
-    report.peer_addr().ok()?;
-    let failure = match become_task(config.into(), &mut report) {
+    }
+    let failure = match become_task(config.into(), go, &report) {
         Ok(never) => match never {},
         Err(failure) => failure,
     };
@@ -38,7 +39,7 @@ pub fn shim() -> Option<Failure> {
 
 enum Never {}
 
-fn become_task(mut config_file: std::fs::File, report: &mut UnixStream) -> Result<Never, Failure> {
+fn become_task(mut config_file: File, mut go: File, report: &File) -> Result<Never, Failure> {
     // Nothing but 0, 1 and 2 reaches the task.
     process::close_on_exec_from(3).step(|| "close descriptors".to_owned())?;
 
@@ -76,8 +77,7 @@ fn become_task(mut config_file: std::fs::File, report: &mut UnixStream) -> Resul
     rustix::process::umask(Mode::from_raw_mode(0o022));
 
     // The executor puts this process into its v1 cgroups meanwhile; the task must not run a moment outside them.
-    let mut go = [0];
-    report.read_exact(&mut go).step(|| "wait for the executor".to_owned())?;
+    go.read_exact(&mut [0]).step(|| "wait for the executor".to_owned())?;
 
     let ids = resolve_user(&config)?;
     enter_work_dir(&config)?;
@@ -244,7 +244,7 @@ fn strings(config: &Config, ids: Option<&Ids>, command: &Path) -> Result<(Vec<CS
 }
 
 /// The task dies with its executor, also with one that died before the kernel was told so.
-fn die_with_parent(report: &UnixStream) -> Result<(), Failure> {
+fn die_with_parent(report: &File) -> Result<(), Failure> {
     prctl::set_parent_death_signal(rustix::process::Signal::KILL).step(|| "bind to the executor's life".to_owned())?;
     let mut fds = [PollFd::from_borrowed_fd(report.as_fd(), PollFlags::empty())];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).step(|| "look for the executor".to_owned())?;

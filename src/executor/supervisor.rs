@@ -159,8 +159,12 @@ impl LocalExecutor {
                 let _ = rustix::fs::fchown(end, owner, None);
             }
         }
-        let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
-            .map_err(|e| ExecutorError::System(format!("open /dev/null: {e}")))?;
+        let null = rustix::fs::open(
+            "/dev/null",
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+        .map_err(|e| ExecutorError::System(format!("open /dev/null: {e}")))?;
         let born_in = cgroup.map(TaskCgroup::dir_fd).transpose().map_err(cgroup_error)?.flatten();
         let mut starting = container::start(&container::Start {
             config,
@@ -226,7 +230,9 @@ impl LocalExecutor {
             (false, ..) => (spec.cgroup.clone(), None),
             (true, Regime::V2, Some(scope)) => (self.cgroups.relative(scope).map_err(cgroup_error)?, None),
             (true, Regime::V1, cpuset) => (nomad_v1_path(&spec.task_dir)?, cpuset),
-            (true, ..) => return Err(ExecutorError::Invalid("unable to configure cgroups: cgroup must be set".to_owned())),
+            (true, ..) => {
+                return Err(ExecutorError::Invalid("unable to configure cgroups: cgroup must be set".to_owned()));
+            }
         };
         let created = TaskCgroup::create_with_cpuset(&self.cgroups, &path, cpuset, resources);
         created.map(Some).map_err(cgroup_error)
@@ -479,5 +485,7 @@ fn unprivileged_hint(config: &container::Config, text: String) -> String {
     if config.rootless.is_none() {
         return text;
     }
-    format!("{text} (without root an isolated task needs unprivileged user namespaces: see sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns, or run as root)")
+    format!(
+        "{text} (without root an isolated task needs unprivileged user namespaces: see sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns, or run as root)"
+    )
 }

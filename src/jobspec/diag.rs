@@ -1,5 +1,6 @@
 //! Places in files and what is said about them.
 
+use std::cell::Cell;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,6 +41,8 @@ pub(super) struct Source<'t> {
     pub text: &'t str,
     file: Arc<str>,
     line_starts: Vec<usize>,
+    /// Offset and column asked for last: JSON may be one very long line, which is not counted from its start each time.
+    last: Cell<(usize, usize)>,
 }
 
 impl<'t> Source<'t> {
@@ -49,13 +52,18 @@ impl<'t> Source<'t> {
             text,
             file: Arc::from(file.to_string_lossy().as_ref()),
             line_starts: std::iter::once(0).chain(starts).collect(),
+            last: Cell::new((0, 1)),
         }
     }
 
     pub fn pos(&self, offset: usize) -> Pos {
+        let offset = offset.min(self.text.len());
         let line = self.line_starts.partition_point(|start| *start <= offset).max(1);
         let start = self.line_starts[line - 1];
-        let column = self.text.get(start..offset).map_or(0, |before| before.chars().count()) + 1;
+        let (from, counted) =
+            Some(self.last.get()).filter(|(at, _)| (start..=offset).contains(at)).unwrap_or((start, 1));
+        let column = self.text.get(from..offset).map_or(0, |before| before.chars().count()) + counted;
+        self.last.set((offset, column));
         let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Pos { file: self.file.clone(), line: clamp(line), column: clamp(column) }
     }
@@ -63,7 +71,7 @@ impl<'t> Source<'t> {
 
 /// The known word nearest to a misspelt one, as `; did you mean "x"?`, or nothing.
 pub(super) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    let limit = (wrong.chars().count() / 3).clamp(1, 3);
+    let limit = (wrong.chars().count() / 3).min(3);
     known
         .into_iter()
         .filter(|k| k.len().abs_diff(wrong.len()) <= limit)
@@ -109,7 +117,9 @@ mod tests {
         assert_eq!(at(4), (2, 2));
         assert_eq!(at(6), (3, 1));
         assert_eq!(at(7), (4, 1));
-        assert_eq!(at(99), (4, 1));
+        assert_eq!(at(99), (4, 2));
+        assert_eq!(at(1), (1, 2));
+        assert_eq!(at(5), (2, 3));
     }
 
     #[test]

@@ -77,7 +77,9 @@ impl<'g> Scope<'g> {
             Kind::Call(call) => self.call(pos, call),
             Kind::Not(e) => Ok(Value::Bool(!self.bool(e)?)),
             Kind::Negate(e) => match self.number(e)? {
-                Number::Int(i) => Ok(Value::Number(i.checked_neg().map_or(Number::Float(-(Number::Int(i).to_f64())), Number::Int))),
+                Number::Int(i) => {
+                    Ok(Value::Number(i.checked_neg().map_or(Number::Float(-(Number::Int(i).to_f64())), Number::Int)))
+                }
                 Number::Float(f) => Ok(Value::Number(Number::Float(-f))),
             },
             Kind::Binary(left, operator, right) => self.binary(pos, left, *operator, right),
@@ -128,18 +130,7 @@ impl<'g> Scope<'g> {
             _ => None,
         };
         let Some((map, what)) = known else {
-            let fixed = |s: &Step| match s {
-                Step::Attr(_) => true,
-                Step::Index(e) => matches!(e.kind, Kind::Literal(_)),
-                Step::AttrSplat | Step::FullSplat => false,
-            };
-            return match steps.iter().all(fixed) {
-                true => Ok(Value::String(format!("${{{source}}}"))),
-                false => Err(Diagnostic::new(
-                    pos,
-                    format!("\"{name}\" is known only when the task runs; a computed index or splat cannot be applied to it"),
-                )),
-            };
+            return runtime_reference(pos, name, steps, source);
         };
         let Some((first, rest)) = steps.split_first() else { return Ok(Value::Object(map.clone())) };
         let member = match first {
@@ -297,6 +288,21 @@ impl<'g> Scope<'g> {
         }
         Ok(())
     }
+}
+
+/// What only the task runner knows stays in the text.
+fn runtime_reference(pos: &Pos, name: &str, steps: &[Step], source: &str) -> Result<Value> {
+    let fixed = |s: &Step| match s {
+        Step::Attr(_) => true,
+        Step::Index(e) => matches!(e.kind, Kind::Literal(_)),
+        Step::AttrSplat | Step::FullSplat => false,
+    };
+    if steps.iter().all(fixed) {
+        return Ok(Value::String(format!("${{{source}}}")));
+    }
+    let message =
+        format!("\"{name}\" is known only when the task runs; a computed index or splat cannot be applied to it");
+    Err(Diagnostic::new(pos, message))
 }
 
 fn described(value: &Value) -> String {

@@ -48,8 +48,8 @@ fn template(section: &Section<'_>) -> Template {
         perms: mode.unwrap_or(0o644),
         env: section.bool("env").unwrap_or(false),
         change_mode: change_mode(section),
-        left_delimiter: section.string("left_delimiter").unwrap_or_else(|| "{{".to_owned()),
-        right_delimiter: section.string("right_delimiter").unwrap_or_else(|| "}}".to_owned()),
+        left_delimiter: section.string("left_delimiter").filter(|d| !d.is_empty()).unwrap_or_else(|| "{{".to_owned()),
+        right_delimiter: section.string("right_delimiter").filter(|d| !d.is_empty()).unwrap_or_else(|| "}}".to_owned()),
         error_on_missing_key: section.bool("error_on_missing_key").unwrap_or(false),
         pos: section.pos.clone(),
     }
@@ -91,7 +91,8 @@ pub(super) fn artifacts(task: &Section<'_>, base_dir: &Path) -> Vec<Artifact> {
             Some("file") => ArtifactMode::File,
             Some("dir") => ArtifactMode::Dir,
             Some(other) => {
-                section.error(section.pos_of("mode"), format!("unknown artifact mode \"{other}\"; use any, file or dir"));
+                section
+                    .error(section.pos_of("mode"), format!("unknown artifact mode \"{other}\"; use any, file or dir"));
                 ArtifactMode::Any
             }
         };
@@ -139,8 +140,7 @@ const HOSTS: [&str; 4] = ["github.com/", "gitlab.com/", "bitbucket.org/", "gist.
 
 /// The path of a source on this machine, or why it is none.
 fn local_path(source: &str) -> Result<String, String> {
-    const REMOTE: &str =
-        "downloading is not supported yet by agentbin run; fetch it before and name the local path";
+    const REMOTE: &str = "downloading is not supported yet by agentbin run; fetch it before and name the local path";
     if source.is_empty() {
         return Err("it must not be empty; name a local path".to_owned());
     }
@@ -149,15 +149,16 @@ fn local_path(source: &str) -> Result<String, String> {
     }
     let plain = source.strip_prefix("file::").unwrap_or(source);
     if let Some(path) = plain.strip_prefix("file://") {
-        return match path.starts_with('/') {
-            true => percent_decoded(path).ok_or_else(|| "invalid % escape in the file URL".to_owned()),
-            false => Err("a file URL names an absolute path; write file:///path".to_owned()),
-        };
+        if !path.starts_with('/') {
+            return Err("a file URL names an absolute path; write file:///path".to_owned());
+        }
+        return percent_decoded(path).ok_or_else(|| "invalid % escape in the file URL".to_owned());
     }
-    let forced = plain.split_once("::").is_some_and(|(scheme, _)| {
-        !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric())
-    });
-    let remote = forced || plain.contains("://") || plain.starts_with("git@") || HOSTS.iter().any(|h| plain.starts_with(h));
+    let forced = plain
+        .split_once("::")
+        .is_some_and(|(scheme, _)| !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric()));
+    let remote =
+        forced || plain.contains("://") || plain.starts_with("git@") || HOSTS.iter().any(|h| plain.starts_with(h));
     if remote { Err(REMOTE.to_owned()) } else { Ok(plain.to_owned()) }
 }
 

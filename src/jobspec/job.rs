@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::schema::{EPHEMERAL_DISK, GROUP, JOB, NETWORK, PORT, RESTART};
 use super::section::{Expanded, Section, Sink};
 use super::task;
-use crate::spec::{Group, Job, JobType, Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy};
+use crate::spec::{Group, Job, JobType, Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task};
 
 /// MiB of a group's disk unless given.
 const DEFAULT_DISK_MIB: u64 = 300;
@@ -72,8 +72,7 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: &Path, sink: &Sink) -> Opti
 /// Tasks right below the job become groups of their own, before the written ones.
 fn groups(job: &Section<'_>, kind: JobType, base_dir: &Path) -> Vec<Group> {
     let lone = job.blocks_of("task").filter(|b| !b.labels.is_empty()).map(|block| {
-        let around =
-            Surroundings { kind, restart: RestartFields::default(), disk_mib: DEFAULT_DISK_MIB, base_dir };
+        let around = Surroundings { kind, restart: RestartFields::default(), disk_mib: DEFAULT_DISK_MIB, base_dir };
         let tasks = tasks(job, &mut std::iter::once(block), &around);
         Group {
             name: block.labels[0].clone(),
@@ -125,13 +124,11 @@ fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: &Path
     }
 }
 
-fn tasks<'a>(
+fn tasks<'e, 'a: 'e>(
     group: &Section<'_>,
-    blocks: &mut dyn Iterator<Item = &Expanded<'a>>,
+    blocks: &mut dyn Iterator<Item = &'e Expanded<'a>>,
     around: &Surroundings<'_>,
-) -> Vec<crate::spec::Task>
-where
-{
+) -> Vec<Task> {
     let tasks: Vec<_> = blocks.filter(|b| !b.labels.is_empty()).map(|b| task::decode(b, around, group.sink)).collect();
     let mut seen: BTreeMap<&str, &Pos> = BTreeMap::new();
     let mut leader: Option<&str> = None;
@@ -143,7 +140,8 @@ where
         if task.leader
             && let Some(first) = leader.replace(&task.name)
         {
-            let message = format!("task \"{}\" cannot be the leader, because task \"{first}\" is; keep one leader", task.name);
+            let message =
+                format!("task \"{}\" cannot be the leader, because task \"{first}\" is; keep one leader", task.name);
             group.error(&task.pos, message);
         }
     }
@@ -165,7 +163,8 @@ fn network(group: &Section<'_>) -> Option<Network> {
     if let Some(mode) = section.string("mode")
         && !matches!(mode.as_str(), "" | "host")
     {
-        let message = format!("network mode \"{mode}\" is not supported yet by agentbin run; use mode \"host\" or remove it");
+        let message =
+            format!("network mode \"{mode}\" is not supported yet by agentbin run; use mode \"host\" or remove it");
         section.error(section.pos_of("mode"), message);
     }
     let mut ports: Vec<Port> = Vec::new();
@@ -174,7 +173,8 @@ fn network(group: &Section<'_>) -> Option<Network> {
         if let Some(other) = ports.iter().find(|p| p.label == port.label) {
             let message = format!("duplicate port \"{}\"; it stands in line {} already", port.label, other.pos.line);
             section.error(&port.pos, message);
-        } else if let Some(other) = ports.iter().find(|p| p.static_port.is_some() && p.static_port == port.static_port) {
+        } else if let Some(other) = ports.iter().find(|p| p.static_port.is_some() && p.static_port == port.static_port)
+        {
             let number = port.static_port.unwrap_or_default();
             let message = format!("port \"{}\" has the static port {number} of port \"{}\"", port.label, other.label);
             section.error(&port.pos, message);
@@ -227,7 +227,8 @@ impl RestartFields {
             }
         });
         if section.bool("render_templates") == Some(true) {
-            let message = format!("render_templates in {} is not supported yet by agentbin run; remove it", section.name);
+            let message =
+                format!("render_templates in {} is not supported yet by agentbin run; remove it", section.name);
             section.error(section.pos_of("render_templates"), message);
         }
         RestartFields {

@@ -184,7 +184,8 @@ impl Reader<'_, '_> {
             }
         }
         let quoted = self.source.text.get(self.at..=end).unwrap_or_default();
-        let string = serde_json::from_str(quoted).map_err(|_| self.error("invalid escape or character in this string"))?;
+        let string =
+            serde_json::from_str(quoted).map_err(|_| self.error("invalid escape or character in this string"))?;
         self.at = end + 1;
         Ok(string)
     }

@@ -37,6 +37,7 @@ fn add_member(member: &Member, schema: &Schema, out: &mut Body) -> Result<()> {
     };
     match schema.block(&member.name) {
         Some(_) if matches!(member.node.kind, NodeKind::Scalar(Value::Null)) => Ok(()),
+        Some(_) if matches!(&member.node.kind, NodeKind::List(items) if items.is_empty()) => Ok(()),
         Some(block) if is_object(&member.node) => add_blocks(block, &member.pos, &member.node, &mut Vec::new(), out),
         _ => {
             out.attrs.push(Attr {

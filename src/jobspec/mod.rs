@@ -1,7 +1,8 @@
-//! Turns a job file (Nomad's HCL2 or JSON) and the values of its variables into a [`spec::Job`](crate::spec::Job).
+//! Turns a job file (Nomad's HCL2, its JSON form or the API's JSON) and the values of its variables into a [`spec::Job`](crate::spec::Job).
 //! Never starts, schedules or fetches anything: the only files it opens are those that the job file's own
 //! filesystem functions name.
 
+mod api;
 mod ast;
 mod diag;
 mod duration;
@@ -16,6 +17,8 @@ mod schema;
 mod section;
 mod task;
 mod template;
+#[cfg(test)]
+mod tests;
 mod types;
 mod value;
 mod variables;
@@ -88,10 +91,9 @@ impl From<Diagnostic> for Error {
 pub fn parse(input: &Input<'_>) -> Result<Parsed, Error> {
     let sink = Sink::default();
     let source = Source::new(input.file, input.text);
-    let body = read(&source)?;
+    let body = read(&source, &sink)?;
 
-    let nothing =
-        Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: Some(input.base_dir) };
+    let nothing = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: Some(input.base_dir) };
     let file_pos = source.pos(0);
     let blocks = top_level(&body, &Scope::new(&nothing), &file_pos, &sink);
     let failed = |sink: &Sink| sink.take_errors().map_or(Ok(()), |diagnostics| Err(Error { diagnostics }));
@@ -138,6 +140,13 @@ fn is_json(text: &str) -> bool {
     text.trim_start_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']).starts_with('{')
 }
 
-fn read(source: &Source<'_>) -> diag::Result<Body> {
-    if is_json(source.text) { json_body::body(&json::read(source)?, &schema::FILE) } else { native::parse_body(source) }
+fn read(source: &Source<'_>, sink: &Sink) -> diag::Result<Body> {
+    if !is_json(source.text) {
+        return native::parse_body(source);
+    }
+    let node = json::read(source)?;
+    match api::job_of(&node) {
+        Some((pos, members)) => api::body(pos, members, sink),
+        None => json_body::body(&node, &schema::FILE),
+    }
 }

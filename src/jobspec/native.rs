@@ -186,7 +186,7 @@ impl<'a> Reader<'a> {
 
     fn for_expr(&self, f: &hcl::ForExpr) -> Result<For> {
         Ok(For {
-            key_name: f.intro.key_var.as_ref().map(|k| k.to_string()),
+            key_name: f.intro.key_var.as_ref().map(ToString::to_string),
             value_name: f.intro.value_var.to_string(),
             collection: self.expr(&f.intro.collection_expr)?,
             key: f.key_expr.as_ref().map(|e| self.expr(e)).transpose()?,

@@ -150,13 +150,7 @@ pub(super) static EPHEMERAL_DISK: Schema =
     Schema { attrs: &[("migrate", NoEffect), ("size", Taken), ("sticky", NoEffect)], blocks: &[], free: false };
 
 pub(super) static RESTART: Schema = Schema {
-    attrs: &[
-        ("attempts", Taken),
-        ("delay", Taken),
-        ("interval", Taken),
-        ("mode", Taken),
-        ("render_templates", Taken),
-    ],
+    attrs: &[("attempts", Taken), ("delay", Taken), ("interval", Taken), ("mode", Taken), ("render_templates", Taken)],
     blocks: &[],
     free: false,
 };
@@ -260,13 +254,7 @@ pub(super) static TEMPLATE: Schema = Schema {
 };
 
 pub(super) static ARTIFACT: Schema = Schema {
-    attrs: &[
-        ("chown", Taken),
-        ("destination", Taken),
-        ("insecure", NoEffect),
-        ("mode", Taken),
-        ("source", Taken),
-    ],
+    attrs: &[("chown", Taken), ("destination", Taken), ("insecure", NoEffect), ("mode", Taken), ("source", Taken)],
     blocks: &[unread("headers", 0, REMOVE), unread("options", 0, REMOVE)],
     free: false,
 };

@@ -39,6 +39,10 @@ impl Sink {
         }
     }
 
+    pub fn has_errors(&self) -> bool {
+        !self.errors.borrow().is_empty()
+    }
+
     /// The errors so far, if there are any, in the order of the file.
     pub fn take_errors(&self) -> Option<Vec<Diagnostic>> {
         let mut errors = std::mem::take(&mut *self.errors.borrow_mut());
@@ -349,7 +353,8 @@ impl<'a> Section<'a> {
         }
         if let Some(block) = block {
             for inner in expand(block.body, &block.scope, self.sink) {
-                let message = format!("unsupported block \"{}\" in {name} of {}; write KEY = value", inner.kind, self.name);
+                let message =
+                    format!("unsupported block \"{}\" in {name} of {}; write KEY = value", inner.kind, self.name);
                 self.error(inner.pos, message);
             }
             for attr in &block.body.attrs {

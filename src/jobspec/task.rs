@@ -32,7 +32,10 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
         user: task.string("user").unwrap_or_default(),
         resources: resources(&task),
         logs: logs(&task, around.disk_mib),
-        kill_signal: task.string("kill_signal").filter(|s| !s.is_empty()).and_then(|s| signal(&task, "kill_signal", &s)),
+        kill_signal: task
+            .string("kill_signal")
+            .filter(|s| !s.is_empty())
+            .and_then(|s| signal(&task, "kill_signal", &s)),
         kill_timeout: task.duration("kill_timeout").unwrap_or(std::time::Duration::from_secs(5)),
         shutdown_delay: task.duration("shutdown_delay").unwrap_or_default(),
         restart: RestartFields::of(&task).over(&around.restart).policy(around.kind, &task),

@@ -88,7 +88,7 @@ impl Flat<'_, '_> {
             }
             Directive::For(d) => {
                 let token = Token::For {
-                    key_name: d.for_expr.key_var.as_ref().map(|k| k.to_string()),
+                    key_name: d.for_expr.key_var.as_ref().map(ToString::to_string),
                     value_name: d.for_expr.value_var.to_string(),
                     collection: self.reader.expr(&d.for_expr.collection_expr)?,
                 };

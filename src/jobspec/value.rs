@@ -143,9 +143,7 @@ impl Value {
     /// Keys (or indexes, or a set's elements) with values, in order; `None` for what is no collection.
     pub fn entries(&self) -> Option<Vec<(Value, Value)>> {
         match self {
-            Value::List(items) => {
-                Some(items.iter().enumerate().map(|(i, v)| (Value::usize(i), v.clone())).collect())
-            }
+            Value::List(items) => Some(items.iter().enumerate().map(|(i, v)| (Value::usize(i), v.clone())).collect()),
             Value::Set(items) => Some(items.iter().map(|v| (v.clone(), v.clone())).collect()),
             Value::Object(map) => Some(map.iter().map(|(k, v)| (Value::string(k.as_str()), v.clone())).collect()),
             _ => None,

@@ -69,6 +69,9 @@ pub(super) fn evaluate(input: &Input<'_>, blocks: &[Expanded<'_>], sink: &Sink) 
         }
     }
     let mut out = BTreeMap::new();
+    if sink.has_errors() {
+        return out;
+    }
     for (name, declaration) in &declarations {
         if let Some(value) = sink.ok(declaration.value(name, given.remove(name))) {
             declaration.validate(name, &value, sink);
@@ -119,7 +122,7 @@ fn declarations<'a>(blocks: &[Expanded<'a>], sink: &'a Sink) -> BTreeMap<String,
 fn from_text(origin: &str, text: &str, kind: &Type) -> Result<Given> {
     let pos = outside(origin);
     if kind.takes_plain_text() {
-        return Ok(Given { value: Value::string(text), pos });
+        return Ok(Given { pos, value: Value::string(text) });
     }
     let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None };
     let value = Scope::new(&globals).eval(&native::parse_expression(text, &pos)?)?;
@@ -162,7 +165,9 @@ impl Declaration<'_> {
                 return Err(Diagnostic::new(self.pos, message));
             }
         };
-        self.kind.convert(value).map_err(|m| Diagnostic::new(&pos, format!("invalid value for variable \"{name}\": {m}")))
+        self.kind
+            .convert(value)
+            .map_err(|m| Diagnostic::new(&pos, format!("invalid value for variable \"{name}\": {m}")))
     }
 
     fn validate(&self, name: &str, value: &Value, sink: &Sink) {
@@ -208,8 +213,10 @@ fn only_refers_to(condition: &Expr, name: &str) -> bool {
     own && !other
 }
 
-/// Largest size of one local value, in characters and elements; a few lines that double each other reach it.
+/// Largest size of one local value in bytes; a few lines that double each other reach it.
 const LARGEST: usize = 1 << 24;
+/// What a value takes beside its text.
+const NODE_BYTES: usize = 64;
 /// Deepest nesting of one local value.
 const DEEPEST: usize = 200;
 
@@ -219,13 +226,14 @@ pub(super) fn evaluate_locals<'g>(globals: Globals<'g>, attrs: &[&Attr], sink: &
     let mut open: BTreeMap<&str, (&Attr, BTreeSet<String>)> = BTreeMap::new();
     for attr in attrs {
         let mut needs = BTreeSet::new();
-        attr.value.references(&mut |_, root, steps| {
-            if root == "local" {
-                needs.extend(steps.first().and_then(member));
-            }
+        attr.value.references(&mut |pos, root, steps| match (root, steps.first().and_then(member)) {
+            ("local", Some(name)) => drop(needs.insert(name)),
+            ("local", None) => sink.error(pos, "a local value cannot refer to all of local; name one, such as local.x"),
+            _ => {}
         });
         if let Some((first, _)) = open.get(attr.name.as_str()) {
-            let message = format!("duplicate local value \"{}\"; it stands in line {} already", attr.name, first.pos.line);
+            let message =
+                format!("duplicate local value \"{}\"; it stands in line {} already", attr.name, first.pos.line);
             sink.error(&attr.pos, message);
         } else {
             open.insert(&attr.name, (attr, needs));
@@ -272,9 +280,9 @@ fn measure(value: &Value, depth: usize) -> Option<usize> {
     }
     let add = |size: usize, item: &Value| Some(size.saturating_add(measure(item, depth + 1)?));
     match value {
-        Value::String(s) => Some(s.len() + 1),
-        Value::List(items) | Value::Set(items) => items.iter().try_fold(1, add),
-        Value::Object(map) => map.values().try_fold(1, add),
-        _ => Some(1),
+        Value::String(s) => Some(s.len() + NODE_BYTES),
+        Value::List(items) | Value::Set(items) => items.iter().try_fold(NODE_BYTES, add),
+        Value::Object(map) => map.values().try_fold(NODE_BYTES, add),
+        _ => Some(NODE_BYTES),
     }
 }

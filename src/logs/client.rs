@@ -11,7 +11,7 @@ use crate::wire::logmon as wire;
 use crate::wire::logmon::log_mon_client::LogMonClient;
 
 /// Deadline of both calls, Nomad's.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// Speaks to a logmon at the other end of a channel.
 #[derive(Debug, Clone)]

@@ -60,9 +60,9 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn spawn(source: impl Into<std::sync::Arc<OwnedFd>>, rotator: Rotator) -> io::Result<Stream> {
-        let (pump, handle) = Pump::new(source, rotator)?;
-        Ok(Stream { handle, task: tokio::spawn(pump.run()) })
+    pub(super) fn spawn(source: impl Into<std::sync::Arc<OwnedFd>>, rotator: Rotator) -> Stream {
+        let (pump, handle) = Pump::new(source, rotator);
+        Stream { handle, task: tokio::spawn(pump.run()) }
     }
 
     /// The copy has ended, or is about to because the writers have gone.
@@ -134,7 +134,7 @@ fn collect(dir: &Path, base: &str, limits: Limits) -> io::Result<(Stream, OwnedF
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     // Of our end only: the task expects a stdout that blocks.
     rustix::io::ioctl_fionbio(&read, true)?;
-    Ok((Stream::spawn(read, rotator)?, write))
+    Ok((Stream::spawn(read, rotator), write))
 }
 
 /// An output that somebody else collects, or nobody.

@@ -277,12 +277,11 @@ impl Follower {
 
     async fn wait(&self) -> io::Result<()> {
         let notice = async {
-            match &self.watch {
-                Some(watch) => watch.fd.readable().await.map(|mut guard| guard.retain_ready()),
-                None => {
-                    tokio::time::sleep(LOOK_EVERY).await;
-                    Ok(())
-                }
+            if let Some(watch) = &self.watch {
+                watch.fd.readable().await.map(|mut guard| guard.retain_ready())
+            } else {
+                tokio::time::sleep(LOOK_EVERY).await;
+                Ok(())
             }
         };
         tokio::select! {
@@ -435,8 +434,8 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(10), follower.next()).await.expect("a lost wakeup").unwrap()
     }
 
-    fn data(text: &str) -> Option<Output> {
-        Some(Output::Data(text.into()))
+    fn data(text: &str) -> Output {
+        Output::Data(text.into())
     }
 
     async fn rest(mut follower: Follower) -> (Vec<u8>, u64) {
@@ -456,12 +455,12 @@ mod tests {
         let mut writer = rotator(&dir, 10, 4);
         writer.write(b"one\ntwo\n");
         let mut follower = follow(&dir, Start::Beginning);
-        assert_eq!(next(&mut follower).await, data("one\n"));
-        assert_eq!(next(&mut follower).await, data("two\n"));
+        assert_eq!(next(&mut follower).await, Some(data("one\n")));
+        assert_eq!(next(&mut follower).await, Some(data("two\n")));
         let (read, ()) = tokio::join!(next(&mut follower), async {
             writer.write(b"six\n");
         });
-        assert_eq!(read, data("six\n"));
+        assert_eq!(read, Some(data("six\n")));
         let finisher = follower.finisher();
         let (read, ()) = tokio::join!(next(&mut follower), async { finisher.finish() });
         assert_eq!(read, None);
@@ -473,10 +472,10 @@ mod tests {
         let mut early = follow(&dir, Start::Beginning);
         let mut writer = rotator(&dir, 10, 100);
         writer.write(b"old\n");
-        assert_eq!(next(&mut early).await, data("old\n"));
+        assert_eq!(next(&mut early).await, Some(data("old\n")));
         let mut follower = follow(&dir, Start::End);
         writer.write(b"new\n");
-        assert_eq!(next(&mut follower).await, data("new\n"));
+        assert_eq!(next(&mut follower).await, Some(data("new\n")));
     }
 
     #[tokio::test]
@@ -485,12 +484,12 @@ mod tests {
         let mut writer = rotator(&dir, 2, 8);
         writer.write(b"one\n");
         let mut first = follow(&dir, Start::Beginning);
-        assert_eq!(next(&mut first).await, data("one\n"));
+        assert_eq!(next(&mut first).await, Some(data("one\n")));
         let cursor = first.cursor().unwrap();
         drop(first);
         writer.write(b"two\n");
         let mut second = follow(&dir, Start::At(cursor));
-        assert_eq!(next(&mut second).await, data("two\n"));
+        assert_eq!(next(&mut second).await, Some(data("two\n")));
         for _ in 0..3 {
             writer.write(b"another\n");
         }
@@ -508,9 +507,9 @@ mod tests {
         for n in 1..=5 {
             writer.write(format!("{n}{n}{n}\n").as_bytes());
         }
-        assert_eq!(next(&mut follower).await, data("000\n"));
+        assert_eq!(next(&mut follower).await, Some(data("000\n")));
         assert_eq!(next(&mut follower).await, Some(Output::Gap { missing_files: 3 }));
-        assert_eq!(next(&mut follower).await, data("444\n"));
+        assert_eq!(next(&mut follower).await, Some(data("444\n")));
         follower.finisher().finish();
         assert_eq!(rest(follower).await, (b"555\n".to_vec(), 0));
     }
@@ -536,14 +535,14 @@ mod tests {
         let path = dir.path().join("t.stdout.0");
         std::fs::write(&path, "long line\n").unwrap();
         let mut follower = follow(&dir, Start::Beginning);
-        assert_eq!(next(&mut follower).await, data("long line\n"));
+        assert_eq!(next(&mut follower).await, Some(data("long line\n")));
         std::fs::write(&path, "short\n").unwrap();
-        assert_eq!(next(&mut follower).await, data("short\n"));
+        assert_eq!(next(&mut follower).await, Some(data("short\n")));
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "anew\n").unwrap();
-        assert_eq!(next(&mut follower).await, data("anew\n"));
+        assert_eq!(next(&mut follower).await, Some(data("anew\n")));
         std::fs::write(dir.path().join("t.stdout.1"), "next\n").unwrap();
-        assert_eq!(next(&mut follower).await, data("next\n"));
+        assert_eq!(next(&mut follower).await, Some(data("next\n")));
     }
 
     #[tokio::test]
@@ -554,7 +553,7 @@ mod tests {
         for n in 0..20 {
             assert!(tokio::time::timeout(Duration::from_millis(1), follower.next()).await.is_err());
             writer.write(format!("{n}\n").as_bytes());
-            assert_eq!(next(&mut follower).await, data(&format!("{n}\n")));
+            assert_eq!(next(&mut follower).await, Some(data(&format!("{n}\n"))));
         }
     }
 
@@ -565,13 +564,13 @@ mod tests {
         let mut follower = follow(&dir, Start::Beginning);
         follower.watch = None;
         writer.write(b"one\ntwo\n");
-        assert_eq!(next(&mut follower).await, data("one\n"));
-        assert_eq!(next(&mut follower).await, data("two\n"));
+        assert_eq!(next(&mut follower).await, Some(data("one\n")));
+        assert_eq!(next(&mut follower).await, Some(data("two\n")));
         let (read, ()) = tokio::join!(next(&mut follower), async {
             tokio::task::yield_now().await;
             writer.write(b"six\n");
         });
-        assert_eq!(read, data("six\n"));
+        assert_eq!(read, Some(data("six\n")));
     }
 
     /// A writer thread against `readers` followers, with a rotation every few lines.

@@ -47,11 +47,11 @@ impl Streams {
             max_files: config.max_files,
             max_file_size_bytes: u64::from(config.max_file_size_mb) * 1024 * 1024,
         };
-        let open = |stream, base: &str, fifo: &Path| {
+        let open = |stream, base: &str, fifo: &Path| -> Result<Stream, LogMonError> {
             let file_failed = |source| LogMonError::File { stream, base: base.to_owned(), source };
             let rotator = Rotator::open(&config.log_dir, base, limits).map_err(file_failed)?;
             let reader = open_or_create(fifo).map_err(|source| LogMonError::Fifo { source })?;
-            Stream::spawn(reader.into_fd(), rotator).map_err(LogMonError::Watch)
+            Ok(Stream::spawn(reader.into_fd(), rotator))
         };
         let stdout = open("stdout", &config.stdout_file, &config.stdout_fifo)?;
         let stderr = open("stderr", &config.stderr_file, &config.stderr_fifo)?;

@@ -55,9 +55,6 @@ pub enum LogMonError {
         /// What the FIFO said.
         source: FifoError,
     },
-    /// The FIFO is open but cannot be waited for.
-    #[error("failed to read fifo for extracting logs: {0}")]
-    Watch(#[source] std::io::Error),
     /// The other process did not answer, or with an error of its own.
     #[error("{0}")]
     Rpc(#[source] Box<tonic::Status>),

@@ -693,7 +693,7 @@ mod tests {
         let mut rotator = open(&dir, 10, 100);
         let lines = "0123456789012345678\n".repeat(5);
         rotator.write(lines.as_bytes());
-        assert_eq!(files(&dir), [lines.clone()]);
+        assert_eq!(files(&dir), std::slice::from_ref(&lines));
         rotator.write(b"x\n");
         assert_eq!(files(&dir), [lines, "x\n".into()]);
     }
@@ -847,7 +847,7 @@ mod tests {
     fn d2_retries_are_spaced() {
         let dir = tempfile::tempdir().unwrap();
         let mut rotator = broken(&dir, 1000);
-        rotator.retry_after = Duration::from_secs(3600);
+        rotator.retry_after = Duration::from_hours(1);
         assert!(rotator.write(b"a\n").is_some());
         mend_writes(&mut rotator);
         assert!(rotator.write(b"b\n").is_none());

@@ -83,7 +83,8 @@ impl Broker {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let news = self.news.notified();
-            if let Some((info, _)) = lock(&self.announced).remove(&id) {
+            let announced = lock(&self.announced).remove(&id);
+            if let Some((info, _)) = announced {
                 if info.network != "unix" {
                     return Err(io::Error::new(
                         io::ErrorKind::Unsupported,

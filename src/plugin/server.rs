@@ -133,9 +133,10 @@ impl Server {
                     let _ = stopped.wait_for(|stop| *stop).await;
                 }
             });
-        self.print_handshake().map_err(ServeError::Handshake)?;
-        // Ctrl-C on the host's terminal is for the host, which then ends its plugins.
+        // Ctrl-C on the host's terminal is for the host, which then ends its plugins. Before the handshake: from that
+        // line on the host counts on it.
         sys::prctl::ignore_signal(rustix::process::Signal::INT);
+        self.print_handshake().map_err(ServeError::Handshake)?;
         tokio::select! {
             result = serving => result.map_err(ServeError::Serve),
             () = async {

@@ -2,6 +2,7 @@
 
 mod executor;
 mod libcontainer_shim;
+mod logmon;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -17,14 +18,14 @@ const fn table(role: Role) -> Run {
     match role {
         Role::Executor => executor::run,
         Role::Shim => libcontainer_shim::run,
-        Role::Logmon => executor::run,
+        Role::Logmon => logmon::run,
     }
 }
 
 /// The `agentbin` program: a role when this process was started as one, else the command line. Never returns.
 pub fn main() -> ! {
     init();
-    std::process::exit(crate::cli::run(std::env::args_os().collect()))
+    exit(crate::cli::run(std::env::args_os().collect()))
 }
 
 /// Turns this process into a role when it was started as one, and returns otherwise.
@@ -38,7 +39,7 @@ pub fn main() -> ! {
 pub fn init() {
     let args: Vec<OsString> = std::env::args_os().collect();
     if let Some((role, rest)) = role_of(sys::auxv::executed_path().as_deref(), &args) {
-        std::process::exit(table(role)(rest))
+        exit(table(role)(rest))
     }
     // Opened before anybody can replace the file. Without /proc no role can be started later, which is when it is told.
     let _ = sys::exe::own();
@@ -55,6 +56,11 @@ fn role_of<'a>(executed: Option<&OsStr>, args: &'a [OsString]) -> Option<(Role, 
         return Some((role, args.get(1..).unwrap_or_default()));
     }
     named(args.get(1).map(OsString::as_os_str)).map(|role| (role, &args[2..]))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where the program ends")]
+fn exit(status: i32) -> ! {
+    std::process::exit(status)
 }
 
 /// What somebody hears who starts a role by hand. Nothing goes to stdout: a host reads that.

@@ -83,12 +83,20 @@ pub fn new_session_keyring() -> io::Result<()> {
 /// # Errors
 /// What `sigprocmask(2)` says.
 pub fn reset_signals() -> io::Result<()> {
-    for number in 1..=libc::SIGRTMAX() {
-        if number == libc::SIGKILL || number == libc::SIGSTOP {
-            continue;
-        }
-        // SAFETY: SIG_DFL installs no handler. EINVAL for the numbers that libc reserves is of no interest.
-        unsafe { libc::signal(number, libc::SIG_DFL) };
+    // `struct sigaction` of the kernel, all zero: SIG_DFL, no flags, no restorer, nothing blocked. libc's own wrappers
+    // refuse the two real-time signals that they keep for themselves, which a parent may have left ignored.
+    let default = [0usize; 4];
+    for number in 1..=64 {
+        // SAFETY: the kernel reads 32 bytes, which is what the array has; SIGKILL and SIGSTOP are answered with EINVAL.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                number,
+                default.as_ptr(),
+                std::ptr::null_mut::<usize>(),
+                size_of::<u64>(),
+            )
+        };
     }
     let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the whole set that it is given.

@@ -159,7 +159,10 @@ pub(super) fn setproduct(args: &[Value]) -> Outcome {
         if rows.len().saturating_mul(items.len()) > MOST_ELEMENTS * MOST_ELEMENTS {
             return Err("the product has too many elements".to_owned());
         }
-        rows = rows.iter().flat_map(|row: &Vec<Value>| items.iter().map(|v| [row.as_slice(), &[v.clone()]].concat())).collect();
+        rows = rows
+            .iter()
+            .flat_map(|row: &Vec<Value>| items.iter().map(|v| [row.as_slice(), std::slice::from_ref(v)].concat()))
+            .collect();
     }
     let rows = rows.into_iter().map(Value::List).collect();
     let sets = args.iter().all(|a| matches!(a, Value::Set(_)));
@@ -177,7 +180,8 @@ pub(super) fn slice(args: &[Value]) -> Outcome {
     let items = list(args, 0)?;
     let [start, end] = [int(args, 1)?, int(args, 2)?].map(usize::try_from);
     let part = start.ok().zip(end.ok()).and_then(|(s, e)| items.get(s..e));
-    part.map(|p| Value::List(p.to_vec())).ok_or_else(|| format!("the bounds lie outside of the list of {}", items.len()))
+    part.map(|p| Value::List(p.to_vec()))
+        .ok_or_else(|| format!("the bounds lie outside of the list of {}", items.len()))
 }
 
 pub(super) fn sort(args: &[Value]) -> Outcome {
@@ -194,8 +198,9 @@ pub(super) fn zipmap(args: &[Value]) -> Outcome {
     if keys.len() != values.len() {
         return Err(format!("there are {} keys for {} values", keys.len(), values.len()));
     }
-    let pairs = keys.iter().zip(values).map(|(k, v)| {
-        k.to_text().map(|k| (k, v.clone())).ok_or_else(|| wrong(0, "a list of strings", &args[0]))
-    });
+    let pairs = keys
+        .iter()
+        .zip(values)
+        .map(|(k, v)| k.to_text().map(|k| (k, v.clone())).ok_or_else(|| wrong(0, "a list of strings", &args[0])));
     pairs.collect::<Result<_, _>>().map(Value::Object)
 }

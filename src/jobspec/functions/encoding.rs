@@ -80,13 +80,9 @@ fn write_json(value: &Value, out: &mut String) {
 /// As Go's encoder writes a string, which also escapes what is special in HTML.
 fn json_string(s: &str) -> String {
     let mut out = serde_json::Value::from(s).to_string();
-    for (special, escape) in [
-        ("<", "\\u003c"),
-        (">", "\\u003e"),
-        ("&", "\\u0026"),
-        ("\u{2028}", "\\u2028"),
-        ("\u{2029}", "\\u2029"),
-    ] {
+    for (special, escape) in
+        [("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026"), ("\u{2028}", "\\u2028"), ("\u{2029}", "\\u2029")]
+    {
         out = out.replace(special, escape);
     }
     out
@@ -116,7 +112,7 @@ pub(super) fn yamldecode(args: &[Value]) -> Outcome {
     }
     let documents = Yaml::load_from_str(&written).map_err(|e| format!("invalid YAML: {e}"))?;
     match documents.as_slice() {
-        [] => Ok(Value::Null),
+        [] => Err("the text is empty".to_owned()),
         [one] => from_yaml(one, 0),
         _ => Err("the text has more than one document".to_owned()),
     }
@@ -167,7 +163,9 @@ fn from_yaml(yaml: &Yaml<'_>, depth: usize) -> Outcome {
             Ok(Value::Object(out))
         }
         Yaml::Tagged(tag, _) => Err(format!("the tag {tag} is not supported")),
-        Yaml::Alias(_) | Yaml::BadValue | Yaml::Representation(..) => Err("an alias or value cannot be resolved".to_owned()),
+        Yaml::Alias(_) | Yaml::BadValue | Yaml::Representation(..) => {
+            Err("an alias or value cannot be resolved".to_owned())
+        }
     }
 }
 
@@ -176,9 +174,7 @@ fn from_scalar(scalar: &Scalar<'_>) -> Outcome {
         Scalar::Null => Value::Null,
         Scalar::Boolean(b) => Value::Bool(*b),
         Scalar::Integer(i) => Value::int(*i),
-        Scalar::FloatingPoint(f) => {
-            Value::Number(Number::from_f64(f.into_inner()).ok_or("a number must be finite")?)
-        }
+        Scalar::FloatingPoint(f) => Value::Number(Number::from_f64(f.into_inner()).ok_or("a number must be finite")?),
         Scalar::String(s) => Value::string(s.as_ref()),
     })
 }

@@ -17,10 +17,8 @@ pub(super) fn formatlist(args: &[Value]) -> Outcome {
         return Err("the lists have different lengths".to_owned());
     }
     let row = |i: usize| {
-        let row: Vec<Value> = args[1..]
-            .iter()
-            .map(|a| a.elements().map_or_else(|| a.clone(), |items| items[i].clone()))
-            .collect();
+        let row: Vec<Value> =
+            args[1..].iter().map(|a| a.elements().map_or_else(|| a.clone(), |items| items[i].clone())).collect();
         formatted(&pattern, &row).map(Value::String)
     };
     (0..length).map(row).collect::<Result<_, _>>().map(Value::List)
@@ -149,24 +147,28 @@ impl Verb {
         }
     }
 
-    /// The shortest form, with an exponent where the number is very large or very small.
+    /// The shortest form, or one of as many digits as the precision; an exponent where that is no longer.
     fn general(&self, number: Number) -> String {
         let float = number.to_f64();
-        let exponent = if float == 0.0 { 0.0 } else { float.abs().log10().floor() };
-        let shortest = f64::from(u32::try_from(self.precision.unwrap_or(21)).unwrap_or(21));
-        if exponent < -4.0 || exponent >= shortest {
-            let shown = format!("{float:e}");
-            let (mantissa, exponent) = shown.split_once('e').unwrap_or((&shown, "0"));
+        let shown = match self.precision {
+            Some(digits) => format!("{float:.*e}", digits.max(1) - 1),
+            None => format!("{float:e}"),
+        };
+        let (mantissa, exponent) = shown.split_once('e').unwrap_or((&shown, "0"));
+        let mantissa =
+            if mantissa.contains('.') { mantissa.trim_end_matches('0').trim_end_matches('.') } else { mantissa };
+        let exp: i64 = exponent.parse().unwrap_or(0);
+        let digits = mantissa.bytes().filter(u8::is_ascii_digit).count() as i64;
+        let limit = match self.precision.map(|p| p.max(1) as i64) {
+            None => 6,
+            Some(precision) if precision > digits && digits > exp => digits,
+            Some(precision) => precision,
+        };
+        if exp < -4 || exp >= limit {
             return with_exponent(mantissa, exponent);
         }
-        match self.precision {
-            Some(digits) => {
-                let fraction = (i32::try_from(digits).unwrap_or(0).max(1) - 1).saturating_sub(to_i32(exponent));
-                let shown = format!("{float:.0$}", usize::try_from(fraction).unwrap_or(0));
-                if shown.contains('.') { shown.trim_end_matches('0').trim_end_matches('.').to_owned() } else { shown }
-            }
-            None => number.to_string(),
-        }
+        let fraction = usize::try_from(digits - 1 - exp).unwrap_or(0);
+        format!("{:.fraction$}", shown.parse().unwrap_or(float))
     }
 
     fn signed(&self, number: &str) -> String {
@@ -187,11 +189,6 @@ impl Verb {
         let spaces = " ".repeat(self.width.unwrap_or(0).saturating_sub(body.chars().count()));
         if self.left { format!("{body}{spaces}") } else { format!("{spaces}{body}") }
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "a decimal exponent of a float is below 400")]
-fn to_i32(exponent: f64) -> i32 {
-    exponent as i32
 }
 
 fn exponential(float: f64, precision: usize) -> String {

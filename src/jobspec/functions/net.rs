@@ -39,7 +39,8 @@ impl Block {
     fn subnet(self, new_bits: i128, number: u128) -> Result<Block, String> {
         let new_bits = u32::try_from(new_bits).map_err(|_| "the number of new bits must not be negative")?;
         let prefix = self.prefix.checked_add(new_bits).filter(|p| *p <= self.bits);
-        let prefix = prefix.ok_or_else(|| format!("{new_bits} more bits do not fit after a prefix of {}", self.prefix))?;
+        let prefix =
+            prefix.ok_or_else(|| format!("{new_bits} more bits do not fit after a prefix of {}", self.prefix))?;
         if number > low_bits(new_bits) {
             return Err(format!("{new_bits} bits cannot hold the number {number}"));
         }

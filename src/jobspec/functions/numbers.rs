@@ -27,11 +27,7 @@ pub(super) fn floor(args: &[Value]) -> Outcome {
 }
 
 pub(super) fn log(args: &[Value]) -> Outcome {
-    let (number, base) = (number(args, 0)?.to_f64(), number(args, 1)?.to_f64());
-    let exponent = number.ln() / base.ln();
-    let whole = exponent.round();
-    // The quotient of two logarithms is a hair off for whole powers.
-    from_f64(if (base.powf(whole) - number).abs() < f64::EPSILON * number.abs() { whole } else { exponent })
+    from_f64(number(args, 0)?.to_f64().ln() / number(args, 1)?.to_f64().ln())
 }
 
 pub(super) fn max(args: &[Value]) -> Outcome {
@@ -78,7 +74,8 @@ pub(super) fn parseint(args: &[Value]) -> Outcome {
         if i128::from(digit) >= base {
             return Err(wrong());
         }
-        value = value.checked_mul(base).and_then(|v| v.checked_add(i128::from(digit))).ok_or("the number is too large")?;
+        value =
+            value.checked_mul(base).and_then(|v| v.checked_add(i128::from(digit))).ok_or("the number is too large")?;
     }
     Ok(Value::int(sign * value))
 }

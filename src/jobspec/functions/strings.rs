@@ -76,7 +76,7 @@ pub(super) fn title(args: &[Value]) -> Outcome {
         } else {
             out.push(c);
         }
-        word_start = !(c.is_alphanumeric() || c == '_' || c == '\'');
+        word_start = !(c.is_alphanumeric() || c == '_');
     }
     Ok(Value::String(out))
 }

@@ -3,7 +3,17 @@ use crate::jobspec::duration;
 use crate::jobspec::value::Value;
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
     "December",
 ];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
@@ -127,19 +137,14 @@ pub(super) fn timeadd(args: &[Value]) -> Outcome {
     let span = duration::parse_signed(&text(args, 1)?)?;
     let nanos = time.local_nanos() + i128::from(span);
     let seconds = i64::try_from(nanos.div_euclid(NANOS)).map_err(|_| "the time is out of range")?;
-    let fraction = nanos.rem_euclid(NANOS);
     let (year, month, day) = civil_from_days(seconds.div_euclid(86_400));
     if !(0..=9999).contains(&year) {
         return Err("the time is out of range".to_owned());
     }
     let of_day = seconds.rem_euclid(86_400);
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    let fraction = match fraction {
-        0 => String::new(),
-        f => format!(".{f:09}").trim_end_matches('0').to_owned(),
-    };
     let zone = if time.utc { "Z".to_owned() } else { time.zone(":") };
-    Ok(Value::String(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}{zone}")))
+    Ok(Value::String(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{zone}")))
 }
 
 /// Runs of letters stand for parts of the time, text in single quotes for itself.

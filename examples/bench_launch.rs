@@ -1,0 +1,112 @@
+//! Times the launch of an isolated `/bin/true`, for `scripts/bench launch`. Prints one JSON line per figure:
+//!
+//! - `executor_launch`: Launch to exit in an executor that runs already
+//! - `new_executor`: a new executor process, its handshake, Launch to exit
+//!
+//! `bench_launch [--runs N] [--pause MILLISECONDS]`, as root. Sizes are those of a Nomad task start: the exec driver's
+//! mounts, memory, cpu and pids limits, log collection.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use agentbin::cgroup::{CgroupFs, Regime};
+use agentbin::executor::{Executor as _, ExecutorClient};
+use agentbin::plugin::{Launch, Program, role_environment};
+use agentbin::spec::{LaunchSpec, LogCollection, MemoryLimits, Mount, Propagation, Resources, Role};
+
+fn main() -> anyhow::Result<()> {
+    agentbin::init();
+    let mut runs = 30;
+    let mut pause = Duration::ZERO;
+    let mut args = std::env::args().skip(1);
+    while let (Some(flag), Some(value)) = (args.next(), args.next()) {
+        match flag.as_str() {
+            "--runs" => runs = value.parse()?,
+            "--pause" => pause = Duration::from_millis(value.parse()?),
+            other => anyhow::bail!("unknown flag {other}; known are --runs and --pause"),
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(measure(runs, pause))
+}
+
+async fn measure(runs: usize, pause: Duration) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    for folder in ["alloc/logs", "task/local", "task/secrets", "task/tmp"] {
+        std::fs::create_dir_all(dir.path().join(folder))?;
+    }
+    let regime = CgroupFs::detect(Path::new("/sys/fs/cgroup"))?.regime();
+    let (mut warm, mut cold) = (Vec::with_capacity(runs), Vec::with_capacity(runs));
+    for run in 0..runs {
+        tokio::time::sleep(pause).await;
+        let before = Instant::now();
+        let config = serde_json::json!({"LogFile": dir.path().join("executor.out"), "LogLevel": "info", "FSIsolation": true});
+        let client = Launch {
+            program: Program::Own(Role::Executor),
+            args: &[OsString::from(config.to_string())],
+            env: role_environment(),
+            new_session: true,
+            socket_dir: Some(dir.path()),
+            start_timeout: Duration::from_secs(10),
+            log: Box::new(|_| {}),
+        };
+        let client = client.start().await?;
+        let handshake = before.elapsed();
+        let executor = ExecutorClient::new(client.channel());
+        tokio::time::sleep(pause).await;
+        let before = Instant::now();
+        executor.launch(spec(dir.path(), regime, run)).await?;
+        let exit = executor.wait().await?.exit;
+        let launched = before.elapsed();
+        anyhow::ensure!(exit.is_some_and(|exit| exit.successful()), "/bin/true failed: {exit:?}");
+        warm.push(launched.as_micros());
+        cold.push((handshake + launched).as_micros());
+        executor.shutdown("", Duration::ZERO).await?;
+        client.kill().await;
+    }
+    println!("{}", serde_json::json!({"what": "executor_launch", "us": warm}));
+    println!("{}", serde_json::json!({"what": "new_executor", "us": cold}));
+    Ok(())
+}
+
+fn spec(dir: &Path, regime: Regime, run: usize) -> LaunchSpec {
+    let mount = |path: &str| Mount {
+        task_path: path.to_owned(),
+        host_path: PathBuf::from(path),
+        readonly: true,
+        propagation: Propagation::Private,
+    };
+    let folders = ["/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr"].into_iter().filter(|path| Path::new(path).is_dir());
+    let name = format!("agentbin-bench-{}-{run}", std::process::id());
+    LaunchSpec {
+        command: "/bin/true".to_owned(),
+        user: "nobody".to_owned(),
+        task_dir: dir.join("task"),
+        mounts: folders
+            .map(mount)
+            .chain([Mount { task_path: "/alloc".to_owned(), host_path: dir.join("alloc"), ..mount("/") }])
+            .collect(),
+        resources: Resources {
+            cpu_shares: 100,
+            memory: MemoryLimits { hard_bytes: Some(64 << 20), soft_bytes: None },
+            pids_max: Some(64),
+            ..Resources::default()
+        },
+        resource_limits: true,
+        cgroup: match regime {
+            Regime::V2 => format!("agentbin-bench.slice/{name}.scope").into(),
+            Regime::V1 => format!("agentbin-bench/{name}").into(),
+            Regime::Off => PathBuf::new(),
+        },
+        no_new_privs: true,
+        logs: Some(LogCollection {
+            dir: dir.join("alloc/logs"),
+            stdout_file: "task.stdout".to_owned(),
+            stderr_file: "task.stderr".to_owned(),
+            max_files: 2,
+            max_file_size_bytes: 1 << 20,
+        }),
+        ..LaunchSpec::default()
+    }
+}

@@ -1,0 +1,38 @@
+use std::ffi::OsString;
+
+use tokio::runtime::Builder;
+use tonic::service::Routes;
+use tracing_subscriber::layer::SubscriberExt as _;
+
+use crate::logs::logmon::LogMon;
+use crate::logs::service::Service;
+use crate::plugin::{HclogLayer, Level, Server};
+use crate::spec::Role;
+use crate::sys;
+use crate::wire::logmon::log_mon_server::LogMonServer;
+
+/// Collects a task's FIFOs for a host. Logs go to stderr, everything from trace on: the host filters.
+pub(super) fn run(args: &[OsString]) -> i32 {
+    if !args.is_empty() {
+        return super::explain(Role::Logmon, "expected no arguments");
+    }
+    let server = match Server::from_env() {
+        Ok(server) => server,
+        Err(error) => return super::explain(Role::Logmon, &error.to_string()),
+    };
+    let subscriber = tracing_subscriber::registry().with(HclogLayer::new("logmon", Level::Trace, std::io::stderr()));
+    // Fails only when somebody set one before, and nobody runs before a role.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+    sys::prctl::set_name(Role::Logmon.name());
+    let served = Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from).and_then(|runtime| {
+        let routes = Routes::new(LogMonServer::new(Service(LogMon::default())));
+        runtime.block_on(server.serve(routes)).map_err(anyhow::Error::from)
+    });
+    match served {
+        Ok(()) => 0,
+        Err(error) => {
+            tracing::error!(%error, "logmon ends");
+            1
+        }
+    }
+}

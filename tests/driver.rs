@@ -1,0 +1,658 @@
+//! The exec and raw_exec drivers through real executors, on the real kernel. This program embeds agentbin, so every
+//! executor and shim below is this very file (A2).
+
+#[path = "support/harness.rs"]
+mod harness;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use agentbin::cgroup::{CgroupFs, Regime};
+use agentbin::driver::{Driver, DriverError, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle};
+use agentbin::executor::Compute;
+use agentbin::spec::{DriverConfig, ExitResult, LogCollection, MemoryLimits, Resources, Signal};
+use tempfile::TempDir;
+
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => { &[$((stringify!($name), $name as fn())),*] };
+}
+
+fn main() -> ExitCode {
+    agentbin::init();
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP: driver: needs root for cgroups, users and mounts");
+        println!("test result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
+        return ExitCode::from(u8::from(std::env::var_os("CI").is_some()));
+    }
+    harness::run(tests![
+        b2_exec_task_has_its_own_root_and_namespaces,
+        b2_standard_mounts_devices_and_masks,
+        b3_nobody_has_no_privilege,
+        b3_added_capabilities_work_without_root,
+        b3_root_task_cannot_make_device_nodes,
+        b2_only_three_descriptors_and_the_given_environment,
+        b2_host_folders_are_read_only_and_nothing_is_copied,
+        b2_hostile_task_folder_on_the_second_start,
+        b2_failing_steps_are_named,
+        b1_exit_status_and_signal,
+        b1_stop_sends_signal_then_kills,
+        b1_many_waiters_get_the_same_result,
+        b6_everything_a_task_started_dies,
+        b7_stats_of_both_drivers,
+        c2_limits_are_written_and_task_is_born_inside,
+        c2_oom_is_told_from_a_plain_kill,
+        c2_pids_limit_holds,
+        d2_output_is_complete_and_rotated,
+        n3_a_missing_command_and_a_bad_one,
+        n5_killed_executor_takes_its_task_along,
+        e_start_twice_and_unknown_ids_are_errors,
+    ])
+}
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// An allocation in a temporary folder, with both drivers.
+struct World {
+    dir: TempDir,
+    cgroups: CgroupFs,
+    exec: ExecDriver,
+    raw_exec: RawExecDriver,
+}
+
+impl World {
+    fn new() -> World {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap();
+        let compute = Compute { total_mhz: 2000, cores: 2 };
+        let settings = Settings { cgroups: cgroups.clone(), compute, socket_dir: dir.path().to_owned() };
+        World { exec: ExecDriver::new(settings.clone()), raw_exec: RawExecDriver::new(settings), cgroups, dir }
+    }
+
+    fn task(&self, command: &str, args: &[&str]) -> TaskConfig {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let alloc_dir = self.dir.path().join("alloc-id");
+        for folder in ["alloc/logs", "alloc/data", "task/local", "task/tmp"] {
+            std::fs::create_dir_all(alloc_dir.join(folder)).unwrap();
+            std::fs::set_permissions(alloc_dir.join(folder), std::fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        let mut config = DriverConfig::default();
+        config.values.insert("command".into(), command.into());
+        config.values.insert("args".into(), args.into());
+        let name = format!("agentbin-test-{}-{number}", std::process::id());
+        let cgroup = match self.cgroups.regime() {
+            Regime::V2 => format!("agentbin-test.slice/{name}.scope"),
+            Regime::V1 => format!("agentbin-test/{name}"),
+            Regime::Off => String::new(),
+        };
+        TaskConfig {
+            id: format!("alloc-id/task/{number}"),
+            name: "task".into(),
+            alloc_id: "alloc-id".into(),
+            config,
+            env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into()), ("GREETING".into(), "hello".into())]),
+            user: String::new(),
+            resources: Resources::default(),
+            cgroup: cgroup.into(),
+            logs: Some(LogCollection {
+                dir: alloc_dir.join("alloc/logs"),
+                stdout_file: format!("{number}.stdout"),
+                stderr_file: format!("{number}.stderr"),
+                max_files: 10,
+                max_file_size_bytes: 1 << 20,
+            }),
+            alloc_dir,
+            mounts: Vec::new(),
+            devices: Vec::new(),
+        }
+    }
+
+    /// A shell script as task.
+    fn script(&self, text: &str) -> TaskConfig {
+        self.task("/bin/sh", &["-c", text])
+    }
+
+    fn task_dir(&self) -> PathBuf {
+        self.dir.path().join("alloc-id/task")
+    }
+
+    async fn run(&self, driver: &dyn Driver, task: &TaskConfig) -> (ExitResult, String, String) {
+        driver.start_task(task).await.unwrap();
+        let exit = driver.wait_task(&task.id).await.unwrap();
+        let (stdout, stderr) = output(task);
+        driver.destroy_task(&task.id, false).await.unwrap();
+        self.assert_gone(task);
+        (exit, stdout, stderr)
+    }
+
+    /// stdout of a script that must succeed.
+    async fn stdout(&self, driver: &dyn Driver, task: &TaskConfig) -> String {
+        let (exit, stdout, stderr) = self.run(driver, task).await;
+        assert!(exit.successful(), "{exit:?}: {stdout}{stderr}");
+        stdout
+    }
+
+    fn assert_gone(&self, task: &TaskConfig) {
+        for hierarchy in self.cgroups.hierarchies() {
+            let path = hierarchy.mount_point.join(&task.cgroup);
+            assert!(!path.exists(), "{} is left", path.display());
+        }
+        assert_eq!(children(), Vec::<i32>::new(), "processes are left");
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(self.dir.path().to_str().unwrap()), "mounts are left: {mounts}");
+    }
+
+    fn cgroup_file(&self, task: &TaskConfig, v1_controller: &str, v1: &str, v2: &str) -> String {
+        let hierarchies: Vec<_> = self.cgroups.hierarchies().collect();
+        let (hierarchy, file) = match self.cgroups.regime() {
+            Regime::V2 => (hierarchies[0], v2),
+            _ => (*hierarchies.iter().find(|h| h.has(v1_controller)).unwrap(), v1),
+        };
+        let path = hierarchy.mount_point.join(&task.cgroup).join(file);
+        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).trim().to_owned()
+    }
+}
+
+fn output(task: &TaskConfig) -> (String, String) {
+    let logs = task.logs.as_ref().unwrap();
+    let read = |name: &str| {
+        let file = |n: u32| logs.dir.join(format!("{name}.{n}"));
+        (0..logs.max_files).map_while(|n| std::fs::read(file(n)).ok()).flat_map(String::from_utf8).collect::<String>()
+    };
+    (read(&logs.stdout_file), read(&logs.stderr_file))
+}
+
+fn children() -> Vec<i32> {
+    let own = i32::try_from(std::process::id()).unwrap();
+    let all = procfs::process::all_processes().unwrap();
+    all.flatten().filter_map(|p| p.stat().ok()).filter(|s| s.ppid == own).map(|s| s.pid).collect()
+}
+
+fn is_alive(pid: i32) -> bool {
+    procfs::process::Process::new(pid).and_then(|p| p.stat()).is_ok_and(|s| s.state != 'Z')
+}
+
+/// Waits for a condition that has no event here, with a deadline.
+async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}: not within 20 s");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn block_on(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+}
+
+fn b2_exec_task_has_its_own_root_and_namespaces() {
+    block_on(async {
+        let world = World::new();
+        let script = "for n in mnt pid ipc net uts user; do readlink /proc/self/ns/$n; done; echo pid $$; ls /; id";
+        let task = world.script(script);
+        let text = world.stdout(&world.exec, &task).await;
+        let own = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap().display().to_string();
+        for name in ["mnt", "pid", "ipc"] {
+            assert!(!text.contains(&own(name)), "{name} is shared with the host: {text}");
+        }
+        for name in ["net", "uts", "user"] {
+            assert!(text.contains(&own(name)), "{name} is not the host's: {text}");
+        }
+        assert!(text.contains("pid 1\n"), "{text}");
+        assert!(text.contains("\nlocal\n") && !text.contains("\nroot\n") && !text.contains("\nhome\n"), "{text}");
+        assert!(text.contains("uid=65534(nobody) gid=65534(nogroup) groups=65534(nogroup)"), "{text}");
+    });
+}
+
+fn b2_standard_mounts_devices_and_masks() {
+    block_on(async {
+        let world = World::new();
+        let task = world.script("cat /proc/self/mounts; echo ---; cd /dev; stat -c '%n %t:%T %a %U' null zero full random urandom tty; \
+            for f in /proc/kcore /proc/keys /proc/timer_list /proc/interrupts; do test ! -e $f || wc -c < $f; done; \
+            ls -A /sys/firmware; cat /proc/self/oom_score_adj; umask; readlink /dev/ptmx /dev/fd; \
+            touch /dev/shm/x /tmp/y && echo writable; cat /proc/sys/kernel/pid_max >/dev/null && echo readable; \
+            (echo 1 > /proc/sys/vm/drop_caches) 2>&1; ls -l /proc/self/fd/0");
+        let text = world.stdout(&world.exec, &task).await;
+        let (mounts, rest) = text.split_once("---\n").unwrap();
+        let mount = |target: &str| {
+            let line = mounts.lines().find(|l| l.split(' ').nth(1) == Some(target));
+            line.unwrap_or_else(|| panic!("{target} is not mounted: {mounts}")).to_owned()
+        };
+        for (target, kind, options) in [
+            ("/dev", "tmpfs", "nosuid"),
+            ("/proc", "proc", "nosuid,nodev,noexec"),
+            ("/dev/pts", "devpts", "gid=5,mode=620,ptmxmode=666"),
+            ("/dev/shm", "tmpfs", "nosuid,nodev,noexec"),
+            ("/dev/mqueue", "mqueue", "nosuid,nodev,noexec"),
+            ("/sys", "sysfs", "ro,nosuid,nodev,noexec"),
+            ("/proc/sys", "proc", "ro,"),
+        ] {
+            let line = mount(target);
+            assert!(line.contains(&format!(" {kind} ")) && line.contains(options), "{target}: {line}");
+        }
+        assert!(mount("/").contains("nodev"), "{mounts}");
+        for device in ["null 1:3", "zero 1:5", "full 1:7", "random 1:8", "urandom 1:9", "tty 5:0"] {
+            assert!(rest.contains(&format!("{device} 666 root")), "{device}: {rest}");
+        }
+        assert!(rest.contains("0022") && rest.contains("pts/ptmx\n/proc/self/fd"), "{rest}");
+        assert!(rest.contains("writable\nreadable\n") && rest.contains("Read-only file system"), "{rest}");
+        assert!(rest.contains("-> /dev/null"), "{rest}");
+        // Every masked file is empty, /sys/firmware too, and oom_score_adj is 0.
+        let masked: Vec<&str> = rest.lines().skip(6).take_while(|l| *l != "0022").collect();
+        assert!(masked.iter().all(|line| *line == "0"), "{masked:?}");
+        assert!(!masked.is_empty());
+    });
+}
+
+fn b3_nobody_has_no_privilege() {
+    block_on(async {
+        let world = World::new();
+        let text = world.stdout(&world.exec, &world.script("cat /proc/self/status")).await;
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert!(text.contains(&format!("{set}:\t0000000000000000")), "{set}: {text}");
+        }
+        assert!(text.contains("NoNewPrivs:\t1") && text.contains("Groups:\t65534 \n"), "{text}");
+        for (signals, expected) in [("SigBlk", "0000000000000000"), ("SigIgn", "0000000000000000")] {
+            assert!(text.contains(&format!("{signals}:\t{expected}")), "{signals}: {text}");
+        }
+    });
+}
+
+fn b3_added_capabilities_work_without_root() {
+    block_on(async {
+        let world = World::new();
+        let mut task = world.script("cat /proc/self/status");
+        task.config.values.insert("cap_add".into(), serde_json::json!(["net_bind_service"]));
+        let text = world.stdout(&world.exec, &task).await;
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert!(text.contains(&format!("{set}:\t0000000000000400")), "{set}: {text}");
+        }
+    });
+}
+
+fn b3_root_task_cannot_make_device_nodes() {
+    block_on(async {
+        let world = World::new();
+        let mut task = world.script("id -u; id -g; grep CapInh /proc/self/status; mknod /dev/x c 1 1 2>&1; mount -t tmpfs none /tmp 2>&1; true");
+        task.user = "root".into();
+        let text = world.stdout(&world.exec, &task).await;
+        assert!(text.starts_with("0\n0\nCapInh:\t0000000000000000\n"), "{text}");
+        assert_eq!(text.to_lowercase().matches("not permitted").count() + text.matches("permission denied").count(), 2, "{text}");
+    });
+}
+
+fn b2_only_three_descriptors_and_the_given_environment() {
+    block_on(async {
+        let world = World::new();
+        // A dirty caller: a folder of the host, inheritable.
+        let leak = rustix::fs::open("/etc", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
+        for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
+            let task = world.script("tr '\\0' '\\n' < /proc/self/environ; echo; for f in /proc/self/fd/*; do readlink $f; done | grep -c '^/etc$'; exec ls /proc/self/fd");
+            let (_, text, _) = world.run(driver, &task).await;
+            assert!(text.contains("GREETING=hello") && !text.contains("NOMAD_PLUGIN") && !text.contains("CARGO"), "{text}");
+            // ls itself has opened 3.
+            assert!(text.ends_with("\n0\n0\n1\n2\n3\n"), "{}: {text}", driver.name());
+            let user = if driver.name() == "exec" { "USER=nobody" } else { "PATH=" };
+            assert!(text.contains(user), "{text}");
+        }
+        drop(leak);
+    });
+}
+
+fn b2_host_folders_are_read_only_and_nothing_is_copied() {
+    block_on(async {
+        let world = World::new();
+        let mut task = world.script("touch /usr/x /etc/y /alloc/logs/z 2>&1; echo data > /alloc/data/out && echo local > /local/out");
+        task.user = "root".into();
+        let (_, text, _) = world.run(&world.exec, &task).await;
+        assert_eq!(text.matches("Read-only file system").count(), 3, "{text}");
+        let data = world.dir.path().join("alloc-id/alloc/data/out");
+        assert_eq!(std::fs::read_to_string(data).unwrap(), "data\n");
+        // N3: what the root needs are empty folders, and not one byte.
+        let mut todo = vec![world.task_dir()];
+        let mut files = Vec::new();
+        while let Some(dir) = todo.pop() {
+            for entry in std::fs::read_dir(dir).unwrap().flatten() {
+                if entry.metadata().unwrap().is_dir() { todo.push(entry.path()) } else { files.push(entry.path()) }
+            }
+        }
+        assert_eq!(files, [world.task_dir().join("local/out")]);
+    });
+}
+
+/// Every place that the start of a task goes through is planted with links by the first run, as in CVE-2026-41579 and
+/// CVE-2025-31133: the second start is refused or right, and the canary is untouched.
+fn b2_hostile_task_folder_on_the_second_start() {
+    block_on(async {
+        let world = World::new();
+        let canary = tempfile::tempdir().unwrap();
+        std::fs::write(canary.path().join("file"), "canary").unwrap();
+        let snapshot = || {
+            let mut names: Vec<_> = std::fs::read_dir(canary.path()).unwrap().flatten().map(|e| e.file_name()).collect();
+            names.sort();
+            let meta = canary.path().join("file").metadata().unwrap();
+            (names, meta.mode(), meta.mtime_nsec(), std::fs::read(canary.path().join("file")).unwrap())
+        };
+        let before = snapshot();
+        let depth = "/..".repeat(12);
+        for place in ["dev", "proc", "sys", "alloc", "etc", "usr", "bin", "local"] {
+            let world = World::new();
+            let task = world.script("cat /alloc/data/none /proc/self/comm /local/file 2>&1; ls /dev/null");
+            let planted = world.task_dir().join(place);
+            if planted.is_dir() {
+                std::fs::remove_dir_all(&planted).unwrap();
+            }
+            symlink(format!("{depth}{}", canary.path().display()), &planted).unwrap();
+            match world.exec.start_task(&task).await {
+                Ok(_) => {
+                    world.exec.wait_task(&task.id).await.unwrap();
+                    let (stdout, _) = output(&task);
+                    assert!(!stdout.contains("canary"), "{place}: {stdout}");
+                    world.exec.destroy_task(&task.id, true).await.unwrap();
+                }
+                Err(error) => assert!(error.to_string().contains(place), "{place}: {error}"),
+            }
+            world.assert_gone(&task);
+            assert_eq!(snapshot(), before, "{place}");
+        }
+        // A command that is a link to a file of the host which is not executable.
+        std::fs::set_permissions(canary.path().join("file"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        let before = snapshot();
+        let task = world.task("tool", &[]);
+        symlink(canary.path().join("file"), world.task_dir().join("local/tool")).unwrap();
+        symlink(format!("{depth}{}/file", canary.path().display()), world.task_dir().join("tool")).unwrap();
+        for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
+            assert!(matches!(driver.start_task(&task).await, Err(DriverError::CommandNotFound(_))), "{}", driver.name());
+        }
+        assert_eq!(snapshot(), before);
+    });
+}
+
+fn b2_failing_steps_are_named() {
+    block_on(async {
+        let world = World::new();
+        let mut task = world.script("true");
+        task.user = "alice-who-is-not-here".into();
+        for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
+            let error = driver.start_task(&task).await.unwrap_err().to_string();
+            assert!(error.contains("unknown user alice-who-is-not-here"), "{error}");
+            world.assert_gone(&task);
+        }
+        let mut task = world.script("true");
+        task.mounts.push(agentbin::spec::Mount {
+            task_path: "/data".into(),
+            host_path: "/no/such/folder".into(),
+            readonly: false,
+            propagation: agentbin::spec::Propagation::Private,
+        });
+        let error = world.exec.start_task(&task).await.unwrap_err().to_string();
+        assert!(error.contains("bind /no/such/folder to /data") && error.contains("No such file"), "{error}");
+        world.assert_gone(&task);
+    });
+}
+
+fn b1_exit_status_and_signal() {
+    block_on(async {
+        let world = World::new();
+        for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
+            let (exit, ..) = world.run(driver, &world.script("exit 3")).await;
+            assert_eq!((exit.exit_code, exit.signal, exit.oom_killed), (3, 0, false), "{}", driver.name());
+        }
+        let (exit, ..) = world.run(&world.raw_exec, &world.script("kill -9 $$")).await;
+        assert_eq!((exit.exit_code, exit.signal, exit.oom_killed), (137, 9, false));
+    });
+}
+
+fn b1_stop_sends_signal_then_kills() {
+    block_on(async {
+        let world = World::new();
+        let ready = "trap 'echo got it; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+        for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
+            let task = world.script(ready);
+            driver.start_task(&task).await.unwrap();
+            eventually("ready", || output(&task).0.contains("ready")).await;
+            driver.stop_task(&task.id, Duration::from_secs(10), Some(Signal::TERM)).await.unwrap();
+            let exit = driver.wait_task(&task.id).await.unwrap();
+            assert_eq!(exit.exit_code, 5, "{}: {:?}", driver.name(), output(&task));
+            assert!(output(&task).0.ends_with("got it\n"));
+            driver.destroy_task(&task.id, false).await.unwrap();
+
+            let stubborn = world.script("trap '' INT; echo ready; while :; do sleep 0.05; done");
+            driver.start_task(&stubborn).await.unwrap();
+            eventually("ready", || output(&stubborn).0.contains("ready")).await;
+            assert!(matches!(driver.destroy_task(&stubborn.id, false).await, Err(DriverError::Failed { .. })));
+            let before = Instant::now();
+            driver.stop_task(&stubborn.id, Duration::from_millis(300), None).await.unwrap();
+            assert!(before.elapsed() >= Duration::from_millis(300), "killed before the grace was over");
+            assert_eq!(driver.wait_task(&stubborn.id).await.unwrap().signal, 9);
+            driver.destroy_task(&stubborn.id, false).await.unwrap();
+            world.assert_gone(&stubborn);
+
+            let signalled = world.script("trap 'echo usr1' USR1; echo ready; while :; do sleep 0.05; done");
+            driver.start_task(&signalled).await.unwrap();
+            eventually("ready", || output(&signalled).0.contains("ready")).await;
+            driver.signal_task(&signalled.id, Signal::from_name("USR1").unwrap()).await.unwrap();
+            eventually("the signal", || output(&signalled).0.contains("usr1")).await;
+            driver.destroy_task(&signalled.id, true).await.unwrap();
+            world.assert_gone(&signalled);
+        }
+    });
+}
+
+fn b1_many_waiters_get_the_same_result() {
+    block_on(async {
+        let world = Arc::new(World::new());
+        let task = world.script("sleep 0.2; exit 9");
+        world.exec.start_task(&task).await.unwrap();
+        let waiters: Vec<_> = (0..50)
+            .map(|_| {
+                let (world, id) = (Arc::clone(&world), task.id.clone());
+                tokio::spawn(async move { world.exec.wait_task(&id).await.unwrap() })
+            })
+            .collect();
+        for waiter in waiters {
+            assert_eq!(waiter.await.unwrap().exit_code, 9);
+        }
+        // And after the end.
+        assert_eq!(world.exec.wait_task(&task.id).await.unwrap().exit_code, 9);
+        world.exec.destroy_task(&task.id, false).await.unwrap();
+    });
+}
+
+/// Background children, double forks and new sessions: with cgroup and without.
+fn b6_everything_a_task_started_dies() {
+    block_on(async {
+        let world = World::new();
+        let script = "sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000 &' &) ; sleep 0.3; \
+            echo started; test \"$1\" = stay && sleep 1000; exit 0";
+        for (driver, cgroup) in
+            [(&world.exec as &dyn Driver, true), (&world.raw_exec, true), (&world.raw_exec, false), (&world.exec, false)]
+        {
+            for stay in ["stay", "go"] {
+                let mut task = world.task("/bin/sh", &["-c", script, "sh", stay]);
+                if !cgroup {
+                    task.cgroup = PathBuf::new();
+                }
+                let before = sleepers();
+                driver.start_task(&task).await.unwrap();
+                eventually("started", || output(&task).0.contains("started")).await;
+                if stay == "go" {
+                    driver.wait_task(&task.id).await.unwrap();
+                } else {
+                    assert!(sleepers().len() > before.len());
+                }
+                driver.destroy_task(&task.id, true).await.unwrap();
+                assert_eq!(sleepers(), before, "{} cgroup={cgroup} {stay}", driver.name());
+            }
+        }
+    });
+}
+
+fn sleepers() -> Vec<i32> {
+    let all = procfs::process::all_processes().unwrap().flatten();
+    let is_ours = |p: &procfs::process::Process| p.cmdline().is_ok_and(|c| c == ["sleep", "1000"]);
+    let alive = |p: &procfs::process::Process| p.stat().is_ok_and(|s| s.state != 'Z');
+    let mut pids: Vec<i32> = all.filter(|p| is_ours(p) && alive(p)).map(|p| p.pid).collect();
+    pids.sort_unstable();
+    pids
+}
+
+fn b7_stats_of_both_drivers() {
+    block_on(async {
+        let world = World::new();
+        for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
+            let task = world.script("echo ready; while :; do :; done");
+            driver.start_task(&task).await.unwrap();
+            eventually("ready", || output(&task).0.contains("ready")).await;
+            driver.task_stats(&task.id).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let stats = driver.task_stats(&task.id).await.unwrap();
+            assert!(stats.total.cpu.percent > 10.0, "{}: {stats:?}", driver.name());
+            assert!(stats.total.memory.rss > 0 && !stats.total.memory.measured.is_empty(), "{stats:?}");
+            assert_eq!(stats.by_pid.len(), 1, "{stats:?}");
+            driver.destroy_task(&task.id, true).await.unwrap();
+        }
+    });
+}
+
+fn c2_limits_are_written_and_task_is_born_inside() {
+    block_on(async {
+        let world = World::new();
+        for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
+            let mut task = world.script("cat /proc/self/cgroup; echo ready; sleep 1000");
+            let bytes = 64 * 1024 * 1024;
+            task.resources = Resources {
+                cpu_shares: 500,
+                memory: MemoryLimits { hard_bytes: Some(bytes), soft_bytes: None },
+                pids_max: Some(77),
+                ..Resources::default()
+            };
+            driver.start_task(&task).await.unwrap();
+            eventually("ready", || output(&task).0.contains("ready")).await;
+            let file = |controller: &str, v1: &str, v2: &str| world.cgroup_file(&task, controller, v1, v2);
+            assert_eq!(file("memory", "memory.limit_in_bytes", "memory.max"), bytes.to_string());
+            assert_eq!(file("pids", "pids.max", "pids.max"), "77");
+            let shares = if world.cgroups.regime() == Regime::V2 { "58" } else { "500" };
+            assert_eq!(file("cpu", "cpu.shares", "cpu.weight"), shares);
+            // Exactly the task and its sleep; no helper of ours.
+            assert_eq!(file("memory", "cgroup.procs", "cgroup.procs").lines().count(), 2, "{}", driver.name());
+            let text = output(&task).0;
+            let relative = format!("/{}", task.cgroup.display());
+            for line in text.lines().filter(|l| l.contains(':') && !l.starts_with("0::/\n")) {
+                let unified_of_hybrid = world.cgroups.regime() == Regime::V1 && line.starts_with("0::");
+                assert!(line.ends_with(&relative) || unified_of_hybrid, "{line}");
+            }
+            driver.destroy_task(&task.id, true).await.unwrap();
+            world.assert_gone(&task);
+        }
+    });
+}
+
+fn c2_oom_is_told_from_a_plain_kill() {
+    block_on(async {
+        let world = World::new();
+        for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
+            let mut task = world.task("tail", &["/dev/zero"]);
+            task.resources.memory = MemoryLimits { hard_bytes: Some(16 * 1024 * 1024), soft_bytes: None };
+            let (exit, ..) = world.run(driver, &task).await;
+            assert!(exit.oom_killed && exit.exit_code == 137, "{}: {exit:?}", driver.name());
+            let mut task = world.script("echo ready; sleep 1000");
+            task.resources.memory = MemoryLimits { hard_bytes: Some(16 * 1024 * 1024), soft_bytes: None };
+            driver.start_task(&task).await.unwrap();
+            eventually("ready", || output(&task).0.contains("ready")).await;
+            driver.stop_task(&task.id, Duration::ZERO, None).await.unwrap();
+            let exit = driver.wait_task(&task.id).await.unwrap();
+            assert_eq!((exit.signal, exit.oom_killed), (9, false), "{}", driver.name());
+            driver.destroy_task(&task.id, false).await.unwrap();
+        }
+    });
+}
+
+fn c2_pids_limit_holds() {
+    block_on(async {
+        let world = World::new();
+        let mut task = world.script("for i in 1 2 3 4 5 6 7 8 9; do sleep 1000 & done; wait");
+        task.resources.pids_max = Some(4);
+        let (exit, _, stderr) = world.run(&world.exec, &task).await;
+        assert!(!exit.successful() && stderr.to_lowercase().contains("fork"), "{exit:?} {stderr}");
+    });
+}
+
+fn d2_output_is_complete_and_rotated() {
+    block_on(async {
+        let world = World::new();
+        let mut task = world.script("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done; echo err >&2; printf end > /dev/stdout");
+        let logs = task.logs.as_mut().unwrap();
+        logs.max_file_size_bytes = 50_000;
+        let (_, stdout, stderr) = world.run(&world.exec, &task).await;
+        let expected: String = (0..20000).map(|i| format!("line {i}\n")).chain(["end".to_owned()]).collect();
+        assert!(stdout == expected, "{} of {} bytes", stdout.len(), expected.len());
+        assert_eq!(stderr, "err\n");
+        let logs = task.logs.as_ref().unwrap();
+        assert!(logs.dir.join(format!("{}.2", logs.stdout_file)).exists());
+        assert!(logs.dir.join(format!("{}.0", logs.stdout_file)).metadata().unwrap().len() <= 50_000);
+    });
+}
+
+fn n3_a_missing_command_and_a_bad_one() {
+    block_on(async {
+        let world = World::new();
+        for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
+            for command in ["no-such-command", "/no/such/command"] {
+                let task = world.task(command, &[]);
+                let result = driver.start_task(&task).await;
+                assert!(matches!(result, Err(DriverError::CommandNotFound(_))), "{command}: {result:?}");
+                world.assert_gone(&task);
+            }
+            let task = world.task("/etc/passwd", &[]);
+            let result = driver.start_task(&task).await;
+            assert!(matches!(result, Err(DriverError::CommandNotExecutable(_))), "{result:?}");
+            world.assert_gone(&task);
+        }
+    });
+}
+
+fn n5_killed_executor_takes_its_task_along() {
+    block_on(async {
+        let world = World::new();
+        for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
+            let task = world.script("echo ready; (setsid sleep 1000 &); exec sleep 1000");
+            let before = sleepers();
+            let TaskHandle { reattach, .. } = driver.start_task(&task).await.unwrap();
+            eventually("both sleeps", || sleepers().len() == before.len() + 2).await;
+            let pid = rustix::process::Pid::from_raw(reattach.process.pid).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            let error = driver.wait_task(&task.id).await.unwrap_err();
+            assert!(error.to_string().contains("error waiting on process"), "{error}");
+            driver.destroy_task(&task.id, true).await.unwrap();
+            assert_eq!(sleepers(), before, "{}", driver.name());
+            eventually("the executor reaped", || !is_alive(reattach.process.pid)).await;
+            world.assert_gone(&task);
+            assert!(!reattach.socket.exists());
+        }
+    });
+}
+
+fn e_start_twice_and_unknown_ids_are_errors() {
+    block_on(async {
+        let world = World::new();
+        let task = world.script("sleep 1000");
+        world.exec.start_task(&task).await.unwrap();
+        let error = world.exec.start_task(&task).await.unwrap_err().to_string();
+        assert!(error.contains("already started"), "{error}");
+        world.exec.destroy_task(&task.id, true).await.unwrap();
+        for result in [
+            world.exec.wait_task(&task.id).await.map(drop),
+            world.exec.stop_task("x", Duration::ZERO, None).await,
+            world.exec.signal_task("x", Signal::TERM).await,
+            world.exec.destroy_task("x", true).await,
+        ] {
+            assert!(matches!(result, Err(DriverError::TaskNotFound)), "{result:?}");
+        }
+    });
+}
