@@ -12,7 +12,7 @@ pub(super) fn go_flags(args: Vec<OsString>, command: &clap::Command) -> Vec<OsSt
     collect(command, &mut flags);
     let mut out = Vec::with_capacity(args.len());
     let mut args = args.into_iter();
-    while let Some(arg) = args.next() {
+    for arg in args.by_ref() {
         if arg == "--" {
             out.push(arg);
             break;

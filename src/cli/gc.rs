@@ -17,7 +17,9 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
     let remove = if args.dry_run { "would remove" } else { "removed" };
     let mut clean = |finding: &Finding| {
         let errors = if args.dry_run { Vec::new() } else { clean(&data_dir, finding) };
-        errors.iter().for_each(|e| complain(e));
+        for error in &errors {
+            complain(error);
+        }
         if !errors.is_empty() {
             status = LEFTOVERS;
         }
@@ -42,7 +44,9 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
 pub(super) fn sweep(data_dir: &Path) -> anyhow::Result<()> {
     for finding in scan(data_dir)? {
         if matches!(finding, Finding::Abandoned(_) | Finding::HalfWritten(_)) {
-            clean(data_dir, &finding).iter().for_each(|e| complain(&format!("left by an earlier run: {e}")));
+            for error in clean(data_dir, &finding) {
+                complain(&format!("left by an earlier run: {error}"));
+            }
         }
     }
     Ok(())

@@ -51,7 +51,7 @@ struct RunArgs {
     /// Read variables from a file
     #[arg(long, value_name = "FILE")]
     var_file: Vec<PathBuf>,
-    /// Keep allocations here [default: /var/lib/agentbin, or $XDG_STATE_HOME/agentbin without root]
+    /// Keep allocations here [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Print one JSON object per event and piece of output
@@ -70,7 +70,7 @@ struct GcArgs {
     /// Only say what would be removed
     #[arg(long)]
     dry_run: bool,
-    /// Where allocations are kept [default: /var/lib/agentbin, or $XDG_STATE_HOME/agentbin without root]
+    /// Where allocations are kept [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }

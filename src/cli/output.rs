@@ -92,7 +92,7 @@ impl Style {
     /// A loss of output, which must not go unnoticed.
     pub(super) fn gap(self, label: &str, source: &Source, missing_files: u64) -> Piece {
         if self.json {
-            return json_line(&source.object("Output Lost", json!({ "missing_files": missing_files.to_string() })));
+            return json_line(&source.object("Output Lost", &json!({ "missing_files": missing_files.to_string() })));
         }
         let what = format!("{missing_files} log files were rotated away before they were read");
         let line = format!("agentbin: {}: {}: {what}\n", printable(label), source.stream.name());
@@ -129,7 +129,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    fn object(&self, kind: &str, details: serde_json::Value) -> serde_json::Value {
+    fn object(&self, kind: &str, details: &serde_json::Value) -> serde_json::Value {
         json!({
             "type": kind,
             "time": timestamp(SystemTime::now()),
@@ -207,7 +207,7 @@ fn prefixed(stream: Stream, prefix: &str, lines: &[u8]) -> Piece {
 }
 
 fn output_object(source: &Source, data: Vec<u8>) -> Piece {
-    let mut object = source.object("Output", json!({}));
+    let mut object = source.object("Output", &json!({}));
     object["stream"] = source.stream.name().into();
     match String::from_utf8(data) {
         Ok(text) => object["data"] = text.into(),

@@ -149,7 +149,9 @@ impl Run {
             complaints.push("the job was stopped because --timeout ran out".to_owned());
             status = TIMED_OUT;
         }
-        complaints.iter().for_each(|c| complain(c));
+        for complaint in &complaints {
+            complain(complaint);
+        }
         status
     }
 
