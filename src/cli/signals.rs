@@ -8,20 +8,22 @@ use crate::spec::Signal;
 
 /// Catches Ctrl-C, SIGTERM, SIGHUP and SIGQUIT from its making on; one that comes before anybody asks is kept.
 ///
-/// What whoever started us wants ignored (nohup, a background job of a shell) stays ignored.
+/// SIGINT and SIGQUIT also where a shell had them ignored for a background job: whoever sends one to this very process
+/// means it. SIGHUP stays ignored under nohup.
 #[derive(Debug)]
 pub(super) struct Signals(Vec<(Signal, Stream)>);
 
 impl Signals {
     pub(super) fn catch() -> io::Result<Signals> {
         let ignored = procfs::process::Process::myself().and_then(|p| p.status()).map_or(0, |s| s.sigign);
-        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()];
+        let hangup_ignored = ignored & (1 << (libc::SIGHUP - 1)) != 0;
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::quit(), SignalKind::hangup()];
         let mut caught = Vec::new();
         for kind in kinds {
-            let number = kind.as_raw_value();
-            if let Some(name) = Signal::from_number(number)
-                && ignored & (1 << (number - 1)) == 0
-            {
+            if kind == SignalKind::hangup() && hangup_ignored {
+                continue;
+            }
+            if let Some(name) = Signal::from_number(kind.as_raw_value()) {
                 caught.push((name, signal(kind)?));
             }
         }

@@ -255,9 +255,17 @@ impl GrpcBroker for Common {
         self.broker.set_peer(sender);
         let broker = Arc::clone(&self.broker);
         let mut incoming = request.into_inner();
+        let mut stopped = self.stop.subscribe();
         tokio::spawn(async move {
-            while let Some(Ok(info)) = incoming.next().await {
-                broker.received(info);
+            // A request stream that is still held would keep the connection, and with it an orderly end, waiting.
+            loop {
+                tokio::select! {
+                    _ = stopped.wait_for(|stop| *stop) => break,
+                    item = incoming.next() => match item {
+                        Some(Ok(info)) => broker.received(info),
+                        Some(Err(_)) | None => break,
+                    },
+                }
             }
         });
         Ok(Response::new(stream))
