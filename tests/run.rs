@@ -1,0 +1,370 @@
+//! `agentbin run` as a person uses it: the real binary, real job files, the real kernel (N8).
+
+#[path = "support/world.rs"]
+mod world;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use world::{World, batch, example, need_root, signal, wait_for_text};
+
+#[test]
+fn n8_hello_says_who_and_where_it_is() {
+    need_root!();
+    let world = World::new();
+    let out = world.run(&[example("hello").to_str().unwrap()]);
+    assert_eq!(out.status, 0, "{out:?}");
+    assert!(out.stdout.starts_with("Hello, world!\nI am nobody (65534), process 1 of task hello in job hello.\n"), "{out:?}");
+    assert!(out.stdout.contains("64 MiB") && out.stdout.contains("Capabilities: 0000000000000000"), "{out:?}");
+    assert!(out.stderr.contains("Started") && out.stderr.contains("Exit Code: 0"), "{out:?}");
+    let out = world.run(&["-var", "name=you", "--quiet", example("hello").to_str().unwrap()]);
+    assert!(out.stdout.starts_with("Hello, you!\n") && out.stderr.is_empty(), "{out:?}");
+    world.assert_clean();
+}
+
+#[test]
+fn n8_pipeline_passes_files_from_task_to_task() {
+    need_root!();
+    let world = World::new();
+    let out = world.run(&[example("pipeline").to_str().unwrap()]);
+    assert_eq!(out.status, 0, "{out:?}");
+    let lines: Vec<&str> = out.stdout.lines().collect();
+    assert_eq!(lines[0], "fetch | fetched 10 words");
+    assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["count", "|", "2", "be"]);
+    assert_eq!(lines.last().unwrap(), &"report | 8 different words, most often: 2 be");
+    world.assert_clean();
+}
+
+#[test]
+fn n8_web_answers_on_loopback_until_it_is_told_to_stop() {
+    need_root!();
+    let world = World::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let mut run = world.start(&["-var", &format!("port={port}"), example("web").to_str().unwrap()]);
+    wait_for_text(&run.stdout, "listening on");
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    std::io::Write::write_all(&mut stream, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("Hello from server, run as nobody.\n"), "{answer}");
+    wait_for_text(&run.stdout, "GET /x HTTP/1.1");
+    signal(&run.child, "INT");
+    let out = run.finish();
+    assert!(out.status == 0 && out.stdout.ends_with("bye\n"), "{out:?}");
+    world.assert_clean();
+}
+
+/// The status of the task is the status of `run`.
+#[test]
+fn n8_exit_statuses() {
+    need_root!();
+    let world = World::new();
+    for (driver, command, args, expected) in [
+        ("exec", "/bin/sh", r#"["-c", "exit 3"]"#, 3),
+        ("raw_exec", "/bin/sh", r#"["-c", "exit 3"]"#, 3),
+        ("raw_exec", "/bin/sh", r#"["-c", "kill -9 $$"]"#, 137),
+        ("exec", "/bin/sh", r#"["-c", "sh -c 'kill -9 $$'; exit $?"]"#, 137),
+        ("raw_exec", "/bin/sh", r#"["-c", "kill -TERM $$"]"#, 143),
+        ("exec", "no-such-command", "[]", 127),
+        ("raw_exec", "/no/such/command", "[]", 127),
+        ("exec", "/etc/passwd", "[]", 126),
+        ("raw_exec", "/etc/passwd", "[]", 126),
+        ("exec", "/bin/true", "[]", 0),
+        ("docker", "/bin/true", "[]", 125),
+    ] {
+        let job = batch(driver, command, args);
+        let out = world.run_text(&job, &["--quiet"]);
+        assert_eq!(out.status, expected, "{driver} {command} {args}: {out:?}");
+        assert!(expected < 124 || expected > 128 || out.stderr.lines().count() <= 2, "one or two lines: {out:?}");
+    }
+    world.assert_clean();
+}
+
+#[test]
+fn n8_a_broken_file_is_refused_with_its_place() {
+    let world = World::new();
+    for (text, expected) in [
+        ("job \"x\" {\n", ":1:"),
+        ("job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec\"\n      drivr = 1\n    }\n  }\n}\n", ":5:"),
+        ("job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec\"\n      config {\n        comand = \"x\"\n      }\n    }\n  }\n}\n", ":6:"),
+        ("job \"x\" {\n  vault {}\n}\n", ":2:"),
+    ] {
+        let out = world.run_text(text, &[]);
+        assert_eq!(out.status, 125, "{out:?}");
+        assert!(out.stderr.contains(expected) && out.stdout.is_empty(), "{expected}: {out:?}");
+    }
+    let out = world.run(&["/no/such/file.hcl"]);
+    assert!(out.status == 125 && out.stderr.contains("/no/such/file.hcl"), "{out:?}");
+}
+
+/// Byte for byte with one task, binary and without a last newline; prefixed lines with several.
+#[test]
+fn n8_output_is_passed_on_as_it_is() {
+    let world = World::new();
+    let job = batch("raw_exec", "/bin/sh", r#"["-c", "printf 'a\\000\\377b\\n\\nno newline'; printf err >&2"]"#);
+    let out = world.run_raw(&job, &["--quiet"]);
+    assert_eq!(out.status.code(), Some(0));
+    assert_eq!(out.stdout, b"a\0\xffb\n\nno newline");
+    assert_eq!(out.stderr, b"err");
+
+    let two = "job \"x\" {\n type = \"batch\"\n group \"g\" {\n\
+        task \"one\" {\n driver = \"raw_exec\"\n config {\n command = \"sh\"\n args = [\"-c\", \"printf 'a\\nb'\"]\n}\n}\n\
+        task \"two\" {\n driver = \"raw_exec\"\n config {\n command = \"sh\"\n args = [\"-c\", \"echo c >&2\"]\n}\n}\n}\n}\n";
+    let out = world.run_text(two, &["--quiet"]);
+    assert_eq!((out.stdout.as_str(), out.stderr.as_str()), ("one | a\none | b\n", "two | c\n"), "{out:?}");
+    world.assert_clean();
+}
+
+#[test]
+fn n8_large_output_is_complete_across_rotation() {
+    let world = World::new();
+    let job = batch("raw_exec", "/bin/sh", r#"["-c", "seq 1 400000"]"#)
+        .replace("config {", "logs {\n max_files = 2\n max_file_size = 1\n}\nconfig {");
+    let out = world.run_text(&job, &["--quiet"]);
+    let expected: String = (1..=400_000).map(|i| format!("{i}\n")).collect();
+    assert!(out.stdout == expected, "{} of {} bytes", out.stdout.len(), expected.len());
+}
+
+#[test]
+fn n8_json_is_one_object_per_event() {
+    let world = World::new();
+    let job = batch("raw_exec", "/bin/sh", r#"["-c", "echo out; echo err >&2; exit 4"]"#);
+    let out = world.run_text(&job, &["-json"]);
+    assert_eq!(out.status, 4);
+    let events: Vec<serde_json::Value> = out.stdout.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    for event in &events {
+        for key in ["type", "time", "task", "details"] {
+            assert!(event.get(key).is_some(), "{key}: {event}");
+        }
+    }
+    let kinds: Vec<&str> = events.iter().filter_map(|e| e["type"].as_str()).collect();
+    for kind in ["Received", "Task Setup", "Started", "Terminated", "Not Restarting"] {
+        assert!(kinds.contains(&kind), "{kind}: {kinds:?}");
+    }
+    let output = |stream: &str| events.iter().filter(|e| e["stream"] == stream).filter_map(|e| e["data"].as_str()).collect::<String>();
+    assert_eq!((output("stdout"), output("stderr")), ("out\n".into(), "err\n".into()));
+    let terminated = events.iter().find(|e| e["type"] == "Terminated").unwrap();
+    assert_eq!(terminated["details"]["exit_code"], "4");
+}
+
+#[test]
+fn n8_timeout_and_signals_stop_the_job() {
+    let world = World::new();
+    let stubborn = batch("raw_exec", "/bin/sh", r#"["-c", "trap '' INT TERM; echo ready; while :; do sleep 0.1; done"]"#)
+        .replace("config {", "kill_timeout = \"60s\"\nconfig {");
+    let before = Instant::now();
+    let sleeping = batch("raw_exec", "/bin/sleep", r#"["100"]"#);
+    let out = world.run_text(&sleeping, &["--quiet", "--timeout", "500ms"]);
+    assert_eq!(out.status, 124, "{out:?}");
+    assert!(before.elapsed() < Duration::from_secs(10));
+
+    for name in ["INT", "TERM"] {
+        let mut run = world.start_text(&batch("raw_exec", "/bin/sh", r#"["-c", "trap 'echo asked; exit 7' INT; echo ready; while :; do sleep 0.1; done"]"#));
+        wait_for_text(&run.stdout, "ready");
+        signal(&run.child, name);
+        let out = run.finish();
+        assert!(out.status == 7 && out.stdout == "ready\nasked\n", "{name}: {out:?}");
+    }
+    // The first is ignored by the task for a minute; the second kills it.
+    let mut run = world.start_text(&stubborn);
+    wait_for_text(&run.stdout, "ready");
+    signal(&run.child, "INT");
+    wait_for_text(&run.stderr, "Killing");
+    let before = Instant::now();
+    signal(&run.child, "INT");
+    let out = run.finish();
+    assert!(out.status == 137 && before.elapsed() < Duration::from_secs(20), "{out:?}");
+    world.assert_clean();
+}
+
+#[test]
+fn n8_a_closed_stdout_does_not_stop_the_clean_up() {
+    let world = World::new();
+    let file = world.file("job.hcl", &batch("raw_exec", "/bin/sh", r#"["-c", "while echo y; do :; done"]"#));
+    let mut child = world.command(&[file.to_str().unwrap()]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut first = [0; 4];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
+    drop(child.stdout.take());
+    signal(&child, "TERM");
+    world::wait_within(&mut child, Duration::from_secs(30));
+    world.assert_clean();
+}
+
+/// restart, count, env, meta, user, templates, artifacts, runtime interpolation in one job.
+#[test]
+fn n8_blocks_do_what_they_say() {
+    let world = World::new();
+    let source = world.file("source.txt", "from the artifact\n");
+    let job = format!(
+        r#"
+locals {{
+  words = ["a", "b"]
+}}
+job "blocks" {{
+  type = "batch"
+  meta {{
+    color = "red"
+  }}
+  group "g" {{
+    count = 2
+    restart {{
+      attempts = 1
+      delay    = "10ms"
+      interval = "10s"
+      mode     = "fail"
+    }}
+    task "t" {{
+      driver = "raw_exec"
+      artifact {{
+        source      = "{source}"
+        destination = "local/"
+      }}
+      template {{
+        destination = "local/rendered"
+        perms       = "600"
+        data        = "user {{{{ env \"NOMAD_META_color\" }}}}\n"
+      }}
+      template {{
+        destination = "secrets/env"
+        env         = true
+        data        = "FROM_TEMPLATE=yes\n"
+      }}
+      env {{
+        INDEX = "${{NOMAD_ALLOC_INDEX}}"
+        UP    = upper(join("-", local.words))
+      }}
+      config {{
+        command = "/bin/sh"
+        args    = ["-c", "echo $INDEX $UP $FROM_TEMPLATE $NOMAD_META_COLOR $(cat local/source.txt) $(cat local/rendered) $(stat -c %a local/rendered); exit 9"]
+      }}
+    }}
+  }}
+}}"#,
+        source = source.display()
+    );
+    let out = world.run_text(&job, &[]);
+    assert_eq!(out.status, 9, "{out:?}");
+    let said = |index: u32| {
+        let line = format!("{index} A-B yes red from the artifact user red 600");
+        out.stdout.lines().filter(|l| l.ends_with(&line)).count()
+    };
+    assert_eq!((said(0), said(1)), (2, 2), "each allocation runs twice: {out:?}");
+    let events = |kind: &str| out.stderr.lines().filter(|l| l.contains(kind)).count();
+    assert_eq!((events(": Restarting: "), events(": Not Restarting: ")), (2, 2), "{out:?}");
+    world.assert_clean();
+}
+
+/// B8: accepted, warned about, without effect.
+#[test]
+fn b8_iops_is_accepted_with_a_warning() {
+    let world = World::new();
+    let job = batch("raw_exec", "/bin/true", "[]").replace("config {", "resources {\n iops = 5\n}\nconfig {");
+    let out = world.run_text(&job, &[]);
+    assert!(out.status == 0 && out.stderr.contains("iops"), "{out:?}");
+}
+
+/// A1: the file that tasks are started from may be replaced or deleted while they run.
+#[test]
+fn a1_own_executable_is_opened_once() {
+    let world = World::new();
+    let copy = world.path("copy-of-agentbin");
+    std::fs::copy(env!("CARGO_BIN_EXE_agentbin"), &copy).unwrap();
+    let flag = world.path("go-on");
+    let job = format!(
+        "job \"x\" {{\n type = \"batch\"\n group \"g\" {{\n\
+        task \"first\" {{\n lifecycle {{\n hook = \"prestart\"\n}}\n driver = \"raw_exec\"\n config {{\n command = \"sh\"\n args = [\"-c\", \"echo ready; until test -e {0}; do sleep 0.05; done\"]\n}}\n}}\n\
+        task \"main\" {{\n driver = \"raw_exec\"\n config {{\n command = \"echo\"\n args = [\"still here\"]\n}}\n}}\n}}\n}}\n",
+        flag.display()
+    );
+    let file = world.file("job.hcl", &job);
+    let mut run = world.start_program(&copy, &["--quiet", file.to_str().unwrap()]);
+    wait_for_text(&run.stdout, "ready");
+    std::fs::remove_file(&copy).unwrap();
+    std::fs::write(&copy, "#!/bin/sh\necho not me\n").unwrap();
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(&flag, "").unwrap();
+    let out = run.finish();
+    assert!(out.status == 0 && out.stdout.contains("main | still here"), "{out:?}");
+}
+
+/// A1: by hand every role explains itself on stderr, says nothing on stdout and ends with 1; by symlink, too, whatever
+/// argv[0] says.
+#[test]
+fn a1_roles_by_hand_explain_themselves() {
+    let world = World::new();
+    let binary = env!("CARGO_BIN_EXE_agentbin");
+    let log = world.path("executor.log");
+    let config = format!("{{\"LogFile\":{log:?}}}");
+    for role in ["executor", "libcontainer-shim", "logmon"] {
+        let link = world.path(role);
+        std::os::unix::fs::symlink(binary, &link).unwrap();
+        let mut by_name = Command::new(binary);
+        by_name.arg(role);
+        let mut by_link = Command::new(&link);
+        std::os::unix::process::CommandExt::arg0(&mut by_link, "innocent");
+        for mut command in [by_name, by_link] {
+            if role == "executor" {
+                command.arg(&config);
+            }
+            let out = command.env_remove("NOMAD_PLUGIN_MAGIC_COOKIE").stdin(Stdio::null()).output().unwrap();
+            assert_eq!(out.status.code(), Some(1), "{role}: {out:?}");
+            let stderr = String::from_utf8(out.stderr).unwrap();
+            assert!(out.stdout.is_empty() && stderr.starts_with(&format!("{role}: ")), "{role}: {stderr}");
+        }
+    }
+}
+
+/// The same without root: raw_exec plainly, exec through a user namespace.
+#[test]
+fn n8_a_plain_user_runs_both_drivers() {
+    need_root!();
+    let world = World::new();
+    for (driver, expected) in [("raw_exec", "12345 12345"), ("exec", "65534 65534")] {
+        let job = batch(driver, "/bin/sh", r#"["-c", "echo $(id -u) $(id -g); touch $NOMAD_TASK_DIR/x $NOMAD_ALLOC_DIR/data/y && echo written; exit 6"]"#);
+        let out = world.run_as(12345, &job);
+        assert_eq!(out.status, 6, "{driver}: {out:?}");
+        assert!(out.stdout.starts_with(&format!("{expected}\nwritten\n")), "{driver}: {out:?}");
+    }
+    world.assert_clean();
+}
+
+/// N5: after a kill -9 of `run` itself, gc finds its tasks, cgroups and mounts, shows them, removes them.
+#[test]
+fn n5_gc_cleans_up_after_a_killed_run() {
+    need_root!();
+    let world = World::new();
+    for driver in ["exec", "raw_exec"] {
+        let mut run = world.start_text(&batch(driver, "/bin/sh", r#"["-c", "echo ready; sleep 1000 & sleep 1000"]"#));
+        wait_for_text(&run.stdout, "ready");
+        signal(&run.child, "KILL");
+        run.finish();
+        let shown = world.agentbin(&["gc", "--dry-run"]);
+        assert_eq!(shown.status, 0, "{shown:?}");
+        assert!(!(shown.stdout + &shown.stderr).is_empty(), "{driver}: nothing was found");
+        assert!(world.allocations() == 1, "a dry run removes nothing");
+        let gc = world.agentbin(&["gc"]);
+        assert_eq!(gc.status, 0, "{gc:?}");
+        world.assert_clean();
+        // A second one has nothing to do.
+        let again = world.agentbin(&["gc", "--dry-run"]);
+        assert_eq!((again.status, world.allocations()), (0, 0), "{again:?}");
+    }
+    assert!(Path::new("/proc/self").exists());
+}
+
+#[test]
+fn program_tells_version_and_completion() {
+    let world = World::new();
+    let version = world.agentbin(&["version"]);
+    assert!(version.status == 0 && version.stdout.contains(env!("CARGO_PKG_VERSION")), "{version:?}");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = world.agentbin(&["completion", shell]);
+        assert!(script.status == 0 && script.stdout.contains("agentbin"), "{script:?}");
+    }
+    let unknown = world.agentbin(&["no-such-command"]);
+    assert!(unknown.status != 0 && unknown.stderr.contains("no-such-command"), "{unknown:?}");
+}
