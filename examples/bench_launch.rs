@@ -3,7 +3,7 @@
 //! - `executor_launch`: Launch to exit in an executor that runs already
 //! - `new_executor`: a new executor process, its handshake, Launch to exit
 //!
-//! `bench_launch [--runs N] [--pause MILLISECONDS]`, as root. Sizes are those of a Nomad task start: the exec driver's
+//! `bench_launch [--runs N] [--pause-ms MILLISECONDS]`, as root. Sizes are those of a Nomad task start: the exec driver's
 //! mounts, memory, cpu and pids limits, log collection.
 
 use std::ffi::OsString;
@@ -23,8 +23,8 @@ fn main() -> anyhow::Result<()> {
     while let (Some(flag), Some(value)) = (args.next(), args.next()) {
         match flag.as_str() {
             "--runs" => runs = value.parse()?,
-            "--pause" => pause = Duration::from_millis(value.parse()?),
-            other => anyhow::bail!("unknown flag {other}; known are --runs and --pause"),
+            "--pause-ms" => pause = Duration::from_millis(value.parse()?),
+            other => anyhow::bail!("unknown flag {other}; known are --runs and --pause-ms"),
         }
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

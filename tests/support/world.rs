@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "every test program uses a part")]
 
 use std::collections::BTreeSet;
-use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
