@@ -15,17 +15,17 @@ const ROOT: &str = "/sys/fs/cgroup";
 const MIB: u64 = 1024 * 1024;
 
 fn machine() -> Option<CgroupFs> {
-    let why = if !rustix::process::geteuid().is_root() {
-        "not root"
-    } else {
+    let why = if rustix::process::geteuid().is_root() {
         let fs = CgroupFs::detect(Path::new(ROOT)).unwrap();
         if fs.regime() != Regime::Off {
             return Some(fs);
         }
         "no cgroup tree"
+    } else {
+        "not root"
     };
     assert!(std::env::var_os("CI").is_none_or(|v| v != "true"), "cannot test: {why}");
-    eprintln!("skipped: {why}");
+    println!("SKIP: {}: {why}", std::thread::current().name().unwrap_or("cgroup"));
     None
 }
 
@@ -106,6 +106,7 @@ impl Process {
 
 impl Drop for Process {
     /// Waits for a while only: one that a failed test left frozen cannot end.
+    #[expect(clippy::disallowed_methods, reason = "a child without an event; there is a deadline")]
     fn drop(&mut self) {
         let _ = self.0.kill();
         let deadline = soon(5);
@@ -121,6 +122,7 @@ fn limit(seconds: u64) -> Duration {
     Duration::from_secs(seconds) * factor
 }
 
+#[expect(clippy::disallowed_methods, reason = "a cgroup file without an event; there is a deadline")]
 fn eventually(what: &str, mut ready: impl FnMut() -> bool) {
     let deadline = soon(30);
     while !ready() {
@@ -307,6 +309,7 @@ fn a_frozen_leftover_does_not_stop_the_next_task() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the length of the pause is what is tested")]
 fn r19_remove_waits_for_the_last_process_and_reports_after_the_deadline() {
     let Some(bench) = Bench::new("busy") else { return };
     let task = bench.create("t", &Resources::default());
@@ -438,6 +441,7 @@ fn a_shared_cpuset_of_the_host_stays() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "this program starts itself; it is no role")]
 fn d28_our_own_process_is_never_killed() {
     let Some(bench) = Bench::new("own") else { return };
     let helper = Command::new("timeout")

@@ -87,11 +87,6 @@ fn unexplained(help: &str, page: &str) -> Vec<String> {
 
 #[test]
 fn every_command_and_flag_is_in_its_page() {
-    let cli = fs::read_to_string(repository().join("src/cli/mod.rs")).expect("reads the command line's room");
-    if cli.lines().all(|line| line.starts_with("//!") || line.trim().is_empty()) {
-        println!("SKIP: every_command_and_flag_is_in_its_page: the room cli is empty");
-        return;
-    }
     let text = page("agentbin.8");
     let top = help(&[]);
     let names = commands(&top);
@@ -114,11 +109,6 @@ fn every_command_and_flag_is_in_its_page() {
 #[test]
 fn every_flag_in_the_page_is_one() {
     let text = page("agentbin.8");
-    let cli = fs::read_to_string(repository().join("src/cli/mod.rs")).expect("reads the command line's room");
-    if cli.lines().all(|line| line.starts_with("//!") || line.trim().is_empty()) {
-        println!("SKIP: every_flag_in_the_page_is_one: the room cli is empty");
-        return;
-    }
     let mut known = flags(&help(&[]));
     for name in commands(&help(&[])) {
         known.extend(flags(&help(&[name])));

@@ -518,6 +518,7 @@ impl Backoff {
     }
 
     /// Pauses and says true, or false when the deadline has passed.
+    #[expect(clippy::disallowed_methods, reason = "the kernel has no event for what is awaited; there is a deadline")]
     pub(super) fn wait(&mut self) -> bool {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

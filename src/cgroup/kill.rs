@@ -251,7 +251,8 @@ mod tests {
             Some(root) if rustix::process::geteuid().is_root() => Some(CgroupFs::v2(root).unwrap()),
             _ => {
                 assert!(std::env::var_os("CI").is_none_or(|v| v != "true"), "cannot test: no cgroup2, or not root");
-                eprintln!("skipped: no cgroup2, or not root");
+                let test = std::thread::current();
+                println!("SKIP: {}: no cgroup2, or not root", test.name().unwrap_or("cgroup"));
                 None
             }
         }

@@ -156,6 +156,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
+    #[expect(clippy::float_cmp, reason = "a zero that is set, not computed")]
     fn percent_is_of_the_time_between_two_samples() {
         let mut sampler = Sampler::new(2500.0);
         let start = Instant::now();

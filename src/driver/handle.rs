@@ -13,7 +13,7 @@ use crate::plugin::{Client, HclogLine, HostError, Launch, Program, role_environm
 use crate::spec::{ExitResult, LaunchSpec, Role, Signal, TaskStats};
 
 /// How long an executor may take to its handshake.
-const START_PATIENCE: Duration = Duration::from_secs(60);
+const START_PATIENCE: Duration = Duration::from_mins(1);
 /// How long the executor of an ended task may take to say so.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the leftovers of a lost executor may resist.
@@ -180,7 +180,7 @@ fn launch_error(error: ExecutorError) -> DriverError {
     }
 }
 
-/// The launch that exec and raw_exec have in common.
+/// The launch that exec and `raw_exec` have in common.
 pub(super) fn launch_spec(task: &TaskConfig, command: String, args: Vec<String>) -> LaunchSpec {
     LaunchSpec {
         command,

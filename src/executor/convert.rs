@@ -36,7 +36,7 @@ impl From<ExecutorError> for Status {
 impl From<Status> for ExecutorError {
     fn from(status: Status) -> ExecutorError {
         let text = status.message().to_owned();
-        match status.metadata().get(KIND_KEY).map(|kind| kind.as_bytes()) {
+        match status.metadata().get(KIND_KEY).map(tonic::metadata::MetadataValue::as_bytes) {
             Some(b"command-not-found") => ExecutorError::CommandNotFound(text),
             Some(b"not-executable") => ExecutorError::NotExecutable(text),
             Some(b"invalid") => ExecutorError::Invalid(text),

@@ -449,6 +449,7 @@ fn remove_cgroup(cgroup: &TaskCgroup) {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "stands in map_err")]
 fn cgroup_error(error: crate::cgroup::Error) -> ExecutorError {
     let mut text = format!("unable to configure cgroups: {error}");
     let mut cause = std::error::Error::source(&error);

@@ -72,7 +72,7 @@ fn find_program(command: &str, task_dir: &Path) -> Result<PathBuf, ExecutorError
         for relative in [Path::new("local").join(bare), PathBuf::from(bare)] {
             // Links lead to places inside the folder, never to a file of the host that would be made executable.
             if let Ok(file) = root.open_in_root(&relative, OFlags::PATH, Mode::empty()) {
-                make_executable(file).map_err(|e| {
+                make_executable(&file).map_err(|e| {
                     ExecutorError::NotExecutable(format!("make {} executable: {e}", relative.display()))
                 })?;
                 return Ok(task_dir.join(relative));
@@ -95,8 +95,8 @@ fn is_executable_file(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-fn make_executable(file: std::os::fd::OwnedFd) -> io::Result<()> {
-    let mode = rustix::fs::fstat(&file)?.st_mode;
+fn make_executable(file: &std::os::fd::OwnedFd) -> io::Result<()> {
+    let mode = rustix::fs::fstat(file)?.st_mode;
     if mode & 0o555 == 0o555 {
         return Ok(());
     }

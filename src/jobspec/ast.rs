@@ -142,8 +142,10 @@ impl Expr {
             }
             Kind::Conditional(three) => three.iter().for_each(|e| e.references(visit)),
             Kind::For(f) => {
-                for e in [Some(&f.collection), f.key.as_ref(), Some(&f.value), f.condition.as_ref()] {
-                    e.into_iter().for_each(|e| e.references(visit));
+                for e in
+                    [Some(&f.collection), f.key.as_ref(), Some(&f.value), f.condition.as_ref()].into_iter().flatten()
+                {
+                    e.references(visit);
                 }
             }
         }
@@ -169,7 +171,9 @@ impl Part {
             }
             Part::For { collection, body, .. } => {
                 collection.references(visit);
-                body.iter().for_each(|p| p.references(visit));
+                for part in body {
+                    part.references(visit);
+                }
             }
         }
     }

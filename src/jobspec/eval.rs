@@ -140,16 +140,15 @@ impl<'g> Scope<'g> {
                 return Err(Diagnostic::new(pos, format!("a splat cannot be applied to \"{name}\"; name one {what}")));
             }
         };
-        match map.get(&member) {
-            Some(value) => walk(self, Cow::Borrowed(value), rest, pos),
-            None => {
-                let hint = match did_you_mean(&member, map.keys().map(String::as_str)) {
-                    hint if hint.is_empty() && name == "var" => "; declare it with a variable block".to_owned(),
-                    hint if hint.is_empty() => "; declare it in a locals block".to_owned(),
-                    hint => hint,
-                };
-                Err(Diagnostic::new(pos, format!("undeclared {what} \"{member}\"{hint}")))
-            }
+        if let Some(value) = map.get(&member) {
+            walk(self, Cow::Borrowed(value), rest, pos)
+        } else {
+            let hint = match did_you_mean(&member, map.keys().map(String::as_str)) {
+                hint if hint.is_empty() && name == "var" => "; declare it with a variable block".to_owned(),
+                hint if hint.is_empty() => "; declare it in a locals block".to_owned(),
+                hint => hint,
+            };
+            Err(Diagnostic::new(pos, format!("undeclared {what} \"{member}\"{hint}")))
         }
     }
 

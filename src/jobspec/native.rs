@@ -122,8 +122,10 @@ impl<'a> Reader<'a> {
                 }
             }
             Expression::FuncCall(call) => Kind::Call(Call {
-                name: call.name.namespace.iter().map(|n| format!("{}::", n.as_str())).collect::<String>()
-                    + call.name.name.as_str(),
+                name: {
+                    let outer = call.name.namespace.iter().flat_map(|n| [n.as_str(), "::"]);
+                    outer.chain([call.name.name.as_str()]).collect()
+                },
                 args: call.args.iter().map(|e| self.expr(e)).collect::<Result<_>>()?,
                 expand: call.args.expand_final(),
             }),

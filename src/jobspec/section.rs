@@ -367,15 +367,11 @@ impl<'a> Section<'a> {
     }
 
     fn add_string(&self, out: &mut BTreeMap<String, String>, name: &str, pos: &Pos, key: String, value: &Value) {
-        match value.to_text() {
-            Some(text) => {
-                out.insert(key, text);
-            }
-            None => {
-                let message =
-                    format!("\"{key}\" in {name} of {} must be a string, not {}", self.name, value.type_name());
-                self.error(pos, message);
-            }
+        if let Some(text) = value.to_text() {
+            out.insert(key, text);
+        } else {
+            let message = format!("\"{key}\" in {name} of {} must be a string, not {}", self.name, value.type_name());
+            self.error(pos, message);
         }
     }
 }

@@ -126,7 +126,7 @@ fn from_text(origin: &str, text: &str, kind: &Type) -> Result<Given> {
     }
     let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None };
     let value = Scope::new(&globals).eval(&native::parse_expression(text, &pos)?)?;
-    Ok(Given { value, pos })
+    Ok(Given { pos, value })
 }
 
 fn var_file(path: &Path, contents: &str, sink: &Sink) -> Result<Vec<(String, Given)>> {

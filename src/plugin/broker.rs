@@ -51,7 +51,7 @@ impl Broker {
     /// Listens for the other side to dial `id`, and tells it where.
     ///
     /// # Errors
-    /// When no socket can be bound, or NotConnected while the other side has opened no broker stream.
+    /// When no socket can be bound, or `NotConnected` while the other side has opened no broker stream.
     pub fn accept(&self, id: u32) -> io::Result<UnixListener> {
         let (listener, path) = bind_socket(&self.dir, None)?;
         self.announce(id, &path)?;
@@ -78,7 +78,7 @@ impl Broker {
     /// Connects to what the other side accepts under `id`, waiting up to 5 s for its announcement.
     ///
     /// # Errors
-    /// TimedOut without an announcement, Unsupported for anything but a unix socket, else what connecting says.
+    /// `TimedOut` without an announcement, Unsupported for anything but a unix socket, else what connecting says.
     pub async fn dial(&self, id: u32) -> io::Result<Channel> {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -160,10 +160,7 @@ impl HclogLine {
     fn parse_json(line: &str) -> Option<HclogLine> {
         let serde_json::Value::Object(mut object) = serde_json::from_str(line).ok()? else { return None };
         let level = Level::from_name(object.remove("@level")?.as_str()?)?;
-        let message = match object.remove("@message") {
-            Some(serde_json::Value::String(text)) => text,
-            _ => return None,
-        };
+        let Some(serde_json::Value::String(message)) = object.remove("@message") else { return None };
         let pairs = object.into_iter().map(|(key, value)| match value {
             serde_json::Value::String(text) => (key, text),
             other => (key, other.to_string()),

@@ -15,15 +15,12 @@ pub fn interpolate(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Strin
         }
         out.push_str(before);
         let inner = &from[2..];
-        match closing_brace(inner).and_then(|end| Some((lookup(inner[..end].trim())?, end))) {
-            Some((value, end)) => {
-                out.push_str(&value);
-                rest = &inner[end + 1..];
-            }
-            None => {
-                out.push_str("${");
-                rest = inner;
-            }
+        if let Some((value, end)) = closing_brace(inner).and_then(|end| Some((lookup(inner[..end].trim())?, end))) {
+            out.push_str(&value);
+            rest = &inner[end + 1..];
+        } else {
+            out.push_str("${");
+            rest = inner;
         }
     }
     out.push_str(rest);

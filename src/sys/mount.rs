@@ -28,7 +28,7 @@ pub fn set_attributes(
     propagation: libc::c_ulong,
     recursive: bool,
 ) -> io::Result<()> {
-    let attr = MountAttr { attr_set: u64::from(set.bits()), propagation: propagation as u64, ..MountAttr::default() };
+    let attr = MountAttr { attr_set: u64::from(set.bits()), propagation, ..MountAttr::default() };
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the descriptor is open for the call, the path is a static empty C string, and the kernel reads exactly
     // `size_of::<MountAttr>()` bytes of a struct laid out as mount_setattr(2) documents.

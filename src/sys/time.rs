@@ -15,7 +15,7 @@ pub fn boot_id() -> io::Result<String> {
 /// Names a live process so that it cannot be mistaken for a later one.
 ///
 /// # Errors
-/// NotFound when there is no such process.
+/// `NotFound` when there is no such process.
 pub fn process_id(pid: i32) -> io::Result<ProcessId> {
     let stat = procfs::process::Process::new(pid).and_then(|p| p.stat()).map_err(proc_error)?;
     Ok(ProcessId { pid, start_ticks: stat.starttime, boot_id: boot_id()? })

@@ -43,6 +43,7 @@ pub(super) fn jsondecode(args: &[Value]) -> Outcome {
     Ok(node.into_value())
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "a row of the table of functions")]
 pub(super) fn jsonencode(args: &[Value]) -> Outcome {
     let mut out = String::new();
     write_json(&args[0], &mut out);
@@ -180,6 +181,7 @@ fn from_scalar(scalar: &Scalar<'_>) -> Outcome {
 }
 
 /// Block style with every key and string in double quotes.
+#[expect(clippy::unnecessary_wraps, reason = "a row of the table of functions")]
 pub(super) fn yamlencode(args: &[Value]) -> Outcome {
     let mut out = String::new();
     write_yaml(&args[0], 0, &mut out);

@@ -267,7 +267,7 @@ fn net() {
     ]);
 }
 
-/// Upstream refuses these on servers (FileOperators); a job file on this machine may read what stands beside it.
+/// Upstream refuses these on servers (`FileOperators`); a job file on this machine may read what stands beside it.
 #[test]
 fn filesystem() {
     let dir = tempfile::tempdir().unwrap();

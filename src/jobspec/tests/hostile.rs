@@ -119,7 +119,7 @@ fn the_deepest_allowed_nesting_is_evaluated() {
 #[test]
 fn local_values_that_double_each_other_are_stopped() {
     let lines = |first: &str, next: &dyn Fn(usize) -> String| {
-        let more: String = (1..200).map(|i| format!("a{i} = {}\n", next(i - 1))).collect();
+        let more: String = (1..200).map(|i| format!("a{i} = {}\n", next(i - 1))).collect::<Vec<_>>().concat();
         format!("locals {{\na0 = {first}\n{more}}}\n{}", around_task(""))
     };
     let texts = [
@@ -222,7 +222,8 @@ fn large_files_are_read_in_reasonable_time() {
                 "task \"t{i}\" {{\ndriver = \"exec\"\nconfig {{\nargs = [\"a\", \"${{NOMAD_X}}\", \"{i}\"]\n}}\n}}\n"
             )
         })
-        .collect();
+        .collect::<Vec<_>>()
+        .concat();
     let native = format!("job \"j\" {{\ngroup \"g\" {{\n{native}}}\n}}\n");
     assert_eq!(Given::default().job(&native).groups[0].tasks.len(), 2000);
     assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());

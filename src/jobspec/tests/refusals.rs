@@ -310,7 +310,7 @@ fn all_errors_are_collected_in_the_order_of_the_file() {
     assert_eq!(lines, ["4", "5", "6", "8", "9"]);
 }
 
-/// Upstream: InvalidHCL.
+/// Upstream: `InvalidHCL`.
 #[test]
 fn syntax_errors_name_their_line() {
     for (text, line) in [

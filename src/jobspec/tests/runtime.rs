@@ -2,7 +2,7 @@
 
 use super::{Given, around_task, task_of, value_of};
 
-/// Upstream: Interpolation, UndefinedVariables.
+/// Upstream: Interpolation, `UndefinedVariables`.
 #[test]
 fn n8_runtime_references_keep_their_spelling() {
     for (expression, expected) in [

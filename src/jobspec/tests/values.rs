@@ -166,7 +166,7 @@ fn lone_tasks_become_the_first_groups() {
     assert_eq!(names, [("b", "b"), ("g", "a")]);
 }
 
-/// Upstream: TaskEnvs, Meta_Alternatives.
+/// Upstream: `TaskEnvs`, `Meta_Alternatives`.
 #[test]
 fn env_and_meta_are_blocks_or_maps() {
     let block = task_of("env {\nA = 1\nB = true\nC = \"c\"\nD = 1.5\n}\nmeta {\nx = \"y\"\n}");
@@ -185,7 +185,7 @@ fn env_and_meta_are_blocks_or_maps() {
     assert_eq!((job.meta["a.b"].as_str(), job.groups[0].meta["c.d"].as_str()), ("1", "2"));
 }
 
-/// Upstream: TaskEnvs_Invalid, TaskEnvs_Multiple.
+/// Upstream: `TaskEnvs_Invalid`, `TaskEnvs_Multiple`.
 #[test]
 fn both_forms_of_env_or_a_wrong_one_are_errors() {
     for (inside, expected) in [
@@ -238,7 +238,7 @@ fn config_blocks_become_lists_of_objects() {
     );
 }
 
-/// Upstream: ParseDynamic.
+/// Upstream: `ParseDynamic`.
 #[test]
 fn dynamic_blocks_are_expanded_everywhere() {
     let text = r#"

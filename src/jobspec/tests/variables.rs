@@ -10,7 +10,7 @@ fn env_of(given: &Given<'_>, head: &str, expression: &str) -> String {
     given.job(&with(head, expression)).groups[0].tasks[0].env["X"].clone()
 }
 
-/// Upstream: VariablesDefaultsAndSet. The order is default, environment, files, flags.
+/// Upstream: `VariablesDefaultsAndSet`. The order is default, environment, files, flags.
 #[test]
 fn later_sources_win() {
     let head = "variable \"v\" { default = \"default\" }";
@@ -91,7 +91,7 @@ fn values_that_do_not_fit_name_variable_and_source() {
     }
 }
 
-/// Upstream: UnknownVariables.
+/// Upstream: `UnknownVariables`.
 #[test]
 fn values_for_undeclared_variables_are_errors() {
     let text = with("variable \"region\" { default = \"x\" }", "\"\"");
@@ -117,7 +117,7 @@ fn values_for_undeclared_variables_are_errors() {
     assert!(Given::default().env("NOMAD_VAR_nope", "x").parse(&text).is_ok());
 }
 
-/// Upstream: UnsetVariables.
+/// Upstream: `UnsetVariables`.
 #[test]
 fn a_variable_without_value_is_an_error() {
     let text = with("variable \"a\" {}\nvariable \"b\" { type = number }", "\"\"");
@@ -133,7 +133,7 @@ fn a_variable_without_value_is_an_error() {
     assert_eq!(null, "none");
 }
 
-/// Upstream: VariableValidationErrorMessage.
+/// Upstream: `VariableValidationErrorMessage`.
 #[test]
 fn validation_checks_the_winning_value_only() {
     let head = r#"variable "v" {
@@ -246,7 +246,7 @@ fn locals_are_evaluated_in_any_order() {
     }
 }
 
-/// Upstream: VarsAndFunctions, JobWithFunctionsAndLookups.
+/// Upstream: `VarsAndFunctions`, `JobWithFunctionsAndLookups`.
 #[test]
 fn variables_functions_and_lookups_together() {
     let text = r#"
