@@ -311,6 +311,24 @@ fn a1_own_executable_is_opened_once() {
     assert!(out.status == 0 && out.stdout.contains("main | still here"), "{out:?}");
 }
 
+/// A2: a program that embeds agentbin runs its task in the executor that it was compiled with.
+#[test]
+fn a2_an_embedding_program_runs_a_task() {
+    need_root!();
+    let example = Path::new(env!("CARGO_BIN_EXE_agentbin")).with_file_name("examples").join("external_driver");
+    if !example.exists() {
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{} is missing", example.display());
+        println!("SKIP: a2_an_embedding_program_runs_a_task: the example is not built: cargo build --examples");
+        return;
+    }
+    // Nothing else of ours can be found from here.
+    let mut command = Command::new(example);
+    command.args(["/bin/sh", "-c", "id -un; echo $$ >&2; exit 3"]).env_clear().current_dir("/");
+    let out = command.output().unwrap();
+    let text = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert_eq!((out.status.code(), text.0.as_ref(), text.1.as_ref()), (Some(3), "nobody\n", "1\n"), "{out:?}");
+}
+
 /// A1: by hand every role explains itself on stderr, says nothing on stdout and ends with 1; by symlink, too, whatever
 /// argv[0] says.
 #[test]

@@ -856,7 +856,7 @@ mod tests {
 
     /// Runs in a private mount namespace, started by `d2_disk_full`.
     #[test]
-    #[ignore = "needs the tmpfs that d2_disk_full mounts"]
+    #[ignore = "run by d2_disk_full"]
     fn disk_full_inside() {
         let dir = PathBuf::from(std::env::var_os("AGENTBIN_TEST_TMPFS").expect("set by d2_disk_full"));
         let ballast = dir.join("ballast");

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// What a host sees before any gRPC: by hand, byte for byte.
+// A3: what a host sees before any gRPC: by hand, byte for byte.
 
 const (
 	cookie   = cookieKey + "=" + cookieValue
