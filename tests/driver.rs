@@ -16,20 +16,15 @@ use agentbin::cgroup::{CgroupFs, Regime};
 use agentbin::driver::{Driver, DriverError, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle};
 use agentbin::executor::Compute;
 use agentbin::spec::{DriverConfig, ExitResult, LogCollection, MemoryLimits, Resources, Signal};
+use harness::{block_on, children, eventually, is_alive, run, tests};
 use tempfile::TempDir;
-
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => { &[$((stringify!($name), $name as fn())),*] };
-}
 
 fn main() -> ExitCode {
     agentbin::init();
     if !rustix::process::geteuid().is_root() {
-        println!("SKIP: driver: needs root for cgroups, users and mounts");
-        println!("test result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
-        return ExitCode::from(u8::from(std::env::var("CI").as_deref() == Ok("true")));
+        return harness::skip("driver", "needs root for cgroups, users and mounts");
     }
-    harness::run(tests![
+    run(tests![
         b2_exec_task_has_its_own_root_and_namespaces,
         b2_standard_mounts_devices_and_masks,
         b3_nobody_has_no_privilege,
@@ -165,29 +160,6 @@ fn output(task: &TaskConfig) -> (String, String) {
         (0..logs.max_files).map_while(|n| std::fs::read(file(n)).ok()).flat_map(String::from_utf8).collect::<String>()
     };
     (read(&logs.stdout_file), read(&logs.stderr_file))
-}
-
-fn children() -> Vec<i32> {
-    let own = i32::try_from(std::process::id()).unwrap();
-    let all = procfs::process::all_processes().unwrap();
-    all.flatten().filter_map(|p| p.stat().ok()).filter(|s| s.ppid == own).map(|s| s.pid).collect()
-}
-
-fn is_alive(pid: i32) -> bool {
-    procfs::process::Process::new(pid).and_then(|p| p.stat()).is_ok_and(|s| s.state != 'Z')
-}
-
-/// Waits for a condition that has no event here, with a deadline.
-async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what}: not within 20 s");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-fn block_on(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
 }
 
 fn b2_exec_task_has_its_own_root_and_namespaces() {

@@ -13,20 +13,15 @@ use std::time::{Duration, Instant};
 
 use agentbin::plugin::{Client, HclogLine, HostError, Launch, Level, Program, role_environment};
 use agentbin::spec::Role;
+use harness::{block_on, children, eventually, is_alive, run, tests};
 use tonic::transport::Channel;
-
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => { &[$((stringify!($name), $name as fn())),*] };
-}
 
 fn main() -> ExitCode {
     agentbin::init();
     if Command::new("go").arg("version").output().is_err() {
-        println!("SKIP: interop: no go toolchain; scripts/setup says how to get one");
-        println!("test result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
-        return ExitCode::from(u8::from(std::env::var("CI").as_deref() == Ok("true")));
+        return harness::skip("interop", "no go toolchain; scripts/setup says how to get one");
     }
-    harness::run(tests![
+    run(tests![
         a3_go_plugin_is_launched_pinged_called_and_killed,
         a3_go_plugin_prints_and_logs,
         a3_go_plugin_is_reattached_until_it_is_gone,
@@ -36,10 +31,6 @@ fn main() -> ExitCode {
         a3_own_role_is_launched_and_reattached,
         a3_broker_connects_both_ways,
     ])
-}
-
-fn block_on<T>(test: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 
 fn go_plugin() -> PathBuf {
@@ -79,18 +70,6 @@ async fn call(channel: Channel, method: &'static str, text: &str) -> Result<Stri
 
 async fn echo(client: &Client, text: &str) -> Result<String, tonic::Status> {
     call(client.channel(), "/agentbin.test.Echo/Echo", text).await
-}
-
-async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what}: not within 10 s");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-fn is_alive(client_pid: i32) -> bool {
-    procfs::process::Process::new(client_pid).and_then(|p| p.stat()).is_ok_and(|s| s.state != 'Z')
 }
 
 fn a3_go_plugin_is_launched_pinged_called_and_killed() {
@@ -198,14 +177,8 @@ fn a3_programs_that_are_no_plugins() {
         let missing = error(dir.path().join("missing")).await;
         assert!(matches!(missing, HostError::Start { .. }), "{missing}");
         // Whatever went wrong, the process is gone.
-        eventually("the scripts killed", || children().is_empty()).await;
+        eventually("the scripts killed", || !children().into_iter().any(is_alive)).await;
     });
-}
-
-fn children() -> Vec<i32> {
-    let own = i32::try_from(std::process::id()).unwrap();
-    let all = procfs::process::all_processes().unwrap();
-    all.flatten().filter_map(|p| p.stat().ok()).filter(|s| s.ppid == own && s.state != 'Z').map(|s| s.pid).collect()
 }
 
 fn a3_own_role_is_launched_and_reattached() {

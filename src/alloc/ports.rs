@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::spec::{Network, Port, Pos};
+use crate::sys::lock::lock;
 
 /// Label to host port.
 pub type PortMap = BTreeMap<String, u16>;
@@ -48,7 +49,7 @@ impl PortPool {
     /// # Errors
     /// [`PortError`].
     pub fn allocate(&self, network: &Network) -> Result<PortMap, PortError> {
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.0);
         let mut chosen = PortMap::new();
         let result = choose_all(network, &mut taken, &mut chosen);
         if result.is_err() {
@@ -59,7 +60,7 @@ impl PortPool {
 
     /// Gives the ports back.
     pub fn release(&self, ports: &PortMap) {
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.0);
         taken.retain(|port| !ports.values().any(|p| p == port));
     }
 }

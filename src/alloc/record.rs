@@ -5,11 +5,12 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rustix::fs::FlockOperation;
 
 use crate::spec::{AllocId, ProcessId};
+use crate::sys::lock::lock;
 
 /// The format that this program writes; a newer one is reported and left alone.
 const VERSION: u32 = 1;
@@ -148,7 +149,7 @@ impl Records {
     /// # Errors
     /// [`RecordError::Write`].
     pub fn create(&self, record: Record) -> Result<(), RecordError> {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = lock(&self.own);
         self.write(&record)?;
         own.insert(record.alloc_id.clone(), record);
         Ok(())
@@ -175,13 +176,13 @@ impl Records {
     /// # Errors
     /// [`RecordError::Write`].
     pub fn remove(&self, id: &AllocId) -> Result<(), RecordError> {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = lock(&self.own);
         own.remove(id.as_str());
         remove_record(&self.path(id.as_str()))
     }
 
     fn change(&self, task_id: &str, change: impl FnOnce(&mut Record)) -> Result<(), RecordError> {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = lock(&self.own);
         let record = task_id.split('/').next().and_then(|id| own.get_mut(id));
         let record = record.ok_or_else(|| RecordError::UnknownTask(task_id.to_owned()))?;
         change(record);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::{DriverError, TaskConfig, TaskHandle};
@@ -11,6 +11,7 @@ use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
 use crate::executor::{Compute, Executor as _, ExecutorClient, ExecutorError, Isolation};
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, role_environment};
 use crate::spec::{ExitResult, LaunchSpec, Role, Signal, TaskStats};
+use crate::sys::lock::lock;
 
 /// How long an executor may take to its handshake.
 const START_PATIENCE: Duration = Duration::from_mins(1);
@@ -156,10 +157,6 @@ impl Tasks {
         });
         swept.map_err(|error| failed(format!("remove cgroup {}: {error}", cgroup.display()), true))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn failed(message: String, recoverable: bool) -> DriverError {

@@ -3,8 +3,9 @@
 //! An executor is idle most of its life; 256 KiB kept per stream would be most of its memory. A pump leases the buffer
 //! when its pipe becomes readable and lets go when it is drained; with the last lease the pages go back to the kernel.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use crate::sys::lock::lock;
 use crate::sys::pages::Pages;
 
 /// Bytes read from a pipe in one system call, at most.
@@ -19,7 +20,7 @@ static SHARED: Mutex<Shared> = Mutex::new(Shared { pages: None, leases: 0 });
 
 fn shared() -> MutexGuard<'static, Shared> {
     // What a panic leaves in the buffer is rubbish for the next reader anyway.
-    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&SHARED)
 }
 
 /// Keeps the buffer alive between two reads.

@@ -14,6 +14,7 @@ use tonic::transport::Channel;
 
 use super::host::dial_socket;
 use super::server::{bind_socket, socket_dir};
+use crate::sys::lock::lock;
 use crate::wire::goplugin::ConnInfo;
 
 /// How long an announced connection waits for the side that wants it, and the other way round.
@@ -111,8 +112,4 @@ impl Broker {
         drop(announced);
         self.news.notify_waiters();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

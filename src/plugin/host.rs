@@ -22,6 +22,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use super::{Broker, COOKIE_KEY, COOKIE_VALUE, Handshake, HandshakeError, HclogLine, PROTOCOL_VERSION};
 use crate::spec::{ProcessId, Role, Signal};
 use crate::sys;
+use crate::sys::lock::lock;
 use crate::wire::goplugin::Empty;
 use crate::wire::goplugin::grpc_broker_client::GrpcBrokerClient;
 use crate::wire::goplugin::grpc_controller_client::GrpcControllerClient;
@@ -381,7 +382,7 @@ struct Quoted(Arc<Mutex<VecDeque<String>>>);
 
 impl Quoted {
     fn push(&self, line: &str) {
-        let mut lines = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut lines = lock(&self.0);
         if lines.len() == QUOTED_LINES {
             lines.pop_front();
         }
@@ -389,7 +390,7 @@ impl Quoted {
     }
 
     fn text(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let lines = lock(&self.0);
         let text = lines.iter().map(String::as_str).collect::<Vec<_>>().join("; ");
         if text.is_empty() { text } else { format!(": {text}") }
     }

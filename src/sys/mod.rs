@@ -2,6 +2,7 @@
 
 pub mod auxv;
 pub mod exe;
+pub mod lock;
 pub mod mount;
 pub mod pages;
 pub mod path;

@@ -1,49 +1,37 @@
 //! Codecs of the wire: the generated protobuf messages and services. Never validates meaning.
 
-/// go-plugin's own services (`plugin.*`).
-pub mod goplugin {
-    #![allow(
-        missing_docs,
-        clippy::pedantic,
-        clippy::allow_attributes_without_reason,
-        rustdoc::all,
-        reason = "generated"
-    )]
-    tonic::include_proto!("plugin");
+macro_rules! generated {
+    ($(#[$doc:meta])* $name:ident, $package:literal) => {
+        $(#[$doc])*
+        pub mod $name {
+            #![allow(
+                missing_docs,
+                clippy::pedantic,
+                clippy::allow_attributes_without_reason,
+                rustdoc::all,
+                reason = "generated"
+            )]
+            tonic::include_proto!($package);
+        }
+    };
 }
 
-/// Messages of the driver service (`hashicorp.nomad.plugins.drivers.proto`).
-pub mod drivers {
-    #![allow(
-        missing_docs,
-        clippy::pedantic,
-        clippy::allow_attributes_without_reason,
-        rustdoc::all,
-        reason = "generated"
-    )]
-    tonic::include_proto!("hashicorp.nomad.plugins.drivers.proto");
+generated! {
+    /// go-plugin's own services (`plugin.*`).
+    goplugin, "plugin"
 }
 
-/// The executor service (`hashicorp.nomad.plugins.executor.proto`).
-pub mod executor {
-    #![allow(
-        missing_docs,
-        clippy::pedantic,
-        clippy::allow_attributes_without_reason,
-        rustdoc::all,
-        reason = "generated"
-    )]
-    tonic::include_proto!("hashicorp.nomad.plugins.executor.proto");
+generated! {
+    /// Messages of the driver service (`hashicorp.nomad.plugins.drivers.proto`).
+    drivers, "hashicorp.nomad.plugins.drivers.proto"
 }
 
-/// The logmon service (`hashicorp.nomad.client.logmon.proto`).
-pub mod logmon {
-    #![allow(
-        missing_docs,
-        clippy::pedantic,
-        clippy::allow_attributes_without_reason,
-        rustdoc::all,
-        reason = "generated"
-    )]
-    tonic::include_proto!("hashicorp.nomad.client.logmon.proto");
+generated! {
+    /// The executor service (`hashicorp.nomad.plugins.executor.proto`).
+    executor, "hashicorp.nomad.plugins.executor.proto"
+}
+
+generated! {
+    /// The logmon service (`hashicorp.nomad.client.logmon.proto`).
+    logmon, "hashicorp.nomad.client.logmon.proto"
 }

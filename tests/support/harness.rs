@@ -2,6 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Functions as tests under their own names.
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => { &[$((stringify!($name), $name as fn())),*] };
+}
+pub(crate) use tests;
 
 /// A named test.
 pub type Test = (&'static str, fn());
@@ -31,4 +38,35 @@ pub fn run(tests: &[Test]) -> ExitCode {
         failed.len()
     );
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The end of a program that cannot test anything here; a failure in CI.
+pub fn skip(program: &str, reason: &str) -> ExitCode {
+    println!("SKIP: {program}: {reason}");
+    println!("test result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
+    ExitCode::from(u8::from(std::env::var("CI").as_deref() == Ok("true")))
+}
+
+pub fn block_on<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
+}
+
+/// Waits for a condition that has no event here, with a deadline.
+pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}: not within 20 s");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The children of this process, dead ones that nobody has waited for included.
+pub fn children() -> Vec<i32> {
+    let own = i32::try_from(std::process::id()).unwrap();
+    let all = procfs::process::all_processes().unwrap();
+    all.flatten().filter_map(|p| p.stat().ok()).filter(|s| s.ppid == own).map(|s| s.pid).collect()
+}
+
+pub fn is_alive(pid: i32) -> bool {
+    procfs::process::Process::new(pid).and_then(|p| p.stat()).is_ok_and(|s| s.state != 'Z')
 }
