@@ -58,7 +58,7 @@ pub struct Device {
     pub task_path: String,
     /// The host's device node, from which type and numbers are read.
     pub host_path: PathBuf,
-    /// Subset of `rwm`.
+    /// Subset of `rwm`; not enforced yet.
     pub cgroup_permissions: String,
 }
 
