@@ -41,7 +41,13 @@ async fn measure(runs: usize, pause: Duration) -> anyhow::Result<()> {
     for run in 0..runs {
         tokio::time::sleep(pause).await;
         let before = Instant::now();
-        let config = serde_json::json!({"LogFile": dir.path().join("executor.out"), "LogLevel": "info", "FSIsolation": true});
+        let spec = spec(dir.path(), regime, run);
+        let config = serde_json::json!({
+            "LogFile": dir.path().join("executor.out"),
+            "LogLevel": "info",
+            "FSIsolation": true,
+            "Prepare": { "Cgroup": spec.cgroup },
+        });
         let client = Launch {
             program: Program::Own(Role::Executor),
             args: &[OsString::from(config.to_string())],
@@ -56,7 +62,7 @@ async fn measure(runs: usize, pause: Duration) -> anyhow::Result<()> {
         let executor = ExecutorClient::new(client.channel());
         tokio::time::sleep(pause).await;
         let before = Instant::now();
-        executor.launch(spec(dir.path(), regime, run)).await?;
+        executor.launch(spec).await?;
         let exit = executor.wait().await?.exit;
         let launched = before.elapsed();
         anyhow::ensure!(exit.is_some_and(|exit| exit.successful()), "/bin/true failed: {exit:?}");
