@@ -83,6 +83,8 @@ enum Phase {
 struct Running {
     pid: i32,
     pidfd: Arc<OwnedFd>,
+    /// Nothing of the task outlives its main process, which is pid 1 of a namespace.
+    dies_as_one: bool,
     cgroup: Option<TaskCgroup>,
     output: Mutex<Option<Output>>,
     samplers: Mutex<(Sampler, ProcessSampler)>,
@@ -229,6 +231,7 @@ impl LocalExecutor {
         Ok(Arc::new(Running {
             pid: starting.child.pid,
             pidfd: Arc::new(starting.child.pidfd),
+            dies_as_one: self.isolation == Isolation::Isolated && spec.pid_mode == NamespaceMode::Private,
             cgroup: cgroup.cloned(),
             output: Mutex::new(Some(output)),
             samplers: Mutex::new((Sampler::new(self.compute.core_mhz()), ProcessSampler::default())),
@@ -287,8 +290,9 @@ impl LocalExecutor {
             // Read while the cgroup still exists, after the wait that makes the count final.
             exit.oom_killed = running.cgroup.as_ref().is_some_and(|c| c.oom_killed().unwrap_or(false));
             if isolation == Isolation::Isolated {
-                // Everything in its pid namespace died with it; what the host's mode left alive goes now.
-                running.kill_leftovers().await;
+                if !running.dies_as_one {
+                    running.kill_leftovers().await;
+                }
                 running.close_output().await;
             } else {
                 running.settle_output().await;
