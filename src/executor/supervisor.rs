@@ -576,6 +576,8 @@ fn unprivileged_hint(rootless: bool, text: String) -> String {
         return text;
     }
     format!(
-        "{text} (without root an isolated task needs unprivileged user namespaces: see sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns, or run as root)"
+        "{text}: isolating a task without root needs user namespaces that this machine does not give to plain users; \
+         set sysctl user.max_user_namespaces above 0 (and kernel.unprivileged_userns_clone=1 or \
+         kernel.apparmor_restrict_unprivileged_userns=0 where they exist), run as root, or use the raw_exec driver"
     )
 }
