@@ -101,12 +101,13 @@ fn start_logging(config: &ExecutorConfig, isolation: Isolation, log: File) {
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-fn serve(server: Server, config: &ExecutorConfig, isolation: Isolation) -> anyhow::Result<()> {
+fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> anyhow::Result<()> {
     // Whatever the task leaves behind becomes this process's child instead of init's, and is found and killed.
     sys::prctl::become_subreaper()?;
     let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup"))?;
     let compute = Compute { total_mhz: config.compute.total_mhz, cores: config.compute.cores };
     let executor = Arc::new(LocalExecutor::new(isolation, compute, cgroups));
+    server.announce()?;
     if let Some(prepare) = &config.prepare
         && let Err(error) = executor.prepare(&prepare.cgroup)
     {
