@@ -1,6 +1,6 @@
 //! Times the launch of an isolated `/bin/true`, for `scripts/bench launch`. Prints one JSON line per figure:
 //!
-//! - `executor_launch`: Launch to exit in an executor that runs already
+//! - `executor_launch`: Launch to exit in an executor that has run for 20 ms
 //! - `new_executor`: a new executor process, its handshake, Launch to exit
 //!
 //! `bench_launch [--runs N] [--pause-ms MILLISECONDS]`, as root. Sizes are those of a Nomad task start: the exec driver's
@@ -14,6 +14,9 @@ use agentbin::cgroup::{CgroupFs, Regime};
 use agentbin::executor::{Executor as _, ExecutorClient};
 use agentbin::plugin::{Launch, Program, role_environment};
 use agentbin::spec::{LaunchSpec, LogCollection, MemoryLimits, Mount, Propagation, Resources, Role};
+
+/// How long an executor runs before its launch counts as one in a running executor.
+const SETTLED: Duration = Duration::from_millis(20);
 
 fn main() -> anyhow::Result<()> {
     agentbin::init();
@@ -37,12 +40,18 @@ async fn measure(runs: usize, pause: Duration) -> anyhow::Result<()> {
         std::fs::create_dir_all(dir.path().join(folder))?;
     }
     let regime = CgroupFs::detect(Path::new("/sys/fs/cgroup"))?.regime();
-    let (mut warm, mut cold) = (Vec::with_capacity(runs), Vec::with_capacity(runs));
-    for run in 0..runs {
+    let (mut launches, mut starts) = (Vec::with_capacity(runs), Vec::with_capacity(runs));
+    for run in 0..2 * runs {
+        let launch_at_once = run % 2 == 0;
         tokio::time::sleep(pause).await;
-        let before = Instant::now();
-        let config =
-            serde_json::json!({"LogFile": dir.path().join("executor.out"), "LogLevel": "info", "FSIsolation": true});
+        let spec = spec(dir.path(), regime, run);
+        let config = serde_json::json!({
+            "LogFile": dir.path().join("executor.out"),
+            "LogLevel": "info",
+            "FSIsolation": true,
+            "Prepare": { "Cgroup": spec.cgroup },
+        });
+        let begin = Instant::now();
         let client = Launch {
             program: Program::Own(Role::Executor),
             args: &[OsString::from(config.to_string())],
@@ -53,21 +62,25 @@ async fn measure(runs: usize, pause: Duration) -> anyhow::Result<()> {
             log: Box::new(|_| {}),
         };
         let client = client.start().await?;
-        let handshake = before.elapsed();
         let executor = ExecutorClient::new(client.channel());
-        tokio::time::sleep(pause).await;
-        let before = Instant::now();
-        executor.launch(spec(dir.path(), regime, run)).await?;
+        if !launch_at_once {
+            tokio::time::sleep(pause.max(SETTLED)).await;
+        }
+        let asked = Instant::now();
+        executor.launch(spec).await?;
         let exit = executor.wait().await?.exit;
-        let launched = before.elapsed();
+        let (launch, start) = (asked.elapsed(), begin.elapsed());
         anyhow::ensure!(exit.is_some_and(|exit| exit.successful()), "/bin/true failed: {exit:?}");
-        warm.push(launched.as_micros());
-        cold.push((handshake + launched).as_micros());
+        if launch_at_once {
+            starts.push(start.as_micros())
+        } else {
+            launches.push(launch.as_micros())
+        }
         executor.shutdown("", Duration::ZERO).await?;
         client.kill().await;
     }
-    println!("{}", serde_json::json!({"what": "executor_launch", "us": warm}));
-    println!("{}", serde_json::json!({"what": "new_executor", "us": cold}));
+    println!("{}", serde_json::json!({"what": "executor_launch", "us": launches}));
+    println!("{}", serde_json::json!({"what": "new_executor", "us": starts}));
     Ok(())
 }
 

@@ -521,9 +521,9 @@ fn c2_limits_are_written_and_task_is_born_inside() {
             task.resources = Resources {
                 cpu_shares: 500,
                 memory: MemoryLimits { hard_bytes: Some(bytes), soft_bytes: None },
-                pids_max: Some(77),
                 ..Resources::default()
             };
+            task.config.values.insert("pids_limit".into(), 77.into());
             driver.start_task(&task).await.unwrap();
             eventually("ready", || output(&task).0.contains("ready")).await;
             let file = |controller: &str, v1: &str, v2: &str| world.cgroup_file(&task, controller, v1, v2);
@@ -569,7 +569,7 @@ fn c2_pids_limit_holds() {
     block_on(async {
         let world = World::new();
         let mut task = world.script("for i in 1 2 3 4 5 6 7 8 9; do sleep 1000 & done; wait");
-        task.resources.pids_max = Some(4);
+        task.config.values.insert("pids_limit".into(), 4.into());
         let (exit, _, stderr) = world.run(&world.exec, &task).await;
         assert!(!exit.successful() && stderr.to_lowercase().contains("fork"), "{exit:?} {stderr}");
     });

@@ -374,6 +374,28 @@ fn n8_a_plain_user_runs_both_drivers() {
     world.assert_clean();
 }
 
+/// The machine is made to forbid user namespaces: inside one of our own, which has a limit of its own.
+#[test]
+fn n8_a_plain_user_hears_what_is_missing() {
+    need_root!();
+    let world = World::new();
+    let file = world.file("job.nomad.hcl", &batch("exec", "/bin/true", "[]"));
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
+    let out = Command::new("unshare")
+        .args(["--user", "--map-user=12345", "--map-group=12345", "--keep-caps", "sh", "-c", script, "sh"])
+        .args([env!("CARGO_BIN_EXE_agentbin"), "run", "--quiet"])
+        .arg(&file)
+        .env("HOME", world.path(""))
+        .env("XDG_RUNTIME_DIR", world.path(""))
+        .env_remove("XDG_STATE_HOME")
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(125), "{stderr}");
+    assert!(stderr.contains("user.max_user_namespaces") && stderr.lines().count() == 1, "{stderr}");
+    world.assert_clean();
+}
+
 /// N5: after a kill -9 of `run` itself, gc finds its tasks, cgroups and mounts, shows them, removes them.
 #[test]
 fn n5_gc_cleans_up_after_a_killed_run() {

@@ -185,6 +185,15 @@ impl TaskCgroup {
         }
     }
 
+    /// v1: the `cgroup.procs` files that a process writes 0 to in order to join, the freezer's first. v2: none.
+    #[must_use]
+    pub fn procs_files(&self) -> Vec<PathBuf> {
+        match self.regime {
+            Regime::V1 => self.members.iter().map(|m| m.path().join("cgroup.procs")).collect(),
+            Regime::V2 | Regime::Off => Vec::new(),
+        }
+    }
+
     /// Moves the process `pid` (as seen in our pid namespace) into every folder, the freezer first.
     ///
     /// The first move after an idle time waits some ms for the kernel: do it once, early, beside other work.

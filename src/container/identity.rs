@@ -77,11 +77,11 @@ fn parse_capabilities(names: &[String]) -> Result<CapsHashSet, Failure> {
 }
 
 fn limit_bounding_set(wanted: &CapsHashSet) -> Result<(), Failure> {
-    for capability in caps::all() {
-        // EINVAL is a capability that this kernel does not know, so nobody has it.
-        if !wanted.contains(&capability) && caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) {
-            caps::drop(None, CapSet::Bounding, capability)
-                .step(|| format!("drop {capability} from the bounding set"))?;
+    for capability in caps::all().into_iter().filter(|capability| !wanted.contains(capability)) {
+        match caps::drop(None, CapSet::Bounding, capability) {
+            // The kernel does not know it, so nobody has it; asking first would double the calls.
+            Err(_) if !caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) => {}
+            result => result.step(|| format!("drop {capability} from the bounding set"))?,
         }
     }
     Ok(())
@@ -120,7 +120,13 @@ fn set_capabilities(wanted: &CapsHashSet, root: bool) -> Result<(), Failure> {
     caps::set(None, CapSet::Effective, wanted).step(step)?;
     caps::set(None, CapSet::Permitted, wanted).step(step)?;
     caps::set(None, CapSet::Inheritable, if root { &none } else { wanted }).step(step)?;
-    caps::set(None, CapSet::Ambient, if root { &none } else { wanted }).step(step)
+    caps::clear(None, CapSet::Ambient).step(step)?;
+    if !root {
+        for capability in wanted {
+            caps::raise(None, CapSet::Ambient, *capability).step(step)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,13 +4,16 @@
 //! ```text
 //! executor                      shim (fresh process, this executable)
 //! --------                      ------------------------------------
-//! start: clone3 ───────────────▶ pid 1 of its namespaces, born in its v2 cgroup
-//! join v1 cgroups ║ in parallel  assemble the root from detached mounts
-//! Starting::go   ───── byte ───▶ wait for it
+//! prepare: clone3 ─────────────▶ pid 1 of its namespaces, born in its v2 cgroup or joining its v1 cgroups
+//!                                wait to be told what to become
+//! Prepared::start ── message ──▶ assemble the root from detached mounts
 //!                                identity, working directory, command, limits on itself
 //! outcome: end of file ◀──────── execve closes the pipe: the task runs
 //! outcome: a Failure   ◀──────── a step failed: which, and why
 //! ```
+//!
+//! The first half needs no more than the task's cgroup, so an executor that knows it does it before the launch is asked
+//! for: cloning, executing and, on v1, a wait of several milliseconds for the kernel are over by then.
 
 mod config;
 mod identity;
@@ -20,5 +23,5 @@ mod shim;
 
 pub use config::{Bind, Config, DeviceNode, Failure, FailureKind, Ids, RootConfig, Rootless};
 pub use identity::lookup_user;
-pub use parent::{Start, StartError, Starting, start};
+pub use parent::{Prepare, Prepared, StartError, Starting, prepare};
 pub use shim::shim;

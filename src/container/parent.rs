@@ -2,34 +2,47 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, IoSlice, Read as _, Write as _};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
+};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::config::{Config, Failure, FailureKind};
+use super::config::{Config, Failure, FailureKind, Rootless};
 use crate::spec::{NamespaceMode, Role};
 use crate::sys::process::{Child, Spawn, flags, spawn};
 
 /// Numbers of the descriptors that the shim starts with, beside 0, 1 and 2.
-pub(super) const CONFIG_FD: i32 = 3;
+pub(super) const CONTROL_FD: i32 = 3;
 pub(super) const REPORT_FD: i32 = 4;
-pub(super) const GO_FD: i32 = 5;
 
-/// How to start a task.
+/// What must be known before a shim can be cloned; everything else may come later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prepare {
+    /// Pid and IPC namespace of a task with a root of its own; `None` for a task on the host's files.
+    pub isolation: Option<(NamespaceMode, NamespaceMode)>,
+    /// Set when the executor is not root.
+    pub rootless: Option<Rootless>,
+    /// v1: `cgroup.procs` files to which the shim writes itself before anything else.
+    pub join: Vec<PathBuf>,
+}
+
+/// A shim that is in its namespaces and cgroups, and waits to be told what to become.
+///
+/// Dropping it ends the process, but somebody must still reap [`Prepared::child`].
 #[derive(Debug)]
-pub struct Start<'a> {
-    /// What the shim is told.
-    pub config: &'a Config,
-    /// The task's stdin, stdout and stderr.
-    pub stdio: [BorrowedFd<'a>; 3],
-    /// Directory of the v2 cgroup in which the task is born.
-    pub cgroup: Option<BorrowedFd<'a>>,
-    /// Pid namespace; ignored without a root of its own.
-    pub pid_mode: NamespaceMode,
-    /// IPC namespace; ignored without a root of its own.
-    pub ipc_mode: NamespaceMode,
+#[must_use = "a shim that is told nothing waits for ever"]
+pub struct Prepared {
+    /// The process; it becomes the task.
+    pub child: Child,
+    plan: Prepare,
+    control: OwnedFd,
+    report: File,
 }
 
 /// Why a shim could not be started.
@@ -44,72 +57,65 @@ pub struct StartError {
 
 /// A shim on its way to becoming the task.
 #[derive(Debug)]
-#[must_use = "a shim that is not told to go waits for ever"]
+#[must_use = "whether the task runs is only known from the outcome"]
 pub struct Starting {
     /// The process; it becomes the task.
     pub child: Child,
     report: File,
-    go: Option<File>,
 }
 
-/// Starts the shim. The calling process must be single-threaded.
+fn at(step: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |source| StartError { step, source }
+}
+
+/// Starts a shim, in the v2 cgroup `cgroup` when one is given. The calling process must be single-threaded.
 ///
 /// # Errors
 /// [`StartError`] with the step's name. Nothing runs then.
-pub fn start(start: &Start<'_>) -> Result<Starting, StartError> {
-    let at = |step| move |source: io::Error| StartError { step, source };
-    let config = config_file(start.config).map_err(at("write the shim's configuration"))?;
-    // Two pipes and no socket: a socket that is closed with a byte unread loses what was said before.
-    let new_pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|e| at("create the shim's pipes")(e.into()));
-    let (report, their_report) = new_pipe()?;
-    let (their_go, go) = new_pipe()?;
+pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared, StartError> {
+    let (control, their_control) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|e| at("create the shim's socket")(e.into()))?;
+    // A pipe of its own for the answer: a socket that is closed with something unread loses what was said before.
+    let (report, their_report) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| at("create the shim's pipe")(e.into()))?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| at("open /dev/null")(e.into()))?;
     let exe = crate::sys::exe::own().map_err(at("open the own executable"))?;
-    let argv = [CString::from(c"agentbin"), CString::new(Role::Shim.name()).expect("a role's name has no NUL")];
-    let [stdin, stdout, stderr] = start.stdio;
-    let writes = id_maps(start.config);
+    let join = serde_json::to_string(&plan.join).map_err(|e| at("write the shim's arguments")(e.into()))?;
+    let c_string = |text: &str| CString::new(text).map_err(|e| at("write the shim's arguments")(e.into()));
+    let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&join)?];
     let child = spawn(&Spawn {
         exe,
         argv: &argv,
         envp: &[],
-        fds: &[stdin, stdout, stderr, config.as_fd(), their_report.as_fd(), their_go.as_fd()],
-        flags: namespaces(start),
-        cgroup: start.cgroup,
-        writes: &writes,
+        fds: &[null.as_fd(), null.as_fd(), null.as_fd(), their_control.as_fd(), their_report.as_fd()],
+        flags: namespaces(&plan),
+        cgroup,
+        writes: &id_maps(&plan),
         report: REPORT_FD as usize,
     })
     .map_err(at("clone the shim"))?;
-    Ok(Starting { child, report: report.into(), go: Some(go.into()) })
+    Ok(Prepared { child, plan, control, report: report.into() })
 }
 
-fn config_file(config: &Config) -> io::Result<OwnedFd> {
-    let bytes = serde_json::to_vec(config)?;
-    let mut file = std::fs::File::from(rustix::fs::memfd_create("agentbin-config", MemfdFlags::CLOEXEC)?);
-    file.write_all(&bytes)?;
-    io::Seek::rewind(&mut file)?;
-    Ok(file.into())
-}
-
-fn namespaces(start: &Start<'_>) -> u64 {
-    if start.config.root.is_none() {
-        return 0;
-    }
+fn namespaces(plan: &Prepare) -> u64 {
+    let Some((pid_mode, ipc_mode)) = plan.isolation else { return 0 };
     let mut wanted = flags::NEW_MOUNT;
-    if start.pid_mode == NamespaceMode::Private {
+    if pid_mode == NamespaceMode::Private {
         wanted |= flags::NEW_PID;
     }
-    if start.ipc_mode == NamespaceMode::Private {
+    if ipc_mode == NamespaceMode::Private {
         wanted |= flags::NEW_IPC;
     }
-    if start.config.rootless.is_some() {
+    if plan.rootless.is_some() {
         wanted |= flags::NEW_USER;
     }
     wanted
 }
 
 /// Without root, the own ids become 0 of the new user namespace, before the exec that would lose the capabilities.
-fn id_maps(config: &Config) -> Vec<(&'static std::ffi::CStr, Vec<u8>)> {
-    match config.rootless {
-        Some(own) if config.root.is_some() => vec![
+fn id_maps(plan: &Prepare) -> Vec<(&'static std::ffi::CStr, Vec<u8>)> {
+    match plan.rootless {
+        Some(own) if plan.isolation.is_some() => vec![
             (c"/proc/self/setgroups", b"deny".to_vec()),
             (c"/proc/self/uid_map", format!("0 {} 1", own.uid).into_bytes()),
             (c"/proc/self/gid_map", format!("0 {} 1", own.gid).into_bytes()),
@@ -118,16 +124,47 @@ fn id_maps(config: &Config) -> Vec<(&'static std::ffi::CStr, Vec<u8>)> {
     }
 }
 
-impl Starting {
-    /// Lets the shim go on to the task: its cgroups are joined.
-    ///
-    /// A shim that has failed by now does not listen any more; [`Starting::outcome`] tells why.
-    pub fn go(&mut self) {
-        if let Some(mut go) = self.go.take() {
-            let _ = go.write_all(b"g");
-        }
+impl Prepared {
+    /// Whether this shim was cloned as `plan` says.
+    #[must_use]
+    pub fn fits(&self, plan: &Prepare) -> bool {
+        self.plan == *plan
     }
 
+    /// Tells the shim what to become, with which stdin, stdout and stderr.
+    ///
+    /// # Errors
+    /// [`StartError`]; the shim ends then, and what it had to say is lost.
+    pub fn start(self, config: &Config, stdio: [BorrowedFd<'_>; 3]) -> Result<Starting, (StartError, Child)> {
+        let Prepared { child, control, report, .. } = self;
+        let told = config_file(config).map_err(at("write the shim's configuration")).and_then(|config| {
+            let [stdin, stdout, stderr] = stdio;
+            let fds = [config.as_fd(), stdin, stdout, stderr];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+            match sendmsg(&control, &[IoSlice::new(b"c")], &mut ancillary, SendFlags::NOSIGNAL) {
+                // It has failed already; its report says at what.
+                Ok(_) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
+                Err(error) => Err(at("send the shim its configuration")(error.into())),
+            }
+        });
+        match told {
+            Ok(()) => Ok(Starting { child, report }),
+            Err(error) => Err((error, child)),
+        }
+    }
+}
+
+fn config_file(config: &Config) -> io::Result<OwnedFd> {
+    let bytes = serde_json::to_vec(config)?;
+    let mut file = File::from(rustix::fs::memfd_create("agentbin-config", MemfdFlags::CLOEXEC)?);
+    file.write_all(&bytes)?;
+    io::Seek::rewind(&mut file)?;
+    Ok(file.into())
+}
+
+impl Starting {
     /// Readable when [`Starting::outcome`] will not wait.
     #[must_use]
     pub fn report(&self) -> BorrowedFd<'_> {

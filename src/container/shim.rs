@@ -2,33 +2,36 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::io::{IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::config::{Config, Failure, FailureKind, Ids, RootConfig, Step as _};
 use super::identity::{become_user, lookup_user};
-use super::parent::{CONFIG_FD, GO_FD, REPORT_FD};
+use super::parent::{CONTROL_FD, REPORT_FD};
 use super::root;
 use crate::sys::path::Root;
 use crate::sys::{prctl, process};
 
-/// Runs the shim. Returns only on failure, after telling the executor; `None` when no executor started this process.
+/// Runs the shim; `join` is its argument, the JSON list of v1 `cgroup.procs` files. Returns only on failure, after telling
+/// the executor; `None` when no executor started this process.
 #[must_use]
-pub fn shim() -> Option<Failure> {
-    let config = process::inherited_fd(CONFIG_FD)?;
+pub fn shim(join: &str) -> Option<Failure> {
+    let control = process::inherited_fd(CONTROL_FD)?;
     let mut report = File::from(process::inherited_fd(REPORT_FD)?);
-    let go = File::from(process::inherited_fd(GO_FD)?);
-    // Anything but pipes at these numbers is somebody's shell, not the executor.
-    if ![&report, &go].iter().all(|pipe| pipe.metadata().is_ok_and(|m| m.file_type().is_fifo())) {
+    // Anything but a socket and a pipe at these numbers is somebody's shell, not the executor.
+    let is = |fd: BorrowedFd<'_>, kind| rustix::fs::fstat(fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == kind);
+    if !is(control.as_fd(), FileType::Socket) || !is(report.as_fd(), FileType::Fifo) {
         return None;
     }
-    let failure = match become_task(config.into(), go, &report) {
+    let failure = match become_task(join, &control, &report) {
         Ok(never) => match never {},
         Err(failure) => failure,
     };
@@ -39,10 +42,18 @@ pub fn shim() -> Option<Failure> {
 
 enum Never {}
 
-fn become_task(mut config_file: File, mut go: File, report: &File) -> Result<Never, Failure> {
+fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Failure> {
     // Nothing but 0, 1 and 2 reaches the task.
     process::close_on_exec_from(3).step(|| "close descriptors".to_owned())?;
+    die_with_parent(report)?;
 
+    // Before anything that costs memory or time: the task must not run a moment outside its cgroups.
+    let join: Vec<PathBuf> = serde_json::from_str(join).step(|| "read the arguments".to_owned())?;
+    for procs in &join {
+        std::fs::write(procs, "0").step(|| format!("join cgroup {}", procs.display()))?;
+    }
+
+    let mut config_file = receive(control)?;
     let mut text = Vec::new();
     config_file.read_to_end(&mut text).step(|| "read the configuration".to_owned())?;
     drop(config_file);
@@ -76,9 +87,6 @@ fn become_task(mut config_file: File, mut go: File, report: &File) -> Result<Nev
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
 
-    // The executor puts this process into its v1 cgroups meanwhile; the task must not run a moment outside them.
-    go.read_exact(&mut [0]).step(|| "wait for the executor".to_owned())?;
-
     let ids = resolve_user(&config)?;
     enter_work_dir(&config)?;
     let command = match &config.root {
@@ -106,6 +114,29 @@ fn become_task(mut config_file: File, mut go: File, report: &File) -> Result<Nev
         _ => error.to_string(),
     };
     Err(Failure { step, kind, message })
+}
+
+/// Waits to be told what to become: the configuration, and the task's stdin, stdout and stderr.
+fn receive(control: &OwnedFd) -> Result<File, Failure> {
+    let step = || "hear from the executor".to_owned();
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let buffer = &mut [IoSliceMut::new(&mut byte)];
+    rustix::io::retry_on_intr(|| recvmsg(control, buffer, &mut ancillary, RecvFlags::CMSG_CLOEXEC)).step(step)?;
+    let fds: Vec<OwnedFd> = ancillary
+        .drain()
+        .flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
+            _ => Vec::new(),
+        })
+        .collect();
+    let [config, stdin, stdout, stderr] =
+        <[OwnedFd; 4]>::try_from(fds).map_err(|_| Failure::new(step(), "it has ended"))?;
+    rustix::stdio::dup2_stdin(stdin).step(step)?;
+    rustix::stdio::dup2_stdout(stdout).step(step)?;
+    rustix::stdio::dup2_stderr(stderr).step(step)?;
+    Ok(config.into())
 }
 
 /// The file must be a namespace, and a network one; anything else is refused by the kernel.

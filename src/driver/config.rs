@@ -83,6 +83,15 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A number of things, at least one.
+    pub(super) fn limit(&self, key: &str) -> Result<Option<u64>, DriverError> {
+        match self.integer(key)?.map(u64::try_from) {
+            None => Ok(None),
+            Some(Ok(limit @ 1..)) => Ok(Some(limit)),
+            Some(_) => Err(self.error(key, &format!("{key} must be at least 1"))),
+        }
+    }
+
     /// A block of string pairs, written as a map or as a nested block.
     pub(super) fn pairs(&self, key: &str) -> Result<Vec<(String, String)>, DriverError> {
         let bad = || self.error(key, &format!("{key} must be a map of strings"));

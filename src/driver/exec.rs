@@ -8,7 +8,7 @@ use crate::executor::Isolation;
 use crate::spec::{DriverConfig, ExitResult, LaunchSpec, Mount, NamespaceMode, Propagation, Signal, TaskStats};
 
 const NAME: &str = "exec";
-const KEYS: [&str; 7] = ["command", "args", "pid_mode", "ipc_mode", "cap_add", "cap_drop", "work_dir"];
+const KEYS: [&str; 8] = ["command", "args", "pid_mode", "ipc_mode", "cap_add", "cap_drop", "work_dir", "pids_limit"];
 
 /// Host folders that every task sees, read-only. One that this host lacks is left out.
 const HOST_FOLDERS: [&str; 9] =
@@ -31,6 +31,7 @@ struct ExecConfig {
     ipc_mode: NamespaceMode,
     capabilities: Vec<String>,
     work_dir: String,
+    pids_limit: Option<u64>,
 }
 
 impl ExecDriver {
@@ -50,6 +51,7 @@ fn read(config: &DriverConfig, user: &str) -> Result<ExecConfig, DriverError> {
         ipc_mode: reader.namespace_mode("ipc_mode")?,
         capabilities: capabilities::resolve(&reader, user == "root")?,
         work_dir: reader.absolute_path("work_dir")?,
+        pids_limit: reader.limit("pids_limit")?,
     })
 }
 
@@ -87,6 +89,8 @@ impl Driver for ExecDriver {
     async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
         let user = if task.user.is_empty() { DEFAULT_USER } else { &task.user };
         let config = read(&task.config, user)?;
+        let mut common = launch_spec(task, config.command, config.args);
+        common.resources.pids_max = config.pids_limit;
         let spec = LaunchSpec {
             user: user.to_owned(),
             work_dir: config.work_dir,
@@ -96,7 +100,7 @@ impl Driver for ExecDriver {
             ipc_mode: config.ipc_mode,
             capabilities: config.capabilities,
             no_new_privs: true,
-            ..launch_spec(task, config.command, config.args)
+            ..common
         };
         self.tasks.start(task, spec).await
     }

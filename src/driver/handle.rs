@@ -61,10 +61,13 @@ impl Tasks {
         if lock(&self.tasks).contains_key(&task.id) {
             return Err(failed(format!("task with ID {:?} already started", task.id), false));
         }
-        let client = self.start_executor(task).await?;
+        let started = self.start_executor(task).await;
+        // An executor that was killed before it launched may have made the cgroup already.
+        let client = started.inspect_err(|_| self.sweep_after_failure(&task.cgroup))?;
         let executor = ExecutorClient::new(client.channel());
         if let Err(error) = executor.launch(spec).await {
             client.kill().await;
+            self.sweep_after_failure(&task.cgroup);
             return Err(launch_error(error));
         }
         let handle = TaskHandle { reattach: client.reattach_config().clone(), cgroup: task.cgroup.clone() };
@@ -81,6 +84,7 @@ impl Tasks {
             "LogLevel": "debug",
             "FSIsolation": self.isolation == Isolation::Isolated,
             "Compute": { "tc": self.settings.compute.total_mhz, "nc": self.settings.compute.cores },
+            "Prepare": { "Cgroup": task.cgroup },
         });
         let launch = Launch {
             program: Program::Own(Role::Executor),
@@ -141,6 +145,13 @@ impl Tasks {
         }
         lock(&self.tasks).remove(id);
         self.sweep(&task.cgroup)
+    }
+
+    /// The start's own error is the one to tell.
+    fn sweep_after_failure(&self, cgroup: &Path) {
+        if let Err(error) = self.sweep(cgroup) {
+            tracing::warn!(%error, "cleaning up after a failed start");
+        }
     }
 
     /// Nothing to do after an orderly end.

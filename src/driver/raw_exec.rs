@@ -7,8 +7,16 @@ use crate::executor::Isolation;
 use crate::spec::{DriverConfig, ExitResult, Signal, TaskStats};
 
 const NAME: &str = "raw_exec";
-const KEYS: [&str; 7] =
-    ["command", "args", "cgroup_v1_override", "cgroup_v2_override", "oom_score_adj", "work_dir", "denied_envvars"];
+const KEYS: [&str; 8] = [
+    "command",
+    "args",
+    "cgroup_v1_override",
+    "cgroup_v2_override",
+    "oom_score_adj",
+    "work_dir",
+    "denied_envvars",
+    "pids_limit",
+];
 
 /// The `raw_exec` driver: a task on the host's files as the agent's user, in a cgroup and group of its own.
 #[derive(Debug)]
@@ -24,6 +32,7 @@ struct RawExecConfig {
     cgroup_v2_override: String,
     oom_score_adj: i32,
     work_dir: String,
+    pids_limit: Option<u64>,
     denied_envvars: Vec<String>,
 }
 
@@ -58,6 +67,7 @@ fn read(config: &DriverConfig) -> Result<RawExecConfig, DriverError> {
         cgroup_v2_override: v2,
         oom_score_adj,
         work_dir: reader.absolute_path("work_dir")?,
+        pids_limit: reader.limit("pids_limit")?,
         denied_envvars: reader.strings("denied_envvars")?,
     })
 }
@@ -99,6 +109,7 @@ impl Driver for RawExecDriver {
             let name = entry.split('=').next().unwrap_or_default();
             !config.denied_envvars.iter().any(|pattern| matches(pattern, name))
         });
+        spec.resources.pids_max = config.pids_limit;
         spec.user.clone_from(&task.user);
         spec.work_dir = config.work_dir;
         spec.cgroup_v1_override = config.cgroup_v1_override.into_iter().collect();

@@ -3,10 +3,14 @@
 use crate::container::{Bind, Config, DeviceNode, RootConfig, Rootless};
 use crate::spec::LaunchSpec;
 
+/// Set unless this process is root: isolation goes through a user namespace then.
+pub(super) fn rootless() -> Option<Rootless> {
+    (!rustix::process::geteuid().is_root())
+        .then(|| Rootless { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() })
+}
+
 /// What the shim is told for a task with a root of its own.
 pub(super) fn config(spec: &LaunchSpec) -> Config {
-    let rootless = (!rustix::process::geteuid().is_root())
-        .then(|| Rootless { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() });
     Config {
         command: spec.command.clone(),
         args: spec.args.clone(),
@@ -37,6 +41,6 @@ pub(super) fn config(spec: &LaunchSpec) -> Config {
         no_new_privs: spec.no_new_privs,
         oom_score_adj: 0,
         network_namespace: super::universal::network_namespace(spec),
-        rootless,
+        rootless: rootless(),
     }
 }

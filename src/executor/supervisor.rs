@@ -12,10 +12,11 @@ use tokio::sync::watch;
 use super::stats::{ProcessSampler, descendants, total};
 use super::{Executor, ExecutorError, isolated, universal};
 use crate::cgroup::{CgroupFs, Regime, Sampler, TaskCgroup};
-use crate::container::{self, Failure, FailureKind};
+use crate::container::{self, Failure, FailureKind, Prepare, Prepared};
 use crate::logs::collector::{Collector, Keeper, open_sink};
-use crate::spec::{ExitResult, LaunchSpec, ProcessState, Resources, Signal, TaskStats};
+use crate::spec::{ExitResult, LaunchSpec, NamespaceMode, ProcessState, Resources, Signal, TaskStats};
 use crate::sys;
+use crate::sys::process::Child;
 
 /// How long SIGKILL may take to work before the task counts as stuck.
 const KILL_PATIENCE: Duration = Duration::from_secs(15);
@@ -56,8 +57,18 @@ pub struct LocalExecutor {
     isolation: Isolation,
     compute: Compute,
     cgroups: CgroupFs,
+    ahead: Mutex<Option<Ahead>>,
     phase: Mutex<Phase>,
     exit: watch::Sender<Option<ProcessState>>,
+}
+
+/// What was made before the launch was asked for.
+#[derive(Debug)]
+struct Ahead {
+    /// As [`LaunchSpec::cgroup`].
+    path: PathBuf,
+    cgroup: Option<TaskCgroup>,
+    shim: Prepared,
 }
 
 #[derive(Debug)]
@@ -72,6 +83,8 @@ enum Phase {
 struct Running {
     pid: i32,
     pidfd: Arc<OwnedFd>,
+    /// Nothing of the task outlives its main process, which is pid 1 of a namespace.
+    dies_as_one: bool,
     cgroup: Option<TaskCgroup>,
     output: Mutex<Option<Output>>,
     samplers: Mutex<(Sampler, ProcessSampler)>,
@@ -95,11 +108,46 @@ impl LocalExecutor {
     #[must_use]
     pub fn new(isolation: Isolation, compute: Compute, cgroups: CgroupFs) -> LocalExecutor {
         let exit = watch::Sender::new(None);
-        LocalExecutor { isolation, compute, cgroups, phase: Mutex::new(Phase::Idle), exit }
+        LocalExecutor { isolation, compute, cgroups, ahead: Mutex::new(None), phase: Mutex::new(Phase::Idle), exit }
+    }
+
+    /// Makes the cgroup that the task will have (relative to each hierarchy's root, empty for none) and starts the
+    /// process that will become the task, so that neither costs time when the launch is asked for. A launch that asks for
+    /// something else simply begins anew.
+    ///
+    /// # Errors
+    /// [`ExecutorError::System`]; the launch will find the same and say so.
+    pub fn prepare(&self, path: &Path) -> Result<(), ExecutorError> {
+        let wanted = self.cgroups.regime() != Regime::Off && !path.as_os_str().is_empty();
+        let cgroup = wanted.then(|| TaskCgroup::create(&self.cgroups, path, &Resources::default()));
+        let cgroup = cgroup.transpose().map_err(cgroup_error)?;
+        let isolation = (self.isolation == Isolation::Isolated).then(Default::default);
+        let shim = start_shim(plan(isolation, cgroup.as_ref()), cgroup.as_ref());
+        let shim = shim.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
+        *lock(&self.ahead) = Some(Ahead { path: path.to_owned(), cgroup, shim });
+        Ok(())
+    }
+
+    /// What was prepared, if it is what this launch needs; anything else is taken down.
+    async fn take_ahead(&self, spec: &LaunchSpec) -> Option<Ahead> {
+        let ahead = lock(&self.ahead).take()?;
+        let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
+        let limited = ahead.cgroup.is_some() == (spec.resource_limits && self.cgroups.regime() != Regime::Off);
+        let overridden = !spec.cgroup_v1_override.is_empty() || !spec.cgroup_v2_override.is_empty();
+        let fits = ahead.path == spec.cgroup && limited && !overridden;
+        if fits && ahead.shim.fits(&plan(isolation, ahead.cgroup.as_ref())) {
+            return Some(ahead);
+        }
+        ahead.discard().await;
+        None
     }
 
     /// Kills whatever still runs; for the end of the executor's process.
     pub async fn close(&self) {
+        let ahead = lock(&self.ahead).take();
+        if let Some(ahead) = ahead {
+            ahead.discard().await;
+        }
         if let Err(error) = self.shutdown("", Duration::ZERO).await {
             tracing::error!(%error, "could not end the task");
         }
@@ -109,7 +157,7 @@ impl LocalExecutor {
     #[must_use]
     pub fn owns(&self, pid: i32) -> bool {
         match &*self.phase() {
-            Phase::Idle => false,
+            Phase::Idle => lock(&self.ahead).as_ref().is_some_and(|ahead| ahead.shim.child.pid == pid),
             Phase::Launching => true,
             Phase::Running(running) => running.pid == pid,
         }
@@ -135,13 +183,20 @@ impl LocalExecutor {
             Isolation::Isolated => isolated::config(spec),
             Isolation::Universal => universal::config(spec)?,
         };
-        let cgroup = self.contain(spec)?;
-        let launched = self.start_in(spec, &config, cgroup.as_ref()).await;
-        launched.inspect_err(|_| {
-            if let Some(cgroup) = &cgroup {
-                remove_cgroup(cgroup);
+        let (cgroup, shim) = match self.take_ahead(spec).await {
+            Some(Ahead { cgroup, shim, .. }) => (cgroup, Ok(shim)),
+            None => {
+                let cgroup = self.contain(spec)?;
+                let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
+                let shim = start_shim(plan(isolation, cgroup.as_ref()), cgroup.as_ref());
+                (cgroup, shim)
             }
-        })
+        };
+        let launched = match shim {
+            Ok(shim) => self.start_in(spec, &config, cgroup.as_ref(), shim).await,
+            Err(error) => Err(error),
+        };
+        launched.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))
     }
 
     async fn start_in(
@@ -149,53 +204,34 @@ impl LocalExecutor {
         spec: &LaunchSpec,
         config: &container::Config,
         cgroup: Option<&TaskCgroup>,
+        shim: Prepared,
     ) -> Result<Arc<Running>, ExecutorError> {
-        let (output, ends) = open_output(spec)?;
-        // The pipes are root's; the task may want to open /dev/stdout again.
-        if let (Output::Collected(_), Some(ids), true) = (&output, &config.host_ids, config.rootless.is_none()) {
-            let owner = Some(rustix::process::Uid::from_raw(ids.uid));
-            for end in [&ends.stdout, &ends.stderr] {
-                // Without the right to: then the task is this very user.
-                let _ = rustix::fs::fchown(end, owner, None);
+        let ready = limit(cgroup, spec).and_then(|()| open_output(spec, config));
+        let (output, ends) = match ready {
+            Ok(ready) => ready,
+            Err(error) => {
+                end_child(shim.child).await;
+                return Err(error);
             }
-        }
-        let null = rustix::fs::open(
-            "/dev/null",
-            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )
-        .map_err(|e| ExecutorError::System(format!("open /dev/null: {e}")))?;
-        let born_in = cgroup.map(TaskCgroup::dir_fd).transpose().map_err(cgroup_error)?.flatten();
-        let mut starting = container::start(&container::Start {
-            config,
-            stdio: [null.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()],
-            cgroup: born_in.as_ref().map(OwnedFd::as_fd),
-            pid_mode: spec.pid_mode,
-            ipc_mode: spec.ipc_mode,
-        })
-        .map_err(|error| ExecutorError::System(unprivileged_hint(config, error.to_string())))?;
-        drop(ends);
-        let joined = match (cgroup, rustix::process::Pid::from_raw(starting.child.pid)) {
-            (Some(cgroup), Some(pid)) if born_in.is_none() => cgroup.join(pid),
-            _ => Ok(()),
         };
-        if joined.is_ok() {
-            starting.go();
-        } else {
-            let _ = sys::process::send_signal(starting.child.pidfd.as_fd(), Signal::KILL);
-        }
+        let null = open_null()?;
+        let mut starting = match shim.start(config, [null.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()]) {
+            Ok(starting) => starting,
+            Err((error, child)) => {
+                end_child(child).await;
+                return Err(ExecutorError::System(error.to_string()));
+            }
+        };
+        drop(ends);
         readable(starting.report()).await?;
-        let outcome = starting.outcome();
-        let pid = starting.child.pid;
-        let pidfd = Arc::new(starting.child.pidfd);
-        if let Err(error) = joined.map_err(cgroup_error).and(outcome.map_err(|f| launch_error(spec, config, &f))) {
-            readable(pidfd.as_fd()).await?;
-            let _ = sys::process::try_wait(pidfd.as_fd());
-            return Err(error);
+        if let Err(failure) = starting.outcome() {
+            end_child(starting.child).await;
+            return Err(launch_error(spec, config, &failure));
         }
         Ok(Arc::new(Running {
-            pid,
-            pidfd,
+            pid: starting.child.pid,
+            pidfd: Arc::new(starting.child.pidfd),
+            dies_as_one: self.isolation == Isolation::Isolated && spec.pid_mode == NamespaceMode::Private,
             cgroup: cgroup.cloned(),
             output: Mutex::new(Some(output)),
             samplers: Mutex::new((Sampler::new(self.compute.core_mhz()), ProcessSampler::default())),
@@ -254,8 +290,9 @@ impl LocalExecutor {
             // Read while the cgroup still exists, after the wait that makes the count final.
             exit.oom_killed = running.cgroup.as_ref().is_some_and(|c| c.oom_killed().unwrap_or(false));
             if isolation == Isolation::Isolated {
-                // Everything in its pid namespace died with it; what the host's mode left alive goes now.
-                running.kill_leftovers().await;
+                if !running.dies_as_one {
+                    running.kill_leftovers().await;
+                }
                 running.close_output().await;
             } else {
                 running.settle_output().await;
@@ -428,10 +465,59 @@ async fn readable(fd: BorrowedFd<'_>) -> Result<(), ExecutorError> {
     registered.readable().await.map(drop).map_err(failed)
 }
 
-fn open_output(spec: &LaunchSpec) -> Result<(Output, ChildEnds), ExecutorError> {
+/// What the shim needs to be cloned.
+fn plan(isolation: Option<(NamespaceMode, NamespaceMode)>, cgroup: Option<&TaskCgroup>) -> Prepare {
+    Prepare { isolation, rootless: isolated::rootless(), join: cgroup.map(TaskCgroup::procs_files).unwrap_or_default() }
+}
+
+fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<Prepared, ExecutorError> {
+    let hint = plan.isolation.is_some() && plan.rootless.is_some();
+    let born_in = cgroup.map(TaskCgroup::dir_fd).transpose().map_err(cgroup_error)?.flatten();
+    container::prepare(plan, born_in.as_ref().map(OwnedFd::as_fd))
+        .map_err(|error| ExecutorError::System(unprivileged_hint(hint, error.to_string())))
+}
+
+/// Kills and reaps a process that is not to become the task.
+async fn end_child(child: Child) {
+    // ESRCH: it has ended by itself.
+    let _ = sys::process::send_signal(child.pidfd.as_fd(), Signal::KILL);
+    if readable(child.pidfd.as_fd()).await.is_ok() {
+        let _ = sys::process::try_wait(child.pidfd.as_fd());
+    }
+}
+
+impl Ahead {
+    async fn discard(self) {
+        end_child(self.shim.child).await;
+        self.cgroup.iter().for_each(remove_cgroup);
+    }
+}
+
+fn limit(cgroup: Option<&TaskCgroup>, spec: &LaunchSpec) -> Result<(), ExecutorError> {
+    match cgroup {
+        Some(cgroup) if !cgroup.is_host_given() => cgroup.set_limits(&spec.resources).map_err(cgroup_error),
+        _ => Ok(()),
+    }
+}
+
+fn open_null() -> Result<OwnedFd, ExecutorError> {
+    use rustix::fs::{Mode, OFlags, open};
+    open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| ExecutorError::System(format!("open /dev/null: {e}")))
+}
+
+fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output, ChildEnds), ExecutorError> {
     if let Some(logs) = &spec.logs {
         let (collector, ends) = Collector::new(logs)
             .map_err(|e| ExecutorError::System(format!("collect output in {}: {e}", logs.dir.display())))?;
+        // The pipes are root's; the task may want to open /dev/stdout again.
+        if let (Some(ids), true) = (&config.host_ids, config.rootless.is_none()) {
+            let owner = Some(rustix::process::Uid::from_raw(ids.uid));
+            for end in [&ends.stdout, &ends.stderr] {
+                // Without the right to: then the task is this very user.
+                let _ = rustix::fs::fchown(end, owner, None);
+            }
+        }
         return Ok((Output::Collected(collector), ChildEnds { stdout: ends.stdout, stderr: ends.stderr }));
     }
     let open = |what: &str, path: &str| {
@@ -476,17 +562,19 @@ fn launch_error(spec: &LaunchSpec, config: &container::Config, failure: &Failure
         FailureKind::Invalid => ExecutorError::Invalid(failure.to_string()),
         FailureKind::System => {
             let text = format!("failed to start command path={:?}: {failure}", spec.command);
-            ExecutorError::System(unprivileged_hint(config, text))
+            ExecutorError::System(unprivileged_hint(config.rootless.is_some(), text))
         }
     }
 }
 
 /// What a plain user's failed start most likely lacks.
-fn unprivileged_hint(config: &container::Config, text: String) -> String {
-    if config.rootless.is_none() {
+fn unprivileged_hint(rootless: bool, text: String) -> String {
+    if !rootless {
         return text;
     }
     format!(
-        "{text} (without root an isolated task needs unprivileged user namespaces: see sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns, or run as root)"
+        "{text}: isolating a task without root needs user namespaces that this machine does not give to plain users; \
+         set sysctl user.max_user_namespaces above 0 (and kernel.unprivileged_userns_clone=1 or \
+         kernel.apparmor_restrict_unprivileged_userns=0 where they exist), run as root, or use the raw_exec driver"
     )
 }

@@ -57,6 +57,7 @@ pub struct Server {
     socket: PathBuf,
     broker: Arc<Broker>,
     stop: watch::Sender<bool>,
+    announced: bool,
 }
 
 /// Ends a [`Server`] from elsewhere, as the host's Shutdown call does.
@@ -83,7 +84,13 @@ impl Server {
         let group = std::env::var("PLUGIN_UNIX_SOCKET_GROUP").ok().filter(|g| !g.is_empty());
         let (listener, socket) =
             bind_socket(&dir, group.as_deref()).map_err(|source| ServeError::Listen { dir, source })?;
-        Ok(Server { listener, socket, broker: Arc::new(Broker::new()), stop: watch::Sender::new(false) })
+        Ok(Server {
+            listener,
+            socket,
+            broker: Arc::new(Broker::new()),
+            stop: watch::Sender::new(false),
+            announced: false,
+        })
     }
 
     /// The broker of this connection.
@@ -98,16 +105,31 @@ impl Server {
         Stop(self.stop.clone())
     }
 
-    /// Prints the handshake and serves `services` beside the common ones until the host or a [`Stop`] ends it. The
+    /// Prints the handshake. The host may connect from here on; it is answered once [`Server::serve`] runs, so that work in
+    /// between overlaps with the host's.
+    ///
+    /// # Errors
+    /// [`ServeError::Handshake`].
+    pub fn announce(&mut self) -> Result<(), ServeError> {
+        if self.announced {
+            return Ok(());
+        }
+        // Ctrl-C on the host's terminal is for the host, which then ends its plugins. Before the handshake: from that
+        // line on the host counts on it.
+        sys::prctl::ignore_signal(rustix::process::Signal::INT);
+        self.print_handshake().map_err(ServeError::Handshake)?;
+        self.announced = true;
+        Ok(())
+    }
+
+    /// Prints the handshake, unless that is done, and serves `services` beside the common ones until the host or a [`Stop`] ends it. The
     /// socket is gone afterwards.
     ///
     /// # Errors
     /// See [`ServeError`].
-    pub async fn serve(self, services: Routes) -> Result<(), ServeError> {
-        let result = self.serve_until_stopped(services).await;
-        // Gone already when somebody cleaned the folder: nothing to mend.
-        let _ = std::fs::remove_file(&self.socket);
-        result
+    pub async fn serve(mut self, services: Routes) -> Result<(), ServeError> {
+        self.announce()?;
+        self.serve_until_stopped(services).await
     }
 
     async fn serve_until_stopped(&self, services: Routes) -> Result<(), ServeError> {
@@ -133,10 +155,6 @@ impl Server {
                     let _ = stopped.wait_for(|stop| *stop).await;
                 }
             });
-        // Ctrl-C on the host's terminal is for the host, which then ends its plugins. Before the handshake: from that
-        // line on the host counts on it.
-        sys::prctl::ignore_signal(rustix::process::Signal::INT);
-        self.print_handshake().map_err(ServeError::Handshake)?;
         tokio::select! {
             result = serving => result.map_err(ServeError::Serve),
             () = async {
@@ -154,6 +172,13 @@ impl Server {
         let mut stdout = io::stdout().lock();
         stdout.write_all(format!("{handshake}\n").as_bytes())?;
         stdout.flush()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Gone already when somebody cleaned the folder: nothing to mend.
+        let _ = std::fs::remove_file(&self.socket);
     }
 }
 

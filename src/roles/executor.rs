@@ -26,6 +26,14 @@ struct ExecutorConfig {
     #[serde(rename = "FSIsolation")]
     fs_isolation: bool,
     compute: ComputeConfig,
+    /// Ours: what the task's launch will ask for, so that it can be made before.
+    prepare: Option<PrepareConfig>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct PrepareConfig {
+    cgroup: PathBuf,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -93,14 +101,20 @@ fn start_logging(config: &ExecutorConfig, isolation: Isolation, log: File) {
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-fn serve(server: Server, config: &ExecutorConfig, isolation: Isolation) -> anyhow::Result<()> {
+fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> anyhow::Result<()> {
     // Whatever the task leaves behind becomes this process's child instead of init's, and is found and killed.
     sys::prctl::become_subreaper()?;
     let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup"))?;
     let compute = Compute { total_mhz: config.compute.total_mhz, cores: config.compute.cores };
+    let executor = Arc::new(LocalExecutor::new(isolation, compute, cgroups));
+    server.announce()?;
+    if let Some(prepare) = &config.prepare
+        && let Err(error) = executor.prepare(&prepare.cgroup)
+    {
+        tracing::warn!(%error, "could not prepare the launch");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let executor = Arc::new(LocalExecutor::new(isolation, compute, cgroups));
         tokio::spawn(reap_orphans(Arc::clone(&executor), signal(SignalKind::child())?));
         tokio::spawn(stop_on_sigterm(server.stop_handle(), signal(SignalKind::terminate())?));
         let routes = Routes::new(ExecutorService::server(Arc::clone(&executor)));
