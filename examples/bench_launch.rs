@@ -72,9 +72,9 @@ async fn measure(runs: usize, pause: Duration) -> anyhow::Result<()> {
         let (launch, start) = (asked.elapsed(), begin.elapsed());
         anyhow::ensure!(exit.is_some_and(|exit| exit.successful()), "/bin/true failed: {exit:?}");
         if launch_at_once {
-            starts.push(start.as_micros())
+            starts.push(start.as_micros());
         } else {
-            launches.push(launch.as_micros())
+            launches.push(launch.as_micros());
         }
         executor.shutdown("", Duration::ZERO).await?;
         client.kill().await;

@@ -183,14 +183,13 @@ impl LocalExecutor {
             Isolation::Isolated => isolated::config(spec),
             Isolation::Universal => universal::config(spec)?,
         };
-        let (cgroup, shim) = match self.take_ahead(spec).await {
-            Some(Ahead { cgroup, shim, .. }) => (cgroup, Ok(shim)),
-            None => {
-                let cgroup = self.contain(spec)?;
-                let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
-                let shim = start_shim(plan(isolation, cgroup.as_ref()), cgroup.as_ref());
-                (cgroup, shim)
-            }
+        let (cgroup, shim) = if let Some(Ahead { cgroup, shim, .. }) = self.take_ahead(spec).await {
+            (cgroup, Ok(shim))
+        } else {
+            let cgroup = self.contain(spec)?;
+            let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
+            let shim = start_shim(plan(isolation, cgroup.as_ref()), cgroup.as_ref());
+            (cgroup, shim)
         };
         let launched = match shim {
             Ok(shim) => self.start_in(spec, &config, cgroup.as_ref(), shim).await,
