@@ -41,7 +41,8 @@ async fn measure(runs: usize, pause: Duration) -> anyhow::Result<()> {
     for run in 0..runs {
         tokio::time::sleep(pause).await;
         let before = Instant::now();
-        let config = serde_json::json!({"LogFile": dir.path().join("executor.out"), "LogLevel": "info", "FSIsolation": true});
+        let config =
+            serde_json::json!({"LogFile": dir.path().join("executor.out"), "LogLevel": "info", "FSIsolation": true});
         let client = Launch {
             program: Program::Own(Role::Executor),
             args: &[OsString::from(config.to_string())],
@@ -77,7 +78,8 @@ fn spec(dir: &Path, regime: Regime, run: usize) -> LaunchSpec {
         readonly: true,
         propagation: Propagation::Private,
     };
-    let folders = ["/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr"].into_iter().filter(|path| Path::new(path).is_dir());
+    let folders =
+        ["/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr"].into_iter().filter(|path| Path::new(path).is_dir());
     let name = format!("agentbin-bench-{}-{run}", std::process::id());
     LaunchSpec {
         command: "/bin/true".to_owned(),

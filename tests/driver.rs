@@ -212,11 +212,13 @@ fn b2_exec_task_has_its_own_root_and_namespaces() {
 fn b2_standard_mounts_devices_and_masks() {
     block_on(async {
         let world = World::new();
-        let task = world.script("cat /proc/self/mounts; echo ---; cd /dev; stat -c '%n %t:%T %a %U' null zero full random urandom tty; \
+        let task = world.script(
+            "cat /proc/self/mounts; echo ---; cd /dev; stat -c '%n %t:%T %a %U' null zero full random urandom tty; \
             for f in /proc/kcore /proc/keys /proc/timer_list /proc/interrupts; do test ! -e $f || wc -c < $f; done; \
             ls -A /sys/firmware; cat /proc/self/oom_score_adj; umask; readlink /dev/ptmx /dev/fd; \
             touch /dev/shm/x /tmp/y && echo writable; cat /proc/sys/kernel/pid_max >/dev/null && echo readable; \
-            (echo 1 > /proc/sys/vm/drop_caches) 2>&1; ls -l /proc/self/fd/0");
+            (echo 1 > /proc/sys/vm/drop_caches) 2>&1; ls -l /proc/self/fd/0",
+        );
         let text = world.stdout(&world.exec, &task).await;
         let (mounts, rest) = text.split_once("---\n").unwrap();
         let mount = |target: &str| {
@@ -278,11 +280,17 @@ fn b3_added_capabilities_work_without_root() {
 fn b3_root_task_cannot_make_device_nodes() {
     block_on(async {
         let world = World::new();
-        let mut task = world.script("id -u; id -g; grep CapInh /proc/self/status; mknod /dev/x c 1 1 2>&1; mount -t tmpfs none /tmp 2>&1; true");
+        let mut task = world.script(
+            "id -u; id -g; grep CapInh /proc/self/status; mknod /dev/x c 1 1 2>&1; mount -t tmpfs none /tmp 2>&1; true",
+        );
         task.user = "root".into();
         let text = world.stdout(&world.exec, &task).await;
         assert!(text.starts_with("0\n0\nCapInh:\t0000000000000000\n"), "{text}");
-        assert_eq!(text.to_lowercase().matches("not permitted").count() + text.matches("permission denied").count(), 2, "{text}");
+        assert_eq!(
+            text.to_lowercase().matches("not permitted").count() + text.matches("permission denied").count(),
+            2,
+            "{text}"
+        );
     });
 }
 
@@ -294,7 +302,10 @@ fn b2_only_three_descriptors_and_the_given_environment() {
         for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
             let task = world.script("tr '\\0' '\\n' < /proc/self/environ; echo; for f in /proc/self/fd/*; do readlink $f; done | grep -c '^/etc$'; exec ls /proc/self/fd");
             let (_, text, _) = world.run(driver, &task).await;
-            assert!(text.contains("GREETING=hello") && !text.contains("NOMAD_PLUGIN") && !text.contains("CARGO"), "{text}");
+            assert!(
+                text.contains("GREETING=hello") && !text.contains("NOMAD_PLUGIN") && !text.contains("CARGO"),
+                "{text}"
+            );
             // ls itself has opened 3.
             assert!(text.ends_with("\n0\n0\n1\n2\n3\n"), "{}: {text}", driver.name());
             let user = if driver.name() == "exec" { "USER=nobody" } else { "PATH=" };
@@ -307,7 +318,8 @@ fn b2_only_three_descriptors_and_the_given_environment() {
 fn b2_host_folders_are_read_only_and_nothing_is_copied() {
     block_on(async {
         let world = World::new();
-        let mut task = world.script("touch /usr/x /etc/y /alloc/logs/z 2>&1; echo data > /alloc/data/out && echo local > /local/out");
+        let mut task = world
+            .script("touch /usr/x /etc/y /alloc/logs/z 2>&1; echo data > /alloc/data/out && echo local > /local/out");
         task.user = "root".into();
         let (_, text, _) = world.run(&world.exec, &task).await;
         assert_eq!(text.matches("Read-only file system").count(), 3, "{text}");
@@ -333,7 +345,8 @@ fn b2_hostile_task_folder_on_the_second_start() {
         let canary = tempfile::tempdir().unwrap();
         std::fs::write(canary.path().join("file"), "canary").unwrap();
         let snapshot = || {
-            let mut names: Vec<_> = std::fs::read_dir(canary.path()).unwrap().flatten().map(|e| e.file_name()).collect();
+            let mut names: Vec<_> =
+                std::fs::read_dir(canary.path()).unwrap().flatten().map(|e| e.file_name()).collect();
             names.sort();
             let meta = canary.path().join("file").metadata().unwrap();
             (names, meta.mode(), meta.mtime_nsec(), std::fs::read(canary.path().join("file")).unwrap())
@@ -367,7 +380,11 @@ fn b2_hostile_task_folder_on_the_second_start() {
         symlink(canary.path().join("file"), world.task_dir().join("local/tool")).unwrap();
         symlink(format!("{depth}{}/file", canary.path().display()), world.task_dir().join("tool")).unwrap();
         for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
-            assert!(matches!(driver.start_task(&task).await, Err(DriverError::CommandNotFound(_))), "{}", driver.name());
+            assert!(
+                matches!(driver.start_task(&task).await, Err(DriverError::CommandNotFound(_))),
+                "{}",
+                driver.name()
+            );
         }
         assert_eq!(snapshot(), before);
     });
@@ -470,9 +487,12 @@ fn b6_everything_a_task_started_dies() {
         let world = World::new();
         let script = "sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000 &' &) ; sleep 0.3; \
             echo started; test \"$1\" = stay && sleep 1000; exit 0";
-        for (driver, cgroup) in
-            [(&world.exec as &dyn Driver, true), (&world.raw_exec, true), (&world.raw_exec, false), (&world.exec, false)]
-        {
+        for (driver, cgroup) in [
+            (&world.exec as &dyn Driver, true),
+            (&world.raw_exec, true),
+            (&world.raw_exec, false),
+            (&world.exec, false),
+        ] {
             for stay in ["stay", "go"] {
                 let mut task = world.task("/bin/sh", &["-c", script, "sh", stay]);
                 if !cgroup {
@@ -586,7 +606,9 @@ fn c2_pids_limit_holds() {
 fn d2_output_is_complete_and_rotated() {
     block_on(async {
         let world = World::new();
-        let mut task = world.script("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done; echo err >&2; printf end > /dev/stdout");
+        let mut task = world.script(
+            "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done; echo err >&2; printf end > /dev/stdout",
+        );
         let logs = task.logs.as_mut().unwrap();
         logs.max_file_size_bytes = 50_000;
         let (_, stdout, stderr) = world.run(&world.exec, &task).await;

@@ -45,7 +45,8 @@ fn block_on<T>(test: impl Future<Output = T>) -> T {
 fn go_plugin() -> PathBuf {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop");
     let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-plugin");
-    let built = Command::new("go").args(["build", "-o"]).arg(&binary).arg("./plugin").current_dir(module).output().unwrap();
+    let built =
+        Command::new("go").args(["build", "-o"]).arg(&binary).arg("./plugin").current_dir(module).output().unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     binary
 }

@@ -16,7 +16,10 @@ fn n8_hello_says_who_and_where_it_is() {
     let world = World::new();
     let out = world.run(&[example("hello").to_str().unwrap()]);
     assert_eq!(out.status, 0, "{out:?}");
-    assert!(out.stdout.starts_with("Hello, world!\nI am nobody (65534), process 1 of task hello in job hello.\n"), "{out:?}");
+    assert!(
+        out.stdout.starts_with("Hello, world!\nI am nobody (65534), process 1 of task hello in job hello.\n"),
+        "{out:?}"
+    );
     assert!(out.stdout.contains("64 MiB") && out.stdout.contains("Capabilities: 0000000000000000"), "{out:?}");
     assert!(out.stderr.contains("Started") && out.stderr.contains("Exit Code: 0"), "{out:?}");
     let out = world.run(&["-var", "name=you", "--quiet", example("hello").to_str().unwrap()]);
@@ -50,7 +53,10 @@ fn n8_web_answers_on_loopback_until_it_is_told_to_stop() {
     std::io::Write::write_all(&mut stream, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut answer = String::new();
     std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("Hello from server, run as nobody.\n"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("Hello from server, run as nobody.\n"),
+        "{answer}"
+    );
     wait_for_text(&run.stdout, "GET /x HTTP/1.1");
     signal(&run.child, "INT");
     let out = run.finish();
@@ -89,8 +95,14 @@ fn n8_a_broken_file_is_refused_with_its_place() {
     let world = World::new();
     for (text, expected) in [
         ("job \"x\" {\n", ":1:"),
-        ("job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec\"\n      drivr = 1\n    }\n  }\n}\n", ":5:"),
-        ("job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec\"\n      config {\n        comand = \"x\"\n      }\n    }\n  }\n}\n", ":6:"),
+        (
+            "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec\"\n      drivr = 1\n    }\n  }\n}\n",
+            ":5:",
+        ),
+        (
+            "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec\"\n      config {\n        comand = \"x\"\n      }\n    }\n  }\n}\n",
+            ":6:",
+        ),
         ("job \"x\" {\n  vault {}\n}\n", ":2:"),
     ] {
         let out = world.run_text(text, &[]);
@@ -145,7 +157,9 @@ fn n8_json_is_one_object_per_event() {
     for kind in ["Received", "Task Setup", "Started", "Terminated", "Not Restarting"] {
         assert!(kinds.contains(&kind), "{kind}: {kinds:?}");
     }
-    let output = |stream: &str| events.iter().filter(|e| e["stream"] == stream).filter_map(|e| e["data"].as_str()).collect::<String>();
+    let output = |stream: &str| {
+        events.iter().filter(|e| e["stream"] == stream).filter_map(|e| e["data"].as_str()).collect::<String>()
+    };
     assert_eq!((output("stdout"), output("stderr")), ("out\n".into(), "err\n".into()));
     let terminated = events.iter().find(|e| e["type"] == "Terminated").unwrap();
     assert_eq!(terminated["details"]["exit_code"], "4");
@@ -154,8 +168,9 @@ fn n8_json_is_one_object_per_event() {
 #[test]
 fn n8_timeout_and_signals_stop_the_job() {
     let world = World::new();
-    let stubborn = batch("raw_exec", "/bin/sh", r#"["-c", "trap '' INT TERM; echo ready; while :; do sleep 0.1; done"]"#)
-        .replace("config {", "kill_timeout = \"60s\"\nconfig {");
+    let stubborn =
+        batch("raw_exec", "/bin/sh", r#"["-c", "trap '' INT TERM; echo ready; while :; do sleep 0.1; done"]"#)
+            .replace("config {", "kill_timeout = \"60s\"\nconfig {");
     let before = Instant::now();
     let sleeping = batch("raw_exec", "/bin/sleep", r#"["100"]"#);
     let out = world.run_text(&sleeping, &["--quiet", "--timeout", "500ms"]);
@@ -163,7 +178,11 @@ fn n8_timeout_and_signals_stop_the_job() {
     assert!(before.elapsed() < Duration::from_secs(10));
 
     for name in ["INT", "TERM"] {
-        let mut run = world.start_text(&batch("raw_exec", "/bin/sh", r#"["-c", "trap 'echo asked; exit 7' INT; echo ready; while :; do sleep 0.1; done"]"#));
+        let mut run = world.start_text(&batch(
+            "raw_exec",
+            "/bin/sh",
+            r#"["-c", "trap 'echo asked; exit 7' INT; echo ready; while :; do sleep 0.1; done"]"#,
+        ));
         wait_for_text(&run.stdout, "ready");
         signal(&run.child, name);
         let out = run.finish();
@@ -185,7 +204,8 @@ fn n8_timeout_and_signals_stop_the_job() {
 fn n8_a_closed_stdout_does_not_stop_the_clean_up() {
     let world = World::new();
     let file = world.file("job.hcl", &batch("raw_exec", "/bin/sh", r#"["-c", "while echo y; do :; done"]"#));
-    let mut child = world.command(&[file.to_str().unwrap()]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child =
+        world.command(&[file.to_str().unwrap()]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut first = [0; 4];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
     drop(child.stdout.take());
@@ -324,7 +344,11 @@ fn n8_a_plain_user_runs_both_drivers() {
     need_root!();
     let world = World::new();
     for (driver, expected) in [("raw_exec", "12345 12345"), ("exec", "65534 65534")] {
-        let job = batch(driver, "/bin/sh", r#"["-c", "echo $(id -u) $(id -g); touch $NOMAD_TASK_DIR/x $NOMAD_ALLOC_DIR/data/y && echo written; exit 6"]"#);
+        let job = batch(
+            driver,
+            "/bin/sh",
+            r#"["-c", "echo $(id -u) $(id -g); touch $NOMAD_TASK_DIR/x $NOMAD_ALLOC_DIR/data/y && echo written; exit 6"]"#,
+        );
         let out = world.run_as(12345, &job);
         assert_eq!(out.status, 6, "{driver}: {out:?}");
         assert!(out.stdout.starts_with(&format!("{expected}\nwritten\n")), "{driver}: {out:?}");

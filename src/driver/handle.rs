@@ -12,6 +12,8 @@ use crate::executor::{Compute, Executor as _, ExecutorClient, ExecutorError, Iso
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, role_environment};
 use crate::spec::{ExitResult, LaunchSpec, Role, Signal, TaskStats};
 
+/// How the log of a task's executor ends: `<task>-executor.out` in the allocation's folder.
+pub const EXECUTOR_LOG: &str = "-executor.out";
 /// How long an executor may take to its handshake.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// How long the executor of an ended task may take to say so.
@@ -64,7 +66,12 @@ impl Tasks {
         let executor = ExecutorClient::new(client.channel());
         if let Err(error) = executor.launch(spec).await {
             client.kill().await;
-            return Err(launch_error(error));
+            let error = launch_error(error);
+            // An executor that was killed meanwhile has left what it had made by then.
+            return Err(match self.sweep(&task.cgroup) {
+                Ok(()) => error,
+                Err(left) => failed(format!("{error}; {left}"), false),
+            });
         }
         let handle = TaskHandle { reattach: client.reattach_config().clone(), cgroup: task.cgroup.clone() };
         let started = Task { client: Mutex::new(Some(client)), executor, cgroup: task.cgroup.clone() };
@@ -74,7 +81,7 @@ impl Tasks {
 
     async fn start_executor(&self, task: &TaskConfig) -> Result<Client, DriverError> {
         // Beside the task's folder and not in it: the task cannot put a link in its place.
-        let log_file = task.alloc_dir.join(format!("{}-executor.out", task.name));
+        let log_file = task.alloc_dir.join(format!("{}{EXECUTOR_LOG}", task.name));
         let config = serde_json::json!({
             "LogFile": log_file,
             "LogLevel": "debug",

@@ -26,6 +26,9 @@ pub fn run(tests: &[Test]) -> ExitCode {
         if ok { passed += 1 } else { failed.push(*name) }
     }
     let verdict = if failed.is_empty() { "ok" } else { "FAILED" };
-    println!("\ntest result: {verdict}. {passed} passed; {} failed; 0 ignored; 0 measured; 0 filtered out", failed.len());
+    println!(
+        "\ntest result: {verdict}. {passed} passed; {} failed; 0 ignored; 0 measured; 0 filtered out",
+        failed.len()
+    );
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
