@@ -11,7 +11,7 @@ use rustix::fs::FlockOperation;
 use super::dir::AllocDir;
 use super::error::{CleanupError, chain};
 use super::process;
-use super::record::{Record, RecordError, remove_record, remove_temporary};
+use super::record::{Record, RecordError, remove_record, remove_temporary, temporary};
 use crate::spec::{AllocId, ProcessId};
 use crate::sys::{processes, time};
 
@@ -136,10 +136,13 @@ pub fn clean(data_dir: &Path, record: &Record, remove_cgroup: &dyn Fn(&Path) -> 
     if errors.is_empty() {
         errors = AllocDir::new(data_dir, &id).destroy();
     }
-    if errors.is_empty()
-        && let Err(e) = remove_record(&path)
-    {
-        errors.push(error("remove the record:", chain(&e), io::Error::other("it stays")));
+    if errors.is_empty() {
+        // The owner may have died while it wrote the record anew. First, because without the record it is nobody's.
+        if let Err(e) = clean_half_written(&temporary(&path)) {
+            errors.push(error("remove", temporary(&path).display().to_string(), e));
+        } else if let Err(e) = remove_record(&path) {
+            errors.push(error("remove the record:", chain(&e), io::Error::other("it stays")));
+        }
     }
     errors
 }
@@ -249,6 +252,8 @@ mod tests {
         std::fs::write(&garbage, "{").unwrap();
         let half = data.path().join("alloc").join(format!(".{}.json.tmp", uuid::Uuid::new_v4()));
         std::fs::write(&half, "{").unwrap();
+        let rewritten = temporary(&dir.path().with_extension("json"));
+        std::fs::write(&rewritten, "{").unwrap();
 
         let cgroups = RefCell::new(Vec::new());
         let remove = |path: &Path| {
@@ -275,6 +280,7 @@ mod tests {
         bystander.wait().unwrap();
         assert_eq!(*cgroups.borrow(), [PathBuf::from("nomad.slice/x.scope")]);
         assert!(!socket.exists(), "a killed helper cannot remove its socket");
+        assert!(!rewritten.exists());
         assert!(!dir.path().exists() && stranger.exists() && garbage.exists() && !half.exists());
     }
 
