@@ -53,6 +53,26 @@ pub fn all() -> io::Result<Vec<Stat>> {
     Ok(found)
 }
 
+/// The children of this process, also those that it has inherited.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn own_children() -> io::Result<Vec<i32>> {
+    let mut found = Vec::new();
+    for thread in std::fs::read_dir("/proc/self/task")? {
+        // A thread that has just ended has handed its children to another one, which is read too or will be next time.
+        match if_there(std::fs::read_to_string(thread?.path().join("children")))? {
+            Some(children) => found.extend(children.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok())),
+            // A kernel without these lists (CONFIG_PROC_CHILDREN): ask everybody for their parent.
+            None => {
+                let own = rustix::process::getpid().as_raw_nonzero().get();
+                return Ok(all()?.iter().filter(|s| s.parent == own).map(|s| s.pid).collect());
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// Those of `all` that descend from `of`, by parent links, those that have ended left out.
 #[must_use]
 pub fn descendants(all: &[Stat], of: i32) -> Vec<Stat> {
