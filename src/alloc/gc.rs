@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use rustix::fs::FlockOperation;
 use super::dir::AllocDir;
 use super::error::{CleanupError, chain};
 use super::process;
-use super::record::{Record, RecordError, remove_record, remove_temporary};
-use crate::spec::AllocId;
-use crate::sys::time;
+use super::record::{Record, RecordError, remove_record, remove_temporary, temporary};
+use crate::spec::{AllocId, ProcessId};
+use crate::sys::{processes, time};
 
 /// How long a killed helper may take to disappear.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -75,15 +75,16 @@ fn judge(record: Record, namespace: u64) -> io::Result<Finding> {
         Finding::Abandoned(record)
     } else if record.pid_namespace != namespace {
         Finding::Elsewhere(record)
-    } else if process::is_alive(&record.owner)? {
+    } else if time::is_alive(&record.owner)? {
         Finding::InUse(record)
     } else {
         Finding::Abandoned(record)
     })
 }
 
-/// Removes an abandoned allocation: helper processes, then cgroups (by `remove_cgroup`, which kills what is in them and
-/// takes one that does not exist for removed), then mounts and files, and the record when nothing is left.
+/// Removes an abandoned allocation: cgroups (by `remove_cgroup`, which kills what is in them and takes one that does not
+/// exist for removed) and helper processes, also those that the owner did not live to note; then mounts and files, and the
+/// record when nothing is left.
 ///
 /// Every step is tried; what failed is returned, and the record stays for the next time. An allocation that somebody else
 /// is just removing is skipped.
@@ -103,11 +104,14 @@ pub fn clean(data_dir: &Path, record: &Record, remove_cgroup: &dyn Fn(&Path) -> 
         Err(e) => return vec![error("lock", path.display().to_string(), e)],
     };
     let mut errors = Vec::new();
-    for handle in &record.handles {
-        if let Err(e) = process::kill(&handle.process, PATIENCE) {
-            errors.push(error("kill process", handle.process.pid.to_string(), e));
-        } else if let Err(e) = remove_socket(&handle.socket) {
-            errors.push(error("remove socket", handle.socket.display().to_string(), e));
+    let helpers = match helpers(data_dir, record, &path) {
+        Ok(helpers) => helpers,
+        Err(e) => return vec![error("look for the processes of", record.alloc_id.clone(), e)],
+    };
+    // Stopped, a helper makes nothing new, and inherits what its task leaves behind.
+    for helper in &helpers {
+        if let Err(e) = process::stop(helper) {
+            errors.push(error("stop process", helper.pid.to_string(), e));
         }
     }
     for cgroup in &record.cgroups {
@@ -115,16 +119,47 @@ pub fn clean(data_dir: &Path, record: &Record, remove_cgroup: &dyn Fn(&Path) -> 
             errors.push(error("remove cgroup", cgroup.display().to_string(), e));
         }
     }
+    for helper in &helpers {
+        if let Err(e) = process::kill_tree(helper, PATIENCE) {
+            errors.push(error("kill process", helper.pid.to_string(), e));
+        }
+    }
+    if let Err(e) = process::kill_by_environment(&id, PATIENCE) {
+        errors.push(error("kill the processes of", record.alloc_id.clone(), e));
+    }
+    for socket in record.handles.iter().map(|h| &h.socket) {
+        if let Err(e) = remove_socket(socket) {
+            errors.push(error("remove socket", socket.display().to_string(), e));
+        }
+    }
     // While one of its processes may live, its files are not pulled from under it.
     if errors.is_empty() {
         errors = AllocDir::new(data_dir, &id).destroy();
     }
-    if errors.is_empty()
-        && let Err(e) = remove_record(&path)
-    {
-        errors.push(error("remove the record:", chain(&e), io::Error::other("it stays")));
+    if errors.is_empty() {
+        // The owner may have died while it wrote the record anew. First, because without the record it is nobody's.
+        if let Err(e) = clean_half_written(&temporary(&path)) {
+            errors.push(error("remove", temporary(&path).display().to_string(), e));
+        } else if let Err(e) = remove_record(&path) {
+            errors.push(error("remove the record:", chain(&e), io::Error::other("it stays")));
+        }
     }
     errors
+}
+
+/// The allocation's helpers that its record names, and those that show by their arguments that they are its.
+fn helpers(data_dir: &Path, record: &Record, path: &Path) -> io::Result<Vec<ProcessId>> {
+    let mut helpers: Vec<ProcessId> = record.handles.iter().map(|h| h.process.clone()).collect();
+    let (owner, boot_id) = (std::fs::metadata(path)?.uid(), time::boot_id()?);
+    for (stat, alloc_id) in process::executors(data_dir)? {
+        if alloc_id == record.alloc_id && processes::user(stat.pid)? == Some(owner) {
+            let helper = ProcessId { pid: stat.pid, start_ticks: stat.start_ticks, boot_id: boot_id.clone() };
+            if !helpers.contains(&helper) {
+                helpers.push(helper);
+            }
+        }
+    }
+    Ok(helpers)
 }
 
 /// Removes a dead helper's socket, and nothing that is no socket.
@@ -217,6 +252,8 @@ mod tests {
         std::fs::write(&garbage, "{").unwrap();
         let half = data.path().join("alloc").join(format!(".{}.json.tmp", uuid::Uuid::new_v4()));
         std::fs::write(&half, "{").unwrap();
+        let rewritten = temporary(&dir.path().with_extension("json"));
+        std::fs::write(&rewritten, "{").unwrap();
 
         let cgroups = RefCell::new(Vec::new());
         let remove = |path: &Path| {
@@ -243,6 +280,7 @@ mod tests {
         bystander.wait().unwrap();
         assert_eq!(*cgroups.borrow(), [PathBuf::from("nomad.slice/x.scope")]);
         assert!(!socket.exists(), "a killed helper cannot remove its socket");
+        assert!(!rewritten.exists());
         assert!(!dir.path().exists() && stranger.exists() && garbage.exists() && !half.exists());
     }
 

@@ -1,15 +1,24 @@
 //! Processes by the names that stay true: (pid, start time, boot id).
 
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::spec::ProcessId;
-use crate::sys::time;
+use crate::driver::EXECUTOR_LOG;
+use crate::spec::{AllocId, ProcessId, Role, Signal};
+use crate::sys::processes::{self, Stat};
+use crate::sys::{self, time};
+
+/// How many processes are killed before their ends are waited for.
+const AT_ONCE: usize = 128;
+/// How long one process is waited for before it is looked for again.
+const ROUND: Duration = Duration::from_secs(1);
 
 /// The name of this process.
 ///
@@ -27,55 +36,205 @@ pub fn pid_namespace() -> io::Result<u64> {
     Ok(std::fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
-/// Whether exactly this process still runs; a zombie does not. What cannot be read is an error and not a death.
+/// Stops exactly this process until it is killed; one that is gone is no error.
 ///
 /// # Errors
-/// When `/proc` cannot be read.
-pub fn is_alive(process: &ProcessId) -> io::Result<bool> {
+/// What the kernel says.
+pub fn stop(process: &ProcessId) -> io::Result<()> {
     if process.boot_id != time::boot_id()? {
-        return Ok(false);
+        return Ok(());
     }
-    let path = format!("/proc/{}/stat", process.pid);
-    let text = match std::fs::read(&path) {
-        Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH) => return Ok(false),
-        Err(e) => return Err(e),
-    };
-    // The command's name, in parentheses, may contain anything; the state is field 3, the start time field 22.
-    let text = String::from_utf8_lossy(&text);
-    let mut fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
-    let (state, start) = (fields.next(), fields.nth(18).and_then(|ticks| ticks.parse::<u64>().ok()));
-    let (Some(state), Some(start)) = (state, start) else {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("{path} does not read as proc_pid_stat(5) says"),
-        ));
-    };
-    Ok(start == process.start_ticks && !matches!(state, "Z" | "X"))
+    match open(process.pid, process.start_ticks)? {
+        Some(pidfd) => send(&pidfd, Signal::STOP),
+        None => Ok(()),
+    }
 }
 
-/// Kills exactly this process and waits for its end; one that is gone already is no error.
+/// Kills a helper that inherits the orphans of its task, and everything below it: stopped first, it reaps nobody and
+/// hands nobody on while its descendants are killed.
 ///
 /// # Errors
 /// What the kernel says, or `TimedOut`.
-pub fn kill(process: &ProcessId, patience: Duration) -> io::Result<()> {
-    let Some(pid) = Pid::from_raw(process.pid) else { return Err(Errno::INVAL.into()) };
-    // The descriptor comes first: once it is open the number cannot pass to another process unnoticed.
-    let fd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-        Err(Errno::SRCH) => return Ok(()),
-        other => other?,
-    };
-    if !is_alive(process)? {
+pub fn kill_tree(process: &ProcessId, patience: Duration) -> io::Result<()> {
+    if process.boot_id != time::boot_id()? {
         return Ok(());
     }
-    match rustix::process::pidfd_send_signal(&fd, Signal::KILL) {
-        Ok(()) | Err(Errno::SRCH) => {}
-        Err(e) => return Err(e.into()),
+    let Some(pidfd) = open(process.pid, process.start_ticks)? else { return Ok(()) };
+    let deadline = Instant::now() + patience;
+    send(&pidfd, Signal::STOP)?;
+    let below = kill_all(deadline, |all| processes::descendants(all, process.pid));
+    end(&pidfd, deadline).and(below)
+}
+
+/// Opens the process that has this number and this start time. The descriptor comes first: once it is open the number
+/// cannot pass to another process unnoticed.
+fn open(pid: i32, start_ticks: u64) -> io::Result<Option<OwnedFd>> {
+    let pidfd = match sys::process::open_pidfd(pid) {
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        other => other?,
+    };
+    let same = processes::stat(pid)?.is_some_and(|s| s.start_ticks == start_ticks && !s.ended);
+    Ok(same.then_some(pidfd))
+}
+
+/// A process that has just ended needs no signal.
+fn send(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
+    match sys::process::send_signal(pidfd.as_fd(), signal) {
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        other => other,
     }
-    let patience = rustix::event::Timespec::try_from(patience).map_err(io::Error::other)?;
-    match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience))? {
-        0 => Err(io::ErrorKind::TimedOut.into()),
-        _ => Ok(()),
+}
+
+fn end(pidfd: &OwnedFd, deadline: Instant) -> io::Result<()> {
+    send(pidfd, Signal::KILL)?;
+    if ended(pidfd, deadline)? { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+}
+
+/// Waits for the end of a process; false at the deadline.
+fn ended(pidfd: &OwnedFd, deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = rustix::event::Timespec::try_from(left).map_err(io::Error::other)?;
+        match rustix::event::poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => {}
+            Ok(0) if left.is_zero() => return Ok(false),
+            Ok(0) => {}
+            other => return Ok(other.map(|_| true)?),
+        }
+    }
+}
+
+/// Kills what `find` finds among all processes, again and again until it finds nothing. Children of
+/// this process are reaped.
+fn kill_all(deadline: Instant, find: impl Fn(&[Stat]) -> Vec<Stat>) -> io::Result<()> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    loop {
+        let found = find(&processes::all()?);
+        if found.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            let pids = found.iter().map(|s| s.pid.to_string()).collect::<Vec<_>>().join(", ");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("processes survive: {pids}")));
+        }
+        for some in found.chunks(AT_ONCE) {
+            let mut killed = Vec::new();
+            for stat in some {
+                if let Some(pidfd) = open(stat.pid, stat.start_ticks)? {
+                    send(&pidfd, Signal::KILL)?;
+                    killed.push((stat, pidfd));
+                }
+            }
+            for (stat, pidfd) in killed {
+                // One that hangs in the kernel must not keep us from the others; the next round comes back to it.
+                if ended(&pidfd, deadline.min(Instant::now() + ROUND))? && stat.parent == own {
+                    sys::process::reap(stat.pid);
+                }
+            }
+        }
+    }
+}
+
+/// The executors of the allocations in `data_dir`, by what they were started with: also those that their owner did not
+/// live to write down. The second value is the allocation's id.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn executors(data_dir: &Path) -> io::Result<Vec<(Stat, String)>> {
+    let mut found = Vec::new();
+    for stat in processes::all()?.into_iter().filter(|s| !s.ended) {
+        if let Some(id) = executor_of(&processes::arguments(stat.pid)?, data_dir) {
+            found.push((stat, id));
+        }
+    }
+    Ok(found)
+}
+
+/// Whose executor these arguments make: `PROGRAM executor {"LogFile":"<data>/alloc/<id>/<task>-executor.out",...}`.
+fn executor_of(arguments: &[Vec<u8>], data_dir: &Path) -> Option<String> {
+    let [_, role, json] = arguments else { return None };
+    if role != Role::Executor.name().as_bytes() {
+        return None;
+    }
+    let config: serde_json::Value = serde_json::from_slice(json).ok()?;
+    let log = Path::new(config.get("LogFile")?.as_str()?).strip_prefix(data_dir.join("alloc")).ok()?;
+    let mut names = log.iter();
+    let (id, file) = (names.next()?.to_str()?, names.next()?.to_str()?);
+    (names.next().is_none() && file.ends_with(EXECUTOR_LOG)).then(|| AllocId::parse(id).map(|id| id.to_string()))?
+}
+
+/// Kills what has the allocation in its environment: what is left of its tasks when their executors were killed.
+/// Spares this process and those that it runs under.
+///
+/// # Errors
+/// As [`kill_tree`].
+pub fn kill_by_environment(id: &AllocId, patience: Duration) -> io::Result<()> {
+    let wanted = format!("NOMAD_ALLOC_ID={id}").into_bytes();
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    kill_all(Instant::now() + patience, |all| {
+        let above: Vec<i32> = std::iter::successors(Some(own), |pid| {
+            all.iter().find(|s| s.pid == *pid).map(|s| s.parent).filter(|p| *p > 0)
+        })
+        .collect();
+        let marked = |s: &&Stat| {
+            // Another user's environment cannot be read; what he runs is not ours.
+            !s.ended && !above.contains(&s.pid) && processes::environment(s.pid).is_ok_and(|e| e.contains(&wanted))
+        };
+        all.iter().filter(marked).copied().collect()
+    })
+}
+
+/// What this process inherits from executors that were killed: they inherit the orphans of their tasks, and this
+/// process inherits theirs.
+#[derive(Debug)]
+pub struct Orphans {
+    /// `None`: it inherits nothing.
+    data_dir: Option<PathBuf>,
+    /// It had children before, so that not every orphan is a task's.
+    careful: bool,
+}
+
+impl Orphans {
+    /// This process inherits nothing and kills nothing.
+    #[must_use]
+    pub const fn ignore() -> Orphans {
+        Orphans { data_dir: None, careful: true }
+    }
+
+    /// This process inherits from now on. To be called before it starts anything.
+    ///
+    /// # Errors
+    /// What the kernel says; when `/proc` cannot be read.
+    pub fn inherit(data_dir: &Path) -> io::Result<Orphans> {
+        sys::prctl::become_subreaper()?;
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        // A script may have started things before it became this process, and process 1 inherits strangers.
+        let careful = own == 1 || processes::all()?.iter().any(|s| s.parent == own);
+        Ok(Orphans { data_dir: Some(data_dir.to_owned()), careful })
+    }
+
+    /// Kills what executors left behind that have ended; with `all` also what calls itself an executor: none runs.
+    ///
+    /// Not to be called from another thread than the one that starts executors: a child on its way to becoming one would
+    /// be taken for an orphan.
+    ///
+    /// # Errors
+    /// As [`kill_tree`].
+    pub fn sweep(&self, all: bool, patience: Duration) -> io::Result<()> {
+        let Some(data_dir) = &self.data_dir else { return Ok(()) };
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let below = [data_dir.as_os_str().as_bytes(), b"/alloc/"].concat();
+        let ours = |s: &Stat| {
+            let in_environment = |entry: &Vec<u8>| memchr::memmem::find(entry, &below).is_some();
+            !self.careful || processes::environment(s.pid).is_ok_and(|e| e.iter().any(in_environment))
+        };
+        let executes =
+            |s: &Stat| processes::arguments(s.pid).is_ok_and(|arguments| executor_of(&arguments, data_dir).is_some());
+        kill_all(Instant::now() + patience, |processes_now| {
+            let adopted = processes_now.iter().filter(|s| s.parent == own && !s.ended);
+            let tops = adopted.filter(|s| (all || !executes(s)) && ours(s));
+            tops.flat_map(|s| [vec![*s], processes::descendants(processes_now, s.pid)].concat()).collect()
+        })
     }
 }
 
@@ -89,27 +248,77 @@ mod tests {
     #[test]
     fn a_process_is_alive_only_under_its_full_name_and_while_it_is_no_zombie() {
         let me = own().unwrap();
-        assert!(is_alive(&me).unwrap());
-        assert!(!is_alive(&ProcessId { start_ticks: me.start_ticks + 1, ..me.clone() }).unwrap());
-        assert!(!is_alive(&ProcessId { boot_id: "another".to_owned(), ..me.clone() }).unwrap());
-        assert!(!is_alive(&ProcessId { pid: i32::MAX, ..me }).unwrap());
+        assert!(time::is_alive(&me).unwrap());
+        assert!(!time::is_alive(&ProcessId { start_ticks: me.start_ticks + 1, ..me.clone() }).unwrap());
+        assert!(!time::is_alive(&ProcessId { boot_id: "another".to_owned(), ..me.clone() }).unwrap());
+        assert!(!time::is_alive(&ProcessId { pid: i32::MAX, ..me }).unwrap());
         let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let id = time::process_id(i32::try_from(child.id()).unwrap()).unwrap();
-        let pidfd = rustix::process::pidfd_open(Pid::from_raw(id.pid).unwrap(), PidfdFlags::empty()).unwrap();
+        let pidfd = sys::process::open_pidfd(id.pid).unwrap();
         drop(child.stdin.take());
         rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None).unwrap();
-        assert!(!is_alive(&id).unwrap());
+        assert!(!time::is_alive(&id).unwrap());
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn executors_are_known_by_their_arguments() {
+        let id = uuid::Uuid::new_v4().to_string();
+        let of = |arguments: &[&str]| {
+            let arguments: Vec<Vec<u8>> = arguments.iter().map(|a| a.as_bytes().to_vec()).collect();
+            executor_of(&arguments, Path::new("/data"))
+        };
+        let json = |path: String| format!("{{\"LogFile\":\"{path}\",\"LogLevel\":\"debug\"}}");
+        let good = json(format!("/data/alloc/{id}/web-executor.out"));
+        assert_eq!(of(&["agentbin", "executor", &good]), Some(id.clone()));
+        for bad in [
+            json(format!("/data2/alloc/{id}/web-executor.out")),
+            json(format!("/data/alloc/{id}/web/web-executor.out")),
+            json(format!("/data/alloc/{id}/web.out")),
+            json("/data/alloc/x/web-executor.out".to_owned()),
+            "{}".to_owned(),
+            good.replace('{', ""),
+        ] {
+            assert_eq!(of(&["agentbin", "executor", &bad]), None, "{bad}");
+        }
+        assert_eq!(of(&["agentbin", "run", &good]), None);
+        assert_eq!(of(&["vi", &good]), None);
+    }
+
+    #[test]
+    fn a_tree_is_killed_with_what_left_its_session() {
+        let script = "(setsid sh -c 'sleep 61 & sleep 61' &); echo ready; sleep 61";
+        let mut shell = Command::new("sh").args(["-c", script]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut ready = [0; 5];
+        io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut ready).unwrap();
+        let id = time::process_id(i32::try_from(shell.id()).unwrap()).unwrap();
+        // The orphan is out of reach here, where nobody inherits it; the variable finds it.
+        let below = processes::descendants(&processes::all().unwrap(), id.pid);
+        kill_tree(&id, Duration::from_secs(5)).unwrap();
+        assert_eq!(shell.wait().unwrap().signal(), Some(9));
+        assert!(!below.is_empty() && below.iter().all(|s| open(s.pid, s.start_ticks).unwrap().is_none()));
+    }
+
+    #[test]
+    fn what_carries_the_allocation_in_its_environment_is_killed() {
+        let id = AllocId::new(uuid::Uuid::new_v4());
+        let spawn = |id: &AllocId| Command::new("sleep").arg("61").env("NOMAD_ALLOC_ID", id.as_str()).spawn().unwrap();
+        let (mut ours, mut other) = (spawn(&id), spawn(&AllocId::new(uuid::Uuid::new_v4())));
+        kill_by_environment(&id, Duration::from_secs(5)).unwrap();
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
+        let _reaped_already = ours.wait();
     }
 
     #[test]
     fn only_the_named_process_is_killed() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let id = time::process_id(i32::try_from(child.id()).unwrap()).unwrap();
-        kill(&ProcessId { start_ticks: id.start_ticks + 1, ..id.clone() }, Duration::from_secs(5)).unwrap();
+        kill_tree(&ProcessId { start_ticks: id.start_ticks + 1, ..id.clone() }, Duration::from_secs(5)).unwrap();
         assert!(child.try_wait().unwrap().is_none(), "a process that only has the number lives on");
-        kill(&id, Duration::from_secs(5)).unwrap();
-        kill(&id, Duration::from_secs(5)).unwrap();
+        kill_tree(&id, Duration::from_secs(5)).unwrap();
+        kill_tree(&id, Duration::from_secs(5)).unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
 }

@@ -211,20 +211,24 @@ pub(super) fn remove_record(path: &Path) -> Result<(), RecordError> {
     }
 }
 
-/// Replaces `path` as a whole: after a crash it has the old content or the new one.
+/// Replaces `path` as a whole: whoever is killed at whatever moment, it has the old content or the new one.
+///
+/// Not forced to the disk. What a record says is true of one boot only: after a power cut none of its processes, mounts
+/// and cgroups exists any more, and waiting for the disk would cost each start more than everything else together.
 ///
 /// The file that is renamed into place (`.<name>.tmp`) is locked while somebody writes it.
 pub(super) fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
-    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let temporary = dir.join(format!(".{}.tmp", name.to_string_lossy()));
+    let temporary = temporary(path);
     let mut file = open_locked(&temporary)?;
     file.set_len(0)?;
     file.write_all(content)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    File::open(dir)?.sync_all()
+    std::fs::rename(&temporary, path)
+}
+
+/// The file that becomes `path`.
+pub(super) fn temporary(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.tmp"))
 }
 
 /// Opens a temporary file for itself alone. Another writer may have renamed it, or a clean-up removed it, while we waited

@@ -17,6 +17,7 @@ use super::hook::{Hook, Stack};
 use super::lifecycle::{Coordinator, Doom, Member, Stage, TaskState, doom, next_victims};
 use super::node::Node;
 use super::ports::{PortMap, PortPool};
+use super::process::Orphans;
 use super::record::{Record, RecordError, Records};
 use super::task::{Outcome, Shared, TaskError, TaskErrorKind, TaskResult, TaskRunner, stop_at_least};
 use super::text::go_duration;
@@ -43,6 +44,8 @@ pub struct Machine {
     pub ports: PortPool,
     /// See [`CgroupPath`].
     pub cgroup: Box<CgroupPath>,
+    /// What killed executors leave to this process.
+    pub orphans: Arc<Orphans>,
 }
 
 impl fmt::Debug for Machine {
@@ -273,6 +276,7 @@ impl Alloc {
             kind: self.place.job.kind,
             dir: self.place.dir.clone(),
             records: Arc::clone(&self.place.machine.records),
+            orphans: Arc::clone(&self.place.machine.orphans),
             events,
         });
         Supervisor::new(&self.place, shared, stop).run().await
@@ -523,6 +527,7 @@ mod tests {
             records: Arc::new(Records::new(&path)),
             ports: PortPool::default(),
             cgroup: Box::new(|id, task| PathBuf::from(format!("nomad.slice/{id}-{task}.scope"))),
+            orphans: Arc::new(Orphans::ignore()),
             data_dir: path,
         });
         World { data, driver, machine, stop: watch::Sender::new(Stop::No) }

@@ -18,6 +18,7 @@ use super::env::TaskEnv;
 use super::error::{SetupError, chain};
 use super::hook::{Hook, Stack};
 use super::lifecycle::TaskState;
+use super::process::Orphans;
 use super::record::{Handle, Records};
 use super::restart::{End, Tracker, Verdict, restarts_on_success};
 use super::template;
@@ -32,6 +33,9 @@ use crate::spec::{
 /// Waits between the tries to stop a task.
 const STOP_TRIES: [Duration; 4] =
     [Duration::from_secs(5), Duration::from_secs(20), Duration::from_secs(80), Duration::from_mins(2)];
+
+/// How long what a lost executor left may resist; the other tasks wait meanwhile.
+const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How a task came to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +94,7 @@ pub(super) struct Shared {
     pub(super) kind: JobType,
     pub(super) dir: AllocDir,
     pub(super) records: Arc<Records>,
+    pub(super) orphans: Arc<Orphans>,
     pub(super) events: mpsc::UnboundedSender<AllocEvent>,
 }
 
@@ -333,6 +338,7 @@ impl TaskRunner {
         };
         if let Err(error) = noted {
             self.destroy(&config.id, leftovers).await;
+            self.sweep_orphans(leftovers);
             let recoverable = matches!(error, DriverError::Failed { recoverable: true, .. });
             let error = self.task_error(&error, &config.config.pos);
             self.event(EventKind::DriverFailure, &error.message, &[("driver_error", error.message.clone())]);
@@ -360,6 +366,9 @@ impl TaskRunner {
             self.event(EventKind::Killed, "Task successfully killed", &[]);
         }
         self.destroy(&config.id, leftovers).await;
+        if result.is_err() {
+            self.sweep_orphans(leftovers);
+        }
         Attempt::Ended { result, killed }
     }
 
@@ -378,6 +387,13 @@ impl TaskRunner {
             }
             Err(DriverError::TaskNotFound) => {}
             Err(error) => leftovers.push(format!("task {name:?} cannot be cleaned up: {}", chain(&error))),
+        }
+    }
+
+    /// A lost executor leaves what its task started to this process.
+    fn sweep_orphans(&self, leftovers: &mut Vec<String>) {
+        if let Err(error) = self.shared.orphans.sweep(false, SWEEP_PATIENCE) {
+            leftovers.push(format!("task {:?} cannot be cleaned up: {error}", self.task.name));
         }
     }
 

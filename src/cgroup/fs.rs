@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, Dir as ReadDir, FileType, Mode, OFlags, XattrFlags};
+use rustix::fs::{Access, AtFlags, Dir as ReadDir, FileType, Mode, OFlags, XattrFlags};
 
 use super::error::{Error, Result};
 use super::regime::{Hierarchy, Mounts, Regime, scan};
@@ -21,6 +21,11 @@ const V2_REQUIRED: [&str; 3] = ["cpu", "memory", "pids"];
 const V2_OPTIONAL: [&str; 2] = ["cpuset", "io"];
 /// Says that we made a folder that is not a task's own, so that we may remove it again.
 const MARKS: [&str; 2] = ["trusted.agentbin", "user.agentbin"];
+
+/// Says in the folder above that we are about to make and mark the folder `name`.
+fn announcements(name: &OsStr) -> [Vec<u8>; 2] {
+    MARKS.map(|mark| [mark.as_bytes(), b".", name.as_bytes()].concat())
+}
 
 /// The cgroup trees of this machine, or of a test. Cheap to clone; holds one descriptor per tree.
 #[derive(Debug, Clone)]
@@ -195,13 +200,10 @@ impl Tree {
                 parent.enable_controllers()?;
             }
             let name = component.as_os_str();
-            made = parent.make_child(name)?;
+            made = if components.peek().is_some() { parent.make_parent(name)? } else { parent.make_child(name)? };
             let dir = parent.child(name)?;
             if cpuset {
                 dir.inherit_cpuset(&parent)?;
-            }
-            if made && components.peek().is_some() {
-                dir.mark();
             }
             parent = dir;
         }
@@ -292,6 +294,24 @@ impl Dir {
         dir.path.pop();
         dir.path.pop();
         Ok(dir)
+    }
+
+    /// Makes a parent of task cgroups and marks it. Killed in between, we leave the announcement beside it.
+    fn make_parent(&self, name: &OsStr) -> Result<bool> {
+        if rustix::fs::accessat(&self.fd, name, Access::EXISTS, AtFlags::empty()).is_ok() {
+            return Ok(false);
+        }
+        let announced = announcements(name);
+        let _announced =
+            announced.iter().any(|a| rustix::fs::fsetxattr(&self.fd, a, b"1", XattrFlags::empty()).is_ok());
+        let made = self.make_child(name);
+        if matches!(made, Ok(true)) {
+            self.child(name)?.mark();
+        }
+        for announced in &announced {
+            let _gone = rustix::fs::fremovexattr(&self.fd, announced);
+        }
+        made
     }
 
     fn make_child(&self, name: &OsStr) -> Result<bool> {
@@ -438,14 +458,24 @@ impl Dir {
     /// Removes the child `name` if we made it as a parent and nothing is in it; false when it has to stay.
     pub(super) fn remove_marked(&self, name: &OsStr) -> Result<bool> {
         match self.child(name) {
-            Ok(dir) if !dir.is_marked() => return Ok(false),
+            Ok(dir) if !dir.is_marked() && !self.announces(name) => return Ok(false),
             Err(e) if e.is_gone() => return Ok(true),
             dir => dir?,
         };
         match self.remove_child(name) {
             Err(e) if matches!(e.errno(), Some(libc::EBUSY | libc::ENOTEMPTY)) => Ok(false),
-            result => result.map(|()| true),
+            result => {
+                result?;
+                for announced in announcements(name) {
+                    let _gone = rustix::fs::fremovexattr(&self.fd, announced);
+                }
+                Ok(true)
+            }
         }
+    }
+
+    fn announces(&self, name: &OsStr) -> bool {
+        announcements(name).iter().any(|a| rustix::fs::fgetxattr(&self.fd, a, &mut [0u8; 8][..]).is_ok())
     }
 
     /// Where no mark can be set the folder stays for ever, which is the lesser harm.

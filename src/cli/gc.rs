@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use super::{GcArgs, complain, machine, print};
-use crate::alloc::{self, Finding, Record};
+use crate::alloc::{self, AbandonedSockets, Finding, Record, SocketDir};
 
 /// Some of it could not be removed.
 const LEFTOVERS: i32 = 1;
@@ -36,6 +36,16 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
             Finding::Abandoned(_) | Finding::HalfWritten(_) => Ok(()),
         };
     }
+    for sockets in sockets(&data_dir)? {
+        let path = sockets.path().to_owned();
+        match if args.dry_run { Ok(()) } else { sockets.remove() } {
+            Ok(()) => _ = writeln!(text, "{remove:<14} {}", path.display()),
+            Err(e) => {
+                complain(&format!("cannot remove {}: {e}", path.display()));
+                status = LEFTOVERS;
+            }
+        }
+    }
     print(text.as_bytes())?;
     Ok(status)
 }
@@ -49,7 +59,18 @@ pub(super) fn sweep(data_dir: &Path) -> anyhow::Result<()> {
             }
         }
     }
+    for sockets in sockets(data_dir)? {
+        let path = sockets.path().to_owned();
+        if let Err(e) = sockets.remove() {
+            complain(&format!("left by an earlier run: cannot remove {}: {e}", path.display()));
+        }
+    }
     Ok(())
+}
+
+fn sockets(data_dir: &Path) -> anyhow::Result<Vec<AbandonedSockets>> {
+    let base = machine::socket_base(data_dir);
+    SocketDir::abandoned(&base).with_context(|| format!("cannot look for leftovers in {}", base.display()))
 }
 
 fn scan(data_dir: &Path) -> anyhow::Result<Vec<Finding>> {

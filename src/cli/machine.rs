@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::alloc::{Machine, Node, PortPool, Records};
+use crate::alloc::{Machine, Node, Orphans, PortPool, Records, SocketDir};
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
 use crate::driver::{Driver, ExecDriver, RawExecDriver, Settings};
 use crate::executor::Compute;
@@ -32,17 +32,20 @@ pub(super) fn data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     made.with_context(|| format!("cannot use the data directory {}; give another --data-dir", dir.display()))
 }
 
-/// Where executors listen. A socket's path has to be short, so it is not far down.
-fn socket_dir(data_dir: &Path) -> anyhow::Result<PathBuf> {
-    let dir = if rustix::process::geteuid().is_root() {
+/// Where the folders of sockets are. A socket's path has to be short, so it is not far down.
+pub(super) fn socket_base(data_dir: &Path) -> PathBuf {
+    if rustix::process::geteuid().is_root() {
         PathBuf::from("/run/agentbin")
     } else {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_dir());
         runtime.map_or_else(|| data_dir.join("run"), |dir| dir.join("agentbin"))
-    };
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
-    made.with_context(|| format!("cannot make the folder of sockets {}", dir.display()))?;
-    Ok(dir)
+    }
+}
+
+/// Where the executors of this process listen.
+pub(super) fn socket_dir(data_dir: &Path) -> anyhow::Result<SocketDir> {
+    let base = socket_base(data_dir);
+    SocketDir::create(&base).with_context(|| format!("cannot make a folder of sockets in {}", base.display()))
 }
 
 /// The cgroups of this machine.
@@ -66,7 +69,7 @@ pub(super) fn remove_cgroup(cgroups: &CgroupFs, relative: &Path) -> std::io::Res
 }
 
 /// Everything that the allocations of this process share.
-pub(super) fn machine(data_dir: &Path) -> anyhow::Result<Machine> {
+pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine> {
     let node = Arc::new(Node::detect(data_dir).context("cannot keep the node's id in the data directory")?);
     let number = |key: &str| node.attributes.get(key).and_then(|text| text.parse().ok()).unwrap_or(0);
     let cgroups = cgroups()?;
@@ -76,7 +79,7 @@ pub(super) fn machine(data_dir: &Path) -> anyhow::Result<Machine> {
             total_mhz: number("cpu.totalcompute"),
             cores: u32::try_from(number("cpu.numcores")).unwrap_or(1),
         },
-        socket_dir: socket_dir(data_dir)?,
+        socket_dir: sockets.to_owned(),
     };
     let drivers: [Arc<dyn Driver>; 2] =
         [Arc::new(ExecDriver::new(settings.clone())), Arc::new(RawExecDriver::new(settings))];
@@ -93,6 +96,7 @@ pub(super) fn machine(data_dir: &Path) -> anyhow::Result<Machine> {
             Regime::V1 => PathBuf::from(format!("nomad/{id}-{task}")),
             Regime::Off => PathBuf::new(),
         }),
+        orphans: Arc::new(Orphans::inherit(data_dir).context("cannot look at processes in /proc")?),
         node,
     })
 }

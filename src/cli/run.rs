@@ -22,6 +22,8 @@ use crate::spec::{Job, Signal};
 
 /// Exit status when `--timeout` ran out.
 const TIMED_OUT: i32 = 124;
+/// How long what is left of the job in the end may resist.
+const LEFTOVERS_PATIENCE: Duration = Duration::from_secs(10);
 /// What poststop tasks get after a time-out before everything is killed.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 
@@ -31,15 +33,21 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let signals = Signals::catch().context("cannot catch signals")?;
         let job = Arc::new(job(args)?);
         let data_dir = machine::data_dir(args.data_dir.as_deref())?;
-        let machine = Arc::new(machine::machine(&data_dir)?);
+        let sockets = machine::socket_dir(&data_dir)?;
+        let machine = Arc::new(machine::machine(&data_dir, sockets.path())?);
         check(&job, &machine)?;
         gc::sweep(&data_dir)?;
 
         let one_screen = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         let writer = Writer::new(std::io::stdout(), std::io::stderr(), one_screen).context("cannot start")?;
         let style = Style::new(args.json, args.quiet);
+        let orphans = Arc::clone(&machine.orphans);
         let run = Run { job, machine, style, timeout: args.timeout };
-        Ok(run.execute(writer, signals).await)
+        let status = run.execute(writer, signals).await;
+        match orphans.sweep(true, LEFTOVERS_PATIENCE) {
+            Ok(()) => Ok(status),
+            Err(error) => Err(error).context("what the job started cannot be ended"),
+        }
     });
     // A write that nobody reads may still hold a thread; the process ends without it.
     runtime.shutdown_background();
@@ -457,7 +465,7 @@ mod tests {
 
     use super::*;
     use crate::alloc::fake::{self, Act, FakeDriver, task};
-    use crate::alloc::{AllocStatus, PortPool, Records, TaskError, TaskResult, scan};
+    use crate::alloc::{AllocStatus, Orphans, PortPool, Records, TaskError, TaskResult, scan};
     use crate::driver::DriverError;
     use crate::spec::{ExitResult, Task};
 
@@ -498,6 +506,7 @@ mod tests {
             records: Arc::new(Records::new(&path)),
             ports: PortPool::default(),
             cgroup: Box::new(|_, _| PathBuf::new()),
+            orphans: Arc::new(Orphans::ignore()),
             data_dir: path.clone(),
         };
         let run = Run { job: Arc::new(job), machine: Arc::new(machine), style, timeout };
@@ -600,6 +609,7 @@ mod tests {
             records: Arc::new(Records::new(&path)),
             ports: PortPool::default(),
             cgroup: Box::new(|_, _| PathBuf::new()),
+            orphans: Arc::new(Orphans::ignore()),
             data_dir: path,
         };
         let mut bad = task("b");

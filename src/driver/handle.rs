@@ -13,6 +13,8 @@ use crate::plugin::{Client, HclogLine, HostError, Launch, Program, role_environm
 use crate::spec::{ExitResult, LaunchSpec, Role, Signal, TaskStats};
 use crate::sys::lock::lock;
 
+/// How the log of a task's executor ends: `<task>-executor.out` in the allocation's folder.
+pub const EXECUTOR_LOG: &str = "-executor.out";
 /// How long an executor may take to its handshake.
 const START_PATIENCE: Duration = Duration::from_mins(1);
 /// How long the executor of an ended task may take to say so.
@@ -78,7 +80,7 @@ impl Tasks {
 
     async fn start_executor(&self, task: &TaskConfig) -> Result<Client, DriverError> {
         // Beside the task's folder and not in it: the task cannot put a link in its place.
-        let log_file = task.alloc_dir.join(format!("{}-executor.out", task.name));
+        let log_file = task.alloc_dir.join(format!("{}{EXECUTOR_LOG}", task.name));
         let config = serde_json::json!({
             "LogFile": log_file,
             "LogLevel": "debug",

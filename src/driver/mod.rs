@@ -7,7 +7,7 @@ mod handle;
 mod raw_exec;
 
 pub use exec::ExecDriver;
-pub use handle::Settings;
+pub use handle::{EXECUTOR_LOG, Settings};
 pub use raw_exec::RawExecDriver;
 
 use std::collections::BTreeMap;

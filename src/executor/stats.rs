@@ -85,22 +85,3 @@ pub(super) fn total(usages: &BTreeMap<i32, Usage>) -> Usage {
     sum.memory.measured = vec![MemoryField::Rss, MemoryField::Swap];
     sum
 }
-
-/// A process and all its descendants, by parent links. The kernel keeps no snapshot: children that appear while this
-/// reads may be missed.
-pub(super) fn descendants(of: i32) -> Vec<i32> {
-    let mut parents: HashMap<i32, Vec<i32>> = HashMap::new();
-    let Ok(processes) = procfs::process::all_processes() else { return Vec::new() };
-    for stat in processes.flatten().filter_map(|p| p.stat().ok()).filter(|s| s.state != 'Z') {
-        parents.entry(stat.ppid).or_default().push(stat.pid);
-    }
-    let mut found = Vec::new();
-    let mut todo = vec![of];
-    while let Some(pid) = todo.pop() {
-        if let Some(children) = parents.remove(&pid) {
-            found.extend(&children);
-            todo.extend(children);
-        }
-    }
-    found
-}

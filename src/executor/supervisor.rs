@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::io::Interest;
 use tokio::sync::watch;
 
-use super::stats::{ProcessSampler, descendants, total};
+use super::stats::{ProcessSampler, total};
 use super::{Executor, ExecutorError, isolated, universal};
 use crate::cgroup::{CgroupFs, Regime, Sampler, TaskCgroup};
 use crate::container::{self, Failure, FailureKind, Prepare, Prepared};
@@ -328,20 +328,27 @@ impl Running {
             }
             return;
         }
-        let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         let deadline = Instant::now() + KILL_PATIENCE;
         loop {
-            let leftovers = descendants(own);
-            if leftovers.is_empty() {
+            let leftovers = descendants();
+            if leftovers.as_ref().is_ok_and(Vec::is_empty) {
                 return;
             }
             if Instant::now() > deadline {
                 tracing::error!(?leftovers, "processes of the task survived");
                 return;
             }
-            for pid in leftovers {
-                // Our descendants are reaped by nobody else while this runs, so the number is still theirs.
-                if let Ok(pidfd) = sys::process::open_pidfd(pid) {
+            let Ok(leftovers) = leftovers else {
+                // No descriptor to read /proc with: others will be closed.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            for leftover in leftovers {
+                let Ok(pidfd) = sys::process::open_pidfd(leftover.pid) else { continue };
+                // The number may have passed on between the listing and the opening; whom it names now is looked up.
+                if sys::processes::stat(leftover.pid)
+                    .is_ok_and(|now| now.is_some_and(|n| n.start_ticks == leftover.start_ticks))
+                {
                     let _ = sys::process::send_signal(pidfd.as_fd(), Signal::KILL);
                     let _ = tokio::time::timeout(Duration::from_secs(1), readable(pidfd.as_fd())).await;
                 }
@@ -441,7 +448,11 @@ impl Executor for LocalExecutor {
         let core_mhz = self.compute.core_mhz();
         let pids = match &running.cgroup {
             Some(cgroup) => cgroup.pids().map_err(cgroup_error)?,
-            None => descendants(i32::try_from(std::process::id()).unwrap_or(i32::MAX)),
+            None => descendants()
+                .map_err(|e| ExecutorError::System(format!("list processes: {e}")))?
+                .iter()
+                .map(|s| s.pid)
+                .collect(),
         };
         let by_pid = process_sampler.sample(&pids, core_mhz);
         let total = match (&running.cgroup, self.isolation) {
@@ -450,6 +461,12 @@ impl Executor for LocalExecutor {
         };
         Ok(TaskStats { time: SystemTime::now(), total, by_pid })
     }
+}
+
+/// Whatever the task started that has no cgroup: this process inherits orphans.
+fn descendants() -> std::io::Result<Vec<sys::processes::Stat>> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    sys::processes::all().map(|all| sys::processes::descendants(&all, own))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -80,6 +80,14 @@ pub enum HostError {
     /// The process that a reattach record names is gone; its number may belong to somebody else by now.
     #[error("reattachment process not found: pid {0} has ended")]
     Gone(i32),
+    /// It cannot be told whether the process lives.
+    #[error("cannot look at the plugin's process {pid}: {source}")]
+    Watch {
+        /// Its number.
+        pid: i32,
+        /// What the system said.
+        source: io::Error,
+    },
 }
 
 /// What to start as a plugin.
@@ -169,7 +177,7 @@ impl Launch<'_> {
             return Err(HostError::Exited { program, said: quoted.text() });
         };
         let handshake = Handshake::parse(&line).map_err(|source| HostError::Handshake { program, source })?;
-        let process = sys::time::process_id(pid).map_err(|_| HostError::Gone(pid))?;
+        let process = sys::time::process_id(pid).map_err(|source| HostError::Watch { pid, source })?;
         let reattach = Reattach { process, socket: handshake.socket };
         let client = Client::connect(reattach, pidfd, exited).await?;
         guard.disarm();
@@ -233,12 +241,16 @@ impl Client {
     pub async fn reattach(reattach: Reattach) -> Result<Client, HostError> {
         let pid = reattach.process.pid;
         // Opened first, checked second: the descriptor cannot change its process after the check.
-        let pidfd = sys::process::open_pidfd(pid).map_err(|_| HostError::Gone(pid))?;
-        if !sys::time::is_alive(&reattach.process) {
+        let watch_error = |source: io::Error| match source.raw_os_error() {
+            Some(libc::ESRCH) => HostError::Gone(pid),
+            _ => HostError::Watch { pid, source },
+        };
+        let pidfd = sys::process::open_pidfd(pid).map_err(watch_error)?;
+        if !sys::time::is_alive(&reattach.process).map_err(watch_error)? {
             return Err(HostError::Gone(pid));
         }
         let pidfd = Arc::new(pidfd);
-        let exited = watch_exit(Arc::clone(&pidfd), false).map_err(|_| HostError::Gone(pid))?;
+        let exited = watch_exit(Arc::clone(&pidfd), false).map_err(watch_error)?;
         Client::connect(reattach, pidfd, exited).await
     }
 

@@ -45,6 +45,8 @@ impl Signal {
     pub const INT: Signal = Signal(2);
     /// `SIGKILL`.
     pub const KILL: Signal = Signal(9);
+    /// `SIGSTOP`.
+    pub const STOP: Signal = Signal(19);
     /// `SIGTERM`.
     pub const TERM: Signal = Signal(15);
 

@@ -8,5 +8,6 @@ pub mod pages;
 pub mod path;
 pub mod prctl;
 pub mod process;
+pub mod processes;
 pub mod time;
 pub mod watch;

@@ -17,21 +17,18 @@ pub fn boot_id() -> io::Result<String> {
 /// # Errors
 /// `NotFound` when there is no such process.
 pub fn process_id(pid: i32) -> io::Result<ProcessId> {
-    let stat = procfs::process::Process::new(pid).and_then(|p| p.stat()).map_err(proc_error)?;
-    Ok(ProcessId { pid, start_ticks: stat.starttime, boot_id: boot_id()? })
+    let stat = super::processes::stat(pid)?.ok_or(io::ErrorKind::NotFound)?;
+    Ok(ProcessId { pid, start_ticks: stat.start_ticks, boot_id: boot_id()? })
 }
 
-/// Whether exactly this process still exists (a zombie does not count).
-#[must_use]
-pub fn is_alive(process: &ProcessId) -> bool {
-    let Ok(stat) = procfs::process::Process::new(process.pid).and_then(|p| p.stat()) else { return false };
-    stat.starttime == process.start_ticks && stat.state != 'Z' && boot_id().is_ok_and(|boot| boot == process.boot_id)
-}
-
-fn proc_error(error: procfs::ProcError) -> io::Error {
-    match error {
-        procfs::ProcError::NotFound(_) => io::ErrorKind::NotFound.into(),
-        procfs::ProcError::PermissionDenied(_) => io::ErrorKind::PermissionDenied.into(),
-        other => io::Error::other(other.to_string()),
+/// Whether exactly this process still runs; a zombie does not. What cannot be read is an error and not a death.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn is_alive(process: &ProcessId) -> io::Result<bool> {
+    if process.boot_id != boot_id()? {
+        return Ok(false);
     }
+    let stat = super::processes::stat(process.pid)?;
+    Ok(stat.is_some_and(|s| s.start_ticks == process.start_ticks && !s.ended))
 }

@@ -48,22 +48,43 @@ impl From<Output> for Out {
 /// A data dir and files of one test.
 pub struct World {
     dir: TempDir,
+    /// What was there before: somebody else's.
+    before: Before,
 }
 
-/// What a run could leave behind outside its data dir.
-#[derive(Debug, PartialEq, Eq)]
+struct Before {
+    network_namespaces: BTreeSet<PathBuf>,
+    parents: BTreeSet<PathBuf>,
+    cgroups: BTreeSet<PathBuf>,
+}
+
+/// What a run could leave behind outside its data dir, and what only exists while it runs.
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Leftovers {
     mounts: Vec<String>,
     cgroups: BTreeSet<PathBuf>,
     processes: Vec<String>,
     sockets: Vec<String>,
+    fifos: Vec<PathBuf>,
+    network_namespaces: BTreeSet<PathBuf>,
+    allocations: Vec<String>,
+}
+
+/// How much slower than this machine the tests may be (`AGENTBIN_TEST_SLOWER`): bounds of time are stretched by it.
+pub fn slower() -> u32 {
+    std::env::var("AGENTBIN_TEST_SLOWER").ok().and_then(|f| f.parse().ok()).unwrap_or(1)
+}
+
+pub fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds) * slower()
 }
 
 impl World {
     pub fn new() -> World {
         let dir = tempfile::Builder::new().prefix("agentbin-world-").tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        World { dir }
+        let before = Before { network_namespaces: network_namespaces(), parents: parents(), cgroups: parents().iter().flat_map(|p| folders(p)).collect() };
+        World { dir, before }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -76,7 +97,7 @@ impl World {
         path
     }
 
-    fn data_dir(&self) -> PathBuf {
+    pub fn data_dir(&self) -> PathBuf {
         self.path("data")
     }
 
@@ -117,21 +138,26 @@ impl World {
 
     /// As a plain user with folders of its own.
     pub fn run_as(&self, uid: u32, job: &str) -> Out {
+        let file = self.file("job.nomad.hcl", job);
+        self.command_as(uid, &["run", "--quiet", file.to_str().unwrap()]).output().unwrap().into()
+    }
+
+    /// Any command line as a plain user with folders of its own.
+    pub fn command_as(&self, uid: u32, args: &[&str]) -> Command {
         let home = self.path("home");
         std::fs::create_dir_all(&home).unwrap();
         std::os::unix::fs::chown(&home, Some(uid), Some(uid)).unwrap();
         // The tree that holds the binary may be closed to others.
-        let binary = self.path("agentbin");
+        let binary = self.path("agentbin-of-all");
         if !binary.exists() {
             std::fs::copy(env!("CARGO_BIN_EXE_agentbin"), &binary).unwrap();
         }
-        let file = self.file("job.nomad.hcl", job);
         let mut command = Command::new(binary);
-        command.arg("run").arg("--quiet").arg(file).stdin(Stdio::null()).env_clear();
+        command.args(args).stdin(Stdio::null()).env_clear();
         command.env("PATH", "/usr/bin:/bin").env("HOME", &home).env("XDG_RUNTIME_DIR", &home);
         std::os::unix::process::CommandExt::uid(&mut command, uid);
         std::os::unix::process::CommandExt::gid(&mut command, uid);
-        command.output().unwrap().into()
+        command
     }
 
     pub fn start(&self, args: &[&str]) -> Running {
@@ -140,6 +166,10 @@ impl World {
 
     pub fn start_program(&self, program: &Path, args: &[&str]) -> Running {
         Running::new(self.program(program, args))
+    }
+
+    pub fn start_command(command: Command) -> Running {
+        Running::new(command)
     }
 
     pub fn start_text(&self, job: &str) -> Running {
@@ -155,67 +185,140 @@ impl World {
 
     fn leftovers(&self) -> Leftovers {
         let ours = self.dir.path().to_str().unwrap().to_owned();
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let processes = procfs::process::all_processes().unwrap().flatten();
-        let own = i32::try_from(std::process::id()).unwrap();
-        let names_us = |p: &procfs::process::Process| {
-            p.pid != own
-                && p.stat().is_ok_and(|s| s.state != 'Z')
-                && p.cmdline().is_ok_and(|c| c.join(" ").contains(&ours))
+        let about_us = |path: &str| -> Vec<String> {
+            let text = std::fs::read(path).unwrap();
+            String::from_utf8_lossy(&text).lines().filter(|l| l.contains(&ours)).map(str::to_owned).collect()
         };
-        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+        let mut sockets = about_us("/proc/net/unix");
+        sockets.extend(self.sockets());
         Leftovers {
-            mounts: mounts.lines().filter(|l| l.contains(&ours)).map(str::to_owned).collect(),
+            mounts: about_us("/proc/self/mountinfo"),
             cgroups: self.cgroups(),
-            processes: processes.filter(names_us).map(|p| p.cmdline().unwrap_or_default().join(" ")).collect(),
-            sockets: sockets.lines().filter(|l| l.contains(&ours)).map(str::to_owned).collect(),
+            processes: self.processes(&ours),
+            sockets,
+            fifos: fifos(self.dir.path()),
+            network_namespaces: network_namespaces().difference(&self.before.network_namespaces).cloned().collect(),
+            allocations: self.seen(),
         }
     }
 
-    /// Task cgroups whose allocation is or was in this data dir: all that name an allocation nobody else's folder has.
-    fn cgroups(&self) -> BTreeSet<PathBuf> {
-        let mut found = BTreeSet::new();
-        let mut todo = vec![PathBuf::from("/sys/fs/cgroup")];
-        while let Some(dir) = todo.pop() {
-            for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
-                let path = entry.path();
-                if !path.is_dir() || path.is_symlink() {
-                    continue;
-                }
-                let name = entry.file_name().to_string_lossy().into_owned();
-                let parent = dir.file_name().is_some_and(|n| n == "nomad" || n == "nomad.slice");
-                if parent && self.seen().iter().any(|id| name.starts_with(id.as_str())) {
-                    found.insert(path.clone());
-                }
-                todo.push(path);
+    /// Whose arguments or environment name a file of this world: executors, shims, tasks and what those started, unless
+    /// it has hidden itself well (then the test gives it a name of its own).
+    fn processes(&self, ours: &str) -> Vec<String> {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let mut found = Vec::new();
+        for process in procfs::process::all_processes().unwrap().flatten() {
+            if process.pid == own || !process.stat().is_ok_and(|s| s.state != 'Z') {
+                continue;
+            }
+            let read = |name: &str| std::fs::read(format!("/proc/{}/{name}", process.pid)).unwrap_or_default();
+            let text = String::from_utf8_lossy(&[read("cmdline"), read("environ")].concat()).replace('\0', " ");
+            if text.contains(ours) || text.contains(&self.mark()) {
+                found.push(format!("{} {}", process.pid, process.cmdline().unwrap_or_default().join(" ")));
             }
         }
         found
     }
 
-    /// Ids of the allocations that are in the data dir now.
-    fn seen(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.data_dir().join("alloc")).into_iter().flatten().flatten();
-        entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+    /// A word that nothing else on this machine contains, for the arguments of processes without environment.
+    pub fn mark(&self) -> String {
+        self.dir.path().file_name().unwrap().to_str().unwrap().to_owned()
     }
 
-    /// Nothing of any run is left: allocation folder, process, mount, cgroup, FIFO, socket.
+    /// Folders of sockets whose owner is dead, in the places where runs of this world put them.
+    fn sockets(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for base in [PathBuf::from("/run/agentbin"), self.path("agentbin"), self.path("home/agentbin"), self.data_dir().join("run")] {
+            for entry in std::fs::read_dir(&base).into_iter().flatten().flatten() {
+                let Ok(dir) = std::fs::File::open(entry.path()) else { continue };
+                if rustix::fs::flock(&dir, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok() && entry.path().exists() {
+                    found.push(entry.path().display().to_string());
+                }
+            }
+        }
+        found
+    }
+
+    /// Task cgroups, and parents that are empty, that were not there before and belong to nobody else.
+    fn cgroups(&self) -> BTreeSet<PathBuf> {
+        let mut found = BTreeSet::new();
+        for parent in parents() {
+            let children = folders(&parent);
+            if children.is_empty() && !self.before.parents.contains(&parent) && parent.exists() {
+                found.insert(parent);
+            }
+            found.extend(children.into_iter().filter(|c| !self.before.cgroups.contains(c) && !self.is_somebody_elses(c)));
+        }
+        found
+    }
+
+    /// Whether an allocation of another data dir has this cgroup: there is its record, or a process that speaks of it.
+    fn is_somebody_elses(&self, cgroup: &Path) -> bool {
+        let id = cgroup.file_name().unwrap().to_str().unwrap().get(..36).unwrap_or_default().to_owned();
+        let ours = self.path("data/alloc").join(format!("{id}.json"));
+        let worlds = folders(self.dir.path().parent().unwrap()).into_iter().map(|w| w.join("data"));
+        let mut records = worlds.chain(["/var/lib/agentbin".into()]).map(|d| d.join(format!("alloc/{id}.json")));
+        let speaks = |p: &procfs::process::Process| {
+            p.cmdline().is_ok_and(|c| c.iter().any(|a| a.contains(&id) && !a.contains(self.dir.path().to_str().unwrap())))
+        };
+        records.any(|r| r != ours && r.exists()) || procfs::process::all_processes().unwrap().flatten().any(|p| speaks(&p))
+    }
+
+    /// What is in the folder of allocations now.
+    fn seen(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for alloc in [self.data_dir().join("alloc"), self.path("home/.local/state/agentbin/alloc")] {
+            let entries = std::fs::read_dir(alloc).into_iter().flatten().flatten();
+            found.extend(entries.map(|e| e.file_name().to_string_lossy().into_owned()));
+        }
+        found
+    }
+
+    /// Nothing of any run is left: allocation, process, mount, cgroup, FIFO, network namespace, socket. At once, except
+    /// where the kernel takes its time: for a moment a killed process is still listed.
     pub fn assert_clean(&self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + seconds(5);
         loop {
             let left = self.leftovers();
-            let clean = left.mounts.is_empty()
-                && left.cgroups.is_empty()
-                && left.processes.is_empty()
-                && left.sockets.is_empty()
-                && self.seen().is_empty();
-            if clean {
-                break;
+            if left == Leftovers::default() {
+                return;
             }
-            assert!(Instant::now() < deadline, "left behind: {left:#?}, allocations {:?}", self.seen());
+            assert!(Instant::now() < deadline, "left behind: {left:#?}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+fn folders(dir: &Path) -> BTreeSet<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect()
+}
+
+fn network_namespaces() -> BTreeSet<PathBuf> {
+    let dirs = ["/run/netns", "/var/run/netns", "/run/docker/netns"];
+    dirs.iter().flat_map(|d| std::fs::read_dir(d).into_iter().flatten().flatten()).map(|e| e.path()).collect()
+}
+
+/// Every cgroup named `nomad` or `nomad.slice`, at the top of a hierarchy.
+fn parents() -> BTreeSet<PathBuf> {
+    let tops = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|e| e.path());
+    let tops = tops.filter(|p| !p.is_symlink()).chain([PathBuf::from("/sys/fs/cgroup")]);
+    tops.flat_map(|t| ["nomad", "nomad.slice"].map(|n| t.join(n))).filter(|p| p.is_dir()).collect()
+}
+
+fn fifos(below: &Path) -> Vec<PathBuf> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let (mut found, mut todo) = (Vec::new(), vec![below.to_owned()]);
+    while let Some(dir) = todo.pop() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => todo.push(entry.path()),
+                Ok(kind) if kind.is_fifo() => found.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    found
 }
 
 /// A run that goes on, with what it has written so far.
@@ -240,7 +343,7 @@ impl Running {
     }
 
     pub fn finish(&mut self) -> Out {
-        wait_within(&mut self.child, Duration::from_mins(1));
+        wait_within(&mut self.child, seconds(60));
         for reader in self.readers.drain(..) {
             reader.join().unwrap();
         }
@@ -260,7 +363,7 @@ fn collect(mut from: impl std::io::Read + Send + 'static, into: Text) -> JoinHan
 }
 
 pub fn wait_for_text(text: &Text, wanted: &str) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + seconds(30);
     loop {
         let have = String::from_utf8_lossy(&text.lock().unwrap()).into_owned();
         if have.contains(wanted) {

@@ -1,0 +1,145 @@
+//! What `/proc` says about processes. What cannot be read is an error and not a death.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+
+/// The fields of `proc_pid_stat(5)` that name a process and its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// Process id.
+    pub pid: i32,
+    /// Its parent's, 0 for none that is visible here.
+    pub parent: i32,
+    /// It has ended and was not reaped yet.
+    pub ended: bool,
+    /// Clock ticks between boot and its start.
+    pub start_ticks: u64,
+}
+
+/// The process with this number; `None` when there is none.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn stat(pid: i32) -> io::Result<Option<Stat>> {
+    let path = format!("/proc/{pid}/stat");
+    let Some(text) = if_there(std::fs::read(&path))? else { return Ok(None) };
+    let parsed = parse(pid, &String::from_utf8_lossy(&text));
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, format!("{path} does not read as its man page says"));
+    parsed.map(Some).ok_or_else(malformed)
+}
+
+/// The command's name, in parentheses, may contain anything; after it come the state (field 3), the parent (4) and the
+/// start time (22).
+fn parse(pid: i32, text: &str) -> Option<Stat> {
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let start_ticks = fields.nth(17)?.parse().ok()?;
+    Some(Stat { pid, parent, ended: matches!(state, "Z" | "X"), start_ticks })
+}
+
+/// Every process that is visible here. The kernel keeps no snapshot: one that appears meanwhile may be missed.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn all() -> io::Result<Vec<Stat>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        if let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) {
+            found.extend(stat(pid)?);
+        }
+    }
+    Ok(found)
+}
+
+/// Those of `all` that descend from `of`, by parent links, those that have ended left out.
+#[must_use]
+pub fn descendants(all: &[Stat], of: i32) -> Vec<Stat> {
+    let mut children: HashMap<i32, Vec<Stat>> = HashMap::new();
+    for stat in all.iter().filter(|s| !s.ended) {
+        children.entry(stat.parent).or_default().push(*stat);
+    }
+    let mut found = children.remove(&of).unwrap_or_default();
+    let mut next = 0;
+    while let Some(stat) = found.get(next) {
+        let below = children.remove(&stat.pid).unwrap_or_default();
+        found.extend(below);
+        next += 1;
+    }
+    found
+}
+
+/// What the process was started with, its name first; empty for one that has ended.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn arguments(pid: i32) -> io::Result<Vec<Vec<u8>>> {
+    Ok(strings(&if_there(std::fs::read(format!("/proc/{pid}/cmdline")))?.unwrap_or_default()))
+}
+
+/// The environment that the process was started with; empty for one that has ended.
+///
+/// # Errors
+/// EACCES for a process of somebody else; when `/proc` cannot be read.
+pub fn environment(pid: i32) -> io::Result<Vec<Vec<u8>>> {
+    Ok(strings(&if_there(std::fs::read(format!("/proc/{pid}/environ")))?.unwrap_or_default()))
+}
+
+/// The user that the process runs as; `None` when there is no such process.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn user(pid: i32) -> io::Result<Option<u32>> {
+    Ok(if_there(std::fs::metadata(format!("/proc/{pid}")))?.map(|m| m.uid()))
+}
+
+fn strings(text: &[u8]) -> Vec<Vec<u8>> {
+    let text = text.strip_suffix(&[0]).unwrap_or(text);
+    if text.is_empty() { Vec::new() } else { text.split(|b| *b == 0).map(<[u8]>::to_vec).collect() }
+}
+
+/// A process that ends while its files are read is one that is not there.
+fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_contain_anything() {
+        let rest = "1 7 7 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0";
+        for name in ["cat", "a) S 9 (b", "Z) Z 1 ("] {
+            let stat = parse(9, &format!("9 ({name}) R {rest}")).unwrap();
+            assert_eq!(stat, Stat { pid: 9, parent: 1, ended: false, start_ticks: 12345 });
+        }
+        assert!(parse(9, &format!("9 (cat) Z {rest}")).unwrap().ended);
+        assert_eq!(parse(9, "9 (cat) R 1"), None);
+    }
+
+    #[test]
+    fn descent_is_by_parent_links_and_ends_at_the_dead() {
+        let stat = |pid, parent, ended| Stat { pid, parent, ended, start_ticks: 0 };
+        let all = [stat(2, 1, false), stat(3, 2, false), stat(4, 3, false), stat(5, 2, true), stat(6, 9, false)];
+        let pids = |of| descendants(&all, of).iter().map(|s| s.pid).collect::<Vec<_>>();
+        assert_eq!(pids(1), [2, 3, 4]);
+        assert_eq!(pids(3), [4]);
+        assert_eq!(pids(4), [0; 0]);
+    }
+
+    #[test]
+    fn this_very_process_is_seen() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let me = stat(own).unwrap().unwrap();
+        assert!(all().unwrap().contains(&me) && !me.ended);
+        assert!(!arguments(own).unwrap().is_empty() && stat(i32::MAX).unwrap().is_none());
+        assert!(environment(own).unwrap().iter().any(|e| e.starts_with(b"PATH=")));
+        assert_eq!(user(own).unwrap(), Some(rustix::process::geteuid().as_raw()));
+        assert_eq!((user(i32::MAX).unwrap(), arguments(i32::MAX).unwrap().len()), (None, 0));
+    }
+}
