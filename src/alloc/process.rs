@@ -219,7 +219,7 @@ impl Orphans {
     /// be taken for an orphan.
     ///
     /// # Errors
-    /// As [`kill_tree`].
+    /// When `/proc` cannot be read, or something does not die in time.
     pub fn sweep(&self, all: bool, patience: Duration) -> io::Result<()> {
         let Some(data_dir) = &self.data_dir else { return Ok(()) };
         // The rule, and a hundred times cheaper than to ask every process of the machine.

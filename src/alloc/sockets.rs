@@ -151,7 +151,9 @@ mod tests {
         let found = SocketDir::abandoned(&below).unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(SocketDir::abandoned(&below).unwrap().len(), 0, "taken over");
-        found.into_iter().for_each(|f| f.remove().unwrap());
+        for f in found {
+            f.remove().unwrap();
+        }
         assert!(!dead.exists() && below.join("strange").exists() && other.path().exists());
         assert_eq!(SocketDir::abandoned(&base.path().join("none")).unwrap().len(), 0);
     }
