@@ -102,7 +102,8 @@ fn some_job(random: &mut Random, mark: &str, drivers: &[&str], long: bool) -> St
 fn executors(mark: &str) -> Vec<i32> {
     let is = |p: &procfs::process::Process| {
         p.stat().is_ok_and(|s| s.state != 'Z')
-            && p.cmdline().is_ok_and(|c| c.get(1).is_some_and(|a| a == "executor") && c.get(2).is_some_and(|a| a.contains(mark)))
+            && p.cmdline()
+                .is_ok_and(|c| c.get(1).is_some_and(|a| a == "executor") && c.get(2).is_some_and(|a| a.contains(mark)))
     };
     procfs::process::all_processes().unwrap().flatten().filter(is).map(|p| p.pid).collect()
 }
@@ -194,7 +195,7 @@ fn n5_interrupted_runs_leave_nothing() {
     need_root!();
     let mut random = Random::new("n5_interrupted_runs_leave_nothing");
     let world = World::new();
-    let (runs, every) = (count(120, 400), 4);
+    let (runs, every) = (count(200, 1000), 4);
     for number in 0..runs {
         let disturbed = number % every == 0;
         let long = disturbed && random.below(2) == 0;
@@ -351,10 +352,16 @@ fn processes_of(uid: u32) -> Vec<String> {
 #[test]
 fn n5_a_script_that_becomes_run_keeps_its_children() {
     let world = World::new();
-    let file = world.file("job.hcl", &job(&task(&world.mark(), "t", "raw_exec", "", "(setsid sleep 300 &); sleep 300")));
+    let file =
+        world.file("job.hcl", &job(&task(&world.mark(), "t", "raw_exec", "", "(setsid sleep 300 &); sleep 300")));
     let script = "(sleep 0.3; setsid sh -c 'sleep 302 & exec sleep 302' & ) >/dev/null 2>&1 & exec \"$@\"";
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", script, "sh"]).arg(env!("CARGO_BIN_EXE_agentbin")).arg("run").arg("--data-dir").arg(world.data_dir());
+    command
+        .args(["-c", script, "sh"])
+        .arg(env!("CARGO_BIN_EXE_agentbin"))
+        .arg("run")
+        .arg("--data-dir")
+        .arg(world.data_dir());
     command.arg(&file).stdin(Stdio::null()).env("XDG_RUNTIME_DIR", world.path(""));
     let mut run = World::start_command(command);
     wait_for_text(&run.stderr, "Started");
@@ -378,7 +385,9 @@ fn n5_a_script_that_becomes_run_keeps_its_children() {
 fn run_on_tmpfs(world: &World, options: &str, prepare: &str, job: &str) -> Out {
     let (file, data) = (world.file("job.hcl", job), world.path("small"));
     std::fs::create_dir_all(&data).unwrap();
-    let script = format!("mount -t tmpfs -o {options} tmpfs \"$1\" && {prepare} && exec \"$2\" run --quiet --data-dir \"$1\" \"$3\"");
+    let script = format!(
+        "mount -t tmpfs -o {options} tmpfs \"$1\" && {prepare} && exec \"$2\" run --quiet --data-dir \"$1\" \"$3\""
+    );
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script, "sh"]).arg(&data).arg(env!("CARGO_BIN_EXE_agentbin")).arg(file);
     command.stdin(Stdio::null()).env("XDG_RUNTIME_DIR", world.path(""));
@@ -408,7 +417,7 @@ fn n5_a_full_disk_is_told_and_leaves_nothing() {
         seen.push(("inodes", out.status));
         assert!(out.status == 7 || out.status == 125, "{inodes} inodes: {out:?}");
         assert!(out.status == 7 || out.stderr.contains("No space left"), "{inodes} inodes: {out:?}");
-        assert!(out.stderr.lines().count() <= 2 , "{inodes} inodes: {out:?}");
+        assert!(out.stderr.lines().count() <= 2, "{inodes} inodes: {out:?}");
         world.assert_clean();
     }
     println!("{seen:?}");

@@ -448,11 +448,12 @@ async fn readable(fd: BorrowedFd<'_>) -> Result<(), ExecutorError> {
 fn open_output(spec: &LaunchSpec) -> Result<(Output, ChildEnds), ExecutorError> {
     if let Some(logs) = &spec.logs {
         let (collector, ends) = Collector::new(logs)
-            .map_err(|e| ExecutorError::System(format!("collect output in {}: {e}", logs.dir.display())))?;
+            .map_err(|e| ExecutorError::System(format!("collect output in {}: {}", logs.dir.display(), chain(&e))))?;
         return Ok((Output::Collected(collector), ChildEnds { stdout: ends.stdout, stderr: ends.stderr }));
     }
     let open = |what: &str, path: &str| {
-        open_sink(Path::new(path)).map_err(|e| ExecutorError::System(format!("failed to create {what}: {path}: {e}")))
+        open_sink(Path::new(path))
+            .map_err(|e| ExecutorError::System(format!("failed to create {what}: {path}: {}", chain(&e))))
     };
     let stdout = open("stdout", &spec.stdout_path)?;
     let stderr = open("stderr", &spec.stderr_path)?;
@@ -467,13 +468,13 @@ fn remove_cgroup(cgroup: &TaskCgroup) {
 }
 
 fn cgroup_error(error: crate::cgroup::Error) -> ExecutorError {
-    let mut text = format!("unable to configure cgroups: {error}");
-    let mut cause = std::error::Error::source(&error);
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    ExecutorError::System(text)
+    ExecutorError::System(format!("unable to configure cgroups: {}", chain(&error)))
+}
+
+/// An error with its causes: only text goes to the host.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |e| e.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Nomad names v1 task cgroups after the folders of allocation and task.

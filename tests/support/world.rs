@@ -79,7 +79,11 @@ impl World {
     pub fn new() -> World {
         let dir = tempfile::Builder::new().prefix("agentbin-world-").tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let before = Before { network_namespaces: network_namespaces(), parents: parents(), cgroups: parents().iter().flat_map(|p| folders(p)).collect() };
+        let before = Before {
+            network_namespaces: network_namespaces(),
+            parents: parents(),
+            cgroups: parents().iter().flat_map(|p| folders(p)).collect(),
+        };
         World { dir, before }
     }
 
@@ -224,10 +228,17 @@ impl World {
     /// Folders of sockets whose owner is dead, in the places where runs of this world put them.
     fn sockets(&self) -> Vec<String> {
         let mut found = Vec::new();
-        for base in [PathBuf::from("/run/agentbin"), self.path("agentbin"), self.path("home/agentbin"), self.data_dir().join("run")] {
+        for base in [
+            PathBuf::from("/run/agentbin"),
+            self.path("agentbin"),
+            self.path("home/agentbin"),
+            self.data_dir().join("run"),
+        ] {
             for entry in std::fs::read_dir(&base).into_iter().flatten().flatten() {
                 let Ok(dir) = std::fs::File::open(entry.path()) else { continue };
-                if rustix::fs::flock(&dir, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok() && entry.path().exists() {
+                if rustix::fs::flock(&dir, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+                    && entry.path().exists()
+                {
                     found.push(entry.path().display().to_string());
                 }
             }
@@ -243,7 +254,9 @@ impl World {
             if children.is_empty() && !self.before.parents.contains(&parent) && parent.exists() {
                 found.insert(parent);
             }
-            found.extend(children.into_iter().filter(|c| !self.before.cgroups.contains(c) && !self.is_somebody_elses(c)));
+            found.extend(
+                children.into_iter().filter(|c| !self.before.cgroups.contains(c) && !self.is_somebody_elses(c)),
+            );
         }
         found
     }
@@ -255,9 +268,11 @@ impl World {
         let worlds = folders(self.dir.path().parent().unwrap()).into_iter().map(|w| w.join("data"));
         let mut records = worlds.chain(["/var/lib/agentbin".into()]).map(|d| d.join(format!("alloc/{id}.json")));
         let speaks = |p: &procfs::process::Process| {
-            p.cmdline().is_ok_and(|c| c.iter().any(|a| a.contains(&id) && !a.contains(self.dir.path().to_str().unwrap())))
+            p.cmdline()
+                .is_ok_and(|c| c.iter().any(|a| a.contains(&id) && !a.contains(self.dir.path().to_str().unwrap())))
         };
-        records.any(|r| r != ours && r.exists()) || procfs::process::all_processes().unwrap().flatten().any(|p| speaks(&p))
+        records.any(|r| r != ours && r.exists())
+            || procfs::process::all_processes().unwrap().flatten().any(|p| speaks(&p))
     }
 
     /// What is in the folder of allocations now.
