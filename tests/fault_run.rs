@@ -197,7 +197,7 @@ fn n5_interrupted_runs_leave_nothing() {
     need_root!();
     let mut random = Random::new("n5_interrupted_runs_leave_nothing");
     let world = World::new();
-    let (runs, every) = (count(120, 400), 4);
+    let (runs, every) = (count(200, 1000), 4);
     for number in 0..runs {
         let disturbed = number % every == 0;
         let long = disturbed && random.below(2) == 0;

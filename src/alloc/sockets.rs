@@ -32,8 +32,8 @@ impl SocketDir {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
                 other => other?,
             }
-            // Until it is locked a clean-up may take it for abandoned and remove it.
-            if let Some(lock) = lock(&path)? {
+            // Until it is locked a clean-up may take it for abandoned: then it is gone when its lock is free.
+            if let Some(lock) = lock(&path, FlockOperation::LockExclusive)? {
                 return Ok(SocketDir { path, _lock: lock });
             }
         }
@@ -59,7 +59,10 @@ impl SocketDir {
             let entry = entry?;
             if entry.file_name().to_string_lossy().starts_with(PREFIX) && entry.file_type()?.is_dir() {
                 let path = entry.path();
-                found.extend(lock(&path)?.map(|lock| AbandonedSockets { path, _lock: lock }));
+                found.extend(
+                    lock(&path, FlockOperation::NonBlockingLockExclusive)?
+                        .map(|lock| AbandonedSockets { path, _lock: lock }),
+                );
             }
         }
         Ok(found)
@@ -110,13 +113,13 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Locks the folder of this name; `None` when somebody else has it or it is gone.
-fn lock(path: &Path) -> io::Result<Option<File>> {
+fn lock(path: &Path, how: FlockOperation) -> io::Result<Option<File>> {
     let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
     let file = match File::open(path) {
         Err(e) if gone(&e) => return Ok(None),
         other => other?,
     };
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    match rustix::io::retry_on_intr(|| rustix::fs::flock(&file, how)) {
         Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
         other => other?,
     }

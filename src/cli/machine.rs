@@ -70,7 +70,9 @@ pub(super) fn remove_cgroup(cgroups: &CgroupFs, relative: &Path) -> std::io::Res
 
 /// Everything that the allocations of this process share.
 pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine> {
-    let node = Arc::new(Node::detect(data_dir).context("cannot keep the node's id in the data directory")?);
+    let node = Arc::new(Node::detect(data_dir).with_context(|| {
+        format!("cannot keep the node's id in the data directory {}; give another --data-dir", data_dir.display())
+    })?);
     let number = |key: &str| node.attributes.get(key).and_then(|text| text.parse().ok()).unwrap_or(0);
     let cgroups = cgroups()?;
     let settings = Settings {

@@ -525,7 +525,7 @@ fn open_null() -> Result<OwnedFd, ExecutorError> {
 fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output, ChildEnds), ExecutorError> {
     if let Some(logs) = &spec.logs {
         let (collector, ends) = Collector::new(logs)
-            .map_err(|e| ExecutorError::System(format!("collect output in {}: {e}", logs.dir.display())))?;
+            .map_err(|e| ExecutorError::System(format!("collect output in {}: {}", logs.dir.display(), chain(&e))))?;
         // The pipes are root's; the task may want to open /dev/stdout again.
         if let (Some(ids), true) = (&config.host_ids, config.rootless.is_none()) {
             let owner = Some(rustix::process::Uid::from_raw(ids.uid));
@@ -537,7 +537,8 @@ fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output,
         return Ok((Output::Collected(collector), ChildEnds { stdout: ends.stdout, stderr: ends.stderr }));
     }
     let open = |what: &str, path: &str| {
-        open_sink(Path::new(path)).map_err(|e| ExecutorError::System(format!("failed to create {what}: {path}: {e}")))
+        open_sink(Path::new(path))
+            .map_err(|e| ExecutorError::System(format!("failed to create {what}: {path}: {}", chain(&e))))
     };
     let stdout = open("stdout", &spec.stdout_path)?;
     let stderr = open("stderr", &spec.stderr_path)?;
@@ -553,13 +554,13 @@ fn remove_cgroup(cgroup: &TaskCgroup) {
 
 #[expect(clippy::needless_pass_by_value, reason = "stands in map_err")]
 fn cgroup_error(error: crate::cgroup::Error) -> ExecutorError {
-    let mut text = format!("unable to configure cgroups: {error}");
-    let mut cause = std::error::Error::source(&error);
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    ExecutorError::System(text)
+    ExecutorError::System(format!("unable to configure cgroups: {}", chain(&error)))
+}
+
+/// An error with its causes: only text goes to the host.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |e| e.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Nomad names v1 task cgroups after the folders of allocation and task.

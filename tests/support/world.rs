@@ -231,23 +231,20 @@ impl World {
 
     /// Folders of sockets whose owner is dead, in the places where runs of this world put them.
     fn sockets(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        for base in [
+        let bases = [
             PathBuf::from("/run/agentbin"),
             self.path("agentbin"),
             self.path("home/agentbin"),
             self.data_dir().join("run"),
-        ] {
-            for entry in std::fs::read_dir(&base).into_iter().flatten().flatten() {
-                let Ok(dir) = std::fs::File::open(entry.path()) else { continue };
-                if rustix::fs::flock(&dir, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
-                    && entry.path().exists()
-                {
-                    found.push(entry.path().display().to_string());
-                }
-            }
-        }
-        found
+        ];
+        let dirs = bases.iter().flat_map(|b| folders(b));
+        // Not by taking the lock: a clean-up that comes by would believe that somebody else has it.
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        let is_locked = |dir: &PathBuf| {
+            let inode = dir.metadata().map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m));
+            locks.lines().any(|l| l.split_whitespace().any(|f| f.ends_with(&format!(":{inode}"))))
+        };
+        dirs.filter(|d| !is_locked(d) && d.exists()).map(|d| d.display().to_string()).collect()
     }
 
     /// Task cgroups, and parents that are empty, that were not there before and belong to nobody else.
