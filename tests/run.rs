@@ -367,11 +367,22 @@ fn n8_a_plain_user_runs_both_drivers() {
             "/bin/sh",
             r#"["-c", "echo $(id -u) $(id -g); touch $NOMAD_TASK_DIR/x $NOMAD_ALLOC_DIR/data/y && echo written; exit 6"]"#,
         );
-        let out = world.run_as(12345, &job);
+        let out = world.run_as(12345, &job, &["--quiet"]);
         assert_eq!(out.status, 6, "{driver}: {out:?}");
         assert!(out.stdout.starts_with(&format!("{expected}\nwritten\n")), "{driver}: {out:?}");
     }
     world.assert_clean();
+}
+
+/// Nothing that the job asks for is ignored in silence.
+#[test]
+fn n8_limits_that_cannot_be_had_are_told() {
+    need_root!();
+    let world = World::new();
+    let out = world.run_as(12345, &batch("raw_exec", "/bin/true", "[]"), &[]);
+    assert!(out.status == 0 && out.stderr.contains("warning: you are not root, so that memory and cpu limits"), "{out:?}");
+    let out = world.run_text(&batch("raw_exec", "/bin/true", "[]"), &[]);
+    assert!(out.status == 0 && !out.stderr.contains("warning"), "{out:?}");
 }
 
 /// The machine is made to forbid user namespaces: inside one of our own, which has a limit of its own.

@@ -53,6 +53,12 @@ pub(super) fn cgroups() -> anyhow::Result<CgroupFs> {
     CgroupFs::detect(Path::new("/sys/fs/cgroup")).context("cannot find out about cgroups")
 }
 
+/// How tasks are limited by this process. Making a cgroup takes root, or a delegated tree, which this command line cannot be
+/// given.
+pub(super) fn regime(cgroups: &CgroupFs) -> Regime {
+    if rustix::process::geteuid().is_root() { cgroups.regime() } else { Regime::Off }
+}
+
 /// Kills what is in an abandoned cgroup and removes it.
 pub(super) fn remove_cgroup(cgroups: &CgroupFs, relative: &Path) -> std::io::Result<()> {
     if cgroups.regime() == Regime::Off {
@@ -85,8 +91,7 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine
     };
     let drivers: [Arc<dyn Driver>; 2] =
         [Arc::new(ExecDriver::new(settings.clone())), Arc::new(RawExecDriver::new(settings))];
-    // Making a cgroup takes root, or a delegated tree, which this command line cannot be given.
-    let regime = if rustix::process::geteuid().is_root() { cgroups.regime() } else { Regime::Off };
+    let regime = regime(&cgroups);
     Ok(Machine {
         data_dir: data_dir.to_owned(),
         drivers: drivers.into_iter().map(|d| (d.name().to_owned(), d)).collect(),

@@ -16,6 +16,7 @@ use super::{CANNOT, RunArgs, complain, gc, machine};
 use crate::alloc::{
     Alloc, AllocEvent, AllocResult, CleanupError, Failure, Machine, Outcome, Stop, TaskErrorKind, chain,
 };
+use crate::cgroup::Regime;
 use crate::jobspec;
 use crate::logs::follower::{Finisher, Follower, Output, Start};
 use crate::spec::{Job, Signal};
@@ -36,6 +37,10 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let sockets = machine::socket_dir(&data_dir)?;
         let machine = Arc::new(machine::machine(&data_dir, sockets.path())?);
         check(&job, &machine)?;
+        if !args.quiet && machine::regime(&machine::cgroups()?) == Regime::Off {
+            let why = if rustix::process::geteuid().is_root() { "no cgroups are mounted" } else { "you are not root" };
+            complain(&format!("warning: {why}, so that memory and cpu limits of the tasks are not enforced"));
+        }
         gc::sweep(&data_dir)?;
 
         let one_screen = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();

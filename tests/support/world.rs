@@ -141,9 +141,9 @@ impl World {
     }
 
     /// As a plain user with folders of its own.
-    pub fn run_as(&self, uid: u32, job: &str) -> Out {
+    pub fn run_as(&self, uid: u32, job: &str, args: &[&str]) -> Out {
         let file = self.file("job.nomad.hcl", job);
-        self.command_as(uid, &["run", "--quiet", file.to_str().unwrap()]).output().unwrap().into()
+        self.command_as(uid, &["run"]).args(args).arg(file).output().unwrap().into()
     }
 
     /// Any command line as a plain user with folders of its own.
