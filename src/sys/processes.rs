@@ -61,14 +61,12 @@ pub fn own_children() -> io::Result<Vec<i32>> {
     let mut found = Vec::new();
     for thread in std::fs::read_dir("/proc/self/task")? {
         // A thread that has just ended has handed its children to another one, which is read too or will be next time.
-        match if_there(std::fs::read_to_string(thread?.path().join("children")))? {
-            Some(children) => found.extend(children.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok())),
+        let Some(children) = if_there(std::fs::read_to_string(thread?.path().join("children")))? else {
             // A kernel without these lists (CONFIG_PROC_CHILDREN): ask everybody for their parent.
-            None => {
-                let own = rustix::process::getpid().as_raw_nonzero().get();
-                return Ok(all()?.iter().filter(|s| s.parent == own).map(|s| s.pid).collect());
-            }
-        }
+            let own = rustix::process::getpid().as_raw_nonzero().get();
+            return Ok(all()?.iter().filter(|s| s.parent == own).map(|s| s.pid).collect());
+        };
+        found.extend(children.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
     }
     Ok(found)
 }
