@@ -380,7 +380,10 @@ fn n8_limits_that_cannot_be_had_are_told() {
     need_root!();
     let world = World::new();
     let out = world.run_as(12345, &batch("raw_exec", "/bin/true", "[]"), &[]);
-    assert!(out.status == 0 && out.stderr.contains("warning: you are not root, so that memory and cpu limits"), "{out:?}");
+    assert!(
+        out.status == 0 && out.stderr.contains("warning: you are not root, so that memory and cpu limits"),
+        "{out:?}"
+    );
     let out = world.run_text(&batch("raw_exec", "/bin/true", "[]"), &[]);
     assert!(out.status == 0 && !out.stderr.contains("warning"), "{out:?}");
 }
