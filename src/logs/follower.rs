@@ -125,7 +125,8 @@ impl Finisher {
 /// The notices of one follower.
 #[derive(Debug)]
 struct Watch {
-    fd: AsyncFd<Arc<OwnedFd>>,
+    /// `None` only while it is dropped.
+    fd: Option<AsyncFd<Arc<OwnedFd>>>,
     dir: i32,
 }
 
@@ -135,22 +136,26 @@ impl Watch {
         let node = root.open_beneath(Path::new("."), OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
         let flags = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
         let dir = inotify::add_watch(&fd, fifo::proc_path(&node), flags)?;
-        Ok(Watch { fd: crate::sys::watch::register(Arc::new(fd), Interest::READABLE)?, dir })
+        Ok(Watch { fd: Some(crate::sys::watch::register(Arc::new(fd), Interest::READABLE)?), dir })
+    }
+
+    fn fd(&self) -> &AsyncFd<Arc<OwnedFd>> {
+        self.fd.as_ref().expect("there until it is dropped")
     }
 
     fn add_file(&self, file: &File) -> Option<i32> {
-        inotify::add_watch(self.fd.get_ref(), fifo::proc_path(file), WatchFlags::MODIFY).ok()
+        inotify::add_watch(self.fd().get_ref(), fifo::proc_path(file), WatchFlags::MODIFY).ok()
     }
 
     fn remove(&self, watch: i32) {
         // It is gone already when the file was deleted.
-        let _ = inotify::remove_watch(self.fd.get_ref(), watch);
+        let _ = inotify::remove_watch(self.fd().get_ref(), watch);
     }
 
     /// Takes all notices and calls `made` for each name that appeared, with `None` when some were lost.
     fn take(&self, mut made: impl FnMut(Option<&[u8]>)) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); 4096];
-        let result: io::Result<()> = self.fd.try_io(Interest::READABLE, |fd| {
+        let result: io::Result<()> = self.fd().try_io(Interest::READABLE, |fd| {
             let mut events = inotify::Reader::new(fd, &mut space);
             loop {
                 let event = match events.next() {
@@ -169,6 +174,17 @@ impl Watch {
         match result {
             Err(e) if e.kind() != io::ErrorKind::WouldBlock => Err(e),
             _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Watch {
+    /// Closing an inotify instance waits for a grace period of the kernel, up to 20 ms on an idle machine; the event loop
+    /// has better things to do meanwhile.
+    fn drop(&mut self) {
+        let Some(fd) = self.fd.take().map(AsyncFd::into_inner) else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(move || drop(fd));
         }
     }
 }
@@ -278,7 +294,7 @@ impl Follower {
     async fn wait(&self) -> io::Result<()> {
         let notice = async {
             if let Some(watch) = &self.watch {
-                watch.fd.readable().await.map(|mut guard| guard.retain_ready())
+                watch.fd().readable().await.map(|mut guard| guard.retain_ready())
             } else {
                 tokio::time::sleep(LOOK_EVERY).await;
                 Ok(())
