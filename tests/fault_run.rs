@@ -2,6 +2,8 @@
 //!
 //! The default is the short form; `AGENTBIN_FULL=1` runs the full counts. Moments are random; `AGENTBIN_SEED` repeats a run.
 
+#![expect(clippy::disallowed_methods, reason = "moments are what is tested")]
+
 #[path = "support/world.rs"]
 mod world;
 

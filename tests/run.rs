@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use world::{World, batch, example, need_root, signal, wait_for_text};
+use world::{World, batch, example, need_root, seconds, signal, wait_for_text};
 
 #[test]
 fn n8_hello_says_who_and_where_it_is() {
@@ -85,7 +85,7 @@ fn n8_exit_statuses() {
         let job = batch(driver, command, args);
         let out = world.run_text(&job, &["--quiet"]);
         assert_eq!(out.status, expected, "{driver} {command} {args}: {out:?}");
-        assert!(expected < 124 || expected > 128 || out.stderr.lines().count() <= 2, "one or two lines: {out:?}");
+        assert!(!(124..=128).contains(&expected) || out.stderr.lines().count() <= 2, "one or two lines: {out:?}");
     }
     world.assert_clean();
 }
@@ -137,7 +137,7 @@ fn n8_large_output_is_complete_across_rotation() {
     let job = batch("raw_exec", "/bin/sh", r#"["-c", "seq 1 400000"]"#)
         .replace("config {", "logs {\n max_files = 2\n max_file_size = 1\n}\nconfig {");
     let out = world.run_text(&job, &["--quiet"]);
-    let expected: String = (1..=400_000).map(|i| format!("{i}\n")).collect();
+    let expected = (1..=400_000).map(|i| i.to_string()).collect::<Vec<_>>().join("\n") + "\n";
     assert!(out.stdout == expected, "{} of {} bytes", out.stdout.len(), expected.len());
 }
 
@@ -175,7 +175,7 @@ fn n8_timeout_and_signals_stop_the_job() {
     let sleeping = batch("raw_exec", "/bin/sleep", r#"["100"]"#);
     let out = world.run_text(&sleeping, &["--quiet", "--timeout", "500ms"]);
     assert_eq!(out.status, 124, "{out:?}");
-    assert!(before.elapsed() < Duration::from_secs(10));
+    assert!(before.elapsed() < seconds(10));
 
     for name in ["INT", "TERM"] {
         let mut run = world.start_text(&batch(
@@ -196,7 +196,7 @@ fn n8_timeout_and_signals_stop_the_job() {
     let before = Instant::now();
     signal(&run.child, "INT");
     let out = run.finish();
-    assert!(out.status == 137 && before.elapsed() < Duration::from_secs(20), "{out:?}");
+    assert!(out.status == 137 && before.elapsed() < seconds(20), "{out:?}");
     world.assert_clean();
 }
 
@@ -210,7 +210,7 @@ fn n8_a_closed_stdout_does_not_stop_the_clean_up() {
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
     drop(child.stdout.take());
     signal(&child, "TERM");
-    world::wait_within(&mut child, Duration::from_secs(30));
+    world::wait_within(&mut child, seconds(30));
     world.assert_clean();
 }
 
@@ -338,7 +338,7 @@ fn a1_roles_by_hand_explain_themselves() {
     }
 }
 
-/// The same without root: raw_exec plainly, exec through a user namespace.
+/// The same without root: `raw_exec` plainly, exec through a user namespace.
 #[test]
 fn n8_a_plain_user_runs_both_drivers() {
     need_root!();

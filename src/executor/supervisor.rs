@@ -467,6 +467,7 @@ fn remove_cgroup(cgroup: &TaskCgroup) {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "stands in map_err")]
 fn cgroup_error(error: crate::cgroup::Error) -> ExecutorError {
     ExecutorError::System(format!("unable to configure cgroups: {}", chain(&error)))
 }

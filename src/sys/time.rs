@@ -15,7 +15,7 @@ pub fn boot_id() -> io::Result<String> {
 /// Names a live process so that it cannot be mistaken for a later one.
 ///
 /// # Errors
-/// NotFound when there is no such process.
+/// `NotFound` when there is no such process.
 pub fn process_id(pid: i32) -> io::Result<ProcessId> {
     let stat = super::processes::stat(pid)?.ok_or(io::ErrorKind::NotFound)?;
     Ok(ProcessId { pid, start_ticks: stat.start_ticks, boot_id: boot_id()? })
