@@ -6,7 +6,7 @@ mod world;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use world::{World, batch, example, need_root, seconds, signal, wait_for_text};
 
