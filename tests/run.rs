@@ -6,9 +6,9 @@ mod world;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use world::{World, batch, example, need_root, signal, wait_for_text};
+use world::{World, batch, example, need_root, seconds, signal, wait_for_text};
 
 #[test]
 fn n8_hello_says_who_and_where_it_is() {
@@ -175,7 +175,7 @@ fn n8_timeout_and_signals_stop_the_job() {
     let sleeping = batch("raw_exec", "/bin/sleep", r#"["100"]"#);
     let out = world.run_text(&sleeping, &["--quiet", "--timeout", "500ms"]);
     assert_eq!(out.status, 124, "{out:?}");
-    assert!(before.elapsed() < Duration::from_secs(10));
+    assert!(before.elapsed() < seconds(10));
 
     for name in ["INT", "TERM"] {
         let mut run = world.start_text(&batch(
@@ -196,7 +196,7 @@ fn n8_timeout_and_signals_stop_the_job() {
     let before = Instant::now();
     signal(&run.child, "INT");
     let out = run.finish();
-    assert!(out.status == 137 && before.elapsed() < Duration::from_secs(20), "{out:?}");
+    assert!(out.status == 137 && before.elapsed() < seconds(20), "{out:?}");
     world.assert_clean();
 }
 
@@ -210,7 +210,7 @@ fn n8_a_closed_stdout_does_not_stop_the_clean_up() {
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
     drop(child.stdout.take());
     signal(&child, "TERM");
-    world::wait_within(&mut child, Duration::from_secs(30));
+    world::wait_within(&mut child, seconds(30));
     world.assert_clean();
 }
 

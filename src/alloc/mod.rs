@@ -38,7 +38,7 @@ pub use process::Orphans;
 pub use record::{Handle, Record, RecordError, Records};
 pub use restart::{End, Tracker, Verdict, restarts_on_success};
 pub use run::{Alloc, AllocResult, AllocStatus, CgroupPath, Failure, Machine};
-pub use sockets::{AbandonedSockets, SocketDir};
+pub use sockets::SocketDir;
 pub use task::{Outcome, TaskError, TaskErrorKind, TaskResult};
 pub use template::TemplateError;
 pub use text::go_duration;

@@ -1,132 +1,130 @@
 //! The folder in which the helpers of one owner listen. A killed helper cannot remove its socket, and one that was killed
-//! early has told nobody its name; so the whole folder goes with its owner, who is alive as long as he holds its lock.
+//! early has told nobody its name; so the whole folder goes with its owner, whom its name names.
 
-use std::fs::{DirBuilder, File};
+use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+use super::process;
+use crate::sys::processes;
 
-/// Socket paths are short (108 bytes), so the name is, too.
-const PREFIX: &str = "run-";
+/// How often a folder is emptied again in which a helper that is just ending had made its socket.
+const TRIES: u32 = 5;
 
-/// A locked folder for sockets; removed when dropped.
-#[derive(Debug)]
-pub struct SocketDir {
-    path: PathBuf,
-    _lock: File,
+/// Who owns a folder: process, start time and pid namespace. Not by a lock: a child that the owner has just forked would
+/// hold it on for a moment after the owner's death.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Owner {
+    pid: i32,
+    start_ticks: u64,
+    pid_namespace: u64,
 }
 
+impl Owner {
+    fn this() -> io::Result<Owner> {
+        let process = process::own()?;
+        let pid_namespace = process::pid_namespace()?;
+        Ok(Owner { pid: process.pid, start_ticks: process.start_ticks, pid_namespace })
+    }
+
+    /// Socket paths are short (108 bytes), so the name is, too.
+    fn name(self) -> String {
+        format!("{:x}-{:x}-{:x}", self.pid, self.start_ticks, self.pid_namespace)
+    }
+
+    fn parse(name: &str) -> Option<Owner> {
+        let mut numbers = name.split('-').map(|n| u64::from_str_radix(n, 16));
+        let (pid, start_ticks, pid_namespace) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let owner = Owner { pid: i32::try_from(pid).ok()?, start_ticks, pid_namespace };
+        (owner.name() == name).then_some(owner)
+    }
+
+    /// One of another pid namespace may well live.
+    fn is_dead(self, pid_namespace: u64) -> io::Result<bool> {
+        let lives = |s: processes::Stat| s.start_ticks == self.start_ticks && !s.ended;
+        Ok(self.pid_namespace == pid_namespace && !processes::stat(self.pid)?.is_some_and(lives))
+    }
+}
+
+/// A folder for the sockets of this process; removed when dropped.
+#[derive(Debug)]
+pub struct SocketDir(PathBuf);
+
 impl SocketDir {
-    /// Makes a folder with a fresh name in `base`, which is made where it is missing, for its owner only.
+    /// Makes the folder of this process in `base`, which is made where it is missing, for its owner only.
     ///
     /// # Errors
-    /// What the file system says.
+    /// What the file system says; when `/proc` cannot be read.
     pub fn create(base: &Path) -> io::Result<SocketDir> {
+        let path = base.join(Owner::this()?.name());
         DirBuilder::new().recursive(true).mode(0o700).create(base)?;
-        loop {
-            let name = uuid::Uuid::new_v4().simple().to_string();
-            let path = base.join(format!("{PREFIX}{}", &name[..8]));
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
-                other => other?,
-            }
-            // Until it is locked a clean-up may take it for abandoned: then it is gone when its lock is free.
-            if let Some(lock) = lock(&path, FlockOperation::LockExclusive)? {
-                return Ok(SocketDir { path, _lock: lock });
-            }
-        }
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(SocketDir(path))
     }
 
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.0
     }
 
-    /// The folders in `base` whose owners are dead, taken over.
+    /// The folders in `base` whose owners are dead.
     ///
     /// # Errors
     /// What the file system says; a `base` that does not exist has none.
-    pub fn abandoned(base: &Path) -> io::Result<Vec<AbandonedSockets>> {
+    pub fn abandoned(base: &Path) -> io::Result<Vec<PathBuf>> {
         let entries = match std::fs::read_dir(base) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             other => other?,
         };
+        let pid_namespace = process::pid_namespace()?;
         let mut found = Vec::new();
         for entry in entries {
             let entry = entry?;
-            if entry.file_name().to_string_lossy().starts_with(PREFIX) && entry.file_type()?.is_dir() {
-                let path = entry.path();
-                found.extend(
-                    lock(&path, FlockOperation::NonBlockingLockExclusive)?
-                        .map(|lock| AbandonedSockets { path, _lock: lock }),
-                );
+            if let Some(owner) = entry.file_name().to_str().and_then(Owner::parse)
+                && owner.is_dead(pid_namespace)?
+            {
+                found.push(entry.path());
             }
         }
         Ok(found)
+    }
+
+    /// Removes a folder with the sockets in it; one that is gone is no error.
+    ///
+    /// # Errors
+    /// What the file system says; a folder in which something else lies stays.
+    pub fn remove(path: &Path) -> io::Result<()> {
+        let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
+        let mut tries = TRIES;
+        loop {
+            let entries = match std::fs::read_dir(path) {
+                Err(e) if gone(&e) => return Ok(()),
+                other => other?,
+            };
+            for entry in entries {
+                let entry = entry?;
+                if entry.file_type().is_ok_and(|t| t.is_socket())
+                    && let Err(e) = std::fs::remove_file(entry.path())
+                    && !gone(&e)
+                {
+                    return Err(e);
+                }
+            }
+            match std::fs::remove_dir(path) {
+                Err(e) if gone(&e) => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty && tries > 0 => tries -= 1,
+                other => return other,
+            }
+        }
     }
 }
 
 impl Drop for SocketDir {
     fn drop(&mut self) {
         // What stays is found by the next clean-up.
-        let _ = remove(&self.path);
-    }
-}
-
-/// A folder of sockets whose owner is dead.
-#[derive(Debug)]
-pub struct AbandonedSockets {
-    path: PathBuf,
-    _lock: File,
-}
-
-impl AbandonedSockets {
-    /// Where it is.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Removes the sockets and the folder.
-    ///
-    /// # Errors
-    /// What the file system says; a folder in which something else lies stays.
-    pub fn remove(self) -> io::Result<()> {
-        remove(&self.path)
-    }
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_type()?.is_socket() {
-            match std::fs::remove_file(entry.path()) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                _ => {}
-            }
-        }
-    }
-    std::fs::remove_dir(path)
-}
-
-/// Locks the folder of this name; `None` when somebody else has it or it is gone.
-fn lock(path: &Path, how: FlockOperation) -> io::Result<Option<File>> {
-    let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
-    let file = match File::open(path) {
-        Err(e) if gone(&e) => return Ok(None),
-        other => other?,
-    };
-    match rustix::io::retry_on_intr(|| rustix::fs::flock(&file, how)) {
-        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-        other => other?,
-    }
-    match std::fs::metadata(path) {
-        Ok(named) if named.ino() == file.metadata()?.ino() => Ok(Some(file)),
-        Err(e) if !gone(&e) => Err(e),
-        _ => Ok(None),
+        let _ = SocketDir::remove(&self.0);
     }
 }
 
@@ -140,24 +138,24 @@ mod tests {
     fn a_folder_goes_with_its_owner_or_after_him() {
         let base = tempfile::tempdir().unwrap();
         let below = base.path().join("agentbin");
-        let (ours, other) = (SocketDir::create(&below).unwrap(), SocketDir::create(&below).unwrap());
+        let ours = SocketDir::create(&below).unwrap();
         drop(UnixListener::bind(ours.path().join("x")).unwrap());
-        assert_eq!(SocketDir::abandoned(&below).unwrap().len(), 0);
+        let me = Owner::this().unwrap();
+        assert_eq!(Owner::parse(&me.name()), Some(me));
+        let dead = below.join(Owner { start_ticks: me.start_ticks + 1, ..me }.name());
+        let elsewhere = below.join(Owner { start_ticks: me.start_ticks + 1, pid_namespace: 1, ..me }.name());
+        for dir in [&dead, &elsewhere, &below.join("strange"), &below.join("1-2-x")] {
+            std::fs::create_dir(dir).unwrap();
+        }
+        drop(UnixListener::bind(dead.join("x")).unwrap());
+        assert_eq!(SocketDir::abandoned(&below).unwrap(), [dead.as_path()]);
+        SocketDir::remove(&dead).unwrap();
+        SocketDir::remove(&dead).unwrap();
         let path = ours.path().to_owned();
         drop(ours);
-        assert!(!path.exists() && other.path().exists());
-
-        let dead = below.join("run-01234567");
-        std::fs::create_dir(&dead).unwrap();
-        drop(UnixListener::bind(dead.join("x")).unwrap());
-        std::fs::create_dir(below.join("strange")).unwrap();
-        let found = SocketDir::abandoned(&below).unwrap();
-        assert_eq!(found.len(), 1);
-        assert_eq!(SocketDir::abandoned(&below).unwrap().len(), 0, "taken over");
-        for f in found {
-            f.remove().unwrap();
-        }
-        assert!(!dead.exists() && below.join("strange").exists() && other.path().exists());
-        assert_eq!(SocketDir::abandoned(&base.path().join("none")).unwrap().len(), 0);
+        assert!(!path.exists() && !dead.exists() && elsewhere.exists() && below.join("strange").exists());
+        assert_eq!(SocketDir::abandoned(&below.join("none")).unwrap().len(), 0);
+        std::fs::write(elsewhere.join("file"), "").unwrap();
+        assert!(SocketDir::remove(&elsewhere).is_err(), "what is no socket is not ours");
     }
 }

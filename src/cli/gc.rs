@@ -1,12 +1,12 @@
 //! `agentbin gc`, and the same at the start of every run.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
 use super::{GcArgs, complain, machine, print};
-use crate::alloc::{self, AbandonedSockets, Finding, Record, SocketDir};
+use crate::alloc::{self, Finding, Record, SocketDir};
 
 /// Some of it could not be removed.
 const LEFTOVERS: i32 = 1;
@@ -36,9 +36,8 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
             Finding::Abandoned(_) | Finding::HalfWritten(_) => Ok(()),
         };
     }
-    for sockets in sockets(&data_dir)? {
-        let path = sockets.path().to_owned();
-        match if args.dry_run { Ok(()) } else { sockets.remove() } {
+    for path in sockets(&data_dir)? {
+        match if args.dry_run { Ok(()) } else { SocketDir::remove(&path) } {
             Ok(()) => _ = writeln!(text, "{remove:<14} {}", path.display()),
             Err(e) => {
                 complain(&format!("cannot remove {}: {e}", path.display()));
@@ -59,16 +58,15 @@ pub(super) fn sweep(data_dir: &Path) -> anyhow::Result<()> {
             }
         }
     }
-    for sockets in sockets(data_dir)? {
-        let path = sockets.path().to_owned();
-        if let Err(e) = sockets.remove() {
+    for path in sockets(data_dir)? {
+        if let Err(e) = SocketDir::remove(&path) {
             complain(&format!("left by an earlier run: cannot remove {}: {e}", path.display()));
         }
     }
     Ok(())
 }
 
-fn sockets(data_dir: &Path) -> anyhow::Result<Vec<AbandonedSockets>> {
+fn sockets(data_dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let base = machine::socket_base(data_dir);
     SocketDir::abandoned(&base).with_context(|| format!("cannot look for leftovers in {}", base.display()))
 }

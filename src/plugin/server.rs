@@ -191,7 +191,9 @@ pub(super) fn socket_dir() -> PathBuf {
 
 /// Binds a socket with a fresh name; for a group (name or number) when one is given.
 pub(super) fn bind_socket(dir: &Path, group: Option<&str>) -> io::Result<(StdUnixListener, PathBuf)> {
-    let path = dir.join(format!("plugin{}", uuid::Uuid::new_v4().simple()));
+    // 64 random bits: paths of sockets are short, and a name that exists would be refused.
+    let name = uuid::Uuid::new_v4().simple().to_string();
+    let path = dir.join(format!("plugin{}", &name[..16]));
     if path.as_os_str().len() > MAX_SOCKET_PATH {
         let text = format!("{} is longer than {MAX_SOCKET_PATH} bytes; set TMPDIR to a shorter folder", path.display());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));

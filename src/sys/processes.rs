@@ -13,6 +13,8 @@ pub struct Stat {
     pub parent: i32,
     /// It has ended and was not reaped yet.
     pub ended: bool,
+    /// It is stopped, by a signal or a tracer.
+    pub stopped: bool,
     /// Clock ticks between boot and its start.
     pub start_ticks: u64,
 }
@@ -36,7 +38,8 @@ fn parse(pid: i32, text: &str) -> Option<Stat> {
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
     let start_ticks = fields.nth(17)?.parse().ok()?;
-    Some(Stat { pid, parent, ended: matches!(state, "Z" | "X"), start_ticks })
+    let (ended, stopped) = (matches!(state, "Z" | "X"), matches!(state, "T" | "t"));
+    Some(Stat { pid, parent, ended, stopped, start_ticks })
 }
 
 /// Every process that is visible here. The kernel keeps no snapshot: one that appears meanwhile may be missed.
@@ -134,15 +137,16 @@ mod tests {
         let rest = "1 7 7 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0";
         for name in ["cat", "a) S 9 (b", "Z) Z 1 ("] {
             let stat = parse(9, &format!("9 ({name}) R {rest}")).unwrap();
-            assert_eq!(stat, Stat { pid: 9, parent: 1, ended: false, start_ticks: 12345 });
+            assert_eq!(stat, Stat { pid: 9, parent: 1, ended: false, stopped: false, start_ticks: 12345 });
         }
         assert!(parse(9, &format!("9 (cat) Z {rest}")).unwrap().ended);
+        assert!(parse(9, &format!("9 (cat) T {rest}")).unwrap().stopped);
         assert_eq!(parse(9, "9 (cat) R 1"), None);
     }
 
     #[test]
     fn descent_is_by_parent_links_and_ends_at_the_dead() {
-        let stat = |pid, parent, ended| Stat { pid, parent, ended, start_ticks: 0 };
+        let stat = |pid, parent, ended| Stat { pid, parent, ended, stopped: false, start_ticks: 0 };
         let all = [stat(2, 1, false), stat(3, 2, false), stat(4, 3, false), stat(5, 2, true), stat(6, 9, false)];
         let pids = |of| descendants(&all, of).iter().map(|s| s.pid).collect::<Vec<_>>();
         assert_eq!(pids(1), [2, 3, 4]);

@@ -238,13 +238,14 @@ impl World {
             self.data_dir().join("run"),
         ];
         let dirs = bases.iter().flat_map(|b| folders(b));
-        // Not by taking the lock: a clean-up that comes by would believe that somebody else has it.
-        let locks = std::fs::read_to_string("/proc/locks").unwrap();
-        let is_locked = |dir: &PathBuf| {
-            let inode = dir.metadata().map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m));
-            locks.lines().any(|l| l.split_whitespace().any(|f| f.ends_with(&format!(":{inode}"))))
+        let owner_lives = |dir: &PathBuf| {
+            let numbers =
+                dir.file_name().unwrap().to_str().unwrap().split('-').map(|n| i64::from_str_radix(n, 16).unwrap());
+            let [pid, start, _] = numbers.collect::<Vec<_>>().try_into().unwrap();
+            let stat = procfs::process::Process::new(i32::try_from(pid).unwrap()).and_then(|p| p.stat());
+            stat.is_ok_and(|s| s.starttime == u64::try_from(start).unwrap() && s.state != 'Z')
         };
-        dirs.filter(|d| !is_locked(d) && d.exists()).map(|d| d.display().to_string()).collect()
+        dirs.filter(|d| !owner_lives(d) && d.exists()).map(|d| d.display().to_string()).collect()
     }
 
     /// Task cgroups, and parents that are empty, that were not there before and belong to nobody else.
