@@ -78,6 +78,7 @@ impl World {
         }
         let mut config = DriverConfig::default();
         config.values.insert("command".into(), command.into());
+        let args: Vec<String> = args.iter().map(|arg| arg.replace("sleep 1000", &format!("sleep {}", nap()))).collect();
         config.values.insert("args".into(), args.into());
         let name = format!("agentbin-test-{}-{number}", std::process::id());
         let cgroup = match self.cgroups.regime() {
@@ -485,9 +486,15 @@ fn b6_everything_a_task_started_dies() {
     });
 }
 
+/// How long this program's tasks sleep: nobody else's do, so that they can be told apart.
+fn nap() -> String {
+    (1_000_000 + std::process::id()).to_string()
+}
+
 fn sleepers() -> Vec<i32> {
     let all = procfs::process::all_processes().unwrap().flatten();
-    let is_ours = |p: &procfs::process::Process| p.cmdline().is_ok_and(|c| c == ["sleep", "1000"]);
+    let nap = nap();
+    let is_ours = |p: &procfs::process::Process| p.cmdline().is_ok_and(|c| c == ["sleep", &nap]);
     let alive = |p: &procfs::process::Process| p.stat().is_ok_and(|s| s.state != 'Z');
     let mut pids: Vec<i32> = all.filter(|p| is_ours(p) && alive(p)).map(|p| p.pid).collect();
     pids.sort_unstable();
