@@ -239,9 +239,10 @@ impl World {
         ];
         let dirs = bases.iter().flat_map(|b| folders(b));
         let owner_lives = |dir: &PathBuf| {
-            let numbers =
-                dir.file_name().unwrap().to_str().unwrap().split('-').map(|n| i64::from_str_radix(n, 16).unwrap());
-            let [pid, start, _] = numbers.collect::<Vec<_>>().try_into().unwrap();
+            let name = dir.file_name().unwrap().to_str().unwrap().to_owned();
+            let numbers: Vec<i64> = name.split('-').filter_map(|n| i64::from_str_radix(n, 16).ok()).collect();
+            // Another name is another program's.
+            let [pid, start, _] = numbers[..] else { return true };
             let stat = procfs::process::Process::new(i32::try_from(pid).unwrap()).and_then(|p| p.stat());
             stat.is_ok_and(|s| s.starttime == u64::try_from(start).unwrap() && s.state != 'Z')
         };
