@@ -10,7 +10,7 @@ mod world;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use world::{Out, Running, World, batch, need_root, seconds, signal, slower, wait_for_text};
+use world::{Out, Running, World, batch, need_root, plain_user, seconds, signal, slower, wait_for_text};
 
 /// The life of a short run, start to end, on the machine where these tests are written.
 const LIFE: Duration = Duration::from_millis(150);
@@ -299,7 +299,7 @@ fn n5_gc_finds_an_executor_that_run_did_not_note() {
 #[test]
 fn n5_a_plain_users_orphans_end_with_the_run() {
     need_root!();
-    let world = World::new();
+    let (world, user) = (World::new(), plain_user(0));
     let script = "(setsid env -i sh -c 'sleep 300 & sleep 300; echo MARK' &); (setsid sleep 300 &); sleep 0.1; echo ready; sleep 300";
     let script = script.replace("MARK", &world.mark());
     let two = [
@@ -308,7 +308,7 @@ fn n5_a_plain_users_orphans_end_with_the_run() {
     ];
     let file = world.file("job.hcl", &job(&two.concat()));
     for _ in 0..count(2, 20) {
-        let mut run = World::start_command(world.command_as(12345, &["run", file.to_str().unwrap()]));
+        let mut run = World::start_command(world.command_as(user, &["run", file.to_str().unwrap()]));
         wait_for_text(&run.stdout, "ready");
         let victims = executors(&world.mark());
         assert_eq!(victims.len(), 1);
@@ -316,7 +316,7 @@ fn n5_a_plain_users_orphans_end_with_the_run() {
         let out = run.finish();
         assert!(out.status == 125 && out.stderr.contains("error waiting on process"), "{out:?}");
         world.assert_clean();
-        assert_eq!(processes_of(12345), [""; 0]);
+        assert_eq!(processes_of(user), [""; 0]);
     }
 }
 
@@ -325,20 +325,20 @@ fn n5_a_plain_users_orphans_end_with_the_run() {
 fn n5_a_plain_users_killed_run_is_cleaned_up() {
     need_root!();
     let mut random = Random::new("n5_a_plain_users_killed_run_is_cleaned_up");
-    let world = World::new();
+    let (world, user) = (World::new(), plain_user(1));
     for number in 0..count(12, 100) {
         let file = world.file("job.hcl", &some_job(&mut random, &world.mark(), &["raw_exec"], number % 2 == 0));
         let began = Instant::now();
-        let mut run = World::start_command(world.command_as(12346, &["run", "--quiet", file.to_str().unwrap()]));
+        let mut run = World::start_command(world.command_as(user, &["run", "--quiet", file.to_str().unwrap()]));
         Fault::Run(random.moment(LIFE * slower())).strike(&run, &world.mark(), began);
         if number % 3 == 0 {
             executors(&world.mark()).into_iter().for_each(kill_process);
         }
         run.finish();
-        let out: Out = world.command_as(12346, &["gc"]).output().unwrap().into();
+        let out: Out = world.command_as(user, &["gc"]).output().unwrap().into();
         assert!(out.status == 0 && out.stderr.is_empty(), "{out:?}");
         world.assert_clean();
-        assert_eq!(processes_of(12346), [""; 0]);
+        assert_eq!(processes_of(user), [""; 0]);
     }
 }
 

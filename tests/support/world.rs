@@ -70,6 +70,12 @@ struct Leftovers {
     allocations: Vec<String>,
 }
 
+/// A plain user that no other test program on this machine uses, even one that runs beside this one; `number` (0 to 9)
+/// tells the tests of this program apart.
+pub fn plain_user(number: u32) -> u32 {
+    100_000 + std::process::id() * 10 + number
+}
+
 /// How much slower than this machine the tests may be (`AGENTBIN_TEST_SLOWER`): bounds of time are stretched by it.
 pub fn slower() -> u32 {
     std::env::var("AGENTBIN_TEST_SLOWER").ok().and_then(|f| f.parse().ok()).unwrap_or(1)
