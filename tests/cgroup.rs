@@ -335,6 +335,29 @@ fn r19_remove_waits_for_the_last_process_and_reports_after_the_deadline() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the removal of a cgroup has no event; the loop ends with it")]
+fn r19_destroy_also_gets_what_comes_in_late() {
+    let Some(bench) = Bench::new("late") else { return };
+    let task = bench.create("t", &Resources::default());
+    // So many children that their removal lasts long enough for a process to come in.
+    let children: Vec<PathBuf> = (0..1000).map(|n| task.path().join(n.to_string())).collect();
+    children.iter().for_each(|c| std::fs::create_dir(c).unwrap());
+    let (late, warm) = (task.clone(), Process::start(&task, "sleep", &["300"]));
+    let joiner = std::thread::spawn(move || {
+        let sleeper = Process(Command::new("sleep").arg("300").spawn().unwrap());
+        while children.iter().rev().take(5).all(|c| c.exists()) && children.iter().take(5).all(|c| c.exists()) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        std::fs::write(late.path().join("cgroup.procs"), sleeper.0.id().to_string()).unwrap();
+        sleeper
+    });
+    task.destroy(soon(10)).unwrap();
+    assert!(joiner.join().unwrap().ended(), "it was killed");
+    drop(warm);
+    bench.nothing_left();
+}
+
+#[test]
 fn deep_and_wide_children_are_removed() {
     let Some(bench) = Bench::new("deep") else { return };
     let task = bench.create("t", &Resources::default());

@@ -11,6 +11,8 @@ use crate::spec::Resources;
 
 /// How long a launch goes on against others that make or remove the same parents.
 const RACE: Duration = Duration::from_secs(1);
+/// How long an emptied cgroup may refuse to go before it is looked again for processes that have come in.
+const LATECOMERS: Duration = Duration::from_millis(100);
 /// How long a launch waits for the processes of an earlier, killed executor to go away.
 const LEFTOVERS: Duration = Duration::from_secs(10);
 
@@ -270,6 +272,21 @@ impl TaskCgroup {
         let mut failures: Vec<Error> = ours().filter_map(|m| m.remove(deadline).err()).collect();
         failures.extend(ours().filter_map(|m| m.remove_parents().err()));
         if failures.is_empty() { Ok(()) } else { Err(Error::Remove(failures)) }
+    }
+
+    /// Kills what is in it and removes it, again and again until `deadline`: for an owner that is dead, one of whose
+    /// processes may still be on its way in.
+    ///
+    /// # Errors
+    /// As [`kill_all`](Self::kill_all) and [`remove`](Self::remove).
+    pub fn destroy(&self, deadline: Instant) -> Result<()> {
+        loop {
+            self.kill_all(deadline)?;
+            match self.remove(deadline.min(Instant::now() + LATECOMERS)) {
+                Err(_) if Instant::now() < deadline => {}
+                result => return result,
+            }
+        }
     }
 
     /// The folder that controls `controller`; on v2 the only one.

@@ -65,12 +65,7 @@ pub(super) fn remove_cgroup(cgroups: &CgroupFs, relative: &Path) -> std::io::Res
         return Ok(());
     }
     let deadline = Instant::now() + PATIENCE;
-    let removed = TaskCgroup::open(cgroups, relative).and_then(|cgroup| {
-        if cgroup.exists() {
-            cgroup.kill_all(deadline)?;
-        }
-        cgroup.remove(deadline)
-    });
+    let removed = TaskCgroup::open(cgroups, relative).and_then(|cgroup| cgroup.destroy(deadline));
     removed.map_err(std::io::Error::other)
 }
 

@@ -162,12 +162,7 @@ impl Tasks {
             return Ok(());
         }
         let deadline = Instant::now() + SWEEP_PATIENCE;
-        let swept = TaskCgroup::open(&self.settings.cgroups, cgroup).and_then(|cgroup| {
-            if cgroup.exists() {
-                cgroup.kill_all(deadline)?;
-            }
-            cgroup.remove(deadline)
-        });
+        let swept = TaskCgroup::open(&self.settings.cgroups, cgroup).and_then(|cgroup| cgroup.destroy(deadline));
         swept.map_err(|error| failed(format!("remove cgroup {}: {error}", cgroup.display()), true))
     }
 }
