@@ -22,7 +22,22 @@ generated! {
 }
 
 generated! {
-    /// Messages of the driver service (`hashicorp.nomad.plugins.drivers.proto`).
+    /// What every Nomad plugin serves (`hashicorp.nomad.plugins.base.proto`).
+    base, "hashicorp.nomad.plugins.base.proto"
+}
+
+generated! {
+    /// A plugin's description of its configuration (`hashicorp.nomad.plugins.shared.hclspec`).
+    hclspec, "hashicorp.nomad.plugins.shared.hclspec"
+}
+
+generated! {
+    /// Values that the plugin services share (`hashicorp.nomad.plugins.shared.structs`).
+    structs, "hashicorp.nomad.plugins.shared.structs"
+}
+
+generated! {
+    /// The driver service (`hashicorp.nomad.plugins.drivers.proto`).
     drivers, "hashicorp.nomad.plugins.drivers.proto"
 }
 
