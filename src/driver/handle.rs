@@ -332,6 +332,7 @@ fn launch_error(error: ExecutorError) -> DriverError {
         ExecutorError::NotExecutable(text) => DriverError::CommandNotExecutable(text),
         ExecutorError::Invalid(text) => failed(text, false),
         ExecutorError::System(text) => DriverError::Unsupported(text),
-        _ => failed("the executor ended while it launched the task".to_owned(), true),
+        ExecutorError::DeadlineExceeded => failed(error.to_string(), true),
+        ExecutorError::PluginShutdown => failed("the executor ended while it launched the task".to_owned(), true),
     }
 }

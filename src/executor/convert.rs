@@ -22,6 +22,8 @@ impl From<ExecutorError> for Status {
     /// Application errors travel as Unknown, as from Go; Unavailable or Canceled would look like a crash to a host.
     fn from(error: ExecutorError) -> Status {
         let kind = match &error {
+            // A code that Go hosts know.
+            ExecutorError::DeadlineExceeded => return Status::deadline_exceeded(error.to_string()),
             ExecutorError::CommandNotFound(_) => "command-not-found",
             ExecutorError::NotExecutable(_) => "not-executable",
             ExecutorError::Invalid(_) => "invalid",
@@ -40,6 +42,7 @@ impl From<Status> for ExecutorError {
             Some(b"command-not-found") => ExecutorError::CommandNotFound(text),
             Some(b"not-executable") => ExecutorError::NotExecutable(text),
             Some(b"invalid") => ExecutorError::Invalid(text),
+            _ if status.code() == tonic::Code::DeadlineExceeded => ExecutorError::DeadlineExceeded,
             _ if matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Cancelled) => {
                 ExecutorError::PluginShutdown
             }
@@ -224,7 +227,7 @@ pub(super) fn spec_state(state: wire::ProcessState, running: bool) -> ProcessSta
     }
 }
 
-fn timestamp(time: SystemTime) -> Timestamp {
+pub(super) fn timestamp(time: SystemTime) -> Timestamp {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp {
         seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
@@ -232,7 +235,7 @@ fn timestamp(time: SystemTime) -> Timestamp {
     }
 }
 
-fn system_time(time: &Timestamp) -> SystemTime {
+pub(super) fn system_time(time: &Timestamp) -> SystemTime {
     let seconds = u64::try_from(time.seconds).unwrap_or(0);
     UNIX_EPOCH + Duration::new(seconds, u32::try_from(time.nanos).unwrap_or(0))
 }
@@ -438,6 +441,7 @@ mod tests {
             ExecutorError::NotExecutable("b".into()),
             ExecutorError::Invalid("c".into()),
             ExecutorError::System("d".into()),
+            ExecutorError::DeadlineExceeded,
         ] {
             assert_eq!(ExecutorError::from(Status::from(error.clone())), error);
         }

@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::sync::watch;
 
 use super::stats::{ProcessSampler, total};
-use super::{Executor, ExecutorError, isolated, universal};
+use super::{ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, isolated, universal};
 use crate::cgroup::{CgroupFs, Regime, Sampler, TaskCgroup};
 use crate::container::{self, Failure, FailureKind, Prepare, Prepared};
 use crate::logs::collector::{Collector, Keeper, open_sink};
@@ -460,6 +460,16 @@ impl Executor for LocalExecutor {
             _ => total(&by_pid),
         };
         Ok(TaskStats { time: SystemTime::now(), total, by_pid })
+    }
+
+    async fn exec(&self, _: SystemTime, _: &str, _: &[String]) -> Result<ExecOutput, ExecutorError> {
+        self.running_or_error()?;
+        Err(ExecutorError::System("this executor does not run commands inside a task yet".to_owned()))
+    }
+
+    async fn exec_streaming(&self, _: ExecRequests) -> Result<ExecResponses, ExecutorError> {
+        self.running_or_error()?;
+        Err(ExecutorError::System("this executor does not run commands inside a task yet".to_owned()))
     }
 }
 
