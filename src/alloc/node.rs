@@ -112,6 +112,14 @@ fn go_arch(machine: &str) -> &str {
     }
 }
 
+/// This machine's compute, as far as it can be found out; an agent knows better.
+#[must_use]
+pub fn compute() -> Compute {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = u32::try_from(cores).unwrap_or(1);
+    Compute { total_mhz: core_mhz().unwrap_or(0) * u64::from(cores), cores }
+}
+
 /// The speed of a core, in Nomad's unit of CPU.
 fn core_mhz() -> Option<u64> {
     let highest = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");

@@ -327,13 +327,14 @@ impl TaskRunner {
         let config = self.config(&setup.env);
         let driver = Arc::clone(&self.driver);
         let noted = match driver.start_task(&config).await {
-            Ok(TaskHandle { reattach: Reattach { process, socket }, .. }) => {
+            Ok(TaskHandle { executor: Some(Reattach { process, socket }), .. }) => {
                 let handle = Handle { task_id: config.id.clone(), process, socket };
                 self.shared.records.process_started(handle).map_err(|e| {
                     let message = format!("{}; the task was not kept", chain(&e));
                     DriverError::Failed { message, recoverable: true }
                 })
             }
+            Ok(_) => Ok(()),
             Err(error) => Err(error),
         };
         if let Err(error) = noted {
@@ -423,6 +424,10 @@ impl TaskRunner {
         TaskConfig {
             id: format!("{}/{name}/{}", self.shared.alloc, &unique[..8]),
             name: name.clone(),
+            group: self.shared.group.clone(),
+            job_id: self.shared.job.clone(),
+            job_name: self.shared.job.clone(),
+            namespace: "default".to_owned(),
             alloc_id: self.shared.alloc.to_string(),
             config: env.interpolate_config(&self.task.config),
             env: env.vars().clone(),
@@ -434,9 +439,8 @@ impl TaskRunner {
             },
             cgroup: self.cgroup.clone(),
             alloc_dir: self.shared.dir.path().to_owned(),
-            mounts: Vec::new(),
-            devices: Vec::new(),
             logs: collection,
+            ..TaskConfig::default()
         }
     }
 
