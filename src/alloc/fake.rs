@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::node::Node;
-use crate::driver::{Driver, DriverError, FsIsolation, TaskConfig, TaskHandle};
+use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle, TaskStatus};
 use crate::plugin::Reattach;
 use crate::spec::{
     DriverConfig, ExitResult, Group, Job, JobType, Lifecycle, LifecycleHook, LogConfig, Pos, RestartMode,

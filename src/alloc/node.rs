@@ -5,6 +5,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 
+use crate::executor::Compute;
+
 /// The machine as job files see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {

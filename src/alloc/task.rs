@@ -421,13 +421,14 @@ impl TaskRunner {
             max_files: logs.max_files,
             max_file_size_bytes: u64::from(logs.max_file_size_mib) * 1024 * 1024,
         });
+        let variable = |name: &str| env.vars().get(name).cloned().unwrap_or_default();
         TaskConfig {
             id: format!("{}/{name}/{}", self.shared.alloc, &unique[..8]),
             name: name.clone(),
             group: self.shared.group.clone(),
-            job_id: self.shared.job.clone(),
-            job_name: self.shared.job.clone(),
-            namespace: "default".to_owned(),
+            job_id: variable("NOMAD_JOB_ID"),
+            job_name: variable("NOMAD_JOB_NAME"),
+            namespace: variable("NOMAD_NAMESPACE"),
             alloc_id: self.shared.alloc.to_string(),
             config: env.interpolate_config(&self.task.config),
             env: env.vars().clone(),

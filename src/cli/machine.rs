@@ -74,12 +74,8 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine
         format!("cannot keep the node's id in the data directory {}; give another --data-dir", data_dir.display())
     })?);
     let cgroups = cgroups()?;
-    let settings = Settings {
-        cgroups: cgroups.clone(),
-        compute: compute(),
-        socket_dir: sockets.to_owned(),
-        under_agent: false,
-    };
+    let settings =
+        Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), under_agent: false };
     let drivers: [Arc<dyn Driver>; 3] = [
         Arc::new(ExecDriver::new(settings.clone())),
         Arc::new(RawExecDriver::new(settings.clone())),

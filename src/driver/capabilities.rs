@@ -2,6 +2,7 @@
 
 use super::DriverError;
 use super::config::Reader;
+use crate::wire::schema::Literal;
 
 /// Every capability that Linux has, in the order of their numbers.
 const ALL: [&str; 41] = [
@@ -72,8 +73,9 @@ const DEFAULTS: [&str; 13] = [
 const NOT_BY_DEFAULT: &str = "MKNOD";
 
 /// Nomad's default of `allow_caps`.
-pub(super) fn nomad_defaults() -> Vec<String> {
-    DEFAULTS.iter().map(|name| name.to_lowercase()).collect()
+pub(super) fn nomad_defaults() -> Literal {
+    let names = DEFAULTS.map(str::to_lowercase);
+    Literal::strings(&names.each_ref().map(String::as_str))
 }
 
 /// The plugin's `allow_caps`.
@@ -135,7 +137,8 @@ fn names(reader: &Reader<'_>, key: &str) -> Result<Vec<String>, DriverError> {
     if unknown.is_empty() {
         return Ok(names);
     }
-    Err(reader.error(key, &format!("{key} configured with capabilities not supported by system: {}", unknown.join(", "))))
+    Err(reader
+        .error(key, &format!("{key} configured with capabilities not supported by system: {}", unknown.join(", "))))
 }
 
 #[cfg(test)]

@@ -19,11 +19,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`DriverError::Config`], as all the others.
-    pub fn new(
-        driver: &'static str,
-        config: &'a DriverConfig,
-        known: &[&str],
-    ) -> Result<Reader<'a>, DriverError> {
+    pub fn new(driver: &'static str, config: &'a DriverConfig, known: &[&str]) -> Result<Reader<'a>, DriverError> {
         let reader = Reader { driver, config };
         match config.values.keys().find(|key| !known.contains(&key.as_str())) {
             Some(key) => {

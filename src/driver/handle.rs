@@ -11,9 +11,7 @@ use tokio::sync::watch;
 
 use super::{DriverError, ExecTaskResult, TaskConfig, TaskHandle, TaskState, TaskStatus};
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
-use crate::executor::{
-    Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError, Isolation,
-};
+use crate::executor::{Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError, Isolation};
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, role_environment};
 use crate::spec::{ExitResult, LaunchSpec, ProcessState, Role, Signal, TaskStats};
 use crate::sys::lock::lock;
@@ -126,8 +124,7 @@ impl Tasks {
             cgroup,
         };
         let driver_state = serde_json::to_vec(&kept).map_err(|e| failed(format!("keep the task's state: {e}"), false));
-        let handle =
-            TaskHandle { driver_state: driver_state?, executor: Some(kept.reattach.clone()), network: None };
+        let handle = TaskHandle { driver_state: driver_state?, executor: Some(kept.reattach.clone()), network: None };
         self.keep(task, client, executor, kept);
         Ok(handle)
     }

@@ -33,7 +33,8 @@ impl DeniedIds {
         } else {
             let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
             let ids = lookup_user(&read("/etc/passwd"), &read("/etc/group"), user);
-            let ids = ids.ok_or_else(|| failed(format!("failed to identify user {user:?}: unknown user {user}"), false))?;
+            let ids =
+                ids.ok_or_else(|| failed(format!("failed to identify user {user:?}: unknown user {user}"), false))?;
             (ids.uid, ids.groups)
         };
         let denied = |ranges: &[(u32, u32)], id: u32| ranges.iter().any(|(low, high)| (*low..=*high).contains(&id));
@@ -52,7 +53,11 @@ fn ranges(text: &str) -> Result<Vec<(u32, u32)>, String> {
     let range = |part: &str| {
         let (low, high) = part.split_once('-').unwrap_or((part, part));
         let (low, high) = (bound(low)?, bound(high)?);
-        if low > high { Err(format!("lower bound cannot be greater than upper bound: {part:?}")) } else { Ok((low, high)) }
+        if low > high {
+            Err(format!("lower bound cannot be greater than upper bound: {part:?}"))
+        } else {
+            Ok((low, high))
+        }
     };
     text.split(',').filter(|part| !part.trim().is_empty()).map(range).collect()
 }
@@ -76,7 +81,8 @@ mod tests {
     /// Group 0 is denied to who is in it, and to nobody else.
     #[test]
     fn users_and_their_groups_are_checked() {
-        let denied = |users: &str, groups: &str| DeniedIds { users: ranges(users).unwrap(), groups: ranges(groups).unwrap() };
+        let denied =
+            |users: &str, groups: &str| DeniedIds { users: ranges(users).unwrap(), groups: ranges(groups).unwrap() };
         let error = |ids: &DeniedIds, user: &str| ids.check(user).err().map(|e| e.to_string()).unwrap_or_default();
         assert_eq!(error(&denied("", ""), "nobody-of-that-name"), "");
         assert_eq!(error(&denied("0", ""), "root"), "running as uid 0 is disallowed");

@@ -47,11 +47,7 @@ impl Version {
         let [first, runtime, vm, ..] = lines[..] else { return Version::default() };
         let number = |c: char| c.is_ascii_digit() || c == '.' || c == '_';
         let version = first.split(|c| !number(c)).find(|run| run.contains(|c: char| c.is_ascii_digit()));
-        Version {
-            version: version.unwrap_or_default().to_owned(),
-            runtime: runtime.to_owned(),
-            vm: vm.to_owned(),
-        }
+        Version { version: version.unwrap_or_default().to_owned(), runtime: runtime.to_owned(), vm: vm.to_owned() }
     }
 }
 
@@ -158,7 +154,8 @@ impl Plan for Java {
     fn plan(config: &Config, task: &TaskConfig, spec: &mut LaunchSpec) -> Result<(), DriverError> {
         let reader = reader(&task.config)?;
         spec.args = arguments(&reader)?;
-        let java = find_java().ok_or_else(|| failed("failed to find java binary: no java on the PATH".to_owned(), false))?;
+        let java =
+            find_java().ok_or_else(|| failed("failed to find java binary: no java on the PATH".to_owned(), false))?;
         spec.command = java.display().to_string();
         config.0.plan(&reader, task, spec)
     }

@@ -98,7 +98,7 @@ pub trait Driver: Send + Sync {
 
     /// Describes a task's `config` block.
     fn task_config_schema(&self) -> Spec {
-        crate::wire::schema::object([])
+        crate::wire::schema::object::<String>([])
     }
 
     /// See [`Capabilities`].
@@ -185,7 +185,12 @@ pub trait Driver: Send + Sync {
     ///
     /// # Errors
     /// [`DriverError::TaskNotFound`], or `Failed` when it could not be started. A command that fails is no error.
-    async fn exec_task(&self, _id: &str, _command: &[String], _timeout: Duration) -> Result<ExecTaskResult, DriverError> {
+    async fn exec_task(
+        &self,
+        _id: &str,
+        _command: &[String],
+        _timeout: Duration,
+    ) -> Result<ExecTaskResult, DriverError> {
         Err(DriverError::NotSupported("driver does not support exec".to_owned()))
     }
 

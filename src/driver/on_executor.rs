@@ -330,7 +330,7 @@ pub(super) mod isolated {
                     "allow_caps",
                     schema::with_default(
                         schema::attr("allow_caps", "list(string)", false),
-                        Literal::strings(&capabilities::nomad_defaults()),
+                        capabilities::nomad_defaults(),
                     ),
                 ),
                 text("isolation", "default"),
@@ -403,7 +403,8 @@ pub(super) mod isolated {
                     mounts.extend(folders.map(|path| mount(Path::new(path), path, true)));
                 } else {
                     // Parents first, whatever their names.
-                    let mut folders: Vec<_> = self.folders.iter().filter(|(from, _)| Path::new(from).exists()).collect();
+                    let mut folders: Vec<_> =
+                        self.folders.iter().filter(|(from, _)| Path::new(from).exists()).collect();
                     folders.sort_by_key(|(_, to)| to.split('/').count());
                     mounts.extend(folders.into_iter().map(|(from, to)| mount(Path::new(from), to, true)));
                 }
@@ -522,8 +523,11 @@ pub(super) mod isolated {
             assert_eq!(resolv_conf_text(&Dns::default(), host), all);
             let servers = Dns { servers: list(&["8.8.8.8"]), ..Dns::default() };
             assert_eq!(resolv_conf_text(&servers, host), "nameserver 8.8.8.8\nsearch a b\noptions edns0 trust-ad\n");
-            let full =
-                Dns { servers: list(&["1.1.1.1", "::1"]), searches: list(&["x"]), options: list(&["ndots:2", "rotate"]) };
+            let full = Dns {
+                servers: list(&["1.1.1.1", "::1"]),
+                searches: list(&["x"]),
+                options: list(&["ndots:2", "rotate"]),
+            };
             let text = "nameserver 1.1.1.1\nnameserver ::1\nsearch x\noptions ndots:2 rotate\n";
             assert_eq!(resolv_conf_text(&full, host), text);
             assert_eq!(resolv_conf_text(&servers, ""), "nameserver 8.8.8.8\n");

@@ -100,7 +100,8 @@ impl Plan for RawExec {
         let flag = |name| (name, schema::with_default(schema::attr(name, "bool", false), Literal::bool(false)));
         let mut attributes = Common::schema().to_vec();
         attributes.extend([flag("enabled"), flag("no_cgroups")]);
-        attributes.extend(["denied_host_uids", "denied_host_gids"].map(|name| (name, schema::attr(name, "string", false))));
+        attributes
+            .extend(["denied_host_uids", "denied_host_gids"].map(|name| (name, schema::attr(name, "string", false))));
         attributes.push(("denied_envvars", schema::attr("denied_envvars", "list(string)", false)));
         schema::object(attributes)
     }

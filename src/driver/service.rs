@@ -265,8 +265,11 @@ impl wire::driver_server::Driver for DriverService {
                     () = sender.closed() => return,
                 };
                 match event {
-                    Ok(event) if sender.send(Ok(convert::wire_event(event))).await.is_err() => return,
-                    Ok(_) => {}
+                    Ok(event) => {
+                        if sender.send(Ok(convert::wire_event(event))).await.is_err() {
+                            return;
+                        }
+                    }
                     Err(broadcast::error::RecvError::Lagged(lost)) => {
                         tracing::warn!(lost, "the host does not keep up with task events");
                     }

@@ -128,15 +128,12 @@ pub(super) async fn hold(
         std::future::pending::<std::convert::Infallible>().await
     };
     let session = async {
-        let (exit, ..) = tokio::join!(
-            driver.exec_task_streaming(id, options),
-            send_output(from_stdout, &responses, false),
-            async {
+        let (exit, ..) =
+            tokio::join!(driver.exec_task_streaming(id, options), send_output(from_stdout, &responses, false), async {
                 if !setup.tty {
                     send_output(from_stderr, &responses, true).await;
                 }
-            }
-        );
+            });
         exit
     };
     let exit = tokio::select! {

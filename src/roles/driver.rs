@@ -39,7 +39,9 @@ pub fn serve_driver(make: impl FnOnce(Settings) -> Arc<dyn Driver>) -> i32 {
         Ok(server) => server,
         Err(error) => {
             eprintln!("{error}");
-            eprintln!("This is a Nomad task driver: copy it into the agent's plugin_dir and name it in a plugin block.");
+            eprintln!(
+                "This is a Nomad task driver: copy it into the agent's plugin_dir and name it in a plugin block."
+            );
             eprintln!("To call it by hand: agentbin plugin launch BINARY.");
             return 1;
         }
