@@ -12,6 +12,7 @@ mod java;
 mod on_executor;
 mod raw_exec;
 mod service;
+pub mod state;
 mod streaming;
 mod types;
 
