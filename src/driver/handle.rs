@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -106,13 +106,19 @@ impl Tasks {
         let cgroup = spec.cgroup.clone();
         let started = self.start_executor(task, &spec).await;
         // An executor that was killed before it launched may have made the cgroup already.
-        let client = started.inspect_err(|_| self.sweep_after_failure(&cgroup))?;
+        let client = match started {
+            Ok(client) => client,
+            Err(error) => {
+                self.sweep_after_failure(cgroup).await;
+                return Err(error);
+            }
+        };
         let executor = ExecutorClient::new(client.channel());
         let state = match executor.launch(spec).await {
             Ok(state) => state,
             Err(error) => {
                 client.kill().await;
-                self.sweep_after_failure(&cgroup);
+                self.sweep_after_failure(cgroup).await;
                 return Err(launch_error(error));
             }
         };
@@ -288,24 +294,29 @@ impl Tasks {
             client.kill().await;
         }
         lock(&self.tasks).remove(id);
-        self.sweep(&task.cgroup)
+        self.sweep(task.cgroup.clone()).await
     }
 
     /// The start's own error is the one to tell.
-    fn sweep_after_failure(&self, cgroup: &Path) {
-        if let Err(error) = self.sweep(cgroup) {
+    async fn sweep_after_failure(&self, cgroup: PathBuf) {
+        if let Err(error) = self.sweep(cgroup).await {
             tracing::warn!(%error, "cleaning up after a failed start");
         }
     }
 
     /// Nothing to do after an orderly end.
-    fn sweep(&self, cgroup: &Path) -> Result<(), DriverError> {
+    async fn sweep(&self, cgroup: PathBuf) -> Result<(), DriverError> {
         let cgroups = self.settings().cgroups;
         if cgroup.as_os_str().is_empty() || cgroups.regime() == Regime::Off {
             return Ok(());
         }
         let deadline = Instant::now() + SWEEP_PATIENCE;
-        let swept = TaskCgroup::open(&cgroups, cgroup).and_then(|cgroup| cgroup.destroy(deadline));
+        let path = cgroup.clone();
+        // On a thread of its own: a process that resists must not keep the other tasks waiting.
+        let swept = tokio::task::spawn_blocking(move || {
+            TaskCgroup::open(&cgroups, &path).and_then(|cgroup| cgroup.destroy(deadline))
+        });
+        let swept = swept.await.map_err(|e| failed(format!("remove cgroup {}: {e}", cgroup.display()), true))?;
         swept.map_err(|error| failed(format!("remove cgroup {}: {error}", cgroup.display()), true))
     }
 }
