@@ -15,8 +15,6 @@ use crate::sys::lock::lock;
 
 /// How the log of a task's executor ends: `<task>-executor.out` in the allocation's folder.
 pub const EXECUTOR_LOG: &str = "-executor.out";
-/// How long an executor may take to its handshake.
-const START_PATIENCE: Duration = Duration::from_mins(1);
 /// How long the executor of an ended task may take to say so.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the leftovers of a lost executor may resist.
@@ -67,12 +65,19 @@ impl Tasks {
         // An executor that was killed before it launched may have made the cgroup already.
         let client = started.inspect_err(|_| self.sweep_after_failure(&task.cgroup))?;
         let executor = ExecutorClient::new(client.channel());
-        if let Err(error) = executor.launch(spec).await {
-            client.kill().await;
-            self.sweep_after_failure(&task.cgroup);
-            return Err(launch_error(error));
-        }
-        let handle = TaskHandle { reattach: client.reattach_config().clone(), cgroup: task.cgroup.clone() };
+        let launched = match client.reattach_config() {
+            Ok(reattach) => executor.launch(spec).await.map(|_| reattach).map_err(launch_error),
+            Err(error) => Err(executor_error(&error)),
+        };
+        let reattach = match launched {
+            Ok(reattach) => reattach,
+            Err(error) => {
+                client.kill().await;
+                self.sweep_after_failure(&task.cgroup);
+                return Err(error);
+            }
+        };
+        let handle = TaskHandle { reattach, cgroup: task.cgroup.clone() };
         let started = Task { client: Mutex::new(Some(client)), executor, cgroup: task.cgroup.clone() };
         lock(&self.tasks).insert(task.id.clone(), Arc::new(started));
         Ok(handle)
@@ -89,13 +94,12 @@ impl Tasks {
             "Prepare": { "Cgroup": task.cgroup },
         });
         let launch = Launch {
-            program: Program::Own(Role::Executor),
             args: &[OsString::from(config.to_string())],
             env: role_environment(),
             new_session: true,
             socket_dir: Some(&self.settings.socket_dir),
-            start_timeout: START_PATIENCE,
             log: Box::new(|line: HclogLine| tracing::debug!(message = %line.message, "executor")),
+            ..Launch::new(Program::Own(Role::Executor))
         };
         launch.start().await.map_err(|error| executor_error(&error))
     }
