@@ -20,8 +20,6 @@ use crate::sys::lock::lock;
 pub const EXECUTOR_LOG: &str = "-executor.out";
 /// Name of that log in the task's folder, where an agent expects it.
 const AGENT_LOG: &str = "executor.out";
-/// How long an executor may take to its handshake.
-const START_PATIENCE: Duration = Duration::from_mins(1);
 /// How long the executor of an ended task may take to say so, and a found one to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the leftovers of a lost executor may resist.
@@ -114,17 +112,21 @@ impl Tasks {
             }
         };
         let executor = ExecutorClient::new(client.channel());
-        let state = match executor.launch(spec).await {
-            Ok(state) => state,
+        let launched = match client.reattach_config() {
+            Ok(reattach) => executor.launch(spec).await.map(|state| (reattach, state)).map_err(launch_error),
+            Err(error) => Err(executor_error(&error)),
+        };
+        let (reattach, state) = match launched {
+            Ok(launched) => launched,
             Err(error) => {
                 client.kill().await;
                 self.sweep_after_failure(cgroup).await;
-                return Err(launch_error(error));
+                return Err(error);
             }
         };
         let kept = Kept {
             version: KEPT_VERSION,
-            reattach: client.reattach_config().clone(),
+            reattach,
             pid: state.pid,
             started_at_ms: milliseconds(state.time),
             cgroup,
@@ -193,13 +195,12 @@ impl Tasks {
             "Prepare": { "Cgroup": spec.cgroup, "Cpuset": spec.cpuset_cgroup },
         });
         let launch = Launch {
-            program: Program::Own(Role::Executor),
             args: &[OsString::from(config.to_string())],
             env: role_environment(),
             new_session: true,
             socket_dir: Some(&settings.socket_dir),
-            start_timeout: START_PATIENCE,
             log: Box::new(|line: HclogLine| tracing::debug!(message = %line.message, "executor")),
+            ..Launch::new(Program::Own(Role::Executor))
         };
         launch.start().await.map_err(|error| executor_error(&error))
     }
