@@ -13,6 +13,7 @@ mod java;
 mod on_executor;
 mod raw_exec;
 mod service;
+pub mod state;
 mod streaming;
 mod types;
 
