@@ -1,7 +1,7 @@
 use super::config::Reader;
 use super::ids::DeniedIds;
-use super::on_executor::isolated::{self, IsolatedConfig};
-use super::on_executor::{self, Common, OnExecutor, Plan, keys};
+use super::isolated::IsolatedConfig;
+use super::on_executor::{Common, OnExecutor, Plan};
 use super::{Capabilities, DriverError, Fingerprint, TaskConfig};
 use crate::cgroup::Regime;
 use crate::executor::Isolation;
@@ -28,7 +28,7 @@ pub struct Config {
 }
 
 fn reader(task: &DriverConfig) -> Result<Reader<'_>, DriverError> {
-    Reader::new(Exec::NAME, task, &keys(&[&OWN_TASK_KEYS, &isolated::TASK_KEYS, &on_executor::TASK_KEYS]))
+    Reader::new(Exec::NAME, task, &[&OWN_TASK_KEYS[..], &IsolatedConfig::TASK_KEYS].concat())
 }
 
 #[tonic::async_trait]
@@ -46,7 +46,7 @@ impl Plan for Exec {
     }
 
     fn read_config(config: &DriverConfig) -> Result<Config, DriverError> {
-        let reader = Reader::new(Exec::NAME, config, &keys(&[&OWN_KEYS, &IsolatedConfig::KEYS, &Common::KEYS]))?;
+        let reader = Reader::new(Exec::NAME, config, &[&OWN_KEYS[..], &IsolatedConfig::KEYS].concat())?;
         Ok(Config {
             isolated: IsolatedConfig::read(&reader)?,
             no_pivot_root: reader.flag("no_pivot_root")?.unwrap_or(false),
@@ -55,11 +55,11 @@ impl Plan for Exec {
     }
 
     fn common(config: &Config) -> &Common {
-        &config.isolated.common
+        config.isolated.common()
     }
 
     fn task_config_schema() -> Spec {
-        let mut attributes = isolated::task_schema();
+        let mut attributes = IsolatedConfig::task_schema();
         attributes.push(("command", schema::attr("command", "string", true)));
         attributes.push(("args", schema::attr("args", "list(string)", false)));
         schema::object(attributes)

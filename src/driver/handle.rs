@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,8 +20,6 @@ use crate::sys::lock::lock;
 pub const EXECUTOR_LOG: &str = "-executor.out";
 /// Name of that log in the task's folder, where an agent expects it.
 const AGENT_LOG: &str = "executor.out";
-/// How long an executor may take to its handshake.
-const START_PATIENCE: Duration = Duration::from_mins(1);
 /// How long the executor of an ended task may take to say so, and a found one to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the leftovers of a lost executor may resist.
@@ -106,23 +104,28 @@ impl Tasks {
         let cgroup = spec.cgroup.clone();
         let started = self.start_executor(task, &spec).await;
         // An executor that was killed before it launched may have made the cgroup already.
-        let client = started.inspect_err(|_| self.sweep_after_failure(&cgroup))?;
-        let executor = ExecutorClient::new(client.channel());
-        let state = match executor.launch(spec).await {
-            Ok(state) => state,
+        let client = match started {
+            Ok(client) => client,
             Err(error) => {
-                client.kill().await;
-                self.sweep_after_failure(&cgroup);
-                return Err(launch_error(error));
+                self.sweep_after_failure(cgroup).await;
+                return Err(error);
             }
         };
-        let kept = Kept {
-            version: KEPT_VERSION,
-            reattach: client.reattach_config().clone(),
-            pid: state.pid,
-            started_at_ms: milliseconds(state.time),
-            cgroup,
+        let executor = ExecutorClient::new(client.channel());
+        let launched = match client.reattach_config() {
+            Ok(reattach) => executor.launch(spec).await.map(|state| (reattach, state)).map_err(launch_error),
+            Err(error) => Err(executor_error(&error)),
         };
+        let (reattach, state) = match launched {
+            Ok(launched) => launched,
+            Err(error) => {
+                client.kill().await;
+                self.sweep_after_failure(cgroup).await;
+                return Err(error);
+            }
+        };
+        let kept =
+            Kept { version: KEPT_VERSION, reattach, pid: state.pid, started_at_ms: milliseconds(state.time), cgroup };
         let driver_state = serde_json::to_vec(&kept).map_err(|e| failed(format!("keep the task's state: {e}"), false));
         let handle = TaskHandle { driver_state: driver_state?, executor: Some(kept.reattach.clone()), network: None };
         self.keep(task, client, executor, kept);
@@ -187,13 +190,12 @@ impl Tasks {
             "Prepare": { "Cgroup": spec.cgroup, "Cpuset": spec.cpuset_cgroup },
         });
         let launch = Launch {
-            program: Program::Own(Role::Executor),
             args: &[OsString::from(config.to_string())],
             env: role_environment(),
             new_session: true,
             socket_dir: Some(&settings.socket_dir),
-            start_timeout: START_PATIENCE,
             log: Box::new(|line: HclogLine| tracing::debug!(message = %line.message, "executor")),
+            ..Launch::new(Program::Own(Role::Executor))
         };
         launch.start().await.map_err(|error| executor_error(&error))
     }
@@ -288,24 +290,29 @@ impl Tasks {
             client.kill().await;
         }
         lock(&self.tasks).remove(id);
-        self.sweep(&task.cgroup)
+        self.sweep(task.cgroup.clone()).await
     }
 
     /// The start's own error is the one to tell.
-    fn sweep_after_failure(&self, cgroup: &Path) {
-        if let Err(error) = self.sweep(cgroup) {
+    async fn sweep_after_failure(&self, cgroup: PathBuf) {
+        if let Err(error) = self.sweep(cgroup).await {
             tracing::warn!(%error, "cleaning up after a failed start");
         }
     }
 
     /// Nothing to do after an orderly end.
-    fn sweep(&self, cgroup: &Path) -> Result<(), DriverError> {
+    async fn sweep(&self, cgroup: PathBuf) -> Result<(), DriverError> {
         let cgroups = self.settings().cgroups;
         if cgroup.as_os_str().is_empty() || cgroups.regime() == Regime::Off {
             return Ok(());
         }
         let deadline = Instant::now() + SWEEP_PATIENCE;
-        let swept = TaskCgroup::open(&cgroups, cgroup).and_then(|cgroup| cgroup.destroy(deadline));
+        let path = cgroup.clone();
+        // On a thread of its own: a process that resists must not keep the other tasks waiting.
+        let swept = tokio::task::spawn_blocking(move || {
+            TaskCgroup::open(&cgroups, &path).and_then(|cgroup| cgroup.destroy(deadline))
+        });
+        let swept = swept.await.map_err(|e| failed(format!("remove cgroup {}: {e}", cgroup.display()), true))?;
         swept.map_err(|error| failed(format!("remove cgroup {}: {error}", cgroup.display()), true))
     }
 }

@@ -5,8 +5,8 @@ use tokio::process::Command;
 
 use super::config::Reader;
 use super::handle::failed;
-use super::on_executor::isolated::{self, IsolatedConfig};
-use super::on_executor::{self, Common, OnExecutor, Plan, keys};
+use super::isolated::IsolatedConfig;
+use super::on_executor::{Common, OnExecutor, Plan};
 use super::{Attribute, Capabilities, DriverError, Fingerprint, Health, TaskConfig};
 use crate::cgroup::Regime;
 use crate::executor::Isolation;
@@ -94,7 +94,7 @@ fn arguments(reader: &Reader<'_>) -> Result<Vec<String>, DriverError> {
 }
 
 fn reader(task: &DriverConfig) -> Result<Reader<'_>, DriverError> {
-    Reader::new(Java::NAME, task, &keys(&[&OWN_TASK_KEYS, &isolated::TASK_KEYS, &on_executor::TASK_KEYS]))
+    Reader::new(Java::NAME, task, &[&OWN_TASK_KEYS[..], &IsolatedConfig::TASK_KEYS].concat())
 }
 
 #[tonic::async_trait]
@@ -108,16 +108,16 @@ impl Plan for Java {
     }
 
     fn read_config(config: &DriverConfig) -> Result<Config, DriverError> {
-        let reader = Reader::new(Java::NAME, config, &keys(&[&IsolatedConfig::KEYS, &Common::KEYS]))?;
+        let reader = Reader::new(Java::NAME, config, &IsolatedConfig::KEYS)?;
         Ok(Config(IsolatedConfig::read(&reader)?))
     }
 
     fn common(config: &Config) -> &Common {
-        &config.0.common
+        config.0.common()
     }
 
     fn task_config_schema() -> Spec {
-        let mut attributes = isolated::task_schema();
+        let mut attributes = IsolatedConfig::task_schema();
         attributes.extend(OWN_TASK_KEYS.map(|name| {
             let kind = if matches!(name, "jvm_options" | "args") { "list(string)" } else { "string" };
             (name, schema::attr(name, kind, false))

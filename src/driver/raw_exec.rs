@@ -1,6 +1,6 @@
 use super::config::Reader;
 use super::ids::DeniedIds;
-use super::on_executor::{self, Common, OnExecutor, Plan, keys};
+use super::on_executor::{self, Common, OnExecutor, Plan};
 use super::{Capabilities, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, TaskConfig};
 use crate::cgroup::Regime;
 use crate::executor::Isolation;
@@ -48,7 +48,7 @@ struct Task {
 }
 
 fn read(config: &DriverConfig) -> Result<Task, DriverError> {
-    let reader = Reader::new(RawExec::NAME, config, &keys(&[&TASK_KEYS, &on_executor::TASK_KEYS]))?;
+    let reader = Reader::new(RawExec::NAME, config, &[&TASK_KEYS[..], &on_executor::TASK_KEYS].concat())?;
     let v1 = reader.pairs("cgroup_v1_override")?;
     let v2 = reader.string("cgroup_v2_override")?.unwrap_or_default();
     if !v1.is_empty() && !v2.is_empty() {
@@ -107,7 +107,7 @@ impl Plan for RawExec {
     }
 
     fn read_config(config: &DriverConfig) -> Result<Config, DriverError> {
-        let reader = Reader::new(RawExec::NAME, config, &keys(&[&KEYS, &Common::KEYS]))?;
+        let reader = Reader::new(RawExec::NAME, config, &[&KEYS[..], &Common::KEYS].concat())?;
         Ok(Config {
             common: Common::read(&reader)?,
             enabled: reader.flag("enabled")?.unwrap_or(false),

@@ -4,7 +4,9 @@ mod client;
 mod convert;
 mod isolated;
 mod service;
+mod session;
 mod stats;
+mod streams;
 mod supervisor;
 mod universal;
 

@@ -130,9 +130,14 @@ async fn stop_on_sigterm(stop: Stop, mut terminated: tokio::signal::unix::Signal
     stop.stop();
 }
 
-/// Orphans of the task that end are nobody's children but ours; the main process belongs to who waits for it.
+/// Orphans of the task that end are nobody's children but ours; the main process and those of sessions belong to who waits
+/// for them. The kernel shows one ended child at a time, so an owned one hides those behind it until it has been reaped.
 async fn reap_orphans(executor: Arc<LocalExecutor>, mut child_ended: tokio::signal::unix::Signal) {
-    while child_ended.recv().await.is_some() {
+    loop {
+        tokio::select! {
+            ended = child_ended.recv() => if ended.is_none() { return },
+            () = executor.reaped() => {}
+        }
         while let Some(pid) = sys::process::peek_ended_child() {
             if executor.owns(pid) {
                 break;
