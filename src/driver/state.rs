@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::plugin::ReattachConfig;
 use crate::wire::msgpack::{self, GoTime};
 
 /// The state in a task's handle.
@@ -14,7 +15,7 @@ use crate::wire::msgpack::{self, GoTime};
 #[serde(default, rename_all = "PascalCase")]
 pub struct GoDriverState {
     /// Where the task's executor listens.
-    pub reattach_config: Option<GoReattachConfig>,
+    pub reattach_config: Option<ReattachConfig>,
     /// The task.
     pub task_config: Option<GoTaskConfig>,
     /// Pid of the task's main process.
@@ -39,20 +40,6 @@ impl GoDriverState {
     pub fn to_bytes(&self) -> Result<Vec<u8>, msgpack::Error> {
         msgpack::to_vec(self)
     }
-}
-
-/// Where an executor listens.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-pub struct GoReattachConfig {
-    /// `grpc`.
-    pub protocol: String,
-    /// `unix`, or `tcp` on other systems.
-    pub network: String,
-    /// Path of the socket.
-    pub addr: String,
-    /// Pid of the executor.
-    pub pid: i64,
 }
 
 /// A task as Go's drivers keep it: everything but its `config`.
