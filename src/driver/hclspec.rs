@@ -28,6 +28,12 @@ impl Body {
         config::parse(file, text).map(Body).map_err(|e| DriverError::Config(e.to_string()))
     }
 
+    /// A configuration in which nothing is set.
+    #[must_use]
+    pub fn empty() -> Body {
+        Body(config::empty())
+    }
+
     /// A configuration block as the job file's reader gives it. Its strings are templates, unless they are
     /// `interpolated` already.
     ///
