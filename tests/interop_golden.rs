@@ -6,8 +6,7 @@ use std::sync::OnceLock;
 
 use agentbin::driver::state::{
     GoAllocatedDevice, GoAllocatedResources, GoCpu, GoDevice, GoDns, GoDriverState, GoHosts, GoLinuxResources,
-    GoMemory, GoMount, GoNetwork, GoNetworkIsolation, GoPort, GoPortMapping, GoReattachConfig, GoResources,
-    GoTaskConfig,
+    GoMemory, GoMount, GoNetwork, GoNetworkIsolation, GoPort, GoPortMapping, GoResources, GoTaskConfig,
 };
 use agentbin::wire::cty::{self, Number, Type, Value};
 use agentbin::wire::msgpack::{self, Bytes, GoTime};
@@ -179,7 +178,8 @@ fn state() -> GoDriverState {
         dns: dns(&["8.8.8.8"], &["local"]),
     };
     GoDriverState {
-        reattach_config: Some(GoReattachConfig {
+        agentbin: None,
+        reattach_config: Some(agentbin::plugin::ReattachConfig {
             protocol: "grpc".into(),
             network: "unix".into(),
             addr: "/tmp/plugin123".into(),
