@@ -1,9 +1,7 @@
 //! A7: our msgpack beside the real encoders, in both directions (`tests/interop/golden`).
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use agentbin::driver::state::{
@@ -13,50 +11,15 @@ use agentbin::driver::state::{
 };
 use agentbin::wire::cty::{self, Number, Type, Value};
 use agentbin::wire::msgpack::{self, Bytes, GoTime};
+use golden::{ask, bytes, hex};
 use serde::{Deserialize, Serialize};
 
-/// The Go program, or `None` with a line that says why not.
-fn golden(test: &str) -> Option<&'static Path> {
+#[path = "support/golden.rs"]
+mod golden;
+
+fn build() -> Option<&'static Path> {
     static BINARY: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let built = BINARY.get_or_init(|| {
-        Command::new("go").arg("version").output().ok()?;
-        let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop");
-        let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-golden");
-        let go =
-            Command::new("go").args(["build", "-o"]).arg(&binary).arg("./golden").current_dir(module).output().unwrap();
-        assert!(go.status.success(), "{}", String::from_utf8_lossy(&go.stderr));
-        Some(binary)
-    });
-    if built.is_none() {
-        println!("SKIP: {test}: no go toolchain; scripts/setup says how to get one");
-        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "no skips in CI");
-    }
-    built.as_deref()
-}
-
-/// Runs the Go program; panics with what it says when it fails.
-fn ask(binary: &Path, mode: &str, input: &str) -> String {
-    let mut child = Command::new(binary);
-    let mut child =
-        child.arg(mode).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_owned();
-    let writer = std::thread::spawn(move || {
-        // A program that does not read its input closes it.
-        let _ = stdin.write_all(input.as_bytes());
-    });
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap();
-    assert!(output.status.success(), "golden {mode}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().flat_map(|b| [b >> 4, b & 15]).map(|n| char::from_digit(n.into(), 16).unwrap()).collect()
-}
-
-fn bytes(hex: &str) -> Vec<u8> {
-    (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
+    BINARY.get_or_init(|| golden::build("interop_golden")).as_deref()
 }
 
 #[derive(Serialize, Deserialize)]
@@ -242,7 +205,7 @@ fn both_ways<T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::
 
 #[test]
 fn a7_structs_are_read_and_written_as_by_go_msgpack() {
-    let Some(binary) = golden("a7_structs_are_read_and_written_as_by_go_msgpack") else { return };
+    let Some(binary) = build() else { return };
     let from_go = samples(binary, "struct");
     let ours = [
         both_ways(&from_go, "scalars", &scalars()),
@@ -267,7 +230,7 @@ fn dynamic(kind: Type, value: Value) -> Value {
 
 #[test]
 fn a7_values_are_written_as_by_go_cty() {
-    let Some(binary) = golden("a7_values_are_written_as_by_go_cty") else { return };
+    let Some(binary) = build() else { return };
     let int = |n: i64| Value::Number(n.into());
     let text = |t: &str| Value::String(t.to_owned());
     let object =

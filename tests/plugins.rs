@@ -143,13 +143,10 @@ fn walkdir(dir: &Path, depth: u32) -> Vec<PathBuf> {
 impl Plugin {
     async fn start(program: &Path, args: &[&str]) -> Plugin {
         let launch = Launch {
-            program: Program::Path(program),
             args: &args.iter().map(OsString::from).collect::<Vec<_>>(),
             env: std::env::vars_os().filter(|(k, _)| k == "PATH").chain(role_environment()).collect(),
-            new_session: false,
-            socket_dir: None,
-            start_timeout: Duration::from_secs(30),
             log: Box::new(|line| println!("plugin: {}", line.message)),
+            ..Launch::new(Program::Path(program))
         };
         let client = launch.start().await.unwrap();
         let (driver, base) = (DriverClient::new(client.channel()), BasePluginClient::new(client.channel()));
@@ -493,7 +490,7 @@ fn n5_a_killed_plugin_finds_its_tasks_again() {
                     // In good order this time: the task runs on all the same.
                     plugin.client.kill().await;
                 } else {
-                    kill(plugin.client.reattach_config().process.pid);
+                    kill(plugin.client.reattach_config().unwrap().process.pid);
                     plugin.client.exited().await;
                 }
                 plugin = Plugin::driver(name, &[]).await;
@@ -571,7 +568,7 @@ fn n7_the_example_is_a_driver() {
         assert!(found.attributes.contains_key("driver.script.interpreter"));
         let task = world.task(&[("text", text("echo $BASH_VERSION $1; id -un; exit 4")), ("args", texts(&["arg"]))]);
         let handle = plugin.start_task(&task).await.unwrap();
-        kill(plugin.client.reattach_config().process.pid);
+        kill(plugin.client.reattach_config().unwrap().process.pid);
         plugin.client.exited().await;
         let mut plugin = Plugin::start(&example, &[]).await;
         plugin.set_config(&[]).await.unwrap();

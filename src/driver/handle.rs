@@ -124,13 +124,8 @@ impl Tasks {
                 return Err(error);
             }
         };
-        let kept = Kept {
-            version: KEPT_VERSION,
-            reattach,
-            pid: state.pid,
-            started_at_ms: milliseconds(state.time),
-            cgroup,
-        };
+        let kept =
+            Kept { version: KEPT_VERSION, reattach, pid: state.pid, started_at_ms: milliseconds(state.time), cgroup };
         let driver_state = serde_json::to_vec(&kept).map_err(|e| failed(format!("keep the task's state: {e}"), false));
         let handle = TaskHandle { driver_state: driver_state?, executor: Some(kept.reattach.clone()), network: None };
         self.keep(task, client, executor, kept);

@@ -7,6 +7,7 @@ mod config;
 mod convert;
 mod exec;
 mod handle;
+pub mod hclspec;
 mod ids;
 mod isolated;
 mod java;

@@ -50,7 +50,7 @@ type block struct {
 
 type question struct {
 	Spec spec              `json:"spec"`
-	Body json.RawMessage   `json:"body"`
+	Body string            `json:"body"`
 	Vars map[string]string `json:"vars"`
 }
 
@@ -99,7 +99,7 @@ func (q question) ask() (out []byte, err error) {
 	for name, value := range q.Vars {
 		vars[name] = cty.StringVal(value)
 	}
-	file, diags := hcljson.Parse(q.Body, "")
+	file, diags := hcljson.Parse([]byte(q.Body), "")
 	if diags.HasErrors() {
 		return nil, diags
 	}
@@ -112,9 +112,13 @@ func (q question) ask() (out []byte, err error) {
 
 // Inside an object the key is the name that counts where none is given; everywhere else there is none.
 func (s spec) convert(key string) (hcldec.Spec, error) {
+	nameless := errors.New("a name is missing")
 	named := func(name string) string {
 		if name == "" {
-			return key
+			name = key
+		}
+		if name != "" {
+			nameless = nil
 		}
 		return name
 	}
@@ -141,7 +145,8 @@ func (s spec) convert(key string) (hcldec.Spec, error) {
 		return out, nil
 	case s.Attr != nil:
 		kind, err := parseType(s.Attr.Type)
-		return &hcldec.AttrSpec{Name: named(s.Attr.Name), Type: kind, Required: s.Attr.Required}, err
+		out := &hcldec.AttrSpec{Name: named(s.Attr.Name), Type: kind, Required: s.Attr.Required}
+		return out, errors.Join(err, nameless)
 	case s.Block != nil:
 		nested, err := s.Block.Nested.convert("")
 		return &hcldec.BlockSpec{TypeName: named(s.Block.Name), Required: s.Block.Required, Nested: nested}, err
