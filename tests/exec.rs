@@ -221,7 +221,7 @@ impl Drop for Task {
     /// Of a test that failed: the next one is to begin without leftovers.
     fn drop(&mut self) {
         let Some(client) = &self.client else { return };
-        let pid = rustix::process::Pid::from_raw(client.reattach_config().process.pid).unwrap();
+        let pid = rustix::process::Pid::from_raw(client.reattach_config().unwrap().process.pid).unwrap();
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
     }
