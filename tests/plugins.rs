@@ -374,10 +374,33 @@ fn n2_logs_are_collected_unless_switched_off() {
             plugin.wait(&task.id).await;
             plugin.destroy(&task.id, false).await.unwrap();
             assert_eq!(reader.join().unwrap(), "through the fifo\n");
-            assert_eq!(std::fs::read_dir(world.alloc_dir().join("alloc/logs")).unwrap().count(), 0);
+            plugin.client.kill().await;
+
+            // An agent that reads its FIFOs although it was told not to gets them; FIFOs that nobody reads are left alone.
+            let mut plugin = Plugin::driver(name, &[]).await;
+            let fifo = PathBuf::from(&task.stdout_path);
+            task.id.push('2');
+            let reader = std::thread::spawn(move || std::fs::read_to_string(fifo).unwrap());
+            eventually("the reader", || reads_fifo()).await;
+            plugin.start_task(&task).await.unwrap();
+            plugin.wait(&task.id).await;
+            plugin.destroy(&task.id, false).await.unwrap();
+            assert_eq!(reader.join().unwrap(), "through the fifo\n");
+            assert_eq!(world.log("stdout"), "");
+            task.id.push('3');
+            plugin.start_task(&task).await.unwrap();
+            plugin.wait(&task.id).await;
+            plugin.destroy(&task.id, false).await.unwrap();
+            assert_eq!(world.log("stdout"), "through the fifo\n");
             plugin.client.kill().await;
         }
     });
+}
+
+/// Whether a thread of this process waits in the opening of a FIFO.
+fn reads_fifo() -> bool {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    threads.map(|t| std::fs::read_to_string(t.path().join("wchan")).unwrap_or_default()).any(|w| w.contains("partner"))
 }
 
 fn n3_the_agents_folder_stays_empty() {

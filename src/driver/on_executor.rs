@@ -1,5 +1,6 @@
 //! A driver whose tasks each have an executor: what `exec`, `raw_exec` and `java` have in common.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use super::{
 };
 use crate::cgroup::Regime;
 use crate::executor::{ExecRequests, ExecResponses, Isolation};
+use crate::logs::fifo::{self, FifoError, Writer};
 use crate::spec::{DriverConfig, ExitResult, LaunchSpec, LogCollection, Signal, TaskStats};
 use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
@@ -128,6 +130,32 @@ fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<Option<LogCollec
     }))
 }
 
+/// Whether somebody waits for a task's output.
+enum Wanted {
+    No,
+    /// A file that was made for it.
+    File,
+    Fifo(#[expect(dead_code, reason = "held, so that the reader does not see it closed")] Writer),
+}
+
+impl Wanted {
+    fn is_wanted(&self) -> bool {
+        !matches!(self, Wanted::No)
+    }
+}
+
+async fn wanted_fifo(path: &str) -> Wanted {
+    if matches!(path, "" | "/dev/null") {
+        return Wanted::No;
+    }
+    match tokio::time::timeout(Duration::ZERO, fifo::open_writer(Path::new(path))).await {
+        Ok(Ok(writer)) => Wanted::Fifo(writer),
+        Ok(Err(FifoError::NotAFifo(_))) => Wanted::File,
+        // It is not there, or nobody reads.
+        Ok(Err(_)) | Err(_) => Wanted::No,
+    }
+}
+
 /// A driver whose tasks each have an executor.
 #[derive(Debug)]
 pub struct OnExecutor<P: Plan> {
@@ -154,14 +182,12 @@ impl<P: Plan> OnExecutor<P> {
         Ok(())
     }
 
-    fn launch_spec(&self, task: &TaskConfig, config: &P::Config) -> Result<LaunchSpec, DriverError> {
+    fn launch_spec(&self, task: &TaskConfig, config: &P::Config, fifos: bool) -> Result<LaunchSpec, DriverError> {
         let reader = Reader::any(P::NAME, &task.config);
         let under_agent = self.tasks.settings().under_agent;
         self.check_logs(&reader)?;
         let cgroup = if under_agent { self.tasks.agents_cgroup(task) } else { task.cgroup.clone() };
-        // An agent of before 1.6 opens FIFOs whatever a driver says.
-        let no_fifo = matches!(task.stdout_path.as_str(), "" | "/dev/null");
-        let collects = under_agent && P::common(config).collect_logs && no_fifo;
+        let collects = under_agent && P::common(config).collect_logs && !fifos;
         let mut spec = LaunchSpec {
             env: task.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
             user: task.user.clone(),
@@ -219,7 +245,10 @@ impl<P: Plan> Driver for OnExecutor<P> {
     }
 
     async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
-        let spec = self.launch_spec(task, &self.config())?;
+        // An agent names its FIFOs whatever a driver says, and one of before 1.6 also reads them. Held until the executor
+        // has them open: a reader that sees its last writer go would end.
+        let fifos = [wanted_fifo(&task.stdout_path).await, wanted_fifo(&task.stderr_path).await];
+        let spec = self.launch_spec(task, &self.config(), fifos.iter().any(Wanted::is_wanted))?;
         self.tasks.start(task, spec).await
     }
 
