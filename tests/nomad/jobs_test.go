@@ -245,6 +245,7 @@ func execsWithTTY(t *testing.T, a *agent.Agent, alloc string) {
 	inner := strings.Join([]string{a.Nomad, "alloc", "exec", "-i", "-t", "-task", "web", alloc, "/bin/sh"}, " ")
 	command := exec.Command("script", "-q", "-e", "-c", "stty rows 31 cols 77; exec "+inner, "/dev/null")
 	command.Env = append(a.Command().Env, "TERM=dumb")
+	command.WaitDelay = 5 * time.Second // a killed script leaves its child behind
 	in, err := command.StdinPipe()
 	must(t, err)
 	var out bytes.Buffer

@@ -207,7 +207,12 @@ func (a *Agent) Log() string {
 
 // LogTail is the last lines of it.
 func (a *Agent) LogTail(lines int) string {
-	all := strings.Split(strings.TrimRight(a.Log(), "\n"), "\n")
+	var all []string
+	for line := range strings.Lines(a.Log()) {
+		if !strings.Contains(line, "http: request complete") { // what waiting here makes
+			all = append(all, strings.TrimRight(line, "\n"))
+		}
+	}
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 

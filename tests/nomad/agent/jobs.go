@@ -59,16 +59,22 @@ func (a *Agent) Allocs(job string) ([]Alloc, error) {
 func (a *Agent) WaitJob(job, status string, count int) ([]Alloc, error) {
 	var allocs, matching []Alloc
 	var problem error
+	over := false
 	err := Eventually(fmt.Sprintf("%d %s of %s", count, status, job), func() bool {
 		allocs, problem = a.Allocs(job)
-		matching = nil
+		matching, over = nil, false
 		for _, alloc := range allocs {
 			if alloc.ClientStatus == status {
 				matching = append(matching, alloc)
+			} else if alloc.ClientStatus != "pending" && alloc.ClientStatus != "running" {
+				over = true
 			}
 		}
-		return len(matching) >= count
+		return over || len(matching) >= count
 	})
+	if err == nil && len(matching) < count {
+		err = fmt.Errorf("an allocation of %s that was to be %s ended otherwise", job, status)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %v\n%s", err, problem, Describe(allocs))
 	}
