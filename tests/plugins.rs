@@ -97,8 +97,9 @@ impl World {
             msgpack_driver_config: object(config),
             env: [("PATH", "/usr/bin:/bin"), ("GREETING", "hello")].map(|(k, v)| (k.into(), v.into())).into(),
             alloc_dir: self.alloc_dir().display().to_string(),
-            stdout_path: "/dev/null".into(),
-            stderr_path: "/dev/null".into(),
+            // An agent names its FIFOs also to a driver that collects the output itself, and does not make them.
+            stdout_path: self.alloc_dir().join("alloc/logs/.web.stdout.fifo").display().to_string(),
+            stderr_path: self.alloc_dir().join("alloc/logs/.web.stderr.fifo").display().to_string(),
             resources: Some(wire::Resources {
                 allocated_resources: Some(wire::AllocatedTaskResources {
                     cpu: Some(wire::AllocatedCpuResources { cpu_shares: 100 }),
@@ -350,7 +351,6 @@ fn n2_logs_are_collected_unless_switched_off() {
             let logs = BTreeMap::from([
                 ("max_files".to_owned(), Value::Number(cty::Number::parse("2").unwrap())),
                 ("max_file_size".to_owned(), Value::Number(cty::Number::parse("1").unwrap())),
-                ("disabled".to_owned(), Value::Null),
             ]);
             let script = "seq 1 400000";
             let config = [("command", text("/bin/sh")), ("args", texts(&["-c", script])), ("logs", Value::Map(logs))];
@@ -369,6 +369,7 @@ fn n2_logs_are_collected_unless_switched_off() {
             let fifo = world.dir.path().join("fifo");
             rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
             task.stdout_path = fifo.display().to_string();
+            task.stderr_path = "/dev/null".into();
             let reader = std::thread::spawn(move || std::fs::read_to_string(fifo).unwrap());
             plugin.start_task(&task).await.unwrap();
             plugin.wait(&task.id).await;
@@ -388,10 +389,19 @@ fn n2_logs_are_collected_unless_switched_off() {
             assert_eq!(reader.join().unwrap(), "through the fifo\n");
             assert_eq!(world.log("stdout"), "");
             task.id.push('3');
+            task.stderr_path.clone_from(&task.stdout_path);
             plugin.start_task(&task).await.unwrap();
             plugin.wait(&task.id).await;
             plugin.destroy(&task.id, false).await.unwrap();
             assert_eq!(world.log("stdout"), "through the fifo\n");
+
+            // A job that wants no logs.
+            task.id.push('4');
+            task.stdout_path = "/dev/null".into();
+            plugin.start_task(&task).await.unwrap();
+            plugin.wait(&task.id).await;
+            plugin.destroy(&task.id, false).await.unwrap();
+            assert_eq!(world.log("stdout"), "through the fifo\n", "nothing was added");
             plugin.client.kill().await;
         }
     });

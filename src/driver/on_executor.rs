@@ -99,11 +99,7 @@ pub(super) const TASK_KEYS: [&str; 2] = ["pids_limit", "logs"];
 /// Their schema.
 pub(super) fn task_schema() -> [(&'static str, Spec); 2] {
     let number = |name: &str| schema::attr(name, "number", false);
-    let logs = schema::object([
-        ("max_files", number("max_files")),
-        ("max_file_size", number("max_file_size")),
-        ("disabled", schema::attr("disabled", "bool", false)),
-    ]);
+    let logs = schema::object([("max_files", number("max_files")), ("max_file_size", number("max_file_size"))]);
     [("pids_limit", number("pids_limit")), ("logs", schema::block("logs", false, logs))]
 }
 
@@ -112,28 +108,25 @@ const LOG_FILES: u32 = 10;
 const LOG_FILE_MIB: u64 = 10;
 
 /// How a task's output is collected under an agent, which does not hand over the task's `logs` block.
-fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<Option<LogCollection>, DriverError> {
+fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<LogCollection, DriverError> {
     let logs = reader.block("logs")?;
-    let logs = Reader::new(reader.driver(), &logs, &["max_files", "max_file_size", "disabled"])?;
-    if logs.flag("disabled")? == Some(true) {
-        return Ok(None);
-    }
+    let logs = Reader::new(reader.driver(), &logs, &["max_files", "max_file_size"])?;
     let max_files = logs.limit("max_files")?.map_or(Ok(LOG_FILES), u32::try_from);
     let max_files = max_files.map_err(|_| logs.error("max_files", "max_files is too large"))?;
     let mib = logs.limit("max_file_size")?.unwrap_or(LOG_FILE_MIB);
-    Ok(Some(LogCollection {
+    Ok(LogCollection {
         dir: task.alloc_dir.join("alloc/logs"),
         stdout_file: format!("{}.stdout", task.name),
         stderr_file: format!("{}.stderr", task.name),
         max_files,
         max_file_size_bytes: mib.saturating_mul(1024 * 1024),
-    }))
+    })
 }
 
 /// Whether somebody waits for a task's output.
 enum Wanted {
     No,
-    /// A file that was made for it.
+    /// A file, or /dev/null: a job that switches its `logs` off.
     File,
     Fifo(#[expect(dead_code, reason = "held, so that the reader does not see it closed")] Writer),
 }
@@ -145,7 +138,7 @@ impl Wanted {
 }
 
 async fn wanted_fifo(path: &str) -> Wanted {
-    if matches!(path, "" | "/dev/null") {
+    if path.is_empty() {
         return Wanted::No;
     }
     match tokio::time::timeout(Duration::ZERO, fifo::open_writer(Path::new(path))).await {
@@ -198,7 +191,7 @@ impl<P: Plan> OnExecutor<P> {
             cpuset_cgroup: task.cpuset_cgroup.clone(),
             stdout_path: task.stdout_path.clone(),
             stderr_path: task.stderr_path.clone(),
-            logs: if collects { agent_logs(task, &reader)? } else { task.logs.clone() },
+            logs: if collects { Some(agent_logs(task, &reader)?) } else { task.logs.clone() },
             network_namespace: task.network.as_ref().map(|network| network.path.clone()).unwrap_or_default(),
             ..LaunchSpec::default()
         };
