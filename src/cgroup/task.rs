@@ -187,11 +187,13 @@ impl TaskCgroup {
         }
     }
 
-    /// v1: the `cgroup.procs` files that a process writes 0 to in order to join, the freezer's first. v2: none.
+    /// v1: the `tasks` files that a process of one thread writes 0 to in order to join, the freezer's first. v2: none.
+    ///
+    /// `cgroup.procs` would move all threads and therefore, after an idle time, first wait some ms for all CPUs.
     #[must_use]
-    pub fn procs_files(&self) -> Vec<PathBuf> {
+    pub fn join_files(&self) -> Vec<PathBuf> {
         match self.regime {
-            Regime::V1 => self.members.iter().map(|m| m.path().join("cgroup.procs")).collect(),
+            Regime::V1 => self.members.iter().map(|m| m.path().join("tasks")).collect(),
             Regime::V2 | Regime::Off => Vec::new(),
         }
     }

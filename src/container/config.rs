@@ -33,6 +33,43 @@ pub struct Config {
     pub network_namespace: Option<PathBuf>,
     /// Set when the executor is not root and works through a user namespace.
     pub rootless: Option<Rootless>,
+    /// Set for a further process of a task that runs. Its `host_ids` are those of the task and believed as they are.
+    pub session: Option<SessionConfig>,
+}
+
+/// What a further process of a running task has of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionConfig {
+    /// It leads a session on a terminal: of the task's own with a root, else what it gets as stdin.
+    pub tty: bool,
+    /// Namespaces to enter, in this order; their descriptors are sent along.
+    pub namespaces: Vec<Namespace>,
+}
+
+/// A namespace of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Namespace {
+    /// The user namespace that owns the task's other namespaces.
+    Owner,
+    /// Its IPC namespace.
+    Ipc,
+    /// Its pid namespace.
+    Pid,
+    /// Its mount namespace.
+    Mount,
+    /// The user namespace in which its processes run. Entered last of all, as it gives nothing but takes.
+    User,
+}
+
+/// What the executor hears of a shim that was about to become its command.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Became {
+    /// Whom it became; `None` keeps the executor's user.
+    pub ids: Option<Ids>,
+    /// Number of the process that did, where that is another one. Its pidfd is sent along.
+    pub pid: Option<i32>,
+    /// The master of the session's terminal is sent along.
+    pub terminal: bool,
 }
 
 /// The root of an isolated task.

@@ -1,11 +1,13 @@
 //! Who the task is: users and groups from passwd files, capabilities.
 
+use std::os::fd::OwnedFd;
 use std::str::FromStr as _;
 
 use caps::{CapSet, Capability, CapsHashSet};
 use rustix::process::{Gid, Uid};
 
-use super::config::{Config, Failure, Ids, Rootless, Step as _};
+use super::config::{Config, Failure, Ids, Namespace, Rootless, Step as _};
+use super::namespaces;
 use crate::sys;
 
 /// Looks a user up by name in the text of a passwd and a group file.
@@ -36,10 +38,14 @@ pub fn lookup_user(passwd: &str, group: &str, name: &str) -> Option<Ids> {
 
 /// Becomes the user with exactly the configured capabilities. The order matters: the bounding set while
 /// `CAP_SETPCAP` is there, groups before the user, the other sets when the user has changed.
-pub(super) fn become_user(config: &Config, ids: Option<&Ids>) -> Result<(), Failure> {
+///
+/// `user_namespace` is the one in which the task's user is that user, where it exists already.
+pub(super) fn become_user(config: &Config, ids: Option<&Ids>, user_namespace: Option<&OwnedFd>) -> Result<(), Failure> {
     let wanted = parse_capabilities(&config.capabilities)?;
     let privileged = rustix::process::geteuid().is_root();
-    if let (Some(rootless), Some(ids)) = (config.rootless, ids)
+    if let Some(namespace) = user_namespace {
+        namespaces::enter(Namespace::User, namespace)?;
+    } else if let (Some(rootless), Some(ids)) = (config.rootless, ids)
         && config.root.is_some()
         && ids.uid != 0
     {

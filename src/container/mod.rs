@@ -13,15 +13,24 @@
 //! ```
 //!
 //! The first half needs no more than the task's cgroup, so an executor that knows it does it before the launch is asked
-//! for: cloning, executing and, on v1, a wait of several milliseconds for the kernel are over by then.
+//! for: cloning and executing are over by then.
+//!
+//! A further process of a running task (a session) is made by the same steps, with two differences. The root is entered and
+//! not assembled. And a shim with all its privileges never shows in the task's pid namespace, where a task that may trace
+//! processes would find it: it gives up what it has first and then starts a sibling of its own, born in that namespace, that
+//! has nothing left to do but to execute the command.
 
 mod config;
 mod identity;
+mod namespaces;
 mod parent;
 mod root;
 mod shim;
+mod terminal;
 
-pub use config::{Bind, Config, DeviceNode, Failure, FailureKind, Ids, RootConfig, Rootless};
+pub use config::{Bind, Config, DeviceNode, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig};
 pub use identity::lookup_user;
-pub use parent::{Prepare, Prepared, StartError, Starting, prepare};
+pub use namespaces::Namespaces;
+pub use parent::{Prepare, Prepared, StartError, Started, Starting, prepare};
 pub use shim::shim;
+pub use terminal::{Terminal, open_terminal};

@@ -2,19 +2,24 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, IoSlice, Read as _, Write as _};
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::mount::MountAttrFlags;
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::config::{Config, Failure, FailureKind, Rootless};
+use super::config::{Became, Config, Failure, FailureKind, Ids, Namespace, Rootless, Step as _};
+use super::namespaces::Namespaces;
 use crate::spec::{NamespaceMode, Role};
+use crate::sys::mount;
 use crate::sys::process::{Child, Spawn, flags, spawn};
 
 /// Numbers of the descriptors that the shim starts with, beside 0, 1 and 2.
@@ -28,9 +33,18 @@ pub struct Prepare {
     pub isolation: Option<(NamespaceMode, NamespaceMode)>,
     /// Set when the executor is not root.
     pub rootless: Option<Rootless>,
-    /// v1: `cgroup.procs` files to which the shim writes itself before anything else.
+    /// v1: `tasks` files of cgroups to which the shim writes itself before anything else.
     pub join: Vec<PathBuf>,
+    /// The shim will enter a task that runs and that may look at it.
+    pub enters: bool,
 }
+
+/// Most namespaces that a shim can be sent into.
+const MAX_NAMESPACES: usize = 5;
+/// Most descriptors in one message: the configuration, stdin, stdout, stderr, namespaces.
+pub(super) const MAX_SENT: usize = 4 + MAX_NAMESPACES;
+/// Longest message that the shim sends when it has done its part.
+const MAX_BECAME: usize = 1 << 18;
 
 /// A shim that is in its namespaces and cgroups, and waits to be told what to become.
 ///
@@ -61,7 +75,19 @@ pub struct StartError {
 pub struct Starting {
     /// The process; it becomes the task.
     pub child: Child,
+    control: OwnedFd,
     report: File,
+}
+
+/// What a shim has become.
+#[derive(Debug, Default)]
+pub struct Started {
+    /// Whom; `None` keeps the executor's user.
+    pub ids: Option<Ids>,
+    /// The process that runs the command when that is not [`Starting::child`], which ends then. A child of ours.
+    pub lead: Option<Child>,
+    /// The master of the terminal that was opened inside the task.
+    pub terminal: Option<OwnedFd>,
 }
 
 fn at(step: &'static str) -> impl Fn(io::Error) -> StartError {
@@ -79,7 +105,8 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
     let (report, their_report) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| at("create the shim's pipe")(e.into()))?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| at("open /dev/null")(e.into()))?;
-    let exe = crate::sys::exe::own().map_err(at("open the own executable"))?;
+    let exe = if plan.enters { shielded_exe() } else { crate::sys::exe::own() };
+    let exe = exe.map_err(at("open the own executable"))?;
     let join = serde_json::to_string(&plan.join).map_err(|e| at("write the shim's arguments")(e.into()))?;
     let c_string = |text: &str| CString::new(text).map_err(|e| at("write the shim's arguments")(e.into()));
     let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&join)?];
@@ -95,6 +122,23 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
     })
     .map_err(at("clone the shim"))?;
     Ok(Prepared { child, plan, control, report: report.into() })
+}
+
+/// The own executable on a read-only mount of its own: who reaches the file through a process that runs it cannot write to it.
+/// Without the right to mount the executable itself, whose task has no power over processes of the host either.
+fn shielded_exe() -> io::Result<BorrowedFd<'static>> {
+    static SHIELDED: OnceLock<OwnedFd> = OnceLock::new();
+    if let Some(fd) = SHIELDED.get() {
+        return Ok(fd.as_fd());
+    }
+    let own = crate::sys::exe::own()?;
+    let read_only = |tree: OwnedFd| {
+        mount::set_attributes(tree.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY, libc::MS_PRIVATE, false).map(|()| tree)
+    };
+    match mount::clone_tree(own, Path::new("")).and_then(read_only) {
+        Ok(tree) => Ok(SHIELDED.get_or_init(|| tree).as_fd()),
+        Err(_) => Ok(own),
+    }
 }
 
 fn namespaces(plan: &Prepare) -> u64 {
@@ -131,16 +175,36 @@ impl Prepared {
         self.plan == *plan
     }
 
-    /// Tells the shim what to become, with which stdin, stdout and stderr.
+    /// The namespaces that the task will have; all of them exist from the clone on.
+    ///
+    /// # Errors
+    /// What `open(2)` says.
+    pub fn namespaces(&self) -> io::Result<Namespaces> {
+        let mut wanted = Vec::with_capacity(MAX_NAMESPACES);
+        if let Some((pid_mode, ipc_mode)) = self.plan.isolation {
+            wanted.extend(self.plan.rootless.map(|_| Namespace::Owner));
+            wanted.extend((ipc_mode == NamespaceMode::Private).then_some(Namespace::Ipc));
+            wanted.extend((pid_mode == NamespaceMode::Private).then_some(Namespace::Pid));
+            wanted.push(Namespace::Mount);
+        }
+        Namespaces::open(self.child.pid, &wanted)
+    }
+
+    /// Tells the shim what to become, with which stdin, stdout and stderr; `namespaces` are those that the configuration's
+    /// [`SessionConfig`](super::SessionConfig) names.
     ///
     /// # Errors
     /// [`StartError`]; the shim ends then, and what it had to say is lost.
-    pub fn start(self, config: &Config, stdio: [BorrowedFd<'_>; 3]) -> Result<Starting, (StartError, Child)> {
+    pub fn start(
+        self,
+        config: &Config,
+        stdio: [BorrowedFd<'_>; 3],
+        namespaces: &Namespaces,
+    ) -> Result<Starting, (StartError, Child)> {
         let Prepared { child, control, report, .. } = self;
         let told = config_file(config).map_err(at("write the shim's configuration")).and_then(|config| {
-            let [stdin, stdout, stderr] = stdio;
-            let fds = [config.as_fd(), stdin, stdout, stderr];
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+            let fds: Vec<BorrowedFd<'_>> = [config.as_fd()].into_iter().chain(stdio).chain(namespaces.fds()).collect();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SENT))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
             ancillary.push(SendAncillaryMessage::ScmRights(&fds));
             match sendmsg(&control, &[IoSlice::new(b"c")], &mut ancillary, SendFlags::NOSIGNAL) {
@@ -150,7 +214,7 @@ impl Prepared {
             }
         });
         match told {
-            Ok(()) => Ok(Starting { child, report }),
+            Ok(()) => Ok(Starting { child, control, report }),
             Err(error) => Err((error, child)),
         }
     }
@@ -171,18 +235,19 @@ impl Starting {
         self.report.as_fd()
     }
 
-    /// The child when it has become the task, or the step at which it failed. Waits for one of the two.
+    /// What the child has become, or the step at which it failed. Waits for one of the two. `None` for one that was killed on
+    /// its way.
     ///
     /// # Errors
     /// The shim's [`Failure`]; the child has ended then and is still to be reaped by the caller through
     /// [`Starting::child`].
-    pub fn outcome(&mut self) -> Result<(), Failure> {
+    pub fn outcome(&mut self) -> Result<Option<Started>, Failure> {
         let mut message = Vec::new();
         if let Err(error) = self.report.read_to_end(&mut message) {
             return Err(Failure::new("hear from the shim", error));
         }
         match message.as_slice() {
-            [] => Ok(()),
+            [] => self.became().step(|| "hear from the shim".to_owned()),
             [0, rest @ ..] => {
                 let errno = rest.try_into().map_or(0, i32::from_ne_bytes);
                 Err(Failure::new("execute the shim", io::Error::from_raw_os_error(errno)))
@@ -193,5 +258,28 @@ impl Starting {
                 message: String::from_utf8_lossy(json).into_owned(),
             })),
         }
+    }
+
+    /// Its last word, said before it executed.
+    fn became(&self) -> io::Result<Option<Started>> {
+        let mut bytes = vec![0; MAX_BECAME];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let received = recvmsg(&self.control, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
+        let length = match received {
+            Ok(message) if message.bytes > 0 => message.bytes,
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNRESET) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let became: Became = serde_json::from_slice(&bytes[..length])?;
+        let mut fds = ancillary.drain().flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => fds.collect::<Vec<_>>(),
+            _ => Vec::new(),
+        });
+        let mut next = || fds.next().ok_or(io::ErrorKind::UnexpectedEof);
+        let lead = became.pid.map(|pid| next().map(|pidfd| Child { pid, pidfd })).transpose()?;
+        let terminal = became.terminal.then(&mut next).transpose()?;
+        Ok(Some(Started { ids: became.ids, lead, terminal }))
     }
 }

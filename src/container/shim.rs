@@ -2,21 +2,25 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{IoSliceMut, Read as _, Write as _};
+use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
 
-use super::config::{Config, Failure, FailureKind, Ids, RootConfig, Step as _};
+use super::config::{Became, Config, Failure, FailureKind, Ids, Namespace, RootConfig, SessionConfig, Step as _};
 use super::identity::{become_user, lookup_user};
-use super::parent::{CONTROL_FD, REPORT_FD};
-use super::root;
+use super::parent::{CONTROL_FD, MAX_SENT, REPORT_FD};
+use super::terminal::{self, Terminal};
+use super::{namespaces, root};
 use crate::sys::path::Root;
 use crate::sys::{prctl, process};
 
@@ -25,7 +29,7 @@ use crate::sys::{prctl, process};
 #[must_use]
 pub fn shim(join: &str) -> Option<Failure> {
     let control = process::inherited_fd(CONTROL_FD)?;
-    let mut report = File::from(process::inherited_fd(REPORT_FD)?);
+    let report = File::from(process::inherited_fd(REPORT_FD)?);
     // Anything but a socket and a pipe at these numbers is somebody's shell, not the executor.
     let is = |fd: BorrowedFd<'_>, kind| rustix::fs::fstat(fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == kind);
     if !is(control.as_fd(), FileType::Socket) || !is(report.as_fd(), FileType::Fifo) {
@@ -35,8 +39,7 @@ pub fn shim(join: &str) -> Option<Failure> {
         Ok(never) => match never {},
         Err(failure) => failure,
     };
-    // When nobody listens any more, nobody is left to be told.
-    let _ = serde_json::to_vec(&failure).map(|bytes| report.write_all(&bytes));
+    report_failure(&report, &failure);
     Some(failure)
 }
 
@@ -49,45 +52,50 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
 
     // Before anything that costs memory or time: the task must not run a moment outside its cgroups.
     let join: Vec<PathBuf> = serde_json::from_str(join).step(|| "read the arguments".to_owned())?;
-    for procs in &join {
-        std::fs::write(procs, "0").step(|| format!("join cgroup {}", procs.display()))?;
+    for tasks in &join {
+        std::fs::write(tasks, "0").step(|| format!("join cgroup {}", tasks.display()))?;
     }
 
-    let mut config_file = receive(control)?;
-    let mut text = Vec::new();
-    config_file.read_to_end(&mut text).step(|| "read the configuration".to_owned())?;
-    drop(config_file);
-    let config: Config = serde_json::from_slice(&text).step(|| "read the configuration".to_owned())?;
+    let (config_file, sent) = receive(control)?;
+    let config = read_config(config_file)?;
+    let session = config.session.as_ref();
 
     set_oom_score(config.oom_score_adj)?;
 
-    // Until exec, other processes of the task's user must not reach into this one. Without root, its own id maps are
-    // still to be written, which a process that is not dumpable may not do.
-    if config.rootless.is_none() {
+    // Until exec, other processes of the task's user must not reach into this one. Without root, the first process's own id
+    // maps are still to be written, which a process that is not dumpable may not do.
+    if config.rootless.is_none() || session.is_some() {
         prctl::set_undumpable().step(|| "become undumpable".to_owned())?;
     }
 
     if let Some(path) = &config.network_namespace {
         join_network(path)?;
     }
+    let user_namespace = enter_task(session, sent)?;
+    let born_inside = session.is_some_and(|s| s.namespaces.contains(&Namespace::Pid));
 
-    // A session of its own when isolated; else a group of its own, by which the executor kills it.
-    if config.root.is_some() {
-        rustix::process::setsid().step(|| "start a session".to_owned())?;
-        // A kernel without keys has none to leak.
-        let _ = prctl::new_session_keyring();
+    // A session of its own when isolated or a guest in the task; else a group of its own, by which the executor kills it.
+    if config.root.is_some() || session.is_some() {
+        if !born_inside {
+            rustix::process::setsid().step(|| "start a session".to_owned())?;
+        }
     } else {
         rustix::process::setpgid(None, None).step(|| "start a process group".to_owned())?;
+    }
+    if config.root.is_some() {
+        // A kernel without keys has none to leak.
+        let _ = prctl::new_session_keyring();
     }
 
     // The task's root, with modes as written below and not as somebody's umask left them.
     rustix::process::umask(Mode::empty());
-    if let Some(root) = &config.root {
+    if let (Some(root), None) = (&config.root, session) {
         root::enter(root, config.rootless.is_some())?;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
 
     let ids = resolve_user(&config)?;
+    let terminal = open_terminal(&config, ids.as_ref())?;
     enter_work_dir(&config)?;
     let command = match &config.root {
         Some(root) => find_in_root(&config.command, root)?,
@@ -95,48 +103,154 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     };
     let (argv, envp) = strings(&config, ids.as_ref(), &command)?;
 
-    become_user(&config, ids.as_ref())?;
+    become_user(&config, ids.as_ref(), user_namespace.as_ref())?;
+    drop(user_namespace);
     if config.no_new_privs {
         prctl::set_no_new_privs().step(|| "set no_new_privs".to_owned())?;
     }
-    die_with_parent(report)?;
-    prctl::reset_signals().step(|| "reset signals".to_owned())?;
 
-    let error = process::execute(&argv[0], &argv, &envp);
+    let mut became = Became { ids, pid: None, terminal: terminal.is_some() };
+    if born_inside {
+        let child = start_inside(session, report, &argv, &envp)?;
+        became.pid = Some(child.pid);
+        let sent = [Some(child.pidfd.as_fd()), terminal.as_ref().map(AsFd::as_fd)];
+        tell(control, &became, &sent.into_iter().flatten().collect::<Vec<_>>())?;
+        // The command is another process, and this one has done its work.
+        process::exit_at_once(0)
+    }
+    if session.is_some_and(|s| s.tty) {
+        rustix::process::ioctl_tiocsctty(rustix::stdio::stdin()).step(|| "take the terminal".to_owned())?;
+    }
+    tell(control, &became, terminal.as_ref().map(AsFd::as_fd).as_slice())?;
+    drop(terminal);
+    Err(execute(report, &argv, &envp))
+}
+
+/// The command as a process that was never seen with more than it may have: born in the task's pid namespace when
+/// privileges are gone, with nothing between its first moment and the command but what only itself can do.
+fn start_inside(
+    session: Option<&SessionConfig>,
+    report: &File,
+    argv: &[CString],
+    envp: &[CString],
+) -> Result<process::Child, Failure> {
+    let mut body = || {
+        let lead = || -> Result<(), Failure> {
+            rustix::process::setsid().step(|| "start a session".to_owned())?;
+            if session.is_some_and(|s| s.tty) {
+                rustix::process::ioctl_tiocsctty(rustix::stdio::stdin()).step(|| "take the terminal".to_owned())?;
+            }
+            Ok(())
+        };
+        report_failure(report, &lead().map_or_else(|failure| failure, |()| execute(report, argv, envp)));
+    };
+    process::spawn_sibling(&mut body).map_err(|error| {
+        let step = "start a process in the task's pid namespace";
+        match error.raw_os_error() {
+            // What the kernel says when a pid namespace has lost its first process.
+            Some(libc::ENOMEM) => Failure::invalid(step, "the task has ended"),
+            _ => Failure::new(step, error),
+        }
+    })
+}
+
+/// Executes the command. Returns why that failed.
+fn execute(report: &File, argv: &[CString], envp: &[CString]) -> Failure {
+    let ready = die_with_parent(report).and_then(|()| prctl::reset_signals().step(|| "reset signals".to_owned()));
+    if let Err(failure) = ready {
+        return failure;
+    }
+    let error = process::execute(&argv[0], argv, envp);
     let kind = match error.raw_os_error() {
         Some(libc::ENOENT) => FailureKind::CommandNotFound,
         Some(libc::EACCES | libc::ENOEXEC | libc::EISDIR | libc::EPERM) => FailureKind::NotExecutable,
         _ => FailureKind::System,
     };
-    let step = format!("execute {}", command.display());
+    let step = format!("execute {}", argv[0].to_string_lossy());
     let message = match kind {
         FailureKind::CommandNotFound => format!("{step}: {error} (is its interpreter in the root?)"),
         _ => error.to_string(),
     };
-    Err(Failure { step, kind, message })
+    Failure { step, kind, message }
 }
 
-/// Waits to be told what to become: the configuration, and the task's stdin, stdout and stderr.
-fn receive(control: &OwnedFd) -> Result<File, Failure> {
+fn report_failure(mut report: &File, failure: &Failure) {
+    // When nobody listens any more, nobody is left to be told.
+    let _ = serde_json::to_vec(failure).map(|bytes| report.write_all(&bytes));
+}
+
+fn read_config(mut file: File) -> Result<Config, Failure> {
+    let step = || "read the configuration".to_owned();
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).step(step)?;
+    serde_json::from_slice(&text).step(step)
+}
+
+/// Enters the namespaces of a task that runs, but for the user namespace that comes last and is returned.
+fn enter_task(session: Option<&SessionConfig>, sent: Vec<OwnedFd>) -> Result<Option<OwnedFd>, Failure> {
+    let kinds = session.map_or(&[][..], |s| &s.namespaces);
+    if kinds.len() != sent.len() {
+        return Err(Failure::new("enter the task's namespaces", "not all of them were sent"));
+    }
+    let mut last = None;
+    for (kind, fd) in kinds.iter().zip(sent) {
+        if *kind == Namespace::User {
+            last = Some(fd);
+        } else {
+            namespaces::enter(*kind, &fd)?;
+        }
+    }
+    Ok(last)
+}
+
+/// The session's terminal, made inside the task: its slave becomes stdin, stdout and stderr; its master is returned.
+fn open_terminal(config: &Config, ids: Option<&Ids>) -> Result<Option<OwnedFd>, Failure> {
+    if config.root.is_none() || !config.session.as_ref().is_some_and(|s| s.tty) {
+        return Ok(None);
+    }
+    let step = || "take the terminal".to_owned();
+    // Without root, whom this process is now is whom the task's user is.
+    let Terminal { master, slave } = terminal::open_in_task(ids.filter(|_| config.rootless.is_none()))?;
+    rustix::stdio::dup2_stdin(&slave).step(step)?;
+    rustix::stdio::dup2_stdout(&slave).step(step)?;
+    rustix::stdio::dup2_stderr(&slave).step(step)?;
+    Ok(Some(master))
+}
+
+/// Says what this process is about to become, which is true once the report's end of file says that nothing failed.
+fn tell(control: &OwnedFd, became: &Became, fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
+    let step = || "answer the executor".to_owned();
+    let text = serde_json::to_vec(became).step(step)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    sendmsg(control, &[IoSlice::new(&text)], &mut ancillary, SendFlags::NOSIGNAL).step(step).map(drop)
+}
+
+/// Waits to be told what to become: the configuration, stdin, stdout and stderr, and namespaces to enter.
+fn receive(control: &OwnedFd) -> Result<(File, Vec<OwnedFd>), Failure> {
     let step = || "hear from the executor".to_owned();
     let mut byte = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SENT))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let buffer = &mut [IoSliceMut::new(&mut byte)];
     rustix::io::retry_on_intr(|| recvmsg(control, buffer, &mut ancillary, RecvFlags::CMSG_CLOEXEC)).step(step)?;
-    let fds: Vec<OwnedFd> = ancillary
+    let mut fds: Vec<OwnedFd> = ancillary
         .drain()
         .flat_map(|message| match message {
             RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
             _ => Vec::new(),
         })
         .collect();
+    let namespaces = fds.split_off(fds.len().min(4));
     let [config, stdin, stdout, stderr] =
         <[OwnedFd; 4]>::try_from(fds).map_err(|_| Failure::new(step(), "it has ended"))?;
     rustix::stdio::dup2_stdin(stdin).step(step)?;
     rustix::stdio::dup2_stdout(stdout).step(step)?;
     rustix::stdio::dup2_stderr(stderr).step(step)?;
-    Ok(config.into())
+    Ok((config.into(), namespaces))
 }
 
 /// The file must be a namespace, and a network one; anything else is refused by the kernel.
@@ -163,6 +277,9 @@ fn set_oom_score(wanted: i32) -> Result<(), Failure> {
 
 /// Name to numbers. A passwd file that the task could have written is not believed when the host knows the user.
 fn resolve_user(config: &Config) -> Result<Option<Ids>, Failure> {
+    if config.session.is_some() {
+        return Ok(config.host_ids.clone());
+    }
     if config.user.is_empty() {
         return Ok(None);
     }

@@ -1,11 +1,17 @@
 //! The executor service: gRPC out.
 
-use std::time::Duration;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
 
+use tokio::sync::oneshot;
+use tokio_stream::Stream;
 use tonic::transport::Channel;
+use tonic::{Status, Streaming};
 
-use super::{Executor, ExecutorError, convert};
+use super::{ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, convert};
 use crate::spec::{LaunchSpec, ProcessState, TaskStats};
+use crate::wire::drivers::{ExecTaskStreamingRequest, ExecTaskStreamingResponse};
 use crate::wire::executor as wire;
 use crate::wire::executor::executor_client;
 
@@ -61,5 +67,70 @@ impl Executor for ExecutorClient {
         let mut stream = self.0.clone().stats(wire::StatsRequest { interval: 0 }).await?.into_inner();
         let sample = stream.message().await?.and_then(|message| message.stats);
         Ok(convert::spec_stats(sample.ok_or_else(|| ExecutorError::System("the executor sent no sample".to_owned()))?))
+    }
+
+    async fn exec(&self, deadline: SystemTime, command: &str, args: &[String]) -> Result<ExecOutput, ExecutorError> {
+        let request = wire::ExecRequest {
+            deadline: Some(convert::timestamp(deadline)),
+            cmd: command.to_owned(),
+            args: args.to_vec(),
+        };
+        let answer = self.0.clone().exec(request).await?.into_inner();
+        Ok(ExecOutput { output: answer.output, exit_code: answer.exit_code })
+    }
+
+    async fn exec_streaming(&self, requests: ExecRequests) -> Result<ExecResponses, ExecutorError> {
+        let (broke, broken) = oneshot::channel();
+        let outgoing = Outgoing { requests, broke: Some(broke) };
+        let responses = self.0.clone().exec_streaming(outgoing).await?.into_inner();
+        Ok(Box::pin(Incoming { responses: Some(responses), broken }))
+    }
+}
+
+/// The caller's requests, without errors, which gRPC has no place for.
+struct Outgoing {
+    requests: ExecRequests,
+    broke: Option<oneshot::Sender<Status>>,
+}
+
+impl Stream for Outgoing {
+    type Item = ExecTaskStreamingRequest;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        // Nobody listens: gRPC calls a session off only when both of its directions have gone.
+        if self.broke.as_mut().is_none_or(|broke| broke.poll_closed(context).is_ready()) {
+            return Poll::Ready(None);
+        }
+        let status = match std::task::ready!(self.requests.as_mut().poll_next(context)) {
+            Some(Ok(request)) => return Poll::Ready(Some(request)),
+            Some(Err(status)) => status,
+            None => return Poll::Ready(None),
+        };
+        // Nobody listens when the session has ended by itself.
+        let _ = self.broke.take().map(|broke| broke.send(status));
+        Poll::Ready(None)
+    }
+}
+
+/// The executor's responses until the requests break; to be dropped is how an executor hears of that.
+struct Incoming {
+    responses: Option<Streaming<ExecTaskStreamingResponse>>,
+    broken: oneshot::Receiver<Status>,
+}
+
+impl Stream for Incoming {
+    type Item = Result<ExecTaskStreamingResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Incoming { responses, broken } = &mut *self;
+        let Some(open) = responses else { return Poll::Ready(None) };
+        // A sender that is gone without a word: the requests have ended, which ends nothing.
+        if !broken.is_terminated()
+            && let Poll::Ready(Ok(status)) = Pin::new(broken).poll(context)
+        {
+            *responses = None;
+            return Poll::Ready(Some(Err(status)));
+        }
+        Pin::new(open).poll_next(context)
     }
 }

@@ -22,6 +22,8 @@ impl From<ExecutorError> for Status {
     /// Application errors travel as Unknown, as from Go; Unavailable or Canceled would look like a crash to a host.
     fn from(error: ExecutorError) -> Status {
         let kind = match &error {
+            // A code that Go hosts know.
+            ExecutorError::DeadlineExceeded => return Status::deadline_exceeded(error.to_string()),
             ExecutorError::CommandNotFound(_) => "command-not-found",
             ExecutorError::NotExecutable(_) => "not-executable",
             ExecutorError::Invalid(_) => "invalid",
@@ -40,6 +42,7 @@ impl From<Status> for ExecutorError {
             Some(b"command-not-found") => ExecutorError::CommandNotFound(text),
             Some(b"not-executable") => ExecutorError::NotExecutable(text),
             Some(b"invalid") => ExecutorError::Invalid(text),
+            _ if status.code() == tonic::Code::DeadlineExceeded => ExecutorError::DeadlineExceeded,
             _ if matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Cancelled) => {
                 ExecutorError::PluginShutdown
             }
@@ -103,7 +106,8 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
     })
 }
 
-fn spec_resources(resources: drivers::Resources, pids_max: Option<u64>) -> Resources {
+/// Limits as a host sends them.
+pub fn spec_resources(resources: drivers::Resources, pids_max: Option<u64>) -> Resources {
     let allocated = resources.allocated_resources.unwrap_or_default();
     let linux = resources.linux_resources.unwrap_or_default();
     let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
@@ -224,7 +228,8 @@ pub(super) fn spec_state(state: wire::ProcessState, running: bool) -> ProcessSta
     }
 }
 
-fn timestamp(time: SystemTime) -> Timestamp {
+/// A moment on the wire; one before 1970 is 1970.
+pub fn timestamp(time: SystemTime) -> Timestamp {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp {
         seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
@@ -232,12 +237,14 @@ fn timestamp(time: SystemTime) -> Timestamp {
     }
 }
 
-fn system_time(time: &Timestamp) -> SystemTime {
+/// A moment from the wire.
+pub fn system_time(time: &Timestamp) -> SystemTime {
     let seconds = u64::try_from(time.seconds).unwrap_or(0);
     UNIX_EPOCH + Duration::new(seconds, u32::try_from(time.nanos).unwrap_or(0))
 }
 
-pub(super) fn wire_stats(stats: &TaskStats) -> drivers::TaskStats {
+/// A sample on the wire.
+pub fn wire_stats(stats: &TaskStats) -> drivers::TaskStats {
     drivers::TaskStats {
         id: String::new(),
         timestamp: Some(timestamp(stats.time)),
@@ -246,7 +253,8 @@ pub(super) fn wire_stats(stats: &TaskStats) -> drivers::TaskStats {
     }
 }
 
-pub(super) fn spec_stats(stats: drivers::TaskStats) -> TaskStats {
+/// A sample from the wire.
+pub fn spec_stats(stats: drivers::TaskStats) -> TaskStats {
     TaskStats {
         time: stats.timestamp.as_ref().map_or_else(SystemTime::now, system_time),
         total: stats.agg_resource_usage.map(spec_usage).unwrap_or_default(),
@@ -438,6 +446,7 @@ mod tests {
             ExecutorError::NotExecutable("b".into()),
             ExecutorError::Invalid("c".into()),
             ExecutorError::System("d".into()),
+            ExecutorError::DeadlineExceeded,
         ] {
             assert_eq!(ExecutorError::from(Status::from(error.clone())), error);
         }

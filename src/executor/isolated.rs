@@ -42,5 +42,6 @@ pub(super) fn config(spec: &LaunchSpec) -> Config {
         oom_score_adj: 0,
         network_namespace: super::universal::network_namespace(spec),
         rootless: rootless(),
+        session: None,
     }
 }

@@ -4,17 +4,29 @@ mod client;
 mod convert;
 mod isolated;
 mod service;
+mod session;
 mod stats;
+mod streams;
 mod supervisor;
 mod universal;
 
-use std::time::Duration;
+use std::pin::Pin;
+use std::time::{Duration, SystemTime};
+
+use tokio_stream::Stream;
 
 pub use client::ExecutorClient;
+pub use convert::{spec_resources, spec_stats, system_time, timestamp, wire_stats};
 pub use service::ExecutorService;
 pub use supervisor::{Compute, Isolation, LocalExecutor};
 
 use crate::spec::{LaunchSpec, ProcessState, TaskStats};
+use crate::wire::drivers::{ExecTaskStreamingRequest, ExecTaskStreamingResponse};
+
+/// What the caller of a session says, as it is on the wire.
+pub type ExecRequests = Pin<Box<dyn Stream<Item = Result<ExecTaskStreamingRequest, tonic::Status>> + Send>>;
+/// What the caller of a session hears, as it is on the wire.
+pub type ExecResponses = Pin<Box<dyn Stream<Item = Result<ExecTaskStreamingResponse, tonic::Status>> + Send>>;
 
 /// What the executor service answers to Version.
 pub const VERSION: &str = "2.0.0";
@@ -34,9 +46,21 @@ pub enum ExecutorError {
     /// The kernel or the privileges do not allow it.
     #[error("{0}")]
     System(String),
+    /// The caller's deadline has passed.
+    #[error("context deadline exceeded")]
+    DeadlineExceeded,
     /// The executor's process is gone.
     #[error("plugin is shut down")]
     PluginShutdown,
+}
+
+/// What a command inside the task left.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExecOutput {
+    /// The last 4096 bytes of stdout and stderr, mixed as they were written.
+    pub output: Vec<u8>,
+    /// Its exit status; `128 + N` when signal N ended it; -1 when it was killed at the deadline.
+    pub exit_code: i32,
 }
 
 /// Owns one task: Nomad's executor interface.
@@ -74,4 +98,23 @@ pub trait Executor: Send + Sync {
     /// # Errors
     /// [`ExecutorError::Invalid`] before a launch, [`ExecutorError::System`].
     async fn stats(&self) -> Result<TaskStats, ExecutorError>;
+
+    /// Runs a command inside the task, as the task's user, until `deadline`; other statuses than 0 are no error.
+    ///
+    /// At the deadline the command is killed: without isolation the output so far comes with status -1.
+    ///
+    /// # Errors
+    /// [`ExecutorError::DeadlineExceeded`] at the deadline, for an isolated task; [`ExecutorError::Invalid`] when no task
+    /// runs; else why the command could not be started.
+    async fn exec(&self, deadline: SystemTime, command: &str, args: &[String]) -> Result<ExecOutput, ExecutorError>;
+
+    /// Runs a command inside the task with its input and output, perhaps on a terminal. The first request says which.
+    ///
+    /// The end of `requests` ends nothing; an error in them and the drop of the responses kill the command. A command that
+    /// has ended is the last response.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Invalid`] for another first request or when no task runs; else why the command could not be
+    /// started.
+    async fn exec_streaming(&self, requests: ExecRequests) -> Result<ExecResponses, ExecutorError>;
 }

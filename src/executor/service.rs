@@ -8,8 +8,8 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Executor, VERSION, convert};
-use crate::wire::drivers::{ExecTaskStreamingRequest, ExecTaskStreamingResponse};
+use super::{ExecResponses, Executor, ExecutorError, VERSION, convert};
+use crate::wire::drivers::ExecTaskStreamingRequest;
 use crate::wire::executor as wire;
 
 /// Serves an [`Executor`] to a host.
@@ -98,16 +98,20 @@ impl<E: Executor + 'static> wire::executor_server::Executor for ExecutorService<
         Ok(Response::new(wire::SignalResponse {}))
     }
 
-    async fn exec(&self, _: Request<wire::ExecRequest>) -> Result<Response<wire::ExecResponse>, Status> {
-        Err(Status::unimplemented("this executor does not run commands inside a task yet"))
+    async fn exec(&self, request: Request<wire::ExecRequest>) -> Result<Response<wire::ExecResponse>, Status> {
+        let request = request.into_inner();
+        let deadline = request.deadline.as_ref().map(convert::system_time);
+        let deadline = deadline.ok_or_else(|| ExecutorError::Invalid("deadline is required".to_owned()))?;
+        let answer = self.0.exec(deadline, &request.cmd, &request.args).await?;
+        Ok(Response::new(wire::ExecResponse { output: answer.output, exit_code: answer.exit_code }))
     }
 
-    type ExecStreamingStream = Pin<Box<dyn Stream<Item = Result<ExecTaskStreamingResponse, Status>> + Send>>;
+    type ExecStreamingStream = ExecResponses;
 
     async fn exec_streaming(
         &self,
-        _: Request<Streaming<ExecTaskStreamingRequest>>,
+        requests: Request<Streaming<ExecTaskStreamingRequest>>,
     ) -> Result<Response<Self::ExecStreamingStream>, Status> {
-        Err(Status::unimplemented("this executor does not run commands inside a task yet"))
+        Ok(Response::new(self.0.exec_streaming(Box::pin(requests.into_inner())).await?))
     }
 }

@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::io::Interest;
 use tokio::sync::watch;
 
+use super::session::{self, Sessions};
 use super::stats::{ProcessSampler, total};
-use super::{Executor, ExecutorError, isolated, universal};
+use super::{ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, isolated, universal};
 use crate::cgroup::{CgroupFs, Regime, Sampler, TaskCgroup};
-use crate::container::{self, Failure, FailureKind, Prepare, Prepared};
+use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared};
 use crate::logs::collector::{Collector, Keeper, open_sink};
 use crate::spec::{ExitResult, LaunchSpec, NamespaceMode, ProcessState, Resources, Signal, TaskStats};
 use crate::sys;
@@ -60,6 +62,7 @@ pub struct LocalExecutor {
     ahead: Mutex<Option<Ahead>>,
     phase: Mutex<Phase>,
     exit: watch::Sender<Option<ProcessState>>,
+    sessions: Arc<Sessions>,
 }
 
 /// What was made before the launch was asked for.
@@ -67,6 +70,8 @@ pub struct LocalExecutor {
 struct Ahead {
     /// As [`LaunchSpec::cgroup`].
     path: PathBuf,
+    /// As [`LaunchSpec::cpuset_cgroup`].
+    cpuset: PathBuf,
     cgroup: Option<TaskCgroup>,
     shim: Prepared,
 }
@@ -80,12 +85,20 @@ enum Phase {
 
 /// A task that was started.
 #[derive(Debug)]
-struct Running {
-    pid: i32,
-    pidfd: Arc<OwnedFd>,
+pub(super) struct Running {
+    pub(super) pid: i32,
+    pub(super) pidfd: Arc<OwnedFd>,
     /// Nothing of the task outlives its main process, which is pid 1 of a namespace.
     dies_as_one: bool,
-    cgroup: Option<TaskCgroup>,
+    pub(super) isolation: Isolation,
+    pub(super) cgroup: Option<TaskCgroup>,
+    /// What the main process was told, with the identity that it took.
+    pub(super) config: container::Config,
+    pub(super) task_dir: PathBuf,
+    /// Given up when the main process has ended, so that they live no longer than the task.
+    pub(super) namespaces: Mutex<Option<Namespaces>>,
+    /// Processes of sessions that the kernel killed for want of memory.
+    pub(super) session_oom_kills: AtomicU64,
     output: Mutex<Option<Output>>,
     samplers: Mutex<(Sampler, ProcessSampler)>,
 }
@@ -107,24 +120,34 @@ impl LocalExecutor {
     /// An executor without a task.
     #[must_use]
     pub fn new(isolation: Isolation, compute: Compute, cgroups: CgroupFs) -> LocalExecutor {
-        let exit = watch::Sender::new(None);
-        LocalExecutor { isolation, compute, cgroups, ahead: Mutex::new(None), phase: Mutex::new(Phase::Idle), exit }
+        LocalExecutor {
+            isolation,
+            compute,
+            cgroups,
+            ahead: Mutex::new(None),
+            phase: Mutex::new(Phase::Idle),
+            exit: watch::Sender::new(None),
+            sessions: Arc::default(),
+        }
     }
 
-    /// Makes the cgroup that the task will have (relative to each hierarchy's root, empty for none) and starts the
+    /// Makes the cgroup that the task will have (relative to each hierarchy's root, empty for none; on v1 with a cpuset
+    /// that the host made, empty for its own) and starts the
     /// process that will become the task, so that neither costs time when the launch is asked for. A launch that asks for
     /// something else simply begins anew.
     ///
     /// # Errors
     /// [`ExecutorError::System`]; the launch will find the same and say so.
-    pub fn prepare(&self, path: &Path) -> Result<(), ExecutorError> {
+    pub fn prepare(&self, path: &Path, cpuset: &Path) -> Result<(), ExecutorError> {
         let wanted = self.cgroups.regime() != Regime::Off && !path.as_os_str().is_empty();
-        let cgroup = wanted.then(|| TaskCgroup::create(&self.cgroups, path, &Resources::default()));
+        let given = (self.cgroups.regime() == Regime::V1 && !cpuset.as_os_str().is_empty()).then_some(cpuset);
+        let make = || TaskCgroup::create_with_cpuset(&self.cgroups, path, given, &Resources::default());
+        let cgroup = wanted.then(make);
         let cgroup = cgroup.transpose().map_err(cgroup_error)?;
         let isolation = (self.isolation == Isolation::Isolated).then(Default::default);
         let shim = start_shim(plan(isolation, cgroup.as_ref()), cgroup.as_ref());
         let shim = shim.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
-        *lock(&self.ahead) = Some(Ahead { path: path.to_owned(), cgroup, shim });
+        *lock(&self.ahead) = Some(Ahead { path: path.to_owned(), cpuset: cpuset.to_owned(), cgroup, shim });
         Ok(())
     }
 
@@ -134,7 +157,7 @@ impl LocalExecutor {
         let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
         let limited = ahead.cgroup.is_some() == (spec.resource_limits && self.cgroups.regime() != Regime::Off);
         let overridden = !spec.cgroup_v1_override.is_empty() || !spec.cgroup_v2_override.is_empty();
-        let fits = ahead.path == spec.cgroup && limited && !overridden;
+        let fits = ahead.path == spec.cgroup && ahead.cpuset == spec.cpuset_cgroup && limited && !overridden;
         if fits && ahead.shim.fits(&plan(isolation, ahead.cgroup.as_ref())) {
             return Some(ahead);
         }
@@ -153,14 +176,23 @@ impl LocalExecutor {
         }
     }
 
-    /// Whether this is the main process of the task, or may be about to become it.
+    /// Whether somebody waits for the status of this child: the main process of the task, one of a session, or what may be
+    /// about to become one.
     #[must_use]
     pub fn owns(&self, pid: i32) -> bool {
+        if self.sessions.own(pid) {
+            return true;
+        }
         match &*self.phase() {
             Phase::Idle => lock(&self.ahead).as_ref().is_some_and(|ahead| ahead.shim.child.pid == pid),
             Phase::Launching => true,
             Phase::Running(running) => running.pid == pid,
         }
+    }
+
+    /// Waits until a child that this executor owned has been reaped: others may have ended behind it.
+    pub async fn reaped(&self) {
+        self.sessions.reaped().await;
     }
 
     fn phase(&self) -> MutexGuard<'_, Phase> {
@@ -176,6 +208,15 @@ impl LocalExecutor {
 
     fn running_or_error(&self) -> Result<Arc<Running>, ExecutorError> {
         self.running().ok_or_else(|| ExecutorError::Invalid("Task not yet run".to_owned()))
+    }
+
+    /// The task whose main process has not ended: what else could a command run in?
+    fn live(&self) -> Result<Arc<Running>, ExecutorError> {
+        let running = self.running_or_error()?;
+        if self.exit.borrow().is_some() {
+            return Err(ExecutorError::Invalid("the task has ended".to_owned()));
+        }
+        Ok(running)
     }
 
     async fn start(&self, spec: &LaunchSpec) -> Result<Arc<Running>, ExecutorError> {
@@ -214,7 +255,10 @@ impl LocalExecutor {
             }
         };
         let null = open_null()?;
-        let mut starting = match shim.start(config, [null.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()]) {
+        // What is missing here is missed, and told, by the first session.
+        let namespaces = shim.namespaces().ok();
+        let stdio = [null.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()];
+        let mut starting = match shim.start(config, stdio, &Namespaces::default()) {
             Ok(starting) => starting,
             Err((error, child)) => {
                 end_child(child).await;
@@ -223,15 +267,25 @@ impl LocalExecutor {
         };
         drop(ends);
         readable(starting.report()).await?;
-        if let Err(failure) = starting.outcome() {
-            end_child(starting.child).await;
-            return Err(launch_error(spec, config, &failure));
-        }
+        let started = match starting.outcome() {
+            Ok(started) => started.unwrap_or_default(),
+            Err(failure) => {
+                end_child(starting.child).await;
+                return Err(start_error(&spec.command, config.rootless.is_some(), &failure));
+            }
+        };
+        let mut config = config.clone();
+        config.host_ids = started.ids.or(config.host_ids);
         Ok(Arc::new(Running {
             pid: starting.child.pid,
             pidfd: Arc::new(starting.child.pidfd),
             dies_as_one: self.isolation == Isolation::Isolated && spec.pid_mode == NamespaceMode::Private,
+            isolation: self.isolation,
             cgroup: cgroup.cloned(),
+            config,
+            task_dir: spec.task_dir.clone(),
+            namespaces: Mutex::new(namespaces),
+            session_oom_kills: AtomicU64::new(0),
             output: Mutex::new(Some(output)),
             samplers: Mutex::new((Sampler::new(self.compute.core_mhz()), ProcessSampler::default())),
         }))
@@ -262,6 +316,7 @@ impl LocalExecutor {
     fn task_cgroup(&self, spec: &LaunchSpec, resources: &Resources) -> Result<Option<TaskCgroup>, ExecutorError> {
         let host_made = Some(spec.cpuset_cgroup.as_path()).filter(|path| !path.as_os_str().is_empty());
         let (path, cpuset) = match (spec.cgroup.as_os_str().is_empty(), self.cgroups.regime(), host_made) {
+            (false, Regime::V1, cpuset) => (spec.cgroup.clone(), cpuset),
             (false, ..) => (spec.cgroup.clone(), None),
             (true, Regime::V2, Some(scope)) => (self.cgroups.relative(scope).map_err(cgroup_error)?, None),
             (true, Regime::V1, cpuset) => (nomad_v1_path(&spec.task_dir)?, cpuset),
@@ -277,17 +332,19 @@ impl LocalExecutor {
     fn watch_exit(&self, running: Arc<Running>) -> Result<(), ExecutorError> {
         let ended = sys::watch::register(Arc::clone(&running.pidfd), Interest::READABLE)
             .map_err(|e| ExecutorError::System(format!("watch the task: {e}")))?;
-        let (isolation, exits) = (self.isolation, self.exit.clone());
+        let (isolation, exits, sessions) = (self.isolation, self.exit.clone(), Arc::clone(&self.sessions));
         tokio::spawn(async move {
             let _ = ended.readable().await;
             let status = sys::process::try_wait(running.pidfd.as_fd());
+            sessions.tell_reaped();
+            lock(&running.namespaces).take();
             let mut exit = match status {
                 Ok(Some(status)) => ExitResult::from_wait(status.code, status.signal),
                 // Somebody else reaped it: a lost process must not look successful.
                 Ok(None) | Err(_) => ExitResult { exit_code: 1, signal: 0, oom_killed: false },
             };
             // Read while the cgroup still exists, after the wait that makes the count final.
-            exit.oom_killed = running.cgroup.as_ref().is_some_and(|c| c.oom_killed().unwrap_or(false));
+            exit.oom_killed = running.unclaimed_oom_kills() > 0;
             if isolation == Isolation::Isolated {
                 if !running.dies_as_one {
                     running.kill_leftovers().await;
@@ -310,6 +367,13 @@ impl LocalExecutor {
 }
 
 impl Running {
+    /// OOM kills in the task that were not those of a session's process.
+    pub(super) fn unclaimed_oom_kills(&self) -> u64 {
+        let Some(cgroup) = &self.cgroup else { return 0 };
+        let known = cgroup.oom_baseline() + self.session_oom_kills.load(Ordering::Relaxed);
+        cgroup.oom_kills().unwrap_or(0).saturating_sub(known)
+    }
+
     fn send(&self, signal: Signal) -> Result<(), ExecutorError> {
         match sys::process::send_signal(self.pidfd.as_fd(), signal) {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
@@ -395,6 +459,7 @@ impl Executor for LocalExecutor {
         })?;
         tracing::info!(pid = running.pid, command = %spec.command, "launched");
         *self.phase() = Phase::Running(Arc::clone(&running));
+        self.sessions.tell_reaped();
         let pid = running.pid;
         self.watch_exit(running)?;
         Ok(ProcessState { pid, exit: None, time: SystemTime::now() })
@@ -461,10 +526,20 @@ impl Executor for LocalExecutor {
         };
         Ok(TaskStats { time: SystemTime::now(), total, by_pid })
     }
+
+    async fn exec(&self, deadline: SystemTime, command: &str, args: &[String]) -> Result<ExecOutput, ExecutorError> {
+        let running = self.live()?;
+        session::run_script(running, Arc::clone(&self.sessions), deadline, command, args).await
+    }
+
+    async fn exec_streaming(&self, requests: ExecRequests) -> Result<ExecResponses, ExecutorError> {
+        let running = self.live()?;
+        session::stream(running, Arc::clone(&self.sessions), requests).await
+    }
 }
 
 /// Whatever the task started that has no cgroup: this process inherits orphans.
-fn descendants() -> std::io::Result<Vec<sys::processes::Stat>> {
+pub(super) fn descendants() -> std::io::Result<Vec<sys::processes::Stat>> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     sys::processes::all().map(|all| sys::processes::descendants(&all, own))
 }
@@ -474,7 +549,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Waits until a descriptor can be read; for a pidfd that is the end of its process.
-async fn readable(fd: BorrowedFd<'_>) -> Result<(), ExecutorError> {
+pub(super) async fn readable(fd: BorrowedFd<'_>) -> Result<(), ExecutorError> {
     let failed = |e: std::io::Error| ExecutorError::System(format!("wait for the shim: {e}"));
     let own = Arc::new(fd.try_clone_to_owned().map_err(failed)?);
     let registered = sys::watch::register(own, Interest::READABLE).map_err(failed)?;
@@ -482,11 +557,12 @@ async fn readable(fd: BorrowedFd<'_>) -> Result<(), ExecutorError> {
 }
 
 /// What the shim needs to be cloned.
-fn plan(isolation: Option<(NamespaceMode, NamespaceMode)>, cgroup: Option<&TaskCgroup>) -> Prepare {
-    Prepare { isolation, rootless: isolated::rootless(), join: cgroup.map(TaskCgroup::procs_files).unwrap_or_default() }
+pub(super) fn plan(isolation: Option<(NamespaceMode, NamespaceMode)>, cgroup: Option<&TaskCgroup>) -> Prepare {
+    let join = cgroup.map(TaskCgroup::join_files).unwrap_or_default();
+    Prepare { isolation, rootless: isolated::rootless(), join, enters: false }
 }
 
-fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<Prepared, ExecutorError> {
+pub(super) fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<Prepared, ExecutorError> {
     let hint = plan.isolation.is_some() && plan.rootless.is_some();
     let born_in = cgroup.map(TaskCgroup::dir_fd).transpose().map_err(cgroup_error)?.flatten();
     container::prepare(plan, born_in.as_ref().map(OwnedFd::as_fd))
@@ -494,7 +570,7 @@ fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<Prepared, Ex
 }
 
 /// Kills and reaps a process that is not to become the task.
-async fn end_child(child: Child) {
+pub(super) async fn end_child(child: Child) {
     // ESRCH: it has ended by itself.
     let _ = sys::process::send_signal(child.pidfd.as_fd(), Signal::KILL);
     if readable(child.pidfd.as_fd()).await.is_ok() {
@@ -516,7 +592,7 @@ fn limit(cgroup: Option<&TaskCgroup>, spec: &LaunchSpec) -> Result<(), ExecutorE
     }
 }
 
-fn open_null() -> Result<OwnedFd, ExecutorError> {
+pub(super) fn open_null() -> Result<OwnedFd, ExecutorError> {
     use rustix::fs::{Mode, OFlags, open};
     open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| ExecutorError::System(format!("open /dev/null: {e}")))
@@ -572,14 +648,15 @@ fn nomad_v1_path(task_dir: &Path) -> Result<PathBuf, ExecutorError> {
     }
 }
 
-fn launch_error(spec: &LaunchSpec, config: &container::Config, failure: &Failure) -> ExecutorError {
+/// What a caller hears of a command that could not be started.
+pub(super) fn start_error(command: &str, rootless: bool, failure: &Failure) -> ExecutorError {
     match failure.kind {
         FailureKind::CommandNotFound => ExecutorError::CommandNotFound(failure.to_string()),
         FailureKind::NotExecutable => ExecutorError::NotExecutable(failure.to_string()),
         FailureKind::Invalid => ExecutorError::Invalid(failure.to_string()),
         FailureKind::System => {
-            let text = format!("failed to start command path={:?}: {failure}", spec.command);
-            ExecutorError::System(unprivileged_hint(config.rootless.is_some(), text))
+            let text = format!("failed to start command path={command:?}: {failure}");
+            ExecutorError::System(unprivileged_hint(rootless, text))
         }
     }
 }

@@ -38,6 +38,7 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
         oom_score_adj: spec.oom_score_adj,
         network_namespace: network_namespace(spec),
         rootless: None,
+        session: None,
     })
 }
 
@@ -62,7 +63,7 @@ pub(super) fn host_user(name: &str) -> Option<Ids> {
 
 /// Nomad's order: the task's `local` folder, its folder, an absolute path that exists, the executor's PATH. Made
 /// executable for everybody where it lies in the task's folder or is named absolutely.
-fn find_program(command: &str, task_dir: &Path) -> Result<PathBuf, ExecutorError> {
+pub(super) fn find_program(command: &str, task_dir: &Path) -> Result<PathBuf, ExecutorError> {
     let not_found = || ExecutorError::CommandNotFound(format!("binary {command:?} could not be found"));
     if command.is_empty() {
         return Err(not_found());

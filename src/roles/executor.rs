@@ -30,10 +30,11 @@ struct ExecutorConfig {
     prepare: Option<PrepareConfig>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
 struct PrepareConfig {
     cgroup: PathBuf,
+    cpuset: PathBuf,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -109,7 +110,7 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     let executor = Arc::new(LocalExecutor::new(isolation, compute, cgroups));
     server.announce()?;
     if let Some(prepare) = &config.prepare
-        && let Err(error) = executor.prepare(&prepare.cgroup)
+        && let Err(error) = executor.prepare(&prepare.cgroup, &prepare.cpuset)
     {
         tracing::warn!(%error, "could not prepare the launch");
     }
@@ -129,9 +130,14 @@ async fn stop_on_sigterm(stop: Stop, mut terminated: tokio::signal::unix::Signal
     stop.stop();
 }
 
-/// Orphans of the task that end are nobody's children but ours; the main process belongs to who waits for it.
+/// Orphans of the task that end are nobody's children but ours; the main process and those of sessions belong to who waits
+/// for them. The kernel shows one ended child at a time, so an owned one hides those behind it until it has been reaped.
 async fn reap_orphans(executor: Arc<LocalExecutor>, mut child_ended: tokio::signal::unix::Signal) {
-    while child_ended.recv().await.is_some() {
+    loop {
+        tokio::select! {
+            ended = child_ended.recv() => if ended.is_none() { return },
+            () = executor.reaped() => {}
+        }
         while let Some(pid) = sys::process::peek_ended_child() {
             if executor.owns(pid) {
                 break;

@@ -188,6 +188,40 @@ fn prepare_and_exec(
     Err(errno())
 }
 
+/// Room for what a [`spawn_sibling`] child calls before it executes.
+const SIBLING_STACK: usize = 256 * 1024;
+
+/// Starts a child of this process's parent that runs `body`, which is to execute a program; when it returns instead, the
+/// child ends with status 127. This process waits for either. `clone(2)` with `CLONE_PARENT`, `CLONE_VM` and `CLONE_VFORK`.
+///
+/// The caller must have no other thread: `body` runs on this very memory.
+///
+/// # Errors
+/// What `clone(2)` says; ENOMEM for a pid namespace whose first process has ended.
+pub fn spawn_sibling(mut body: &mut dyn FnMut()) -> io::Result<Child> {
+    extern "C" fn run(body: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: the pointer is that of `body` below, whose frame waits until this child executes or ends.
+        let body = unsafe { &mut *body.cast::<&mut dyn FnMut()>() };
+        body();
+        127
+    }
+    let mut stack = super::pages::Pages::map(SIBLING_STACK)?;
+    let mut pidfd: RawFd = -1;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let top = stack.as_mut_ptr_range().end;
+    // SAFETY: the stack is mapped, page-aligned at its end, used by nobody else, and outlives the child's use of it because
+    // CLONE_VFORK returns only then; `body` and `pidfd` are alive as long; without another thread nobody races.
+    let pid = unsafe {
+        libc::clone(run, top.cast(), flags, std::ptr::from_mut(&mut body).cast(), std::ptr::from_mut(&mut pidfd))
+    };
+    if pid == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: CLONE_PIDFD made the kernel store a new descriptor that nobody else owns.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    Ok(Child { pid, pidfd })
+}
+
 /// Marks every descriptor from `first` on close-on-exec. `close_range(2)`.
 ///
 /// # Errors
@@ -221,6 +255,12 @@ pub fn execute(path: &CStr, argv: &[CString], envp: &[CString]) -> io::Error {
     // SAFETY: three C strings or null-terminated arrays of them, all alive during the call.
     unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
     io::Error::last_os_error()
+}
+
+/// Ends this process without running anything that belongs to whom it was cloned from. `_exit(2)`.
+pub fn exit_at_once(status: i32) -> ! {
+    // SAFETY: takes a number and does not return.
+    unsafe { libc::_exit(status) }
 }
 
 /// Opens a descriptor for a child or any process. `pidfd_open(2)`.

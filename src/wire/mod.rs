@@ -1,11 +1,16 @@
 //! Codecs of the wire: the generated protobuf messages and services. Never validates meaning.
 
+pub mod cty;
+pub mod msgpack;
+pub mod schema;
+
 macro_rules! generated {
     ($(#[$doc:meta])* $name:ident, $package:literal) => {
         $(#[$doc])*
         pub mod $name {
             #![allow(
                 missing_docs,
+                clippy::all,
                 clippy::pedantic,
                 clippy::allow_attributes_without_reason,
                 rustdoc::all,

@@ -1,0 +1,1034 @@
+//! B4: commands inside a running task, through real executors of both kinds. This program embeds agentbin, so every executor
+//! and shim below is this very file; started as a plain user it runs those tests again that need no root.
+
+#[path = "support/harness.rs"]
+mod harness;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use agentbin::cgroup::{CgroupFs, Regime};
+use agentbin::executor::{ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError};
+use agentbin::plugin::{Client, Launch, Program, role_environment};
+use agentbin::spec::{LaunchSpec, LogCollection, MemoryLimits, Mount, Propagation, Resources, Role};
+use agentbin::wire::drivers::exec_task_streaming_request::{Setup, TerminalSize};
+use agentbin::wire::drivers::{ExecTaskStreamingIoOperation, ExecTaskStreamingRequest};
+use harness::{Test, block_on, children, eventually, is_alive, run, tests};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+
+/// Set for this program when it runs as a plain user.
+const PLAIN: &str = "AGENTBIN_TEST_PLAIN";
+/// Set for this program as a task that watches.
+const WATCH: &str = "AGENTBIN_TEST_WATCH";
+
+fn main() -> ExitCode {
+    agentbin::init();
+    if std::env::var_os(WATCH).is_some() {
+        return watch();
+    }
+    let everybody: &[Test] = tests![
+        b4_output_is_split_and_the_status_comes_last,
+        b4_output_comes_while_the_command_runs,
+        b4_without_a_terminal_there_is_none,
+        b4_input_is_passed_and_closed,
+        b4_a_terminal_merges_output_and_ends_lines,
+        b4_a_terminal_is_resized,
+        b4_a_terminal_echoes,
+        b4_a_terminal_ends_with_its_first_process,
+        b4_a_terminal_is_the_commands_own,
+        b4_a_child_in_the_background_does_not_hold_the_session,
+        b4_a_session_has_what_the_task_has,
+        b4_what_means_nothing_harms_nothing,
+        b4_what_cannot_start_is_an_error,
+        b4_a_caller_that_goes_takes_the_session_along,
+        b4_scripts_have_a_deadline,
+        b4_signals_and_statuses,
+    ];
+    if std::env::var_os(PLAIN).is_some() {
+        return run(everybody);
+    }
+    if !rustix::process::geteuid().is_root() {
+        return harness::skip("exec", "needs root for cgroups, users and mounts");
+    }
+    let root: &[Test] = tests![
+        b4_files_are_those_of_the_task,
+        b4_a_session_is_in_the_tasks_cgroups,
+        b4_a_session_has_the_tasks_identity,
+        b4_fifty_sessions_at_once,
+        b4_a_caller_that_does_not_read_stalls_only_itself,
+        b4_an_executor_does_not_grow,
+        b4_a_reattached_executor_has_sessions,
+        b4_the_end_of_the_task_ends_its_sessions,
+        b4_a_sessions_oom_is_not_the_tasks,
+        b4_a_task_that_may_trace_sees_nobody_with_more_than_itself,
+        b4_a_plain_user_has_sessions_too,
+    ];
+    run(&[everybody, root].concat())
+}
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+const BOTH: [bool; 2] = [false, true];
+
+/// A running task.
+struct Task {
+    dir: TempDir,
+    client: Option<Client>,
+    executor: ExecutorClient,
+    isolated: bool,
+    cgroup: PathBuf,
+    pid: i32,
+}
+
+fn cgroups() -> CgroupFs {
+    CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap()
+}
+
+/// Seconds to sleep by which the sleepers of this very program are told from others.
+fn nap() -> String {
+    (2_000_000 + std::process::id()).to_string()
+}
+
+impl Task {
+    async fn new(isolated: bool) -> Task {
+        Task::with(isolated, |_| {}).await
+    }
+
+    async fn with(isolated: bool, change: impl FnOnce(&mut LaunchSpec)) -> Task {
+        let mut task = Task::idle(isolated).await;
+        let mut spec = task.spec();
+        change(&mut spec);
+        task.pid = task.executor.launch(spec).await.unwrap().pid;
+        task
+    }
+
+    /// An executor without a task.
+    async fn idle(isolated: bool) -> Task {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        for folder in ["alloc/logs", "task/local", "task/tmp"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+            std::fs::set_permissions(dir.path().join(folder), std::fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        let name = format!("agentbin-exec-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let cgroup = match cgroups().regime() {
+            Regime::V2 => format!("agentbin-test.slice/{name}.scope"),
+            Regime::V1 => format!("agentbin-test/{name}"),
+            Regime::Off => String::new(),
+        };
+        let config = serde_json::json!({
+            "LogFile": dir.path().join("executor.out"), "LogLevel": "debug", "FSIsolation": isolated,
+        });
+        let launch = Launch {
+            args: &[OsString::from(config.to_string())],
+            env: role_environment(),
+            new_session: true,
+            socket_dir: Some(dir.path()),
+            log: Box::new(|_| {}),
+            ..Launch::new(Program::Own(Role::Executor))
+        };
+        let client = launch.start().await.unwrap();
+        let executor = ExecutorClient::new(client.channel());
+        Task { dir, client: Some(client), executor, isolated, cgroup: cgroup.into(), pid: 0 }
+    }
+
+    fn spec(&self) -> LaunchSpec {
+        let mount = |path: &str| Mount {
+            task_path: path.to_owned(),
+            host_path: path.into(),
+            readonly: true,
+            propagation: Propagation::Private,
+        };
+        let folders = ["/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr"].into_iter();
+        let mounts: Vec<Mount> = folders.filter(|path| Path::new(path).is_dir()).map(mount).collect();
+        let root = rustix::process::geteuid().is_root();
+        LaunchSpec {
+            command: "/bin/sleep".to_owned(),
+            args: vec![nap()],
+            env: vec!["PATH=/usr/bin:/bin".to_owned(), "GREETING=hello".to_owned()],
+            user: if self.isolated || root { "nobody".to_owned() } else { String::new() },
+            task_dir: self.dir.path().join("task"),
+            work_dir: if self.isolated { "/local".to_owned() } else { String::new() },
+            mounts: if self.isolated { mounts } else { Vec::new() },
+            resources: Resources {
+                memory: MemoryLimits { hard_bytes: Some(256 << 20), soft_bytes: None },
+                ..Resources::default()
+            },
+            resource_limits: true,
+            cgroup: self.cgroup.clone(),
+            no_new_privs: true,
+            logs: Some(LogCollection {
+                dir: self.dir.path().join("alloc/logs"),
+                stdout_file: "task.stdout".to_owned(),
+                stderr_file: "task.stderr".to_owned(),
+                max_files: 2,
+                max_file_size_bytes: 1 << 20,
+            }),
+            ..LaunchSpec::default()
+        }
+    }
+
+    async fn open(&self, command: &[&str], tty: bool) -> Result<Session, ExecutorError> {
+        let (to, requests) = mpsc::channel(16);
+        let command = command.iter().map(|&part| part.to_owned()).collect();
+        let setup = Setup { command, tty, ..Setup::default() };
+        to.send(Ok(ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() })).await.unwrap();
+        let requests: ExecRequests = Box::pin(ReceiverStream::new(requests));
+        let from = self.executor.exec_streaming(requests).await?;
+        Ok(Session { to: Some(to), from, done: Done::default(), closed: [0, 0], code: None })
+    }
+
+    async fn shell(&self, script: &str, tty: bool) -> Session {
+        self.open(&["/bin/sh", "-c", &script.replace("sleep 1000", &format!("sleep {}", nap()))], tty).await.unwrap()
+    }
+
+    /// A whole session with nothing to say.
+    async fn run(&self, script: &str, tty: bool) -> Done {
+        self.shell(script, tty).await.finish().await
+    }
+
+    async fn output(&self, script: &str) -> String {
+        let done = self.run(script, false).await;
+        assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{script}: {done:?}");
+        done.stdout
+    }
+
+    fn executor_pid(&self) -> i32 {
+        self.client.as_ref().unwrap().reattach_config().unwrap().process.pid
+    }
+
+    async fn end(mut self) {
+        self.executor.shutdown("", Duration::ZERO).await.unwrap();
+        self.client.take().unwrap().kill().await;
+        assert_eq!(children(), Vec::<i32>::new(), "processes are left");
+        assert_eq!(sleepers(), Vec::<i32>::new(), "sleepers are left");
+        for hierarchy in cgroups().hierarchies().filter(|_| !self.cgroup.as_os_str().is_empty()) {
+            let path = hierarchy.mount_point.join(&self.cgroup);
+            assert!(!path.exists(), "{} is left", path.display());
+        }
+    }
+}
+
+impl Drop for Task {
+    /// Of a test that failed: the next one is to begin without leftovers.
+    fn drop(&mut self) {
+        let Some(client) = &self.client else { return };
+        let pid = rustix::process::Pid::from_raw(client.reattach_config().process.pid).unwrap();
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+    }
+}
+
+/// A session from its caller's side.
+struct Session {
+    to: Option<mpsc::Sender<Result<ExecTaskStreamingRequest, tonic::Status>>>,
+    from: ExecResponses,
+    done: Done,
+    closed: [u32; 2],
+    code: Option<i32>,
+}
+
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Done {
+    stdout: String,
+    stderr: String,
+    code: i32,
+}
+
+fn stdin(data: &str) -> ExecTaskStreamingRequest {
+    let stdin = ExecTaskStreamingIoOperation { data: data.into(), close: false };
+    ExecTaskStreamingRequest { stdin: Some(stdin), ..Default::default() }
+}
+
+fn stdin_close() -> ExecTaskStreamingRequest {
+    let stdin = ExecTaskStreamingIoOperation { data: Vec::new(), close: true };
+    ExecTaskStreamingRequest { stdin: Some(stdin), ..Default::default() }
+}
+
+fn size(height: i32, width: i32) -> ExecTaskStreamingRequest {
+    ExecTaskStreamingRequest { tty_size: Some(TerminalSize { height, width }), ..Default::default() }
+}
+
+impl Session {
+    async fn say(&self, request: ExecTaskStreamingRequest) {
+        self.to.as_ref().unwrap().send(Ok(request)).await.unwrap();
+    }
+
+    /// Takes one response; `false` at the end. Holds the executor to the order that hosts rely on.
+    async fn hear(&mut self) -> bool {
+        let patience = Duration::from_secs(60);
+        let Some(response) = tokio::time::timeout(patience, self.from.next()).await.expect("an answer in time") else {
+            return false;
+        };
+        let response = response.unwrap();
+        assert!(self.code.is_none(), "something after the status: {response:?}");
+        for (at, operation) in [response.stdout, response.stderr].into_iter().enumerate() {
+            let Some(operation) = operation else { continue };
+            assert_eq!(self.closed[at], 0, "output after its end: {operation:?}");
+            assert!(operation.close != (!operation.data.is_empty()), "either data or the end: {operation:?}");
+            self.closed[at] += u32::from(operation.close);
+            let text = [&mut self.done.stdout, &mut self.done.stderr].into_iter().nth(at).unwrap();
+            text.push_str(&String::from_utf8_lossy(&operation.data));
+        }
+        assert_eq!(response.exited, response.result.is_some(), "status and its announcement come together");
+        if let Some(result) = response.result {
+            assert_eq!((result.signal, result.oom_killed), (0, false));
+            self.code = Some(result.exit_code);
+        }
+        true
+    }
+
+    /// Hears until stdout has this text.
+    async fn hear_until(&mut self, text: &str) {
+        while !self.done.stdout.contains(text) {
+            assert!(self.hear().await, "ended before {text:?}: {:?}", self.done);
+        }
+    }
+
+    async fn finish(mut self) -> Done {
+        while self.hear().await {}
+        self.done.code = self.code.expect("a status");
+        self.done
+    }
+
+    async fn finish_with_ends(mut self, ends: [u32; 2]) -> Done {
+        while self.hear().await {}
+        assert_eq!(self.closed, ends, "ends of stdout and stderr");
+        self.done.code = self.code.expect("a status");
+        self.done
+    }
+}
+
+fn sleepers() -> Vec<i32> {
+    let nap = nap();
+    let is_ours = |p: &procfs::process::Process| p.cmdline().is_ok_and(|c| c.len() == 2 && c[1] == nap);
+    let alive = |p: &procfs::process::Process| p.stat().is_ok_and(|s| s.state != 'Z');
+    let all = procfs::process::all_processes().unwrap().flatten();
+    all.filter(|p| is_ours(p) && alive(p)).map(|p| p.pid).collect()
+}
+
+fn done(stdout: &str, stderr: &str, code: i32) -> Done {
+    Done { stdout: stdout.to_owned(), stderr: stderr.to_owned(), code }
+}
+
+fn in_seconds(seconds: u64) -> SystemTime {
+    SystemTime::now() + Duration::from_secs(seconds)
+}
+
+fn args(parts: &[&str]) -> Vec<String> {
+    parts.iter().map(|&part| part.to_owned()).collect()
+}
+
+fn b4_output_is_split_and_the_status_comes_last() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let session = task.shell("echo hello stdout; echo hello stderr >&2; exit 43", false).await;
+            let ended = session.finish_with_ends([1, 1]).await;
+            assert_eq!(ended, done("hello stdout\n", "hello stderr\n", 43));
+            // A bare name is looked up as at a launch.
+            let session = task.open(&["true"], false).await.unwrap();
+            assert_eq!(session.finish_with_ends([1, 1]).await, done("", "", 0));
+            task.end().await;
+        }
+    });
+}
+
+fn b4_output_comes_while_the_command_runs() {
+    block_on(async {
+        for (isolated, tty) in [(false, false), (false, true), (true, false), (true, true)] {
+            let task = Task::new(isolated).await;
+            let mut session = task.shell("for n in 1 2 3; do echo line $n; read go; done", tty).await;
+            for n in 1..=3 {
+                session.hear_until(&format!("line {n}")).await;
+                assert!(!session.done.stdout.contains(&format!("line {}", n + 1)));
+                session.say(stdin("go\n")).await;
+            }
+            assert_eq!(session.finish().await.code, 0);
+            let much = task.run("head -c 3000000 /dev/zero | tr '\\0' x; echo end >&2", false).await;
+            assert_eq!((much.stdout.len(), much.stderr.as_str(), much.code), (3_000_000, "end\n", 0));
+            task.end().await;
+        }
+    });
+}
+
+fn b4_without_a_terminal_there_is_none() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let ended = task.run("stty size", false).await;
+            assert_eq!((ended.stdout.as_str(), ended.code), ("", 1));
+            assert!(ended.stderr.contains("Inappropriate ioctl for device"), "{ended:?}");
+            task.end().await;
+        }
+    });
+}
+
+fn b4_input_is_passed_and_closed() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let mut session = task.shell("echo ready; cat; echo end", false).await;
+            session.hear_until("ready").await;
+            session.say(stdin("hello ")).await;
+            session.say(stdin("from stdin\n")).await;
+            session.hear_until("from stdin\n").await;
+            session.say(stdin_close()).await;
+            // What comes after the end has nowhere to go.
+            session.say(stdin("late")).await;
+            assert_eq!(session.finish().await, done("ready\nhello from stdin\nend\n", "", 0));
+
+            let session = task.shell("wc -c; exit 3", false).await;
+            let block = "y".repeat(100_000);
+            for _ in 0..20 {
+                session.say(stdin(&block)).await;
+            }
+            session.say(stdin_close()).await;
+            let ended = session.finish().await;
+            assert_eq!((ended.stdout.trim(), ended.code), ("2000000", 3));
+            task.end().await;
+        }
+    });
+}
+
+fn b4_a_terminal_merges_output_and_ends_lines() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let session = task.shell("echo hello stdout; echo hello stderr >&2; exit 43", true).await;
+            let ended = session.finish_with_ends([1, 0]).await;
+            assert_eq!(ended, done("hello stdout\r\nhello stderr\r\n", "", 43));
+            // All that was written is heard, however much and however late.
+            let ended =
+                task.run("i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done; printf end", true).await;
+            assert!(ended.stdout.starts_with("line 0\r\n") && ended.stdout.ends_with("line 4999\r\nend"));
+            assert_eq!(ended.stdout.lines().count(), 5001);
+            task.end().await;
+        }
+    });
+}
+
+fn b4_a_terminal_is_resized() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let mut session = task.shell("trap 'stty size' WINCH; echo ready; read go; stty size", true).await;
+            session.hear_until("ready").await;
+            session.say(size(50, 40)).await;
+            session.hear_until("50 40").await;
+            session.say(size(-1, 100_000)).await;
+            session.say(size(100, 100)).await;
+            session.hear_until("100 100").await;
+            session.done.stdout.clear();
+            session.say(stdin("\n")).await;
+            assert_eq!(session.finish().await, done("\r\n100 100\r\n", "", 0));
+            task.end().await;
+        }
+    });
+}
+
+fn b4_a_terminal_echoes() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let mut session = task.shell("echo ready; cat; echo end", true).await;
+            session.hear_until("ready").await;
+            session.say(stdin("this is a line\n")).await;
+            session.hear_until("this is a line\r\nthis is a line\r\n").await;
+            // The end of input is what a person would type to say so.
+            session.say(stdin_close()).await;
+            let ended = session.finish().await;
+            assert!(ended.stdout.ends_with("end\r\n") && ended.code == 0, "{ended:?}");
+            // So is an interrupt, which reaches the foreground.
+            let mut session = task.shell("trap 'echo caught; exit 7' INT; echo ready; sleep 1000", true).await;
+            session.hear_until("ready").await;
+            session.say(stdin("\u{3}")).await;
+            let ended = session.finish().await;
+            assert!(ended.stdout.contains("caught") && ended.code == 7, "{ended:?}");
+            task.end().await;
+        }
+    });
+}
+
+fn b4_a_terminal_ends_with_its_first_process() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let script = "(trap '' HUP; read x < /dev/tty; sleep 1000) & (trap '' HUP; sleep 1000; echo from child) & \
+                echo from main";
+            let begin = Instant::now();
+            assert_eq!(task.run(script, true).await, done("from main\r\n", "", 0));
+            assert!(begin.elapsed() < Duration::from_secs(20), "the children were waited for");
+            task.end().await;
+        }
+    });
+}
+
+fn b4_a_terminal_is_the_commands_own() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let script = "tty; stat -c %u $(tty); echo again > $(tty); echo by name > /dev/tty; \
+                ps -o sid= -p $$ | tr -d ' '; echo $$; ls /proc/self/fd | wc -l";
+            let ended = task.run(script, true).await;
+            let lines: Vec<&str> = ended.stdout.lines().collect();
+            let [tty, owner, again, by_name, session, own, fds] = lines[..] else { panic!("{ended:?}") };
+            assert!(tty.starts_with("/dev/pts/"), "{tty}");
+            let user = if task.isolated { 65534 } else { uid_of(task.pid) };
+            assert_eq!(owner, user.to_string());
+            assert_eq!((again, by_name), ("again", "by name"));
+            assert_eq!(session, own, "it leads its session");
+            assert_eq!(fds, "4", "stdin, stdout, stderr, and the folder that ls reads");
+            task.end().await;
+        }
+    });
+}
+
+fn uid_of(pid: i32) -> u32 {
+    procfs::process::Process::new(pid).unwrap().status().unwrap().euid
+}
+
+fn b4_a_child_in_the_background_does_not_hold_the_session() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let begin = Instant::now();
+            let ended = task.run("sleep 1000 & echo from main; exit 4", false).await;
+            assert_eq!(ended, done("from main\n", "", 4));
+            // One that writes without end neither.
+            let ended = task.run("yes & echo main >&2; exit 5", false).await;
+            assert_eq!((ended.stderr.as_str(), ended.code), ("main\n", 5));
+            assert!(begin.elapsed() < Duration::from_secs(20), "the children were waited for");
+            task.end().await;
+        }
+    });
+}
+
+/// Environment, folder, umask, descriptors, signals, limits: everything that a program starts with.
+fn b4_a_session_has_what_the_task_has() {
+    block_on(async {
+        for isolated in BOTH {
+            let script = "echo $GREETING $PATH; pwd; umask; cat /proc/self/oom_score_adj; \
+                grep -E '^(Sig(Blk|Ign|Cgt)|NoNewPrivs|Uid|Gid|Groups|Cap)' /proc/self/status; cat /proc/self/limits; \
+                for n in mnt pid ipc net uts user; do readlink /proc/self/ns/$n; done; echo $USER $HOME";
+            let main = format!("({script}) > tmp.out; mv tmp.out main.out; sleep {}", nap());
+            let task = Task::with(isolated, |spec| {
+                spec.command = "/bin/sh".to_owned();
+                spec.args = vec!["-c".to_owned(), main];
+                spec.work_dir =
+                    if isolated { "/local".to_owned() } else { spec.task_dir.join("local").display().to_string() };
+            })
+            .await;
+            let file = task.dir.path().join("task/local/main.out");
+            eventually("the task's own answer", || file.exists()).await;
+            let expected = std::fs::read_to_string(file).unwrap();
+            assert_eq!(task.output(script).await, expected);
+            let terminal = task.run(script, true).await.stdout.replace("\r\n", "\n");
+            assert_eq!(terminal, expected);
+            let answer = task.executor.exec(in_seconds(60), "/bin/sh", &args(&["-c", script])).await.unwrap();
+            // The last 4096 bytes are more than enough for the tail of it.
+            assert!(expected.ends_with(&String::from_utf8(answer.output).unwrap()) && answer.exit_code == 0);
+            task.end().await;
+        }
+    });
+}
+
+fn b4_what_means_nothing_harms_nothing() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let mut session = task.shell("echo ready; read line; echo got $line; read more; echo $?", false).await;
+            session.hear_until("ready").await;
+            session.say(ExecTaskStreamingRequest::default()).await;
+            session.say(size(10, 10)).await;
+            session.say(stdin("text\n")).await;
+            session.hear_until("got text").await;
+            // The end of the requests ends neither the input nor the session.
+            session.to = None;
+            let held = tokio::time::timeout(Duration::from_millis(300), session.hear()).await;
+            assert!(held.is_err(), "half-close ended something: {:?}", session.done);
+            drop(session);
+            eventually("the session's end", || processes_of(&task) == [task.pid]).await;
+            task.end().await;
+        }
+    });
+}
+
+/// The task's living processes, as the executor's host sees them.
+fn processes_of(task: &Task) -> Vec<i32> {
+    let executor = task.executor_pid();
+    let all = procfs::process::all_processes().unwrap().flatten().filter_map(|p| p.stat().ok());
+    let all: Vec<_> = all.filter(|s| s.state != 'Z').collect();
+    let mut found = vec![executor];
+    let mut at = 0;
+    while let Some(parent) = found.get(at).copied() {
+        found.extend(all.iter().filter(|s| s.ppid == parent).map(|s| s.pid));
+        at += 1;
+    }
+    found.remove(0);
+    found.sort_unstable();
+    found
+}
+
+fn b4_what_cannot_start_is_an_error() {
+    block_on(async {
+        for isolated in BOTH {
+            let error = |result: Result<Session, ExecutorError>| result.map(drop).unwrap_err().to_string();
+            let task = Task::idle(isolated).await;
+            assert_eq!(error(task.open(&["true"], false).await), "Task not yet run");
+            task.executor.launch(task.spec()).await.unwrap();
+            for requests in [vec![], vec![Ok(stdin("x"))], vec![Ok(ExecTaskStreamingRequest::default())]] {
+                let result = task.executor.exec_streaming(Box::pin(tokio_stream::iter(requests))).await;
+                assert_eq!(result.map(drop).unwrap_err().to_string(), "first message should always be setup");
+            }
+            for command in [&[][..], &[""]] {
+                assert_eq!(error(task.open(command, false).await), "command is required");
+            }
+            for tty in BOTH {
+                let missing = task.open(&["/no/such/program"], tty).await.map(drop).unwrap_err();
+                assert!(matches!(missing, ExecutorError::CommandNotFound(_)), "{missing:?}");
+                let folder = task.open(&["/usr"], tty).await.map(drop).unwrap_err();
+                let expected = if isolated { "/usr not found" } else { "/usr" };
+                assert!(folder.to_string().contains(expected), "{folder:?}");
+            }
+            let missing = task.executor.exec(in_seconds(60), "/no/such/program", &[]).await.unwrap_err();
+            assert!(matches!(missing, ExecutorError::CommandNotFound(_)), "{missing:?}");
+            // What could not start left nothing.
+            let main = task.executor.stats().await.unwrap().by_pid.len();
+            assert_eq!(main, 1);
+            task.executor.signal(9).await.unwrap();
+            task.executor.wait().await.unwrap();
+            assert_eq!(error(task.open(&["true"], false).await), "the task has ended");
+            let late = task.executor.exec(in_seconds(60), "true", &[]).await.unwrap_err();
+            assert_eq!(late.to_string(), "the task has ended");
+            task.end().await;
+        }
+    });
+}
+
+fn b4_a_caller_that_goes_takes_the_session_along() {
+    block_on(async {
+        for (isolated, tty) in [(false, false), (false, true), (true, false), (true, true)] {
+            let task = Task::new(isolated).await;
+            let mut other = task.shell("echo ready; read line; echo $line", false).await;
+            other.hear_until("ready").await;
+            let before = processes_of(&task);
+            // Jobs with groups of their own belong to the session as well, also those that hear no signal.
+            let script = "trap '' INT TERM HUP; set -m; sleep 1000 & sleep 1000 & echo ready; sleep 1000; sleep 1000";
+            let mut session = task.shell(script, tty).await;
+            session.hear_until("ready").await;
+            eventually("the session's jobs", || processes_of(&task).len() >= before.len() + 4).await;
+            drop(session);
+            eventually("the session's end", || processes_of(&task) == before).await;
+            // An error of the caller's own requests is such an end as well.
+            let mut session = task.shell("echo ready; sleep 1000", tty).await;
+            session.hear_until("ready").await;
+            session.to.as_ref().unwrap().send(Err(tonic::Status::cancelled("gone"))).await.unwrap();
+            let told = session.from.next().await.unwrap().unwrap_err();
+            assert_eq!(told.message(), "gone");
+            eventually("the session's end", || processes_of(&task) == before).await;
+            drop(session);
+            other.say(stdin("still here\n")).await;
+            assert_eq!(other.finish().await, done("ready\nstill here\n", "", 0));
+            assert!(is_alive(task.pid));
+            task.end().await;
+        }
+    });
+}
+
+fn b4_scripts_have_a_deadline() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let shell = |script: &str| args(&["-c", &script.replace("sleep 1000", &format!("sleep {}", nap()))]);
+            let exec = |deadline, script: &str| {
+                let (executor, args) = (task.executor.clone(), shell(script));
+                async move { executor.exec(deadline, "/bin/sh", &args).await }
+            };
+            let answer = exec(in_seconds(60), "echo out; echo err >&2; echo out; exit 9").await.unwrap();
+            assert_eq!((String::from_utf8(answer.output).unwrap().as_str(), answer.exit_code), ("out\nerr\nout\n", 9));
+            let answer =
+                exec(in_seconds(60), "i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done").await.unwrap();
+            assert_eq!(answer.output.len(), 4096);
+            assert!(answer.output.ends_with(b"2998\n2999\n"));
+            let answer = exec(in_seconds(60), "cat; kill -9 $$").await.unwrap();
+            assert_eq!((answer.output.len(), answer.exit_code), (0, 137));
+
+            let before = processes_of(&task);
+            let begin = Instant::now();
+            let late = exec(in_seconds(1), "trap '' TERM INT; echo started; sleep 1000; sleep 1000").await;
+            assert!(begin.elapsed() >= Duration::from_millis(900) && begin.elapsed() < Duration::from_secs(30));
+            if isolated {
+                assert_eq!(late, Err(ExecutorError::DeadlineExceeded));
+            } else {
+                let late = late.unwrap();
+                assert_eq!((late.output.as_slice(), late.exit_code), (&b"started\n"[..], -1));
+            }
+            eventually("the script's end", || processes_of(&task) == before).await;
+            let past = exec(SystemTime::UNIX_EPOCH, "true").await;
+            assert!(past.is_err() == isolated && past.is_ok_and(|p| p.exit_code == -1) != isolated);
+            // A caller that goes does not leave its script running.
+            let going = exec(in_seconds(600), "echo started; sleep 1000");
+            assert!(tokio::time::timeout(Duration::from_millis(500), going).await.is_err());
+            eventually("the script's end", || processes_of(&task) == before).await;
+            task.end().await;
+        }
+    });
+}
+
+fn b4_signals_and_statuses() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            for (script, code) in [("kill -TERM $$", 143), ("kill -KILL $$", 137), ("exit 255", 255), ("exit 0", 0)] {
+                for tty in BOTH {
+                    assert_eq!(task.run(script, tty).await.code, code, "{script}");
+                }
+            }
+            assert!(is_alive(task.pid));
+            task.end().await;
+        }
+    });
+}
+
+fn b4_files_are_those_of_the_task() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::with(isolated, |spec| spec.user = String::new()).await;
+            let name = task.output("mktemp /tmp/agentbin-exec.XXXXXX").await;
+            assert_eq!(Path::new(name.trim()).exists(), !isolated, "{name}");
+            let inside = task.dir.path().join("task").join(name.trim().trim_start_matches('/'));
+            assert_eq!(inside.exists(), isolated, "{}", inside.display());
+            task.output(&format!("test -f {0} && rm {0}", name.trim())).await;
+            task.end().await;
+        }
+    });
+}
+
+fn b4_a_session_is_in_the_tasks_cgroups() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let main = std::fs::read_to_string(format!("/proc/{}/cgroup", task.pid)).unwrap();
+            let name = task.cgroup.file_name().unwrap().to_str().unwrap().to_owned();
+            assert!(main.contains(&name), "{main}");
+            let executor = || std::fs::read_to_string(format!("/proc/{}/cgroup", task.executor_pid())).unwrap();
+            let before = executor();
+            for tty in BOTH {
+                let own = task.run("cat /proc/self/cgroup", tty).await.stdout.replace("\r\n", "\n");
+                assert_eq!(own, main);
+            }
+            assert_eq!(executor(), before, "the executor stays where it is");
+            task.end().await;
+        }
+    });
+}
+
+fn b4_a_session_has_the_tasks_identity() {
+    block_on(async {
+        for (isolated, user) in [(false, "nobody"), (true, "nobody"), (false, ""), (true, "root"), (false, "games")] {
+            let capabilities = if isolated { args(&["CAP_CHOWN", "CAP_NET_BIND_SERVICE"]) } else { Vec::new() };
+            let task = Task::with(isolated, |spec| {
+                spec.user = user.to_owned();
+                spec.capabilities = capabilities;
+            })
+            .await;
+            let status = |text: &str| -> Vec<String> {
+                let wanted = ["Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp:"];
+                let lines = text.lines().filter(|l| wanted.iter().any(|w| l.starts_with(w)));
+                lines.map(|l| l.trim().to_owned()).collect()
+            };
+            let main = status(&std::fs::read_to_string(format!("/proc/{}/status", task.pid)).unwrap());
+            for tty in BOTH {
+                let session = task.run("cat /proc/self/status", tty).await.stdout;
+                assert_eq!(status(&session), main, "{user:?}, terminal: {tty}");
+            }
+            let script = task.executor.exec(in_seconds(60), "cat", &args(&["/proc/self/status"])).await.unwrap();
+            assert_eq!(status(&String::from_utf8(script.output).unwrap()), main);
+            task.end().await;
+        }
+    });
+}
+
+fn b4_fifty_sessions_at_once() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let mut sessions = Vec::new();
+            for number in 0..50 {
+                let script = format!("echo ready; read line; echo $line {number}; exit {number}");
+                sessions.push(task.shell(&script, number % 2 == 1).await);
+            }
+            for session in &mut sessions {
+                session.hear_until("ready").await;
+            }
+            for session in &sessions {
+                session.say(stdin("line\n")).await;
+            }
+            for (number, session) in sessions.into_iter().enumerate() {
+                let ended = session.finish().await;
+                assert_eq!(ended.code, i32::try_from(number).unwrap());
+                assert!(ended.stdout.contains(&format!("line {number}")), "{ended:?}");
+            }
+            // All starts at the same time.
+            let starts = (0..50).map(|number| {
+                let executor = task.executor.clone();
+                tokio::spawn(async move {
+                    executor.exec(in_seconds(60), "/bin/sh", &args(&["-c", &format!("exit {number}")])).await
+                })
+            });
+            for (number, start) in starts.collect::<Vec<_>>().into_iter().enumerate() {
+                assert_eq!(start.await.unwrap().unwrap().exit_code, i32::try_from(number).unwrap());
+            }
+            let threads = procfs::process::Process::new(task.executor_pid()).unwrap().stat().unwrap().num_threads;
+            assert_eq!(threads, 1, "no thread for any session");
+            task.end().await;
+        }
+    });
+}
+
+fn resident_kib(pid: i32) -> u64 {
+    procfs::process::Process::new(pid).unwrap().status().unwrap().vmrss.unwrap()
+}
+
+fn descriptors(pid: i32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+fn b4_a_caller_that_does_not_read_stalls_only_itself() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            task.output("true").await;
+            let before = resident_kib(task.executor_pid());
+            let mut stalled = Vec::new();
+            for tty in BOTH {
+                let mut session = task.shell("exec yes", tty).await;
+                session.hear_until("y").await;
+                stalled.push(session);
+            }
+            // One that takes no input is full after a while, which nobody else notices.
+            let mut deaf = task.shell("echo ready; sleep 1000", false).await;
+            deaf.hear_until("ready").await;
+            let block = "x".repeat(100_000);
+            for _ in 0..8 {
+                deaf.say(stdin(&block)).await;
+                task.executor.version().await.unwrap();
+            }
+            for _ in 0..20 {
+                assert_eq!(task.output("echo quick").await, "quick\n");
+            }
+            let after = resident_kib(task.executor_pid());
+            assert!(after < before + 4096, "grew from {before} to {after} KiB");
+            drop((stalled, deaf));
+            eventually("the sessions' end", || processes_of(&task) == [task.pid]).await;
+            task.end().await;
+        }
+    });
+}
+
+fn b4_an_executor_does_not_grow() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let executor = task.executor_pid();
+            let mut marks = Vec::new();
+            for round in 0..220 {
+                let tty = round % 2 == 0;
+                let mut session = task.shell("echo x; read line", tty).await;
+                session.hear_until("x").await;
+                match round % 3 {
+                    0 => drop(session),
+                    1 => {
+                        session.say(stdin("\n")).await;
+                        session.finish().await;
+                    }
+                    _ => {
+                        session.say(stdin_close()).await;
+                        session.finish().await;
+                    }
+                }
+                if round == 19 || round == 219 {
+                    eventually("the sessions' end", || processes_of(&task) == [task.pid]).await;
+                    eventually("descriptors of sessions are gone", || {
+                        marks.first().is_none_or(|(fds, _)| descriptors(executor) <= *fds)
+                    })
+                    .await;
+                    marks.push((descriptors(executor), resident_kib(executor)));
+                }
+            }
+            let [(_, before), (_, after)] = marks[..] else { panic!("{marks:?}") };
+            assert!(after <= before + 512, "grew from {before} to {after} KiB");
+            task.end().await;
+        }
+    });
+}
+
+fn b4_a_reattached_executor_has_sessions() {
+    block_on(async {
+        for isolated in BOTH {
+            let mut task = Task::new(isolated).await;
+            let mut session = task.shell("echo ready; sleep 1000", false).await;
+            session.hear_until("ready").await;
+            let first = task.client.take().unwrap();
+            let client = Client::reattach(first.reattach_config().unwrap()).await.unwrap();
+            task.executor = ExecutorClient::new(client.channel());
+            task.client = Some(client);
+            assert_eq!(task.output("echo $GREETING").await, "hello\n");
+            // A host that is gone without a word takes its sessions along.
+            drop((session, first));
+            eventually("the session's end", || processes_of(&task) == [task.pid]).await;
+            assert_eq!(task.run("tty | cut -c-9", true).await, done("/dev/pts/\r\n", "", 0));
+            task.end().await;
+        }
+    });
+}
+
+fn b4_the_end_of_the_task_ends_its_sessions() {
+    block_on(async {
+        for (isolated, tty) in [(false, false), (false, true), (true, false), (true, true)] {
+            let task = Task::new(isolated).await;
+            let mut session = task.shell("trap '' TERM INT HUP; echo ready; sleep 1000; sleep 1000", tty).await;
+            session.hear_until("ready").await;
+            let (stopped, ended) =
+                tokio::join!(task.executor.shutdown("SIGTERM", Duration::from_millis(100)), session.finish());
+            stopped.unwrap();
+            assert_eq!(ended.code, 137, "{ended:?}");
+            assert_eq!(processes_of(&task), Vec::<i32>::new());
+            task.end().await;
+        }
+    });
+}
+
+fn b4_a_sessions_oom_is_not_the_tasks() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::with(isolated, |spec| {
+                spec.resources.memory = MemoryLimits { hard_bytes: Some(32 << 20), soft_bytes: None };
+            })
+            .await;
+            let ended = task.run("x=$(head -c 200000000 /dev/zero | tr '\\0' x)", false).await;
+            assert_eq!(ended.code, 137, "{ended:?}");
+            assert!(is_alive(task.pid));
+            task.executor.signal(15).await.unwrap();
+            task.executor.signal(9).await.unwrap();
+            let exit = task.executor.wait().await.unwrap().exit.unwrap();
+            assert!(!exit.oom_killed, "{exit:?}");
+            task.end().await;
+        }
+    });
+}
+
+/// What a task may do that is allowed to trace: look at every process that appears beside it, as fast as it can, for more
+/// than it has itself. Ends when the file `stop` appears.
+fn watch() -> ExitCode {
+    let own: i32 = i32::try_from(std::process::id()).unwrap();
+    let own_status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let permitted = |status: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix("CapPrm:")).unwrap_or("0").trim().to_owned();
+        u64::from_str_radix(&line, 16).unwrap_or(u64::MAX)
+    };
+    let allowed = permitted(&own_status);
+    let mut findings = BTreeSet::new();
+    let (mut seen, mut of_ours) = (BTreeSet::new(), BTreeSet::new());
+    while !Path::new("/local/stop").exists() {
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
+            if pid == own {
+                continue;
+            }
+            seen.insert(pid);
+            let dir = PathBuf::from(format!("/proc/{pid}"));
+            let exe = std::fs::read_link(dir.join("exe")).unwrap_or_default();
+            if !exe.as_os_str().is_empty() && !exe.starts_with("/usr") && !exe.starts_with("/bin") {
+                of_ours.insert(pid);
+                // Busy hides read-only from open(2), but a descriptor that is held may be opened anew when it is not busy.
+                if let Ok(file) = std::fs::File::open(dir.join("exe"))
+                    && rustix::fs::fstatvfs(&file)
+                        .is_ok_and(|s| !s.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+                {
+                    findings.insert(format!("{} can be written one day", exe.display()));
+                }
+            }
+            let status = std::fs::read_to_string(dir.join("status")).unwrap_or_default();
+            if permitted(&status) & !allowed != 0 {
+                findings.insert(format!("a process with more capabilities: {exe:?} {:x}", permitted(&status)));
+            }
+            for what in ["cwd", "root"] {
+                let target = std::fs::read_link(dir.join(what)).unwrap_or_default();
+                if std::fs::read_dir(dir.join(what))
+                    .is_ok_and(|mut d| d.any(|e| e.is_ok_and(|e| e.file_name() == "root")))
+                {
+                    findings.insert(format!("{what} {} is of the host", target.display()));
+                }
+            }
+            for fd in std::fs::read_dir(dir.join("fd")).into_iter().flatten().flatten() {
+                let target = std::fs::read_link(fd.path()).unwrap_or_default();
+                let is_dir = std::fs::metadata(fd.path()).is_ok_and(|m| m.is_dir());
+                let known = ["/dev/", "pipe:", "socket:", "anon_inode:", "/lib/", "/usr/lib/", "/etc/ld.so.cache"];
+                if is_dir
+                    || (!target.as_os_str().is_empty()
+                        && !known.iter().any(|k| target.to_string_lossy().starts_with(k)))
+                {
+                    findings.insert(format!("descriptor {}", target.display()));
+                }
+            }
+        }
+    }
+    println!("seen {} ours {}", seen.len(), of_ours.len());
+    for finding in findings {
+        println!("FOUND {finding}");
+    }
+    ExitCode::SUCCESS
+}
+
+fn b4_a_task_that_may_trace_sees_nobody_with_more_than_itself() {
+    block_on(async {
+        let own = std::fs::read_link("/proc/self/exe").unwrap();
+        let task = Task::with(true, |spec| {
+            spec.command = "/local/watcher".to_owned();
+            spec.args = Vec::new();
+            spec.env.push(format!("{WATCH}=1"));
+            spec.capabilities = args(&["CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"]);
+            spec.mounts.push(Mount {
+                task_path: "/local/watcher".to_owned(),
+                host_path: own,
+                readonly: true,
+                propagation: Propagation::Private,
+            });
+        })
+        .await;
+        for round in 0..200 {
+            let ended = task.run("/bin/true", round % 2 == 0).await;
+            assert_eq!(ended.code, 0);
+        }
+        std::fs::write(task.dir.path().join("task/local/stop"), "").unwrap();
+        task.executor.wait().await.unwrap();
+        let told = std::fs::read_to_string(task.dir.path().join("alloc/logs/task.stdout.0")).unwrap();
+        println!("{}", told.trim());
+        assert!(told.starts_with("seen ") && !told.starts_with("seen 0 "), "{told}");
+        assert!(!told.contains("FOUND"), "{told}");
+        task.end().await;
+    });
+}
+
+fn b4_a_plain_user_has_sessions_too() {
+    let user = 100_000 + std::process::id() * 10;
+    let status = std::process::Command::new("/proc/self/exe")
+        .env(PLAIN, "1")
+        .env("XDG_RUNTIME_DIR", "/tmp")
+        .current_dir("/")
+        .uid(user)
+        .gid(user)
+        .status()
+        .unwrap();
+    assert!(status.success(), "as a plain user: {status}");
+}
