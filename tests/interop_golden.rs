@@ -179,6 +179,7 @@ fn state() -> GoDriverState {
         dns: dns(&["8.8.8.8"], &["local"]),
     };
     GoDriverState {
+        agentbin: None,
         reattach_config: Some(ReattachConfig {
             protocol: "grpc".into(),
             network: "unix".into(),

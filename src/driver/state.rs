@@ -14,6 +14,9 @@ use crate::wire::msgpack::{self, GoTime};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct GoDriverState {
+    /// Only in what our own drivers keep.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agentbin: Option<OwnState>,
     /// Where the task's executor listens.
     pub reattach_config: Option<ReattachConfig>,
     /// The task.
@@ -40,6 +43,19 @@ impl GoDriverState {
     pub fn to_bytes(&self) -> Result<Vec<u8>, msgpack::Error> {
         msgpack::to_vec(self)
     }
+}
+
+/// What a driver of ours keeps beside it, to know its executor for certain and to clean up after it. Go's drivers pass over
+/// it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct OwnState {
+    /// Start time of the executor, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// The boot in which it was started.
+    pub boot_id: String,
+    /// The task's cgroup relative to each hierarchy's root; empty for none.
+    pub cgroup: String,
 }
 
 /// A task as Go's drivers keep it: everything but its `config`.
