@@ -284,7 +284,7 @@ fn a4_a_plugin_is_found_tried_kept_running_and_found_again() {
         let kept = found.clone().keep(again, config, NodeConfig::default(), log());
         let (mut driver, mut known) = (kept.driver(), kept.record());
         kill(Pid::from_raw(record.plugins[name].process.pid), Signal::SIGKILL).unwrap();
-        tokio::time::timeout(Duration::from_secs(60), async {
+        tokio::time::timeout(Duration::from_mins(1), async {
             driver.wait_for(Option::is_none).await.unwrap();
             driver.wait_for(Option::is_some).await.unwrap();
         })

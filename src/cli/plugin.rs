@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::signals::Signals;
 use super::{PluginLaunchArgs, args, complain};
@@ -19,7 +20,7 @@ use crate::driver::{
     TaskConfig, TaskState, TaskStatus, fingerprint_of, stats_of, wire_task,
 };
 use crate::plugin::{Client, HclogLine, Launch, Program};
-use crate::spec::{AllocId, ExitResult, MemoryLimits, Resources, TaskStats};
+use crate::spec::{AllocId, ExitResult, MemoryLimits, Resources, Signal, TaskStats};
 use crate::wire::cty;
 use crate::wire::drivers as wire;
 use crate::wire::hclspec::{Spec, spec};
@@ -29,6 +30,8 @@ use crate::wire::schema::{Literal, attr, block, block_attrs, object, with_defaul
 const FAILED: i32 = 1;
 /// Given to commands in a task that name no time.
 const EXEC_PATIENCE: Duration = Duration::from_secs(30);
+/// How long the plugin may take to destroy what is left.
+const END_PATIENCE: Duration = Duration::from_secs(20);
 /// What the agent's configuration allows Nomad's executors.
 const PORTS: (u32, u32) = (14000, 14512);
 
@@ -108,7 +111,7 @@ impl Session {
             args: &arguments.args,
             env: std::env::vars_os().collect(),
             new_session: true,
-            log: Box::new(print_log),
+            log: Box::new(|line| print_log(&line)),
             ..Launch::new(Program::Path(&path))
         };
         let client = launch.start().await?;
@@ -157,7 +160,7 @@ impl Session {
             let done = tokio::select! {
                 done = self.command(&words) => done,
                 signal = signals.next() => {
-                    if is_script {
+                    if is_script || signal != Signal::INT {
                         return 128 + signal.number();
                     }
                     Err(anyhow!("interrupted"))
@@ -337,8 +340,8 @@ impl Session {
     }
 
     async fn stop(&self, id: &str, timeout: &str, signal: &str) -> Answer {
-        let timeout = args::duration(timeout).map_err(|e| anyhow!("{timeout:?} is no time: {e}"))?;
-        self.calls.stop_task(id, timeout, signal).await?;
+        let grace = args::duration(timeout).map_err(|e| anyhow!("{timeout:?} is no time: {e}"))?;
+        self.calls.stop_task(id, grace, signal).await?;
         say(&json!({}))
     }
 
@@ -365,14 +368,17 @@ impl Session {
     /// Ends what was started, the plugin last.
     async fn end(self) {
         for id in self.tasks.keys() {
-            match self.calls.destroy_task(id, true).await {
-                Ok(()) | Err(DriverError::TaskNotFound | DriverError::PluginShutdown) => {}
-                Err(error) => complain(&format!("task {id} is left: {error}")),
+            match timeout(END_PATIENCE, self.calls.destroy_task(id, true)).await {
+                Ok(Ok(()) | Err(DriverError::TaskNotFound | DriverError::PluginShutdown)) => {}
+                Ok(Err(error)) => complain(&format!("task {id} is left: {error}")),
+                Err(_) => complain(&format!("task {id} is left: the plugin does not answer")),
             }
         }
         for (alloc, network) in self.networks {
-            if let Err(error) = self.calls.destroy_network(&alloc, network).await {
-                complain(&format!("the network of {alloc} is left: {error}"));
+            match timeout(END_PATIENCE, self.calls.destroy_network(&alloc, network)).await {
+                Ok(Ok(()) | Err(DriverError::PluginShutdown)) => {}
+                Ok(Err(error)) => complain(&format!("the network of {alloc} is left: {error}")),
+                Err(_) => complain(&format!("the network of {alloc} is left: the plugin does not answer")),
             }
         }
         self.calls.shutdown().await;
@@ -520,8 +526,9 @@ fn prompt() {
     let _ = err.write_all(b"> ").and_then(|()| err.flush());
 }
 
-fn print_log(line: HclogLine) {
-    let pairs: String = line.pairs.iter().map(|(key, value)| format!(" {key}={value}")).collect();
+fn print_log(line: &HclogLine) {
+    let pairs = line.pairs.iter().flat_map(|(key, value)| [" ", key.as_str(), "=", value.as_str()]);
+    let pairs: String = pairs.collect();
     let text = format!("[{}] {}{pairs}\n", line.level.as_str(), line.message);
     // With stderr closed there is nobody left to tell.
     let _ = std::io::stderr().write_all(text.as_bytes());

@@ -24,6 +24,8 @@ use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, rol
 
 /// The only version of the driver interface that there is.
 pub const API_VERSION: &str = "v0.1.0";
+/// How long a plugin may take to a question about itself, or to its configuration.
+const ANSWER_PATIENCE: Duration = Duration::from_mins(1);
 /// First and longest time between two tries to start a plugin again.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(2));
 /// The format of [`Record`] that this program writes.
@@ -96,12 +98,9 @@ pub fn scan(dir: &Path, blocks: &BTreeMap<String, Block>) -> Result<Vec<(String,
         let path = entry.map_err(failed)?.path();
         let skipped = |why| tracing::debug!(path = %path.display(), why, "skipped in the folder of plugins");
         // A link counts as what it leads to.
-        let metadata = match std::fs::metadata(&path) {
-            Ok(metadata) => metadata,
-            Err(_) => {
-                skipped("it cannot be looked at");
-                continue;
-            }
+        let Ok(metadata) = std::fs::metadata(&path) else {
+            skipped("it cannot be looked at");
+            continue;
         };
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
         if !metadata.is_file() {
@@ -223,6 +222,17 @@ pub async fn examine(name: &str, path: &Path, args: &[OsString], log: &Log) -> R
     Ok(Found { path: path.to_owned(), args: args.to_vec(), info, version, api_version, schema })
 }
 
+/// The answer to a call that must not take for ever.
+async fn in_time<T>(
+    name: &str,
+    what: &'static str,
+    call: impl Future<Output = Result<T, DriverError>>,
+) -> Result<T, CatalogError> {
+    let late = DriverError::Failed { message: format!("no answer within {ANSWER_PATIENCE:?}"), recoverable: true };
+    let answer = tokio::time::timeout(ANSWER_PATIENCE, call).await.unwrap_or(Err(late));
+    answer.map_err(|source| CatalogError::Call { name: name.to_owned(), what, source })
+}
+
 type Answers = (PluginInfo, Version, String, Option<Schema>);
 
 /// What a running plugin says of itself, checked.
@@ -230,9 +240,8 @@ type Answers = (PluginInfo, Version, String, Option<Schema>);
 /// # Errors
 /// [`CatalogError::Call`] and [`CatalogError::Unfit`].
 pub async fn ask(name: &str, calls: &PluginClient) -> Result<Answers, CatalogError> {
-    let call = |what| move |source| CatalogError::Call { name: name.to_owned(), what, source };
     let unfit = |reason| CatalogError::Unfit { name: name.to_owned(), reason };
-    let info = calls.info().await.map_err(call("PluginInfo"))?;
+    let info = in_time(name, "PluginInfo", calls.info()).await?;
     if info.kind != "driver" {
         return Err(unfit(format!("it is a plugin of the type {}, a driver is needed", info.kind)));
     }
@@ -246,8 +255,9 @@ pub async fn ask(name: &str, calls: &PluginClient) -> Result<Answers, CatalogErr
         .cloned();
     let spoken = info.api_versions.join(", ");
     let api_version = api_version.ok_or_else(|| unfit(format!("it speaks {spoken}, not {API_VERSION}")))?;
-    let schema = calls.config_schema().await.map_err(call("ConfigSchema"))?;
-    let schema = schema.as_ref().map(Schema::new).transpose().map_err(call("ConfigSchema"))?;
+    let schema = in_time(name, "ConfigSchema", calls.config_schema()).await?;
+    let schema = schema.as_ref().map(Schema::new).transpose();
+    let schema = schema.map_err(|source| CatalogError::Call { name: name.to_owned(), what: "ConfigSchema", source })?;
     Ok((info, version, api_version, schema))
 }
 
@@ -284,12 +294,13 @@ impl Found {
             return Ok(Config(bytes));
         }
         let (client, calls) = launch(&self.info.name, &self.path, &self.args, log).await?;
-        let mut set = calls.set_config(bytes.clone(), None, &self.api_version).await;
-        if set.is_ok() {
-            set = calls.set_config(bytes.clone(), None, &self.api_version).await;
-        }
+        let twice = async {
+            calls.set_config(bytes.clone(), None, &self.api_version).await?;
+            calls.set_config(bytes.clone(), None, &self.api_version).await
+        };
+        let set = in_time(&self.info.name, "SetConfig", twice).await;
         client.kill().await;
-        set.map_err(self.call("SetConfig"))?;
+        set?;
         Ok(Config(bytes))
     }
 
@@ -299,8 +310,8 @@ impl Found {
     /// See [`CatalogError`]. The plugin is gone when this fails.
     pub async fn start(&self, config: &Config, node: &NodeConfig, log: &Log) -> Result<Instance, CatalogError> {
         let (client, calls) = launch(&self.info.name, &self.path, &self.args, log).await?;
-        let set = calls.set_config(config.0.clone(), Some(node), &self.api_version).await;
-        match set.map_err(self.call("SetConfig")) {
+        let set = calls.set_config(config.0.clone(), Some(node), &self.api_version);
+        match in_time(&self.info.name, "SetConfig", set).await {
             Ok(()) => self.begin(client, calls).await,
             Err(error) => {
                 client.kill().await;
@@ -317,7 +328,7 @@ impl Found {
         let name = self.info.name.clone();
         let client = Client::reattach(kept.clone()).await.map_err(|source| CatalogError::Host { name, source })?;
         let calls = PluginClient::new(client.channel(), client.life());
-        match calls.info().await.map_err(self.call("PluginInfo")) {
+        match in_time(&self.info.name, "PluginInfo", calls.info()).await {
             Ok(_) => self.begin(client, calls).await,
             Err(error) => {
                 client.kill().await;
@@ -328,8 +339,8 @@ impl Found {
 
     async fn begin(&self, client: Client, calls: PluginClient) -> Result<Instance, CatalogError> {
         let begun = async {
-            calls.init().await.map_err(self.call("Init"))?;
-            DriverClient::connect(calls).await.map_err(self.call("its description"))
+            in_time(&self.info.name, "Init", calls.init()).await?;
+            in_time(&self.info.name, "its description", DriverClient::connect(calls)).await
         };
         match begun.await {
             Ok(driver) => Ok(Instance { client, driver: Arc::new(driver) }),
@@ -342,7 +353,6 @@ impl Found {
 
     /// Keeps the plugin running: begins with `first`, and starts a new one when it dies, after 5 s at first and 2 min at
     /// most.
-    #[must_use]
     pub fn keep(self, first: Instance, config: Config, node: NodeConfig, log: Log) -> Kept {
         let (current, latest) = watch::channel(Some(Arc::clone(&first.driver)));
         let (records, record) = watch::channel(first.client.reattach_config().ok());

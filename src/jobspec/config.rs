@@ -132,9 +132,10 @@ fn of_body(pos: Pos, body: ast::Body) -> Node {
             let members = vec![named(label, block.pos.clone(), node)];
             node = Node { pos: block.pos.clone(), kind: NodeKind::Members(members) };
         }
-        match members[attributes..].iter_mut().find(|m| m.name == block.kind).map(|m| &mut m.node.kind) {
+        let earlier = members[attributes..].iter_mut().find(|m| m.name == block.kind);
+        match earlier.map(|m| &mut m.node.kind) {
             Some(NodeKind::List(items)) => items.push(node),
-            _ => {
+            Some(NodeKind::Leaf(_) | NodeKind::Members(_)) | None => {
                 let list = Node { pos: block.pos.clone(), kind: NodeKind::List(vec![node]) };
                 members.push(named(block.kind, block.pos, list));
             }
