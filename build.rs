@@ -5,15 +5,29 @@ use std::path::{Path, PathBuf};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     println!("cargo:rerun-if-changed=build.rs");
-    // prost leaves a package out that it is told lies elsewhere, so the shared messages are generated on their own.
-    let shared = protox::compile(["nomad/driver.proto"], ["proto"])?;
-    tonic_prost_build::configure().compile_fds(shared)?;
-    let services = ["goplugin/plugin.proto", "nomad/executor.proto", "nomad/logmon.proto"];
-    tonic_prost_build::configure()
-        .extern_path(".hashicorp.nomad.plugins.drivers.proto", "crate::wire::drivers")
-        .compile_fds(protox::compile(services, ["proto"])?)?;
+    generate(&["nomad/hclspec.proto", "nomad/structs.proto"], &[])?;
+    generate(&["nomad/base.proto", "nomad/driver.proto"], &["hclspec", "structs"])?;
+    generate(&["nomad/executor.proto"], &["hclspec", "structs", "drivers"])?;
+    generate(&["goplugin/plugin.proto", "nomad/logmon.proto"], &[])?;
     link_customary_path();
     Ok(())
+}
+
+/// Generates the packages of `files`. Those that they import were generated before and are named by their module in `wire`.
+fn generate(files: &[&str], imports: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
+    let mut descriptors = protox::compile(files, ["proto"])?;
+    // A service of an import would be generated again, and its file would replace the whole package.
+    let imported = |name: Option<&str>| name.is_none_or(|n| !files.contains(&n));
+    descriptors.file.iter_mut().filter(|f| imported(f.name.as_deref())).for_each(|f| f.service.clear());
+    let mut prost = tonic_prost_build::configure();
+    for import in imports {
+        let package = match *import {
+            "drivers" => "drivers.proto".to_owned(),
+            shared => format!("shared.{shared}"),
+        };
+        prost = prost.extern_path(format!(".hashicorp.nomad.plugins.{package}"), format!("crate::wire::{import}"));
+    }
+    Ok(prost.compile_fds(descriptors)?)
 }
 
 /// A build for a named target lands in `target/<triple>/<profile>`; people and scripts look in

@@ -122,13 +122,12 @@ async fn measure(runs: usize, pause: Duration) -> anyhow::Result<()> {
         });
         let begin = Instant::now();
         let client = Launch {
-            program: Program::Own(Role::Executor),
             args: &[OsString::from(config.to_string())],
             env: role_environment(),
             new_session: true,
             socket_dir: Some(dir.path()),
             start_timeout: Duration::from_secs(10),
-            log: Box::new(|_| {}),
+            ..Launch::new(Program::Own(Role::Executor))
         };
         let client = client.start().await?;
         let executor = ExecutorClient::new(client.channel());

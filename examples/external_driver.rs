@@ -1,71 +1,110 @@
-//! A program that embeds agentbin: its tasks run in the executor that it was compiled with.
+//! A Nomad task driver, complete: `script` runs the text of a job file with an interpreter, isolated like `exec`.
 //!
-//! `cargo run --example external_driver -- /bin/echo hello` runs a command isolated when root, plainly otherwise, prints
-//! what it wrote and ends with its status.
+//! `cargo build --example external_driver`, copy the program as `script` into the agent's `plugin_dir`, and add
+//! `plugin "script" {}` to its configuration. A task is then
+//!
+//! ```hcl
+//! task "hello" {
+//!   driver = "script"
+//!   config {
+//!     text = "echo hello from $NOMAD_TASK_NAME"
+//!   }
+//! }
+//! ```
+//!
+//! Start, stop, signals, stats, logs, `alloc exec`, recovery after a restart: everything that is not here is in
+//! `OnExecutor`, whose executor is this very program.
 
-use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use agentbin::cgroup::CgroupFs;
-use agentbin::driver::{Driver, ExecDriver, RawExecDriver, Settings, TaskConfig};
-use agentbin::executor::Compute;
-use agentbin::spec::{DriverConfig, LogCollection, Resources};
+use agentbin::cgroup::Regime;
+use agentbin::driver::{
+    Attribute, Capabilities, Common, DriverError, Fingerprint, IsolatedConfig, OnExecutor, Plan, Reader, TaskConfig,
+};
+use agentbin::executor::Isolation;
+use agentbin::spec::{DriverConfig, LaunchSpec};
+use agentbin::wire::hclspec::Spec;
+use agentbin::wire::schema::{Literal, attr, object, with_default};
 
-fn main() -> anyhow::Result<ExitCode> {
-    // From here on this program is also an executor, a shim and a logmon.
+const DEFAULT_INTERPRETER: &str = "/bin/sh";
+
+fn main() -> ExitCode {
+    // From here on this program is also the executor of its tasks.
     agentbin::init();
-
-    let mut command = std::env::args().skip(1);
-    let program = command.next().unwrap_or_else(|| "/bin/echo".to_owned());
-    let args: Vec<String> = command.collect();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(run(program, args))
+    let status = agentbin::serve_driver(|settings| Arc::new(OnExecutor::<Script>::new(settings)));
+    ExitCode::from(u8::try_from(status).unwrap_or(1))
 }
 
-async fn run(program: String, args: Vec<String>) -> anyhow::Result<ExitCode> {
-    // An allocation's folder, as an agent would have made it.
-    let dir = tempfile::tempdir()?;
-    let alloc_dir = dir.path().join("alloc");
-    for folder in ["alloc/logs", "task/local"] {
-        std::fs::create_dir_all(alloc_dir.join(folder))?;
-    }
-    let root = rustix::process::geteuid().is_root();
-    let settings = Settings {
-        cgroups: CgroupFs::detect(Path::new("/sys/fs/cgroup"))?,
-        compute: Compute { total_mhz: 1000, cores: 1 },
-        socket_dir: dir.path().to_owned(),
-    };
-    let driver: Box<dyn Driver> =
-        if root { Box::new(ExecDriver::new(settings)) } else { Box::new(RawExecDriver::new(settings)) };
+struct Script;
 
-    let mut config = DriverConfig::default();
-    config.values.insert("command".into(), program.into());
-    config.values.insert("args".into(), args.into());
-    let task = TaskConfig {
-        id: "external/task/1".to_owned(),
-        name: "task".to_owned(),
-        alloc_id: "external".to_owned(),
-        config,
-        env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
-        user: String::new(),
-        resources: Resources::default(),
-        cgroup: if root { format!("nomad/external-{}", std::process::id()).into() } else { "".into() },
-        alloc_dir: alloc_dir.clone(),
-        mounts: Vec::new(),
-        devices: Vec::new(),
-        logs: Some(LogCollection {
-            dir: alloc_dir.join("alloc/logs"),
-            stdout_file: "task.stdout".to_owned(),
-            stderr_file: "task.stderr".to_owned(),
-            max_files: 1,
-            max_file_size_bytes: 1 << 20,
-        }),
-    };
-    driver.start_task(&task).await?;
-    let exit = driver.wait_task(&task.id).await?;
-    driver.destroy_task(&task.id, true).await?;
-    print!("{}", std::fs::read_to_string(alloc_dir.join("alloc/logs/task.stdout.0"))?);
-    eprint!("{}", std::fs::read_to_string(alloc_dir.join("alloc/logs/task.stderr.0"))?);
-    Ok(ExitCode::from(u8::try_from(exit.exit_code).unwrap_or(1)))
+/// What the agent's `plugin "script" { config { ... } }` says.
+#[derive(Default)]
+struct Config {
+    isolated: IsolatedConfig,
+    interpreter: String,
+}
+
+/// Reads a task's `config`; the keys of `IsolatedConfig` (`cap_add`, `work_dir`, ...) are allowed beside our own.
+fn reader(task: &DriverConfig) -> Result<Reader<'_>, DriverError> {
+    Reader::new(Script::NAME, task, &[&["text", "args"][..], &IsolatedConfig::TASK_KEYS].concat())
+}
+
+#[tonic::async_trait]
+impl Plan for Script {
+    const NAME: &'static str = "script";
+    const ISOLATION: Isolation = Isolation::Isolated;
+    type Config = Config;
+
+    fn config_schema() -> Spec {
+        let interpreter = attr("interpreter", "string", false);
+        let mut attributes = IsolatedConfig::schema();
+        attributes.push(("interpreter", with_default(interpreter, Literal::string(DEFAULT_INTERPRETER))));
+        object(attributes)
+    }
+
+    fn read_config(config: &DriverConfig) -> Result<Config, DriverError> {
+        let reader = Reader::new(Script::NAME, config, &[&["interpreter"][..], &IsolatedConfig::KEYS].concat())?;
+        let interpreter = reader.string("interpreter")?.unwrap_or_else(|| DEFAULT_INTERPRETER.to_owned());
+        Ok(Config { isolated: IsolatedConfig::read(&reader)?, interpreter })
+    }
+
+    fn common(config: &Config) -> &Common {
+        config.isolated.common()
+    }
+
+    fn task_config_schema() -> Spec {
+        let mut attributes = IsolatedConfig::task_schema();
+        attributes.push(("text", attr("text", "string", true)));
+        attributes.push(("args", attr("args", "list(string)", false)));
+        object(attributes)
+    }
+
+    fn capabilities(config: &Config) -> Capabilities {
+        config.isolated.capabilities()
+    }
+
+    async fn fingerprint(config: &Config, cgroups: Regime) -> Fingerprint {
+        if let Some(obstacle) = IsolatedConfig::obstacle(cgroups) {
+            return obstacle;
+        }
+        let mut fingerprint = Fingerprint::healthy(Script::NAME);
+        let interpreter = Attribute::String(config.interpreter.clone());
+        fingerprint.attributes.insert("driver.script.interpreter".to_owned(), interpreter);
+        fingerprint
+    }
+
+    fn validate(config: &Config, task: &DriverConfig) -> Result<(), DriverError> {
+        let reader = reader(task)?;
+        reader.required("text")?;
+        config.isolated.validate(&reader)
+    }
+
+    fn plan(config: &Config, task: &TaskConfig, spec: &mut LaunchSpec) -> Result<(), DriverError> {
+        let reader = reader(&task.config)?;
+        spec.command.clone_from(&config.interpreter);
+        spec.args = vec!["-c".to_owned(), reader.required("text")?, Script::NAME.to_owned()];
+        spec.args.extend(reader.strings("args")?);
+        config.isolated.plan(&reader, task, spec)
+    }
 }

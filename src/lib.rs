@@ -21,4 +21,4 @@ pub mod spec;
 pub mod sys;
 pub mod wire;
 
-pub use roles::init;
+pub use roles::{init, serve_driver};

@@ -65,7 +65,8 @@ impl World {
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap();
         let compute = Compute { total_mhz: 2000, cores: 2 };
-        let settings = Settings { cgroups: cgroups.clone(), compute, socket_dir: dir.path().to_owned() };
+        let settings =
+            Settings { cgroups: cgroups.clone(), compute, socket_dir: dir.path().to_owned(), under_agent: false };
         World { exec: ExecDriver::new(settings.clone()), raw_exec: RawExecDriver::new(settings), cgroups, dir }
     }
 
@@ -103,8 +104,7 @@ impl World {
                 max_file_size_bytes: 1 << 20,
             }),
             alloc_dir,
-            mounts: Vec::new(),
-            devices: Vec::new(),
+            ..TaskConfig::default()
         }
     }
 
@@ -624,7 +624,8 @@ fn n5_killed_executor_takes_its_task_along() {
         for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
             let task = world.script("echo ready; (setsid sleep 1000 &); exec sleep 1000");
             let before = sleepers();
-            let TaskHandle { reattach, .. } = driver.start_task(&task).await.unwrap();
+            let TaskHandle { executor, .. } = driver.start_task(&task).await.unwrap();
+            let reattach = executor.unwrap();
             eventually("both sleeps", || sleepers().len() == before.len() + 2).await;
             let pid = rustix::process::Pid::from_raw(reattach.process.pid).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();

@@ -128,13 +128,12 @@ impl Task {
             "LogFile": dir.path().join("executor.out"), "LogLevel": "debug", "FSIsolation": isolated,
         });
         let launch = Launch {
-            program: Program::Own(Role::Executor),
             args: &[OsString::from(config.to_string())],
             env: role_environment(),
             new_session: true,
             socket_dir: Some(dir.path()),
-            start_timeout: Duration::from_mins(1),
             log: Box::new(|_| {}),
+            ..Launch::new(Program::Own(Role::Executor))
         };
         let client = launch.start().await.unwrap();
         let executor = ExecutorClient::new(client.channel());
@@ -203,7 +202,7 @@ impl Task {
     }
 
     fn executor_pid(&self) -> i32 {
-        self.client.as_ref().unwrap().reattach_config().process.pid
+        self.client.as_ref().unwrap().reattach_config().unwrap().process.pid
     }
 
     async fn end(mut self) {
@@ -222,7 +221,7 @@ impl Drop for Task {
     /// Of a test that failed: the next one is to begin without leftovers.
     fn drop(&mut self) {
         let Some(client) = &self.client else { return };
-        let pid = rustix::process::Pid::from_raw(client.reattach_config().process.pid).unwrap();
+        let pid = rustix::process::Pid::from_raw(client.reattach_config().unwrap().process.pid).unwrap();
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
     }
@@ -887,7 +886,7 @@ fn b4_a_reattached_executor_has_sessions() {
             let mut session = task.shell("echo ready; sleep 1000", false).await;
             session.hear_until("ready").await;
             let first = task.client.take().unwrap();
-            let client = Client::reattach(first.reattach_config().clone()).await.unwrap();
+            let client = Client::reattach(first.reattach_config().unwrap()).await.unwrap();
             task.executor = ExecutorClient::new(client.channel());
             task.client = Some(client);
             assert_eq!(task.output("echo $GREETING").await, "hello\n");

@@ -132,8 +132,8 @@ impl TaskEnv {
 fn basics(source: &Source<'_>, vars: &mut BTreeMap<String, String>) {
     let Source { job, group, task, alloc, .. } = *source;
     let dirs = match source.isolation {
-        FsIsolation::Image => ["/alloc", "/local", "/secrets"].map(PathBuf::from),
-        FsIsolation::None => {
+        FsIsolation::Image | FsIsolation::Chroot => ["/alloc", "/local", "/secrets"].map(PathBuf::from),
+        FsIsolation::None | FsIsolation::Unveil => {
             let task_dir = source.alloc_dir.join(&task.name);
             [source.alloc_dir.join("alloc"), task_dir.join("local"), task_dir.join("secrets")]
         }

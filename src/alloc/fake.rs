@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::node::Node;
-use crate::driver::{Driver, DriverError, FsIsolation, TaskConfig, TaskHandle};
+use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle, TaskStatus};
 use crate::plugin::Reattach;
 use crate::spec::{
     DriverConfig, ExitResult, Group, Job, JobType, Lifecycle, LifecycleHook, LogConfig, Pos, RestartMode,
@@ -148,10 +148,6 @@ impl Driver for FakeDriver {
         "fake"
     }
 
-    fn fs_isolation(&self) -> FsIsolation {
-        FsIsolation::None
-    }
-
     fn validate(&self, config: &DriverConfig) -> Result<(), DriverError> {
         let bad = config.values.keys().find(|k| *k == "bad");
         bad.map_or(Ok(()), |k| Err(DriverError::Config(format!("{}: {k} is not wanted", config.pos))))
@@ -175,8 +171,16 @@ impl Driver for FakeDriver {
         }
         let running = Running { act, since: Instant::now(), signal: watch::Sender::new(None) };
         self.running.lock().unwrap().insert(task.id.clone(), running);
-        let reattach = Reattach { process: super::process::own().unwrap(), socket: PathBuf::new() };
-        Ok(TaskHandle { reattach, cgroup: task.cgroup.clone() })
+        let executor = Some(Reattach { process: super::process::own().unwrap(), socket: PathBuf::new() });
+        Ok(TaskHandle { executor, ..TaskHandle::default() })
+    }
+
+    async fn recover_task(&self, _task: &TaskConfig, _state: &[u8]) -> Result<(), DriverError> {
+        Err(DriverError::TaskNotFound)
+    }
+
+    async fn inspect_task(&self, _id: &str) -> Result<TaskStatus, DriverError> {
+        Err(DriverError::TaskNotFound)
     }
 
     async fn wait_task(&self, id: &str) -> Result<ExitResult, DriverError> {

@@ -32,7 +32,7 @@ mod text;
 pub use dir::{AllocDir, is_task_name};
 pub use error::{CleanupError, SetupError, chain};
 pub use gc::{Finding, clean, clean_half_written, scan};
-pub use node::Node;
+pub use node::{Node, compute};
 pub use ports::{PortError, PortPool};
 pub use process::Orphans;
 pub use record::{Handle, Record, RecordError, Records};

@@ -5,6 +5,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 
+use crate::executor::Compute;
+
 /// The machine as job files see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -110,6 +112,14 @@ fn go_arch(machine: &str) -> &str {
         "i386" | "i686" => "386",
         other => other,
     }
+}
+
+/// This machine's compute, as far as it can be found out; an agent knows better.
+#[must_use]
+pub fn compute() -> Compute {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = u32::try_from(cores).unwrap_or(1);
+    Compute { total_mhz: core_mhz().unwrap_or(0) * u64::from(cores), cores }
 }
 
 /// The speed of a core, in Nomad's unit of CPU.

@@ -356,7 +356,7 @@ impl Supervisor {
                     alloc: &place.id,
                     index: place.index,
                     alloc_dir: place.dir.path(),
-                    isolation: driver.fs_isolation(),
+                    isolation: driver.capabilities().fs_isolation,
                     cgroup_parent: cgroup.parent().unwrap_or(Path::new("")),
                     ports: &place.ports,
                     node: &place.machine.node,

@@ -327,13 +327,14 @@ impl TaskRunner {
         let config = self.config(&setup.env);
         let driver = Arc::clone(&self.driver);
         let noted = match driver.start_task(&config).await {
-            Ok(TaskHandle { reattach: Reattach { process, socket }, .. }) => {
+            Ok(TaskHandle { executor: Some(Reattach { process, socket }), .. }) => {
                 let handle = Handle { task_id: config.id.clone(), process, socket };
                 self.shared.records.process_started(handle).map_err(|e| {
                     let message = format!("{}; the task was not kept", chain(&e));
                     DriverError::Failed { message, recoverable: true }
                 })
             }
+            Ok(_) => Ok(()),
             Err(error) => Err(error),
         };
         if let Err(error) = noted {
@@ -420,9 +421,14 @@ impl TaskRunner {
             max_files: logs.max_files,
             max_file_size_bytes: u64::from(logs.max_file_size_mib) * 1024 * 1024,
         });
+        let variable = |name: &str| env.vars().get(name).cloned().unwrap_or_default();
         TaskConfig {
             id: format!("{}/{name}/{}", self.shared.alloc, &unique[..8]),
             name: name.clone(),
+            group: self.shared.group.clone(),
+            job_id: variable("NOMAD_JOB_ID"),
+            job_name: variable("NOMAD_JOB_NAME"),
+            namespace: variable("NOMAD_NAMESPACE"),
             alloc_id: self.shared.alloc.to_string(),
             config: env.interpolate_config(&self.task.config),
             env: env.vars().clone(),
@@ -434,9 +440,8 @@ impl TaskRunner {
             },
             cgroup: self.cgroup.clone(),
             alloc_dir: self.shared.dir.path().to_owned(),
-            mounts: Vec::new(),
-            devices: Vec::new(),
             logs: collection,
+            ..TaskConfig::default()
         }
     }
 

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::alloc::{Machine, Node, Orphans, PortPool, Records, SocketDir};
+use crate::alloc::{Machine, Node, Orphans, PortPool, Records, SocketDir, compute};
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
-use crate::driver::{Driver, ExecDriver, RawExecDriver, Settings};
-use crate::executor::Compute;
+use crate::driver::{Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
 
 /// How long the processes in an abandoned cgroup may resist.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -74,18 +73,14 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine
     let node = Arc::new(Node::detect(data_dir).with_context(|| {
         format!("cannot keep the node's id in the data directory {}; give another --data-dir", data_dir.display())
     })?);
-    let number = |key: &str| node.attributes.get(key).and_then(|text| text.parse().ok()).unwrap_or(0);
     let cgroups = cgroups()?;
-    let settings = Settings {
-        cgroups: cgroups.clone(),
-        compute: Compute {
-            total_mhz: number("cpu.totalcompute"),
-            cores: u32::try_from(number("cpu.numcores")).unwrap_or(1),
-        },
-        socket_dir: sockets.to_owned(),
-    };
-    let drivers: [Arc<dyn Driver>; 2] =
-        [Arc::new(ExecDriver::new(settings.clone())), Arc::new(RawExecDriver::new(settings))];
+    let settings =
+        Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), under_agent: false };
+    let drivers: [Arc<dyn Driver>; 3] = [
+        Arc::new(ExecDriver::new(settings.clone())),
+        Arc::new(RawExecDriver::new(settings.clone())),
+        Arc::new(JavaDriver::new(settings)),
+    ];
     let regime = regime(&cgroups);
     Ok(Machine {
         data_dir: data_dir.to_owned(),

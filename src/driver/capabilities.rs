@@ -2,9 +2,58 @@
 
 use super::DriverError;
 use super::config::Reader;
+use crate::wire::schema::Literal;
+
+/// Every capability that Linux has, in the order of their numbers.
+const ALL: [&str; 41] = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "LINUX_IMMUTABLE",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_ADMIN",
+    "NET_RAW",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "SYS_MODULE",
+    "SYS_RAWIO",
+    "SYS_CHROOT",
+    "SYS_PTRACE",
+    "SYS_PACCT",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_NICE",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "MKNOD",
+    "LEASE",
+    "AUDIT_WRITE",
+    "AUDIT_CONTROL",
+    "SETFCAP",
+    "MAC_OVERRIDE",
+    "MAC_ADMIN",
+    "SYSLOG",
+    "WAKE_ALARM",
+    "BLOCK_SUSPEND",
+    "AUDIT_READ",
+    "PERFMON",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+];
+
+/// How many of them root has in a task of Nomad's own drivers.
+const LEGACY_ROOT: usize = 38;
 
 /// What a plugin allows unless its operator says otherwise: Nomad's thirteen.
-const ALLOWED: [&str; 13] = [
+const DEFAULTS: [&str; 13] = [
     "AUDIT_WRITE",
     "CHOWN",
     "DAC_OVERRIDE",
@@ -23,39 +72,73 @@ const ALLOWED: [&str; 13] = [
 /// Allowed, but only given when asked for: with it a task that is root could make the node of any disk.
 const NOT_BY_DEFAULT: &str = "MKNOD";
 
-/// `cap_add` and `cap_drop` to the list of `CAP_` names. A task that is not root begins with none, root with the
-/// allowed ones; `cap_add` wins over `cap_drop`.
-pub(super) fn resolve(reader: &Reader<'_>, root: bool) -> Result<Vec<String>, DriverError> {
-    let add = names(&reader.strings("cap_add")?);
-    let drop = names(&reader.strings("cap_drop")?);
-    let refused: Vec<String> =
-        add.iter().filter(|name| !ALLOWED.contains(&name.as_str())).map(|name| name.to_lowercase()).collect();
-    if !refused.is_empty() {
-        let text = format!("driver does not allow the following capabilities: {}", refused.join(", "));
-        return Err(reader.error("cap_add", &text));
-    }
-    let basis = ALLOWED.iter().filter(|name| root && **name != NOT_BY_DEFAULT).map(|name| (*name).to_owned());
-    let mut result: Vec<String> = basis.filter(|name| !drop.contains(name)).chain(add).collect();
-    result.sort_unstable();
-    result.dedup();
-    Ok(result.into_iter().map(|name| format!("CAP_{name}")).collect())
+/// Nomad's default of `allow_caps`.
+pub(super) fn nomad_defaults() -> Literal {
+    let names = DEFAULTS.map(str::to_lowercase);
+    Literal::strings(&names.each_ref().map(String::as_str))
 }
 
-/// Upper case, without prefix, `all` spelled out.
-fn names(given: &[String]) -> Vec<String> {
+/// The plugin's `allow_caps`.
+#[derive(Debug, Clone)]
+pub(super) struct Allowed(Vec<String>);
+
+impl Default for Allowed {
+    fn default() -> Allowed {
+        Allowed(DEFAULTS.map(str::to_owned).to_vec())
+    }
+}
+
+impl Allowed {
+    pub(super) fn read(reader: &Reader<'_>) -> Result<Allowed, DriverError> {
+        let names = names(reader, "allow_caps")?;
+        Ok(if reader.has("allow_caps") { Allowed(names) } else { Allowed::default() })
+    }
+
+    /// `cap_add` and `cap_drop` to the list of `CAP_` names; `cap_add` wins over `cap_drop`. A task that is not root
+    /// begins with none, root with the allowed ones; `as_nomad` every task begins with those, and root has its own list.
+    pub(super) fn resolve(&self, reader: &Reader<'_>, as_nomad: bool, root: bool) -> Result<Vec<String>, DriverError> {
+        let (add, drop) = (names(reader, "cap_add")?, names(reader, "cap_drop")?);
+        let refused: Vec<String> =
+            add.iter().filter(|name| !self.0.contains(name)).map(|name| name.to_lowercase()).collect();
+        if !refused.is_empty() {
+            let text = format!("driver does not allow the following capabilities: {}", refused.join(", "));
+            return Err(reader.error("cap_add", &text));
+        }
+        let named = |names: Vec<String>| names.into_iter().map(|name| format!("CAP_{name}")).collect();
+        if as_nomad && root {
+            return Ok(named(ALL[..LEGACY_ROOT].iter().map(|name| (*name).to_owned()).collect()));
+        }
+        let basis = DEFAULTS.iter().map(|name| (*name).to_owned()).filter(|name| {
+            self.0.contains(name) && !drop.contains(name) && (as_nomad || (root && name != NOT_BY_DEFAULT))
+        });
+        let mut result: Vec<String> = basis.chain(add.iter().cloned()).collect();
+        result.sort_unstable();
+        result.dedup();
+        Ok(named(result))
+    }
+}
+
+/// Upper case, without prefix, `all` spelled out, sorted.
+fn names(reader: &Reader<'_>, key: &str) -> Result<Vec<String>, DriverError> {
     let mut names = Vec::new();
-    for name in given {
+    for name in reader.strings(key)? {
         let upper = name.to_ascii_uppercase();
         let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
         if bare == "ALL" {
-            names.extend(ALLOWED.map(str::to_owned));
+            names.extend(ALL.map(str::to_owned));
         } else {
             names.push(bare.to_owned());
         }
     }
     names.sort_unstable();
     names.dedup();
-    names
+    let unknown: Vec<String> =
+        names.iter().filter(|name| !ALL.contains(&name.as_str())).map(|name| name.to_lowercase()).collect();
+    if unknown.is_empty() {
+        return Ok(names);
+    }
+    Err(reader
+        .error(key, &format!("{key} configured with capabilities not supported by system: {}", unknown.join(", "))))
 }
 
 #[cfg(test)]
@@ -63,26 +146,68 @@ mod tests {
     use super::*;
     use crate::spec::DriverConfig;
 
-    fn resolved(add: &[&str], drop: &[&str], root: bool) -> Result<Vec<String>, String> {
+    fn resolved(allow: Option<&[&str]>, add: &[&str], drop: &[&str], root: bool) -> Result<Vec<String>, String> {
         let mut config = DriverConfig::default();
         config.values.insert("cap_add".into(), add.into());
         config.values.insert("cap_drop".into(), drop.into());
-        let reader = Reader::new("exec", &config, &["cap_add", "cap_drop"]).unwrap();
-        resolve(&reader, root).map_err(|e| e.to_string())
+        if let Some(allow) = allow {
+            config.values.insert("allow_caps".into(), allow.into());
+        }
+        let reader = Reader::any("exec", &config);
+        let allowed = Allowed::read(&reader).map_err(|e| e.to_string())?;
+        allowed.resolve(&reader, false, root).map_err(|e| e.to_string())
     }
 
     /// B3: nobody has nothing unless the job adds it; root keeps the allowed ones but for mknod.
     #[test]
     fn capabilities_are_added_and_dropped() {
-        assert_eq!(resolved(&[], &[], false), Ok(vec![]));
-        assert_eq!(resolved(&["net_bind_service"], &["all"], false), Ok(vec!["CAP_NET_BIND_SERVICE".into()]));
-        assert_eq!(resolved(&["CAP_kill", "kill"], &[], false), Ok(vec!["CAP_KILL".into()]));
-        assert_eq!(resolved(&[], &[], true).unwrap().len(), 12);
-        assert_eq!(resolved(&["mknod"], &["ALL"], true), Ok(vec!["CAP_MKNOD".into()]));
-        let refused = resolved(&["net_admin", "mknod", "CAP_SYS_TIME"], &[], false).unwrap_err();
-        assert!(
-            refused.ends_with("driver does not allow the following capabilities: net_admin, sys_time"),
-            "{refused}"
-        );
+        assert_eq!(resolved(None, &[], &[], false), Ok(vec![]));
+        assert_eq!(resolved(None, &["net_bind_service"], &["all"], false), Ok(vec!["CAP_NET_BIND_SERVICE".into()]));
+        assert_eq!(resolved(None, &["CAP_kill", "kill"], &[], false), Ok(vec!["CAP_KILL".into()]));
+        assert_eq!(resolved(None, &[], &[], true).unwrap().len(), 12);
+        assert_eq!(resolved(None, &["mknod"], &["ALL"], true), Ok(vec!["CAP_MKNOD".into()]));
+        let unknown = resolved(None, &["fly"], &[], false).unwrap_err();
+        assert!(unknown.ends_with("cap_add configured with capabilities not supported by system: fly"), "{unknown}");
+    }
+
+    /// `TestExecDriver_Capabilities`: what a plugin allows.
+    #[test]
+    fn plugins_allow_capabilities() {
+        let pair: Option<&[&str]> = Some(&["FOWNER", "MKNOD"]);
+        for (allow, add, drop, refused) in [
+            (None, &["fowner", "mknod"][..], &["ALL"][..], ""),
+            (None, &["net_admin"], &[], "net_admin"),
+            (None, &[], &["FOWNER", "MKNOD", "NET_RAW"], ""),
+            (pair, &[], &["ALL"], ""),
+            (pair, &["fowner", "mknod"], &[], ""),
+            (pair, &["net_admin"], &[], "net_admin"),
+            (pair, &["net_admin", "mknod", "CAP_SYS_TIME"], &[], "net_admin, sys_time"),
+            (Some(&["ALL"]), &["net_admin", "mknod"], &[], ""),
+            (Some(&["all"]), &["all"], &[], ""),
+        ] {
+            match resolved(allow, add, drop, false) {
+                Ok(_) => assert_eq!(refused, "", "{add:?}"),
+                Err(text) => {
+                    let wanted = format!("driver does not allow the following capabilities: {refused}");
+                    assert!(!refused.is_empty() && text.ends_with(&wanted), "{text}");
+                }
+            }
+        }
+        assert_eq!(resolved(Some(&[]), &[], &[], true), Ok(vec![]), "nothing is allowed");
+    }
+
+    /// The old behaviour, bit by bit: `TestExecutor_Capabilities` gives 00000000a80405fb and 0000003fffffffff.
+    #[test]
+    fn nomads_own_lists() {
+        let bits = |root, drop: &[&str]| {
+            let mut config = DriverConfig::default();
+            config.values.insert("cap_drop".into(), drop.into());
+            let names = Allowed::default().resolve(&Reader::any("exec", &config), true, root).unwrap();
+            let number = |name: &String| ALL.iter().position(|n| name.strip_prefix("CAP_") == Some(n)).unwrap();
+            names.iter().map(|name| 1_u64 << number(name)).sum::<u64>()
+        };
+        assert_eq!(bits(false, &[]), 0xa804_05fb);
+        assert_eq!(bits(true, &["all"]), 0x3f_ffff_ffff);
+        assert_eq!(bits(false, &["all"]), 0);
     }
 }

@@ -6,18 +6,20 @@ use super::DriverError;
 use crate::spec::{DriverConfig, NamespaceMode, Pos};
 
 /// The values of one block, with the driver's name for errors.
-pub(super) struct Reader<'a> {
+///
+/// A value that is null is taken for absent: an agent sends every key of the schema.
+#[derive(Debug, Clone, Copy)]
+pub struct Reader<'a> {
     driver: &'static str,
     config: &'a DriverConfig,
 }
 
 impl<'a> Reader<'a> {
     /// Refuses every key that is not in `known`.
-    pub(super) fn new(
-        driver: &'static str,
-        config: &'a DriverConfig,
-        known: &[&str],
-    ) -> Result<Reader<'a>, DriverError> {
+    ///
+    /// # Errors
+    /// [`DriverError::Config`], as all the others.
+    pub fn new(driver: &'static str, config: &'a DriverConfig, known: &[&str]) -> Result<Reader<'a>, DriverError> {
         let reader = Reader { driver, config };
         match config.values.keys().find(|key| !known.contains(&key.as_str())) {
             Some(key) => {
@@ -27,17 +29,41 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn error(&self, key: &str, problem: &str) -> DriverError {
+    /// Reads whatever keys there are, after [`new`](Self::new) has looked at them somewhere else.
+    #[must_use]
+    pub fn any(driver: &'static str, config: &'a DriverConfig) -> Reader<'a> {
+        Reader { driver, config }
+    }
+
+    /// The driver's name.
+    #[must_use]
+    pub fn driver(&self) -> &'static str {
+        self.driver
+    }
+
+    /// An error about the value of `key`, led by its place in the file where that is known.
+    #[must_use]
+    pub fn error(&self, key: &str, problem: &str) -> DriverError {
         let pos: &Pos = self.config.positions.get(key).unwrap_or(&self.config.pos);
         let place = if pos.file.is_empty() { String::new() } else { format!("{pos}: ") };
         DriverError::Config(format!("{place}config of driver {}: {problem}", self.driver))
+    }
+
+    /// Whether the key has a value.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.value(key).is_some()
     }
 
     fn value(&self, key: &str) -> Option<&'a Value> {
         self.config.values.get(key).filter(|value| !value.is_null())
     }
 
-    pub(super) fn string(&self, key: &str) -> Result<Option<String>, DriverError> {
+    /// A text; a number or a switch is taken as one.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    pub fn string(&self, key: &str) -> Result<Option<String>, DriverError> {
         match self.value(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
@@ -47,7 +73,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn required(&self, key: &str) -> Result<String, DriverError> {
+    /// A text that has to be there.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    pub fn required(&self, key: &str) -> Result<String, DriverError> {
         let text = self.string(key)?.unwrap_or_default();
         if text.is_empty() {
             Err(self.error(key, &format!("{key} is missing; it names the program to run")))
@@ -56,7 +86,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn strings(&self, key: &str) -> Result<Vec<String>, DriverError> {
+    /// A list of texts; none is an empty one.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    pub fn strings(&self, key: &str) -> Result<Vec<String>, DriverError> {
         let bad = || self.error(key, &format!("{key} must be a list of strings"));
         match self.value(key) {
             None => Ok(Vec::new()),
@@ -73,7 +107,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn integer(&self, key: &str) -> Result<Option<i64>, DriverError> {
+    /// A whole number.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    pub fn integer(&self, key: &str) -> Result<Option<i64>, DriverError> {
         let bad = || self.error(key, &format!("{key} must be a whole number"));
         match self.value(key) {
             None => Ok(None),
@@ -83,8 +121,39 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A switch.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    pub fn flag(&self, key: &str) -> Result<Option<bool>, DriverError> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(Value::String(text)) if text == "true" || text == "false" => Ok(Some(text == "true")),
+            Some(_) => Err(self.error(key, &format!("{key} must be true or false"))),
+        }
+    }
+
+    /// The keys of a nested block that may be there once; none without it.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    pub fn block(&self, key: &str) -> Result<DriverConfig, DriverError> {
+        let block = match self.value(key) {
+            None => None,
+            Some(Value::Object(object)) => Some(object),
+            Some(Value::Array(items)) if items.len() <= 1 => items.first().and_then(Value::as_object),
+            Some(_) => return Err(self.error(key, &format!("there may be one block {key}"))),
+        };
+        let pos = self.config.positions.get(key).unwrap_or(&self.config.pos).clone();
+        Ok(DriverConfig { values: block.cloned().unwrap_or_default(), pos, ..DriverConfig::default() })
+    }
+
     /// A number of things, at least one.
-    pub(super) fn limit(&self, key: &str) -> Result<Option<u64>, DriverError> {
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    pub fn limit(&self, key: &str) -> Result<Option<u64>, DriverError> {
         match self.integer(key)?.map(u64::try_from) {
             None => Ok(None),
             Some(Ok(limit @ 1..)) => Ok(Some(limit)),
@@ -93,7 +162,10 @@ impl<'a> Reader<'a> {
     }
 
     /// A block of string pairs, written as a map or as a nested block.
-    pub(super) fn pairs(&self, key: &str) -> Result<Vec<(String, String)>, DriverError> {
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    pub fn pairs(&self, key: &str) -> Result<Vec<(String, String)>, DriverError> {
         let bad = || self.error(key, &format!("{key} must be a map of strings"));
         let objects: Vec<&serde_json::Map<String, Value>> = match self.value(key) {
             None => Vec::new(),
@@ -107,13 +179,25 @@ impl<'a> Reader<'a> {
         pairs.map(|(k, v)| Ok((k.clone(), v.as_str().ok_or_else(bad)?.to_owned()))).collect()
     }
 
-    pub(super) fn namespace_mode(&self, key: &str) -> Result<NamespaceMode, DriverError> {
+    /// `private` or `host`; `None` when blank.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    pub fn namespace_mode(&self, key: &str) -> Result<Option<NamespaceMode>, DriverError> {
         let name = self.string(key)?.unwrap_or_default();
+        if name.is_empty() {
+            return Ok(None);
+        }
         NamespaceMode::from_name(&name)
+            .map(Some)
             .ok_or_else(|| self.error(key, &format!("{key} must be \"private\" or \"host\", got {name:?}")))
     }
 
-    pub(super) fn absolute_path(&self, key: &str) -> Result<String, DriverError> {
+    /// An absolute path; empty when blank.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    pub fn absolute_path(&self, key: &str) -> Result<String, DriverError> {
         let path = self.string(key)?.unwrap_or_default();
         if path.is_empty() || path.starts_with('/') {
             return Ok(path);

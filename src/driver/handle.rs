@@ -1,23 +1,26 @@
-//! What the drivers on an executor share: start one per task, keep track of them, end them.
+//! What the drivers on an executor share: start one per task, find it again, keep track of them, end them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use super::{DriverError, TaskConfig, TaskHandle};
+use tokio::sync::watch;
+
+use super::state::{GoDriverState, GoTaskConfig, OwnState};
+use super::{DriverError, ExecTaskResult, TaskConfig, TaskHandle, TaskState, TaskStatus};
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
-use crate::executor::{Compute, Executor as _, ExecutorClient, ExecutorError, Isolation};
-use crate::plugin::{Client, HclogLine, HostError, Launch, Program, role_environment};
-use crate::spec::{ExitResult, LaunchSpec, Role, Signal, TaskStats};
+use crate::executor::{Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError, Isolation};
+use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, ReattachConfig, role_environment};
+use crate::spec::{ExitResult, LaunchSpec, ProcessId, ProcessState, Role, Signal, TaskStats};
 use crate::sys::lock::lock;
 
 /// How the log of a task's executor ends: `<task>-executor.out` in the allocation's folder.
 pub const EXECUTOR_LOG: &str = "-executor.out";
-/// How long an executor may take to its handshake.
-const START_PATIENCE: Duration = Duration::from_mins(1);
-/// How long the executor of an ended task may take to say so.
+/// Name of that log in the task's folder, where an agent expects it.
+const AGENT_LOG: &str = "executor.out";
+/// How long the executor of an ended task may take to say so, and a found one to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the leftovers of a lost executor may resist.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
@@ -29,33 +32,121 @@ pub struct Settings {
     pub cgroups: CgroupFs,
     /// The node's compute.
     pub compute: Compute,
-    /// Folder of the executors' sockets; only its owner may enter it.
+    /// Folder of the executors' sockets; only its owner may enter it. It outlives this process: tasks are found by it.
     pub socket_dir: PathBuf,
+    /// A Nomad agent made the tasks' folders and cgroups, and looks for the executors' logs in the tasks' folders.
+    pub under_agent: bool,
 }
 
 /// The tasks of one driver.
 #[derive(Debug)]
 pub(super) struct Tasks {
     isolation: Isolation,
-    settings: Settings,
+    settings: Mutex<Settings>,
     tasks: Mutex<HashMap<String, Arc<Task>>>,
 }
 
 #[derive(Debug)]
 struct Task {
+    name: String,
+    pid: i32,
+    started_at: SystemTime,
     client: Mutex<Option<Client>>,
     executor: ExecutorClient,
     cgroup: PathBuf,
+    end: watch::Receiver<Option<End>>,
+}
+
+/// How a task ended, or why nobody knows.
+type End = Result<ProcessState, String>;
+
+/// What is kept of a task beyond the life of this process.
+#[derive(Debug)]
+struct Kept {
+    reattach: Reattach,
+    pid: i32,
+    started_at: SystemTime,
+    cgroup: PathBuf,
+}
+
+impl Kept {
+    /// Nomad's own form with a part of ours, so that its drivers can take the task over, as ours can take over theirs.
+    fn to_bytes(&self, task: &TaskConfig) -> Result<Vec<u8>, DriverError> {
+        let process = &self.reattach.process;
+        let state = GoDriverState {
+            agentbin: Some(OwnState {
+                start_ticks: process.start_ticks,
+                boot_id: process.boot_id.clone(),
+                cgroup: self.cgroup.display().to_string(),
+            }),
+            reattach_config: Some(ReattachConfig::from(&self.reattach)),
+            task_config: Some(GoTaskConfig {
+                id: task.id.clone(),
+                name: task.name.clone(),
+                alloc_id: task.alloc_id.clone(),
+                alloc_dir: task.alloc_dir.display().to_string(),
+                job_name: task.job_name.clone(),
+                job_id: task.job_id.clone(),
+                task_group_name: task.group.clone(),
+                namespace: task.namespace.clone(),
+                node_name: task.node_name.clone(),
+                node_id: task.node_id.clone(),
+                user: task.user.clone(),
+                stdout_path: task.stdout_path.clone(),
+                stderr_path: task.stderr_path.clone(),
+                ..GoTaskConfig::default()
+            }),
+            pid: self.pid.into(),
+            started_at: self.started_at.into(),
+        };
+        state.to_bytes().map_err(|e| failed(format!("failed to encode the task's state: {e}"), false))
+    }
+
+    /// Reads it, and finds out whether the executor is still the process that it names.
+    async fn find(bytes: &[u8], cgroup: PathBuf) -> Result<Kept, DriverError> {
+        let undecodable =
+            |problem: String| failed(format!("failed to decode task state from handle: {problem}"), false);
+        let state = GoDriverState::from_bytes(bytes).map_err(|e| undecodable(e.to_string()))?;
+        let config = state.reattach_config.ok_or_else(|| undecodable("it names no executor".to_owned()))?;
+        let (reattach, cgroup) = match state.agentbin {
+            Some(own) => {
+                let OwnState { start_ticks, boot_id, cgroup } = own;
+                let process = ProcessId { pid: config.pid, start_ticks, boot_id };
+                (Reattach { process, socket: config.addr.into() }, cgroup.into())
+            }
+            None => (config.adopt().await.map_err(|e| unreachable(&e.to_string()))?, cgroup),
+        };
+        let pid = i32::try_from(state.pid).map_err(|_| undecodable(format!("pid {} is none", state.pid)))?;
+        let started_at = state.started_at.to_system_time().unwrap_or(SystemTime::UNIX_EPOCH);
+        Ok(Kept { reattach, pid, started_at, cgroup })
+    }
+}
+
+fn unreachable(problem: &str) -> DriverError {
+    failed(format!("failed to reattach to executor: {problem}"), false)
 }
 
 impl Tasks {
     pub(super) fn new(isolation: Isolation, settings: Settings) -> Tasks {
-        Tasks { isolation, settings, tasks: Mutex::new(HashMap::new()) }
+        Tasks { isolation, settings: Mutex::new(settings), tasks: Mutex::new(HashMap::new()) }
     }
 
-    /// Whether tasks can be limited here; without root only where somebody delegated a cgroup.
-    pub(super) fn has_cgroups(&self) -> bool {
-        self.settings.cgroups.regime() != Regime::Off
+    pub(super) fn settings(&self) -> Settings {
+        lock(&self.settings).clone()
+    }
+
+    pub(super) fn set_compute(&self, compute: Compute) {
+        lock(&self.settings).compute = compute;
+    }
+
+    /// The cgroup that the agent made for `task`, relative to each hierarchy's root; empty where there is none.
+    pub(super) fn agents_cgroup(&self, task: &TaskConfig) -> PathBuf {
+        let cgroups = self.settings().cgroups;
+        match cgroups.regime() {
+            Regime::V1 => PathBuf::from(format!("nomad/{}.{}", task.alloc_id, task.name)),
+            Regime::V2 => cgroups.relative(&task.cpuset_cgroup).unwrap_or_default(),
+            Regime::Off => PathBuf::new(),
+        }
     }
 
     /// Starts an executor and through it the task. The executor is gone when this fails.
@@ -63,39 +154,94 @@ impl Tasks {
         if lock(&self.tasks).contains_key(&task.id) {
             return Err(failed(format!("task with ID {:?} already started", task.id), false));
         }
-        let started = self.start_executor(task).await;
+        let cgroup = spec.cgroup.clone();
+        let started = self.start_executor(task, &spec).await;
         // An executor that was killed before it launched may have made the cgroup already.
-        let client = started.inspect_err(|_| self.sweep_after_failure(&task.cgroup))?;
+        let client = match started {
+            Ok(client) => client,
+            Err(error) => {
+                self.sweep_after_failure(cgroup).await;
+                return Err(error);
+            }
+        };
         let executor = ExecutorClient::new(client.channel());
-        if let Err(error) = executor.launch(spec).await {
-            client.kill().await;
-            self.sweep_after_failure(&task.cgroup);
-            return Err(launch_error(error));
-        }
-        let handle = TaskHandle { reattach: client.reattach_config().clone(), cgroup: task.cgroup.clone() };
-        let started = Task { client: Mutex::new(Some(client)), executor, cgroup: task.cgroup.clone() };
-        lock(&self.tasks).insert(task.id.clone(), Arc::new(started));
+        let launched = match client.reattach_config() {
+            Ok(reattach) => executor.launch(spec).await.map(|state| (reattach, state)).map_err(launch_error),
+            Err(error) => Err(executor_error(&error)),
+        };
+        let (reattach, state) = match launched {
+            Ok(launched) => launched,
+            Err(error) => {
+                client.kill().await;
+                self.sweep_after_failure(cgroup).await;
+                return Err(error);
+            }
+        };
+        let kept = Kept { reattach, pid: state.pid, started_at: to_milliseconds(state.time), cgroup };
+        let driver_state = kept.to_bytes(task)?;
+        let handle = TaskHandle { driver_state, executor: Some(kept.reattach.clone()), network: None };
+        self.keep(task, client, executor, kept);
         Ok(handle)
     }
 
-    async fn start_executor(&self, task: &TaskConfig) -> Result<Client, DriverError> {
-        // Beside the task's folder and not in it: the task cannot put a link in its place.
-        let log_file = task.alloc_dir.join(format!("{}{EXECUTOR_LOG}", task.name));
+    /// Finds the executor of a task that an earlier process started.
+    pub(super) async fn recover(&self, task: &TaskConfig, driver_state: &[u8]) -> Result<(), DriverError> {
+        if lock(&self.tasks).contains_key(&task.id) {
+            return Ok(());
+        }
+        let kept = Kept::find(driver_state, self.agents_cgroup(task)).await?;
+        let client = Client::reattach(kept.reattach.clone()).await.map_err(|e| unreachable(&e.to_string()))?;
+        let executor = ExecutorClient::new(client.channel());
+        match tokio::time::timeout(ANSWER_PATIENCE, executor.version()).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return Err(unreachable(&error.to_string())),
+            Err(_) => return Err(unreachable(&format!("no answer within {ANSWER_PATIENCE:?}"))),
+        }
+        self.keep(task, client, executor, kept);
+        Ok(())
+    }
+
+    fn keep(&self, task: &TaskConfig, client: Client, executor: ExecutorClient, kept: Kept) {
+        let (sender, end) = watch::channel(None);
+        let waiting = executor.clone();
+        tokio::spawn(async move {
+            let end = waiting.wait().await.map_err(|error| error.to_string());
+            sender.send_replace(Some(end));
+        });
+        let kept = Task {
+            name: task.name.clone(),
+            pid: kept.pid,
+            started_at: kept.started_at,
+            client: Mutex::new(Some(client)),
+            executor,
+            cgroup: kept.cgroup,
+            end,
+        };
+        lock(&self.tasks).insert(task.id.clone(), Arc::new(kept));
+    }
+
+    async fn start_executor(&self, task: &TaskConfig, spec: &LaunchSpec) -> Result<Client, DriverError> {
+        let settings = self.settings();
+        let log_file = if settings.under_agent {
+            task.alloc_dir.join(&task.name).join(AGENT_LOG)
+        } else {
+            // Beside the task's folder and not in it: the task cannot put a link in its place.
+            task.alloc_dir.join(format!("{}{EXECUTOR_LOG}", task.name))
+        };
         let config = serde_json::json!({
             "LogFile": log_file,
             "LogLevel": "debug",
             "FSIsolation": self.isolation == Isolation::Isolated,
-            "Compute": { "tc": self.settings.compute.total_mhz, "nc": self.settings.compute.cores },
-            "Prepare": { "Cgroup": task.cgroup },
+            "Compute": { "tc": settings.compute.total_mhz, "nc": settings.compute.cores },
+            "Prepare": { "Cgroup": spec.cgroup, "Cpuset": spec.cpuset_cgroup },
         });
         let launch = Launch {
-            program: Program::Own(Role::Executor),
             args: &[OsString::from(config.to_string())],
             env: role_environment(),
             new_session: true,
-            socket_dir: Some(&self.settings.socket_dir),
-            start_timeout: START_PATIENCE,
+            socket_dir: Some(&settings.socket_dir),
             log: Box::new(|line: HclogLine| tracing::debug!(message = %line.message, "executor")),
+            ..Launch::new(Program::Own(Role::Executor))
         };
         launch.start().await.map_err(|error| executor_error(&error))
     }
@@ -105,10 +251,13 @@ impl Tasks {
     }
 
     pub(super) async fn wait(&self, id: &str) -> Result<ExitResult, DriverError> {
-        let state = self.task(id)?.executor.wait().await;
-        match state {
-            Ok(state) => Ok(state.exit.unwrap_or(ExitResult { exit_code: -1, ..ExitResult::default() })),
-            Err(error) => Err(failed(format!("executor: error waiting on process: {error}"), true)),
+        let mut end = self.task(id)?.end.clone();
+        // The sender is dropped without a value only with the runtime.
+        let end = end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());
+        match end {
+            Some(Ok(state)) => Ok(state.exit.unwrap_or(ExitResult { exit_code: -1, ..ExitResult::default() })),
+            Some(Err(error)) => Err(failed(format!("executor: error waiting on process: {error}"), true)),
+            None => Err(DriverError::PluginShutdown),
         }
     }
 
@@ -131,10 +280,51 @@ impl Tasks {
         self.task(id)?.executor.stats().await.map_err(|error| failed(error.to_string(), true))
     }
 
+    pub(super) fn inspect(&self, id: &str) -> Result<TaskStatus, DriverError> {
+        let task = self.task(id)?;
+        let end = task.end.borrow().clone();
+        let (state, ended) = match end {
+            None => (TaskState::Running, None),
+            Some(Ok(state)) => (TaskState::Exited, Some(state)),
+            Some(Err(_)) => (TaskState::Unknown, None),
+        };
+        Ok(TaskStatus {
+            id: id.to_owned(),
+            name: task.name.clone(),
+            state,
+            started_at: Some(task.started_at),
+            completed_at: ended.map(|state| state.time),
+            exit: ended.and_then(|state| state.exit),
+            attributes: BTreeMap::from([("pid".to_owned(), task.pid.to_string())]),
+            network: None,
+        })
+    }
+
+    pub(super) async fn exec(
+        &self,
+        id: &str,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<ExecTaskResult, DriverError> {
+        let Some((program, args)) = command.split_first() else {
+            return Err(failed("error cmd must have at least one value".to_owned(), false));
+        };
+        let deadline = SystemTime::now() + timeout;
+        let result = self.task(id)?.executor.exec(deadline, program, args).await;
+        let output = result.map_err(|error| failed(error.to_string(), false))?;
+        let exit = ExitResult { exit_code: output.exit_code, ..ExitResult::default() };
+        Ok(ExecTaskResult { stdout: output.output, stderr: Vec::new(), exit })
+    }
+
+    pub(super) async fn exec_streaming(&self, id: &str, requests: ExecRequests) -> Result<ExecResponses, DriverError> {
+        let result = self.task(id)?.executor.exec_streaming(requests).await;
+        result.map_err(|error| failed(error.to_string(), false))
+    }
+
     pub(super) async fn destroy(&self, id: &str, force: bool) -> Result<(), DriverError> {
         let task = self.task(id)?;
-        let running = !force && tokio::time::timeout(ANSWER_PATIENCE, task.executor.wait()).await.is_err();
-        if running {
+        let ended = async { task.end.clone().wait_for(Option::is_some).await.is_ok() };
+        if !force && tokio::time::timeout(ANSWER_PATIENCE, ended).await.is_err() {
             return Err(failed("cannot destroy running task".to_owned(), false));
         }
         // The executor kills what is left and removes the cgroup; when it is gone that falls to us below.
@@ -146,28 +336,40 @@ impl Tasks {
             client.kill().await;
         }
         lock(&self.tasks).remove(id);
-        self.sweep(&task.cgroup)
+        self.sweep(task.cgroup.clone()).await
     }
 
     /// The start's own error is the one to tell.
-    fn sweep_after_failure(&self, cgroup: &Path) {
-        if let Err(error) = self.sweep(cgroup) {
+    async fn sweep_after_failure(&self, cgroup: PathBuf) {
+        if let Err(error) = self.sweep(cgroup).await {
             tracing::warn!(%error, "cleaning up after a failed start");
         }
     }
 
     /// Nothing to do after an orderly end.
-    fn sweep(&self, cgroup: &Path) -> Result<(), DriverError> {
-        if cgroup.as_os_str().is_empty() || !self.has_cgroups() {
+    async fn sweep(&self, cgroup: PathBuf) -> Result<(), DriverError> {
+        let cgroups = self.settings().cgroups;
+        if cgroup.as_os_str().is_empty() || cgroups.regime() == Regime::Off {
             return Ok(());
         }
         let deadline = Instant::now() + SWEEP_PATIENCE;
-        let swept = TaskCgroup::open(&self.settings.cgroups, cgroup).and_then(|cgroup| cgroup.destroy(deadline));
+        let path = cgroup.clone();
+        // On a thread of its own: a process that resists must not keep the other tasks waiting.
+        let swept = tokio::task::spawn_blocking(move || {
+            TaskCgroup::open(&cgroups, &path).and_then(|cgroup| cgroup.destroy(deadline))
+        });
+        let swept = swept.await.map_err(|e| failed(format!("remove cgroup {}: {e}", cgroup.display()), true))?;
         swept.map_err(|error| failed(format!("remove cgroup {}: {error}", cgroup.display()), true))
     }
 }
 
-fn failed(message: String, recoverable: bool) -> DriverError {
+/// What a later process reads must be what this one says: rounded alike.
+fn to_milliseconds(time: SystemTime) -> SystemTime {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    SystemTime::UNIX_EPOCH + Duration::new(since.as_secs(), since.subsec_millis() * 1_000_000)
+}
+
+pub(super) fn failed(message: String, recoverable: bool) -> DriverError {
     DriverError::Failed { message, recoverable }
 }
 
@@ -183,20 +385,5 @@ fn launch_error(error: ExecutorError) -> DriverError {
         ExecutorError::System(text) => DriverError::Unsupported(text),
         ExecutorError::DeadlineExceeded => failed(error.to_string(), true),
         ExecutorError::PluginShutdown => failed("the executor ended while it launched the task".to_owned(), true),
-    }
-}
-
-/// The launch that exec and `raw_exec` have in common.
-pub(super) fn launch_spec(task: &TaskConfig, command: String, args: Vec<String>) -> LaunchSpec {
-    LaunchSpec {
-        command,
-        args,
-        env: task.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
-        task_dir: task.alloc_dir.join(&task.name),
-        resources: task.resources.clone(),
-        resource_limits: !task.cgroup.as_os_str().is_empty(),
-        cgroup: task.cgroup.clone(),
-        logs: task.logs.clone(),
-        ..LaunchSpec::default()
     }
 }

@@ -1,70 +1,43 @@
 //! Task drivers: turn a task into calls on an executor. Never touches the kernel.
+//!
+//! [`Driver`] is Nomad's driver interface. [`serve`] makes a Nomad plugin of one.
 
 mod capabilities;
 mod config;
+mod convert;
 mod exec;
 mod handle;
+pub mod hclspec;
+mod ids;
+mod isolated;
+mod java;
+mod on_executor;
 mod raw_exec;
+mod service;
+pub mod state;
+mod streaming;
+mod types;
 
+pub use config::Reader;
 pub use exec::ExecDriver;
 pub use handle::{EXECUTOR_LOG, Settings};
+pub use isolated::IsolatedConfig;
+pub use java::JavaDriver;
+pub use on_executor::{Common, OnExecutor, Plan};
 pub use raw_exec::RawExecDriver;
+pub use service::{DriverService, serve};
+pub use streaming::{ExecOptions, ExecStreaming, ExecTaskStreaming, ExecTaskStreamingRaw, TerminalSize};
+pub use types::{
+    Attribute, Capabilities, Dns, DriverNetwork, ExecTaskResult, FINGERPRINT_PERIOD, Fingerprint, FsIsolation, Health,
+    NetworkIsolation, NetworkMode, NodeConfig, Port, TaskConfig, TaskEvent, TaskHandle, TaskState, TaskStatus,
+};
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast;
 
-use crate::plugin::Reattach;
-use crate::spec::{Device, DriverConfig, ExitResult, LogCollection, Mount, Resources, TaskStats};
-
-/// How a driver isolates the file system of a task; decides which paths the task's environment names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FsIsolation {
-    /// The task sees the host's files; `NOMAD_*_DIR` are host paths.
-    None,
-    /// The task has its own root; `NOMAD_*_DIR` are `/alloc`, `/local`, `/secrets`.
-    Image,
-}
-
-/// A task as a driver gets it: everything interpolated, every path decided.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TaskConfig {
-    /// `<alloc id>/<task>/<8 hex digits>`, new for each start.
-    pub id: String,
-    /// Task name.
-    pub name: String,
-    /// Allocation id.
-    pub alloc_id: String,
-    /// The driver's own configuration, interpolated.
-    pub config: DriverConfig,
-    /// Complete environment.
-    pub env: BTreeMap<String, String>,
-    /// User to run as; empty is the driver's default.
-    pub user: String,
-    /// Limits.
-    pub resources: Resources,
-    /// Cgroup of the task relative to each hierarchy's root; empty for none.
-    pub cgroup: PathBuf,
-    /// The allocation's folder: `<data>/alloc/<alloc id>`. The task's own folder is `<alloc_dir>/<name>`.
-    pub alloc_dir: PathBuf,
-    /// Extra bind mounts.
-    pub mounts: Vec<Mount>,
-    /// Extra devices.
-    pub devices: Vec<Device>,
-    /// Where the output is collected; `None` discards it.
-    pub logs: Option<LogCollection>,
-}
-
-/// How to find a task again after this process has been replaced, or to clean up after it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskHandle {
-    /// The task's executor and where it listens.
-    pub reattach: Reattach,
-    /// The task's cgroup relative to each hierarchy's root; empty for none.
-    pub cgroup: PathBuf,
-}
+use crate::spec::{DriverConfig, ExitResult, Signal, TaskStats};
+use crate::wire::hclspec::Spec;
 
 /// Why a driver could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +54,12 @@ pub enum DriverError {
     /// The machine or the caller's privileges do not allow it (exit status 125 of `run`).
     #[error("{0}")]
     Unsupported(String),
+    /// The driver's process is gone, or is going: every call on a plugin says so in this one way.
+    #[error("plugin is shut down")]
+    PluginShutdown,
+    /// The driver has no such call.
+    #[error("{0}")]
+    NotSupported(String),
     /// There is no such task.
     #[error("task not found for given id")]
     TaskNotFound,
@@ -94,26 +73,80 @@ pub enum DriverError {
     },
 }
 
-/// A task driver: Nomad's driver interface, as far as tasks of one machine need it.
+/// A task driver: Nomad's driver interface.
+///
+/// Only a name, a schema and the life of a task have to be written; everything else has the answer of a driver that cannot
+/// do it. All calls may come at once and from any thread.
 #[tonic::async_trait]
 pub trait Driver: Send + Sync {
     /// Nomad's name of the driver.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
 
-    /// See [`FsIsolation`].
-    fn fs_isolation(&self) -> FsIsolation;
+    /// The driver's version, `major.minor.patch`.
+    fn version(&self) -> &str {
+        env!("CARGO_PKG_VERSION")
+    }
+
+    /// Describes the `config` of the agent's `plugin` block; `None` takes no configuration.
+    fn config_schema(&self) -> Option<Spec> {
+        None
+    }
+
+    /// Takes the configuration. An agent calls it several times, also on plugins that it only tries out, and without
+    /// `node`: nothing that lasts may be started here.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    fn set_config(&self, _config: &DriverConfig, _node: Option<&NodeConfig>) -> Result<(), DriverError> {
+        Ok(())
+    }
+
+    /// Describes a task's `config` block.
+    fn task_config_schema(&self) -> Spec {
+        crate::wire::schema::object::<String>([])
+    }
+
+    /// See [`Capabilities`].
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    /// Whether tasks can be started now, and facts for the node. An agent hears it when it connects and every 30 s.
+    async fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::healthy(self.name())
+    }
+
+    /// Called once, after the configuration or after a new process of the agent has found this plugin again.
+    ///
+    /// # Errors
+    /// Whatever keeps the driver from working; the plugin is then ended.
+    async fn init(&self) -> Result<(), DriverError> {
+        Ok(())
+    }
+
+    /// Called before an agent ends the plugin in good order. Tasks run on.
+    async fn shutdown(&self) {}
 
     /// Checks a task's `config` block without starting anything.
     ///
     /// # Errors
     /// [`DriverError::Config`], its text led by the position in the job file.
-    fn validate(&self, config: &DriverConfig) -> Result<(), DriverError>;
+    fn validate(&self, _config: &DriverConfig) -> Result<(), DriverError> {
+        Ok(())
+    }
 
     /// Starts a task. Nothing is left behind when it fails.
     ///
     /// # Errors
     /// See [`DriverError`].
     async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError>;
+
+    /// Finds a task again that an earlier process of this driver started; success when it is known already. Never starts
+    /// it anew. `task` is what the agent kept: without `config`.
+    ///
+    /// # Errors
+    /// The task is gone (a stale handle is no reason to signal anybody), or the state cannot be read.
+    async fn recover_task(&self, task: &TaskConfig, driver_state: &[u8]) -> Result<(), DriverError>;
 
     /// Waits for the task's main process; any number of callers, before and after its end.
     ///
@@ -125,18 +158,19 @@ pub trait Driver: Send + Sync {
     ///
     /// # Errors
     /// [`DriverError::TaskNotFound`] or `Failed`.
-    async fn stop_task(
-        &self,
-        id: &str,
-        timeout: Duration,
-        signal: Option<crate::spec::Signal>,
-    ) -> Result<(), DriverError>;
+    async fn stop_task(&self, id: &str, timeout: Duration, signal: Option<Signal>) -> Result<(), DriverError>;
 
-    /// Sends a signal to the task's main process.
+    /// Forgets an ended task and removes what it left; kills it first when `force`.
     ///
     /// # Errors
-    /// [`DriverError::TaskNotFound`] or `Failed`.
-    async fn signal_task(&self, id: &str, signal: crate::spec::Signal) -> Result<(), DriverError>;
+    /// [`DriverError::TaskNotFound`], or `Failed` when it still runs.
+    async fn destroy_task(&self, id: &str, force: bool) -> Result<(), DriverError>;
+
+    /// What is known of a task.
+    ///
+    /// # Errors
+    /// [`DriverError::TaskNotFound`].
+    async fn inspect_task(&self, id: &str) -> Result<TaskStatus, DriverError>;
 
     /// One sample of the task's resource use.
     ///
@@ -144,9 +178,51 @@ pub trait Driver: Send + Sync {
     /// [`DriverError::TaskNotFound`] or `Failed`.
     async fn task_stats(&self, id: &str) -> Result<TaskStats, DriverError>;
 
-    /// Forgets an ended task and removes what it left; kills it first when `force`.
+    /// Sends a signal to the task's main process.
     ///
     /// # Errors
-    /// [`DriverError::TaskNotFound`], or `Failed` when it still runs.
-    async fn destroy_task(&self, id: &str, force: bool) -> Result<(), DriverError>;
+    /// [`DriverError::TaskNotFound`] or `Failed`.
+    async fn signal_task(&self, _id: &str, _signal: Signal) -> Result<(), DriverError> {
+        Err(DriverError::NotSupported("driver does not support signals".to_owned()))
+    }
+
+    /// Runs a command inside the task and waits for it; past `timeout` it is killed.
+    ///
+    /// # Errors
+    /// [`DriverError::TaskNotFound`], or `Failed` when it could not be started. A command that fails is no error.
+    async fn exec_task(
+        &self,
+        _id: &str,
+        _command: &[String],
+        _timeout: Duration,
+    ) -> Result<ExecTaskResult, DriverError> {
+        Err(DriverError::NotSupported("driver does not support exec".to_owned()))
+    }
+
+    /// How sessions inside a task are held, if they are.
+    fn exec_streaming(&self) -> ExecStreaming<'_> {
+        ExecStreaming::None
+    }
+
+    /// What happens to tasks from now on; `None` for a driver that has nothing to tell.
+    fn task_events(&self) -> Option<broadcast::Receiver<TaskEvent>> {
+        None
+    }
+
+    /// Makes the network of an allocation; the flag says whether it is new. Only called with
+    /// [`Capabilities::must_create_network`].
+    ///
+    /// # Errors
+    /// See [`DriverError`].
+    async fn create_network(&self, _alloc_id: &str, _hostname: &str) -> Result<(NetworkIsolation, bool), DriverError> {
+        Err(DriverError::NotSupported("CreateNetwork RPC not supported by driver".to_owned()))
+    }
+
+    /// Removes such a network; one that is gone is removed.
+    ///
+    /// # Errors
+    /// See [`DriverError`].
+    async fn destroy_network(&self, _alloc_id: &str, _network: &NetworkIsolation) -> Result<(), DriverError> {
+        Err(DriverError::NotSupported("DestroyNetwork RPC not supported by driver".to_owned()))
+    }
 }

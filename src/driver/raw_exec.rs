@@ -1,51 +1,54 @@
-use std::time::Duration;
-
 use super::config::Reader;
-use super::handle::{Settings, Tasks, launch_spec};
-use super::{Driver, DriverError, FsIsolation, TaskConfig, TaskHandle};
+use super::ids::DeniedIds;
+use super::on_executor::{self, Common, OnExecutor, Plan};
+use super::{Capabilities, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, TaskConfig};
+use crate::cgroup::Regime;
 use crate::executor::Isolation;
-use crate::spec::{DriverConfig, ExitResult, Signal, TaskStats};
+use crate::spec::{DriverConfig, LaunchSpec};
+use crate::wire::hclspec::Spec;
+use crate::wire::schema::{self, Literal};
 
-const NAME: &str = "raw_exec";
-const KEYS: [&str; 8] = [
-    "command",
-    "args",
-    "cgroup_v1_override",
-    "cgroup_v2_override",
-    "oom_score_adj",
-    "work_dir",
-    "denied_envvars",
-    "pids_limit",
-];
+const KEYS: [&str; 5] = ["enabled", "no_cgroups", "denied_host_uids", "denied_host_gids", "denied_envvars"];
+const TASK_KEYS: [&str; 7] =
+    ["command", "args", "cgroup_v1_override", "cgroup_v2_override", "oom_score_adj", "work_dir", "denied_envvars"];
 
 /// The `raw_exec` driver: a task on the host's files as the agent's user, in a cgroup and group of its own.
+pub type RawExecDriver = OnExecutor<RawExec>;
+
+/// What makes a driver `raw_exec`.
 #[derive(Debug)]
-pub struct RawExecDriver {
-    tasks: Tasks,
+pub struct RawExec;
+
+/// Plugin configuration.
+#[derive(Debug)]
+pub struct Config {
+    common: Common,
+    enabled: bool,
+    no_cgroups: bool,
+    denied: DeniedIds,
+    denied_envvars: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let (common, denied) = (Common::default(), DeniedIds::default());
+        Config { common, enabled: true, no_cgroups: false, denied, denied_envvars: Vec::new() }
+    }
 }
 
 /// A task's `config` block.
-struct RawExecConfig {
+struct Task {
     command: String,
     args: Vec<String>,
     cgroup_v1_override: Vec<(String, String)>,
     cgroup_v2_override: String,
     oom_score_adj: i32,
     work_dir: String,
-    pids_limit: Option<u64>,
     denied_envvars: Vec<String>,
 }
 
-impl RawExecDriver {
-    /// A driver without tasks.
-    #[must_use]
-    pub fn new(settings: Settings) -> RawExecDriver {
-        RawExecDriver { tasks: Tasks::new(Isolation::Universal, settings) }
-    }
-}
-
-fn read(config: &DriverConfig) -> Result<RawExecConfig, DriverError> {
-    let reader = Reader::new(NAME, config, &KEYS)?;
+fn read(config: &DriverConfig) -> Result<Task, DriverError> {
+    let reader = Reader::new(RawExec::NAME, config, &[&TASK_KEYS[..], &on_executor::TASK_KEYS].concat())?;
     let v1 = reader.pairs("cgroup_v1_override")?;
     let v2 = reader.string("cgroup_v2_override")?.unwrap_or_default();
     if !v1.is_empty() && !v2.is_empty() {
@@ -60,14 +63,13 @@ fn read(config: &DriverConfig) -> Result<RawExecConfig, DriverError> {
         .ok()
         .filter(|score| *score <= 1000)
         .ok_or_else(|| reader.error("oom_score_adj", "oom_score_adj must be at most 1000"))?;
-    Ok(RawExecConfig {
+    Ok(Task {
         command: reader.required("command")?,
         args: reader.strings("args")?,
         cgroup_v1_override: v1,
         cgroup_v2_override: v2,
         oom_score_adj,
         work_dir: reader.absolute_path("work_dir")?,
-        pids_limit: reader.limit("pids_limit")?,
         denied_envvars: reader.strings("denied_envvars")?,
     })
 }
@@ -89,53 +91,98 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 #[tonic::async_trait]
-impl Driver for RawExecDriver {
-    fn name(&self) -> &'static str {
-        NAME
+impl Plan for RawExec {
+    const NAME: &'static str = "raw_exec";
+    const ISOLATION: Isolation = Isolation::Universal;
+    type Config = Config;
+
+    fn config_schema() -> Spec {
+        let flag = |name| (name, schema::with_default(schema::attr(name, "bool", false), Literal::bool(false)));
+        let mut attributes = Common::schema().to_vec();
+        attributes.extend([flag("enabled"), flag("no_cgroups")]);
+        attributes
+            .extend(["denied_host_uids", "denied_host_gids"].map(|name| (name, schema::attr(name, "string", false))));
+        attributes.push(("denied_envvars", schema::attr("denied_envvars", "list(string)", false)));
+        schema::object(attributes)
     }
 
-    fn fs_isolation(&self) -> FsIsolation {
-        FsIsolation::None
+    fn read_config(config: &DriverConfig) -> Result<Config, DriverError> {
+        let reader = Reader::new(RawExec::NAME, config, &[&KEYS[..], &Common::KEYS].concat())?;
+        Ok(Config {
+            common: Common::read(&reader)?,
+            enabled: reader.flag("enabled")?.unwrap_or(false),
+            no_cgroups: reader.flag("no_cgroups")?.unwrap_or(false),
+            denied: DeniedIds::read(&reader)?,
+            denied_envvars: reader.strings("denied_envvars")?,
+        })
     }
 
-    fn validate(&self, config: &DriverConfig) -> Result<(), DriverError> {
-        read(config).map(drop)
+    fn common(config: &Config) -> &Common {
+        &config.common
     }
 
-    async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
-        let config = read(&task.config)?;
-        let mut spec = launch_spec(task, config.command, config.args);
+    fn task_config_schema() -> Spec {
+        let attribute = |name: &'static str, kind, required| (name, schema::attr(name, kind, required));
+        let mut attributes = on_executor::task_schema().to_vec();
+        attributes.extend([
+            attribute("command", "string", true),
+            attribute("args", "list(string)", false),
+            attribute("cgroup_v2_override", "string", false),
+            attribute("cgroup_v1_override", "list(map(string))", false),
+            attribute("oom_score_adj", "number", false),
+            attribute("work_dir", "string", false),
+            attribute("denied_envvars", "list(string)", false),
+        ]);
+        schema::object(attributes)
+    }
+
+    fn capabilities(config: &Config) -> Capabilities {
+        Capabilities {
+            send_signals: true,
+            exec: true,
+            fs_isolation: FsIsolation::None,
+            network_modes: vec![NetworkMode::Host, NetworkMode::Group],
+            must_create_network: false,
+            no_mounts: true,
+            disable_log_collection: config.common.collects_logs(),
+            dynamic_workload_users: false,
+        }
+    }
+
+    async fn fingerprint(config: &Config, _: Regime) -> Fingerprint {
+        if config.enabled {
+            Fingerprint::healthy(RawExec::NAME)
+        } else {
+            Fingerprint::without(Health::Undetected, "disabled")
+        }
+    }
+
+    fn validate(_: &Config, task: &DriverConfig) -> Result<(), DriverError> {
+        read(task).map(drop)
+    }
+
+    fn plan(config: &Config, task: &TaskConfig, spec: &mut LaunchSpec) -> Result<(), DriverError> {
+        if !config.enabled {
+            return Err(DriverError::Unsupported("raw_exec is disabled".to_owned()));
+        }
+        let read = read(&task.config)?;
+        config.denied.check(&task.user)?;
+        let denied: Vec<&String> = config.denied_envvars.iter().chain(&read.denied_envvars).collect();
         spec.env.retain(|entry| {
             let name = entry.split('=').next().unwrap_or_default();
-            !config.denied_envvars.iter().any(|pattern| matches(pattern, name))
+            !denied.iter().any(|pattern| matches(pattern, name))
         });
-        spec.resources.pids_max = config.pids_limit;
-        spec.user.clone_from(&task.user);
-        spec.work_dir = config.work_dir;
-        spec.cgroup_v1_override = config.cgroup_v1_override.into_iter().collect();
-        spec.cgroup_v2_override = config.cgroup_v2_override;
-        spec.oom_score_adj = config.oom_score_adj;
-        self.tasks.start(task, spec).await
-    }
-
-    async fn wait_task(&self, id: &str) -> Result<ExitResult, DriverError> {
-        self.tasks.wait(id).await
-    }
-
-    async fn stop_task(&self, id: &str, timeout: Duration, signal: Option<Signal>) -> Result<(), DriverError> {
-        self.tasks.stop(id, timeout, signal).await
-    }
-
-    async fn signal_task(&self, id: &str, signal: Signal) -> Result<(), DriverError> {
-        self.tasks.signal(id, signal).await
-    }
-
-    async fn task_stats(&self, id: &str) -> Result<TaskStats, DriverError> {
-        self.tasks.stats(id).await
-    }
-
-    async fn destroy_task(&self, id: &str, force: bool) -> Result<(), DriverError> {
-        self.tasks.destroy(id, force).await
+        spec.command = read.command;
+        spec.args = read.args;
+        spec.work_dir = read.work_dir;
+        spec.cgroup_v1_override = read.cgroup_v1_override.into_iter().collect();
+        spec.cgroup_v2_override = read.cgroup_v2_override;
+        spec.oom_score_adj = read.oom_score_adj;
+        if config.no_cgroups {
+            spec.resource_limits = false;
+            spec.cgroup.clear();
+        }
+        Ok(())
     }
 }
 

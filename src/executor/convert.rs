@@ -106,7 +106,8 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
     })
 }
 
-fn spec_resources(resources: drivers::Resources, pids_max: Option<u64>) -> Resources {
+/// Limits as a host sends them.
+pub fn spec_resources(resources: drivers::Resources, pids_max: Option<u64>) -> Resources {
     let allocated = resources.allocated_resources.unwrap_or_default();
     let linux = resources.linux_resources.unwrap_or_default();
     let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
@@ -227,7 +228,8 @@ pub(super) fn spec_state(state: wire::ProcessState, running: bool) -> ProcessSta
     }
 }
 
-pub(super) fn timestamp(time: SystemTime) -> Timestamp {
+/// A moment on the wire; one before 1970 is 1970.
+pub fn timestamp(time: SystemTime) -> Timestamp {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp {
         seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
@@ -235,12 +237,14 @@ pub(super) fn timestamp(time: SystemTime) -> Timestamp {
     }
 }
 
-pub(super) fn system_time(time: &Timestamp) -> SystemTime {
+/// A moment from the wire.
+pub fn system_time(time: &Timestamp) -> SystemTime {
     let seconds = u64::try_from(time.seconds).unwrap_or(0);
     UNIX_EPOCH + Duration::new(seconds, u32::try_from(time.nanos).unwrap_or(0))
 }
 
-pub(super) fn wire_stats(stats: &TaskStats) -> drivers::TaskStats {
+/// A sample on the wire.
+pub fn wire_stats(stats: &TaskStats) -> drivers::TaskStats {
     drivers::TaskStats {
         id: String::new(),
         timestamp: Some(timestamp(stats.time)),
@@ -249,7 +253,8 @@ pub(super) fn wire_stats(stats: &TaskStats) -> drivers::TaskStats {
     }
 }
 
-pub(super) fn spec_stats(stats: drivers::TaskStats) -> TaskStats {
+/// A sample from the wire.
+pub fn spec_stats(stats: drivers::TaskStats) -> TaskStats {
     TaskStats {
         time: stats.timestamp.as_ref().map_or_else(SystemTime::now, system_time),
         total: stats.agg_resource_usage.map(spec_usage).unwrap_or_default(),

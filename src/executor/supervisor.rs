@@ -70,6 +70,8 @@ pub struct LocalExecutor {
 struct Ahead {
     /// As [`LaunchSpec::cgroup`].
     path: PathBuf,
+    /// As [`LaunchSpec::cpuset_cgroup`].
+    cpuset: PathBuf,
     cgroup: Option<TaskCgroup>,
     shim: Prepared,
 }
@@ -129,20 +131,23 @@ impl LocalExecutor {
         }
     }
 
-    /// Makes the cgroup that the task will have (relative to each hierarchy's root, empty for none) and starts the
+    /// Makes the cgroup that the task will have (relative to each hierarchy's root, empty for none; on v1 with a cpuset
+    /// that the host made, empty for its own) and starts the
     /// process that will become the task, so that neither costs time when the launch is asked for. A launch that asks for
     /// something else simply begins anew.
     ///
     /// # Errors
     /// [`ExecutorError::System`]; the launch will find the same and say so.
-    pub fn prepare(&self, path: &Path) -> Result<(), ExecutorError> {
+    pub fn prepare(&self, path: &Path, cpuset: &Path) -> Result<(), ExecutorError> {
         let wanted = self.cgroups.regime() != Regime::Off && !path.as_os_str().is_empty();
-        let cgroup = wanted.then(|| TaskCgroup::create(&self.cgroups, path, &Resources::default()));
+        let given = (self.cgroups.regime() == Regime::V1 && !cpuset.as_os_str().is_empty()).then_some(cpuset);
+        let make = || TaskCgroup::create_with_cpuset(&self.cgroups, path, given, &Resources::default());
+        let cgroup = wanted.then(make);
         let cgroup = cgroup.transpose().map_err(cgroup_error)?;
         let isolation = (self.isolation == Isolation::Isolated).then(Default::default);
         let shim = start_shim(plan(isolation, cgroup.as_ref()), cgroup.as_ref());
         let shim = shim.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
-        *lock(&self.ahead) = Some(Ahead { path: path.to_owned(), cgroup, shim });
+        *lock(&self.ahead) = Some(Ahead { path: path.to_owned(), cpuset: cpuset.to_owned(), cgroup, shim });
         Ok(())
     }
 
@@ -152,7 +157,7 @@ impl LocalExecutor {
         let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
         let limited = ahead.cgroup.is_some() == (spec.resource_limits && self.cgroups.regime() != Regime::Off);
         let overridden = !spec.cgroup_v1_override.is_empty() || !spec.cgroup_v2_override.is_empty();
-        let fits = ahead.path == spec.cgroup && limited && !overridden;
+        let fits = ahead.path == spec.cgroup && ahead.cpuset == spec.cpuset_cgroup && limited && !overridden;
         if fits && ahead.shim.fits(&plan(isolation, ahead.cgroup.as_ref())) {
             return Some(ahead);
         }
@@ -311,6 +316,7 @@ impl LocalExecutor {
     fn task_cgroup(&self, spec: &LaunchSpec, resources: &Resources) -> Result<Option<TaskCgroup>, ExecutorError> {
         let host_made = Some(spec.cpuset_cgroup.as_path()).filter(|path| !path.as_os_str().is_empty());
         let (path, cpuset) = match (spec.cgroup.as_os_str().is_empty(), self.cgroups.regime(), host_made) {
+            (false, Regime::V1, cpuset) => (spec.cgroup.clone(), cpuset),
             (false, ..) => (spec.cgroup.clone(), None),
             (true, Regime::V2, Some(scope)) => (self.cgroups.relative(scope).map_err(cgroup_error)?, None),
             (true, Regime::V1, cpuset) => (nomad_v1_path(&spec.task_dir)?, cpuset),

@@ -22,6 +22,8 @@ pub(super) struct Globals<'p> {
     pub locals: BTreeMap<String, Value>,
     /// Folder of the filesystem functions; `None` where they are not allowed.
     pub base_dir: Option<&'p Path>,
+    /// A plugin's configuration: fewer functions, and an unknown name is a mistake instead of a runtime reference.
+    pub is_config: bool,
 }
 
 #[derive(Debug)]
@@ -129,6 +131,9 @@ impl<'g> Scope<'g> {
             "local" => Some((&self.globals.locals, "local value")),
             _ => None,
         };
+        if self.globals.is_config {
+            return Err(Diagnostic::new(pos, format!("there is no variable \"{name}\" here; put text in quotes")));
+        }
         let Some((map, what)) = known else {
             return runtime_reference(pos, name, steps, source);
         };
@@ -154,6 +159,7 @@ impl<'g> Scope<'g> {
 
     fn call(&self, pos: &Pos, call: &Call) -> Result<Value> {
         match (call.name.as_str(), call.args.as_slice()) {
+            _ if self.globals.is_config => {}
             ("can", [expr]) => return Ok(Value::Bool(self.eval(expr).is_ok())),
             ("try", [first, rest @ ..]) => {
                 let mut result = self.eval(first);
@@ -181,8 +187,12 @@ impl<'g> Scope<'g> {
                 _ => return Err(Diagnostic::new(pos, "only a list can be expanded with \"...\"")),
             }
         }
-        functions::call(&call.name, &args, self.globals.base_dir)
-            .map_err(|m| Diagnostic::new(pos, format!("{}: {m}", call.name)))
+        let result = if self.globals.is_config {
+            functions::call_in_config(&call.name, &args)
+        } else {
+            functions::call(&call.name, &args, self.globals.base_dir)
+        };
+        result.map_err(|m| Diagnostic::new(pos, format!("{}: {m}", call.name)))
     }
 
     fn binary(&self, pos: &Pos, left: &Expr, operator: Operator, right: &Expr) -> Result<Value> {

@@ -4,6 +4,7 @@
 
 mod api;
 mod ast;
+pub(crate) mod config;
 mod diag;
 mod duration;
 mod eval;
@@ -28,6 +29,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use diag::Diagnostic;
+pub(crate) use value::{Number, Value};
 
 use ast::Body;
 use diag::Source;
@@ -93,7 +95,8 @@ pub fn parse(input: &Input<'_>) -> Result<Parsed, Error> {
     let source = Source::new(input.file, input.text);
     let body = read(&source, &sink)?;
 
-    let nothing = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: Some(input.base_dir) };
+    let nothing =
+        Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: Some(input.base_dir), is_config: false };
     let file_pos = source.pos(0);
     let blocks = top_level(&body, &Scope::new(&nothing), &file_pos, &sink);
     let failed = |sink: &Sink| sink.take_errors().map_or(Ok(()), |diagnostics| Err(Error { diagnostics }));

@@ -6,7 +6,7 @@ use std::fmt;
 
 /// A number; whole numbers are exact.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Number {
+pub(crate) enum Number {
     Int(i128),
     Float(f64),
 }
@@ -84,7 +84,7 @@ impl fmt::Display for Number {
 
 /// What an expression evaluates to.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Null,
     Bool(bool),
     Number(Number),

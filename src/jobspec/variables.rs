@@ -124,7 +124,7 @@ fn from_text(origin: &str, text: &str, kind: &Type) -> Result<Given> {
     if kind.takes_plain_text() {
         return Ok(Given { pos, value: Value::string(text) });
     }
-    let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None };
+    let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None, is_config: false };
     let value = Scope::new(&globals).eval(&native::parse_expression(text, &pos)?)?;
     Ok(Given { pos, value })
 }
@@ -147,7 +147,7 @@ fn var_file(path: &Path, contents: &str, sink: &Sink) -> Result<Vec<(String, Giv
         };
         sink.error(&block.pos, format!("a variable file cannot contain a {} block; {mend}", block.kind));
     }
-    let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None };
+    let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None, is_config: false };
     let scope = Scope::new(&globals);
     let given = |a: &Attr| Ok((a.name.clone(), Given { pos: a.pos.clone(), value: scope.eval(&a.value)? }));
     body.attrs.iter().map(given).collect()
@@ -173,7 +173,7 @@ impl Declaration<'_> {
     fn validate(&self, name: &str, value: &Value, sink: &Sink) {
         let Some(section) = &self.section else { return };
         let vars = BTreeMap::from([(name.to_owned(), value.clone())]);
-        let globals = Globals { vars, locals: BTreeMap::new(), base_dir: None };
+        let globals = Globals { vars, locals: BTreeMap::new(), base_dir: None, is_config: false };
         for block in section.blocks_of("validation") {
             let rule = Section::open(format!("validation of variable \"{name}\""), block, &VALIDATION, sink);
             let (Some(condition), Some(message)) = (rule.attr("condition"), rule.attr("error_message")) else {

@@ -1,5 +1,7 @@
 use std::fmt;
-use std::path::{Path, PathBuf};
+
+use super::connection::Address;
+use super::tls;
 
 /// Environment variable that tells a plugin it was started by a host.
 pub const COOKIE_KEY: &str = "NOMAD_PLUGIN_MAGIC_COOKIE";
@@ -10,18 +12,65 @@ pub const PROTOCOL_VERSION: u32 = 2;
 
 const CORE_VERSION: u32 = 1;
 
+/// Go hosts take the field for a certificate only when it is longer than this many characters.
+const NO_CERTIFICATE: usize = 50;
+
+/// What a host and its plugins agree on beforehand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Protocol {
+    /// Name of the environment variable that tells a plugin from a program started by hand.
+    pub cookie_key: String,
+    /// Its value.
+    pub cookie_value: String,
+    /// The app protocol versions that are spoken, at least one.
+    pub versions: Vec<u32>,
+}
+
+impl Protocol {
+    /// Nomad's, which is also the default.
+    #[must_use]
+    pub fn nomad() -> Protocol {
+        Protocol {
+            cookie_key: COOKIE_KEY.to_owned(),
+            cookie_value: COOKIE_VALUE.to_owned(),
+            versions: vec![PROTOCOL_VERSION],
+        }
+    }
+
+    /// The versions as a host offers them, and as messages quote them.
+    pub(super) fn offer(&self) -> String {
+        self.versions.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    }
+
+    /// The version that a plugin answers to an offer: the highest that both speak, else its own lowest, and the host
+    /// will complain.
+    pub(super) fn choose(&self, offer: &str) -> u32 {
+        let offered: Vec<u32> = offer.split(',').filter_map(|version| version.trim().parse().ok()).collect();
+        let both = self.versions.iter().copied().filter(|version| offered.contains(version)).max();
+        both.or_else(|| self.versions.iter().copied().min()).unwrap_or_default()
+    }
+}
+
+impl Default for Protocol {
+    fn default() -> Protocol {
+        Protocol::nomad()
+    }
+}
+
 /// The line with which a plugin tells its host where it listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handshake {
     /// App protocol version that the plugin chose.
     pub version: u32,
-    /// Path of the unix socket.
-    pub socket: PathBuf,
+    /// Where it listens.
+    pub address: Address,
+    /// Its TLS certificate in DER; `None` when the host did not ask for TLS.
+    pub certificate: Option<Vec<u8>>,
     /// Whether broker multiplexing is supported; `None` when the host did not ask.
     pub multiplex: Option<bool>,
 }
 
-/// Why a handshake line was not understood.
+/// Why a handshake line was not understood, or not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// Fewer than four fields.
@@ -31,10 +80,15 @@ pub enum HandshakeError {
     #[error("plugin speaks core protocol {0:?}, this host speaks {CORE_VERSION}")]
     Core(String),
     /// App protocol that was not offered.
-    #[error("plugin speaks app protocol {0:?}, this host speaks {PROTOCOL_VERSION}")]
-    Version(String),
-    /// Anything but a unix socket.
-    #[error("plugin listens on network {0:?}, this host dials unix sockets only")]
+    #[error("plugin speaks app protocol {answered:?}, this host speaks {offered}")]
+    Version {
+        /// The plugin's.
+        answered: String,
+        /// The host's, separated by commas.
+        offered: String,
+    },
+    /// Neither a unix socket nor a TCP port.
+    #[error("plugin listens where this host cannot connect: {0}")]
     Network(String),
     /// Anything but gRPC.
     #[error("plugin speaks {0:?}, this host speaks grpc only")]
@@ -42,11 +96,19 @@ pub enum HandshakeError {
     /// A certificate although none was asked for.
     #[error("plugin sent a TLS certificate although this host did not ask for TLS")]
     UnexpectedTls,
+    /// No certificate although one was asked for.
+    #[error("plugin sent no TLS certificate although this host asked for AutoMTLS: it does not support it")]
+    NoTls,
+    /// A certificate that cannot be read.
+    #[error("plugin sent an unreadable TLS certificate: {0}")]
+    Certificate(String),
 }
 
 impl fmt::Display for Handshake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{CORE_VERSION}|{}|unix|{}|grpc|", self.version, self.socket.display())?;
+        let certificate = self.certificate.as_deref().map(tls::encode_field).unwrap_or_default();
+        let network = self.address.network();
+        write!(f, "{CORE_VERSION}|{}|{network}|{}|grpc|{certificate}", self.version, self.address)?;
         match self.multiplex {
             Some(answer) => write!(f, "|{answer}"),
             None => Ok(()),
@@ -55,11 +117,11 @@ impl fmt::Display for Handshake {
 }
 
 impl Handshake {
-    /// Reads a plugin's first line.
+    /// Reads a plugin's first line, for a host that offered these versions and asked for TLS or did not.
     ///
     /// # Errors
     /// See [`HandshakeError`].
-    pub fn parse(line: &str) -> Result<Handshake, HandshakeError> {
+    pub fn parse(line: &str, versions: &[u32], asked_tls: bool) -> Result<Handshake, HandshakeError> {
         let line = line.trim();
         let fields: Vec<&str> = line.split('|').collect();
         let [core, version, network, address, rest @ ..] = fields.as_slice() else {
@@ -68,23 +130,24 @@ impl Handshake {
         if core.parse() != Ok(CORE_VERSION) {
             return Err(HandshakeError::Core((*core).to_owned()));
         }
-        if version.parse() != Ok(PROTOCOL_VERSION) {
-            return Err(HandshakeError::Version((*version).to_owned()));
-        }
-        if *network != "unix" {
-            return Err(HandshakeError::Network((*network).to_owned()));
-        }
+        let Some(version) = version.parse().ok().filter(|version| versions.contains(version)) else {
+            let offered = versions.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+            return Err(HandshakeError::Version { answered: (*version).to_owned(), offered });
+        };
+        let address = Address::parse(network, address).map_err(HandshakeError::Network)?;
         // A line without the field comes from a net/rpc plugin.
         let protocol = rest.first().copied().unwrap_or("netrpc");
         if protocol != "grpc" {
             return Err(HandshakeError::Protocol(protocol.to_owned()));
         }
-        // Go hosts take the field for a certificate only when it is longer than 50 characters.
-        if rest.get(1).is_some_and(|cert| cert.len() > 50) {
-            return Err(HandshakeError::UnexpectedTls);
-        }
+        let certificate = match rest.get(1).filter(|field| field.len() > NO_CERTIFICATE) {
+            Some(_) if !asked_tls => return Err(HandshakeError::UnexpectedTls),
+            Some(field) => Some(tls::decode_field(field).map_err(HandshakeError::Certificate)?),
+            None if asked_tls => return Err(HandshakeError::NoTls),
+            None => None,
+        };
         let multiplex = rest.get(2).and_then(|text| text.parse().ok());
-        Ok(Handshake { version: PROTOCOL_VERSION, socket: Path::new(address).to_owned(), multiplex })
+        Ok(Handshake { version, address, certificate, multiplex })
     }
 }
 
@@ -93,13 +156,14 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Result<Handshake, HandshakeError> {
-        Handshake::parse(line)
+        Handshake::parse(line, &[2], false)
     }
 
     /// A3: the exact lines that were observed from go-plugin 1.8.
     #[test]
     fn line_is_what_go_plugin_prints() {
-        let mut handshake = Handshake { version: 2, socket: "/tmp/plugin1226541826".into(), multiplex: None };
+        let address = Address::Unix("/tmp/plugin1226541826".into());
+        let mut handshake = Handshake { version: 2, address, certificate: None, multiplex: None };
         assert_eq!(handshake.to_string(), "1|2|unix|/tmp/plugin1226541826|grpc|");
         assert_eq!(parse("1|2|unix|/tmp/plugin1226541826|grpc|\n"), Ok(handshake.clone()));
         handshake.multiplex = Some(false);
@@ -112,10 +176,36 @@ mod tests {
         assert!(matches!(parse("hello"), Err(HandshakeError::Unrecognized(_))));
         assert!(matches!(parse(""), Err(HandshakeError::Unrecognized(_))));
         assert_eq!(parse("2|2|unix|/s|grpc|"), Err(HandshakeError::Core("2".into())));
-        assert_eq!(parse("1|9|unix|/s|grpc|"), Err(HandshakeError::Version("9".into())));
-        assert_eq!(parse("1|2|tcp|127.0.0.1:1|grpc|"), Err(HandshakeError::Network("tcp".into())));
+        let version = HandshakeError::Version { answered: "9".into(), offered: "2".into() };
+        assert_eq!(parse("1|9|unix|/s|grpc|"), Err(version));
+        assert!(matches!(parse("1|2|udp|127.0.0.1:1|grpc|"), Err(HandshakeError::Network(_))));
+        assert!(matches!(parse("1|2|tcp|nowhere|grpc|"), Err(HandshakeError::Network(_))));
         assert_eq!(parse("1|2|unix|/s"), Err(HandshakeError::Protocol("netrpc".into())));
         assert_eq!(parse(&format!("1|2|unix|/s|grpc|{}", "A".repeat(51))), Err(HandshakeError::UnexpectedTls));
         assert!(parse(&format!("1|2|unix|/s|grpc|{}", "A".repeat(50))).is_ok());
+    }
+
+    #[test]
+    fn a_certificate_is_there_exactly_when_it_was_asked_for() {
+        let identity = tls::Identity::new().unwrap();
+        let address = Address::Tcp("127.0.0.1:1234".parse().unwrap());
+        let handshake = Handshake { version: 7, address, certificate: Some(identity.der()), multiplex: Some(false) };
+        let line = handshake.to_string();
+        assert_eq!(Handshake::parse(&line, &[5, 7], true), Ok(handshake));
+        assert_eq!(Handshake::parse(&line, &[5, 7], false), Err(HandshakeError::UnexpectedTls));
+        assert_eq!(Handshake::parse("1|7|unix|/s|grpc|", &[7], true), Err(HandshakeError::NoTls));
+        let garbled = format!("1|7|unix|/s|grpc|{}", "A".repeat(60));
+        assert!(matches!(Handshake::parse(&garbled, &[7], true), Err(HandshakeError::Certificate(_))));
+    }
+
+    /// A3: the highest common version, whatever the order; the lowest of our own when there is none.
+    #[test]
+    fn versions_are_negotiated() {
+        let plugin = Protocol { versions: vec![3, 5, 4], ..Protocol::nomad() };
+        for (offer, chosen) in [("4,5,9", 5), ("9,4", 4), ("3", 3), ("x, 4", 4), ("7,8", 3), ("", 3)] {
+            assert_eq!(plugin.choose(offer), chosen, "{offer:?}");
+        }
+        assert_eq!(plugin.offer(), "3,5,4");
+        assert_eq!(Protocol::nomad().choose("5,7"), 2);
     }
 }

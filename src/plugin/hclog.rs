@@ -150,38 +150,54 @@ pub struct HclogLine {
 }
 
 impl HclogLine {
-    /// Reads a line: a JSON object, or text with an optional `[LEVEL]` prefix.
+    /// Reads a line by itself: a JSON object, or text with an optional `[LEVEL]` prefix.
     #[must_use]
     pub fn parse(line: &str) -> HclogLine {
-        let line = line.trim_end_matches(['\r', '\n']);
-        Self::parse_json(line).unwrap_or_else(|| Self::parse_text(line))
+        HclogLines::default().next(line)
     }
 
     fn parse_json(line: &str) -> Option<HclogLine> {
         let serde_json::Value::Object(mut object) = serde_json::from_str(line).ok()? else { return None };
         let level = Level::from_name(object.remove("@level")?.as_str()?)?;
         let Some(serde_json::Value::String(message)) = object.remove("@message") else { return None };
-        let pairs = object.into_iter().map(|(key, value)| match value {
-            serde_json::Value::String(text) => (key, text),
-            other => (key, other.to_string()),
+        let pairs = object.into_iter().map(|(key, value)| {
+            // A re-logged line has a time of its own.
+            let key = if key == "@timestamp" { "timestamp".to_owned() } else { key };
+            match value {
+                serde_json::Value::String(text) => (key, text),
+                other => (key, other.to_string()),
+            }
         });
         Some(HclogLine { level, message, pairs: pairs.collect() })
     }
+}
 
-    fn parse_text(line: &str) -> HclogLine {
+/// The lines of one plugin, in order: text after the head of a Go panic belongs to it.
+#[derive(Debug, Default)]
+pub struct HclogLines {
+    panicking: bool,
+}
+
+impl HclogLines {
+    /// Reads the next line.
+    pub fn next(&mut self, line: &str) -> HclogLine {
+        let line = line.trim_end_matches(['\r', '\n']);
+        HclogLine::parse_json(line).unwrap_or_else(|| self.text(line))
+    }
+
+    fn text(&mut self, line: &str) -> HclogLine {
         let prefixes = [
             ("[TRACE]", Level::Trace),
             ("[DEBUG]", Level::Debug),
             ("[INFO]", Level::Info),
             ("[WARN]", Level::Warn),
             ("[ERROR]", Level::Error),
-            ("panic: ", Level::Error),
-            ("fatal error: ", Level::Error),
         ];
-        let found = prefixes.into_iter().find(|(prefix, _)| line.starts_with(prefix));
-        let (level, message) = match found {
-            Some((prefix, level)) if prefix.starts_with('[') => (level, line[prefix.len()..].trim_start()),
-            Some((_, level)) => (level, line),
+        self.panicking |= line.starts_with("panic: ") || line.starts_with("fatal error: ");
+        let prefixed = prefixes.into_iter().find_map(|(prefix, level)| Some((level, line.strip_prefix(prefix)?)));
+        let (level, message) = match prefixed {
+            Some((level, rest)) => (level, rest.trim_start()),
+            None if self.panicking => (Level::Error, line),
             None => (Level::Debug, line),
         };
         HclogLine { level, message: message.to_owned(), pairs: Vec::new() }
@@ -244,5 +260,20 @@ mod tests {
         assert_eq!(line("panic: no"), (Level::Error, "panic: no".into()));
         assert_eq!(line(r#"{"@level":5,"@message":"x"}"#), (Level::Debug, r#"{"@level":5,"@message":"x"}"#.into()));
         assert_eq!(line("[1,2]"), (Level::Debug, "[1,2]".into()));
+    }
+
+    /// A3: a stack trace stays together.
+    #[test]
+    fn text_after_a_panic_is_part_of_it() {
+        let mut lines = HclogLines::default();
+        let levels: Vec<Level> = ["before", "panic: no", "", "goroutine 1 [running]:", "[INFO] own", "main.main()"]
+            .map(|line| lines.next(line).level)
+            .to_vec();
+        assert_eq!(levels, [Level::Debug, Level::Error, Level::Error, Level::Error, Level::Info, Level::Error]);
+        assert_eq!(
+            lines.next(r#"{"@level":"warn","@message":"x","@timestamp":"t"}"#).pairs,
+            [("timestamp".to_owned(), "t".to_owned())]
+        );
+        assert_eq!(HclogLine::parse("plain").level, Level::Debug);
     }
 }

@@ -9,17 +9,19 @@ use std::process::{Command, Stdio as ProcessStdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
-use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
-use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
 
-use super::{Broker, COOKIE_KEY, COOKIE_VALUE, Handshake, HandshakeError, HclogLine, PROTOCOL_VERSION};
+use super::connection::{self, Address, Sockets};
+use super::hclog::HclogLines;
+use super::tls::{Identity, Tls};
+use super::{Broker, Handshake, HandshakeError, HclogLine, Protocol, Reattach};
 use crate::spec::{ProcessId, Role, Signal};
 use crate::sys;
 use crate::sys::lock::lock;
@@ -31,6 +33,16 @@ use crate::wire::goplugin::stdio_data::Channel as StdioChannel;
 
 /// How long a plugin may take to answer Shutdown, and then to end.
 const END_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a plugin may take to its handshake, unless the launch says otherwise.
+const START_PATIENCE: Duration = Duration::from_mins(1);
+/// How long connecting to a plugin that runs already may take.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a broken call waits for the end of the plugin's process to be seen.
+const DEATH_PATIENCE: Duration = Duration::from_secs(3);
+/// How long what a dead plugin wrote may take to be read: somebody else may hold the other end of the pipe.
+const REST_PATIENCE: Duration = Duration::from_secs(1);
+/// Bytes of a line at most, on stdout and stderr.
+const LONGEST_LINE: u64 = 64 * 1024;
 /// Lines of a plugin's stderr that an error quotes.
 const QUOTED_LINES: usize = 5;
 
@@ -69,17 +81,38 @@ pub enum HostError {
         /// What was wrong.
         source: HandshakeError,
     },
-    /// Its socket could not be dialled.
-    #[error("cannot connect to plugin socket {socket}: {source}")]
+    /// No certificate of our own for it.
+    #[error("cannot make TLS certificates for plugin {program}: {source}")]
+    Tls {
+        /// Which program.
+        program: String,
+        /// What was wrong.
+        source: io::Error,
+    },
+    /// It could not be dialled.
+    #[error("cannot connect to plugin at {address}: {source}")]
     Connect {
-        /// Which socket.
-        socket: PathBuf,
-        /// What the system said.
+        /// Its socket, or address and port.
+        address: String,
+        /// What the system, or TLS, said.
         source: io::Error,
     },
     /// The process that a reattach record names is gone; its number may belong to somebody else by now.
     #[error("reattachment process not found: pid {0} has ended")]
     Gone(i32),
+    /// Somebody else listens on the socket that a reattach record names.
+    #[error("reattachment process not found: socket {socket} belongs to process {found}, the record says {recorded}")]
+    Stranger {
+        /// Which socket.
+        socket: PathBuf,
+        /// The process in the record.
+        recorded: i32,
+        /// The process that listens.
+        found: i32,
+    },
+    /// This plugin can only be used by the process that started it.
+    #[error("this plugin cannot be reattached: {0}")]
+    NotReattachable(&'static str),
     /// It cannot be told whether the process lives.
     #[error("cannot look at the plugin's process {pid}: {source}")]
     Watch {
@@ -99,15 +132,6 @@ pub enum Program<'a> {
     Path(&'a Path),
 }
 
-/// Everything needed to reach a plugin again after this process has been replaced.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reattach {
-    /// The plugin's process.
-    pub process: ProcessId,
-    /// Its socket.
-    pub socket: PathBuf,
-}
-
 /// What a plugin printed on one of its language-level streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stdio {
@@ -117,19 +141,26 @@ pub struct Stdio {
     pub data: Vec<u8>,
 }
 
-/// How to start a plugin.
+/// How to start a plugin. `..Launch::new(program)` fills in what is not asked for.
 pub struct Launch<'a> {
     /// What to start.
     pub program: Program<'a>,
     /// Arguments after the program's (or the role's) name.
     pub args: &'a [OsString],
-    /// The plugin inherits this environment; nothing else but the protocol's variables.
+    /// The plugin gets this environment; nothing else but the protocol's variables, which are ours to set.
     pub env: Vec<(OsString, OsString)>,
     /// Start it as leader of a new session, out of reach of our terminal's signals.
     pub new_session: bool,
+    /// Cookie and app protocol versions; Nomad's unless given.
+    pub protocol: Protocol,
+    /// Protect the connection with certificates made for this launch. Such a plugin cannot be reattached. Nomad never asks
+    /// for it; for a socket in a folder that only its owner can enter it adds little.
+    pub auto_mtls: bool,
     /// Where its sockets go; the temporary folder unless given.
     pub socket_dir: Option<&'a Path>,
-    /// How long it may take to its handshake.
+    /// The group, by name or number, that its sockets are given to, with mode 0660.
+    pub socket_group: Option<&'a str>,
+    /// How long it may take to its handshake, and then to answer on its socket.
     pub start_timeout: Duration,
     /// Gets the lines that it writes to stderr.
     pub log: Box<dyn Fn(HclogLine) + Send + Sync>,
@@ -142,13 +173,33 @@ pub struct Launch<'a> {
 #[must_use = "a plugin that is not killed runs on"]
 pub struct Client {
     channel: Channel,
-    reattach: Reattach,
+    process: ProcessId,
+    address: Address,
+    version: Option<u32>,
+    tls: bool,
     pidfd: Arc<OwnedFd>,
-    exited: watch::Receiver<bool>,
+    life: Life,
     broker: Arc<Broker>,
+    stdio: Arc<Printed>,
 }
 
-impl Launch<'_> {
+impl<'a> Launch<'a> {
+    /// Nomad's protocol, no arguments, no environment, no TLS, a minute to start; log lines are thrown away.
+    pub fn new(program: Program<'a>) -> Launch<'a> {
+        Launch {
+            program,
+            args: &[],
+            env: Vec::new(),
+            new_session: false,
+            protocol: Protocol::nomad(),
+            auto_mtls: false,
+            socket_dir: None,
+            socket_group: None,
+            start_timeout: START_PATIENCE,
+            log: Box::new(|_| {}),
+        }
+    }
+
     /// Starts the plugin and connects to it.
     ///
     /// # Errors
@@ -156,6 +207,12 @@ impl Launch<'_> {
     pub async fn start(self) -> Result<Client, HostError> {
         let (mut command, program) = self.command()?;
         let start_error = |source| HostError::Start { program: program.clone(), source };
+        let tls_error = |source| HostError::Tls { program: program.clone(), source };
+        let identity = if self.auto_mtls { Some(Identity::new().map_err(tls_error)?) } else { None };
+        if let Some(identity) = &identity {
+            command.env("PLUGIN_CLIENT_CERT", identity.pem());
+        }
+        let deadline = Instant::now() + self.start_timeout;
         let spawned = if self.new_session { sys::process::spawn_in_session(&mut command) } else { command.spawn() };
         let mut child = spawned.map_err(start_error)?;
         #[expect(clippy::cast_possible_wrap, reason = "a pid fits in pid_t")]
@@ -166,21 +223,45 @@ impl Launch<'_> {
         // The number cannot be reused before somebody reaps the child, and only the watcher below does.
         let pidfd = Arc::new(sys::process::open_pidfd(pid).map_err(start_error)?);
         let guard = KillOnDrop(Some(Arc::clone(&pidfd)));
-        let exited = watch_exit(Arc::clone(&pidfd), true).map_err(start_error)?;
-        let quoted = follow_stderr(stderr, self.log).map_err(start_error)?;
+        let life = watch_exit(Arc::clone(&pidfd), true).map_err(start_error)?;
+        let stderr = follow_stderr(stderr, self.log).map_err(start_error)?;
         let first = read_first_line(stdout).map_err(start_error)?;
-        let line = tokio::time::timeout(self.start_timeout, first)
-            .await
-            .map_err(|_| HostError::Timeout { program: program.clone(), timeout: self.start_timeout })?;
-        let Ok(Some(line)) = line else {
-            let _ = exited.clone().wait_for(|gone| *gone).await;
-            return Err(HostError::Exited { program, said: quoted.text() });
+        let Ok(line) = timeout_at(deadline, first_line_or_end(first, &life)).await else {
+            return Err(HostError::Timeout { program, timeout: self.start_timeout });
         };
-        let handshake = Handshake::parse(&line).map_err(|source| HostError::Handshake { program, source })?;
+        let Some(line) = line else {
+            return Err(HostError::Exited { program, said: stderr.last_words().await });
+        };
+        let handshake = Handshake::parse(&line, &self.protocol.versions, self.auto_mtls)
+            .map_err(|source| HostError::Handshake { program: program.clone(), source })?;
+        let tls = match (identity, handshake.certificate) {
+            (Some(identity), Some(shown)) => Some(identity.towards(vec![shown.into()]).map_err(tls_error)?),
+            _ => None,
+        };
         let process = sys::time::process_id(pid).map_err(|source| HostError::Watch { pid, source })?;
-        let reattach = Reattach { process, socket: handshake.socket };
-        let client = Client::connect(reattach, pidfd, exited).await?;
+        let sockets = Sockets {
+            dir: self.socket_dir.map_or_else(std::env::temp_dir, Path::to_owned),
+            group: self.socket_group.map(str::to_owned),
+        };
+        let broker = Arc::new(Broker::new(sockets, tls.clone()));
+        let patience = deadline.saturating_duration_since(Instant::now()).max(REST_PATIENCE);
+        let channel = connect(&handshake.address, tls, patience, &broker).await?;
         guard.disarm();
+        let client = Client {
+            channel,
+            process,
+            address: handshake.address,
+            version: Some(handshake.version),
+            tls: self.auto_mtls,
+            pidfd,
+            life,
+            broker,
+            stdio: Arc::default(),
+        };
+        // Our own roles print nothing, ever; a stream for it would cost each of them some memory.
+        if matches!(self.program, Program::Path(_)) {
+            client.drain_stdio();
+        }
         Ok(client)
     }
 
@@ -197,19 +278,26 @@ impl Launch<'_> {
             }
             Program::Path(path) => (Command::new(path), path.display().to_string()),
         };
+        command.args(self.args).env_clear().envs(self.env.iter().map(|(key, value)| (key, value)));
+        // A host that is a plugin itself must not pass its own host's wishes on.
+        for ours in
+            ["PLUGIN_CLIENT_CERT", "PLUGIN_MULTIPLEX_GRPC", "PLUGIN_UNIX_SOCKET_DIR", "PLUGIN_UNIX_SOCKET_GROUP"]
+        {
+            command.env_remove(ours);
+        }
         command
-            .args(self.args)
-            .env_clear()
-            .envs(self.env.iter().map(|(key, value)| (key, value)))
-            .env(COOKIE_KEY, COOKIE_VALUE)
+            .env(&self.protocol.cookie_key, &self.protocol.cookie_value)
             .env("PLUGIN_MIN_PORT", "10000")
             .env("PLUGIN_MAX_PORT", "25000")
-            .env("PLUGIN_PROTOCOL_VERSIONS", PROTOCOL_VERSION.to_string())
+            .env("PLUGIN_PROTOCOL_VERSIONS", self.protocol.offer())
             .stdin(ProcessStdio::null())
             .stdout(ProcessStdio::piped())
             .stderr(ProcessStdio::piped());
         if let Some(dir) = self.socket_dir {
             command.env("PLUGIN_UNIX_SOCKET_DIR", dir);
+        }
+        if let Some(group) = self.socket_group {
+            command.env("PLUGIN_UNIX_SOCKET_GROUP", group);
         }
         Ok((command, name))
     }
@@ -250,19 +338,17 @@ impl Client {
             return Err(HostError::Gone(pid));
         }
         let pidfd = Arc::new(pidfd);
-        let exited = watch_exit(Arc::clone(&pidfd), false).map_err(watch_error)?;
-        Client::connect(reattach, pidfd, exited).await
-    }
-
-    async fn connect(
-        reattach: Reattach,
-        pidfd: Arc<OwnedFd>,
-        exited: watch::Receiver<bool>,
-    ) -> Result<Client, HostError> {
-        let channel = dial_socket(&reattach.socket).await?;
-        let broker = Arc::new(Broker::new());
-        tokio::spawn(open_broker(channel.clone(), Arc::clone(&broker)));
-        Ok(Client { channel, reattach, pidfd, exited, broker })
+        let life = watch_exit(Arc::clone(&pidfd), false).map_err(watch_error)?;
+        // Beside the plugin's own, where it is known to be able to look.
+        let dir = reattach.socket.parent().map_or_else(std::env::temp_dir, Path::to_owned);
+        let address = Address::Unix(reattach.socket);
+        let broker = Arc::new(Broker::new(Sockets { dir, group: None }, None));
+        let channel = connect(&address, None, CONNECT_PATIENCE, &broker).await?;
+        let process = reattach.process;
+        let stdio = Arc::default();
+        let client = Client { channel, process, address, version: None, tls: false, pidfd, life, broker, stdio };
+        client.drain_stdio();
+        Ok(client)
     }
 
     /// The connection, for the plugin's own services.
@@ -277,50 +363,91 @@ impl Client {
         Arc::clone(&self.broker)
     }
 
-    /// What a later process of ours needs to find this plugin again.
+    /// The app protocol version that the plugin chose; `None` after a reattach, where nobody says it.
     #[must_use]
-    pub fn reattach_config(&self) -> &Reattach {
-        &self.reattach
+    pub fn version(&self) -> Option<u32> {
+        self.version
+    }
+
+    /// The plugin's process.
+    #[must_use]
+    pub fn process(&self) -> &ProcessId {
+        &self.process
+    }
+
+    /// What a later process of ours needs to find this plugin again.
+    ///
+    /// # Errors
+    /// [`HostError::NotReattachable`] when it was launched with `AutoMTLS`, or listens on a TCP port.
+    pub fn reattach_config(&self) -> Result<Reattach, HostError> {
+        if self.tls {
+            return Err(HostError::NotReattachable("its TLS keys are in the memory of the process that started it"));
+        }
+        match &self.address {
+            Address::Unix(socket) => Ok(Reattach { process: self.process.clone(), socket: socket.clone() }),
+            Address::Tcp(_) => Err(HostError::NotReattachable("it listens on a TCP port")),
+        }
+    }
+
+    /// How the plugin's process is doing, for those who only hold its channel.
+    #[must_use]
+    pub fn life(&self) -> Life {
+        self.life.clone()
     }
 
     /// Whether the plugin's process has ended.
     #[must_use]
     pub fn has_exited(&self) -> bool {
-        *self.exited.borrow()
+        self.life.has_exited()
     }
 
     /// Waits for the end of the plugin's process.
     pub async fn exited(&self) {
-        let _ = self.exited.clone().wait_for(|gone| *gone).await;
+        self.life.exited().await;
+    }
+
+    /// See [`Life::is_shutdown`].
+    pub async fn is_shutdown(&self, status: &Status) -> bool {
+        self.life.is_shutdown(status).await
     }
 
     /// Asks the plugin's health service. Only the call's success counts, as in Go hosts.
     ///
     /// # Errors
     /// The gRPC status of the failed call.
-    pub async fn ping(&self) -> Result<(), tonic::Status> {
+    pub async fn ping(&self) -> Result<(), Status> {
         let request = tonic_health::pb::HealthCheckRequest { service: "plugin".to_owned() };
         tonic_health::pb::health_client::HealthClient::new(self.channel()).check(request).await?;
         Ok(())
     }
 
-    /// What the plugin prints on its language-level stdout and stderr. A plugin without the service prints nothing.
-    ///
-    /// A Go plugin blocks while nobody reads this once it has filled its pipes.
+    /// What the plugin prints on its language-level stdout and stderr, from now on. A plugin without the service prints
+    /// nothing. Whoever asks last gets it; while nobody asks it is read and thrown away, so that the plugin never blocks.
     pub fn stdio(&self) -> mpsc::UnboundedReceiver<Stdio> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let mut client = GrpcStdioClient::new(self.channel());
+        lock(&self.stdio.0).reader = Some(sender);
+        self.drain_stdio();
+        receiver
+    }
+
+    fn drain_stdio(&self) {
+        let was_open = std::mem::replace(&mut lock(&self.stdio.0).open, true);
+        if was_open {
+            return;
+        }
+        let printed = Arc::clone(&self.stdio);
+        let mut client = GrpcStdioClient::new(self.channel()).max_decoding_message_size(i32::MAX as usize);
         tokio::spawn(async move {
-            let Ok(stream) = client.stream_stdio(()).await else { return };
-            let mut stream = stream.into_inner();
-            while let Some(Ok(item)) = stream.next().await {
-                let stderr = item.channel() == StdioChannel::Stderr;
-                if sender.send(Stdio { stderr, data: item.data }).is_err() {
-                    return;
+            if let Ok(stream) = client.stream_stdio(()).await {
+                let mut stream = stream.into_inner();
+                while let Some(Ok(item)) = stream.next().await {
+                    let stderr = item.channel() == StdioChannel::Stderr;
+                    printed.pass_on(Stdio { stderr, data: item.data });
                 }
             }
+            // Whoever reads sees the end.
+            lock(&printed.0).reader = None;
         });
-        receiver
     }
 
     /// Ends the plugin: asks it to shut down, waits 2 s, then kills it. Its socket is gone afterwards.
@@ -332,49 +459,92 @@ impl Client {
             let _ = sys::process::send_signal(self.pidfd.as_fd(), Signal::KILL);
             self.exited().await;
         }
-        // An orderly plugin has removed it; a killed one could not.
-        let _ = std::fs::remove_file(&self.reattach.socket);
+        if let Address::Unix(socket) = &self.address {
+            // An orderly plugin has removed it; a killed one could not.
+            let _ = std::fs::remove_file(socket);
+        }
     }
+}
+
+/// Whether a plugin's process lives. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Life(watch::Receiver<bool>);
+
+impl Life {
+    /// Whether the process has ended.
+    #[must_use]
+    pub fn has_exited(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits for the end of the process.
+    pub async fn exited(&self) {
+        // An error would mean that nobody watches any more: the runtime is going down.
+        let _ = self.0.clone().wait_for(|gone| *gone).await;
+    }
+
+    /// Whether a failed call failed because the plugin is gone, which is what Nomad calls `PluginShutdown`.
+    ///
+    /// A process that has ended explains any status. A call that broke (Unavailable, Cancelled, or an error that this side
+    /// made up because the connection ended) waits up to 3 s for the end to be seen; everything else is the plugin's own
+    /// answer. Do not ask about calls that the caller itself cancelled.
+    pub async fn is_shutdown(&self, status: &Status) -> bool {
+        // What the transport reports has a source; what came over the wire has none.
+        let broken =
+            matches!(status.code(), Code::Unavailable | Code::Cancelled) || std::error::Error::source(status).is_some();
+        self.has_exited() || (broken && timeout(DEATH_PATIENCE, self.exited()).await.is_ok())
+    }
+}
+
+/// Where the plugin's printed output goes.
+#[derive(Debug, Default)]
+struct Printed(Mutex<Printing>);
+
+#[derive(Debug, Default)]
+struct Printing {
+    open: bool,
+    reader: Option<mpsc::UnboundedSender<Stdio>>,
+}
+
+impl Printed {
+    fn pass_on(&self, item: Stdio) {
+        let mut printing = lock(&self.0);
+        if printing.reader.as_ref().is_some_and(|reader| reader.send(item).is_err()) {
+            printing.reader = None;
+        }
+    }
+}
+
+/// Dials a plugin and opens the broker stream.
+async fn connect(
+    address: &Address,
+    tls: Option<Tls>,
+    patience: Duration,
+    broker: &Arc<Broker>,
+) -> Result<Channel, HostError> {
+    let channel = connection::dial(address, tls, patience)
+        .await
+        .map_err(|source| HostError::Connect { address: address.to_string(), source })?;
+    tokio::spawn(open_broker(channel.clone(), Arc::clone(broker)));
+    Ok(channel)
 }
 
 /// Opens the broker stream that hosts keep open for the life of the connection.
 async fn open_broker(channel: Channel, broker: Arc<Broker>) {
     let (sender, outgoing) = mpsc::unbounded_channel();
+    // Before the answer: a Go plugin sends none, not even headers, until it has something to announce.
+    broker.set_peer(sender);
     let Ok(stream) = GrpcBrokerClient::new(channel).start_stream(UnboundedReceiverStream::new(outgoing)).await else {
         return;
     };
-    broker.set_peer(sender);
     let mut stream = stream.into_inner();
     while let Some(Ok(info)) = stream.next().await {
         broker.received(info);
     }
 }
 
-/// Dials a plugin's socket.
-pub(super) async fn dial_socket(socket: &Path) -> Result<Channel, HostError> {
-    // The path never becomes the `:authority`; servers refuse one with slashes.
-    let endpoint = Endpoint::from_static("http://localhost");
-    let path = socket.to_owned();
-    let connector = tower::service_fn(move |_: Uri| {
-        let path = path.clone();
-        async move { UnixStream::connect(path).await.map(TokioIo::new) }
-    });
-    endpoint
-        .connect_with_connector(connector)
-        .await
-        .map_err(|error| HostError::Connect { socket: socket.to_owned(), source: io::Error::other(root_cause(&error)) })
-}
-
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(next) = cause.source() {
-        cause = next;
-    }
-    cause.to_string()
-}
-
 /// Tells when the process has ended, and reaps it when it is our child.
-fn watch_exit(pidfd: Arc<OwnedFd>, reap: bool) -> io::Result<watch::Receiver<bool>> {
+fn watch_exit(pidfd: Arc<OwnedFd>, reap: bool) -> io::Result<Life> {
     let ended = sys::watch::register(pidfd, tokio::io::Interest::READABLE)?;
     let (sender, receiver) = watch::channel(false);
     tokio::spawn(async move {
@@ -385,59 +555,80 @@ fn watch_exit(pidfd: Arc<OwnedFd>, reap: bool) -> io::Result<watch::Receiver<boo
         }
         sender.send_replace(true);
     });
-    Ok(receiver)
+    Ok(Life(receiver))
 }
 
-/// The last lines that a plugin wrote to stderr.
-#[derive(Clone, Default)]
-struct Quoted(Arc<Mutex<VecDeque<String>>>);
+/// What a plugin writes to stderr: its last lines, and whether that was all.
+struct Stderr {
+    lines: Arc<Mutex<VecDeque<String>>>,
+    ended: watch::Receiver<bool>,
+}
 
-impl Quoted {
-    fn push(&self, line: &str) {
-        let mut lines = lock(&self.0);
-        if lines.len() == QUOTED_LINES {
-            lines.pop_front();
-        }
-        lines.push_back(line.to_owned());
-    }
-
-    fn text(&self) -> String {
-        let lines = lock(&self.0);
+impl Stderr {
+    /// The last lines of a plugin that has ended, for an error message.
+    async fn last_words(mut self) -> String {
+        let _ = timeout(REST_PATIENCE, self.ended.wait_for(|ended| *ended)).await;
+        let lines = lock(&self.lines);
         let text = lines.iter().map(String::as_str).collect::<Vec<_>>().join("; ");
         if text.is_empty() { text } else { format!(": {text}") }
     }
 }
 
-fn follow_stderr(stderr: OwnedFd, log: Box<dyn Fn(HclogLine) + Send + Sync>) -> io::Result<Quoted> {
-    let quoted = Quoted::default();
-    let lines = quoted.clone();
+fn follow_stderr(stderr: OwnedFd, log: Box<dyn Fn(HclogLine) + Send + Sync>) -> io::Result<Stderr> {
+    let (ended, receiver) = watch::channel(false);
+    let followed = Stderr { lines: Arc::default(), ended: receiver };
+    let quoted = Arc::clone(&followed.lines);
     let mut reader = BufReader::with_capacity(1024, pipe::Receiver::from_owned_fd(stderr)?);
     tokio::spawn(async move {
+        let mut lines = HclogLines::default();
         let mut line = Vec::new();
         // 64 KiB without a line end is a line of its own, as in Go hosts.
-        while let Ok(1..) = (&mut reader).take(64 * 1024).read_until(b'\n', &mut line).await {
-            let parsed = HclogLine::parse(&String::from_utf8_lossy(&line));
-            lines.push(&parsed.message);
+        while let Ok(1..) = (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).await {
+            let parsed = lines.next(&String::from_utf8_lossy(&line));
+            let mut quoted = lock(&quoted);
+            if quoted.len() == QUOTED_LINES {
+                quoted.pop_front();
+            }
+            quoted.push_back(parsed.message.clone());
+            drop(quoted);
             log(parsed);
             line.clear();
         }
+        ended.send_replace(true);
     });
-    Ok(quoted)
+    Ok(followed)
 }
 
 /// The first line of stdout; whatever follows is read and thrown away, so that the plugin never blocks.
-fn read_first_line(stdout: OwnedFd) -> io::Result<impl Future<Output = io::Result<Option<String>>>> {
+fn read_first_line(stdout: OwnedFd) -> io::Result<impl Future<Output = Option<String>>> {
     let reader = pipe::Receiver::from_owned_fd(stdout)?;
     Ok(async move {
         let mut reader = BufReader::with_capacity(512, reader);
-        let mut line = String::new();
-        let read = (&mut reader).take(64 * 1024).read_line(&mut line).await?;
+        let mut line = Vec::new();
+        // An error is as good as the end: no line.
+        let _ = (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).await;
         tokio::spawn(async move {
             let mut sink = [0u8; 512];
             while let Ok(1..) = reader.read(&mut sink).await {}
         });
-        Ok((read > 0).then_some(line))
+        (!line.is_empty()).then(|| String::from_utf8_lossy(&line).into_owned())
     })
+}
+
+/// The first line, or `None` once the process has ended without one. One that closes its stdout and lives on is waited for.
+async fn first_line_or_end(first: impl Future<Output = Option<String>>, life: &Life) -> Option<String> {
+    let mut first = std::pin::pin!(first);
+    tokio::select! {
+        biased;
+        line = &mut first => {
+            if line.is_none() {
+                life.exited().await;
+            }
+            line
+        }
+        // The line may still be in the pipe; the pipe's end may be held by somebody else.
+        () = life.exited() => timeout(REST_PATIENCE, first).await.ok().flatten(),
+    }
 }
 
 /// The environment that our own roles get: enough to find programs and temporary files, and no secret of ours.

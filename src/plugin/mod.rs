@@ -3,15 +3,22 @@
 //! A host starts a program, reads one line from its stdout (the [`handshake`](Handshake)) and dials the socket that it
 //! names. Beside its own services every plugin serves health, stdio, broker and controller; it logs hclog JSON lines
 //! and ends when the controller says so.
+//!
+//! A host that wants it (`AutoMTLS`) gets mutual TLS with certificates made for that launch alone.
 
 mod broker;
+mod connection;
 mod handshake;
 mod hclog;
 mod host;
+mod reattach;
 mod server;
+mod tls;
 
 pub use broker::Broker;
-pub use handshake::{COOKIE_KEY, COOKIE_VALUE, Handshake, HandshakeError, PROTOCOL_VERSION};
+pub use connection::{Address, Connection, Incoming};
+pub use handshake::{COOKIE_KEY, COOKIE_VALUE, Handshake, HandshakeError, PROTOCOL_VERSION, Protocol};
 pub use hclog::{HclogLayer, HclogLine, Level};
-pub use host::{Client, HostError, Launch, Program, Reattach, Stdio, role_environment};
+pub use host::{Client, HostError, Launch, Life, Program, Stdio, role_environment};
+pub use reattach::{Reattach, ReattachConfig};
 pub use server::{ServeError, Server, Stop};

@@ -1,21 +1,22 @@
 //! The plugin side: handshake, the common services, orderly end.
 
 use std::io::{self, Write as _};
-use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener as StdUnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::{UnboundedReceiverStream, UnixListenerStream};
+use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Broker, COOKIE_KEY, COOKIE_VALUE, Handshake, PROTOCOL_VERSION};
+use super::connection::{self, Address, Sockets};
+use super::tls::{self, Identity, Tls};
+use super::{Broker, Handshake, Protocol};
 use crate::sys;
 use crate::wire::goplugin::grpc_broker_server::{GrpcBroker, GrpcBrokerServer};
 use crate::wire::goplugin::grpc_controller_server::{GrpcController, GrpcControllerServer};
@@ -25,15 +26,15 @@ use crate::wire::goplugin::{ConnInfo, Empty, StdioData};
 /// Hosts wait 2 s for the exit after Shutdown; calls that still run by then are cut off after this long.
 const DRAIN: Duration = Duration::from_millis(200);
 
-/// A unix socket's path must fit into `sockaddr_un` with its NUL.
-const MAX_SOCKET_PATH: usize = 107;
-
 /// Why a plugin could not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The cookie is missing: a person started this program, not a host.
     #[error("this program is a plugin: it is started by a go-plugin host, not by hand")]
     NotAPlugin,
+    /// No certificate of our own.
+    #[error("cannot make a TLS certificate for this host: {0}")]
+    Tls(#[source] io::Error),
     /// No socket.
     #[error("cannot listen on a socket in {dir}: {source}")]
     Listen {
@@ -55,9 +56,12 @@ pub enum ServeError {
 pub struct Server {
     listener: StdUnixListener,
     socket: PathBuf,
+    handshake: Handshake,
+    tls: Option<Tls>,
     broker: Arc<Broker>,
     stop: watch::Sender<bool>,
     announced: bool,
+    host_is_unreadable: bool,
 }
 
 /// Ends a [`Server`] from elsewhere, as the host's Shutdown call does.
@@ -72,24 +76,56 @@ impl Stop {
 }
 
 impl Server {
-    /// Checks that a host started this process, and binds its socket.
+    /// Checks that a Nomad host (or one that speaks as Nomad's do) started this process, and binds its socket.
     ///
     /// # Errors
-    /// [`ServeError::NotAPlugin`] when the cookie is missing, [`ServeError::Listen`].
+    /// See [`Server::from_env_for`].
     pub fn from_env() -> Result<Server, ServeError> {
-        if std::env::var_os(COOKIE_KEY).is_none_or(|v| v != COOKIE_VALUE) {
+        Server::from_env_for(&Protocol::nomad())
+    }
+
+    /// Checks that a host that speaks `protocol` started this process, and binds its socket.
+    ///
+    /// # Errors
+    /// [`ServeError::NotAPlugin`] when the cookie is missing, [`ServeError::Listen`], [`ServeError::Tls`].
+    pub fn from_env_for(protocol: &Protocol) -> Result<Server, ServeError> {
+        let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        if said(&protocol.cookie_key).is_none_or(|value| value != *protocol.cookie_value) {
             return Err(ServeError::NotAPlugin);
         }
-        let dir = socket_dir();
-        let group = std::env::var("PLUGIN_UNIX_SOCKET_GROUP").ok().filter(|g| !g.is_empty());
+        let text = |name: &str| said(name).map(|value| value.to_string_lossy().into_owned());
+        let dir = said("PLUGIN_UNIX_SOCKET_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let sockets = Sockets { dir, group: text("PLUGIN_UNIX_SOCKET_GROUP") };
+        let mut certificate = None;
+        let mut host_is_unreadable = false;
+        let tls = match text("PLUGIN_CLIENT_CERT") {
+            None => None,
+            Some(pem) => {
+                let hosts = tls::certificates_in(&pem);
+                host_is_unreadable = hosts.is_empty();
+                let identity = Identity::new().map_err(ServeError::Tls)?;
+                certificate = Some(identity.der());
+                Some(identity.towards(hosts).map_err(ServeError::Tls)?)
+            }
+        };
         let (listener, socket) =
-            bind_socket(&dir, group.as_deref()).map_err(|source| ServeError::Listen { dir, source })?;
+            sockets.bind().map_err(|source| ServeError::Listen { dir: sockets.dir.clone(), source })?;
+        let handshake = Handshake {
+            version: protocol.choose(&text("PLUGIN_PROTOCOL_VERSIONS").unwrap_or_default()),
+            address: Address::Unix(socket.clone()),
+            certificate,
+            // Answered only when the variable says something: older hosts would glue it onto the certificate.
+            multiplex: said("PLUGIN_MULTIPLEX_GRPC").map(|_| false),
+        };
         Ok(Server {
             listener,
             socket,
-            broker: Arc::new(Broker::new()),
+            handshake,
+            broker: Arc::new(Broker::new(sockets, tls.clone())),
+            tls,
             stop: watch::Sender::new(false),
             announced: false,
+            host_is_unreadable,
         })
     }
 
@@ -117,6 +153,9 @@ impl Server {
         // Ctrl-C on the host's terminal is for the host, which then ends its plugins. Before the handshake: from that
         // line on the host counts on it.
         sys::prctl::ignore_signal(rustix::process::Signal::INT);
+        if self.host_is_unreadable {
+            tracing::error!("PLUGIN_CLIENT_CERT holds no certificate that can be read: nobody will be able to connect");
+        }
         self.print_handshake().map_err(ServeError::Handshake)?;
         self.announced = true;
         Ok(())
@@ -149,7 +188,7 @@ impl Server {
             .add_service(GrpcControllerServer::new(common.clone()))
             .add_service(GrpcStdioServer::new(common.clone()))
             .add_service(GrpcBrokerServer::new(common))
-            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), {
+            .serve_with_incoming_shutdown(connection::connections(listener, self.tls.clone()), {
                 let mut stopped = stopped.clone();
                 async move {
                     let _ = stopped.wait_for(|stop| *stop).await;
@@ -165,12 +204,8 @@ impl Server {
     }
 
     fn print_handshake(&self) -> io::Result<()> {
-        // The field is answered only when the variable says something: older hosts would glue it onto the certificate.
-        let asked = std::env::var_os("PLUGIN_MULTIPLEX_GRPC").is_some_and(|v| !v.is_empty());
-        let handshake =
-            Handshake { version: PROTOCOL_VERSION, socket: self.socket.clone(), multiplex: asked.then_some(false) };
         let mut stdout = io::stdout().lock();
-        stdout.write_all(format!("{handshake}\n").as_bytes())?;
+        stdout.write_all(format!("{}\n", self.handshake).as_bytes())?;
         stdout.flush()
     }
 }
@@ -180,45 +215,6 @@ impl Drop for Server {
         // Gone already when somebody cleaned the folder: nothing to mend.
         let _ = std::fs::remove_file(&self.socket);
     }
-}
-
-/// Where a plugin's sockets belong: where the host says, else the temporary folder.
-pub(super) fn socket_dir() -> PathBuf {
-    std::env::var_os("PLUGIN_UNIX_SOCKET_DIR")
-        .filter(|dir| !dir.is_empty())
-        .map_or_else(std::env::temp_dir, PathBuf::from)
-}
-
-/// Binds a socket with a fresh name; for a group (name or number) when one is given.
-pub(super) fn bind_socket(dir: &Path, group: Option<&str>) -> io::Result<(StdUnixListener, PathBuf)> {
-    // 64 random bits: paths of sockets are short, and a name that exists would be refused.
-    let name = uuid::Uuid::new_v4().simple().to_string();
-    let path = dir.join(format!("plugin{}", &name[..16]));
-    if path.as_os_str().len() > MAX_SOCKET_PATH {
-        let text = format!("{} is longer than {MAX_SOCKET_PATH} bytes; set TMPDIR to a shorter folder", path.display());
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    }
-    let listener = StdUnixListener::bind(&path)?;
-    if let Some(group) = group {
-        let gid = group_id(group)?;
-        chown(&path, None, Some(gid))?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660))?;
-    }
-    Ok((listener, path))
-}
-
-fn group_id(group: &str) -> io::Result<u32> {
-    if let Ok(gid) = group.parse() {
-        return Ok(gid);
-    }
-    let groups = std::fs::read_to_string("/etc/group")?;
-    groups
-        .lines()
-        .find_map(|line| {
-            let mut fields = line.split(':');
-            (fields.next()? == group).then(|| fields.nth(1))?.and_then(|gid| gid.parse().ok())
-        })
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no group {group:?} in /etc/group")))
 }
 
 /// The services that every plugin has.

@@ -30,10 +30,11 @@ struct ExecutorConfig {
     prepare: Option<PrepareConfig>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
 struct PrepareConfig {
     cgroup: PathBuf,
+    cpuset: PathBuf,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -109,7 +110,7 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     let executor = Arc::new(LocalExecutor::new(isolation, compute, cgroups));
     server.announce()?;
     if let Some(prepare) = &config.prepare
-        && let Err(error) = executor.prepare(&prepare.cgroup)
+        && let Err(error) = executor.prepare(&prepare.cgroup, &prepare.cpuset)
     {
         tracing::warn!(%error, "could not prepare the launch");
     }

@@ -1,11 +1,14 @@
 //! Decides which program this process is, and ends it. Never holds logic that somebody else would want.
 
+mod driver;
 mod executor;
 mod libcontainer_shim;
 mod logmon;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+
+pub use driver::serve_driver;
 
 use crate::spec::Role;
 use crate::sys;
@@ -22,10 +25,15 @@ const fn table(role: Role) -> Run {
     }
 }
 
-/// The `agentbin` program: a role when this process was started as one, else the command line. Never returns.
+/// The `agentbin` program: a role or a driver plugin when this process was started as one, else the command line. Never
+/// returns.
 pub fn main() -> ! {
     init();
-    exit(crate::cli::run(std::env::args_os().collect()))
+    let args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(name) = driver_of(sys::auxv::executed_path().as_deref(), &args) {
+        exit(driver::run(name))
+    }
+    exit(crate::cli::run(args))
 }
 
 /// Turns this process into a role when it was started as one, and returns otherwise.
@@ -45,14 +53,32 @@ pub fn init() {
     let _ = sys::exe::own();
 }
 
-/// Exact names only: first the file name that was executed, then the first argument.
-fn role_of<'a>(executed: Option<&OsStr>, args: &'a [OsString]) -> Option<(Role, &'a [OsString])> {
-    let argv0 = args.first().map(OsString::as_os_str);
+/// The file name by which this program was executed; a descriptor has none, so `argv[0]` stands in.
+fn program_name<'a>(executed: Option<&'a OsStr>, args: &'a [OsString]) -> Option<&'a OsStr> {
     let by_descriptor =
         executed.is_none_or(|path| Path::new(path).starts_with("/proc") || Path::new(path).starts_with("/dev/fd"));
-    let name = if by_descriptor { argv0 } else { executed };
+    let name = if by_descriptor { args.first().map(OsString::as_os_str) } else { executed };
+    name.and_then(|path| Path::new(path).file_name())
+}
+
+/// `agentbin driver exec`, or by the file name that an agent's plugin folder needs: `exec`, `nomad-driver-exec`. What
+/// else stands on the command line is the agent's `args`, and without meaning.
+fn driver_of<'a>(executed: Option<&OsStr>, args: &'a [OsString]) -> Option<&'a str> {
+    let file = program_name(executed, args).and_then(OsStr::to_str).unwrap_or_default();
+    let file = file.strip_prefix("nomad-driver-").unwrap_or(file);
+    if let Some(name) = driver::NAMES.into_iter().find(|name| *name == file) {
+        return Some(name);
+    }
+    match args.get(1..3) {
+        Some([word, name]) if word == "driver" => name.to_str(),
+        _ => None,
+    }
+}
+
+/// Exact names only: first the file name that was executed, then the first argument.
+fn role_of<'a>(executed: Option<&OsStr>, args: &'a [OsString]) -> Option<(Role, &'a [OsString])> {
     let named = |name: Option<&OsStr>| name.and_then(OsStr::to_str).and_then(Role::from_name);
-    if let Some(role) = named(name.and_then(|path| Path::new(path).file_name())) {
+    if let Some(role) = named(program_name(executed, args)) {
         return Some((role, args.get(1..).unwrap_or_default()));
     }
     named(args.get(1).map(OsString::as_os_str)).map(|role| (role, &args[2..]))
@@ -78,6 +104,27 @@ mod tests {
     fn role(executed: Option<&str>, args: &[&str]) -> Option<(Role, usize)> {
         let args: Vec<OsString> = args.iter().map(OsString::from).collect();
         role_of(executed.map(OsStr::new), &args).map(|(role, rest)| (role, rest.len()))
+    }
+
+    #[test]
+    fn a1_names_select_drivers() {
+        let driver = |executed: &str, args: &[&str]| {
+            let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+            driver_of(Some(OsStr::new(executed)), &args).map(str::to_owned)
+        };
+        for (executed, args, expected) in [
+            ("/opt/plugins/exec", &["/opt/plugins/exec"][..], Some("exec")),
+            ("/opt/plugins/raw_exec", &["x", "--flag"], Some("raw_exec")),
+            ("/opt/plugins/nomad-driver-java", &["x"], Some("java")),
+            ("/usr/bin/agentbin", &["agentbin", "driver", "java"], Some("java")),
+            ("/usr/bin/agentbin", &["agentbin", "driver", "dcoker"], Some("dcoker")),
+            ("/usr/bin/agentbin", &["agentbin", "driver"], None),
+            ("/usr/bin/agentbin", &["exec"], None),
+            ("/proc/self/fd/3", &["exec"], Some("exec")),
+            ("/usr/bin/agentbin", &["agentbin", "run", "exec"], None),
+        ] {
+            assert_eq!(driver(executed, args).as_deref(), expected, "{executed} {args:?}");
+        }
     }
 
     /// A1: the executed file's name first, whatever argv[0] pretends; then argv[1]; exact names only.

@@ -1,11 +1,16 @@
 //! Codecs of the wire: the generated protobuf messages and services. Never validates meaning.
 
+pub mod cty;
+pub mod msgpack;
+pub mod schema;
+
 macro_rules! generated {
     ($(#[$doc:meta])* $name:ident, $package:literal) => {
         $(#[$doc])*
         pub mod $name {
             #![allow(
                 missing_docs,
+                clippy::all,
                 clippy::pedantic,
                 clippy::allow_attributes_without_reason,
                 rustdoc::all,
@@ -22,7 +27,22 @@ generated! {
 }
 
 generated! {
-    /// Messages of the driver service (`hashicorp.nomad.plugins.drivers.proto`).
+    /// What every Nomad plugin serves (`hashicorp.nomad.plugins.base.proto`).
+    base, "hashicorp.nomad.plugins.base.proto"
+}
+
+generated! {
+    /// A plugin's description of its configuration (`hashicorp.nomad.plugins.shared.hclspec`).
+    hclspec, "hashicorp.nomad.plugins.shared.hclspec"
+}
+
+generated! {
+    /// Values that the plugin services share (`hashicorp.nomad.plugins.shared.structs`).
+    structs, "hashicorp.nomad.plugins.shared.structs"
+}
+
+generated! {
+    /// The driver service (`hashicorp.nomad.plugins.drivers.proto`).
     drivers, "hashicorp.nomad.plugins.drivers.proto"
 }
 

@@ -127,6 +127,40 @@ const TABLE: &[Function] = &[
     with_files("fileset", 2, files::fileset),
 ];
 
+/// The functions that a plugin's configuration and schema may call.
+const CONFIG: [&str; 15] = [
+    "abs",
+    "coalesce",
+    "concat",
+    "hasindex",
+    "int",
+    "jsondecode",
+    "jsonencode",
+    "length",
+    "lower",
+    "max",
+    "min",
+    "reverse",
+    "strlen",
+    "substr",
+    "upper",
+];
+
+/// Calls a function of a plugin's configuration; the error is the reason without the function's name.
+pub(super) fn call_in_config(name: &str, args: &[Value]) -> Outcome {
+    match (name, args) {
+        ("hasindex", [collection, key]) => Ok(Value::Bool(super::eval::indexed(collection, key).is_ok())),
+        ("hasindex", _) => Err(format!("takes 2 arguments, not {}", args.len())),
+        ("int", [_]) => Ok(match number(args, 0)? {
+            Number::Float(float) => Number::from_f64(float.trunc()).map_or(Value::Null, Value::Number),
+            whole @ Number::Int(_) => Value::Number(whole),
+        }),
+        ("int", _) => Err(format!("takes 1 argument, not {}", args.len())),
+        _ if CONFIG.contains(&name) => call(name, args, None),
+        _ => Err(format!("there is no function of this name{}", did_you_mean(name, CONFIG))),
+    }
+}
+
 /// Calls a function; the error is the reason without the function's name.
 pub(super) fn call(name: &str, args: &[Value], base_dir: Option<&Path>) -> Outcome {
     let Some(function) = TABLE.iter().find(|f| f.name == name) else {

@@ -7,8 +7,12 @@
 //	agentbin.test.Echo/Print  StringValue -> Empty        on the plugin's stdout and stderr (the stdio stream)
 //	agentbin.test.Echo/Log    StringValue -> Empty        one hclog line on fd 2, with a pair
 //	agentbin.test.Echo/Exit   Int32Value  -> Empty        ends the process at once with this status
+//	agentbin.test.Echo/Fail   Int32Value  -> Empty        answers with this gRPC status code
+//	agentbin.test.Echo/Accept StringValue -> Int32Value   serves itself under a new broker id, which it returns
+//	agentbin.test.Echo/Dial   Int32Value  -> StringValue  the health of "host" at the host's broker id
 //
-// SHUTDOWN_DELAY_MS in its environment makes it linger after it stopped serving.
+// SHUTDOWN_DELAY_MS in its environment makes it linger after it stopped serving. COOKIE_KEY, COOKIE_VALUE and VERSIONS
+// (separated by commas) make it a plugin of another family than Nomad's.
 package main
 
 import (
@@ -16,22 +20,30 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 type echo struct {
 	plugin.NetRPCUnsupportedPlugin
-	log hclog.Logger
+	log      hclog.Logger
+	broker   *plugin.GRPCBroker
+	register func(*grpc.Server)
 }
 
-func (e *echo) GRPCServer(_ *plugin.GRPCBroker, s *grpc.Server) error {
-	s.RegisterService(&service, e)
+func (e *echo) GRPCServer(broker *plugin.GRPCBroker, s *grpc.Server) error {
+	e.broker = broker
+	e.register = func(s *grpc.Server) { s.RegisterService(&service, e) }
+	e.register(s)
 	return nil
 }
 
@@ -73,6 +85,30 @@ var service = grpc.ServiceDesc{
 			e.log.Info(in.GetValue(), "answer", 42)
 			return &emptypb.Empty{}, nil
 		}),
+		unary("Fail", func(_ *echo, in *wrapperspb.Int32Value) (any, error) {
+			return nil, status.Error(codes.Code(in.GetValue()), "as asked")
+		}),
+		unary("Accept", func(e *echo, _ *wrapperspb.StringValue) (any, error) {
+			id := e.broker.NextId()
+			go e.broker.AcceptAndServe(id, func(opts []grpc.ServerOption) *grpc.Server {
+				s := grpc.NewServer(opts...)
+				e.register(s)
+				return s
+			})
+			return wrapperspb.Int32(int32(id)), nil
+		}),
+		unary("Dial", func(e *echo, in *wrapperspb.Int32Value) (any, error) {
+			conn, err := e.broker.Dial(uint32(in.GetValue()))
+			if err != nil {
+				return nil, err
+			}
+			defer conn.Close()
+			out, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{Service: "host"})
+			if err != nil {
+				return nil, err
+			}
+			return wrapperspb.String(out.GetStatus().String()), nil
+		}),
 		unary("Exit", func(_ *echo, in *wrapperspb.Int32Value) (any, error) {
 			os.Exit(int(in.GetValue()))
 			return nil, nil
@@ -83,7 +119,7 @@ var service = grpc.ServiceDesc{
 func main() {
 	// The logger keeps the real fd 2: go-plugin replaces os.Stderr by the stdio stream later.
 	log := hclog.New(&hclog.LoggerOptions{Name: "echo", Level: hclog.Trace, Output: os.Stderr, JSONFormat: true})
-	plugin.Serve(&plugin.ServeConfig{
+	config := &plugin.ServeConfig{
 		HandshakeConfig: plugin.HandshakeConfig{
 			ProtocolVersion:  2,
 			MagicCookieKey:   "NOMAD_PLUGIN_MAGIC_COOKIE",
@@ -92,7 +128,23 @@ func main() {
 		Plugins:    plugin.PluginSet{"echo": &echo{log: log}},
 		GRPCServer: plugin.DefaultGRPCServer,
 		Logger:     log,
-	})
+	}
+	if versions := os.Getenv("VERSIONS"); versions != "" {
+		config.HandshakeConfig = plugin.HandshakeConfig{
+			MagicCookieKey:   os.Getenv("COOKIE_KEY"),
+			MagicCookieValue: os.Getenv("COOKIE_VALUE"),
+		}
+		config.VersionedPlugins = map[int]plugin.PluginSet{}
+		for _, text := range strings.Split(versions, ",") {
+			version, err := strconv.Atoi(text)
+			if err != nil {
+				panic(err)
+			}
+			config.VersionedPlugins[version] = config.Plugins
+		}
+		config.Plugins = nil
+	}
+	plugin.Serve(config)
 	if delay, err := strconv.Atoi(os.Getenv("SHUTDOWN_DELAY_MS")); err == nil {
 		time.Sleep(time.Duration(delay) * time.Millisecond)
 	}

@@ -1,0 +1,93 @@
+//! Host users and groups that tasks must not run as.
+
+use super::DriverError;
+use super::config::Reader;
+use super::handle::failed;
+use crate::container::lookup_user;
+
+/// The plugin's `denied_host_uids` and `denied_host_gids`: lists of numbers and ranges such as `0-99,1000`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct DeniedIds {
+    users: Vec<(u32, u32)>,
+    groups: Vec<(u32, u32)>,
+}
+
+impl DeniedIds {
+    pub(super) fn read(reader: &Reader<'_>) -> Result<DeniedIds, DriverError> {
+        let ranges = |key: &str| {
+            let text = reader.string(key)?.unwrap_or_default();
+            ranges(&text).map_err(|problem| reader.error(key, &format!("{key}: {problem}")))
+        };
+        Ok(DeniedIds { users: ranges("denied_host_uids")?, groups: ranges("denied_host_gids")? })
+    }
+
+    /// Refuses a task's user by its number, or by the number of one of its groups. An empty name is this process's user.
+    pub(super) fn check(&self, user: &str) -> Result<(), DriverError> {
+        if self.users.is_empty() && self.groups.is_empty() {
+            return Ok(());
+        }
+        let (uid, gids) = if user.is_empty() {
+            let mut gids = vec![rustix::process::getegid().as_raw()];
+            gids.extend(rustix::process::getgroups().unwrap_or_default().iter().map(|gid| gid.as_raw()));
+            (rustix::process::geteuid().as_raw(), gids)
+        } else {
+            let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+            let ids = lookup_user(&read("/etc/passwd"), &read("/etc/group"), user);
+            let ids =
+                ids.ok_or_else(|| failed(format!("failed to identify user {user:?}: unknown user {user}"), false))?;
+            (ids.uid, ids.groups)
+        };
+        let denied = |ranges: &[(u32, u32)], id: u32| ranges.iter().any(|(low, high)| (*low..=*high).contains(&id));
+        if denied(&self.users, uid) {
+            return Err(failed(format!("running as uid {uid} is disallowed"), false));
+        }
+        match gids.iter().find(|gid| denied(&self.groups, **gid)) {
+            Some(gid) => Err(failed(format!("running as gid {gid} is disallowed"), false)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn ranges(text: &str) -> Result<Vec<(u32, u32)>, String> {
+    let bound = |text: &str| text.trim().parse::<u32>().map_err(|_| format!("range bound not valid: {text:?}"));
+    let range = |part: &str| {
+        let (low, high) = part.split_once('-').unwrap_or((part, part));
+        let (low, high) = (bound(low)?, bound(high)?);
+        if low > high {
+            Err(format!("lower bound cannot be greater than upper bound: {part:?}"))
+        } else {
+            Ok((low, high))
+        }
+    };
+    text.split(',').filter(|part| !part.trim().is_empty()).map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `Test_ValidateBounds`, `TestDriver_Config_setDeniedIds`.
+    #[test]
+    fn ranges_are_read_or_refused() {
+        assert_eq!(ranges(""), Ok(vec![]));
+        assert_eq!(ranges("0"), Ok(vec![(0, 0)]));
+        assert_eq!(ranges("1-100, 200"), Ok(vec![(1, 100), (200, 200)]));
+        assert!(ranges("10-1").unwrap_err().contains("lower bound cannot be greater than upper bound"));
+        for bad in ["x", "1-x", "-1", "1-2-3", "4294967296"] {
+            assert!(ranges(bad).unwrap_err().contains("range bound not valid"), "{bad}");
+        }
+    }
+
+    /// Group 0 is denied to who is in it, and to nobody else.
+    #[test]
+    fn users_and_their_groups_are_checked() {
+        let denied =
+            |users: &str, groups: &str| DeniedIds { users: ranges(users).unwrap(), groups: ranges(groups).unwrap() };
+        let error = |ids: &DeniedIds, user: &str| ids.check(user).err().map(|e| e.to_string()).unwrap_or_default();
+        assert_eq!(error(&denied("", ""), "nobody-of-that-name"), "");
+        assert_eq!(error(&denied("0", ""), "root"), "running as uid 0 is disallowed");
+        assert_eq!(error(&denied("", "0"), "root"), "running as gid 0 is disallowed");
+        assert_eq!(error(&denied("0", "0"), "nobody"), "");
+        assert!(error(&denied("1-5", ""), "nobody-of-that-name").contains("unknown user"));
+    }
+}

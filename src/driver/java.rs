@@ -1,0 +1,204 @@
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::process::Command;
+
+use super::config::Reader;
+use super::handle::failed;
+use super::isolated::IsolatedConfig;
+use super::on_executor::{Common, OnExecutor, Plan};
+use super::{Attribute, Capabilities, DriverError, Fingerprint, Health, TaskConfig};
+use crate::cgroup::Regime;
+use crate::executor::Isolation;
+use crate::spec::{DriverConfig, LaunchSpec};
+use crate::wire::hclspec::Spec;
+use crate::wire::schema;
+
+const OWN_TASK_KEYS: [&str; 5] = ["class", "class_path", "jar_path", "jvm_options", "args"];
+/// How long a JVM may take to tell its version.
+const VERSION_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The `java` driver: the `exec` driver with a JVM as its command.
+pub type JavaDriver = OnExecutor<Java>;
+
+/// What makes a driver `java`.
+#[derive(Debug)]
+pub struct Java;
+
+/// Plugin configuration.
+#[derive(Debug, Default)]
+pub struct Config(IsolatedConfig);
+
+/// What a JVM says of itself.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Version {
+    version: String,
+    runtime: String,
+    vm: String,
+}
+
+impl Version {
+    /// Reads what `java -version` prints: three lines. Anything shorter tells nothing.
+    fn parse(output: &str) -> Version {
+        let mut lines: Vec<&str> = output.trim().lines().map(str::trim).collect();
+        if lines.first().is_some_and(|line| line.contains("Picked up _JAVA_OPTIONS")) {
+            lines.remove(0);
+        }
+        let [first, runtime, vm, ..] = lines[..] else { return Version::default() };
+        let number = |c: char| c.is_ascii_digit() || c == '.' || c == '_';
+        let version = first.split(|c| !number(c)).find(|run| run.contains(|c: char| c.is_ascii_digit()));
+        Version { version: version.unwrap_or_default().to_owned(), runtime: runtime.to_owned(), vm: vm.to_owned() }
+    }
+}
+
+/// The JVM on this process's PATH, links resolved: that is where it lies inside the task too.
+fn find_java() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let found = std::env::split_paths(&path).map(|dir| dir.join("java")).find(|java| is_executable(java));
+    found?.canonicalize().ok()
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+async fn version(java: &Path) -> Result<Version, String> {
+    let command = Command::new(java).arg("-version").stdin(std::process::Stdio::null()).kill_on_drop(true).output();
+    let output = match tokio::time::timeout(VERSION_PATIENCE, command).await {
+        Err(_) => return Err(format!("{} -version did not end within {VERSION_PATIENCE:?}", java.display())),
+        Ok(output) => output.map_err(|e| format!("cannot run {}: {e}", java.display()))?,
+    };
+    if !output.status.success() {
+        return Err(format!("{} -version failed: {}", java.display(), output.status));
+    }
+    Ok(Version::parse(&String::from_utf8_lossy(&[output.stdout, output.stderr].concat())))
+}
+
+/// The task's command line after `java`.
+fn arguments(reader: &Reader<'_>) -> Result<Vec<String>, DriverError> {
+    let mut arguments = reader.strings("jvm_options")?;
+    let class = reader.string("class")?.unwrap_or_default();
+    let jar_path = reader.string("jar_path")?.unwrap_or_default();
+    if class.is_empty() && jar_path.is_empty() {
+        return Err(reader.error("jar_path", "jar_path or class must be specified"));
+    }
+    for (option, value) in [("-cp", reader.string("class_path")?.unwrap_or_default()), ("-jar", jar_path)] {
+        if !value.is_empty() {
+            arguments.extend([option.to_owned(), value]);
+        }
+    }
+    arguments.extend(Some(class).filter(|class| !class.is_empty()));
+    arguments.extend(reader.strings("args")?);
+    Ok(arguments)
+}
+
+fn reader(task: &DriverConfig) -> Result<Reader<'_>, DriverError> {
+    Reader::new(Java::NAME, task, &[&OWN_TASK_KEYS[..], &IsolatedConfig::TASK_KEYS].concat())
+}
+
+#[tonic::async_trait]
+impl Plan for Java {
+    const NAME: &'static str = "java";
+    const ISOLATION: Isolation = Isolation::Isolated;
+    type Config = Config;
+
+    fn config_schema() -> Spec {
+        schema::object(IsolatedConfig::schema())
+    }
+
+    fn read_config(config: &DriverConfig) -> Result<Config, DriverError> {
+        let reader = Reader::new(Java::NAME, config, &IsolatedConfig::KEYS)?;
+        Ok(Config(IsolatedConfig::read(&reader)?))
+    }
+
+    fn common(config: &Config) -> &Common {
+        config.0.common()
+    }
+
+    fn task_config_schema() -> Spec {
+        let mut attributes = IsolatedConfig::task_schema();
+        attributes.extend(OWN_TASK_KEYS.map(|name| {
+            let kind = if matches!(name, "jvm_options" | "args") { "list(string)" } else { "string" };
+            (name, schema::attr(name, kind, false))
+        }));
+        schema::object(attributes)
+    }
+
+    fn capabilities(config: &Config) -> Capabilities {
+        config.0.capabilities()
+    }
+
+    async fn fingerprint(_: &Config, cgroups: Regime) -> Fingerprint {
+        if let Some(obstacle) = IsolatedConfig::obstacle(cgroups) {
+            return obstacle;
+        }
+        let Some(java) = find_java() else { return Fingerprint::without(Health::Undetected, "") };
+        let Version { version, runtime, vm } = match version(&java).await {
+            Ok(version) => version,
+            Err(problem) => return Fingerprint::without(Health::Undetected, &problem),
+        };
+        let mut fingerprint = Fingerprint::healthy(Java::NAME);
+        for (name, value) in [("version", version), ("runtime", runtime), ("vm", vm)] {
+            fingerprint.attributes.insert(format!("driver.java.{name}"), Attribute::String(value));
+        }
+        fingerprint
+    }
+
+    fn validate(config: &Config, task: &DriverConfig) -> Result<(), DriverError> {
+        let reader = reader(task)?;
+        arguments(&reader)?;
+        config.0.validate(&reader)
+    }
+
+    fn plan(config: &Config, task: &TaskConfig, spec: &mut LaunchSpec) -> Result<(), DriverError> {
+        let reader = reader(&task.config)?;
+        spec.args = arguments(&reader)?;
+        let java =
+            find_java().ok_or_else(|| failed("failed to find java binary: no java on the PATH".to_owned(), false))?;
+        spec.command = java.display().to_string();
+        config.0.plan(&reader, task, spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `TestDriver_parseJavaVersionOutput`: how JVMs of different makers answer.
+    #[test]
+    fn versions_are_read() {
+        for (output, version, runtime, vm) in [
+            (
+                "openjdk version \"11.0.1\" 2018-10-16\nOpenJDK Runtime Environment 18.9 (build 11.0.1+13)\nOpenJDK 64-Bit \
+                 Server VM 18.9 (build 11.0.1+13, mixed mode)",
+                "11.0.1",
+                "OpenJDK Runtime Environment 18.9 (build 11.0.1+13)",
+                "OpenJDK 64-Bit Server VM 18.9 (build 11.0.1+13, mixed mode)",
+            ),
+            ("java version \"1.7.0_80\"\n  A\n B \n", "1.7.0_80", "A", "B"),
+            ("Picked up _JAVA_OPTIONS: -Xmx512m -Xms64m\njava version \"1.8.0_66\"\nA\nB", "1.8.0_66", "A", "B"),
+            ("openjdk version \"17\" 2021-09-14\nA\nB\nC", "17", "A", "B"),
+            ("java version \"1.6.0_36\"\nA", "", "", ""),
+            ("", "", "", ""),
+        ] {
+            let expected = Version { version: version.into(), runtime: runtime.into(), vm: vm.into() };
+            assert_eq!(Version::parse(output), expected, "{output}");
+        }
+    }
+
+    /// `TestJavaCmdArgs`.
+    #[test]
+    fn command_lines_are_put_together() {
+        let line = |values: serde_json::Value| {
+            let values = values.as_object().unwrap().clone();
+            let config = DriverConfig { values, ..DriverConfig::default() };
+            arguments(&reader(&config).unwrap()).map(|a| a.join(" ")).map_err(|e| e.to_string())
+        };
+        let json = serde_json::json!({ "jar_path": "j.jar", "jvm_options": ["-Xmx1g"], "args": ["a", "b"] });
+        assert_eq!(line(json).unwrap(), "-Xmx1g -jar j.jar a b");
+        let json = serde_json::json!({ "class": "Main", "class_path": "x:y", "args": ["a"], "jar_path": null });
+        assert_eq!(line(json).unwrap(), "-cp x:y Main a");
+        assert!(line(serde_json::json!({})).unwrap_err().ends_with("jar_path or class must be specified"));
+    }
+}

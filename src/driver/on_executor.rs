@@ -1,0 +1,290 @@
+//! A driver whose tasks each have an executor: what `exec`, `raw_exec` and `java` have in common.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::config::Reader;
+use super::handle::{Settings, Tasks};
+use super::{
+    Capabilities, Driver, DriverError, ExecStreaming, ExecTaskResult, ExecTaskStreamingRaw, Fingerprint, NodeConfig,
+    TaskConfig, TaskHandle, TaskStatus,
+};
+use crate::cgroup::Regime;
+use crate::executor::{ExecRequests, ExecResponses, Isolation};
+use crate::logs::fifo::{self, FifoError, Writer};
+use crate::spec::{DriverConfig, ExitResult, LaunchSpec, LogCollection, Signal, TaskStats};
+use crate::sys::lock::lock;
+use crate::wire::hclspec::Spec;
+use crate::wire::schema::{self, Literal};
+
+/// What makes one driver different from another.
+#[tonic::async_trait]
+pub trait Plan: Send + Sync + Sized + 'static {
+    /// Nomad's name of the driver.
+    const NAME: &'static str;
+    /// Which executor its tasks have.
+    const ISOLATION: Isolation;
+    /// What the plugin's configuration says; the default is that of `agentbin run`, which has none.
+    type Config: Default + Send + Sync + 'static;
+
+    /// Describes the plugin's configuration.
+    fn config_schema() -> Spec;
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    fn read_config(config: &DriverConfig) -> Result<Self::Config, DriverError>;
+
+    /// The part of it that all drivers have.
+    fn common(config: &Self::Config) -> &Common;
+
+    /// Describes a task's configuration.
+    fn task_config_schema() -> Spec;
+
+    /// What the driver can do.
+    fn capabilities(config: &Self::Config) -> Capabilities;
+
+    /// Whether tasks can be started.
+    async fn fingerprint(config: &Self::Config, cgroups: Regime) -> Fingerprint;
+
+    /// Checks a task's configuration for what can be said without the task.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    fn validate(config: &Self::Config, task: &DriverConfig) -> Result<(), DriverError>;
+
+    /// Fills in the command and what else is the driver's own. Environment, user, folder, limits and output are in `spec` already.
+    ///
+    /// # Errors
+    /// See [`DriverError`].
+    fn plan(config: &Self::Config, task: &TaskConfig, spec: &mut LaunchSpec) -> Result<(), DriverError>;
+}
+
+/// Plugin configuration that all drivers have.
+#[derive(Debug, Clone, Default)]
+pub struct Common {
+    /// The executor collects the output, instead of the agent's logmon.
+    collect_logs: bool,
+}
+
+impl Common {
+    /// The keys that it reads.
+    pub const KEYS: [&'static str; 1] = ["collect_logs"];
+
+    /// Their schema.
+    pub fn schema() -> [(&'static str, Spec); 1] {
+        [("collect_logs", schema::with_default(schema::attr("collect_logs", "bool", false), Literal::bool(true)))]
+    }
+
+    /// Reads them.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    pub fn read(reader: &Reader<'_>) -> Result<Common, DriverError> {
+        Ok(Common { collect_logs: reader.flag("collect_logs")?.unwrap_or(true) })
+    }
+
+    /// For the driver's [`Capabilities::disable_log_collection`].
+    #[must_use]
+    pub fn collects_logs(&self) -> bool {
+        self.collect_logs
+    }
+}
+
+/// Keys of a task's configuration that all drivers have.
+pub(super) const TASK_KEYS: [&str; 2] = ["pids_limit", "logs"];
+
+/// Their schema.
+pub(super) fn task_schema() -> [(&'static str, Spec); 2] {
+    let number = |name: &str| schema::attr(name, "number", false);
+    let logs = schema::object([("max_files", number("max_files")), ("max_file_size", number("max_file_size"))]);
+    [("pids_limit", number("pids_limit")), ("logs", schema::block("logs", false, logs))]
+}
+
+/// Nomad's defaults of a task's `logs` block.
+const LOG_FILES: u32 = 10;
+const LOG_FILE_MIB: u64 = 10;
+
+/// How a task's output is collected under an agent, which does not hand over the task's `logs` block.
+fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<LogCollection, DriverError> {
+    let logs = reader.block("logs")?;
+    let logs = Reader::new(reader.driver(), &logs, &["max_files", "max_file_size"])?;
+    let max_files = logs.limit("max_files")?.map_or(Ok(LOG_FILES), u32::try_from);
+    let max_files = max_files.map_err(|_| logs.error("max_files", "max_files is too large"))?;
+    let mib = logs.limit("max_file_size")?.unwrap_or(LOG_FILE_MIB);
+    Ok(LogCollection {
+        dir: task.alloc_dir.join("alloc/logs"),
+        stdout_file: format!("{}.stdout", task.name),
+        stderr_file: format!("{}.stderr", task.name),
+        max_files,
+        max_file_size_bytes: mib.saturating_mul(1024 * 1024),
+    })
+}
+
+/// Whether somebody waits for a task's output.
+enum Wanted {
+    No,
+    /// A file, or /dev/null: a job that switches its `logs` off.
+    File,
+    Fifo(#[expect(dead_code, reason = "held, so that the reader does not see it closed")] Writer),
+}
+
+impl Wanted {
+    fn is_wanted(&self) -> bool {
+        !matches!(self, Wanted::No)
+    }
+}
+
+async fn wanted_fifo(path: &str) -> Wanted {
+    if path.is_empty() {
+        return Wanted::No;
+    }
+    match tokio::time::timeout(Duration::ZERO, fifo::open_writer(Path::new(path))).await {
+        Ok(Ok(writer)) => Wanted::Fifo(writer),
+        Ok(Err(FifoError::NotAFifo(_))) => Wanted::File,
+        // It is not there, or nobody reads.
+        Ok(Err(_)) | Err(_) => Wanted::No,
+    }
+}
+
+/// A driver whose tasks each have an executor.
+#[derive(Debug)]
+pub struct OnExecutor<P: Plan> {
+    tasks: Tasks,
+    config: Mutex<Arc<P::Config>>,
+}
+
+impl<P: Plan> OnExecutor<P> {
+    /// A driver without tasks.
+    #[must_use]
+    pub fn new(settings: Settings) -> OnExecutor<P> {
+        OnExecutor { tasks: Tasks::new(P::ISOLATION, settings), config: Mutex::default() }
+    }
+
+    fn config(&self) -> Arc<P::Config> {
+        Arc::clone(&lock(&self.config))
+    }
+
+    /// Where the task's own `logs` block is known, it is the only one.
+    fn check_logs(&self, reader: &Reader<'_>) -> Result<(), DriverError> {
+        if reader.has("logs") && !self.tasks.settings().under_agent {
+            return Err(reader.error("logs", "logs belongs into the task, beside its config, and not into it"));
+        }
+        Ok(())
+    }
+
+    fn launch_spec(&self, task: &TaskConfig, config: &P::Config, fifos: bool) -> Result<LaunchSpec, DriverError> {
+        let reader = Reader::any(P::NAME, &task.config);
+        let under_agent = self.tasks.settings().under_agent;
+        self.check_logs(&reader)?;
+        let cgroup = if under_agent { self.tasks.agents_cgroup(task) } else { task.cgroup.clone() };
+        let collects = under_agent && P::common(config).collect_logs && !fifos;
+        let mut spec = LaunchSpec {
+            env: task.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
+            user: task.user.clone(),
+            task_dir: task.alloc_dir.join(&task.name),
+            resources: task.resources.clone(),
+            resource_limits: !cgroup.as_os_str().is_empty(),
+            cgroup,
+            cpuset_cgroup: task.cpuset_cgroup.clone(),
+            stdout_path: task.stdout_path.clone(),
+            stderr_path: task.stderr_path.clone(),
+            logs: if collects { Some(agent_logs(task, &reader)?) } else { task.logs.clone() },
+            network_namespace: task.network.as_ref().map(|network| network.path.clone()).unwrap_or_default(),
+            ..LaunchSpec::default()
+        };
+        spec.resources.pids_max = reader.limit("pids_limit")?;
+        P::plan(config, task, &mut spec)?;
+        Ok(spec)
+    }
+}
+
+#[tonic::async_trait]
+impl<P: Plan> Driver for OnExecutor<P> {
+    fn name(&self) -> &str {
+        P::NAME
+    }
+
+    fn config_schema(&self) -> Option<Spec> {
+        Some(P::config_schema())
+    }
+
+    fn set_config(&self, config: &DriverConfig, node: Option<&NodeConfig>) -> Result<(), DriverError> {
+        let read = P::read_config(config)?;
+        *lock(&self.config) = Arc::new(read);
+        if let Some(compute) = node.and_then(|node| node.compute) {
+            self.tasks.set_compute(compute);
+        }
+        Ok(())
+    }
+
+    fn task_config_schema(&self) -> Spec {
+        P::task_config_schema()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        P::capabilities(&self.config())
+    }
+
+    async fn fingerprint(&self) -> Fingerprint {
+        P::fingerprint(&self.config(), self.tasks.settings().cgroups.regime()).await
+    }
+
+    fn validate(&self, config: &DriverConfig) -> Result<(), DriverError> {
+        self.check_logs(&Reader::any(P::NAME, config))?;
+        P::validate(&self.config(), config)
+    }
+
+    async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
+        // An agent names its FIFOs whatever a driver says, and one of before 1.6 also reads them. Held until the executor
+        // has them open: a reader that sees its last writer go would end.
+        let fifos = [wanted_fifo(&task.stdout_path).await, wanted_fifo(&task.stderr_path).await];
+        let spec = self.launch_spec(task, &self.config(), fifos.iter().any(Wanted::is_wanted))?;
+        self.tasks.start(task, spec).await
+    }
+
+    async fn recover_task(&self, task: &TaskConfig, driver_state: &[u8]) -> Result<(), DriverError> {
+        self.tasks.recover(task, driver_state).await
+    }
+
+    async fn wait_task(&self, id: &str) -> Result<ExitResult, DriverError> {
+        self.tasks.wait(id).await
+    }
+
+    async fn stop_task(&self, id: &str, timeout: Duration, signal: Option<Signal>) -> Result<(), DriverError> {
+        self.tasks.stop(id, timeout, signal).await
+    }
+
+    async fn destroy_task(&self, id: &str, force: bool) -> Result<(), DriverError> {
+        self.tasks.destroy(id, force).await
+    }
+
+    async fn inspect_task(&self, id: &str) -> Result<TaskStatus, DriverError> {
+        self.tasks.inspect(id)
+    }
+
+    async fn task_stats(&self, id: &str) -> Result<TaskStats, DriverError> {
+        self.tasks.stats(id).await
+    }
+
+    async fn signal_task(&self, id: &str, signal: Signal) -> Result<(), DriverError> {
+        self.tasks.signal(id, signal).await
+    }
+
+    async fn exec_task(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecTaskResult, DriverError> {
+        self.tasks.exec(id, command, timeout).await
+    }
+
+    fn exec_streaming(&self) -> ExecStreaming<'_> {
+        ExecStreaming::Raw(self)
+    }
+}
+
+#[tonic::async_trait]
+impl<P: Plan> ExecTaskStreamingRaw for OnExecutor<P> {
+    async fn exec_task_streaming(&self, id: &str, requests: ExecRequests) -> Result<ExecResponses, DriverError> {
+        self.tasks.exec_streaming(id, requests).await
+    }
+}

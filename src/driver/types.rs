@@ -1,0 +1,299 @@
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use crate::executor::Compute;
+use crate::plugin::Reattach;
+use crate::spec::{Device, DriverConfig, ExitResult, LogCollection, Mount, Resources};
+
+/// How a driver isolates the file system of a task; decides which paths the task's environment names and what the agent
+/// puts into the task's folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FsIsolation {
+    /// The task sees the host's files; `NOMAD_*_DIR` are host paths.
+    #[default]
+    None,
+    /// The agent fills the task's folder with a copy of the host's programs and libraries; `NOMAD_*_DIR` are `/alloc`,
+    /// `/local`, `/secrets`.
+    Chroot,
+    /// The driver provides the root; paths as for `Chroot`, nothing is copied.
+    Image,
+    /// The task sees the host's files through a path filter; `NOMAD_*_DIR` are host paths.
+    Unveil,
+}
+
+/// Whose network a task uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NetworkMode {
+    /// The host's.
+    #[default]
+    Host,
+    /// One namespace for all tasks of the group.
+    Group,
+    /// One namespace for the task alone.
+    Task,
+    /// A namespace with nothing but loopback.
+    None,
+}
+
+/// What a driver can do: Nomad's driver capabilities, every field.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Capabilities {
+    /// [`Driver::signal_task`](super::Driver::signal_task) works.
+    pub send_signals: bool,
+    /// Commands can be run inside a task.
+    pub exec: bool,
+    /// See [`FsIsolation`].
+    pub fs_isolation: FsIsolation,
+    /// Networks that a task can be put into; an empty list means the host's only.
+    pub network_modes: Vec<NetworkMode>,
+    /// The agent asks the driver to make the group's network.
+    pub must_create_network: bool,
+    /// Host paths cannot be mounted into a task.
+    pub no_mounts: bool,
+    /// The driver collects the tasks' output itself; the agent starts no logmon.
+    pub disable_log_collection: bool,
+    /// A task can run as a user that the agent makes up.
+    pub dynamic_workload_users: bool,
+}
+
+/// A fact about a driver, as the agent publishes it for the node.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Attribute {
+    /// Text.
+    String(String),
+    /// A switch.
+    Bool(bool),
+    /// A whole number and its unit (may be empty).
+    Int(i64, String),
+    /// A number and its unit (may be empty).
+    Float(f64, String),
+}
+
+/// Whether tasks can be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Health {
+    /// Not on this machine.
+    #[default]
+    Undetected,
+    /// There, but not working.
+    Unhealthy,
+    /// Ready.
+    Healthy,
+}
+
+/// What a driver tells of itself.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Fingerprint {
+    /// Published as node attributes, such as `driver.exec`.
+    pub attributes: BTreeMap<String, Attribute>,
+    /// See [`Health`].
+    pub health: Health,
+    /// Why, for people.
+    pub description: String,
+    /// The fingerprint itself failed; the driver counts as unhealthy.
+    pub error: String,
+}
+
+impl Fingerprint {
+    /// The driver works; `driver.<name>` says so.
+    #[must_use]
+    pub fn healthy(name: &str) -> Fingerprint {
+        let attributes = BTreeMap::from([(format!("driver.{name}"), Attribute::Bool(true))]);
+        Fingerprint { attributes, health: Health::Healthy, description: "Healthy".to_owned(), error: String::new() }
+    }
+
+    /// The driver is not available or does not work, and why.
+    #[must_use]
+    pub fn without(health: Health, description: &str) -> Fingerprint {
+        Fingerprint { health, description: description.to_owned(), ..Fingerprint::default() }
+    }
+}
+
+/// What a driver is told of its node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeConfig {
+    /// The node's compute; `None` when the agent does not say.
+    pub compute: Option<Compute>,
+    /// Range of ports for helpers that listen on TCP.
+    pub ports: (u32, u32),
+}
+
+/// The network that a task is put into.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NetworkIsolation {
+    /// Whose network.
+    pub mode: NetworkMode,
+    /// Namespace to join; empty is the host's.
+    pub path: PathBuf,
+    /// Values that whoever made it needs to remove it.
+    pub labels: BTreeMap<String, String>,
+    /// Host name and address for the task's hosts file.
+    pub hosts: Option<(String, String)>,
+}
+
+/// A task's `dns` block.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Dns {
+    /// Name servers.
+    pub servers: Vec<String>,
+    /// Search domains.
+    pub searches: Vec<String>,
+    /// Resolver options.
+    pub options: Vec<String>,
+}
+
+/// A port of the allocation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// Its label in the job file.
+    pub label: String,
+    /// The host's port.
+    pub value: u16,
+    /// The port inside the network namespace; 0 is the same.
+    pub to: u16,
+    /// The host's address.
+    pub host_ip: Option<IpAddr>,
+}
+
+/// A task as a driver gets it: everything interpolated, every path decided.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TaskConfig {
+    /// `<alloc id>/<task>/<8 hex digits>`, new for each start.
+    pub id: String,
+    /// Task name.
+    pub name: String,
+    /// Task group.
+    pub group: String,
+    /// Job id.
+    pub job_id: String,
+    /// Job name.
+    pub job_name: String,
+    /// Job's namespace.
+    pub namespace: String,
+    /// Name of the node.
+    pub node_name: String,
+    /// Id of the node.
+    pub node_id: String,
+    /// Allocation id.
+    pub alloc_id: String,
+    /// The driver's own configuration, interpolated.
+    pub config: DriverConfig,
+    /// Complete environment.
+    pub env: BTreeMap<String, String>,
+    /// User to run as; empty is the driver's default.
+    pub user: String,
+    /// Limits.
+    pub resources: Resources,
+    /// Share of the node's compute that the task asked for, 0 to 1.
+    pub percent_ticks: f64,
+    /// Ports of the allocation.
+    pub ports: Vec<Port>,
+    /// Cgroup of the task relative to each hierarchy's root; empty for none.
+    pub cgroup: PathBuf,
+    /// The cgroup that an agent made for the task: v2 its scope, v1 the cpuset that it shares. Absolute; empty for none.
+    pub cpuset_cgroup: PathBuf,
+    /// The allocation's folder: `<data>/alloc/<alloc id>`. The task's own folder is `<alloc_dir>/<name>`.
+    pub alloc_dir: PathBuf,
+    /// Extra bind mounts.
+    pub mounts: Vec<Mount>,
+    /// Extra devices.
+    pub devices: Vec<Device>,
+    /// Where the driver collects the output; `None` leaves it to the paths below.
+    pub logs: Option<LogCollection>,
+    /// Where stdout goes when the driver does not collect it: a FIFO or a file; empty discards it.
+    pub stdout_path: String,
+    /// The same for stderr.
+    pub stderr_path: String,
+    /// `None` is the host's network.
+    pub network: Option<NetworkIsolation>,
+    /// `None` is the host's resolver.
+    pub dns: Option<Dns>,
+}
+
+/// The network of a task as its driver sees it, where that is not the allocation's.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DriverNetwork {
+    /// Host ports by label.
+    pub port_map: BTreeMap<String, u16>,
+    /// The task's address.
+    pub ip: String,
+    /// Services of the task are announced at this address.
+    pub auto_advertise: bool,
+}
+
+/// A task that was started, and how it is found again.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TaskHandle {
+    /// What [`Driver::recover_task`](super::Driver::recover_task) needs; only its driver can read it.
+    pub driver_state: Vec<u8>,
+    /// The task's executor and where it listens, for cleaning up after this process; `None` where there is none.
+    pub executor: Option<Reattach>,
+    /// See [`DriverNetwork`].
+    pub network: Option<DriverNetwork>,
+}
+
+/// Where a task is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TaskState {
+    /// Its executor is lost.
+    #[default]
+    Unknown,
+    /// Its main process runs.
+    Running,
+    /// Its main process has ended.
+    Exited,
+}
+
+/// What a driver knows of a task.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TaskStatus {
+    /// Task id.
+    pub id: String,
+    /// Task name.
+    pub name: String,
+    /// See [`TaskState`].
+    pub state: TaskState,
+    /// When it was started.
+    pub started_at: Option<SystemTime>,
+    /// When it ended; `None` while it runs.
+    pub completed_at: Option<SystemTime>,
+    /// How it ended; `None` while it runs.
+    pub exit: Option<ExitResult>,
+    /// What else there is to know, such as its `pid`.
+    pub attributes: BTreeMap<String, String>,
+    /// See [`DriverNetwork`].
+    pub network: Option<DriverNetwork>,
+}
+
+/// Something that happened to a task and that its owner should see.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskEvent {
+    /// Task id.
+    pub task_id: String,
+    /// Allocation id.
+    pub alloc_id: String,
+    /// Task name.
+    pub task_name: String,
+    /// When it happened.
+    pub time: SystemTime,
+    /// What, for people.
+    pub message: String,
+    /// Details.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What a command printed that ran inside a task, and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExecTaskResult {
+    /// Its output; the executors mix both streams here and keep the last 4096 bytes.
+    pub stdout: Vec<u8>,
+    /// Its errors, where the driver keeps them apart.
+    pub stderr: Vec<u8>,
+    /// How it ended.
+    pub exit: ExitResult,
+}
+
+/// How often an agent is told of a driver's health when nothing changes (Nomad's drivers: 30 s).
+pub const FINGERPRINT_PERIOD: Duration = Duration::from_secs(30);

@@ -1,0 +1,326 @@
+//! Where a plugin listens, and one connection to it, with or without TLS.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::transport::server::Connected;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use super::tls::Tls;
+
+/// A unix socket's path must fit into `sockaddr_un` with its NUL.
+const MAX_SOCKET_PATH: usize = 107;
+/// How long the other side may take to its TLS handshake.
+const TLS_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where a plugin listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A unix socket.
+    Unix(PathBuf),
+    /// A TCP port; plugins in some languages have nothing else.
+    Tcp(SocketAddr),
+}
+
+impl Address {
+    /// Reads go-plugin's two fields.
+    ///
+    /// # Errors
+    /// The text says what is wrong with them.
+    pub(super) fn parse(network: &str, address: &str) -> Result<Address, String> {
+        match network {
+            "unix" => Ok(Address::Unix(PathBuf::from(address))),
+            "tcp" => address.parse().map(Address::Tcp).map_err(|_| format!("{address:?} is no IP address with a port")),
+            _ => Err(format!("network {network:?}; known are unix and tcp")),
+        }
+    }
+
+    /// go-plugin's name of the network.
+    pub(super) const fn network(&self) -> &'static str {
+        match self {
+            Address::Unix(_) => "unix",
+            Address::Tcp(_) => "tcp",
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => path.display().fmt(f),
+            Address::Tcp(address) => address.fmt(f),
+        }
+    }
+}
+
+trait Duplex: AsyncRead + AsyncWrite + Send {}
+impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
+
+/// A connection, with or without TLS.
+pub struct Connection(Pin<Box<dyn Duplex>>);
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection")
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.as_mut().poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.0.as_mut().poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+async fn secure<S>(tls: Option<Tls>, socket: S) -> io::Result<Connection>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    match tls {
+        Some(tls) => Ok(Connection(Box::pin(tls.connect(socket).await?))),
+        None => Ok(Connection(Box::pin(socket))),
+    }
+}
+
+/// Dials a plugin.
+///
+/// # Errors
+/// What connecting or the TLS handshake says; `TimedOut` after `patience`.
+pub(super) async fn dial(address: &Address, tls: Option<Tls>, patience: Duration) -> io::Result<Channel> {
+    // The path never becomes the `:authority`; servers refuse one with slashes.
+    let endpoint = Endpoint::from_static(if tls.is_some() { "https://localhost" } else { "http://localhost" });
+    let address = address.clone();
+    let connector = tower::service_fn(move |_: Uri| {
+        let (address, tls) = (address.clone(), tls.clone());
+        async move {
+            let connection = match address {
+                Address::Unix(path) => secure(tls, UnixStream::connect(path).await?).await,
+                Address::Tcp(address) => secure(tls, TcpStream::connect(address).await?).await,
+            };
+            connection.map(TokioIo::new)
+        }
+    });
+    let connecting = endpoint.connect_with_connector(connector);
+    match tokio::time::timeout(patience, connecting).await {
+        Ok(connected) => connected.map_err(|error| io::Error::other(root_cause(&error))),
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?}"))),
+    }
+}
+
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}
+
+/// Which sockets one side makes.
+#[derive(Debug, Clone)]
+pub(super) struct Sockets {
+    /// Their folder.
+    pub(super) dir: PathBuf,
+    /// The group, by name or number, that may connect besides their owner.
+    pub(super) group: Option<String>,
+}
+
+impl Sockets {
+    /// Binds a socket with a fresh name.
+    ///
+    /// # Errors
+    /// What `bind(2)` and `chown(2)` say, `InvalidInput` for a folder whose path is too long, `NotFound` for no such
+    /// group. No socket is left behind.
+    pub(super) fn bind(&self) -> io::Result<(StdUnixListener, PathBuf)> {
+        // 64 random bits: paths of sockets are short, and a name that exists would be refused.
+        let name = uuid::Uuid::new_v4().simple().to_string();
+        let path = self.dir.join(format!("plugin{}", &name[..16]));
+        if path.as_os_str().len() > MAX_SOCKET_PATH {
+            let path = path.display();
+            let text = format!("{path} is longer than {MAX_SOCKET_PATH} bytes; set TMPDIR to a shorter folder");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let group = self.group.as_deref().map(group_id).transpose()?;
+        let listener = StdUnixListener::bind(&path)?;
+        if let Some(group) = group
+            && let Err(error) = open_to_group(&path, group)
+        {
+            // The first error is the one to tell.
+            let _ = std::fs::remove_file(&path);
+            return Err(error);
+        }
+        Ok((listener, path))
+    }
+}
+
+fn open_to_group(path: &Path, group: u32) -> io::Result<()> {
+    chown(path, None, Some(group))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
+}
+
+fn group_id(group: &str) -> io::Result<u32> {
+    if let Ok(gid) = group.parse() {
+        return Ok(gid);
+    }
+    let groups = std::fs::read_to_string("/etc/group")?;
+    groups
+        .lines()
+        .find_map(|line| {
+            let mut fields = line.split(':');
+            (fields.next()? == group).then(|| fields.nth(1))?.and_then(|gid| gid.parse().ok())
+        })
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no group {group:?} in /etc/group")))
+}
+
+type Connections = Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>;
+
+/// What arrives at a listener, after its TLS handshake when there is one.
+pub(super) fn connections(listener: UnixListener, tls: Option<Tls>) -> Connections {
+    let Some(tls) = tls else {
+        let plain = UnixListenerStream::new(listener);
+        return Box::pin(plain.map(|socket| Ok(Connection(Box::pin(socket?)))));
+    };
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            let accepted = tokio::select! {
+                () = sender.closed() => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                // On their own, so that one who connects and says nothing holds nobody up.
+                Ok((socket, _)) => drop(tokio::spawn(greet(tls.clone(), socket, sender.clone()))),
+                Err(error) => drop(sender.send(Err(error)).await),
+            }
+        }
+    });
+    Box::pin(ReceiverStream::new(receiver))
+}
+
+async fn greet(tls: Tls, socket: UnixStream, sender: mpsc::Sender<io::Result<Connection>>) {
+    let greeted = tokio::select! {
+        () = sender.closed() => return,
+        greeted = tokio::time::timeout(TLS_PATIENCE, tls.accept(socket)) => greeted,
+    };
+    match greeted {
+        Ok(Ok(stream)) => drop(sender.send(Ok(Connection(Box::pin(stream)))).await),
+        Ok(Err(error)) => tracing::debug!(%error, "refused a connection"),
+        Err(_) => tracing::debug!("refused a connection that said nothing"),
+    }
+}
+
+/// The listener of one broker id: a stream of connections, for `serve_with_incoming`. Its socket goes with it.
+pub struct Incoming {
+    connections: Connections,
+    socket: PathBuf,
+}
+
+impl Incoming {
+    /// Binds a socket.
+    ///
+    /// # Errors
+    /// See [`Sockets::bind`].
+    pub(super) fn bind(sockets: &Sockets, tls: Option<Tls>) -> io::Result<Incoming> {
+        let (listener, socket) = sockets.bind()?;
+        // Owned from here on, so that a failure below removes it too.
+        let mut incoming = Incoming { connections: Box::pin(tokio_stream::empty()), socket };
+        listener.set_nonblocking(true)?;
+        incoming.connections = connections(UnixListener::from_std(listener)?, tls);
+        Ok(incoming)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl Stream for Incoming {
+    type Item = io::Result<Connection>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.connections.as_mut().poll_next(cx)
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        // Gone already when somebody cleaned the folder: nothing to mend.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_printed() {
+        let read = |network, address| Address::parse(network, address);
+        assert_eq!(read("unix", "/tmp/plugin1").unwrap().to_string(), "/tmp/plugin1");
+        assert_eq!(read("tcp", "127.0.0.1:1234").unwrap().to_string(), "127.0.0.1:1234");
+        assert!(read("tcp", "somewhere").unwrap_err().contains("somewhere"));
+        assert!(read("udp", "127.0.0.1:1").unwrap_err().contains("udp"));
+    }
+
+    #[test]
+    fn sockets_of_unknown_groups_are_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let sockets = Sockets { dir: dir.path().to_owned(), group: Some("no-such-group".to_owned()) };
+        assert_eq!(sockets.bind().unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        let gid = rustix::process::getgid().as_raw();
+        let (_listener, path) = Sockets { group: Some(gid.to_string()), ..sockets }.bind().unwrap();
+        assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o660);
+    }
+}

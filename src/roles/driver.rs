@@ -1,0 +1,97 @@
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tokio::runtime::Builder;
+use tracing_subscriber::layer::SubscriberExt as _;
+
+use crate::cgroup::CgroupFs;
+use crate::driver::{self, Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
+use crate::plugin::{HclogLayer, Level, Server};
+use crate::sys;
+
+/// The drivers that this program is.
+pub(super) const NAMES: [&str; 3] = ["exec", "raw_exec", "java"];
+
+/// Is a Nomad task driver for the agent that started this process.
+pub(super) fn run(name: &str) -> i32 {
+    let make: fn(Settings) -> Arc<dyn Driver> = match name {
+        "exec" => |settings| Arc::new(ExecDriver::new(settings)),
+        "raw_exec" => |settings| Arc::new(RawExecDriver::new(settings)),
+        "java" => |settings| Arc::new(JavaDriver::new(settings)),
+        _ => {
+            eprintln!("agentbin: there is no driver {name:?}; the drivers are {}", NAMES.join(", "));
+            return 1;
+        }
+    };
+    serve_driver(make)
+}
+
+/// Serves the driver that `make` makes as a Nomad plugin, until the agent that started this process ends it, and returns
+/// the exit status: 0, or 1 when nothing could be served. Started by hand it says so on stderr and returns 1.
+///
+/// To be called in `main`, after [`init`](crate::init). Log lines (`tracing`) go to the agent's log. Executors listen in
+/// `/run/agentbin/driver` (without root in `$XDG_RUNTIME_DIR/agentbin/driver`), so that a later process finds them again.
+pub fn serve_driver(make: impl FnOnce(Settings) -> Arc<dyn Driver>) -> i32 {
+    let server = match Server::from_env() {
+        Ok(server) => server,
+        Err(error) => {
+            eprintln!("{error}");
+            eprintln!(
+                "This is a Nomad task driver: copy it into the agent's plugin_dir and name it in a plugin block."
+            );
+            eprintln!("To call it by hand: agentbin plugin launch BINARY.");
+            return 1;
+        }
+    };
+    let subscriber = tracing_subscriber::registry().with(HclogLayer::new("agentbin", Level::Trace, std::io::stderr()));
+    // Fails only when the program has set one itself, which then is the one that it wants.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+    let served = Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from).and_then(|runtime| {
+        runtime.block_on(async {
+            let driver = make(settings()?);
+            Ok(driver::serve(server, driver).await?)
+        })
+    });
+    match served {
+        Ok(()) => 0,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "driver ends");
+            1
+        }
+    }
+}
+
+/// What a driver can find out by itself; the agent tells it the rest.
+fn settings() -> anyhow::Result<Settings> {
+    Ok(Settings {
+        cgroups: CgroupFs::detect(Path::new("/sys/fs/cgroup")).context("look at the cgroups")?,
+        compute: crate::alloc::compute(),
+        socket_dir: socket_dir()?,
+        under_agent: true,
+    })
+}
+
+/// Only its owner may enter it: who can connect to an executor commands its task.
+fn socket_dir() -> anyhow::Result<PathBuf> {
+    let own = rustix::process::geteuid();
+    let base = match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+        _ if own.is_root() => PathBuf::from("/run"),
+        Some(dir) => PathBuf::from(dir),
+        None => std::env::temp_dir().join(format!("agentbin-{}", own.as_raw())),
+    };
+    let path = base.join("agentbin/driver");
+    let error = || format!("make the folder of the executors' sockets {}", path.display());
+    DirBuilder::new().recursive(true).mode(0o700).create(&path).with_context(error)?;
+    let metadata = std::fs::symlink_metadata(&path).with_context(error)?;
+    anyhow::ensure!(
+        metadata.is_dir() && metadata.uid() == own.as_raw() && metadata.mode() & 0o077 == 0,
+        "{} must be a folder that only user {} may enter; remove it, or mend its owner and mode",
+        path.display(),
+        own.as_raw()
+    );
+    sys::prctl::set_name("agentbin-driver");
+    Ok(path)
+}

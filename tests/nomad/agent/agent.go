@@ -1,0 +1,276 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Patience is the longest that anything here may take.
+const Patience = 90 * time.Second
+
+const address = "http://127.0.0.1:4646"
+
+// Config says what the agent is started with.
+type Config struct {
+	// Nomad is the agent's program, which is the command line too.
+	Nomad string
+	// Agentbin is what lies in the plugin folder as exec, raw_exec and java; empty: the agent's own drivers.
+	Agentbin string
+	// Copies puts copies of it there instead of symbolic links.
+	Copies bool
+	// PluginConfig has what is added to the three drivers' plugin blocks, by driver.
+	PluginConfig map[string]string
+	// Client is added to the client block.
+	Client string
+	// Dir is the agent's own folder. Short, because sockets lie below it, and passable for every user.
+	Dir string
+}
+
+// Agent is one agent with its folder; it can be stopped, killed and started again.
+type Agent struct {
+	Config
+	process *exec.Cmd
+	ended   chan struct{}
+}
+
+// New writes the configuration.
+func New(config Config) (*Agent, error) {
+	a := &Agent{Config: config}
+	plugins := filepath.Join(a.Dir, "plugins")
+	for _, dir := range []string{plugins, a.dataDir()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if a.Agentbin != "" {
+		for _, name := range []string{"exec", "raw_exec", "java"} {
+			if err := a.install(filepath.Join(plugins, name)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	blocks := ""
+	for _, driver := range []string{"exec", "raw_exec", "java"} {
+		own := a.PluginConfig[driver]
+		if driver == "raw_exec" {
+			own = "enabled = true\n" + own
+		}
+		blocks += fmt.Sprintf("plugin %q {\n  config {\n%s\n  }\n}\n", driver, own)
+	}
+	text := fmt.Sprintf(`
+data_dir   = %q
+plugin_dir = %q
+bind_addr  = "127.0.0.1"
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
+log_level  = "DEBUG"
+disable_update_check = true
+server {
+  enabled          = true
+  bootstrap_expect = 1
+}
+client {
+  enabled           = true
+  servers           = ["127.0.0.1:4647"]
+  network_interface = "eth0"
+  cni_path          = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"
+  options = {
+    "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,cloud,consul,vault"
+  }
+  %s
+}
+%s`, a.dataDir(), plugins, a.Client, blocks)
+	return a, os.WriteFile(filepath.Join(a.Dir, "agent.hcl"), []byte(text), 0o644)
+}
+
+func (a *Agent) install(path string) error {
+	if !a.Copies {
+		return os.Symlink(a.Agentbin, path)
+	}
+	from, err := os.Open(a.Agentbin)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(to, from); err != nil {
+		to.Close()
+		return err
+	}
+	return to.Close()
+}
+
+func (a *Agent) dataDir() string { return filepath.Join(a.Dir, "data") }
+
+// AllocDir is where the agent keeps an allocation.
+func (a *Agent) AllocDir(alloc string) string { return filepath.Join(a.dataDir(), "alloc", alloc) }
+
+// Pid is the agent's process.
+func (a *Agent) Pid() int { return a.process.Process.Pid }
+
+// Start starts the agent and waits until its node is ready and the three drivers are healthy.
+func (a *Agent) Start() error {
+	log, err := os.OpenFile(a.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	a.process = exec.Command(a.Nomad, "agent", "-config", filepath.Join(a.Dir, "agent.hcl"))
+	a.process.Stdout, a.process.Stderr = log, log
+	// Its own session: what a killed agent leaves behind is nobody's process group.
+	a.process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := a.process.Start(); err != nil {
+		return err
+	}
+	ended, process := make(chan struct{}), a.process
+	a.ended = ended
+	go func() { process.Wait(); close(ended) }() //nolint:errcheck // tests end it in every way
+	return a.ready()
+}
+
+func (a *Agent) ready() error {
+	last, over := "", false
+	err := Eventually("the agent's node is ready with its drivers", func() bool {
+		select {
+		case <-a.ended:
+			last, over = "the agent ended", true
+			return true
+		default:
+		}
+		var nodes []struct {
+			ID, Status string
+			Drivers    map[string]struct {
+				Healthy           bool
+				HealthDescription string
+			}
+		}
+		if err := a.Get("/v1/nodes", &nodes); err != nil {
+			last = err.Error()
+			return false
+		}
+		last = fmt.Sprintf("%+v", nodes)
+		return len(nodes) == 1 && nodes[0].Status == "ready" && nodes[0].Drivers["exec"].Healthy &&
+			nodes[0].Drivers["raw_exec"].Healthy
+	})
+	if over {
+		err = errors.New("no agent")
+	}
+	if err != nil {
+		return fmt.Errorf("%w (%s); the agent's log ends with:\n%s", err, last, a.LogTail(60))
+	}
+	return nil
+}
+
+// Kill ends the agent with SIGKILL and waits for its end.
+func (a *Agent) Kill() {
+	a.process.Process.Kill() //nolint:errcheck // it may be gone
+	<-a.ended
+}
+
+// Stop asks the agent to end, as a service manager does.
+func (a *Agent) Stop() error {
+	if err := a.process.Process.Signal(syscall.SIGINT); err != nil {
+		return err
+	}
+	select {
+	case <-a.ended:
+		return nil
+	case <-time.After(Patience):
+		a.Kill()
+		return fmt.Errorf("the agent did not end within %v", Patience)
+	}
+}
+
+func (a *Agent) logPath() string { return filepath.Join(a.Dir, "agent.log") }
+
+// Log is everything that the agent has logged.
+func (a *Agent) Log() string {
+	text, _ := os.ReadFile(a.logPath())
+	return string(text)
+}
+
+// LogTail is the last lines of it.
+func (a *Agent) LogTail(lines int) string {
+	var all []string
+	for line := range strings.Lines(a.Log()) {
+		if !strings.Contains(line, "http: request complete") { // what waiting here makes
+			all = append(all, strings.TrimRight(line, "\n"))
+		}
+	}
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// Command is a call of the real command line.
+func (a *Agent) Command(arguments ...string) *exec.Cmd {
+	command := exec.Command(a.Nomad, arguments...)
+	command.Env = append(os.Environ(), "NOMAD_ADDR="+address, "NO_COLOR=1", "NOMAD_CLI_NO_COLOR=1")
+	return command
+}
+
+// Run calls the command line and returns what it printed to stdout. A status other than 0 is an error with both
+// outputs in it.
+func (a *Agent) Run(arguments ...string) (string, error) {
+	command := a.Command(arguments...)
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	if err := within(command); err != nil {
+		return stdout.String(), fmt.Errorf("nomad %s: %w\n%s%s", strings.Join(arguments, " "), err, &stdout, &stderr)
+	}
+	return stdout.String(), nil
+}
+
+// within runs a command and ends it when it takes too long.
+func within(command *exec.Cmd) error {
+	if err := command.Start(); err != nil {
+		return err
+	}
+	timer := time.AfterFunc(Patience, func() { command.Process.Kill() }) //nolint:errcheck // it may be gone
+	defer timer.Stop()
+	return command.Wait()
+}
+
+// Get reads the agent's HTTP API into a value.
+func (a *Agent) Get(path string, into any) error {
+	client := http.Client{Timeout: Patience}
+	response, err := client.Get(address + path)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", path, response.Status, text)
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
+}
+
+// Eventually waits for a condition that nothing announces.
+func Eventually(what string, ok func() bool) error {
+	deadline := time.Now().Add(Patience)
+	for !ok() {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("never happened: %s", what)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return nil
+}

@@ -1,0 +1,3 @@
+module agentbin.test/nomad
+
+go 1.26.0

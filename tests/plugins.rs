@@ -1,0 +1,643 @@
+//! N1, A6, H1, N7: the driver plugins as an agent sees them: other processes, reached over go-plugin, killed and found
+//! again. The agent's side is spoken with the bare messages here, so that nothing of ours hides what is on the wire.
+
+#[path = "support/harness.rs"]
+mod harness;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use agentbin::driver::state::GoDriverState;
+use agentbin::plugin::{Client, Launch, Program, role_environment};
+use agentbin::wire::base::base_plugin_client::BasePluginClient;
+use agentbin::wire::cty::{self, Value};
+use agentbin::wire::drivers::driver_client::DriverClient;
+use agentbin::wire::drivers::{self as wire, driver_capabilities as caps, fingerprint_response as print};
+use agentbin::wire::{base, hclspec};
+use harness::{block_on, eventually, is_alive, run, tests};
+use tempfile::TempDir;
+use tokio_stream::StreamExt as _;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+fn main() -> ExitCode {
+    agentbin::init();
+    if !rustix::process::geteuid().is_root() {
+        return harness::skip("plugins", "needs root for cgroups, users and mounts");
+    }
+    run(tests![
+        a6_info_schema_and_capabilities,
+        a6_fingerprints_say_what_is_missing,
+        n1_a_task_lives_in_each_driver,
+        n2_logs_are_collected_unless_switched_off,
+        n3_the_agents_folder_stays_empty,
+        a6_errors_are_those_that_agents_know,
+        n5_a_killed_plugin_finds_its_tasks_again,
+        n5_a_task_of_another_driver_is_taken_over,
+        n5_a_stale_handle_is_gone_and_nobody_is_signalled,
+        n7_the_example_is_a_driver,
+    ])
+}
+
+const AGENTBIN: &str = env!("CARGO_BIN_EXE_agentbin");
+
+/// The folder of an agent, with one allocation.
+struct World {
+    dir: TempDir,
+    alloc: String,
+}
+
+/// A plugin as its agent has it.
+struct Plugin {
+    client: Client,
+    driver: DriverClient<Channel>,
+    base: BasePluginClient<Channel>,
+}
+
+fn text(text: &str) -> Value {
+    Value::String(text.to_owned())
+}
+
+fn texts(items: &[&str]) -> Value {
+    Value::List(items.iter().map(|item| text(item)).collect())
+}
+
+fn object(pairs: &[(&str, Value)]) -> Vec<u8> {
+    cty::encode(&Value::Map(pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect()))
+}
+
+impl World {
+    fn new() -> World {
+        let dir = tempfile::Builder::new().prefix("agentbin-plugins-").tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let world = World { dir, alloc: uuid::Uuid::new_v4().to_string() };
+        for folder in ["alloc/logs", "alloc/data", "web/local", "web/secrets", "web/tmp"] {
+            let path = world.alloc_dir().join(folder);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        world
+    }
+
+    fn alloc_dir(&self) -> PathBuf {
+        self.dir.path().join(&self.alloc)
+    }
+
+    fn task(&self, config: &[(&str, Value)]) -> wire::TaskConfig {
+        let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+        let scope = format!("/sys/fs/cgroup/nomad.slice/share.slice/{}.web.scope", self.alloc);
+        wire::TaskConfig {
+            id: format!("{}/web/{}", self.alloc, &uuid::Uuid::new_v4().simple().to_string()[..8]),
+            name: "web".into(),
+            alloc_id: self.alloc.clone(),
+            msgpack_driver_config: object(config),
+            env: [("PATH", "/usr/bin:/bin"), ("GREETING", "hello")].map(|(k, v)| (k.into(), v.into())).into(),
+            alloc_dir: self.alloc_dir().display().to_string(),
+            // An agent names its FIFOs also to a driver that collects the output itself, and does not make them.
+            stdout_path: self.alloc_dir().join("alloc/logs/.web.stdout.fifo").display().to_string(),
+            stderr_path: self.alloc_dir().join("alloc/logs/.web.stderr.fifo").display().to_string(),
+            resources: Some(wire::Resources {
+                allocated_resources: Some(wire::AllocatedTaskResources {
+                    cpu: Some(wire::AllocatedCpuResources { cpu_shares: 100 }),
+                    memory: Some(wire::AllocatedMemoryResources { memory_mb: 64, memory_max_mb: 0 }),
+                    networks: Vec::new(),
+                }),
+                linux_resources: Some(wire::LinuxResources {
+                    cpu_shares: 100,
+                    memory_limit_bytes: 64 << 20,
+                    cpuset_cgroup: if v2 { scope } else { String::new() },
+                    ..Default::default()
+                }),
+                ports: Vec::new(),
+            }),
+            ..Default::default()
+        }
+    }
+
+    fn script(&self, script: &str) -> wire::TaskConfig {
+        self.task(&[("command", text("/bin/sh")), ("args", texts(&["-c", script])), ("work_dir", Value::Null)])
+    }
+
+    fn log(&self, stream: &str) -> String {
+        std::fs::read_to_string(self.alloc_dir().join(format!("alloc/logs/web.{stream}.0"))).unwrap_or_default()
+    }
+
+    fn cgroups(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for entry in walkdir(Path::new("/sys/fs/cgroup"), 4) {
+            if entry.file_name().is_some_and(|n| n.to_string_lossy().contains(&self.alloc)) {
+                found.push(entry);
+            }
+        }
+        found
+    }
+}
+
+fn walkdir(dir: &Path, depth: u32) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let dirs = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path());
+    dirs.flat_map(|d| if depth == 0 { vec![d] } else { [vec![d.clone()], walkdir(&d, depth - 1)].concat() }).collect()
+}
+
+impl Plugin {
+    async fn start(program: &Path, args: &[&str]) -> Plugin {
+        let launch = Launch {
+            args: &args.iter().map(OsString::from).collect::<Vec<_>>(),
+            env: std::env::vars_os().filter(|(k, _)| k == "PATH").chain(role_environment()).collect(),
+            log: Box::new(|line| println!("plugin: {}", line.message)),
+            ..Launch::new(Program::Path(program))
+        };
+        let client = launch.start().await.unwrap();
+        let (driver, base) = (DriverClient::new(client.channel()), BasePluginClient::new(client.channel()));
+        Plugin { client, driver, base }
+    }
+
+    /// A driver of ours, configured.
+    async fn driver(name: &str, config: &[(&str, Value)]) -> Plugin {
+        let mut plugin = Plugin::start(Path::new(AGENTBIN), &["driver", name]).await;
+        let mut config = config.to_vec();
+        if name == "raw_exec" {
+            config.push(("enabled", Value::Bool(true)));
+        }
+        plugin.set_config(&config).await.unwrap();
+        plugin
+    }
+
+    async fn set_config(&mut self, config: &[(&str, Value)]) -> Result<(), Status> {
+        let core = |id| base::ClientTopologyCore { core_id: id, base_speed: 2000, ..Default::default() };
+        let topology = base::ClientTopology { cores: vec![core(0), core(1)], ..Default::default() };
+        let driver = base::NomadDriverConfig { topology: Some(topology), ..Default::default() };
+        let request = base::SetConfigRequest {
+            msgpack_config: object(config),
+            nomad_config: Some(base::NomadConfig { driver: Some(driver) }),
+            plugin_api_version: "v0.1.0".into(),
+        };
+        self.base.set_config(request).await.map(drop)
+    }
+
+    async fn start_task(&mut self, task: &wire::TaskConfig) -> Result<wire::TaskHandle, Status> {
+        let request = wire::StartTaskRequest { task: Some(task.clone()) };
+        let handle = self.driver.start_task(request).await?.into_inner().handle.unwrap();
+        assert_eq!((handle.version, handle.config.as_ref()), (1, Some(task)), "the agent keeps what comes back");
+        Ok(handle)
+    }
+
+    async fn wait(&mut self, id: &str) -> wire::WaitTaskResponse {
+        self.driver.wait_task(wire::WaitTaskRequest { task_id: id.into() }).await.unwrap().into_inner()
+    }
+
+    async fn inspect(&mut self, id: &str) -> wire::InspectTaskResponse {
+        self.driver.inspect_task(wire::InspectTaskRequest { task_id: id.into() }).await.unwrap().into_inner()
+    }
+
+    async fn destroy(&mut self, id: &str, force: bool) -> Result<(), Status> {
+        self.driver.destroy_task(wire::DestroyTaskRequest { task_id: id.into(), force }).await.map(drop)
+    }
+
+    async fn stop(&mut self, id: &str, signal: &str, seconds: i64) -> Result<(), Status> {
+        let timeout = Some(prost_types::Duration { seconds, nanos: 0 });
+        self.driver.stop_task(wire::StopTaskRequest { task_id: id.into(), timeout, signal: signal.into() }).await?;
+        Ok(())
+    }
+
+    async fn recover(&mut self, handle: &wire::TaskHandle) -> Result<(), Status> {
+        let mut handle = handle.clone();
+        // What an agent has kept after a restart.
+        handle.config.as_mut().unwrap().msgpack_driver_config.clear();
+        self.driver.recover_task(wire::RecoverTaskRequest { task_id: String::new(), handle: Some(handle) }).await?;
+        Ok(())
+    }
+
+    async fn fingerprint(&mut self) -> wire::FingerprintResponse {
+        let mut stream = self.driver.fingerprint(wire::FingerprintRequest {}).await.unwrap().into_inner();
+        stream.next().await.unwrap().unwrap()
+    }
+
+    async fn capabilities(&mut self) -> wire::DriverCapabilities {
+        self.driver.capabilities(wire::CapabilitiesRequest {}).await.unwrap().into_inner().capabilities.unwrap()
+    }
+}
+
+fn pid_of(status: &wire::InspectTaskResponse) -> i32 {
+    status.driver.as_ref().unwrap().attributes["pid"].parse().unwrap()
+}
+
+fn a6_info_schema_and_capabilities() {
+    block_on(async {
+        for (name, fs, mounts) in [
+            ("exec", caps::FsIsolation::Image, caps::MountConfigs::UnknownMounts),
+            ("java", caps::FsIsolation::Image, caps::MountConfigs::UnknownMounts),
+            ("raw_exec", caps::FsIsolation::None, caps::MountConfigs::NoMounts),
+        ] {
+            let mut plugin = Plugin::start(Path::new(AGENTBIN), &["driver", name]).await;
+            let info = plugin.base.plugin_info(base::PluginInfoRequest {}).await.unwrap().into_inner();
+            assert_eq!((info.name.as_str(), info.r#type()), (name, base::PluginType::Driver));
+            assert_eq!(info.plugin_api_versions, ["v0.1.0"]);
+            assert_eq!(info.plugin_version, env!("CARGO_PKG_VERSION"));
+            let schema = plugin.base.config_schema(base::ConfigSchemaRequest {}).await.unwrap().into_inner();
+            let Some(hclspec::spec::Block::Object(schema)) = schema.spec.unwrap().block else { panic!("{name}") };
+            assert!(schema.attributes.contains_key("collect_logs"), "{schema:?}");
+            // Agents try a configuration out, twice, without telling of themselves.
+            for _ in 0..2 {
+                let request = base::SetConfigRequest { msgpack_config: object(&[]), ..Default::default() };
+                plugin.base.set_config(request).await.unwrap();
+            }
+            let refused = plugin.set_config(&[("no_such_key", Value::Bool(true))]).await.unwrap_err();
+            assert!(refused.message().contains("unsupported key \"no_such_key\""), "{refused:?}");
+
+            let found = plugin.capabilities().await;
+            assert!(found.send_signals && found.exec && found.disable_log_collection && !found.must_create_network);
+            assert_eq!((found.fs_isolation(), found.mount_configs()), (fs, mounts), "{name}");
+            assert_eq!(found.network_isolation_modes, [0, 1]);
+            plugin.set_config(&[("collect_logs", Value::Bool(false))]).await.unwrap();
+            assert!(!plugin.capabilities().await.disable_log_collection);
+            if name != "raw_exec" {
+                plugin.set_config(&[("fs_isolation", text("chroot"))]).await.unwrap();
+                assert_eq!(plugin.capabilities().await.fs_isolation(), caps::FsIsolation::Chroot);
+            }
+            plugin.driver.init(wire::InitRequest {}).await.unwrap();
+            let status = plugin.driver.create_network(wire::CreateNetworkRequest::default()).await.unwrap_err();
+            assert_eq!(status.message(), "CreateNetwork RPC not supported by driver");
+            plugin.driver.shutdown(wire::ShutdownRequest {}).await.unwrap();
+            plugin.client.kill().await;
+        }
+    });
+}
+
+fn a6_fingerprints_say_what_is_missing() {
+    block_on(async {
+        let mut raw = Plugin::start(Path::new(AGENTBIN), &["driver", "raw_exec"]).await;
+        raw.set_config(&[]).await.unwrap();
+        let found = raw.fingerprint().await;
+        let state = (found.health(), found.health_description.as_str());
+        assert_eq!(state, (print::HealthState::Undetected, "disabled"));
+        let refused = raw.start_task(&World::new().script("true")).await.unwrap_err();
+        assert_eq!(refused.message(), "raw_exec is disabled");
+        raw.set_config(&[("enabled", Value::Bool(true))]).await.unwrap();
+        let found = raw.fingerprint().await;
+        assert_eq!((found.health(), found.health_description.as_str()), (print::HealthState::Healthy, "Healthy"));
+        assert!(found.attributes.contains_key("driver.raw_exec"));
+        raw.client.kill().await;
+        let mut exec = Plugin::driver("exec", &[]).await;
+        let found = exec.fingerprint().await;
+        assert_eq!(found.health(), print::HealthState::Healthy);
+        assert!(found.attributes.contains_key("driver.exec"));
+        exec.client.kill().await;
+    });
+}
+
+fn n1_a_task_lives_in_each_driver() {
+    block_on(async {
+        for name in ["exec", "raw_exec"] {
+            let world = World::new();
+            let mut plugin = Plugin::driver(name, &[]).await;
+            let task =
+                world.script("trap 'echo usr1' USR1; echo $GREETING; echo oops >&2; while :; do sleep 0.05; done");
+            let handle = plugin.start_task(&task).await.unwrap();
+            assert!(!handle.driver_state.is_empty());
+            eventually("the greeting", || world.log("stdout").contains("hello")).await;
+            let twice = plugin.start_task(&task).await.unwrap_err();
+            assert!(twice.message().contains("already started"), "{twice:?}");
+
+            let status = plugin.inspect(&task.id).await;
+            let found = status.task.clone().unwrap();
+            assert_eq!((found.id.as_str(), found.name.as_str()), (task.id.as_str(), "web"));
+            assert_eq!(found.state(), wire::TaskState::Running);
+            assert!(found.started_at.unwrap().seconds > 1_700_000_000 && found.result.is_some());
+            assert_eq!(found.completed_at.unwrap().seconds, -62_135_596_800, "Go's zero time");
+            assert!(is_alive(pid_of(&status)));
+
+            let interval = Some(prost_types::Duration { seconds: 0, nanos: 50_000_000 });
+            let request = wire::TaskStatsRequest { task_id: task.id.clone(), collection_interval: interval };
+            let mut samples = plugin.driver.task_stats(request).await.unwrap().into_inner();
+            for _ in 0..3 {
+                let stats = samples.next().await.unwrap().unwrap().stats.unwrap();
+                assert!(stats.timestamp.is_some() && stats.agg_resource_usage.unwrap().memory.unwrap().rss > 0);
+            }
+            drop(samples);
+
+            let signal = wire::SignalTaskRequest { task_id: task.id.clone(), signal: "SIGUSR1".into() };
+            plugin.driver.signal_task(signal).await.unwrap();
+            eventually("the signal", || world.log("stdout").contains("usr1")).await;
+            assert_eq!(world.log("stderr"), "oops\n");
+
+            assert!(
+                plugin.destroy(&task.id, false).await.unwrap_err().message().contains("cannot destroy running task")
+            );
+            plugin.stop(&task.id, "SIGKILL", 1).await.unwrap();
+            let ended = plugin.wait(&task.id).await;
+            assert_eq!((ended.result.unwrap().signal, ended.err.as_str()), (9, ""));
+            plugin.stop(&task.id, "", 0).await.unwrap();
+            let status = plugin.inspect(&task.id).await.task.unwrap();
+            assert_eq!((status.state(), status.result.unwrap().signal), (wire::TaskState::Exited, 9));
+            assert!(status.completed_at.unwrap().seconds > 1_700_000_000);
+            plugin.destroy(&task.id, false).await.unwrap();
+            assert_eq!(world.cgroups(), [PathBuf::new(); 0]);
+            plugin.client.kill().await;
+        }
+    });
+}
+
+fn n2_logs_are_collected_unless_switched_off() {
+    block_on(async {
+        for name in ["exec", "raw_exec"] {
+            let world = World::new();
+            let mut plugin = Plugin::driver(name, &[]).await;
+            // Rotated by the task's own block, which no agent hands over.
+            let logs = BTreeMap::from([
+                ("max_files".to_owned(), Value::Number(cty::Number::parse("2").unwrap())),
+                ("max_file_size".to_owned(), Value::Number(cty::Number::parse("1").unwrap())),
+            ]);
+            let script = "seq 1 400000";
+            let config = [("command", text("/bin/sh")), ("args", texts(&["-c", script])), ("logs", Value::Map(logs))];
+            let task = world.task(&config);
+            plugin.start_task(&task).await.unwrap();
+            assert_eq!(plugin.wait(&task.id).await.result.unwrap().exit_code, 0);
+            plugin.destroy(&task.id, false).await.unwrap();
+            let files: Vec<_> = std::fs::read_dir(world.alloc_dir().join("alloc/logs")).unwrap().flatten().collect();
+            assert_eq!(files.len(), 3, "two of stdout, one of stderr: {files:?}");
+            plugin.client.kill().await;
+
+            // Switched off, the agent's FIFOs are used.
+            let world = World::new();
+            let mut plugin = Plugin::driver(name, &[("collect_logs", Value::Bool(false))]).await;
+            let mut task = world.script("echo through the fifo");
+            let fifo = world.dir.path().join("fifo");
+            rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+            task.stdout_path = fifo.display().to_string();
+            task.stderr_path = "/dev/null".into();
+            let reader = std::thread::spawn(move || std::fs::read_to_string(fifo).unwrap());
+            plugin.start_task(&task).await.unwrap();
+            plugin.wait(&task.id).await;
+            plugin.destroy(&task.id, false).await.unwrap();
+            assert_eq!(reader.join().unwrap(), "through the fifo\n");
+            plugin.client.kill().await;
+
+            // An agent that reads its FIFOs although it was told not to gets them; FIFOs that nobody reads are left alone.
+            let mut plugin = Plugin::driver(name, &[]).await;
+            let fifo = PathBuf::from(&task.stdout_path);
+            task.id.push('2');
+            let reader = std::thread::spawn(move || std::fs::read_to_string(fifo).unwrap());
+            eventually("the reader", || reads_fifo()).await;
+            plugin.start_task(&task).await.unwrap();
+            plugin.wait(&task.id).await;
+            plugin.destroy(&task.id, false).await.unwrap();
+            assert_eq!(reader.join().unwrap(), "through the fifo\n");
+            assert_eq!(world.log("stdout"), "");
+            task.id.push('3');
+            task.stderr_path.clone_from(&task.stdout_path);
+            plugin.start_task(&task).await.unwrap();
+            plugin.wait(&task.id).await;
+            plugin.destroy(&task.id, false).await.unwrap();
+            assert_eq!(world.log("stdout"), "through the fifo\n");
+
+            // A job that wants no logs.
+            task.id.push('4');
+            task.stdout_path = "/dev/null".into();
+            plugin.start_task(&task).await.unwrap();
+            plugin.wait(&task.id).await;
+            plugin.destroy(&task.id, false).await.unwrap();
+            assert_eq!(world.log("stdout"), "through the fifo\n", "nothing was added");
+            plugin.client.kill().await;
+        }
+    });
+}
+
+/// Whether a thread of this process waits in the opening of a FIFO.
+fn reads_fifo() -> bool {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    threads.map(|t| std::fs::read_to_string(t.path().join("wchan")).unwrap_or_default()).any(|w| w.contains("partner"))
+}
+
+fn n3_the_agents_folder_stays_empty() {
+    block_on(async {
+        let world = World::new();
+        let mut plugin = Plugin::driver("exec", &[]).await;
+        let script = "echo data > /alloc/data/out && echo local > /local/out && ls / && ! touch /alloc/logs/x 2>/dev/null \
+                      && ! touch /usr/x 2>/dev/null && id -un && cat /proc/1/comm";
+        let task = world.script(script);
+        plugin.start_task(&task).await.unwrap();
+        let ended = plugin.wait(&task.id).await;
+        assert_eq!(ended.result.unwrap().exit_code, 0, "{} {}", world.log("stdout"), world.log("stderr"));
+        assert!(world.log("stdout").ends_with("nobody\nsh\n"), "{}", world.log("stdout"));
+        plugin.destroy(&task.id, false).await.unwrap();
+        assert_eq!(std::fs::read_to_string(world.alloc_dir().join("alloc/data/out")).unwrap(), "data\n");
+        assert_eq!(std::fs::read_to_string(world.alloc_dir().join("web/local/out")).unwrap(), "local\n");
+        // Mount points at most: not a byte of the host's programs.
+        let bytes: u64 = walk_files(&world.alloc_dir().join("web")).iter().map(|f| f.metadata().unwrap().len()).sum();
+        let log = std::fs::metadata(world.alloc_dir().join("web/executor.out")).unwrap().len();
+        assert_eq!(bytes, log + "local\n".len() as u64);
+        plugin.client.kill().await;
+
+        // A root of the operator's own making.
+        let world = World::new();
+        let folders = BTreeMap::from(["/bin", "/lib", "/lib64", "/usr"].map(|p| (p.to_owned(), text(p))));
+        let mut plugin = Plugin::driver("exec", &[("chroot_env", Value::Map(folders))]).await;
+        let mut task = world.script("ls -d /etc/passwd; true");
+        task.user = "root".into();
+        plugin.start_task(&task).await.unwrap();
+        plugin.wait(&task.id).await;
+        assert!(world.log("stderr").contains("No such file"), "{}", world.log("stderr"));
+        plugin.destroy(&task.id, false).await.unwrap();
+        plugin.client.kill().await;
+    });
+}
+
+fn walk_files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => found.extend(walk_files(&entry.path())),
+            Ok(kind) if kind.is_file() => found.push(entry.path()),
+            _ => {}
+        }
+    }
+    found
+}
+
+fn a6_errors_are_those_that_agents_know() {
+    block_on(async {
+        let world = World::new();
+        let mut plugin = Plugin::driver("exec", &[]).await;
+        let missing = plugin.start_task(&world.task(&[("command", text("no-such-program"))])).await.unwrap_err();
+        assert!(missing.message().contains("no-such-program"), "{missing:?}");
+        assert_eq!(missing.code(), Code::Unknown, "another try would not help");
+        assert_eq!(world.cgroups(), [PathBuf::new(); 0]);
+        let mut task = world.script("true");
+        task.user = "alice-who-is-not".into();
+        let unknown = plugin.start_task(&task).await.unwrap_err();
+        assert!(unknown.message().contains("user alice-who-is-not"), "{unknown:?}");
+        let bad =
+            plugin.start_task(&world.task(&[("command", text("true")), ("work_dir", text("x"))])).await.unwrap_err();
+        assert!(bad.message().contains("work_dir must be absolute but got relative path \"x\""), "{bad:?}");
+
+        let unknown = wire::WaitTaskRequest { task_id: "x/y/z".into() };
+        for status in [
+            plugin.driver.wait_task(unknown).await.unwrap_err(),
+            plugin.destroy("x/y/z", true).await.unwrap_err(),
+            plugin.stop("x/y/z", "", 1).await.unwrap_err(),
+            plugin.driver.inspect_task(wire::InspectTaskRequest { task_id: "x".into() }).await.unwrap_err(),
+        ] {
+            assert_eq!((status.code(), status.message()), (Code::Unknown, "task not found for given id"));
+        }
+        let handle = wire::RecoverTaskRequest::default();
+        let status = plugin.driver.recover_task(handle).await.unwrap_err();
+        assert_eq!(status.message(), "handle cannot be nil");
+
+        // The executor of a running task is killed: the task is lost, and that is no success.
+        let task = world.script("echo up; sleep 1000");
+        plugin.start_task(&task).await.unwrap();
+        eventually("the task", || world.log("stdout").contains("up")).await;
+        let task_pid = pid_of(&plugin.inspect(&task.id).await);
+        let executor = procfs::process::Process::new(task_pid).unwrap().stat().unwrap().ppid;
+        kill(executor);
+        let ended = plugin.wait(&task.id).await;
+        let result = ended.result.unwrap();
+        assert_eq!((result.exit_code, result.oom_killed), (-1, false));
+        assert!(ended.err.contains("executor: error waiting on process"), "{}", ended.err);
+        plugin.destroy(&task.id, true).await.unwrap();
+        eventually("the task is gone", || !is_alive(task_pid)).await;
+        plugin.client.kill().await;
+    });
+}
+
+fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+fn n5_a_killed_plugin_finds_its_tasks_again() {
+    block_on(async {
+        for name in ["exec", "raw_exec"] {
+            let world = World::new();
+            let mut plugin = Plugin::driver(name, &[]).await;
+            let script = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.02; done";
+            let task = world.script(script);
+            let handle = plugin.start_task(&task).await.unwrap();
+            let before = plugin.inspect(&task.id).await;
+            eventually("the first line", || world.log("stdout").contains("line 1\n")).await;
+            for round in 0..3 {
+                if round == 1 {
+                    // In good order this time: the task runs on all the same.
+                    plugin.client.kill().await;
+                } else {
+                    kill(plugin.client.reattach_config().unwrap().process.pid);
+                    plugin.client.exited().await;
+                }
+                plugin = Plugin::driver(name, &[]).await;
+                plugin.recover(&handle).await.unwrap();
+                plugin.recover(&handle).await.unwrap();
+                assert_eq!(plugin.inspect(&task.id).await, before);
+                let seen = world.log("stdout").lines().count();
+                eventually("lines go on", || world.log("stdout").lines().count() > seen + 2).await;
+                let interval = Some(prost_types::Duration { seconds: 1, nanos: 0 });
+                let request = wire::TaskStatsRequest { task_id: task.id.clone(), collection_interval: interval };
+                let mut samples = plugin.driver.task_stats(request).await.unwrap().into_inner();
+                assert!(samples.next().await.unwrap().unwrap().stats.is_some());
+            }
+            let signal = wire::SignalTaskRequest { task_id: task.id.clone(), signal: "SIGKILL".into() };
+            plugin.driver.signal_task(signal).await.unwrap();
+            assert_eq!(plugin.wait(&task.id).await.result.unwrap().signal, 9);
+            plugin.destroy(&task.id, false).await.unwrap();
+            // Numbered lines: none lost, none doubled, whatever was killed.
+            let log = world.log("stdout");
+            for (at, line) in log.lines().enumerate() {
+                assert_eq!(line, format!("line {}", at + 1));
+            }
+            assert_eq!(world.cgroups(), [PathBuf::new(); 0]);
+            plugin.client.kill().await;
+        }
+    });
+}
+
+/// A task whose handle a Go driver wrote: the executor is known by pid and socket only.
+fn n5_a_task_of_another_driver_is_taken_over() {
+    block_on(async {
+        let world = World::new();
+        let mut plugin = Plugin::driver("exec", &[]).await;
+        let task = world.script("sleep 1000");
+        let handle = plugin.start_task(&task).await.unwrap();
+        let before = plugin.inspect(&task.id).await;
+        plugin.client.kill().await;
+        let mut state = GoDriverState::from_bytes(&handle.driver_state).unwrap();
+        state.agentbin = None;
+        let handle = wire::TaskHandle { driver_state: state.to_bytes().unwrap(), ..handle };
+        let mut plugin = Plugin::driver("exec", &[]).await;
+        plugin.recover(&handle).await.unwrap();
+        assert_eq!(plugin.inspect(&task.id).await, before);
+        plugin.stop(&task.id, "SIGKILL", 1).await.unwrap();
+        assert_eq!(plugin.wait(&task.id).await.result.unwrap().signal, 9);
+        plugin.destroy(&task.id, false).await.unwrap();
+        assert_eq!(world.cgroups(), [PathBuf::new(); 0]);
+        plugin.client.kill().await;
+    });
+}
+
+fn n5_a_stale_handle_is_gone_and_nobody_is_signalled() {
+    block_on(async {
+        let world = World::new();
+        let mut plugin = Plugin::driver("raw_exec", &[]).await;
+        let task = world.script("sleep 1000");
+        let handle = plugin.start_task(&task).await.unwrap();
+        let pid = pid_of(&plugin.inspect(&task.id).await);
+        plugin.destroy(&task.id, true).await.unwrap();
+        eventually("the task's end", || !is_alive(pid)).await;
+        // The same handle, its numbers now somebody else's: this very process. As if from before the last boot. And as if
+        // from one of Go's drivers, which know their executor by its pid alone.
+        let changed = |change: fn(&mut GoDriverState)| {
+            let mut state = GoDriverState::from_bytes(&handle.driver_state).unwrap();
+            change(&mut state);
+            wire::TaskHandle { driver_state: state.to_bytes().unwrap(), ..handle.clone() }
+        };
+        let reused = changed(|state| state.reattach_config.as_mut().unwrap().pid = std::process::id().cast_signed());
+        let earlier = changed(|state| state.agentbin.as_mut().unwrap().boot_id = "an earlier one".into());
+        let gos = changed(|state| state.agentbin = None);
+        let gos_reused = changed(|state| {
+            state.agentbin = None;
+            state.reattach_config.as_mut().unwrap().pid = std::process::id().cast_signed();
+        });
+        for stale in [handle.clone(), reused, earlier, gos, gos_reused] {
+            let status = plugin.recover(&stale).await.unwrap_err();
+            assert!(status.message().contains("failed to reattach to executor"), "{status:?}");
+            let unknown = plugin.destroy(&task.id, true).await.unwrap_err();
+            assert_eq!(unknown.message(), "task not found for given id");
+        }
+        let garbage = wire::TaskHandle { driver_state: b"garbage".to_vec(), ..handle };
+        let status = plugin.recover(&garbage).await.unwrap_err();
+        assert!(status.message().contains("failed to decode task state from handle"), "{status:?}");
+        plugin.client.kill().await;
+    });
+}
+
+fn n7_the_example_is_a_driver() {
+    let example = Path::new(AGENTBIN).with_file_name("examples").join("external_driver");
+    if !example.exists() {
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{} is missing", example.display());
+        println!("SKIP: n7_the_example_is_a_driver: the example is not built: cargo build --examples");
+        return;
+    }
+    block_on(async {
+        let world = World::new();
+        let mut plugin = Plugin::start(&example, &[]).await;
+        plugin.set_config(&[("interpreter", text("/bin/bash"))]).await.unwrap();
+        let found = plugin.fingerprint().await;
+        assert_eq!(found.health(), print::HealthState::Healthy);
+        assert!(found.attributes.contains_key("driver.script.interpreter"));
+        let task = world.task(&[("text", text("echo $BASH_VERSION $1; id -un; exit 4")), ("args", texts(&["arg"]))]);
+        let handle = plugin.start_task(&task).await.unwrap();
+        kill(plugin.client.reattach_config().unwrap().process.pid);
+        plugin.client.exited().await;
+        let mut plugin = Plugin::start(&example, &[]).await;
+        plugin.set_config(&[]).await.unwrap();
+        plugin.recover(&handle).await.unwrap();
+        assert_eq!(plugin.wait(&task.id).await.result.unwrap().exit_code, 4);
+        plugin.destroy(&task.id, false).await.unwrap();
+        let log = world.log("stdout");
+        assert!(log.contains(" arg\nnobody\n") && !log.starts_with(' '), "{log:?}");
+        plugin.client.kill().await;
+    });
+}
