@@ -8,6 +8,7 @@ use agentbin::driver::state::{
     GoAllocatedDevice, GoAllocatedResources, GoCpu, GoDevice, GoDns, GoDriverState, GoHosts, GoLinuxResources,
     GoMemory, GoMount, GoNetwork, GoNetworkIsolation, GoPort, GoPortMapping, GoResources, GoTaskConfig,
 };
+use agentbin::plugin::ReattachConfig;
 use agentbin::wire::cty::{self, Number, Type, Value};
 use agentbin::wire::msgpack::{self, Bytes, GoTime};
 use golden::{ask, bytes, hex};
@@ -179,7 +180,7 @@ fn state() -> GoDriverState {
     };
     GoDriverState {
         agentbin: None,
-        reattach_config: Some(agentbin::plugin::ReattachConfig {
+        reattach_config: Some(ReattachConfig {
             protocol: "grpc".into(),
             network: "unix".into(),
             addr: "/tmp/plugin123".into(),
