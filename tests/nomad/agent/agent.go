@@ -78,6 +78,10 @@ advertise {
 }
 log_level  = "DEBUG"
 disable_update_check = true
+telemetry {
+  collection_interval        = "1s"
+  publish_allocation_metrics = true
+}
 server {
   enabled          = true
   bootstrap_expect = 1
