@@ -5,7 +5,8 @@
 //!
 //! The binary under test is named by `AGENTBIN`; peers are looked up in `PATH`. `BENCH_LAUNCH` may name a program
 //! that measures from inside (`examples/bench_launch.rs`): called as `bench_launch --runs N --pause-ms MS`, it prints
-//! lines like `{"what":"executor_launch","us":[910,874]}`, one per way of launching.
+//! lines like `{"what":"executor_launch","us":[910,874]}`, one per way of launching; with `--exec`, of executing in a
+//! running task.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-const USAGE: &str = "usage: measure launch|memory|all [--json] [--runs N] [--tasks N]";
+const USAGE: &str = "usage: measure launch|exec|memory|all [--json] [--runs N] [--tasks N]";
 const IDLE_PAUSE: Duration = Duration::from_millis(100);
 const MEMORY_LIMIT: u64 = 64 << 20;
 const CPU_SHARES: u64 = 100;
@@ -58,6 +59,14 @@ fn run() -> Result<bool> {
         }
         report.insert("launch".to_owned(), launch.json());
     }
+    if matches!(options.what.as_str(), "exec" | "all") {
+        let exec = launch::measure_exec(&options, dir.path())?;
+        complete &= exec.ours_ran;
+        if !options.json {
+            println!("{}", exec.table());
+        }
+        report.insert("exec".to_owned(), exec.json());
+    }
     if matches!(options.what.as_str(), "memory" | "all") {
         match memory::measure(&options, &agentbin, dir.path()) {
             Ok(memory) => {
@@ -92,7 +101,7 @@ fn options() -> Result<Options> {
             "--json" => options.json = true,
             "--runs" => options.runs = number()?,
             "--tasks" => options.tasks = number()?,
-            "launch" | "memory" | "all" => options.what = argument,
+            "launch" | "exec" | "memory" | "all" => options.what = argument,
             _ => bail!("unknown argument: {argument}\n{USAGE}"),
         }
     }
@@ -138,6 +147,7 @@ mod launch {
     const ROOT: &[&str] = &["bin", "etc", "lib", "lib32", "lib64", "libx32", "sbin", "usr"];
 
     pub struct Launch {
+        what: &'static str,
         rows: Vec<Row>,
         notes: Vec<String>,
         pub ours_ran: bool,
@@ -198,7 +208,7 @@ mod launch {
                     }
                 }
                 if let (Some(program), true) = (&inside, ours_ran) {
-                    for (what, times) in ask_inside(program, rounds, idle)? {
+                    for (what, times) in ask_inside(program, &[], rounds, idle)? {
                         let entry = from_inside.entry(what).or_default();
                         if idle { &mut entry.1 } else { &mut entry.0 }.extend(times);
                     }
@@ -219,7 +229,111 @@ mod launch {
         if program("strace").is_none() {
             notes.push("no strace: system calls not counted".to_owned());
         }
-        Ok(Launch { rows, notes, ours_ran, runs: options.runs })
+        let what = "isolated /bin/true, launch to exit, same mounts and limits";
+        Ok(Launch { what, rows, notes, ours_ran, runs: options.runs })
+    }
+
+    /// `/bin/true` in a container that runs, command to exit, beside peers that have the same container.
+    pub fn measure_exec(options: &Options, dir: &Path) -> Result<Launch> {
+        let mut notes = Vec::new();
+        let mut candidates = Vec::new();
+        let mut containers = Vec::new();
+        for peer in ["runc", "crun"] {
+            let Some(path) = program(peer) else {
+                notes.push(format!("{peer} is not installed (scripts/setup brings it)"));
+                continue;
+            };
+            let bundle = dir.join(format!("{peer}-exec-bundle"));
+            write_bundle(&bundle)?;
+            let file = bundle.join("config.json");
+            let config =
+                fs::read_to_string(&file)?.replace(r#""args":["/bin/true"]"#, r#""args":["/bin/sleep","100000"]"#);
+            fs::write(&file, config.replace("/agentbin-bench-", &format!("/agentbin-bench-{peer}-")))?;
+            let container = Container {
+                peer: path,
+                root: dir.join(format!("{peer}-state")),
+                name: format!("agentbin-bench-exec-{peer}-{}", std::process::id()),
+            };
+            let started = container
+                .command("run")
+                .args(["--detach", "--bundle"])
+                .arg(&bundle)
+                .arg(&container.name)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()?;
+            ensure!(started.success(), "{peer} does not start a container: {started}");
+            let (peer_path, root, name) = (container.peer.clone(), container.root.clone(), container.name.clone());
+            containers.push(container);
+            let make = Box::new(move || {
+                let mut command = Command::new(&peer_path);
+                command.arg("--root").arg(&root).arg("exec").arg(&name).arg("/bin/true");
+                command
+            });
+            consider(&mut candidates, &mut notes, peer, make);
+        }
+        let inside = std::env::var_os("BENCH_LAUNCH").map(PathBuf::from);
+        let mut from_inside: BTreeMap<String, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+        let blocks = options.runs.min(5);
+        for block in 0..blocks {
+            let rounds = options.runs * (block + 1) / blocks - options.runs * block / blocks;
+            for idle in [false, true] {
+                for _ in 0..rounds {
+                    for candidate in &mut candidates {
+                        if idle {
+                            pause(IDLE_PAUSE);
+                        }
+                        let took = once(&candidate.make).with_context(|| candidate.name.clone())?;
+                        if idle { &mut candidate.idle } else { &mut candidate.warm }.push(took);
+                    }
+                }
+                if let Some(program) = &inside {
+                    for (what, times) in ask_inside(program, &["--exec"], rounds, idle)? {
+                        let entry = from_inside.entry(what).or_default();
+                        if idle { &mut entry.1 } else { &mut entry.0 }.extend(times);
+                    }
+                }
+            }
+        }
+        let mut rows: Vec<Row> = Vec::new();
+        for candidate in candidates {
+            let calls = system_calls(&candidate.make, dir);
+            rows.push(Row { name: candidate.name, warm: candidate.warm, idle: candidate.idle, calls });
+        }
+        let ours_ran = !from_inside.is_empty();
+        for (name, (warm, idle)) in from_inside {
+            rows.push(Row { name, warm, idle, calls: None });
+        }
+        if !ours_ran {
+            notes.push("no examples/bench_launch.rs to measure ours".to_owned());
+        }
+        let what = "/bin/true inside a running container or task, asked for to exit, same mounts and limits";
+        Ok(Launch { what, rows, notes, ours_ran, runs: options.runs })
+    }
+
+    /// A peer's container, removed when dropped.
+    struct Container {
+        peer: PathBuf,
+        root: PathBuf,
+        name: String,
+    }
+
+    impl Container {
+        fn command(&self, verb: &str) -> Command {
+            let mut command = Command::new(&self.peer);
+            command.arg("--root").arg(&self.root).arg(verb);
+            command
+        }
+    }
+
+    impl Drop for Container {
+        fn drop(&mut self) {
+            let removed = self.command("delete").args(["--force", &self.name]).stderr(Stdio::null()).status();
+            if !removed.is_ok_and(|status| status.success()) {
+                eprintln!("measure: container {} is left; remove it with {}", self.name, self.peer.display());
+            }
+        }
     }
 
     /// Takes a candidate that works; says why not otherwise.
@@ -295,9 +409,10 @@ mod launch {
         })
     }
 
-    fn ask_inside(program: &Path, runs: usize, idle: bool) -> Result<Vec<(String, Vec<f64>)>> {
+    fn ask_inside(program: &Path, flags: &[&str], runs: usize, idle: bool) -> Result<Vec<(String, Vec<f64>)>> {
         let pause = if idle { IDLE_PAUSE.as_millis() } else { 0 };
         let out = Command::new(program)
+            .args(flags)
             .args(["--runs", &runs.to_string(), "--pause-ms", &pause.to_string()])
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
@@ -405,10 +520,7 @@ mod launch {
         }
 
         pub fn table(&self) -> String {
-            let mut out = format!(
-                "isolated /bin/true, launch to exit, same mounts and limits; median (90th percentile) of {} runs each\n",
-                self.runs
-            );
+            let mut out = format!("{}; median (90th percentile) of {} runs each\n", self.what, self.runs);
             let _ = writeln!(
                 out,
                 "{:<22} {:>18} {:>8} {:>8} {:>20} {:>8} {:>8} {:>9}",

@@ -3,17 +3,26 @@
 //! - `executor_launch`: Launch to exit in an executor that has run for 20 ms
 //! - `new_executor`: a new executor process, its handshake, Launch to exit
 //!
-//! `bench_launch [--runs N] [--pause-ms MILLISECONDS]`, as root. Sizes are those of a Nomad task start: the exec driver's
+//! With `--exec` instead, in a task that runs:
+//!
+//! - `script`: Exec of `/bin/true`, to its status
+//! - `session`: `ExecStreaming` of it with pipes, to the end of the stream
+//! - `terminal`: the same with a terminal
+//!
+//! `bench_launch [--exec] [--runs N] [--pause-ms MILLISECONDS]`, as root. Sizes are those of a Nomad task start: the exec driver's
 //! mounts, memory, cpu and pids limits, log collection.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use agentbin::cgroup::{CgroupFs, Regime};
 use agentbin::executor::{Executor as _, ExecutorClient};
 use agentbin::plugin::{Launch, Program, role_environment};
 use agentbin::spec::{LaunchSpec, LogCollection, MemoryLimits, Mount, Propagation, Resources, Role};
+use agentbin::wire::drivers::ExecTaskStreamingRequest;
+use agentbin::wire::drivers::exec_task_streaming_request::Setup;
+use tokio_stream::StreamExt as _;
 
 /// How long an executor runs before its launch counts as one in a running executor.
 const SETTLED: Duration = Duration::from_millis(20);
@@ -22,7 +31,8 @@ fn main() -> anyhow::Result<()> {
     agentbin::init();
     let mut runs = 30;
     let mut pause = Duration::ZERO;
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).peekable();
+    let exec = args.next_if(|arg| arg == "--exec").is_some();
     while let (Some(flag), Some(value)) = (args.next(), args.next()) {
         match flag.as_str() {
             "--runs" => runs = value.parse()?,
@@ -31,7 +41,66 @@ fn main() -> anyhow::Result<()> {
         }
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(measure(runs, pause))
+    if exec { runtime.block_on(measure_exec(runs, pause)) } else { runtime.block_on(measure(runs, pause)) }
+}
+
+async fn measure_exec(runs: usize, pause: Duration) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    for folder in ["alloc/logs", "task/local", "task/secrets", "task/tmp"] {
+        std::fs::create_dir_all(dir.path().join(folder))?;
+    }
+    let regime = CgroupFs::detect(Path::new("/sys/fs/cgroup"))?.regime();
+    let spec = spec(dir.path(), regime, 0);
+    let config = serde_json::json!({
+        "LogFile": dir.path().join("executor.out"), "LogLevel": "info", "FSIsolation": true,
+    });
+    let launch = Launch {
+        program: Program::Own(Role::Executor),
+        args: &[OsString::from(config.to_string())],
+        env: role_environment(),
+        new_session: true,
+        socket_dir: Some(dir.path()),
+        start_timeout: Duration::from_secs(10),
+        log: Box::new(|_| {}),
+    };
+    let client = launch.start().await?;
+    let executor = ExecutorClient::new(client.channel());
+    executor.launch(LaunchSpec { command: "/bin/sleep".to_owned(), args: vec!["100000".to_owned()], ..spec }).await?;
+    let mut figures = [("script", Vec::new()), ("session", Vec::new()), ("terminal", Vec::new())];
+    for run in 0..=runs {
+        for (what, times) in &mut figures {
+            tokio::time::sleep(pause).await;
+            let begin = Instant::now();
+            let status = match *what {
+                "script" => {
+                    executor.exec(SystemTime::now() + Duration::from_mins(1), "/bin/true", &[]).await?.exit_code
+                }
+                kind => session(&executor, kind == "terminal").await?,
+            };
+            anyhow::ensure!(status == 0, "/bin/true failed: {status}");
+            // The first of all finds everything cold.
+            if run > 0 {
+                times.push(begin.elapsed().as_micros());
+            }
+        }
+    }
+    executor.shutdown("", Duration::ZERO).await?;
+    client.kill().await;
+    for (what, times) in figures {
+        println!("{}", serde_json::json!({"what": what, "us": times}));
+    }
+    Ok(())
+}
+
+async fn session(executor: &ExecutorClient, tty: bool) -> anyhow::Result<i32> {
+    let setup = Setup { command: vec!["/bin/true".to_owned()], tty, ..Setup::default() };
+    let first = ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() };
+    let mut responses = executor.exec_streaming(Box::pin(tokio_stream::once(Ok(first)))).await?;
+    let mut status = -1;
+    while let Some(response) = responses.next().await {
+        status = response?.result.map_or(status, |result| result.exit_code);
+    }
+    Ok(status)
 }
 
 async fn measure(runs: usize, pause: Duration) -> anyhow::Result<()> {

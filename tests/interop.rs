@@ -5,9 +5,10 @@
 mod harness;
 
 use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -206,6 +207,17 @@ fn a3_programs_that_are_no_plugins() {
         assert!(matches!(talks, HostError::Handshake { .. }), "{talks}");
         let lies = error(script("lies", "echo '1|2|unix|/no/such/socket|grpc|'; sleep 30")).await;
         assert!(matches!(lies, HostError::Connect { .. }), "{lies}");
+        // The end is noticed although somebody else holds the pipes.
+        let before = Instant::now();
+        let held = error(script("held", "sleep 8 & echo because >&2; exit 3")).await;
+        assert!(matches!(&held, HostError::Exited { said, .. } if said.contains("because")), "{held}");
+        assert!(before.elapsed() < Duration::from_secs(6), "{:?}", before.elapsed());
+        let bytes = error(script("bytes", "printf '\\377\\376\\n'; sleep 30")).await;
+        assert!(matches!(bytes, HostError::Handshake { .. }), "{bytes}");
+        let quiet = script("quiet", "exec >&-; sleep 30");
+        let launch = Launch { start_timeout: Duration::from_millis(300), ..Launch::new(Program::Path(&quiet)) };
+        let late = Launch { env: role_environment(), ..launch }.start().await.unwrap_err();
+        assert!(matches!(late, HostError::Timeout { .. }), "{late}");
         let missing = error(dir.path().join("missing")).await;
         assert!(matches!(missing, HostError::Start { .. }), "{missing}");
         // Whatever went wrong, the process is gone.
@@ -312,11 +324,11 @@ fn family() -> Protocol {
 }
 
 fn a3_broker_connects_us_to_ourselves() {
-    let own = std::env::current_exe().unwrap();
+    let own = Path::new("/proc/self/exe");
     for auto_mtls in [false, true] {
         block_on(async {
             let args = [OsString::from(OUR_PLUGIN)];
-            let launch = Launch { args: &args, auto_mtls, protocol: family(), ..Launch::new(Program::Path(&own)) };
+            let launch = Launch { args: &args, auto_mtls, protocol: family(), ..Launch::new(Program::Path(own)) };
             let (client, _) = start(launch, &[]).await.unwrap();
             assert_eq!(client.version(), Some(7));
             serve_health(client.broker().accept(HOST_ACCEPTS).await.unwrap(), "host");
@@ -396,7 +408,8 @@ fn a3_auto_mtls_when_the_plugin_has_other_ideas() {
             path
         };
         let error = async |path: &Path, args: &[OsString], auto_mtls| {
-            start(Launch { args, auto_mtls, ..Launch::new(Program::Path(path)) }, &[]).await.err().unwrap()
+            let launch = Launch { args, auto_mtls, socket_dir: Some(dir.path()), ..Launch::new(Program::Path(path)) };
+            start(launch, &[]).await.err().unwrap()
         };
         let handshake = |error: HostError| match error {
             HostError::Handshake { source, .. } => source,
@@ -416,7 +429,7 @@ fn a3_auto_mtls_when_the_plugin_has_other_ideas() {
         // Talks TLS to nobody: it listens, and accepts nothing.
         let mute = dir.path().join("mute");
         let _listener = std::os::unix::net::UnixListener::bind(&mute).unwrap();
-        let (_, certificate) = own_certificate(&odd).await;
+        let certificate = some_certificate(&odd);
         let mute = script("deaf", &format!("1|2|unix|{}|grpc|{certificate}", mute.display()));
         let before = Instant::now();
         let launch = Launch { auto_mtls: true, ..Launch::new(Program::Path(&mute)) };
@@ -428,11 +441,16 @@ fn a3_auto_mtls_when_the_plugin_has_other_ideas() {
 }
 
 /// Some certificate, in the form of a handshake line.
-async fn own_certificate(odd: &Path) -> (String, String) {
-    let output = Command::new("timeout").args(["--signal=KILL", "1"]).arg(odd).arg("tls12").output().unwrap();
-    let line = String::from_utf8(output.stdout).unwrap();
-    let fields: Vec<&str> = line.trim().split('|').collect();
-    (fields[3].to_owned(), fields[5].to_owned())
+fn some_certificate(odd: &Path) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(odd);
+    command.arg("tls12").env("PLUGIN_UNIX_SOCKET_DIR", dir.path()).stdout(Stdio::piped());
+    let mut plugin = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(plugin.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    plugin.kill().unwrap();
+    plugin.wait().unwrap();
+    line.trim().rsplit('|').next().unwrap().to_owned()
 }
 
 fn a3_a_plugin_on_a_tcp_port() {

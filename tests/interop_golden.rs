@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 use agentbin::driver::state::{
     GoAllocatedDevice, GoAllocatedResources, GoCpu, GoDevice, GoDns, GoDriverState, GoHosts, GoLinuxResources,
-    GoMemory, GoMount, GoNetwork, GoNetworkIsolation, GoPort, GoPortMapping, GoReattachConfig, GoResources,
-    GoTaskConfig,
+    GoMemory, GoMount, GoNetwork, GoNetworkIsolation, GoPort, GoPortMapping, GoResources, GoTaskConfig,
 };
+use agentbin::plugin::ReattachConfig;
 use agentbin::wire::cty::{self, Number, Type, Value};
 use agentbin::wire::msgpack::{self, Bytes, GoTime};
 use golden::{ask, bytes, hex};
@@ -179,7 +179,8 @@ fn state() -> GoDriverState {
         dns: dns(&["8.8.8.8"], &["local"]),
     };
     GoDriverState {
-        reattach_config: Some(GoReattachConfig {
+        agentbin: None,
+        reattach_config: Some(ReattachConfig {
             protocol: "grpc".into(),
             network: "unix".into(),
             addr: "/tmp/plugin123".into(),

@@ -9,8 +9,8 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
+use agentbin::driver::state::GoDriverState;
 use agentbin::plugin::{Client, Launch, Program, role_environment};
 use agentbin::wire::base::base_plugin_client::BasePluginClient;
 use agentbin::wire::cty::{self, Value};
@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         n3_the_agents_folder_stays_empty,
         a6_errors_are_those_that_agents_know,
         n5_a_killed_plugin_finds_its_tasks_again,
+        n5_a_task_of_another_driver_is_taken_over,
         n5_a_stale_handle_is_gone_and_nobody_is_signalled,
         n7_the_example_is_a_driver,
     ])
@@ -95,8 +96,9 @@ impl World {
             msgpack_driver_config: object(config),
             env: [("PATH", "/usr/bin:/bin"), ("GREETING", "hello")].map(|(k, v)| (k.into(), v.into())).into(),
             alloc_dir: self.alloc_dir().display().to_string(),
-            stdout_path: "/dev/null".into(),
-            stderr_path: "/dev/null".into(),
+            // An agent names its FIFOs also to a driver that collects the output itself, and does not make them.
+            stdout_path: self.alloc_dir().join("alloc/logs/.web.stdout.fifo").display().to_string(),
+            stderr_path: self.alloc_dir().join("alloc/logs/.web.stderr.fifo").display().to_string(),
             resources: Some(wire::Resources {
                 allocated_resources: Some(wire::AllocatedTaskResources {
                     cpu: Some(wire::AllocatedCpuResources { cpu_shares: 100 }),
@@ -348,7 +350,6 @@ fn n2_logs_are_collected_unless_switched_off() {
             let logs = BTreeMap::from([
                 ("max_files".to_owned(), Value::Number(cty::Number::parse("2").unwrap())),
                 ("max_file_size".to_owned(), Value::Number(cty::Number::parse("1").unwrap())),
-                ("disabled".to_owned(), Value::Null),
             ]);
             let script = "seq 1 400000";
             let config = [("command", text("/bin/sh")), ("args", texts(&["-c", script])), ("logs", Value::Map(logs))];
@@ -367,15 +368,48 @@ fn n2_logs_are_collected_unless_switched_off() {
             let fifo = world.dir.path().join("fifo");
             rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
             task.stdout_path = fifo.display().to_string();
+            task.stderr_path = "/dev/null".into();
             let reader = std::thread::spawn(move || std::fs::read_to_string(fifo).unwrap());
             plugin.start_task(&task).await.unwrap();
             plugin.wait(&task.id).await;
             plugin.destroy(&task.id, false).await.unwrap();
             assert_eq!(reader.join().unwrap(), "through the fifo\n");
-            assert_eq!(std::fs::read_dir(world.alloc_dir().join("alloc/logs")).unwrap().count(), 0);
+            plugin.client.kill().await;
+
+            // An agent that reads its FIFOs although it was told not to gets them; FIFOs that nobody reads are left alone.
+            let mut plugin = Plugin::driver(name, &[]).await;
+            let fifo = PathBuf::from(&task.stdout_path);
+            task.id.push('2');
+            let reader = std::thread::spawn(move || std::fs::read_to_string(fifo).unwrap());
+            eventually("the reader", || reads_fifo()).await;
+            plugin.start_task(&task).await.unwrap();
+            plugin.wait(&task.id).await;
+            plugin.destroy(&task.id, false).await.unwrap();
+            assert_eq!(reader.join().unwrap(), "through the fifo\n");
+            assert_eq!(world.log("stdout"), "");
+            task.id.push('3');
+            task.stderr_path.clone_from(&task.stdout_path);
+            plugin.start_task(&task).await.unwrap();
+            plugin.wait(&task.id).await;
+            plugin.destroy(&task.id, false).await.unwrap();
+            assert_eq!(world.log("stdout"), "through the fifo\n");
+
+            // A job that wants no logs.
+            task.id.push('4');
+            task.stdout_path = "/dev/null".into();
+            plugin.start_task(&task).await.unwrap();
+            plugin.wait(&task.id).await;
+            plugin.destroy(&task.id, false).await.unwrap();
+            assert_eq!(world.log("stdout"), "through the fifo\n", "nothing was added");
             plugin.client.kill().await;
         }
     });
+}
+
+/// Whether a thread of this process waits in the opening of a FIFO.
+fn reads_fifo() -> bool {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    threads.map(|t| std::fs::read_to_string(t.path().join("wchan")).unwrap_or_default()).any(|w| w.contains("partner"))
 }
 
 fn n3_the_agents_folder_stays_empty() {
@@ -519,6 +553,29 @@ fn n5_a_killed_plugin_finds_its_tasks_again() {
     });
 }
 
+/// A task whose handle a Go driver wrote: the executor is known by pid and socket only.
+fn n5_a_task_of_another_driver_is_taken_over() {
+    block_on(async {
+        let world = World::new();
+        let mut plugin = Plugin::driver("exec", &[]).await;
+        let task = world.script("sleep 1000");
+        let handle = plugin.start_task(&task).await.unwrap();
+        let before = plugin.inspect(&task.id).await;
+        plugin.client.kill().await;
+        let mut state = GoDriverState::from_bytes(&handle.driver_state).unwrap();
+        state.agentbin = None;
+        let handle = wire::TaskHandle { driver_state: state.to_bytes().unwrap(), ..handle };
+        let mut plugin = Plugin::driver("exec", &[]).await;
+        plugin.recover(&handle).await.unwrap();
+        assert_eq!(plugin.inspect(&task.id).await, before);
+        plugin.stop(&task.id, "SIGKILL", 1).await.unwrap();
+        assert_eq!(plugin.wait(&task.id).await.result.unwrap().signal, 9);
+        plugin.destroy(&task.id, false).await.unwrap();
+        assert_eq!(world.cgroups(), [PathBuf::new(); 0]);
+        plugin.client.kill().await;
+    });
+}
+
 fn n5_a_stale_handle_is_gone_and_nobody_is_signalled() {
     block_on(async {
         let world = World::new();
@@ -528,18 +585,21 @@ fn n5_a_stale_handle_is_gone_and_nobody_is_signalled() {
         let pid = pid_of(&plugin.inspect(&task.id).await);
         plugin.destroy(&task.id, true).await.unwrap();
         eventually("the task's end", || !is_alive(pid)).await;
-        // The same handle, its numbers now somebody else's: this very process.
-        let own = std::process::id().to_string();
-        let mut state: serde_json::Value = serde_json::from_slice(&handle.driver_state).unwrap();
-        let stale = state["reattach"]["process"]["pid"].clone();
-        state["reattach"]["process"]["pid"] = own.parse::<i32>().unwrap().into();
-        state["pid"] = own.parse::<i32>().unwrap().into();
-        let reused = wire::TaskHandle { driver_state: serde_json::to_vec(&state).unwrap(), ..handle.clone() };
-        // And as if from before the last boot.
-        state["reattach"]["process"]["pid"] = stale;
-        state["reattach"]["process"]["boot_id"] = "an earlier one".into();
-        let earlier = wire::TaskHandle { driver_state: serde_json::to_vec(&state).unwrap(), ..handle.clone() };
-        for stale in [handle.clone(), reused, earlier] {
+        // The same handle, its numbers now somebody else's: this very process. As if from before the last boot. And as if
+        // from one of Go's drivers, which know their executor by its pid alone.
+        let changed = |change: fn(&mut GoDriverState)| {
+            let mut state = GoDriverState::from_bytes(&handle.driver_state).unwrap();
+            change(&mut state);
+            wire::TaskHandle { driver_state: state.to_bytes().unwrap(), ..handle.clone() }
+        };
+        let reused = changed(|state| state.reattach_config.as_mut().unwrap().pid = std::process::id().cast_signed());
+        let earlier = changed(|state| state.agentbin.as_mut().unwrap().boot_id = "an earlier one".into());
+        let gos = changed(|state| state.agentbin = None);
+        let gos_reused = changed(|state| {
+            state.agentbin = None;
+            state.reattach_config.as_mut().unwrap().pid = std::process::id().cast_signed();
+        });
+        for stale in [handle.clone(), reused, earlier, gos, gos_reused] {
             let status = plugin.recover(&stale).await.unwrap_err();
             assert!(status.message().contains("failed to reattach to executor"), "{status:?}");
             let unknown = plugin.destroy(&task.id, true).await.unwrap_err();

@@ -96,6 +96,23 @@ pub(super) fn node_config(config: base::NomadConfig) -> NodeConfig {
     NodeConfig { compute, ports: (driver.client_min_port, driver.client_max_port) }
 }
 
+pub(super) fn wire_node_config(config: &NodeConfig) -> base::NomadConfig {
+    let topology = config.compute.map(|compute| {
+        let speed = compute.total_mhz / u64::from(compute.cores.max(1));
+        let core = |id| base::ClientTopologyCore { core_id: id, base_speed: speed, ..Default::default() };
+        base::ClientTopology {
+            node_ids: vec![0],
+            // A node is at the distance 10 from itself; Go plugins look the table up without asking for its size.
+            distances: Some(base::ClientTopologySlit { dimension: 1, values: vec![10] }),
+            cores: (0..compute.cores).map(core).collect(),
+            override_total_compute: compute.total_mhz,
+            ..Default::default()
+        }
+    });
+    let (client_min_port, client_max_port) = config.ports;
+    base::NomadConfig { driver: Some(base::NomadDriverConfig { client_max_port, client_min_port, topology }) }
+}
+
 pub(super) fn wire_capabilities(capabilities: &Capabilities) -> wire::DriverCapabilities {
     let fs = match capabilities.fs_isolation {
         FsIsolation::None => WireFs::None,
@@ -264,6 +281,89 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
         network: task.network_isolation_spec.map(network),
         dns: task.dns.map(|d| Dns { servers: d.servers, searches: d.searches, options: d.options }),
     })
+}
+
+/// A task as a plugin gets it: output goes to the given paths, which an empty one discards.
+pub(super) fn wire_task_config(task: &TaskConfig, msgpack_driver_config: Vec<u8>) -> wire::TaskConfig {
+    let path = |path: &std::path::Path| path.to_string_lossy().into_owned();
+    let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let mib = |bytes: Option<u64>| bytes.map_or(0, |b| signed(b / (1024 * 1024)));
+    let memory = task.resources.memory;
+    let (memory_mb, memory_max_mb) = match (memory.hard_bytes, memory.soft_bytes) {
+        (hard, None) => (mib(hard), 0),
+        (None, soft) => (mib(soft), -1),
+        (hard, soft) => (mib(soft), mib(hard)),
+    };
+    let quota = task.resources.cpu_quota_us;
+    let resources = wire::Resources {
+        allocated_resources: Some(wire::AllocatedTaskResources {
+            cpu: Some(wire::AllocatedCpuResources { cpu_shares: signed(task.resources.cpu_shares) }),
+            memory: Some(wire::AllocatedMemoryResources { memory_mb, memory_max_mb }),
+            networks: Vec::new(),
+        }),
+        linux_resources: Some(wire::LinuxResources {
+            cpu_shares: signed(task.resources.cpu_shares),
+            memory_limit_bytes: memory.hard_bytes.or(memory.soft_bytes).map_or(0, signed),
+            cpu_quota: quota.map_or(0, |(quota, _)| signed(quota)),
+            cpu_period: quota.map_or(0, |(_, period)| signed(period)),
+            cpuset_cpus: task.resources.cpuset_cpus.clone(),
+            cpuset_cgroup: path(&task.cpuset_cgroup),
+            percent_ticks: task.percent_ticks,
+            ..Default::default()
+        }),
+        ports: task
+            .ports
+            .iter()
+            .map(|p| wire::PortMapping {
+                label: p.label.clone(),
+                value: p.value.into(),
+                to: p.to.into(),
+                host_ip: p.host_ip.map(|ip| ip.to_string()).unwrap_or_default(),
+            })
+            .collect(),
+    };
+    let output = |path: &str| if path.is_empty() { "/dev/null".to_owned() } else { path.to_owned() };
+    wire::TaskConfig {
+        id: task.id.clone(),
+        name: task.name.clone(),
+        msgpack_driver_config,
+        env: task.env.clone().into_iter().collect(),
+        resources: Some(resources),
+        mounts: task
+            .mounts
+            .iter()
+            .map(|m| wire::Mount {
+                task_path: m.task_path.clone(),
+                host_path: path(&m.host_path),
+                readonly: m.readonly,
+                propagation_mode: m.propagation.name().to_owned(),
+                ..Default::default()
+            })
+            .collect(),
+        devices: task
+            .devices
+            .iter()
+            .map(|d| wire::Device {
+                task_path: d.task_path.clone(),
+                host_path: path(&d.host_path),
+                cgroup_permissions: d.cgroup_permissions.clone(),
+            })
+            .collect(),
+        user: task.user.clone(),
+        alloc_dir: path(&task.alloc_dir),
+        stdout_path: output(&task.stdout_path),
+        stderr_path: output(&task.stderr_path),
+        task_group_name: task.group.clone(),
+        job_name: task.job_name.clone(),
+        job_id: task.job_id.clone(),
+        namespace: task.namespace.clone(),
+        node_name: task.node_name.clone(),
+        node_id: task.node_id.clone(),
+        alloc_id: task.alloc_id.clone(),
+        network_isolation_spec: task.network.clone().map(wire_network),
+        dns: task.dns.clone().map(|d| wire::DnsConfig { servers: d.servers, searches: d.searches, options: d.options }),
+        ..Default::default()
+    }
 }
 
 pub(super) fn wire_override(network: DriverNetwork) -> wire::NetworkOverride {

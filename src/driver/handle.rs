@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::state::{GoDriverState, GoTaskConfig, OwnState};
 use super::{DriverError, ExecTaskResult, TaskConfig, TaskHandle, TaskState, TaskStatus};
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
 use crate::executor::{Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError, Isolation};
-use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, role_environment};
-use crate::spec::{ExitResult, LaunchSpec, ProcessState, Role, Signal, TaskStats};
+use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, ReattachConfig, role_environment};
+use crate::spec::{ExitResult, LaunchSpec, ProcessId, ProcessState, Role, Signal, TaskStats};
 use crate::sys::lock::lock;
 
 /// How the log of a task's executor ends: `<task>-executor.out` in the allocation's folder.
@@ -61,17 +61,70 @@ struct Task {
 type End = Result<ProcessState, String>;
 
 /// What is kept of a task beyond the life of this process.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 struct Kept {
-    version: u32,
     reattach: Reattach,
     pid: i32,
-    /// Milliseconds since 1970.
-    started_at_ms: u64,
+    started_at: SystemTime,
     cgroup: PathBuf,
 }
 
-const KEPT_VERSION: u32 = 1;
+impl Kept {
+    /// Nomad's own form with a part of ours, so that its drivers can take the task over, as ours can take over theirs.
+    fn to_bytes(&self, task: &TaskConfig) -> Result<Vec<u8>, DriverError> {
+        let process = &self.reattach.process;
+        let state = GoDriverState {
+            agentbin: Some(OwnState {
+                start_ticks: process.start_ticks,
+                boot_id: process.boot_id.clone(),
+                cgroup: self.cgroup.display().to_string(),
+            }),
+            reattach_config: Some(ReattachConfig::from(&self.reattach)),
+            task_config: Some(GoTaskConfig {
+                id: task.id.clone(),
+                name: task.name.clone(),
+                alloc_id: task.alloc_id.clone(),
+                alloc_dir: task.alloc_dir.display().to_string(),
+                job_name: task.job_name.clone(),
+                job_id: task.job_id.clone(),
+                task_group_name: task.group.clone(),
+                namespace: task.namespace.clone(),
+                node_name: task.node_name.clone(),
+                node_id: task.node_id.clone(),
+                user: task.user.clone(),
+                stdout_path: task.stdout_path.clone(),
+                stderr_path: task.stderr_path.clone(),
+                ..GoTaskConfig::default()
+            }),
+            pid: self.pid.into(),
+            started_at: self.started_at.into(),
+        };
+        state.to_bytes().map_err(|e| failed(format!("failed to encode the task's state: {e}"), false))
+    }
+
+    /// Reads it, and finds out whether the executor is still the process that it names.
+    async fn find(bytes: &[u8], cgroup: PathBuf) -> Result<Kept, DriverError> {
+        let undecodable =
+            |problem: String| failed(format!("failed to decode task state from handle: {problem}"), false);
+        let state = GoDriverState::from_bytes(bytes).map_err(|e| undecodable(e.to_string()))?;
+        let config = state.reattach_config.ok_or_else(|| undecodable("it names no executor".to_owned()))?;
+        let (reattach, cgroup) = match state.agentbin {
+            Some(own) => {
+                let OwnState { start_ticks, boot_id, cgroup } = own;
+                let process = ProcessId { pid: config.pid, start_ticks, boot_id };
+                (Reattach { process, socket: config.addr.into() }, cgroup.into())
+            }
+            None => (config.adopt().await.map_err(|e| unreachable(&e.to_string()))?, cgroup),
+        };
+        let pid = i32::try_from(state.pid).map_err(|_| undecodable(format!("pid {} is none", state.pid)))?;
+        let started_at = state.started_at.to_system_time().unwrap_or(SystemTime::UNIX_EPOCH);
+        Ok(Kept { reattach, pid, started_at, cgroup })
+    }
+}
+
+fn unreachable(problem: &str) -> DriverError {
+    failed(format!("failed to reattach to executor: {problem}"), false)
+}
 
 impl Tasks {
     pub(super) fn new(isolation: Isolation, settings: Settings) -> Tasks {
@@ -124,10 +177,9 @@ impl Tasks {
                 return Err(error);
             }
         };
-        let kept =
-            Kept { version: KEPT_VERSION, reattach, pid: state.pid, started_at_ms: milliseconds(state.time), cgroup };
-        let driver_state = serde_json::to_vec(&kept).map_err(|e| failed(format!("keep the task's state: {e}"), false));
-        let handle = TaskHandle { driver_state: driver_state?, executor: Some(kept.reattach.clone()), network: None };
+        let kept = Kept { reattach, pid: state.pid, started_at: to_milliseconds(state.time), cgroup };
+        let driver_state = kept.to_bytes(task)?;
+        let handle = TaskHandle { driver_state, executor: Some(kept.reattach.clone()), network: None };
         self.keep(task, client, executor, kept);
         Ok(handle)
     }
@@ -137,19 +189,13 @@ impl Tasks {
         if lock(&self.tasks).contains_key(&task.id) {
             return Ok(());
         }
-        let undecodable =
-            |problem: String| failed(format!("failed to decode task state from handle: {problem}"), false);
-        let kept: Kept = serde_json::from_slice(driver_state).map_err(|e| undecodable(e.to_string()))?;
-        if kept.version != KEPT_VERSION {
-            return Err(undecodable(format!("version {} is not known", kept.version)));
-        }
-        let unreachable = |problem: String| failed(format!("failed to reattach to executor: {problem}"), false);
-        let client = Client::reattach(kept.reattach.clone()).await.map_err(|e| unreachable(e.to_string()))?;
+        let kept = Kept::find(driver_state, self.agents_cgroup(task)).await?;
+        let client = Client::reattach(kept.reattach.clone()).await.map_err(|e| unreachable(&e.to_string()))?;
         let executor = ExecutorClient::new(client.channel());
         match tokio::time::timeout(ANSWER_PATIENCE, executor.version()).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Err(unreachable(error.to_string())),
-            Err(_) => return Err(unreachable(format!("no answer within {ANSWER_PATIENCE:?}"))),
+            Ok(Err(error)) => return Err(unreachable(&error.to_string())),
+            Err(_) => return Err(unreachable(&format!("no answer within {ANSWER_PATIENCE:?}"))),
         }
         self.keep(task, client, executor, kept);
         Ok(())
@@ -165,7 +211,7 @@ impl Tasks {
         let kept = Task {
             name: task.name.clone(),
             pid: kept.pid,
-            started_at: SystemTime::UNIX_EPOCH + Duration::from_millis(kept.started_at_ms),
+            started_at: kept.started_at,
             client: Mutex::new(Some(client)),
             executor,
             cgroup: kept.cgroup,
@@ -317,9 +363,10 @@ impl Tasks {
     }
 }
 
-fn milliseconds(time: SystemTime) -> u64 {
+/// What a later process reads must be what this one says: rounded alike.
+fn to_milliseconds(time: SystemTime) -> SystemTime {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    SystemTime::UNIX_EPOCH + Duration::new(since.as_secs(), since.subsec_millis() * 1_000_000)
 }
 
 pub(super) fn failed(message: String, recoverable: bool) -> DriverError {

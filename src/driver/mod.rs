@@ -3,6 +3,7 @@
 //! [`Driver`] is Nomad's driver interface. [`serve`] makes a Nomad plugin of one.
 
 mod capabilities;
+mod client;
 mod config;
 mod convert;
 mod exec;
@@ -18,6 +19,7 @@ pub mod state;
 mod streaming;
 mod types;
 
+pub use client::{Answers, DriverClient, PluginClient, PluginInfo, fingerprint_of, stats_of, wire_task};
 pub use config::Reader;
 pub use exec::ExecDriver;
 pub use handle::{EXECUTOR_LOG, Settings};

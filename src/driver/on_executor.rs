@@ -1,5 +1,6 @@
 //! A driver whose tasks each have an executor: what `exec`, `raw_exec` and `java` have in common.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use super::{
 };
 use crate::cgroup::Regime;
 use crate::executor::{ExecRequests, ExecResponses, Isolation};
+use crate::logs::fifo::{self, FifoError, Writer};
 use crate::spec::{DriverConfig, ExitResult, LaunchSpec, LogCollection, Signal, TaskStats};
 use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
@@ -97,11 +99,7 @@ pub(super) const TASK_KEYS: [&str; 2] = ["pids_limit", "logs"];
 /// Their schema.
 pub(super) fn task_schema() -> [(&'static str, Spec); 2] {
     let number = |name: &str| schema::attr(name, "number", false);
-    let logs = schema::object([
-        ("max_files", number("max_files")),
-        ("max_file_size", number("max_file_size")),
-        ("disabled", schema::attr("disabled", "bool", false)),
-    ]);
+    let logs = schema::object([("max_files", number("max_files")), ("max_file_size", number("max_file_size"))]);
     [("pids_limit", number("pids_limit")), ("logs", schema::block("logs", false, logs))]
 }
 
@@ -110,22 +108,45 @@ const LOG_FILES: u32 = 10;
 const LOG_FILE_MIB: u64 = 10;
 
 /// How a task's output is collected under an agent, which does not hand over the task's `logs` block.
-fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<Option<LogCollection>, DriverError> {
+fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<LogCollection, DriverError> {
     let logs = reader.block("logs")?;
-    let logs = Reader::new(reader.driver(), &logs, &["max_files", "max_file_size", "disabled"])?;
-    if logs.flag("disabled")? == Some(true) {
-        return Ok(None);
-    }
+    let logs = Reader::new(reader.driver(), &logs, &["max_files", "max_file_size"])?;
     let max_files = logs.limit("max_files")?.map_or(Ok(LOG_FILES), u32::try_from);
     let max_files = max_files.map_err(|_| logs.error("max_files", "max_files is too large"))?;
     let mib = logs.limit("max_file_size")?.unwrap_or(LOG_FILE_MIB);
-    Ok(Some(LogCollection {
+    Ok(LogCollection {
         dir: task.alloc_dir.join("alloc/logs"),
         stdout_file: format!("{}.stdout", task.name),
         stderr_file: format!("{}.stderr", task.name),
         max_files,
         max_file_size_bytes: mib.saturating_mul(1024 * 1024),
-    }))
+    })
+}
+
+/// Whether somebody waits for a task's output.
+enum Wanted {
+    No,
+    /// A file, or /dev/null: a job that switches its `logs` off.
+    File,
+    Fifo(#[expect(dead_code, reason = "held, so that the reader does not see it closed")] Writer),
+}
+
+impl Wanted {
+    fn is_wanted(&self) -> bool {
+        !matches!(self, Wanted::No)
+    }
+}
+
+async fn wanted_fifo(path: &str) -> Wanted {
+    if path.is_empty() {
+        return Wanted::No;
+    }
+    match tokio::time::timeout(Duration::ZERO, fifo::open_writer(Path::new(path))).await {
+        Ok(Ok(writer)) => Wanted::Fifo(writer),
+        Ok(Err(FifoError::NotAFifo(_))) => Wanted::File,
+        // It is not there, or nobody reads.
+        Ok(Err(_)) | Err(_) => Wanted::No,
+    }
 }
 
 /// A driver whose tasks each have an executor.
@@ -154,14 +175,12 @@ impl<P: Plan> OnExecutor<P> {
         Ok(())
     }
 
-    fn launch_spec(&self, task: &TaskConfig, config: &P::Config) -> Result<LaunchSpec, DriverError> {
+    fn launch_spec(&self, task: &TaskConfig, config: &P::Config, fifos: bool) -> Result<LaunchSpec, DriverError> {
         let reader = Reader::any(P::NAME, &task.config);
         let under_agent = self.tasks.settings().under_agent;
         self.check_logs(&reader)?;
         let cgroup = if under_agent { self.tasks.agents_cgroup(task) } else { task.cgroup.clone() };
-        // An agent of before 1.6 opens FIFOs whatever a driver says.
-        let no_fifo = matches!(task.stdout_path.as_str(), "" | "/dev/null");
-        let collects = under_agent && P::common(config).collect_logs && no_fifo;
+        let collects = under_agent && P::common(config).collect_logs && !fifos;
         let mut spec = LaunchSpec {
             env: task.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
             user: task.user.clone(),
@@ -172,7 +191,7 @@ impl<P: Plan> OnExecutor<P> {
             cpuset_cgroup: task.cpuset_cgroup.clone(),
             stdout_path: task.stdout_path.clone(),
             stderr_path: task.stderr_path.clone(),
-            logs: if collects { agent_logs(task, &reader)? } else { task.logs.clone() },
+            logs: if collects { Some(agent_logs(task, &reader)?) } else { task.logs.clone() },
             network_namespace: task.network.as_ref().map(|network| network.path.clone()).unwrap_or_default(),
             ..LaunchSpec::default()
         };
@@ -219,7 +238,10 @@ impl<P: Plan> Driver for OnExecutor<P> {
     }
 
     async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
-        let spec = self.launch_spec(task, &self.config())?;
+        // An agent names its FIFOs whatever a driver says, and one of before 1.6 also reads them. Held until the executor
+        // has them open: a reader that sees its last writer go would end.
+        let fifos = [wanted_fifo(&task.stdout_path).await, wanted_fifo(&task.stderr_path).await];
+        let spec = self.launch_spec(task, &self.config(), fifos.iter().any(Wanted::is_wanted))?;
         self.tasks.start(task, spec).await
     }
 

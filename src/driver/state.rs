@@ -7,14 +7,18 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::plugin::ReattachConfig;
 use crate::wire::msgpack::{self, GoTime};
 
 /// The state in a task's handle.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct GoDriverState {
+    /// Only in what our own drivers keep.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agentbin: Option<OwnState>,
     /// Where the task's executor listens.
-    pub reattach_config: Option<GoReattachConfig>,
+    pub reattach_config: Option<ReattachConfig>,
     /// The task.
     pub task_config: Option<GoTaskConfig>,
     /// Pid of the task's main process.
@@ -41,18 +45,17 @@ impl GoDriverState {
     }
 }
 
-/// Where an executor listens.
+/// What a driver of ours keeps beside it, to know its executor for certain and to clean up after it. Go's drivers pass over
+/// it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-pub struct GoReattachConfig {
-    /// `grpc`.
-    pub protocol: String,
-    /// `unix`, or `tcp` on other systems.
-    pub network: String,
-    /// Path of the socket.
-    pub addr: String,
-    /// Pid of the executor.
-    pub pid: i64,
+pub struct OwnState {
+    /// Start time of the executor, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// The boot in which it was started.
+    pub boot_id: String,
+    /// The task's cgroup relative to each hierarchy's root; empty for none.
+    pub cgroup: String,
 }
 
 /// A task as Go's drivers keep it: everything but its `config`.

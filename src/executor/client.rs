@@ -97,6 +97,10 @@ impl Stream for Outgoing {
     type Item = ExecTaskStreamingRequest;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        // Nobody listens: gRPC calls a session off only when both of its directions have gone.
+        if self.broke.as_mut().is_none_or(|broke| broke.poll_closed(context).is_ready()) {
+            return Poll::Ready(None);
+        }
         let status = match std::task::ready!(self.requests.as_mut().poll_next(context)) {
             Some(Ok(request)) => return Poll::Ready(Some(request)),
             Some(Err(status)) => status,

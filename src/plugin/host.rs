@@ -339,8 +339,10 @@ impl Client {
         }
         let pidfd = Arc::new(pidfd);
         let life = watch_exit(Arc::clone(&pidfd), false).map_err(watch_error)?;
+        // Beside the plugin's own, where it is known to be able to look.
+        let dir = reattach.socket.parent().map_or_else(std::env::temp_dir, Path::to_owned);
         let address = Address::Unix(reattach.socket);
-        let broker = Arc::new(Broker::new(Sockets { dir: std::env::temp_dir(), group: None }, None));
+        let broker = Arc::new(Broker::new(Sockets { dir, group: None }, None));
         let channel = connect(&address, None, CONNECT_PATIENCE, &broker).await?;
         let process = reattach.process;
         let stdio = Arc::default();

@@ -12,12 +12,13 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SerialNumber,
 };
+use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::ParsedCertificate;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
 };
@@ -106,6 +107,9 @@ impl Identity {
             .with_single_cert(chain.clone(), self.key.clone_key())
             .map_err(io::Error::other)?;
         server.alpn_protocols = vec![ALPN.to_vec()];
+        // One connection lasts for the whole launch: there is nothing to resume.
+        server.send_tls13_tickets = 0;
+        server.session_storage = Arc::new(NoServerSessionStorage {});
         let mut client = ClientConfig::builder_with_provider(self.provider)
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
@@ -114,6 +118,7 @@ impl Identity {
             .with_client_auth_cert(chain, self.key)
             .map_err(io::Error::other)?;
         client.alpn_protocols = vec![ALPN.to_vec()];
+        client.resumption = Resumption::disabled();
         Ok(Tls { acceptor: Arc::new(server).into(), connector: Arc::new(client).into() })
     }
 }
@@ -324,10 +329,11 @@ mod tests {
         let (host, plugin) = pair();
         let mut silent = ClientConfig::clone(host.connector.config());
         silent.alpn_protocols.clear();
-        let silent = Tls { connector: Arc::new(silent).into(), ..host.clone() };
-        let (_, accepted) = meet(&silent, &plugin).await;
-        let refused = accepted.unwrap_err().to_string();
-        assert!(refused.contains("protocol") || refused.contains("ALPN"), "{refused}");
+        let silent = TlsConnector::from(Arc::new(silent));
+        let (near, far) = tokio::io::duplex(16 * 1024);
+        // Kept, so that it is the server that ends this.
+        let (_client, accepted) = tokio::join!(silent.connect(NAME.try_into().unwrap(), near), plugin.accept(far));
+        assert!(accepted.unwrap_err().to_string().contains("ALPN"));
         let mut silent = ServerConfig::clone(plugin.acceptor.config());
         silent.alpn_protocols.clear();
         let silent = Tls { acceptor: Arc::new(silent).into(), ..plugin };

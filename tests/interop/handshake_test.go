@@ -1,6 +1,7 @@
 package interop
 
 import (
+	"context"
 	"encoding/json"
 	"net"
 	"os"
@@ -10,6 +11,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 )
 
 // A3: what a host sees before any gRPC: by hand, byte for byte.
@@ -159,4 +164,23 @@ func checkHclog(t testing.TB, text, module string) (lines int) {
 		}
 	}
 	return lines
+}
+
+func TestHealthNames(t *testing.T) {
+	for name, arguments := range roles(t) {
+		t.Run(name, func(t *testing.T) {
+			h := launch(t, exec.Command(agentbin(t), arguments...))
+			health := healthpb.NewHealthClient(h.conn)
+			for _, service := range []string{"plugin", ""} {
+				out, err := health.Check(context.Background(), &healthpb.HealthCheckRequest{Service: service})
+				if err != nil || out.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+					t.Errorf("%q: %v, %v", service, out, err)
+				}
+			}
+			_, err := health.Check(context.Background(), &healthpb.HealthCheckRequest{Service: "other"})
+			if status.Code(err) != codes.NotFound {
+				t.Errorf("other: %v", err)
+			}
+		})
+	}
 }

@@ -1,6 +1,6 @@
 // A plugin without go-plugin, for what go-plugin never does on Linux. Its one argument:
 //
-//	tcp         listens on a TCP port
+//	tcp         listens on a TCP port, and writes more than pipes hold before it serves
 //	tls12       with AutoMTLS, but nothing newer than TLS 1.2
 //	wrong-cert  shows another certificate in the handshake than on the connection
 //	no-alpn     with AutoMTLS, without ALPN
@@ -9,6 +9,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -63,7 +64,11 @@ func main() {
 	mode := os.Args[1]
 	var options []grpc.ServerOption
 	var field string
-	network, address := "unix", filepath.Join(os.TempDir(), fmt.Sprintf("odd%d", os.Getpid()))
+	folder := os.Getenv("PLUGIN_UNIX_SOCKET_DIR")
+	if folder == "" {
+		folder = os.TempDir()
+	}
+	network, address := "unix", filepath.Join(folder, fmt.Sprintf("odd%d", os.Getpid()))
 	if mode == "tcp" {
 		network, address = "tcp", "127.0.0.1:0"
 	} else {
@@ -92,5 +97,9 @@ func main() {
 	service.SetServingStatus("plugin", healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(server, service)
 	fmt.Printf("1|2|%s|%s|grpc|%s\n", network, listener.Addr(), field)
+	if mode == "tcp" {
+		os.Stdout.Write(bytes.Repeat([]byte("x"), 1<<20)) //nolint:errcheck // it blocks or it does not
+		os.Stderr.Write(bytes.Repeat([]byte("x"), 1<<20)) //nolint:errcheck // the same
+	}
 	check(server.Serve(listener))
 }
