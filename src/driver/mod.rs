@@ -3,6 +3,7 @@
 //! [`Driver`] is Nomad's driver interface. [`serve`] makes a Nomad plugin of one.
 
 mod capabilities;
+pub mod catalog;
 mod client;
 mod config;
 mod convert;
