@@ -241,12 +241,16 @@ func run(t *testing.T, a *agent.Agent, name, text, status string, count int) []a
 	return allocs
 }
 
-// stop ends a job and checks that nothing of its allocations is left: no process, no mount, no cgroup.
-func stop(t *testing.T, a *agent.Agent, name string) {
+// stop ends jobs and checks that nothing of their allocations is left: no process, mount, cgroup or folder.
+func stop(t *testing.T, a *agent.Agent, names ...string) {
 	t.Helper()
-	allocs, err := a.Allocs(name)
-	must(t, err)
-	must(t, a.StopJob(name))
+	var allocs []agent.Alloc
+	for _, name := range names {
+		found, err := a.Allocs(name)
+		must(t, err)
+		allocs = append(allocs, found...)
+		must(t, a.StopJob(name))
+	}
 	nomad(t, a, "system", "gc")
 	for _, alloc := range allocs {
 		left := func() string {
@@ -270,6 +274,9 @@ func stop(t *testing.T, a *agent.Agent, name string) {
 		if err := agent.Eventually("nothing is left", func() bool { return left() == "" }); err != nil {
 			t.Errorf("left of %s after its end:\n%s", alloc.Name, left())
 		}
+	}
+	if !stock && strings.Contains(a.Log(), "error running destroy hooks") {
+		t.Error("the agent could not tidy up, its log says")
 	}
 	helpers := executors()
 	if err := agent.Eventually("the executors end", func() bool { helpers = executors(); return len(helpers) == 0 }); err != nil {

@@ -137,16 +137,13 @@ func goOn(t *testing.T, a *agent.Agent, alloc agent.Alloc) {
 
 func stopCounters(t *testing.T, a *agent.Agent, counts map[string]int) {
 	t.Helper()
+	var names []string
 	for _, driver := range drivers {
 		if counts[driver] > 0 {
-			must(t, a.StopJob("count-"+driver))
+			names = append(names, "count-"+driver)
 		}
 	}
-	for _, driver := range drivers {
-		if counts[driver] > 0 {
-			stop(t, a, "count-"+driver)
-		}
-	}
+	stop(t, a, names...)
 }
 
 // 0 restarts, 0 lost lines. (B1, N1)
@@ -205,10 +202,11 @@ func TestN1PluginKilled(t *testing.T) {
 			if old == 0 {
 				t.Fatalf("no plugin process of %s in round %d", driver, round)
 			}
+			recovered := recoveries(a, driver)
 			must(t, syscall.Kill(old, syscall.SIGKILL))
-			eventually(t, "another plugin of "+driver, func() bool {
+			eventually(t, "another plugin of "+driver+" has its tasks", func() bool {
 				pid := pluginPid(a, driver)
-				return pid != 0 && pid != old
+				return pid != 0 && pid != old && recoveries(a, driver) == recovered+counts[driver]
 			})
 		}
 	}
@@ -221,6 +219,12 @@ func TestN1PluginKilled(t *testing.T) {
 		}
 	}
 	stopCounters(t, a, counts)
+}
+
+// recoveries counts what the agent says of tasks that a new plugin has taken over.
+func recoveries(a *agent.Agent, driver string) int {
+	wanted := regexp.MustCompile(`task successfully recovered on driver:.* driver=` + driver + `\n`)
+	return len(wanted.FindAllString(a.Log(), -1))
 }
 
 // pluginPid is the process of a driver's plugin, or 0.

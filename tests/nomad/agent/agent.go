@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -78,6 +79,10 @@ advertise {
 }
 log_level  = "DEBUG"
 disable_update_check = true
+telemetry {
+  collection_interval        = "1s"
+  publish_allocation_metrics = true
+}
 server {
   enabled          = true
   bootstrap_expect = 1
@@ -219,7 +224,9 @@ func (a *Agent) LogTail(lines int) string {
 // Command is a call of the real command line.
 func (a *Agent) Command(arguments ...string) *exec.Cmd {
 	command := exec.Command(a.Nomad, arguments...)
-	command.Env = append(os.Environ(), "NOMAD_ADDR="+address, "NO_COLOR=1", "NOMAD_CLI_NO_COLOR=1")
+	// What the person who runs this has set for a cluster is not for this agent.
+	command.Env = slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "NOMAD_") })
+	command.Env = append(command.Env, "NOMAD_ADDR="+address, "NOMAD_CLI_NO_COLOR=1")
 	return command
 }
 
