@@ -58,7 +58,7 @@ destroy-network ALLOC                  remove it
 quit                                   end the plugin; tasks that are left are destroyed
 
 A task file has: config { ... } for the driver, and if you like id, name, user, alloc_dir, stdout_path, stderr_path,
-env { NAME = \"value\" }, resources { cpu = 100  memory = 64  memory_max = 0 }. Words with blanks go in quotes.
+cpuset_cgroup, env { NAME = \"value\" }, resources { cpu = 100  memory = 64  memory_max = 0 }. Words with blanks go in quotes.
 ";
 
 /// Starts the plugin and reads commands until there are no more.
@@ -330,6 +330,7 @@ impl Session {
                 memory: MemoryLimits::from_mib(figure("memory", 64), figure("memory_max", 0)),
                 ..Resources::default()
             },
+            cpuset_cgroup: text("cpuset_cgroup").into(),
             name,
             alloc_id,
             alloc_dir,
@@ -432,6 +433,7 @@ fn task_file(config: Spec) -> Spec {
         ("alloc_dir", text("alloc_dir")),
         ("stdout_path", text("stdout_path")),
         ("stderr_path", text("stderr_path")),
+        ("cpuset_cgroup", text("cpuset_cgroup")),
         ("env", block_attrs("env", "string", false)),
         (
             "resources",

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::hclspec::{Body, Schema};
 use super::{Driver as _, DriverClient, DriverError, NodeConfig, PluginClient, PluginInfo};
-use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, role_environment};
+use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach};
 
 /// The only version of the driver interface that there is.
 pub const API_VERSION: &str = "v0.1.0";
@@ -200,7 +200,8 @@ async fn launch(name: &str, path: &Path, args: &[OsString], log: &Log) -> Result
     let (log, owner) = (Arc::clone(log), name.to_owned());
     let launch = Launch {
         args,
-        env: role_environment(),
+        // Other people's drivers read what an operator exports: DOCKER_HOST, JAVA_HOME, proxies.
+        env: std::env::vars_os().collect(),
         new_session: true,
         log: Box::new(move |line| log(&owner, line)),
         ..Launch::new(Program::Path(path))
