@@ -147,6 +147,28 @@ fn a5_a_plugin_that_dies_ends_the_session() {
     assert!(line.contains("plugin is shut down"), "{line}");
 }
 
+#[test]
+fn a5_a_signal_ends_it_and_what_it_started() {
+    let (_dir, config, task) = files();
+    let mut child = Command::new(AGENTBIN)
+        .args(["plugin", "launch", AGENTBIN, "driver", "raw_exec", "--config", &config])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(format!("start {task}\ninspect x/web/1\nwait x/web/1\n").as_bytes()).unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    let started: Value = serde_json::from_str(&said.next().unwrap()).unwrap();
+    let inspected: Value = serde_json::from_str(&said.next().unwrap()).unwrap();
+    let pid: i32 = inspected["attributes"]["pid"].as_str().unwrap().parse().unwrap();
+    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    assert!(kill(Pid::from_raw(pid), None).is_err(), "the task is left");
+    assert!(!Path::new(started["stdout_path"].as_str().unwrap()).exists(), "its folder is left");
+}
+
 fn block_on<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
