@@ -275,9 +275,6 @@ func stop(t *testing.T, a *agent.Agent, names ...string) {
 			t.Errorf("left of %s after its end:\n%s", alloc.Name, left())
 		}
 	}
-	if !stock && strings.Contains(a.Log(), "error running destroy hooks") {
-		t.Error("the agent could not tidy up, its log says")
-	}
 	helpers := executors()
 	if err := agent.Eventually("the executors end", func() bool { helpers = executors(); return len(helpers) == 0 }); err != nil {
 		t.Errorf("executors left: %v", helpers)

@@ -237,6 +237,19 @@ func pluginPid(a *agent.Agent, driver string) int {
 	return 0
 }
 
+// What we leave in a task's folder is what the agent's own tidying expects there.
+func TestN1AgentTidiesUp(t *testing.T) {
+	a := plain(t)
+	for _, driver := range drivers[:2] {
+		name, before := "tidy-"+driver, len(a.Log())
+		startService(t, a, name, driver)
+		stop(t, a, name)
+		if log := a.Log()[before:]; strings.Contains(log, "error running destroy hooks") {
+			t.Errorf("%s: the agent says that it could not tidy up", driver)
+		}
+	}
+}
+
 // An orderly end takes the plugins along, and only them.
 func TestN1AgentStopsOrderly(t *testing.T) {
 	a := plain(t)

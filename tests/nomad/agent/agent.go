@@ -33,6 +33,8 @@ type Config struct {
 	PluginConfig map[string]string
 	// Client is added to the client block.
 	Client string
+	// Cgroup is a cgroup's folder that the agent is started in; empty: the caller's.
+	Cgroup string
 	// Dir is the agent's own folder. Short, because sockets lie below it, and passable for every user.
 	Dir string
 }
@@ -136,7 +138,12 @@ func (a *Agent) Start() error {
 		return err
 	}
 	defer log.Close()
-	a.process = exec.Command(a.Nomad, "agent", "-config", filepath.Join(a.Dir, "agent.hcl"))
+	command := []string{a.Nomad, "agent", "-config", filepath.Join(a.Dir, "agent.hcl")}
+	if a.Cgroup != "" {
+		join := []string{"/bin/sh", "-c", `echo $$ > "$0/cgroup.procs" && exec "$@"`, a.Cgroup}
+		command = append(join, command...)
+	}
+	a.process = exec.Command(command[0], command[1:]...)
 	a.process.Stdout, a.process.Stderr = log, log
 	// Its own session: what a killed agent leaves behind is nobody's process group.
 	a.process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
