@@ -55,13 +55,12 @@ async fn measure_exec(runs: usize, pause: Duration) -> anyhow::Result<()> {
         "LogFile": dir.path().join("executor.out"), "LogLevel": "info", "FSIsolation": true,
     });
     let launch = Launch {
-        program: Program::Own(Role::Executor),
         args: &[OsString::from(config.to_string())],
         env: role_environment(),
         new_session: true,
         socket_dir: Some(dir.path()),
-        start_timeout: Duration::from_secs(10),
         log: Box::new(|_| {}),
+        ..Launch::new(Program::Own(Role::Executor))
     };
     let client = launch.start().await?;
     let executor = ExecutorClient::new(client.channel());

@@ -341,7 +341,9 @@ fn r19_destroy_also_gets_what_comes_in_late() {
     let task = bench.create("t", &Resources::default());
     // So many children that their removal lasts long enough for a process to come in.
     let children: Vec<PathBuf> = (0..1000).map(|n| task.path().join(n.to_string())).collect();
-    children.iter().for_each(|c| std::fs::create_dir(c).unwrap());
+    for child in &children {
+        std::fs::create_dir(child).unwrap();
+    }
     let (late, warm) = (task.clone(), Process::start(&task, "sleep", &["300"]));
     let joiner = std::thread::spawn(move || {
         let sleeper = Process(Command::new("sleep").arg("300").spawn().unwrap());

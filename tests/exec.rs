@@ -92,6 +92,11 @@ fn cgroups() -> CgroupFs {
     CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap()
 }
 
+/// The emulated guest is many times slower and says so.
+fn slower() -> u32 {
+    std::env::var("AGENTBIN_TEST_SLOWER").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
+}
+
 /// Seconds to sleep by which the sleepers of this very program are told from others.
 fn nap() -> String {
     (2_000_000 + std::process::id()).to_string()
@@ -264,7 +269,7 @@ impl Session {
 
     /// Takes one response; `false` at the end. Holds the executor to the order that hosts rely on.
     async fn hear(&mut self) -> bool {
-        let patience = Duration::from_mins(1);
+        let patience = Duration::from_mins(1) * slower();
         let Some(response) = tokio::time::timeout(patience, self.from.next()).await.expect("an answer in time") else {
             return false;
         };
@@ -320,7 +325,7 @@ fn done(stdout: &str, stderr: &str, code: i32) -> Done {
 }
 
 fn in_seconds(seconds: u64) -> SystemTime {
-    SystemTime::now() + Duration::from_secs(seconds)
+    SystemTime::now() + Duration::from_secs(seconds) * slower()
 }
 
 fn args(parts: &[&str]) -> Vec<String> {
@@ -473,7 +478,7 @@ fn b4_a_terminal_ends_with_its_first_process() {
                 echo from main";
             let begin = Instant::now();
             assert_eq!(task.run(script, true).await, done("from main\r\n", "", 0));
-            assert!(begin.elapsed() < Duration::from_secs(20), "the children were waited for");
+            assert!(begin.elapsed() < Duration::from_secs(20) * slower(), "the children were waited for");
             task.end().await;
         }
     });
@@ -513,7 +518,7 @@ fn b4_a_child_in_the_background_does_not_hold_the_session() {
             // One that writes without end neither.
             let ended = task.run("yes & echo main >&2; exit 5", false).await;
             assert_eq!((ended.stderr.as_str(), ended.code), ("main\n", 5));
-            assert!(begin.elapsed() < Duration::from_secs(20), "the children were waited for");
+            assert!(begin.elapsed() < Duration::from_secs(20) * slower(), "the children were waited for");
             task.end().await;
         }
     });
@@ -672,7 +677,9 @@ fn b4_scripts_have_a_deadline() {
             let before = processes_of(&task);
             let begin = Instant::now();
             let late = exec(in_seconds(1), "trap '' TERM INT; echo started; sleep 1000; sleep 1000").await;
-            assert!(begin.elapsed() >= Duration::from_millis(900) && begin.elapsed() < Duration::from_secs(30));
+            assert!(
+                begin.elapsed() >= Duration::from_millis(900) && begin.elapsed() < Duration::from_secs(30) * slower()
+            );
             if isolated {
                 assert_eq!(late, Err(ExecutorError::DeadlineExceeded));
             } else {
@@ -684,7 +691,7 @@ fn b4_scripts_have_a_deadline() {
             assert!(past.is_err() == isolated && past.is_ok_and(|p| p.exit_code == -1) != isolated);
             // A caller that goes does not leave its script running.
             let going = exec(in_seconds(600), "echo started; sleep 1000");
-            assert!(tokio::time::timeout(Duration::from_millis(500), going).await.is_err());
+            assert!(tokio::time::timeout(Duration::from_millis(500) * slower(), going).await.is_err());
             eventually("the script's end", || processes_of(&task) == before).await;
             task.end().await;
         }

@@ -335,7 +335,7 @@ fn n1_a_task_lives_in_each_driver() {
             assert_eq!((status.state(), status.result.unwrap().signal), (wire::TaskState::Exited, 9));
             assert!(status.completed_at.unwrap().seconds > 1_700_000_000);
             plugin.destroy(&task.id, false).await.unwrap();
-            assert_eq!(world.cgroups(), [PathBuf::new(); 0]);
+            assert_eq!(world.cgroups(), Vec::<PathBuf>::new());
             plugin.client.kill().await;
         }
     });
@@ -381,7 +381,7 @@ fn n2_logs_are_collected_unless_switched_off() {
             let fifo = PathBuf::from(&task.stdout_path);
             task.id.push('2');
             let reader = std::thread::spawn(move || std::fs::read_to_string(fifo).unwrap());
-            eventually("the reader", || reads_fifo()).await;
+            eventually("the reader", reads_fifo).await;
             plugin.start_task(&task).await.unwrap();
             plugin.wait(&task.id).await;
             plugin.destroy(&task.id, false).await.unwrap();
@@ -465,7 +465,7 @@ fn a6_errors_are_those_that_agents_know() {
         let missing = plugin.start_task(&world.task(&[("command", text("no-such-program"))])).await.unwrap_err();
         assert!(missing.message().contains("no-such-program"), "{missing:?}");
         assert_eq!(missing.code(), Code::Unknown, "another try would not help");
-        assert_eq!(world.cgroups(), [PathBuf::new(); 0]);
+        assert_eq!(world.cgroups(), Vec::<PathBuf>::new());
         let mut task = world.script("true");
         task.user = "alice-who-is-not".into();
         let unknown = plugin.start_task(&task).await.unwrap_err();
@@ -547,7 +547,7 @@ fn n5_a_killed_plugin_finds_its_tasks_again() {
             for (at, line) in log.lines().enumerate() {
                 assert_eq!(line, format!("line {}", at + 1));
             }
-            assert_eq!(world.cgroups(), [PathBuf::new(); 0]);
+            assert_eq!(world.cgroups(), Vec::<PathBuf>::new());
             plugin.client.kill().await;
         }
     });
@@ -571,7 +571,7 @@ fn n5_a_task_of_another_driver_is_taken_over() {
         plugin.stop(&task.id, "SIGKILL", 1).await.unwrap();
         assert_eq!(plugin.wait(&task.id).await.result.unwrap().signal, 9);
         plugin.destroy(&task.id, false).await.unwrap();
-        assert_eq!(world.cgroups(), [PathBuf::new(); 0]);
+        assert_eq!(world.cgroups(), Vec::<PathBuf>::new());
         plugin.client.kill().await;
     });
 }

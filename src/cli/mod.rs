@@ -4,6 +4,7 @@ mod args;
 mod gc;
 mod machine;
 mod output;
+mod plugin;
 mod run;
 mod signals;
 
@@ -32,6 +33,9 @@ enum Command {
     Run(RunArgs),
     /// Find and remove what killed runs left behind, and only that
     Gc(GcArgs),
+    /// Plugins
+    #[command(subcommand)]
+    Plugin(PluginCommand),
     /// Print the version
     Version,
     /// Print a completion script
@@ -75,6 +79,23 @@ struct GcArgs {
     data_dir: Option<PathBuf>,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum PluginCommand {
+    /// Start a driver plugin and call its rpcs by hand
+    Launch(PluginLaunchArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct PluginLaunchArgs {
+    /// The plugin's program
+    binary: PathBuf,
+    /// Its arguments
+    args: Vec<OsString>,
+    /// Its configuration, HCL or JSON: what stands in config { ... } of the agent's plugin block
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
 /// Runs the command line `args` (the program's name first) and returns the exit status.
 #[must_use]
 pub fn run(args: Vec<OsString>) -> i32 {
@@ -89,6 +110,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
     let done = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Gc(args) => gc::run(&args),
+        Command::Plugin(PluginCommand::Launch(args)) => plugin::launch(&args),
         Command::Version => print(format!("agentbin {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
         Command::Completion { shell } => {
             let mut script = Vec::new();

@@ -105,6 +105,10 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
 
     become_user(&config, ids.as_ref(), user_namespace.as_ref())?;
     drop(user_namespace);
+    if config.rootless.is_none() || session.is_some() {
+        // A change of credentials may have undone it, see fs.suid_dumpable in proc_sys_fs(5).
+        prctl::set_undumpable().step(|| "become undumpable".to_owned())?;
+    }
     if config.no_new_privs {
         prctl::set_no_new_privs().step(|| "set no_new_privs".to_owned())?;
     }

@@ -667,3 +667,44 @@ fn forget_unknown(value: &mut serde_json::Value) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{FsIsolation, NetworkMode};
+
+    #[test]
+    fn a6_capabilities_cross_the_wire_without_loss() {
+        use NetworkMode::{Group, Host, None, Task};
+        let all = [FsIsolation::None, FsIsolation::Chroot, FsIsolation::Image, FsIsolation::Unveil];
+        for (bits, fs_isolation) in (0..64u8).flat_map(|bits| all.map(|fs| (bits, fs))) {
+            let is = |bit: u8| bits & (1 << bit) != 0;
+            let given = Capabilities {
+                send_signals: is(0),
+                exec: is(1),
+                fs_isolation,
+                network_modes: if is(0) { vec![Host, Group, Task, None] } else { vec![Task] },
+                must_create_network: is(2),
+                no_mounts: is(3),
+                disable_log_collection: is(4),
+                dynamic_workload_users: is(5),
+            };
+            let bytes = convert::wire_capabilities(&given).encode_to_vec();
+            let read = wire::DriverCapabilities::decode(bytes.as_slice()).unwrap();
+            assert_eq!(convert::capabilities(&read), given);
+        }
+    }
+
+    #[test]
+    fn a4_what_is_known_only_at_run_time_counts_as_right() {
+        let mut value = serde_json::json!({"port": "${NOMAD_PORT_x}", "args": ["a", "${x}"], "m": {"k": "$x"}});
+        forget_unknown(&mut value);
+        assert_eq!(value, serde_json::json!({"port": null, "args": ["a", null], "m": {"k": "$x"}}));
+    }
+
+    #[test]
+    fn durations_of_any_length_are_sent() {
+        assert_eq!(wire_duration(Duration::from_millis(1500)).nanos, 500_000_000);
+        assert!(wire_duration(Duration::MAX).seconds > 0);
+    }
+}

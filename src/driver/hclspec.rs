@@ -28,6 +28,12 @@ impl Body {
         config::parse(file, text).map(Body).map_err(|e| DriverError::Config(e.to_string()))
     }
 
+    /// A configuration in which nothing is set.
+    #[must_use]
+    pub fn empty() -> Body {
+        Body(config::empty())
+    }
+
     /// A configuration block as the job file's reader gives it. Its strings are templates, unless they are
     /// `interpolated` already.
     ///
@@ -817,5 +823,105 @@ fn element(kind: &Type, at: usize, name: &str) -> Type {
         Type::Tuple(items) => items.get(at).cloned().unwrap_or(Type::Dynamic),
         Type::Object(members) => members.get(name).cloned().unwrap_or(Type::Dynamic),
         leaf => leaf.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::wire::schema::{attr, block, block_attrs, block_list, block_map, object};
+
+    fn schema() -> Schema {
+        let port = || object([("to", attr("to", "number", true))]);
+        Schema::new(&object([
+            ("image", attr("image", "string", true)),
+            ("args", attr("args", "list(string)", false)),
+            ("labels", attr("labels", "list(map(string))", false)),
+            ("auth", block("auth", false, port())),
+            ("port", block_list("port", 0, 2, port())),
+            ("disk", block_map("disk", ["name"], port())),
+            ("sysctl", block_attrs("sysctl", "string", false)),
+        ]))
+        .unwrap()
+    }
+
+    fn decoded(text: &str) -> Result<serde_json::Value, String> {
+        let body = Body::parse(Path::new("f.hcl"), text).map_err(|e| e.to_string())?;
+        schema().decode(&body, &serde_json::Map::new()).map(|v| v.to_json()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a4_native_syntax_is_taken_as_its_json() {
+        let native = r#"
+            image = "x${1 + 1}"
+            args  = ["a", 1]
+            labels { a = "b" }
+            labels { c = 5 }
+            auth { to = "5" }
+            port { to = 1 }
+            port { to = 2 }
+            disk "root" { to = 3 }
+            disk "data" { to = 4 }
+            sysctl {
+              net = 1
+            }
+        "#;
+        let expected = json!({
+            "image": "x2", "args": ["a", "1"], "labels": [{"a": "b"}, {"c": "5"}], "auth": {"to": 5},
+            "port": [{"to": 1}, {"to": 2}], "disk": {"root": {"to": 3}, "data": {"to": 4}}, "sysctl": {"net": "1"},
+        });
+        assert_eq!(decoded(native), Ok(expected.clone()));
+        let values = json!({
+            "image": "x${1 + 1}", "args": ["a", 1], "labels": [{"a": "b"}, {"c": 5}], "auth": [{"to": "5"}],
+            "port": [{"to": 1}, {"to": 2}], "disk": [{"root": [{"to": 3}]}, {"data": [{"to": 4}]}], "sysctl": [{"net": 1}],
+        });
+        assert_eq!(decoded(&values.to_string()), Ok(expected.clone()));
+        let config = DriverConfig { values: values.as_object().unwrap().clone(), ..DriverConfig::default() };
+        let decode = |interpolated| {
+            let body = Body::of(&config, interpolated).unwrap();
+            schema().decode(&body, &serde_json::Map::new()).unwrap().to_json()
+        };
+        assert_eq!(decode(false), expected);
+        assert_eq!(decode(true)["image"], "x${1 + 1}");
+    }
+
+    #[test]
+    fn a4_every_mistake_is_said_with_its_place_and_its_mend() {
+        let said = decoded(
+            "args = \"a\"\nauth {\n}\nauth {\n  to = 1\n}\nport {\n  to = \"x\"\n}\nport { to = 1 }\nport { to = 2 }\n\
+             disk {\n  to = 1\n}\nimge = 1\nsysctl = 5\nlabels = [nobody]\n",
+        )
+        .unwrap_err();
+        for expected in [
+            "f.hcl:1: \"image\" is missing; set image = ...",
+            "f.hcl:1: \"args\" must be of the type list(string): it is a string",
+            "f.hcl:2: \"to\" is missing; set to = ...",
+            "f.hcl:4: there are two blocks \"auth\"; only one is allowed",
+            "f.hcl:8: \"to\" must be of the type number: \"x\" is no number",
+            "f.hcl:11: 3 blocks \"port\" are too many; at most 2 are allowed",
+            "f.hcl:15: there is no \"imge\"; known here are args, image, labels, auth, disk, port, sysctl",
+            "f.hcl:16: \"sysctl\" is a block; write sysctl { ... }",
+            "f.hcl:17: there is no variable \"nobody\" here; put text in quotes",
+        ] {
+            assert!(said.lines().any(|line| line == expected), "{expected:?} is missing in:\n{said}");
+        }
+        assert!(decoded("image = ").unwrap_err().starts_with("f.hcl:1: syntax error"));
+        assert!(decoded("image = file(\"x\")").unwrap_err().contains("there is no function of this name"));
+    }
+
+    #[test]
+    fn a4_a_schema_that_cannot_be_used_is_the_plugins_fault() {
+        for (spec, expected) in [
+            (Spec::default(), "a spec is empty"),
+            (object([("a", attr("a", "strings", false))]), "the type of \"a\": \"strings\" is no type"),
+            (attr("", "string", false), "an attribute has no name"),
+            (block_map::<&str>("m", [], object::<&str>([])), "the map of blocks \"m\" has no label"),
+            (crate::wire::schema::Literal::expression("3m").into(), "the literal \"3m\": "),
+        ] {
+            let said = Schema::new(&spec).unwrap_err().to_string();
+            assert!(said.starts_with("the plugin's schema: ") && said.contains(expected), "{said}");
+        }
     }
 }

@@ -276,12 +276,12 @@ fn resolv_conf_text(dns: &Dns, host: &str) -> String {
     let or_host = |given: &[String], key: &str| if given.is_empty() { of_host(key) } else { given.to_vec() };
     let mut text = String::new();
     for server in or_host(&dns.servers, "nameserver") {
-        text.push_str(&format!("nameserver {server}\n"));
+        text.extend(["nameserver ", &server, "\n"]);
     }
     for (key, given) in [("search", &dns.searches), ("options", &dns.options)] {
         let values = or_host(given, key);
         if !values.is_empty() {
-            text.push_str(&format!("{key} {}\n", values.join(" ")));
+            text.extend([key, " ", &values.join(" "), "\n"]);
         }
     }
     text

@@ -1,4 +1,4 @@
-//! What Nomad's own drivers on an executor (exec, raw_exec, java) keep of a task, so that a task that one of them started
+//! What Nomad's own drivers on an executor (`exec`, `raw_exec`, `java`) keep of a task, so that a task that one of them started
 //! can be taken over, and the other way round.
 //!
 //! The names are Go's. What is empty is written as nil, as Go writes what nobody set.

@@ -68,6 +68,11 @@ pub(crate) fn parse(file: &Path, text: &str) -> Result<Node, Diagnostic> {
     Ok(of_body(source.pos(0), native::parse_body(&source)?))
 }
 
+/// Nothing at all.
+pub(crate) fn empty() -> Node {
+    Node { pos: Pos::default(), kind: NodeKind::Members(Vec::new()) }
+}
+
 /// The `config` of a job's task. Its strings are templates unless they were `interpolated` before.
 pub(crate) fn of_config(config: &DriverConfig, interpolated: bool) -> Result<Node, Diagnostic> {
     let members = config.values.iter().map(|(name, value)| {

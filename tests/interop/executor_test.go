@@ -2,8 +2,10 @@ package interop
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +13,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
 )
 
 // The executor role as a Nomad driver uses it. (A3, B1, B2)
@@ -314,4 +320,155 @@ func TestIsolatedExecutorShutdown(t *testing.T) {
 	eventually(t, "the task runs", func() bool { return e.stdout.String() == "ready\n" })
 	call(t, e.conn, executorService, "Shutdown", `{"signal":"SIGKILL","grace_period":"0"}`)
 	wantExit(t, e.wait(t), 137, 9)
+}
+
+// session is ExecStreaming as a Go host uses it: it never half-closes.
+type session struct {
+	t      testing.TB
+	method protoreflect.MethodDescriptor
+	stream grpc.ClientStream
+}
+
+func (e *task) session(ctx context.Context, t testing.TB, tty bool, command ...string) *session {
+	t.Helper()
+	m := method(t, executorService, "ExecStreaming")
+	desc := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
+	stream, err := e.conn.NewStream(ctx, desc, "/"+executorService+"/ExecStreaming")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{t, m, stream}
+	setup, err := json.Marshal(map[string]any{"setup": map[string]any{"command": command, "tty": tty}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.send(string(setup))
+	return s
+}
+
+func (s *session) send(text string) {
+	s.t.Helper()
+	if err := s.stream.SendMsg(request(s.t, s.method, text)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *session) receive() (answer, error) {
+	message := dynamicpb.NewMessage(s.method.Output())
+	if err := s.stream.RecvMsg(message); err != nil {
+		return nil, err
+	}
+	return decode(message)
+}
+
+// until reads frames until `enough` or the end, and tells stdout, the status (-100 without one) and how it ended.
+func (s *session) until(enough func(stdout string) bool) (stdout string, status int, err error) {
+	status = -100
+	for !enough(stdout) {
+		frame, err := s.receive()
+		if err != nil {
+			return stdout, status, err
+		}
+		if status != -100 {
+			s.t.Errorf("a frame after the status: %v", frame)
+		}
+		if text, ok := frame.get("stdout", "data").(string); ok {
+			data, err := base64.StdEncoding.DecodeString(text)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			stdout += string(data)
+		}
+		if frame.get("exited") == true {
+			if frame.get("result") == nil {
+				s.t.Errorf("no result: %v", frame)
+			}
+			status = frame.number("result", "exit_code")
+		}
+	}
+	return stdout, status, nil
+}
+
+// A8, B4.
+func TestExecutorStreamsACommand(t *testing.T) {
+	if os.Geteuid() != 0 {
+		skip(t, "needs root")
+	}
+	for _, isolated := range []bool{false, true} {
+		e := startExecutor(t, isolated)
+		more := map[string]any{}
+		if isolated {
+			more = map[string]any{
+				"mounts": rootMounts(), "user": "nobody", "default_pid_mode": "private", "default_ipc_mode": "private",
+			}
+		}
+		e.launch(t, more, "/bin/sleep", "1000")
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		ended := func(string) bool { return false }
+
+		s := e.session(ctx, t, false, "/bin/sh", "-c", "cat; echo $GREETING; exit 43")
+		s.send(`{}`)
+		s.send(`{"stdin":{"data":"` + base64.StdEncoding.EncodeToString([]byte("line\n")) + `"}}`)
+		s.send(`{"stdin":{"close":true}}`)
+		if out, status, err := s.until(ended); out != "line\nhello\n" || status != 43 || err != io.EOF {
+			t.Errorf("%q, status %d, %v", out, status, err)
+		}
+
+		s = e.session(ctx, t, true, "/bin/sh", "-c", "echo ready; read line; stty size")
+		s.until(func(out string) bool { return strings.Contains(out, "ready") })
+		s.send(`{"tty_size":{"height":50,"width":40}}`)
+		s.send(`{"stdin":{"data":"` + base64.StdEncoding.EncodeToString([]byte("x\n")) + `"}}`)
+		if out, status, err := s.until(ended); !strings.HasSuffix(out, "50 40\r\n") || status != 0 || err != io.EOF {
+			t.Errorf("%q, status %d, %v", out, status, err)
+		}
+
+		for text, setup := range map[string][]string{"command is required": {}, "not": {"/no/such/program"}} {
+			_, _, err := e.session(ctx, t, false, setup...).until(ended)
+			if err == nil || err == io.EOF || !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(), "Unknown") {
+				t.Errorf("%v: %v", setup, err)
+			}
+		}
+
+		// A caller that cancels takes the command along, also one that takes none of its input.
+		going, leave := context.WithCancel(ctx)
+		s = e.session(going, t, false, "/bin/sh", "-c", "trap '' TERM HUP INT; echo $$ ready; while :; do sleep 1; done")
+		told, _, _ := s.until(func(out string) bool { return strings.Contains(out, "ready") })
+		there := "test -d /proc/" + strings.Fields(told)[0]
+		if out := call(t, e.conn, executorService, "Exec", execRequest(t, there)); out.number("exit_code") != 0 {
+			t.Errorf("%s: %v", there, out)
+		}
+		for range 40 {
+			s.send(`{"stdin":{"data":"` + base64.StdEncoding.EncodeToString(make([]byte, 1<<13)) + `"}}`)
+		}
+		leave()
+		eventually(t, "the command's end", func() bool {
+			return call(t, e.conn, executorService, "Exec", execRequest(t, there)).number("exit_code") == 1
+		})
+
+		ctx2, cancel2 := context.WithTimeout(context.Background(), patience)
+		defer cancel2()
+		late := execRequest(t, "sleep 1000", time.Second)
+		out, err := invoke(ctx2, t, e.conn, executorService, "Exec", late)
+		if isolated && (err == nil || !strings.Contains(err.Error(), "DeadlineExceeded desc = context deadline exceeded")) {
+			t.Errorf("%v, %v", out, err)
+		}
+		if !isolated && (err != nil || out.number("exit_code") != -1) {
+			t.Errorf("%v, %v", out, err)
+		}
+		call(t, e.conn, executorService, "Shutdown", `{"signal":"","grace_period":"0"}`)
+		e.kill()
+	}
+}
+
+func execRequest(t testing.TB, script string, within ...time.Duration) string {
+	t.Helper()
+	deadline := time.Now().Add(append(within, patience)[0])
+	text, err := json.Marshal(map[string]any{
+		"deadline": deadline.UTC().Format(time.RFC3339Nano), "cmd": "/bin/sh", "args": []string{"-c", script},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

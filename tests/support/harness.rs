@@ -63,6 +63,7 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// The children of this process, dead ones that nobody has waited for included.
+#[allow(dead_code, reason = "not every test program counts its children")]
 pub fn children() -> Vec<i32> {
     let own = i32::try_from(std::process::id()).unwrap();
     let all = procfs::process::all_processes().unwrap();

@@ -1,0 +1,558 @@
+//! Driver plugins of an agent: found in a folder, chosen by version, configured, started, started again when they die, and
+//! found again by a later process.
+//!
+//! A plugin's program is started three times, as Nomad does it: to ask what it is ([`examine`]), to try its configuration
+//! ([`Found::check`]), and to work ([`Found::start`]).
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::hclspec::{Body, Schema};
+use super::{Driver as _, DriverClient, DriverError, NodeConfig, PluginClient, PluginInfo};
+use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, role_environment};
+
+/// The only version of the driver interface that there is.
+pub const API_VERSION: &str = "v0.1.0";
+/// First and longest time between two tries to start a plugin again.
+const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(2));
+/// The format of [`Record`] that this program writes.
+const RECORD_VERSION: u32 = 1;
+
+/// Gets the log lines of a plugin, with its name.
+pub type Log = Arc<dyn Fn(&str, HclogLine) + Send + Sync>;
+
+/// Why a plugin cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogError {
+    /// The folder of plugins cannot be read.
+    #[error("cannot look for plugins in {}", dir.display())]
+    Scan {
+        /// Which folder.
+        dir: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It does not start, or cannot be reached.
+    #[error("plugin {name}")]
+    Host {
+        /// Which plugin.
+        name: String,
+        /// Why not.
+        source: HostError,
+    },
+    /// A call failed.
+    #[error("plugin {name}: {what}")]
+    Call {
+        /// Which plugin.
+        name: String,
+        /// What was asked of it.
+        what: &'static str,
+        /// Why it failed.
+        source: DriverError,
+    },
+    /// It is something else, or speaks something else.
+    #[error("plugin {name} cannot be used: {reason}")]
+    Unfit {
+        /// Which plugin.
+        name: String,
+        /// Why not, and the mend.
+        reason: String,
+    },
+}
+
+/// What an operator says of a plugin: the `plugin` block.
+#[derive(Debug, Clone, Default)]
+pub struct Block {
+    /// Arguments of its program.
+    pub args: Vec<OsString>,
+    /// Its configuration; `None` is an empty one.
+    pub config: Option<Body>,
+}
+
+/// The programs in `dir` that a block names: regular files that somebody may execute, whose file name is the block's.
+/// A folder that does not exist has none. In the order of their names.
+///
+/// # Errors
+/// [`CatalogError::Scan`].
+pub fn scan(dir: &Path, blocks: &BTreeMap<String, Block>) -> Result<Vec<(String, PathBuf)>, CatalogError> {
+    let failed = |source| CatalogError::Scan { dir: dir.to_owned(), source };
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        let skipped = |why| tracing::debug!(path = %path.display(), why, "skipped in the folder of plugins");
+        // A link counts as what it leads to.
+        let metadata = match std::fs::metadata(&path) {
+            Ok(metadata) => metadata,
+            Err(_) => {
+                skipped("it cannot be looked at");
+                continue;
+            }
+        };
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        if !metadata.is_file() {
+            skipped("no file");
+        } else if metadata.permissions().mode() & 0o111 == 0 {
+            skipped("not executable");
+        } else if !blocks.contains_key(&name) {
+            skipped("no plugin block has its name");
+        } else {
+            found.push((name, path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// A version as plugins write them: `1.2.3`, `v0.9`, `2.0.0-beta.1+build`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    numbers: Vec<u64>,
+    /// What stands after `-`: earlier than the version without it.
+    pre: Vec<String>,
+    text: String,
+}
+
+impl Version {
+    /// Reads a version; `None` for anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Version> {
+        let bare = text.trim().strip_prefix('v').unwrap_or(text.trim());
+        let (bare, _build) = bare.split_once('+').unwrap_or((bare, ""));
+        let (numbers, pre) = match bare.split_once('-') {
+            Some((_, "")) => return None,
+            Some((numbers, pre)) => (numbers, pre.split('.').map(str::to_owned).collect()),
+            None => (bare, Vec::new()),
+        };
+        let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit()).then(|| part.parse().ok()).flatten();
+        let mut numbers = numbers.split('.').map(digits).collect::<Option<Vec<u64>>>()?;
+        while numbers.len() > 1 && numbers.last() == Some(&0) {
+            numbers.pop();
+        }
+        Some(Version { numbers, pre, text: text.to_owned() })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Version {
+    /// Which one is newer. What stands after `+` does not count.
+    #[must_use]
+    pub fn compare(&self, other: &Version) -> Ordering {
+        let part = |a: &String, b: &String| match (a.parse::<u64>(), b.parse::<u64>()) {
+            (Ok(a), Ok(b)) => a.cmp(&b),
+            (Ok(_), Err(_)) => Ordering::Less,
+            (Err(_), Ok(_)) => Ordering::Greater,
+            (Err(_), Err(_)) => a.cmp(b),
+        };
+        self.numbers.cmp(&other.numbers).then_with(|| match (self.pre.as_slice(), other.pre.as_slice()) {
+            ([], []) => Ordering::Equal,
+            ([], _) => Ordering::Greater,
+            (_, []) => Ordering::Less,
+            (a, b) => {
+                let different = a.iter().zip(b).map(|(a, b)| part(a, b)).find(|order| order.is_ne());
+                different.unwrap_or_else(|| a.len().cmp(&b.len()))
+            }
+        })
+    }
+}
+
+/// Whether the external plugin is taken instead of the internal driver of the same name: unless it is older.
+#[must_use]
+pub fn prefers_external(internal: &Version, external: &Version) -> bool {
+    external.compare(internal).is_ge()
+}
+
+/// A plugin that was asked what it is.
+#[derive(Debug, Clone)]
+pub struct Found {
+    path: PathBuf,
+    args: Vec<OsString>,
+    /// What it said.
+    pub info: PluginInfo,
+    /// Its version.
+    pub version: Version,
+    /// The interface that both sides speak, as the plugin spells it.
+    pub api_version: String,
+    /// Describes its configuration; `None` takes none.
+    pub schema: Option<Schema>,
+}
+
+/// Starts the program at `path`.
+async fn launch(name: &str, path: &Path, args: &[OsString], log: &Log) -> Result<(Client, PluginClient), CatalogError> {
+    let (log, owner) = (Arc::clone(log), name.to_owned());
+    let launch = Launch {
+        args,
+        env: role_environment(),
+        new_session: true,
+        log: Box::new(move |line| log(&owner, line)),
+        ..Launch::new(Program::Path(path))
+    };
+    let client = launch.start().await.map_err(|source| CatalogError::Host { name: name.to_owned(), source })?;
+    let calls = PluginClient::new(client.channel(), client.life());
+    Ok((client, calls))
+}
+
+/// Starts a plugin, asks what it is and what configuration it takes, and ends it.
+///
+/// # Errors
+/// See [`CatalogError`]. The plugin is gone either way.
+pub async fn examine(name: &str, path: &Path, args: &[OsString], log: &Log) -> Result<Found, CatalogError> {
+    let (client, calls) = launch(name, path, args, log).await?;
+    let answers = ask(name, &calls).await;
+    client.kill().await;
+    let (info, version, api_version, schema) = answers?;
+    Ok(Found { path: path.to_owned(), args: args.to_vec(), info, version, api_version, schema })
+}
+
+type Answers = (PluginInfo, Version, String, Option<Schema>);
+
+/// What a running plugin says of itself, checked.
+///
+/// # Errors
+/// [`CatalogError::Call`] and [`CatalogError::Unfit`].
+pub async fn ask(name: &str, calls: &PluginClient) -> Result<Answers, CatalogError> {
+    let call = |what| move |source| CatalogError::Call { name: name.to_owned(), what, source };
+    let unfit = |reason| CatalogError::Unfit { name: name.to_owned(), reason };
+    let info = calls.info().await.map_err(call("PluginInfo"))?;
+    if info.kind != "driver" {
+        return Err(unfit(format!("it is a plugin of the type {}, a driver is needed", info.kind)));
+    }
+    let version = Version::parse(&info.version)
+        .ok_or_else(|| unfit(format!("its version {:?} is none; it must be such as 1.2.3", info.version)))?;
+    let ours = Version::parse(API_VERSION);
+    let api_version = info
+        .api_versions
+        .iter()
+        .find(|text| Version::parse(text).is_some_and(|v| ours.as_ref().is_some_and(|o| o.compare(&v).is_eq())))
+        .cloned();
+    let spoken = info.api_versions.join(", ");
+    let api_version = api_version.ok_or_else(|| unfit(format!("it speaks {spoken}, not {API_VERSION}")))?;
+    let schema = calls.config_schema().await.map_err(call("ConfigSchema"))?;
+    let schema = schema.as_ref().map(Schema::new).transpose().map_err(call("ConfigSchema"))?;
+    Ok((info, version, api_version, schema))
+}
+
+/// The configuration of a plugin, checked by the plugin itself.
+#[derive(Debug, Clone, Default)]
+pub struct Config(Vec<u8>);
+
+/// The bytes of a configuration for a plugin.
+///
+/// # Errors
+/// [`DriverError::Config`]: a mistake in it, with its place.
+pub fn encode(schema: Option<&Schema>, config: Option<&Body>) -> Result<Vec<u8>, DriverError> {
+    match (schema, config) {
+        (None, None) => Ok(Vec::new()),
+        (None, Some(_)) => Err(DriverError::Config("the plugin takes no configuration; remove it".to_owned())),
+        (Some(schema), config) => schema.encode(&config.cloned().unwrap_or_else(Body::empty), &serde_json::Map::new()),
+    }
+}
+
+impl Found {
+    fn call(&self, what: &'static str) -> impl FnOnce(DriverError) -> CatalogError {
+        let name = self.info.name.clone();
+        move |source| CatalogError::Call { name, what, source }
+    }
+
+    /// Checks a configuration: against the schema, and by giving it twice, without the node's, to an instance that is
+    /// ended afterwards.
+    ///
+    /// # Errors
+    /// See [`CatalogError`].
+    pub async fn check(&self, config: Option<&Body>, log: &Log) -> Result<Config, CatalogError> {
+        let bytes = encode(self.schema.as_ref(), config).map_err(self.call("its configuration"))?;
+        if self.schema.is_none() {
+            return Ok(Config(bytes));
+        }
+        let (client, calls) = launch(&self.info.name, &self.path, &self.args, log).await?;
+        let mut set = calls.set_config(bytes.clone(), None, &self.api_version).await;
+        if set.is_ok() {
+            set = calls.set_config(bytes.clone(), None, &self.api_version).await;
+        }
+        client.kill().await;
+        set.map_err(self.call("SetConfig"))?;
+        Ok(Config(bytes))
+    }
+
+    /// Starts the plugin to work: configuration with what it has to know of the node, then Init.
+    ///
+    /// # Errors
+    /// See [`CatalogError`]. The plugin is gone when this fails.
+    pub async fn start(&self, config: &Config, node: &NodeConfig, log: &Log) -> Result<Instance, CatalogError> {
+        let (client, calls) = launch(&self.info.name, &self.path, &self.args, log).await?;
+        let set = calls.set_config(config.0.clone(), Some(node), &self.api_version).await;
+        match set.map_err(self.call("SetConfig")) {
+            Ok(()) => self.begin(client, calls).await,
+            Err(error) => {
+                client.kill().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Finds the plugin again that an earlier process of ours started: it keeps its configuration.
+    ///
+    /// # Errors
+    /// [`CatalogError::Host`] when it is gone; otherwise as [`Found::start`], and then it is ended.
+    pub async fn reattach(&self, kept: &Reattach) -> Result<Instance, CatalogError> {
+        let name = self.info.name.clone();
+        let client = Client::reattach(kept.clone()).await.map_err(|source| CatalogError::Host { name, source })?;
+        let calls = PluginClient::new(client.channel(), client.life());
+        match calls.info().await.map_err(self.call("PluginInfo")) {
+            Ok(_) => self.begin(client, calls).await,
+            Err(error) => {
+                client.kill().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn begin(&self, client: Client, calls: PluginClient) -> Result<Instance, CatalogError> {
+        let begun = async {
+            calls.init().await.map_err(self.call("Init"))?;
+            DriverClient::connect(calls).await.map_err(self.call("its description"))
+        };
+        match begun.await {
+            Ok(driver) => Ok(Instance { client, driver: Arc::new(driver) }),
+            Err(error) => {
+                client.kill().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps the plugin running: begins with `first`, and starts a new one when it dies, after 5 s at first and 2 min at
+    /// most.
+    #[must_use]
+    pub fn keep(self, first: Instance, config: Config, node: NodeConfig, log: Log) -> Kept {
+        let (current, latest) = watch::channel(Some(Arc::clone(&first.driver)));
+        let (records, record) = watch::channel(first.client.reattach_config().ok());
+        let (stop, stopped) = oneshot::channel();
+        let keeper = Keeper { found: self, config, node, log, current, records };
+        Kept { latest, record, stop, keeper: tokio::spawn(keeper.run(first, stopped)) }
+    }
+}
+
+/// A plugin at work.
+#[derive(Debug)]
+#[must_use = "a plugin that is not ended runs on"]
+pub struct Instance {
+    client: Client,
+    driver: Arc<DriverClient>,
+}
+
+impl Instance {
+    /// Its driver.
+    #[must_use]
+    pub fn driver(&self) -> &Arc<DriverClient> {
+        &self.driver
+    }
+
+    /// What a later process needs for [`Found::reattach`]; `None` where that is not possible.
+    #[must_use]
+    pub fn reattach_config(&self) -> Option<Reattach> {
+        self.client.reattach_config().ok()
+    }
+
+    /// Waits for the end of its process.
+    pub async fn exited(&self) {
+        self.client.exited().await;
+    }
+
+    /// Ends it in good order; its tasks run on.
+    pub async fn end(self) {
+        self.driver.shutdown().await;
+        self.client.kill().await;
+    }
+}
+
+/// A plugin that is started again when it dies.
+#[derive(Debug)]
+#[must_use = "a plugin that is not ended runs on"]
+pub struct Kept {
+    latest: watch::Receiver<Option<Arc<DriverClient>>>,
+    record: watch::Receiver<Option<Reattach>>,
+    stop: oneshot::Sender<bool>,
+    keeper: JoinHandle<()>,
+}
+
+impl Kept {
+    /// The driver as it is now; `None` between two processes. Its tasks are to be recovered in each new one.
+    #[must_use]
+    pub fn driver(&self) -> watch::Receiver<Option<Arc<DriverClient>>> {
+        self.latest.clone()
+    }
+
+    /// What a later process needs to find it again; changes with each process.
+    #[must_use]
+    pub fn record(&self) -> watch::Receiver<Option<Reattach>> {
+        self.record.clone()
+    }
+
+    /// Ends it in good order; its tasks run on.
+    pub async fn end(self) {
+        let _keeper_is_there = self.stop.send(true);
+        let _ended = self.keeper.await;
+    }
+
+    /// Leaves it running for a later process.
+    pub async fn leave(self) {
+        let _keeper_is_there = self.stop.send(false);
+        let _left = self.keeper.await;
+    }
+}
+
+struct Keeper {
+    found: Found,
+    config: Config,
+    node: NodeConfig,
+    log: Log,
+    current: watch::Sender<Option<Arc<DriverClient>>>,
+    records: watch::Sender<Option<Reattach>>,
+}
+
+impl Keeper {
+    async fn run(self, first: Instance, mut stopped: oneshot::Receiver<bool>) {
+        let mut instance = first;
+        loop {
+            tokio::select! {
+                () = instance.exited() => {}
+                end = &mut stopped => {
+                    // Whoever forgot about it did not say that it may go.
+                    if end.unwrap_or(false) {
+                        instance.end().await;
+                    }
+                    return;
+                }
+            }
+            self.current.send_replace(None);
+            self.records.send_replace(None);
+            let name = &self.found.info.name;
+            tracing::warn!(plugin = name, "the plugin has ended; it is started again");
+            let mut wait = BACK_OFF.0;
+            instance = loop {
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    _ = &mut stopped => return,
+                }
+                match self.found.start(&self.config, &self.node, &self.log).await {
+                    Ok(instance) => break instance,
+                    Err(error) => {
+                        tracing::warn!(plugin = name, error = chain(&error), "the plugin does not start");
+                        wait = (wait * 2).min(BACK_OFF.1);
+                    }
+                }
+            };
+            self.records.send_replace(instance.reattach_config());
+            self.current.send_replace(Some(Arc::clone(&instance.driver)));
+        }
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// The plugins that a process of ours left running, for the next one. To be written atomically.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    version: u32,
+    /// By name.
+    pub plugins: BTreeMap<String, Reattach>,
+}
+
+impl Record {
+    /// A record of these plugins.
+    #[must_use]
+    pub fn new(plugins: BTreeMap<String, Reattach>) -> Record {
+        Record { version: RECORD_VERSION, plugins }
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// Something else, or the record of a newer program, which is to be left alone.
+    pub fn parse(text: &str) -> Result<Record, String> {
+        let record: Record = serde_json::from_str(text).map_err(|e| format!("no record of plugins: {e}"))?;
+        if record.version != RECORD_VERSION {
+            return Err(format!("a record of version {}; this program knows {RECORD_VERSION}", record.version));
+        }
+        Ok(record)
+    }
+
+    /// The text to be written.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::json!(self).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a4_the_newer_plugin_is_chosen_and_the_external_one_of_two_equals() {
+        let older_first = ["0.9", "1.0.0-beta.2", "1.0.0-beta.10", "1.0.0-rc", "1", "1.0.1", "v1.10.0"];
+        let version = |text: &str| Version::parse(text).unwrap();
+        for pair in older_first.windows(2) {
+            assert!(!prefers_external(&version(pair[1]), &version(pair[0])), "{pair:?}");
+            assert!(prefers_external(&version(pair[0]), &version(pair[1])), "{pair:?}");
+        }
+        assert!(prefers_external(&version("1.0.0"), &version("v1+build")));
+        for wrong in ["", "1.", "x", "1.x", "1-", "-1"] {
+            assert_eq!(Version::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a4_only_executable_files_with_a_block_are_plugins() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, mode| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, "").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        file("mine", 0o750);
+        file("others", 0o755);
+        file("data", 0o644);
+        std::fs::create_dir(dir.path().join("folder")).unwrap();
+        std::os::unix::fs::symlink("mine", dir.path().join("linked")).unwrap();
+        std::os::unix::fs::symlink("nowhere", dir.path().join("broken")).unwrap();
+        let named = ["mine", "data", "folder", "linked", "broken", "missing"];
+        let blocks = named.into_iter().map(|name| (name.to_owned(), Block::default())).collect();
+        let found: Vec<String> = scan(dir.path(), &blocks).unwrap().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(found, ["linked", "mine"]);
+        assert!(scan(&dir.path().join("nowhere"), &blocks).unwrap().is_empty());
+        scan(&dir.path().join("mine"), &blocks).unwrap_err();
+    }
+
+    #[test]
+    fn a4_a_record_of_a_newer_program_is_left_alone() {
+        let record = Record::new(BTreeMap::new());
+        assert_eq!(Record::parse(&record.to_json()), Ok(record));
+        Record::parse("{\"version\": 2, \"plugins\": {}}").unwrap_err();
+        Record::parse("").unwrap_err();
+    }
+}
