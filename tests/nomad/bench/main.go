@@ -218,7 +218,7 @@ job %q {
       }
       resources {
         cpu    = 1
-        memory = 10
+        memory = 32
       }
     }
   }
