@@ -108,7 +108,7 @@ func other(t *testing.T, config agent.Config) *agent.Agent {
     "/bin" = "/bin", "/lib" = "/lib", "/lib64" = "/lib64", "/etc" = "/etc", "/usr/bin" = "/usr/bin"
     "/usr/lib/x86_64-linux-gnu" = "/usr/lib/x86_64-linux-gnu", "/usr/lib/jvm" = "/usr/lib/jvm"
   }`
-	} else {
+	} else if config.Agentbin == "" {
 		config.Agentbin = setting(t, "AGENTBIN")
 	}
 	dir, err := os.MkdirTemp(world.dir, "a")

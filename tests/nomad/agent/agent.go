@@ -21,6 +21,9 @@ const Patience = 90 * time.Second
 
 const address = "http://127.0.0.1:4646"
 
+// names are the drivers that agentbin can be, and the files in the plugin folder.
+var names = []string{"exec", "raw_exec", "java"}
+
 // Config says what the agent is started with.
 type Config struct {
 	// Nomad is the agent's program, which is the command line too.
@@ -56,14 +59,12 @@ func New(config Config) (*Agent, error) {
 		}
 	}
 	if a.Agentbin != "" {
-		for _, name := range []string{"exec", "raw_exec", "java"} {
-			if err := a.install(filepath.Join(plugins, name)); err != nil {
-				return nil, err
-			}
+		if err := a.Install(); err != nil {
+			return nil, err
 		}
 	}
 	blocks := ""
-	for _, driver := range []string{"exec", "raw_exec", "java"} {
+	for _, driver := range names {
 		own := a.PluginConfig[driver]
 		if driver == "raw_exec" {
 			own = "enabled = true\n" + own
@@ -101,6 +102,26 @@ client {
 }
 %s`, a.dataDir(), plugins, a.Client, blocks)
 	return a, os.WriteFile(filepath.Join(a.Dir, "agent.hcl"), []byte(text), 0o644)
+}
+
+// Install puts agentbin into the plugin folder; the agent sees it when it starts.
+func (a *Agent) Install() error {
+	for _, name := range names {
+		if err := a.install(filepath.Join(a.Dir, "plugins", name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove takes it out of there.
+func (a *Agent) Remove() error {
+	for _, name := range names {
+		if err := os.Remove(filepath.Join(a.Dir, "plugins", name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (a *Agent) install(path string) error {

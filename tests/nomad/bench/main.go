@@ -290,7 +290,18 @@ func (r *report) memory(a *agent.Agent, side, driver, cgroup string, counts []in
 	if err := a.StopJob(name); err != nil {
 		return err
 	}
-	return agent.Eventually("the executors end", func() bool { return helpers(a, driver).Executors.Count == 0 })
+	if _, err := a.Run("system", "gc"); err != nil {
+		return err
+	}
+	var left memoryRow
+	err = agent.Eventually("the executors end", func() bool {
+		left = helpers(a, driver)
+		return left.Executors.Count == 0
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %d are left", err, left.Executors.Count)
+	}
+	return nil
 }
 
 func agentMemory(a *agent.Agent) agent.Memory {
