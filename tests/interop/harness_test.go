@@ -48,7 +48,8 @@ var descriptors = sync.OnceValues(func() (linker.Files, error) {
 	compiler := protocompile.Compiler{
 		Resolver: protocompile.WithStandardImports(&protocompile.SourceResolver{ImportPaths: []string{"../../proto"}}),
 	}
-	return compiler.Compile(context.Background(), "nomad/executor.proto", "nomad/logmon.proto")
+	return compiler.Compile(context.Background(), "nomad/executor.proto", "nomad/logmon.proto",
+		"nomad/base.proto", "nomad/driver.proto")
 })
 
 // method finds "package.Service" and "Method" in the compiled files.

@@ -108,7 +108,7 @@ func other(t *testing.T, config agent.Config) *agent.Agent {
     "/bin" = "/bin", "/lib" = "/lib", "/lib64" = "/lib64", "/etc" = "/etc", "/usr/bin" = "/usr/bin"
     "/usr/lib/x86_64-linux-gnu" = "/usr/lib/x86_64-linux-gnu", "/usr/lib/jvm" = "/usr/lib/jvm"
   }`
-	} else {
+	} else if config.Agentbin == "" {
 		config.Agentbin = setting(t, "AGENTBIN")
 	}
 	dir, err := os.MkdirTemp(world.dir, "a")
@@ -274,9 +274,6 @@ func stop(t *testing.T, a *agent.Agent, names ...string) {
 		if err := agent.Eventually("nothing is left", func() bool { return left() == "" }); err != nil {
 			t.Errorf("left of %s after its end:\n%s", alloc.Name, left())
 		}
-	}
-	if !stock && strings.Contains(a.Log(), "error running destroy hooks") {
-		t.Error("the agent could not tidy up, its log says")
 	}
 	helpers := executors()
 	if err := agent.Eventually("the executors end", func() bool { helpers = executors(); return len(helpers) == 0 }); err != nil {

@@ -237,6 +237,19 @@ func pluginPid(a *agent.Agent, driver string) int {
 	return 0
 }
 
+// What we leave in a task's folder is what the agent's own tidying expects there.
+func TestN1AgentTidiesUp(t *testing.T) {
+	a := plain(t)
+	for _, driver := range drivers[:2] {
+		name, before := "tidy-"+driver, len(a.Log())
+		startService(t, a, name, driver)
+		stop(t, a, name)
+		if log := a.Log()[before:]; strings.Contains(log, "error running destroy hooks") {
+			t.Errorf("%s: the agent says that it could not tidy up", driver)
+		}
+	}
+}
+
 // An orderly end takes the plugins along, and only them.
 func TestN1AgentStopsOrderly(t *testing.T) {
 	a := plain(t)
@@ -308,4 +321,33 @@ func TestN3ChrootBack(t *testing.T) {
 		t.Errorf("/usr/bin has %q", out)
 	}
 	stop(t, a, "chroot")
+}
+
+// A cluster moves to agentbin and back while its tasks run: each side takes over what the other one has started. (N1, B1)
+func TestN1ThereAndBack(t *testing.T) {
+	if stock {
+		t.Skip("SKIP: TestN1ThereAndBack: needs both")
+	}
+	small := `
+  chroot_env = {
+    "/bin" = "/bin", "/lib" = "/lib", "/lib64" = "/lib64", "/usr/bin" = "/usr/bin"
+    "/usr/lib/x86_64-linux-gnu" = "/usr/lib/x86_64-linux-gnu"
+  }`
+	a := other(t, agent.Config{Client: small})
+	counts := map[string]int{"exec": 2, "raw_exec": 2}
+	move := func(change func() error, before []agent.Alloc) {
+		t.Helper()
+		must(t, a.Stop())
+		must(t, change())
+		must(t, a.Start())
+		stillTheSame(t, a, before)
+		if t.Failed() {
+			t.Fatalf("the tasks were not taken over; the agent's log ends with:\n%s", a.LogTail(40))
+		}
+		goOn(t, a, before[0])
+		goOn(t, a, before[counts["exec"]])
+		stopCounters(t, a, counts)
+	}
+	move(a.Remove, startCounters(t, a, counts))  // started by ours, taken over by stock
+	move(a.Install, startCounters(t, a, counts)) // and the other way round
 }

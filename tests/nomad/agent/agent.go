@@ -21,6 +21,9 @@ const Patience = 90 * time.Second
 
 const address = "http://127.0.0.1:4646"
 
+// names are the drivers that agentbin can be, and the files in the plugin folder.
+var names = []string{"exec", "raw_exec", "java"}
+
 // Config says what the agent is started with.
 type Config struct {
 	// Nomad is the agent's program, which is the command line too.
@@ -33,6 +36,8 @@ type Config struct {
 	PluginConfig map[string]string
 	// Client is added to the client block.
 	Client string
+	// Cgroup is a cgroup's folder that the agent is started in; empty: the caller's.
+	Cgroup string
 	// Dir is the agent's own folder. Short, because sockets lie below it, and passable for every user.
 	Dir string
 }
@@ -54,14 +59,12 @@ func New(config Config) (*Agent, error) {
 		}
 	}
 	if a.Agentbin != "" {
-		for _, name := range []string{"exec", "raw_exec", "java"} {
-			if err := a.install(filepath.Join(plugins, name)); err != nil {
-				return nil, err
-			}
+		if err := a.Install(); err != nil {
+			return nil, err
 		}
 	}
 	blocks := ""
-	for _, driver := range []string{"exec", "raw_exec", "java"} {
+	for _, driver := range names {
 		own := a.PluginConfig[driver]
 		if driver == "raw_exec" {
 			own = "enabled = true\n" + own
@@ -101,6 +104,26 @@ client {
 	return a, os.WriteFile(filepath.Join(a.Dir, "agent.hcl"), []byte(text), 0o644)
 }
 
+// Install puts agentbin into the plugin folder; the agent sees it when it starts.
+func (a *Agent) Install() error {
+	for _, name := range names {
+		if err := a.install(filepath.Join(a.Dir, "plugins", name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove takes it out of there.
+func (a *Agent) Remove() error {
+	for _, name := range names {
+		if err := os.Remove(filepath.Join(a.Dir, "plugins", name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (a *Agent) install(path string) error {
 	if !a.Copies {
 		return os.Symlink(a.Agentbin, path)
@@ -136,7 +159,12 @@ func (a *Agent) Start() error {
 		return err
 	}
 	defer log.Close()
-	a.process = exec.Command(a.Nomad, "agent", "-config", filepath.Join(a.Dir, "agent.hcl"))
+	command := []string{a.Nomad, "agent", "-config", filepath.Join(a.Dir, "agent.hcl")}
+	if a.Cgroup != "" {
+		join := []string{"/bin/sh", "-c", `echo $$ > "$0/cgroup.procs" && exec "$@"`, a.Cgroup}
+		command = append(join, command...)
+	}
+	a.process = exec.Command(command[0], command[1:]...)
 	a.process.Stdout, a.process.Stderr = log, log
 	// Its own session: what a killed agent leaves behind is nobody's process group.
 	a.process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
