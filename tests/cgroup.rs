@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use agentbin::cgroup::{CgroupFs, Error, Regime, Sampler, TaskCgroup};
+use agentbin::cgroup::{CgroupFs, DeviceAccess, DeviceKind, DeviceRule, Error, Regime, Sampler, TaskCgroup};
 use agentbin::spec::{CpuField, MemoryField, MemoryLimits, Resources};
 use rustix::process::Pid;
 
@@ -576,4 +576,68 @@ fn how_long_a_task_cgroup_takes() {
         eprintln!("{what}: median {:?}, 90th percentile {:?}", times[100], times[180]);
     }
     other.remove(soon(5)).unwrap();
+}
+
+/// Which of two devices a process in the cgroup can open, how.
+fn openable(task: &TaskCgroup) -> String {
+    let script = "read go; for d in null kmsg; do (: < /dev/$d) && echo r $d; (: >> /dev/$d) && echo w $d; done";
+    let mut shell = Command::new("sh");
+    let child = shell.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = child.spawn().unwrap();
+    task.join(Pid::from_child(&child)).unwrap();
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().replace('\n', ", ")
+}
+
+fn device_rules(bench: &Bench) {
+    let char = |major, minor, access| DeviceRule { kind: DeviceKind::Char, major: Some(major), minor, access };
+    let task = bench.create("task", &Resources::default());
+    let everything = "r null, w null, r kmsg, w kmsg";
+    assert_eq!(openable(&task), everything, "without rules");
+    task.set_devices(&[char(1, Some(3), DeviceAccess::ALL)]).unwrap();
+    assert_eq!(openable(&task), "r null, w null", "one rule");
+    task.set_devices(&[char(1, Some(11), DeviceAccess::READ), char(1, Some(3), DeviceAccess::WRITE)]).unwrap();
+    assert_eq!(openable(&task), "w null, r kmsg", "other rules in their place");
+    task.set_devices(&[char(1, None, DeviceAccess::READ)]).unwrap();
+    assert_eq!(openable(&task), "r null, r kmsg", "any minor number");
+    task.set_devices(&[]).unwrap();
+    assert_eq!(openable(&task), "", "no rule at all");
+    for _ in 0..100 {
+        task.set_devices(&[char(1, Some(3), DeviceAccess::ALL)]).unwrap();
+    }
+    // A task that comes into what a killed executor left has no rules of the earlier one.
+    assert_eq!(openable(&bench.create("task", &Resources::default())), everything, "taken over");
+    task.remove(soon(5)).unwrap();
+}
+
+#[test]
+fn b2_device_rules_hold_and_are_replaced() {
+    let Some(bench) = Bench::new("devices") else { return };
+    device_rules(&bench);
+    bench.nothing_left();
+    // A hybrid machine can show the other regime as well.
+    let unified = Path::new(ROOT).join("unified");
+    if bench.fs.regime() == Regime::V1 && unified.join("cgroup.procs").exists() {
+        let both = Bench { fs: CgroupFs::v2(&unified).unwrap(), parent: bench.path("unified") };
+        device_rules(&both);
+        both.nothing_left();
+    }
+}
+
+#[test]
+fn b2_devices_of_a_given_folder_are_left_alone() {
+    let Some(bench) = Bench::new("devices-given") else { return };
+    let host = bench.create("host", &Resources::default());
+    let mut resources = Resources::default();
+    if bench.fs.regime() == Regime::V2 {
+        resources.cgroup_v2_override = Some(bench.path("host"));
+    } else {
+        resources.cgroup_v1_override = [("devices".to_owned(), bench.path("host"))].into();
+    }
+    let given = bench.create("task", &resources);
+    given.set_devices(&[]).unwrap();
+    assert!(openable(&host).contains("r kmsg"));
+    host.remove(soon(5)).unwrap();
+    bench.nothing_left();
 }

@@ -34,6 +34,9 @@ fn main() -> ExitCode {
         b2_host_folders_are_read_only_and_nothing_is_copied,
         b2_hostile_task_folder_on_the_second_start,
         b2_failing_steps_are_named,
+        b2_only_the_devices_of_the_list_open,
+        b2_a_device_of_the_task_is_used_as_permitted,
+        b2_raw_exec_and_a_task_without_cgroup_have_no_device_rules,
         b1_exit_status_and_signal,
         b1_stop_sends_signal_then_kills,
         b1_many_waiters_get_the_same_result,
@@ -383,6 +386,142 @@ fn b2_failing_steps_are_named() {
         let error = world.exec.start_task(&task).await.unwrap_err().to_string();
         assert!(error.contains("bind /no/such/folder to /data") && error.contains("No such file"), "{error}");
         world.assert_gone(&task);
+    });
+}
+
+/// A task of root that makes nodes, in `/dev` as nodes elsewhere are dead, and opens them.
+fn device_task(world: &World, script: &str) -> TaskConfig {
+    let mut task = world.script(&format!("o() {{ (exec 3<$1) 2>&1 && echo opens $1; }}; {script}"));
+    task.user = "root".into();
+    task.config.values.insert("cap_add".into(), serde_json::json!(["mknod"]));
+    task
+}
+
+/// The devices list of the task on v1; v2 has none to look at.
+fn devices_list(world: &World, task: &TaskConfig) -> Option<Vec<String>> {
+    let list = || world.cgroup_file(task, "devices", "devices.list", "");
+    (world.cgroups.regime() == Regime::V1).then(|| list().lines().map(str::to_owned).collect())
+}
+
+const DEFAULT_DEVICES: [&str; 11] = [
+    "c *:* m",
+    "b *:* m",
+    "c 1:3 rwm",
+    "c 1:5 rwm",
+    "c 1:7 rwm",
+    "c 1:8 rwm",
+    "c 1:9 rwm",
+    "c 5:0 rwm",
+    "c 136:* rwm",
+    "c 5:2 rwm",
+    "c 10:200 rwm",
+];
+
+fn b2_only_the_devices_of_the_list_open() {
+    block_on(async {
+        let world = World::new();
+        let task = device_task(
+            &world,
+            "cd /dev; mknod disk b 7 0 && mknod fuse c 10 229 && mknod log c 1 11 && mknod mem c 1 1 && echo made; \
+            mknod zero2 c 1 5; for d in disk fuse log mem; do o $d; done; \
+            for d in null zero full random urandom pts/ptmx zero2; do o $d; done; echo x >null && echo wrote; \
+            echo ready; sleep 1000",
+        );
+        // The rules of one task are not those of another, also when that ends.
+        let sibling = world.script("true");
+        world.stdout(&world.exec, &sibling).await;
+        world.exec.start_task(&task).await.unwrap();
+        eventually("ready", || output(&task).0.contains("ready")).await;
+        let text = output(&task).0;
+        assert!(text.starts_with("made\n"), "{text}");
+        for device in ["disk", "fuse", "log", "mem"] {
+            assert!(!text.contains(&format!("opens {device}\n")), "{text}");
+        }
+        assert_eq!(text.matches("Operation not permitted").count(), 4, "{text}");
+        for device in ["null", "zero", "full", "random", "urandom", "pts/ptmx", "zero2"] {
+            assert!(text.contains(&format!("opens {device}\n")), "{device}: {text}");
+        }
+        assert!(text.contains("wrote\n"), "{text}");
+        if let Some(list) = devices_list(&world, &task) {
+            assert_eq!(list, DEFAULT_DEVICES);
+        }
+        // A session is under the same rules.
+        let command = ["/bin/sh", "-c", "exec 3</dev/null && exec 4<>/dev/ptmx && echo fine; exec 3</dev/log"];
+        let command = command.map(str::to_owned);
+        let executed = world.exec.exec_task(&task.id, &command, Duration::from_secs(100)).await.unwrap();
+        let said = String::from_utf8_lossy(&executed.stdout).into_owned() + &String::from_utf8_lossy(&executed.stderr);
+        assert!(said.contains("fine") && said.contains("Operation not permitted"), "{said}");
+        assert!(!executed.exit.successful(), "{said}");
+        world.exec.destroy_task(&task.id, true).await.unwrap();
+        world.assert_gone(&task);
+    });
+}
+
+fn b2_a_device_of_the_task_is_used_as_permitted() {
+    block_on(async {
+        let world = World::new();
+        let mut config = DriverConfig::default();
+        config.values.insert("allow_caps".into(), serde_json::json!(["all"]));
+        world.exec.set_config(&config, None).unwrap();
+        let script = "o /dev/mine; (exec 3>>/dev/mine) 2>&1 && echo writes; echo ready; sleep 1000";
+        for (permissions, reads, writes, listed) in [
+            ("r", true, false, "c 1:11 r"),
+            ("w", false, true, "c 1:11 w"),
+            ("rwm", true, true, "c 1:11 rwm"),
+            ("", true, true, "c 1:11 rwm"),
+        ] {
+            let mut task = device_task(&world, script);
+            // The right to read the kernel's messages, wherever not everybody has it.
+            task.config.values.insert("cap_add".into(), serde_json::json!(["syslog"]));
+            task.devices = vec![agentbin::spec::Device {
+                task_path: "/dev/mine".into(),
+                host_path: "/dev/kmsg".into(),
+                cgroup_permissions: permissions.into(),
+            }];
+            world.exec.start_task(&task).await.unwrap();
+            eventually("ready", || output(&task).0.contains("ready")).await;
+            let text = output(&task).0;
+            assert_eq!(text.contains("opens /dev/mine"), reads, "{permissions}: {text}");
+            assert_eq!(text.contains("writes\n"), writes, "{permissions}: {text}");
+            if let Some(list) = devices_list(&world, &task) {
+                assert_eq!(list.last().map(String::as_str), Some(listed));
+            }
+            world.exec.destroy_task(&task.id, true).await.unwrap();
+        }
+        let mut task = world.script("true");
+        for (host_path, cgroup_permissions, why) in [
+            ("/no/such/device", "r", "failed to make device out for /no/such/device: No such file"),
+            ("/dev/null", "rx", "permissions \"rx\""),
+        ] {
+            task.devices = vec![agentbin::spec::Device {
+                task_path: "/dev/mine".into(),
+                host_path: host_path.into(),
+                cgroup_permissions: cgroup_permissions.into(),
+            }];
+            let error = world.exec.start_task(&task).await.unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+            world.assert_gone(&task);
+        }
+    });
+}
+
+fn b2_raw_exec_and_a_task_without_cgroup_have_no_device_rules() {
+    block_on(async {
+        let world = World::new();
+        let task = world.script("exec 3>>/dev/kmsg && echo open; echo ready; sleep 1000");
+        world.raw_exec.start_task(&task).await.unwrap();
+        eventually("ready", || output(&task).0.contains("ready")).await;
+        assert!(output(&task).0.contains("open"), "{:?}", output(&task));
+        if let Some(list) = devices_list(&world, &task) {
+            assert_eq!(list, ["a *:* rwm"]);
+        }
+        world.raw_exec.destroy_task(&task.id, true).await.unwrap();
+        let mut task = device_task(&world, "cd /dev; mknod log c 1 11; (exec 3>>log) && echo open");
+        task.cgroup = PathBuf::new();
+        world.exec.start_task(&task).await.unwrap();
+        world.exec.wait_task(&task.id).await.unwrap();
+        assert!(output(&task).0.contains("open"), "{:?}", output(&task));
+        world.exec.destroy_task(&task.id, false).await.unwrap();
     });
 }
 

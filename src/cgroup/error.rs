@@ -14,6 +14,9 @@ pub enum Error {
     /// A limit was asked for whose controller is not mounted (v1) or not enabled (v2).
     #[error("the {0} controller is not available for tasks")]
     NoController(String),
+    /// The kernel takes no device program: it has none, or this process has not the privilege.
+    #[error("the kernel takes no rules for devices (it needs CONFIG_CGROUP_BPF, and this process root)")]
+    NoDeviceRules(#[source] io::Error),
     /// A call on a file or folder failed.
     #[error("cannot {doing} {}", path.display())]
     Io {

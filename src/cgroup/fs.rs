@@ -157,6 +157,11 @@ impl Tree {
         open.map_err(|e| Error::io("open", &self.path(relative), e))
     }
 
+    /// A descriptor that names the folder to calls that take none of `O_PATH`, as `bpf(2)`.
+    pub(super) fn descriptor(&self, relative: &Path) -> Result<OwnedFd> {
+        self.dir(relative).map(|dir| dir.fd)
+    }
+
     pub(super) fn path(&self, relative: &Path) -> PathBuf {
         self.hierarchy.mount_point.join(relative)
     }
@@ -269,6 +274,21 @@ impl Dir {
             path: self.path.join(name),
             source,
         })
+    }
+
+    /// Writes values one by one, as each write is a command of its own. One that is answered with `tolerated` is passed
+    /// over.
+    pub(super) fn write_each(&self, name: &str, values: impl Iterator<Item = String>, tolerated: i32) -> Result<()> {
+        let mut file = self.file(name, OFlags::WRONLY)?;
+        for value in values {
+            match file.write_all(value.as_bytes()) {
+                Err(source) if source.raw_os_error() != Some(tolerated) => {
+                    return Err(Error::Write { value, path: self.path.join(name), source });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Writes where the file exists; false where it does not.

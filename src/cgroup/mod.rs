@@ -10,6 +10,7 @@
 //!    kill_all(deadline), remove(deadline)      both may be repeated, also by another process after a crash
 //! ```
 
+mod devices;
 mod error;
 mod fs;
 mod kill;
@@ -18,6 +19,7 @@ mod regime;
 mod stats;
 mod task;
 
+pub use devices::{DeviceAccess, DeviceKind, DeviceRule};
 pub use error::{Error, Result};
 pub use fs::CgroupFs;
 pub use regime::{Hierarchy, Mounts, Regime, scan};

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::devices::{self, DeviceRule};
 use super::error::{Error, Result};
 use super::fs::{Backoff, CgroupFs, Dir, Tree, checked};
 use super::limits;
@@ -228,6 +229,19 @@ impl TaskCgroup {
         limits::write(self, resources, true)
     }
 
+    /// Forbids every device but those that `rules` allow; rules of an earlier call are replaced. Applies at once, to
+    /// processes that are in it already too, and to sessions that come in later. A folder that the host gave is left alone.
+    ///
+    /// v1: the list of the devices controller, where a rule that the folder above does not have is passed over.
+    /// v2: a program that is attached to the cgroup and goes with it.
+    ///
+    /// # Errors
+    /// [`Error::NoController`] (v1) and [`Error::NoDeviceRules`] (v2) when devices cannot be forbidden here;
+    /// [`Error::Off`]; [`Error::Io`] and [`Error::Write`] else.
+    pub fn set_devices(&self, rules: &[DeviceRule]) -> Result<()> {
+        devices::set(self, rules)
+    }
+
     /// Its processes, child cgroups included, ascending; empty when the cgroup is gone. 0 is one outside our pid
     /// namespace.
     ///
@@ -328,6 +342,7 @@ impl TaskCgroup {
                 dir.disable_controllers()?;
             }
         }
+        devices::lift(self);
         Ok(())
     }
 }

@@ -32,5 +32,6 @@ pub use config::{Bind, Config, DeviceNode, Failure, FailureKind, Ids, Namespace,
 pub use identity::lookup_user;
 pub use namespaces::Namespaces;
 pub use parent::{Prepare, Prepared, StartError, Started, Starting, prepare};
+pub use root::DEVICES;
 pub use shim::shim;
 pub use terminal::{Terminal, open_terminal};

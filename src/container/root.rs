@@ -41,8 +41,8 @@ const MASKED: [&str; 12] = [
 /// Visible, but writing there would change the whole machine.
 const READ_ONLY: [&str; 5] = ["proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs"];
 
-/// The default devices: name and numbers.
-const DEVICES: [(&str, u32, u32); 6] =
+/// The character devices that every task with a root of its own has in `/dev`: name, major and minor number.
+pub const DEVICES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
 const DEVICE_LINKS: [(&str, &str); 5] = [

@@ -1,7 +1,14 @@
 //! From a launch to an isolated process: own root, namespaces, few devices.
 
-use crate::container::{Bind, Config, DeviceNode, RootConfig, Rootless};
-use crate::spec::LaunchSpec;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+
+use super::ExecutorError;
+use crate::cgroup::{DeviceAccess, DeviceKind, DeviceRule};
+use crate::container::{Bind, Config, DEVICES, DeviceNode, RootConfig, Rootless};
+use crate::spec::{Device, LaunchSpec};
+
+/// The terminals of `/dev/pts`, the door to new ones, and tunnels, which programs open by the node that they make.
+const MORE_DEVICES: [(u32, Option<u32>); 3] = [(136, None), (5, Some(2)), (10, Some(200))];
 
 /// Set unless this process is root: isolation goes through a user namespace then.
 pub(super) fn rootless() -> Option<Rootless> {
@@ -43,5 +50,82 @@ pub(super) fn config(spec: &LaunchSpec) -> Config {
         network_namespace: super::universal::network_namespace(spec),
         rootless: rootless(),
         session: None,
+    }
+}
+
+/// The devices that every task may use, and the right to make nodes of any: a node alone opens nothing.
+pub(super) fn default_devices() -> Vec<DeviceRule> {
+    let make = |kind| DeviceRule { kind, major: None, minor: None, access: DeviceAccess::MKNOD };
+    let nodes = DEVICES.iter().map(|(_, major, minor)| (*major, Some(*minor)));
+    let allow =
+        |(major, minor)| DeviceRule { kind: DeviceKind::Char, major: Some(major), minor, access: DeviceAccess::ALL };
+    let made = [make(DeviceKind::Char), make(DeviceKind::Block)];
+    made.into_iter().chain(nodes.chain(MORE_DEVICES).map(allow)).collect()
+}
+
+/// The devices that this task may use: the default ones and its own.
+pub(super) fn devices(spec: &LaunchSpec) -> Result<Vec<DeviceRule>, ExecutorError> {
+    let own = spec.devices.iter().map(rule).collect::<Result<Vec<_>, _>>()?;
+    Ok(default_devices().into_iter().chain(own).collect())
+}
+
+fn rule(device: &Device) -> Result<DeviceRule, ExecutorError> {
+    let path = device.host_path.display();
+    let cannot = |cause: &str| format!("failed to make device out for {path}: {cause}");
+    let access = DeviceAccess::from_letters(&device.cgroup_permissions).ok_or_else(|| {
+        let letters = &device.cgroup_permissions;
+        ExecutorError::Invalid(cannot(&format!("permissions {letters:?} may have the letters r, w and m only")))
+    })?;
+    let stat = device.host_path.metadata().map_err(|e| ExecutorError::System(cannot(&e.to_string())))?;
+    let kind = match stat.file_type() {
+        t if t.is_block_device() => DeviceKind::Block,
+        t if t.is_char_device() => DeviceKind::Char,
+        _ => return Err(ExecutorError::Invalid(cannot("it is not a device"))),
+    };
+    let (major, minor) = (rustix::fs::major(stat.rdev()), rustix::fs::minor(stat.rdev()));
+    Ok(DeviceRule { kind, major: Some(major), minor: Some(minor), access })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_device(host_path: &str, permissions: &str) -> LaunchSpec {
+        let device =
+            Device { task_path: "/dev/x".into(), host_path: host_path.into(), cgroup_permissions: permissions.into() };
+        LaunchSpec { devices: vec![device], ..LaunchSpec::default() }
+    }
+
+    #[test]
+    fn b2_every_task_may_use_the_default_devices_and_its_own() {
+        let rules = devices(&with_device("/dev/null", "r")).unwrap();
+        let text: Vec<String> = rules.iter().map(ToString::to_string).collect();
+        let expected = [
+            "c *:* m",
+            "b *:* m",
+            "c 1:3 rwm",
+            "c 1:5 rwm",
+            "c 1:7 rwm",
+            "c 1:8 rwm",
+            "c 1:9 rwm",
+            "c 5:0 rwm",
+            "c 136:* rwm",
+            "c 5:2 rwm",
+            "c 10:200 rwm",
+            "c 1:3 r",
+        ];
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn b2_a_device_that_is_none_is_refused() {
+        for (path, permissions, why) in [
+            ("/no/such/device", "", "failed to make device out for /no/such/device: No such file"),
+            ("/proc/self/stat", "rw", "it is not a device"),
+            ("/dev/null", "rwx", "permissions \"rwx\" may have"),
+        ] {
+            let error = devices(&with_device(path, permissions)).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 }

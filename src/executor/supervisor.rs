@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::session::{self, Sessions};
 use super::stats::{ProcessSampler, total};
 use super::{ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, isolated, universal};
-use crate::cgroup::{CgroupFs, Regime, Sampler, TaskCgroup};
+use crate::cgroup::{self, CgroupFs, DeviceRule, Regime, Sampler, TaskCgroup};
 use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared};
 use crate::logs::collector::{Collector, Keeper, open_sink};
 use crate::spec::{ExitResult, LaunchSpec, NamespaceMode, ProcessState, Resources, Signal, TaskStats};
@@ -73,6 +73,8 @@ struct Ahead {
     /// As [`LaunchSpec::cpuset_cgroup`].
     cpuset: PathBuf,
     cgroup: Option<TaskCgroup>,
+    /// The rules for devices that the cgroup has.
+    devices: Option<Vec<DeviceRule>>,
     shim: Prepared,
 }
 
@@ -147,7 +149,10 @@ impl LocalExecutor {
         let isolation = (self.isolation == Isolation::Isolated).then(Default::default);
         let shim = start_shim(plan(isolation, cgroup.as_ref()), cgroup.as_ref());
         let shim = shim.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
-        *lock(&self.ahead) = Some(Ahead { path: path.to_owned(), cpuset: cpuset.to_owned(), cgroup, shim });
+        // What most tasks have; a failure here is met again, and told, by the launch.
+        let devices = isolation.map(|_| isolated::default_devices());
+        let devices = devices.filter(|rules| cgroup.as_ref().is_some_and(|c| c.set_devices(rules).is_ok()));
+        *lock(&self.ahead) = Some(Ahead { path: path.to_owned(), cpuset: cpuset.to_owned(), cgroup, devices, shim });
         Ok(())
     }
 
@@ -220,12 +225,14 @@ impl LocalExecutor {
     }
 
     async fn start(&self, spec: &LaunchSpec) -> Result<Arc<Running>, ExecutorError> {
-        let config = match self.isolation {
-            Isolation::Isolated => isolated::config(spec),
-            Isolation::Universal => universal::config(spec)?,
+        let (config, devices) = match self.isolation {
+            Isolation::Isolated => (isolated::config(spec), Some(isolated::devices(spec)?)),
+            Isolation::Universal => (universal::config(spec)?, None),
         };
-        let (cgroup, shim) = if let Some(Ahead { cgroup, shim, .. }) = self.take_ahead(spec).await {
-            (cgroup, Ok(shim))
+        let mut has_devices = None;
+        let (cgroup, shim) = if let Some(ahead) = self.take_ahead(spec).await {
+            has_devices = ahead.devices;
+            (ahead.cgroup, Ok(ahead.shim))
         } else {
             let cgroup = self.contain(spec)?;
             let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
@@ -233,7 +240,10 @@ impl LocalExecutor {
             (cgroup, shim)
         };
         let launched = match shim {
-            Ok(shim) => self.start_in(spec, &config, cgroup.as_ref(), shim).await,
+            Ok(shim) => {
+                let missing = devices.filter(|rules| has_devices.as_ref() != Some(rules));
+                self.start_in(spec, &config, cgroup.as_ref(), missing.as_deref(), shim).await
+            }
             Err(error) => Err(error),
         };
         launched.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))
@@ -244,9 +254,11 @@ impl LocalExecutor {
         spec: &LaunchSpec,
         config: &container::Config,
         cgroup: Option<&TaskCgroup>,
+        devices: Option<&[DeviceRule]>,
         shim: Prepared,
     ) -> Result<Arc<Running>, ExecutorError> {
-        let ready = limit(cgroup, spec).and_then(|()| open_output(spec, config));
+        let limited = limit(cgroup, spec).and_then(|()| forbid_devices(cgroup, devices));
+        let ready = limited.and_then(|()| open_output(spec, config));
         let (output, ends) = match ready {
             Ok(ready) => ready,
             Err(error) => {
@@ -589,6 +601,18 @@ fn limit(cgroup: Option<&TaskCgroup>, spec: &LaunchSpec) -> Result<(), ExecutorE
     match cgroup {
         Some(cgroup) if !cgroup.is_host_given() => cgroup.set_limits(&spec.resources).map_err(cgroup_error),
         _ => Ok(()),
+    }
+}
+
+/// Forbids every device but those of `rules`. Where the kernel cannot, the task runs as without this, and the log says so.
+fn forbid_devices(cgroup: Option<&TaskCgroup>, rules: Option<&[DeviceRule]>) -> Result<(), ExecutorError> {
+    let (Some(cgroup), Some(rules)) = (cgroup, rules) else { return Ok(()) };
+    match cgroup.set_devices(rules) {
+        Err(error @ (cgroup::Error::NoController(_) | cgroup::Error::NoDeviceRules(_))) => {
+            tracing::warn!(error = %chain(&error), "rules for devices are not enforced");
+            Ok(())
+        }
+        result => result.map_err(cgroup_error),
     }
 }
 

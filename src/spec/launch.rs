@@ -58,7 +58,8 @@ pub struct Device {
     pub task_path: String,
     /// The host's device node, from which type and numbers are read.
     pub host_path: PathBuf,
-    /// Subset of `rwm`; not enforced yet.
+    /// What the task may do with it: letters of `rwm` (read, write, make a node), empty for all three. Enforced by the
+    /// task's cgroup.
     pub cgroup_permissions: String,
 }
 

@@ -1,6 +1,7 @@
 //! One system call each, done right; the only `unsafe` of the crate. Never combines two calls into a policy.
 
 pub mod auxv;
+pub mod bpf;
 pub mod exe;
 pub mod lock;
 pub mod mount;
