@@ -625,6 +625,27 @@ fn b2_device_rules_hold_and_are_replaced() {
     }
 }
 
+/// The kernel is asked by a thread that may not: on v2 that is told apart from a failure, so that a task can run without.
+#[test]
+fn b2_device_programs_need_a_privilege() {
+    let Some(bench) = Bench::new("devices-no-privilege") else { return };
+    let unified = Path::new(ROOT).join("unified");
+    let fs = match bench.fs.regime() {
+        Regime::V2 => bench.fs.clone(),
+        _ if unified.join("cgroup.procs").exists() => CgroupFs::v2(&unified).unwrap(),
+        _ => return println!("SKIP: b2_device_programs_need_a_privilege: no unified tree"),
+    };
+    let task = TaskCgroup::create(&fs, &bench.path("task"), &Resources::default()).unwrap();
+    let powerless = || {
+        caps::clear(None, caps::CapSet::Effective).unwrap();
+        task.set_devices(&[])
+    };
+    let refused = std::thread::scope(|scope| scope.spawn(powerless).join().unwrap());
+    assert!(matches!(refused, Err(Error::NoDeviceRules(_))), "{refused:?}");
+    task.set_devices(&[]).unwrap();
+    task.remove(soon(5)).unwrap();
+}
+
 #[test]
 fn b2_devices_of_a_given_folder_are_left_alone() {
     let Some(bench) = Bench::new("devices-given") else { return };

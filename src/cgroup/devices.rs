@@ -107,7 +107,7 @@ pub(super) fn lift(task: &TaskCgroup) {
         if task.regime == Regime::V2
             && let Ok(folder) = member.tree.descriptor(&member.relative)
         {
-            own_programs(folder.as_fd()).iter().for_each(|program| detach(folder.as_fd(), program));
+            detach(folder.as_fd(), &own_programs(folder.as_fd()));
         }
     }
 }
@@ -129,7 +129,7 @@ fn v2(member: &Member, rules: &[DeviceRule]) -> Result<()> {
     let earlier = own_programs(folder.as_fd());
     let program = bpf::load_device_program(&instructions(rules), PROGRAM).map_err(cannot)?;
     bpf::attach_device_program(folder.as_fd(), program.as_fd()).map_err(cannot)?;
-    earlier.iter().for_each(|program| detach(folder.as_fd(), program));
+    detach(folder.as_fd(), &earlier);
     Ok(())
 }
 
@@ -140,9 +140,11 @@ fn own_programs(folder: BorrowedFd<'_>) -> Vec<OwnedFd> {
     programs.filter(|program| bpf::program_name(program.as_fd()).is_ok_and(|name| name == PROGRAM)).collect()
 }
 
-fn detach(folder: BorrowedFd<'_>, program: &OwnedFd) {
-    // Somebody else may have been quicker; one that stays forbids more than it should, never less.
-    let _gone = bpf::detach_device_program(folder, program.as_fd());
+fn detach(folder: BorrowedFd<'_>, programs: &[OwnedFd]) {
+    for program in programs {
+        // Somebody else may have been quicker; one that stays forbids more than it should, never less.
+        let _gone = bpf::detach_device_program(folder, program.as_fd());
+    }
 }
 
 /// What the program is given, `struct bpf_cgroup_dev_ctx`: kind and access in one word, major, minor.
