@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use agentbin::driver::state::GoDriverState;
 use agentbin::plugin::{Client, Launch, Program, role_environment};
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         n3_the_agents_folder_stays_empty,
         a6_errors_are_those_that_agents_know,
         n5_a_killed_plugin_finds_its_tasks_again,
+        n5_a_plugin_killed_while_it_starts_a_task,
         n5_a_task_of_another_driver_is_taken_over,
         n5_a_stale_handle_is_gone_and_nobody_is_signalled,
         n7_the_example_is_a_driver,
@@ -603,6 +605,54 @@ fn n5_a_killed_plugin_finds_its_tasks_again() {
             }
             assert_eq!(world.cgroups(), Vec::<PathBuf>::new());
             plugin.client.kill().await;
+        }
+    });
+}
+
+/// The executors of this allocation, wherever they were started.
+fn executors(world: &World) -> Vec<i32> {
+    let all = procfs::process::all_processes().unwrap();
+    let ours = |p: &procfs::process::Process| {
+        p.cmdline().is_ok_and(|c| c.iter().any(|a| a == "executor") && c.iter().any(|a| a.contains(&world.alloc)))
+    };
+    all.flatten().filter(|p| ours(p) && is_alive(p.pid)).map(|p| p.pid).collect()
+}
+
+/// The plugin is killed at any moment of a start, whose answer is lost with it. The agent asks another one for the same
+/// task: there is one afterwards, with one executor, and nothing is left when it is destroyed.
+fn n5_a_plugin_killed_while_it_starts_a_task() {
+    block_on(async {
+        for name in ["exec", "raw_exec"] {
+            for step in 0..12 {
+                let world = World::new();
+                let mut plugin = Plugin::driver(name, &[]).await;
+                let mut task = world.script("echo up; exec sleep 1000");
+                let pid = plugin.client.process().pid;
+                let killer = tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(step * 3)).await;
+                    kill(pid);
+                });
+                let answer = plugin.start_task(&task).await;
+                killer.await.unwrap();
+                plugin.client.exited().await;
+                let mut plugin = Plugin::driver(name, &[]).await;
+                match answer {
+                    // It was answered in time: the agent knows the task.
+                    Ok(handle) => plugin.recover(&handle).await.unwrap(),
+                    Err(_) => {
+                        task.id.push('x');
+                        plugin.start_task(&task).await.unwrap();
+                    }
+                }
+                eventually("one executor", || executors(&world).len() == 1).await;
+                plugin.destroy(&task.id, true).await.unwrap();
+                eventually("no executor", || executors(&world).is_empty()).await;
+                assert_eq!(world.cgroups(), Vec::<PathBuf>::new(), "{name}, step {step}");
+                let notes = std::fs::read_dir("/run/agentbin/driver").unwrap().flatten();
+                let ours = notes.filter(|n| n.file_name().to_string_lossy().contains(&world.alloc));
+                assert_eq!(ours.count(), 0, "a note is gone with its task");
+                plugin.client.kill().await;
+            }
         }
     });
 }

@@ -151,6 +151,12 @@ impl LocalExecutor {
         Ok(())
     }
 
+    /// Whether nothing was ever launched.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        matches!(*lock(&self.phase), Phase::Idle)
+    }
+
     /// What was prepared, if it is what this launch needs; anything else is taken down.
     async fn take_ahead(&self, spec: &LaunchSpec) -> Option<Ahead> {
         let ahead = lock(&self.ahead).take()?;

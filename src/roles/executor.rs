@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
+use tokio::io::Interest;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::Routes;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -117,6 +118,7 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         tokio::spawn(reap_orphans(Arc::clone(&executor), signal(SignalKind::child())?));
+        tokio::spawn(stop_without_host(server.stop_handle(), Arc::clone(&executor)));
         tokio::spawn(stop_on_sigterm(server.stop_handle(), signal(SignalKind::terminate())?));
         let routes = Routes::new(ExecutorService::server(Arc::clone(&executor)));
         let served: Result<(), ServeError> = server.serve(routes).await;
@@ -128,6 +130,18 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
 async fn stop_on_sigterm(stop: Stop, mut terminated: tokio::signal::unix::Signal) {
     terminated.recv().await;
     stop.stop();
+}
+
+/// A host that dies before it has launched anything has told nobody of this process. Its end of our stdout goes with it.
+async fn stop_without_host(stop: Stop, executor: Arc<LocalExecutor>) {
+    let watched = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3).map_err(io::Error::from);
+    let watched = watched.and_then(|stdout| sys::watch::register(Arc::new(stdout), Interest::ERROR));
+    // Something else than a pipe has no other end to watch.
+    let Ok(watched) = watched else { return };
+    if watched.ready(Interest::ERROR).await.is_ok() && executor.is_idle() {
+        tracing::warn!("the host is gone before it launched a task");
+        stop.stop();
+    }
 }
 
 /// Orphans of the task that end are nobody's children but ours; the main process and those of sessions belong to who waits
