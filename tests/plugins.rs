@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         a6_info_schema_and_capabilities,
         a6_fingerprints_say_what_is_missing,
         n1_a_task_lives_in_each_driver,
+        h1_commands_and_sessions_go_through_the_plugin,
         n2_logs_are_collected_unless_switched_off,
         n3_the_agents_folder_stays_empty,
         a6_errors_are_those_that_agents_know,
@@ -336,6 +337,59 @@ fn n1_a_task_lives_in_each_driver() {
             assert!(status.completed_at.unwrap().seconds > 1_700_000_000);
             plugin.destroy(&task.id, false).await.unwrap();
             assert_eq!(world.cgroups(), Vec::<PathBuf>::new());
+            plugin.client.kill().await;
+        }
+    });
+}
+
+fn h1_commands_and_sessions_go_through_the_plugin() {
+    block_on(async {
+        for name in ["exec", "raw_exec"] {
+            let world = World::new();
+            let mut plugin = Plugin::driver(name, &[]).await;
+            let task = world.script("sleep 1000");
+            plugin.start_task(&task).await.unwrap();
+            let command = |script: &str| ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+            let request = |command: Vec<String>, seconds| wire::ExecTaskRequest {
+                task_id: task.id.clone(),
+                command,
+                timeout: Some(prost_types::Duration { seconds, nanos: 0 }),
+            };
+            let script = request(command("echo $GREETING; echo oops >&2; exit 5"), 10);
+            let done = plugin.driver.exec_task(script).await.unwrap().into_inner();
+            assert_eq!(done.result.unwrap().exit_code, 5);
+            assert_eq!(String::from_utf8(done.stdout).unwrap(), "hello\noops\n");
+            let empty = plugin.driver.exec_task(request(Vec::new(), 10)).await.unwrap_err();
+            assert_eq!(empty.message(), "error cmd must have at least one value");
+
+            let setup = wire::exec_task_streaming_request::Setup {
+                task_id: task.id.clone(),
+                command: command("tr a-z A-Z; echo $GREETING >&2; exit 6"),
+                tty: false,
+            };
+            let stdin = |data: &str, close| {
+                let stdin = Some(wire::ExecTaskStreamingIoOperation { data: data.into(), close });
+                wire::ExecTaskStreamingRequest { stdin, ..Default::default() }
+            };
+            let first = wire::ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() };
+            // As a Go host does it: it never closes its half of the stream.
+            let messages = tokio_stream::iter([first.clone(), stdin("shout", false), stdin("", true)]);
+            let answers = plugin.driver.exec_task_streaming(messages.chain(tokio_stream::pending())).await.unwrap();
+            let answers: Vec<_> = answers.into_inner().map(Result::unwrap).collect().await;
+            let text = |pick: fn(&wire::ExecTaskStreamingResponse) -> Option<&wire::ExecTaskStreamingIoOperation>| {
+                String::from_utf8(answers.iter().filter_map(pick).flat_map(|o| o.data.clone()).collect()).unwrap()
+            };
+            assert_eq!((text(|a| a.stdout.as_ref()), text(|a| a.stderr.as_ref())), ("SHOUT".into(), "hello\n".into()));
+            let last = answers.last().unwrap();
+            assert!(last.exited && last.result.unwrap().exit_code == 6);
+            let messages = tokio_stream::iter([stdin("x", false)]);
+            let status = plugin.driver.exec_task_streaming(messages).await.unwrap_err();
+            assert_eq!(status.message(), "first message should always be setup");
+
+            plugin.destroy(&task.id, true).await.unwrap();
+            let messages = tokio_stream::iter([first]);
+            let status = plugin.driver.exec_task_streaming(messages).await.unwrap_err();
+            assert_eq!(status.message(), "task not found for given id");
             plugin.client.kill().await;
         }
     });

@@ -1,5 +1,6 @@
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime};
 
 use tokio::process::Command;
 
@@ -11,6 +12,7 @@ use super::{Attribute, Capabilities, DriverError, Fingerprint, Health, TaskConfi
 use crate::cgroup::Regime;
 use crate::executor::Isolation;
 use crate::spec::{DriverConfig, LaunchSpec};
+use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema;
 
@@ -30,7 +32,7 @@ pub struct Java;
 pub struct Config(IsolatedConfig);
 
 /// What a JVM says of itself.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Version {
     version: String,
     runtime: String,
@@ -63,7 +65,23 @@ fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
+/// What the JVM at a path said, for as long as it is the same file: it is asked every 30 s, and a JVM is slow to start.
+static KNOWN: Mutex<Option<(PathBuf, SystemTime, Version)>> = Mutex::new(None);
+
 async fn version(java: &Path) -> Result<Version, String> {
+    let changed = std::fs::metadata(java).and_then(|m| m.modified()).map_err(|e| format!("{}: {e}", java.display()))?;
+    if let Some((path, time, version)) = &*lock(&KNOWN)
+        && path == java
+        && *time == changed
+    {
+        return Ok(version.clone());
+    }
+    let version = ask_version(java).await?;
+    *lock(&KNOWN) = Some((java.to_owned(), changed, version.clone()));
+    Ok(version)
+}
+
+async fn ask_version(java: &Path) -> Result<Version, String> {
     let command = Command::new(java).arg("-version").stdin(std::process::Stdio::null()).kill_on_drop(true).output();
     let output = match tokio::time::timeout(VERSION_PATIENCE, command).await {
         Err(_) => return Err(format!("{} -version did not end within {VERSION_PATIENCE:?}", java.display())),

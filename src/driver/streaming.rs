@@ -173,3 +173,93 @@ async fn send_output(
 pub(super) fn stream(receiver: mpsc::Receiver<Result<wire::ExecTaskStreamingResponse, Status>>) -> ExecResponses {
     Box::pin(ReceiverStream::new(receiver))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::drivers::exec_task_streaming_request::TerminalSize as WireSize;
+
+    /// Repeats its input in capitals, says the terminal's size as its error, and ends with status 3.
+    struct Shouter;
+
+    #[tonic::async_trait]
+    impl ExecTaskStreaming for Shouter {
+        async fn exec_task_streaming(&self, id: &str, mut options: ExecOptions) -> Result<ExitResult, DriverError> {
+            if id != "task" {
+                return Err(DriverError::TaskNotFound);
+            }
+            let mut input = String::new();
+            options.stdin.read_to_string(&mut input).await.unwrap();
+            let size = *options.resize.wait_for(|size| *size != TerminalSize::default()).await.unwrap();
+            options.stdout.write_all(input.to_uppercase().as_bytes()).await.unwrap();
+            options.stderr.write_all(format!("{}x{}", size.height, size.width).as_bytes()).await.unwrap();
+            Ok(ExitResult { exit_code: 3, ..ExitResult::default() })
+        }
+    }
+
+    fn setup(tty: bool) -> ExecTaskStreamingRequest {
+        let setup = Setup { task_id: "task".into(), command: vec!["shout".into()], tty };
+        ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() }
+    }
+
+    fn stdin(data: &str, close: bool) -> ExecTaskStreamingRequest {
+        let stdin = Some(ExecTaskStreamingIoOperation { data: data.into(), close });
+        ExecTaskStreamingRequest { stdin, ..Default::default() }
+    }
+
+    fn size() -> ExecTaskStreamingRequest {
+        let tty_size = Some(WireSize { height: 24, width: 80 });
+        ExecTaskStreamingRequest { tty_size, ..Default::default() }
+    }
+
+    /// The whole session, with a caller that never closes its half.
+    async fn session(
+        id: &str,
+        messages: Vec<ExecTaskStreamingRequest>,
+    ) -> Result<Vec<wire::ExecTaskStreamingResponse>, DriverError> {
+        let messages = tokio_stream::iter(messages.into_iter().map(Ok)).chain(tokio_stream::pending());
+        let (setup, requests) = take_setup(Box::pin(messages)).await.unwrap();
+        let (sender, receiver) = mpsc::channel(1);
+        let (end, answers) = tokio::join!(
+            hold(&Shouter, id, setup, requests, sender),
+            stream(receiver).map(Result::unwrap).collect::<Vec<_>>()
+        );
+        end.map(|()| answers)
+    }
+
+    /// H1: readers and writers become frames: all output, then the ends of the streams, then the status.
+    #[tokio::test]
+    async fn h1_a_driver_with_readers_and_writers_holds_sessions() {
+        // An empty message is a heartbeat.
+        let heartbeat = ExecTaskStreamingRequest::default();
+        let messages = vec![setup(false), heartbeat, stdin("he", false), stdin("llo", false), size(), stdin("", true)];
+        let mut answers = session("task", messages.clone()).await.unwrap();
+        let last = answers.pop().unwrap();
+        assert!(last.exited && last.result.unwrap().exit_code == 3);
+        let of = |operations: Vec<ExecTaskStreamingIoOperation>| {
+            let (data, closes): (Vec<_>, Vec<_>) = operations.into_iter().partition(|o| !o.close);
+            (String::from_utf8(data.into_iter().flat_map(|o| o.data).collect()).unwrap(), closes.len())
+        };
+        assert_eq!(of(answers.iter().filter_map(|a| a.stdout.clone()).collect()), ("HELLO".to_owned(), 1));
+        assert_eq!(of(answers.iter().filter_map(|a| a.stderr.clone()).collect()), ("24x80".to_owned(), 1));
+        assert!(answers.iter().all(|a| !a.exited && a.result.is_none()));
+
+        // With a terminal there is one stream.
+        let terminal = [vec![setup(true)], messages[1..].to_vec()].concat();
+        let answers = session("task", terminal).await.unwrap();
+        assert!(answers.iter().all(|a| a.stderr.is_none()), "{answers:?}");
+    }
+
+    #[tokio::test]
+    async fn h1_sessions_that_cannot_be_held() {
+        assert!(matches!(session("other", vec![setup(false)]).await, Err(DriverError::TaskNotFound)));
+        let mut empty = setup(false);
+        empty.setup.as_mut().unwrap().command.clear();
+        let error = session("task", vec![empty]).await.unwrap_err();
+        assert_eq!(error.to_string(), "error cmd must have at least one value");
+        for messages in [vec![], vec![Ok(stdin("x", false))]] {
+            let missing = take_setup(Box::pin(tokio_stream::iter(messages))).await.err().unwrap();
+            assert_eq!(missing.message(), "first message should always be setup");
+        }
+    }
+}

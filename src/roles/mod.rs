@@ -69,10 +69,8 @@ fn driver_of<'a>(executed: Option<&OsStr>, args: &'a [OsString]) -> Option<&'a s
     if let Some(name) = driver::NAMES.into_iter().find(|name| *name == file) {
         return Some(name);
     }
-    match args.get(1..3) {
-        Some([word, name]) if word == "driver" => name.to_str(),
-        _ => None,
-    }
+    let named = args.get(1).is_some_and(|word| word == "driver");
+    named.then(|| args.get(2).and_then(|name| name.to_str()).unwrap_or_default())
 }
 
 /// Exact names only: first the file name that was executed, then the first argument.
@@ -118,7 +116,7 @@ mod tests {
             ("/opt/plugins/nomad-driver-java", &["x"], Some("java")),
             ("/usr/bin/agentbin", &["agentbin", "driver", "java"], Some("java")),
             ("/usr/bin/agentbin", &["agentbin", "driver", "dcoker"], Some("dcoker")),
-            ("/usr/bin/agentbin", &["agentbin", "driver"], None),
+            ("/usr/bin/agentbin", &["agentbin", "driver"], Some("")),
             ("/usr/bin/agentbin", &["exec"], None),
             ("/proc/self/fd/3", &["exec"], Some("exec")),
             ("/usr/bin/agentbin", &["agentbin", "run", "exec"], None),
