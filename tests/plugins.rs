@@ -37,6 +37,8 @@ fn main() -> ExitCode {
         n2_logs_are_collected_unless_switched_off,
         n3_the_agents_folder_stays_empty,
         a6_errors_are_those_that_agents_know,
+        a6_configurations_of_go_hosts_are_read,
+        a6_the_folder_names_the_cgroup,
         n5_a_killed_plugin_finds_its_tasks_again,
         n5_a_plugin_killed_while_it_starts_a_task,
         n5_a_task_of_another_driver_is_taken_over,
@@ -512,6 +514,57 @@ fn walk_files(dir: &Path) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// A Go host that has a configuration as a struct encodes it in the older dialect: texts without a type, every key there,
+/// absent ones empty.
+fn a6_configurations_of_go_hosts_are_read() {
+    fn raw(text: &str) -> Vec<u8> {
+        [&[0xa0 | u8::try_from(text.len()).unwrap()], text.as_bytes()].concat()
+    }
+    block_on(async {
+        let mut plugin = Plugin::start(Path::new(AGENTBIN), &["driver", "raw_exec"]).await;
+        let mut set = async |users: &str| {
+            let pairs = [
+                ("enabled", vec![0xc3]),
+                ("denied_host_uids", raw(users)),
+                ("denied_host_gids", raw("")),
+                ("denied_envvars", vec![0xc0]),
+            ];
+            let bytes = pairs.into_iter().flat_map(|(key, value)| [raw(key), value].concat());
+            let msgpack_config = std::iter::once(0x84).chain(bytes).collect();
+            plugin.base.set_config(base::SetConfigRequest { msgpack_config, ..Default::default() }).await.map(drop)
+        };
+        set("").await.unwrap();
+        let bad = set("100-1").await.unwrap_err();
+        let text = "invalid range deniedHostUIDs \"100-1\": lower bound cannot be greater than upper bound";
+        assert!(bad.message().contains(text), "{bad:?}");
+        let found = plugin.fingerprint().await;
+        assert_eq!(found.health(), print::HealthState::Healthy, "the refused one changed nothing");
+        plugin.client.kill().await;
+    });
+}
+
+/// Tasks of two allocations whose host leaves their ids out do not meet in one cgroup.
+fn a6_the_folder_names_the_cgroup() {
+    block_on(async {
+        let (one, other) = (World::new(), World::new());
+        let mut plugin = Plugin::driver("exec", &[]).await;
+        let tasks = [&one, &other].map(|world| {
+            let task = world.script("sleep 1000");
+            wire::TaskConfig { alloc_id: String::new(), ..task }
+        });
+        for (task, world) in tasks.iter().zip([&one, &other]) {
+            plugin.start_task(task).await.unwrap();
+            assert_ne!(world.cgroups(), Vec::<PathBuf>::new());
+        }
+        for task in &tasks {
+            let running = plugin.inspect(&task.id).await;
+            assert!(is_alive(pid_of(&running)), "{running:?}");
+            plugin.destroy(&task.id, true).await.unwrap();
+        }
+        plugin.client.kill().await;
+    });
 }
 
 fn a6_errors_are_those_that_agents_know() {

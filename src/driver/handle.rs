@@ -159,7 +159,11 @@ impl Tasks {
     pub(super) fn agents_cgroup(&self, task: &TaskConfig) -> PathBuf {
         let cgroups = self.settings().cgroups;
         match cgroups.regime() {
-            Regime::V1 => PathBuf::from(format!("nomad/{}.{}", task.alloc_id, task.name)),
+            // By the folder, which is what agents and executors go by: the id may be missing.
+            Regime::V1 => match task.alloc_dir.file_name() {
+                Some(alloc) => PathBuf::from(format!("nomad/{}.{}", alloc.to_string_lossy(), task.name)),
+                None => PathBuf::new(),
+            },
             Regime::V2 => cgroups.relative(&task.cpuset_cgroup).unwrap_or_default(),
             Regime::Off => PathBuf::new(),
         }

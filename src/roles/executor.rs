@@ -1,6 +1,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -89,7 +90,13 @@ fn open_log(path: &Path) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NONBLOCK;
     let file = Root::open(dir)?.open_beneath(Path::new(name), flags, Mode::from_raw_mode(0o666))?;
     let file = File::from(file);
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a plain file")) }
+    let metadata = file.metadata()?;
+    if metadata.is_file() || is_null_device(&metadata) { Ok(file) } else { Err(io::Error::other("not a plain file")) }
+}
+
+/// What a host names that wants no log.
+fn is_null_device(metadata: &std::fs::Metadata) -> bool {
+    metadata.file_type().is_char_device() && metadata.rdev() == rustix::fs::makedev(1, 3)
 }
 
 fn start_logging(config: &ExecutorConfig, isolation: Isolation, log: File) {
@@ -157,6 +164,23 @@ async fn reap_orphans(executor: Arc<LocalExecutor>, mut child_ended: tokio::sign
                 break;
             }
             sys::process::reap(pid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `TestExecutor_Shutdown_Exit`: a host that wants no log names the null device.
+    #[test]
+    fn logs_go_to_a_file_or_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(open_log(&dir.path().join("executor.out")).is_ok());
+        assert!(open_log(Path::new("/dev/null")).is_ok());
+        std::os::unix::fs::symlink("executor.out", dir.path().join("link")).unwrap();
+        for bad in [dir.path().join("link"), dir.path().to_owned(), "/dev/zero".into()] {
+            assert!(open_log(&bad).is_err(), "{}", bad.display());
         }
     }
 }
