@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use agentbin::driver::state::GoDriverState;
 use agentbin::plugin::{Client, Launch, Program, role_environment};
@@ -36,7 +37,10 @@ fn main() -> ExitCode {
         n2_logs_are_collected_unless_switched_off,
         n3_the_agents_folder_stays_empty,
         a6_errors_are_those_that_agents_know,
+        a6_configurations_of_go_hosts_are_read,
+        a6_the_folder_names_the_cgroup,
         n5_a_killed_plugin_finds_its_tasks_again,
+        n5_a_plugin_killed_while_it_starts_a_task,
         n5_a_task_of_another_driver_is_taken_over,
         n5_a_stale_handle_is_gone_and_nobody_is_signalled,
         n7_the_example_is_a_driver,
@@ -512,6 +516,57 @@ fn walk_files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// A Go host that has a configuration as a struct encodes it in the older dialect: texts without a type, every key there,
+/// absent ones empty.
+fn a6_configurations_of_go_hosts_are_read() {
+    fn raw(text: &str) -> Vec<u8> {
+        [&[0xa0 | u8::try_from(text.len()).unwrap()], text.as_bytes()].concat()
+    }
+    block_on(async {
+        let mut plugin = Plugin::start(Path::new(AGENTBIN), &["driver", "raw_exec"]).await;
+        let mut set = async |users: &str| {
+            let pairs = [
+                ("enabled", vec![0xc3]),
+                ("denied_host_uids", raw(users)),
+                ("denied_host_gids", raw("")),
+                ("denied_envvars", vec![0xc0]),
+            ];
+            let bytes = pairs.into_iter().flat_map(|(key, value)| [raw(key), value].concat());
+            let msgpack_config = std::iter::once(0x84).chain(bytes).collect();
+            plugin.base.set_config(base::SetConfigRequest { msgpack_config, ..Default::default() }).await.map(drop)
+        };
+        set("").await.unwrap();
+        let bad = set("100-1").await.unwrap_err();
+        let text = "invalid range deniedHostUIDs \"100-1\": lower bound cannot be greater than upper bound";
+        assert!(bad.message().contains(text), "{bad:?}");
+        let found = plugin.fingerprint().await;
+        assert_eq!(found.health(), print::HealthState::Healthy, "the refused one changed nothing");
+        plugin.client.kill().await;
+    });
+}
+
+/// Tasks of two allocations whose host leaves their ids out do not meet in one cgroup.
+fn a6_the_folder_names_the_cgroup() {
+    block_on(async {
+        let (one, other) = (World::new(), World::new());
+        let mut plugin = Plugin::driver("exec", &[]).await;
+        let tasks = [&one, &other].map(|world| {
+            let task = world.script("sleep 1000");
+            wire::TaskConfig { alloc_id: String::new(), ..task }
+        });
+        for (task, world) in tasks.iter().zip([&one, &other]) {
+            plugin.start_task(task).await.unwrap();
+            assert_ne!(world.cgroups(), Vec::<PathBuf>::new());
+        }
+        for task in &tasks {
+            let running = plugin.inspect(&task.id).await;
+            assert!(is_alive(pid_of(&running)), "{running:?}");
+            plugin.destroy(&task.id, true).await.unwrap();
+        }
+        plugin.client.kill().await;
+    });
+}
+
 fn a6_errors_are_those_that_agents_know() {
     block_on(async {
         let world = World::new();
@@ -603,6 +658,54 @@ fn n5_a_killed_plugin_finds_its_tasks_again() {
             }
             assert_eq!(world.cgroups(), Vec::<PathBuf>::new());
             plugin.client.kill().await;
+        }
+    });
+}
+
+/// The executors of this allocation, wherever they were started.
+fn executors(world: &World) -> Vec<i32> {
+    let all = procfs::process::all_processes().unwrap();
+    let ours = |p: &procfs::process::Process| {
+        p.cmdline().is_ok_and(|c| c.iter().any(|a| a == "executor") && c.iter().any(|a| a.contains(&world.alloc)))
+    };
+    all.flatten().filter(|p| ours(p) && is_alive(p.pid)).map(|p| p.pid).collect()
+}
+
+/// The plugin is killed at any moment of a start, whose answer is lost with it. The agent asks another one for the same
+/// task: there is one afterwards, with one executor, and nothing is left when it is destroyed.
+fn n5_a_plugin_killed_while_it_starts_a_task() {
+    block_on(async {
+        for name in ["exec", "raw_exec"] {
+            for step in 0..12 {
+                let world = World::new();
+                let mut plugin = Plugin::driver(name, &[]).await;
+                let mut task = world.script("echo up; exec sleep 1000");
+                let pid = plugin.client.process().pid;
+                let killer = tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(step * 3)).await;
+                    kill(pid);
+                });
+                let answer = plugin.start_task(&task).await;
+                killer.await.unwrap();
+                plugin.client.exited().await;
+                let mut plugin = Plugin::driver(name, &[]).await;
+                match answer {
+                    // It was answered in time: the agent knows the task.
+                    Ok(handle) => plugin.recover(&handle).await.unwrap(),
+                    Err(_) => {
+                        task.id.push('x');
+                        plugin.start_task(&task).await.unwrap();
+                    }
+                }
+                eventually("one executor", || executors(&world).len() == 1).await;
+                plugin.destroy(&task.id, true).await.unwrap();
+                eventually("no executor", || executors(&world).is_empty()).await;
+                assert_eq!(world.cgroups(), Vec::<PathBuf>::new(), "{name}, step {step}");
+                let notes = std::fs::read_dir("/run/agentbin/driver").unwrap().flatten();
+                let ours = notes.filter(|n| n.file_name().to_string_lossy().contains(&world.alloc));
+                assert_eq!(ours.count(), 0, "a note is gone with its task");
+                plugin.client.kill().await;
+            }
         }
     });
 }

@@ -202,6 +202,14 @@ impl<'a> Reader<'a> {
         if path.is_empty() || path.starts_with('/') {
             return Ok(path);
         }
-        Err(self.error(key, &format!("{key} must be absolute but got relative path {path:?}")))
+        // Two texts, each known to people and hosts from the driver that has it.
+        Err(self.error(
+            key,
+            &if self.driver == "exec" {
+                format!("{key} must be absolute but got relative path {path:?}")
+            } else {
+                format!("{key} must be an absolute path: {path}")
+            },
+        ))
     }
 }

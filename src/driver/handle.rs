@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 use super::state::{GoDriverState, GoTaskConfig, OwnState};
+use super::strays::Note;
 use super::{DriverError, ExecTaskResult, TaskConfig, TaskHandle, TaskState, TaskStatus};
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
 use crate::executor::{Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError, Isolation};
@@ -54,6 +55,7 @@ struct Task {
     client: Mutex<Option<Client>>,
     executor: ExecutorClient,
     cgroup: PathBuf,
+    note: Option<Note>,
     end: watch::Receiver<Option<End>>,
 }
 
@@ -122,6 +124,20 @@ impl Kept {
     }
 }
 
+/// Ends what a start left behind whose driver died. The agent has never heard of it, and asks for the task anew.
+async fn end_stray(note: &Note) {
+    let Some(reattach) = note.read() else { return };
+    // Exactly that process, or none.
+    if let Ok(client) = Client::reattach(reattach).await {
+        tracing::warn!(pid = client.process().pid, "ending an executor that an interrupted start left behind");
+        if let Err(error) = ExecutorClient::new(client.channel()).shutdown("", Duration::ZERO).await {
+            tracing::debug!(%error, "executor Shutdown");
+        }
+        client.kill().await;
+    }
+    note.remove();
+}
+
 fn unreachable(problem: &str) -> DriverError {
     failed(format!("failed to reattach to executor: {problem}"), false)
 }
@@ -143,7 +159,11 @@ impl Tasks {
     pub(super) fn agents_cgroup(&self, task: &TaskConfig) -> PathBuf {
         let cgroups = self.settings().cgroups;
         match cgroups.regime() {
-            Regime::V1 => PathBuf::from(format!("nomad/{}.{}", task.alloc_id, task.name)),
+            // By the folder, which is what agents and executors go by: the id may be missing.
+            Regime::V1 => match task.alloc_dir.file_name() {
+                Some(alloc) => PathBuf::from(format!("nomad/{}.{}", alloc.to_string_lossy(), task.name)),
+                None => PathBuf::new(),
+            },
             Regime::V2 => cgroups.relative(&task.cpuset_cgroup).unwrap_or_default(),
             Regime::Off => PathBuf::new(),
         }
@@ -153,6 +173,10 @@ impl Tasks {
     pub(super) async fn start(&self, task: &TaskConfig, spec: LaunchSpec) -> Result<TaskHandle, DriverError> {
         if lock(&self.tasks).contains_key(&task.id) {
             return Err(failed(format!("task with ID {:?} already started", task.id), false));
+        }
+        let note = self.note(task);
+        if let Some(note) = &note {
+            end_stray(note).await;
         }
         let cgroup = spec.cgroup.clone();
         let started = self.start_executor(task, &spec).await;
@@ -166,13 +190,19 @@ impl Tasks {
         };
         let executor = ExecutorClient::new(client.channel());
         let launched = match client.reattach_config() {
-            Ok(reattach) => executor.launch(spec).await.map(|state| (reattach, state)).map_err(launch_error),
+            Ok(reattach) => {
+                if let Some(Err(error)) = note.as_ref().map(|note| note.write(&reattach)) {
+                    tracing::warn!(%error, "cannot note the executor of a task");
+                }
+                executor.launch(spec).await.map(|state| (reattach, state)).map_err(launch_error)
+            }
             Err(error) => Err(executor_error(&error)),
         };
         let (reattach, state) = match launched {
             Ok(launched) => launched,
             Err(error) => {
                 client.kill().await;
+                note.iter().for_each(Note::remove);
                 self.sweep_after_failure(cgroup).await;
                 return Err(error);
             }
@@ -180,8 +210,14 @@ impl Tasks {
         let kept = Kept { reattach, pid: state.pid, started_at: to_milliseconds(state.time), cgroup };
         let driver_state = kept.to_bytes(task)?;
         let handle = TaskHandle { driver_state, executor: Some(kept.reattach.clone()), network: None };
-        self.keep(task, client, executor, kept);
+        self.keep(task, client, executor, kept, note);
         Ok(handle)
+    }
+
+    /// Our own agent has records of its own.
+    fn note(&self, task: &TaskConfig) -> Option<Note> {
+        let settings = self.settings();
+        settings.under_agent.then(|| Note::of(&settings.socket_dir, task))
     }
 
     /// Finds the executor of a task that an earlier process started.
@@ -197,11 +233,11 @@ impl Tasks {
             Ok(Err(error)) => return Err(unreachable(&error.to_string())),
             Err(_) => return Err(unreachable(&format!("no answer within {ANSWER_PATIENCE:?}"))),
         }
-        self.keep(task, client, executor, kept);
+        self.keep(task, client, executor, kept, self.note(task));
         Ok(())
     }
 
-    fn keep(&self, task: &TaskConfig, client: Client, executor: ExecutorClient, kept: Kept) {
+    fn keep(&self, task: &TaskConfig, client: Client, executor: ExecutorClient, kept: Kept, note: Option<Note>) {
         let (sender, end) = watch::channel(None);
         let waiting = executor.clone();
         tokio::spawn(async move {
@@ -215,6 +251,7 @@ impl Tasks {
             client: Mutex::new(Some(client)),
             executor,
             cgroup: kept.cgroup,
+            note,
             end,
         };
         lock(&self.tasks).insert(task.id.clone(), Arc::new(kept));
@@ -335,6 +372,7 @@ impl Tasks {
         if let Some(client) = client {
             client.kill().await;
         }
+        task.note.iter().for_each(Note::remove);
         lock(&self.tasks).remove(id);
         self.sweep(task.cgroup.clone()).await
     }

@@ -14,11 +14,16 @@ pub(super) struct DeniedIds {
 
 impl DeniedIds {
     pub(super) fn read(reader: &Reader<'_>) -> Result<DeniedIds, DriverError> {
-        let ranges = |key: &str| {
+        // The text is one that hosts look for.
+        let ranges = |key: &str, kind: &str| {
             let text = reader.string(key)?.unwrap_or_default();
-            ranges(&text).map_err(|problem| reader.error(key, &format!("{key}: {problem}")))
+            ranges(&text)
+                .map_err(|problem| reader.error(key, &format!("{key}: invalid range {kind} {text:?}: {problem}")))
         };
-        Ok(DeniedIds { users: ranges("denied_host_uids")?, groups: ranges("denied_host_gids")? })
+        Ok(DeniedIds {
+            users: ranges("denied_host_uids", "deniedHostUIDs")?,
+            groups: ranges("denied_host_gids", "deniedHostGIDs")?,
+        })
     }
 
     /// Refuses a task's user by its number, or by the number of one of its groups. An empty name is this process's user.
@@ -53,11 +58,7 @@ fn ranges(text: &str) -> Result<Vec<(u32, u32)>, String> {
     let range = |part: &str| {
         let (low, high) = part.split_once('-').unwrap_or((part, part));
         let (low, high) = (bound(low)?, bound(high)?);
-        if low > high {
-            Err(format!("lower bound cannot be greater than upper bound: {part:?}"))
-        } else {
-            Ok((low, high))
-        }
+        if low > high { Err("lower bound cannot be greater than upper bound".to_owned()) } else { Ok((low, high)) }
     };
     text.split(',').filter(|part| !part.trim().is_empty()).map(range).collect()
 }
@@ -65,6 +66,7 @@ fn ranges(text: &str) -> Result<Vec<(u32, u32)>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::DriverConfig;
 
     /// `Test_ValidateBounds`, `TestDriver_Config_setDeniedIds`.
     #[test]
@@ -73,6 +75,13 @@ mod tests {
         assert_eq!(ranges("0"), Ok(vec![(0, 0)]));
         assert_eq!(ranges("1-100, 200"), Ok(vec![(1, 100), (200, 200)]));
         assert!(ranges("10-1").unwrap_err().contains("lower bound cannot be greater than upper bound"));
+        let config = |value: &str| DriverConfig {
+            values: [("denied_host_uids".to_owned(), value.into())].into_iter().collect(),
+            ..DriverConfig::default()
+        };
+        let read = |config: &DriverConfig| DeniedIds::read(&Reader::any("raw_exec", config)).map_err(|e| e.to_string());
+        let text = "invalid range deniedHostUIDs \"100-1\": lower bound cannot be greater than upper bound";
+        assert!(read(&config("100-1")).unwrap_err().ends_with(text));
         for bad in ["x", "1-x", "-1", "1-2-3", "4294967296"] {
             assert!(ranges(bad).unwrap_err().contains("range bound not valid"), "{bad}");
         }

@@ -17,6 +17,7 @@ mod on_executor;
 mod raw_exec;
 mod service;
 pub mod state;
+mod strays;
 mod streaming;
 mod types;
 

@@ -217,7 +217,7 @@ mod tests {
             read(&config).err().map(|e| e.to_string()).unwrap_or_default()
         };
         assert_eq!(error(&[]), "");
-        assert!(error(&[("work_dir", "x".into())]).contains("work_dir must be absolute"));
+        assert!(error(&[("work_dir", "x".into())]).contains("work_dir must be an absolute path"));
         assert!(error(&[("oom_score_adj", (-1).into())]).contains("oom_score_adj must not be negative"));
         let both = [("cgroup_v2_override", "x".into()), ("cgroup_v1_override", serde_json::json!([{"pids": "/x"}]))];
         assert!(error(&both).contains("only one of cgroups_v1_override and cgroups_v2_override may be set"));

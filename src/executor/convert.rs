@@ -54,6 +54,7 @@ impl From<Status> for ExecutorError {
 pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, ExecutorError> {
     let invalid = |what: &str, value: &str| ExecutorError::Invalid(format!("{what} {value:?} is not known"));
     let mode = |what: &str, name: &str| NamespaceMode::from_name(name).ok_or_else(|| invalid(what, name));
+    let ours = request.agentbin.is_some();
     let extension = request.agentbin.unwrap_or_default();
     let resources = request.resources.unwrap_or_default();
     let cpuset_cgroup = resources.linux_resources.as_ref().map(|l| l.cpuset_cgroup.clone()).unwrap_or_default();
@@ -80,7 +81,8 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         task_dir: request.task_dir.into(),
         work_dir: request.work_dir,
         resources: spec_resources(resources, pids_max),
-        resource_limits: request.resource_limits,
+        // Other hosts ask for limits only where there is a root to build, and mean every task that they name a cgroup for.
+        resource_limits: request.resource_limits || (!ours && !cpuset_cgroup.is_empty()),
         stdout_path: request.stdout_path,
         stderr_path: request.stderr_path,
         mounts,
@@ -341,6 +343,25 @@ fn spec_usage(usage: drivers::TaskResourceUsage) -> Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Other hosts ask for limits only for isolated tasks, and name a cgroup for all; ours means what it says.
+    #[test]
+    fn a_named_cgroup_is_meant() {
+        let request = |cgroup: &str, agentbin| wire::LaunchRequest {
+            resources: Some(drivers::Resources {
+                linux_resources: Some(drivers::LinuxResources { cpuset_cgroup: cgroup.into(), ..Default::default() }),
+                ..Default::default()
+            }),
+            default_pid_mode: "private".into(),
+            default_ipc_mode: "private".into(),
+            agentbin,
+            ..Default::default()
+        };
+        let limits = |request| launch_spec(request).unwrap().resource_limits;
+        assert!(limits(request("/sys/fs/cgroup/cpuset/nomad/share", None)));
+        assert!(!limits(request("", None)));
+        assert!(!limits(request("/sys/fs/cgroup/cpuset/nomad/share", Some(wire::Extension::default()))));
+    }
 
     /// A field added to the command but forgotten in one converter would be lost: every field is set and comes back.
     #[test]

@@ -202,7 +202,7 @@ async fn start(
     let program = if isolated {
         command.clone()
     } else {
-        universal::find_program(&command, &running.task_dir)?.to_string_lossy().into_owned()
+        universal::find_program(&command, &running.task_dir, None)?.to_string_lossy().into_owned()
     };
     let session = Some(SessionConfig { tty, namespaces: namespaces.kinds() });
     let config = Config { command: program, args, session, ..running.config.clone() };

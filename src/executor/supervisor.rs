@@ -156,6 +156,12 @@ impl LocalExecutor {
         Ok(())
     }
 
+    /// Whether nothing was ever launched.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        matches!(*lock(&self.phase), Phase::Idle)
+    }
+
     /// What was prepared, if it is what this launch needs; anything else is taken down.
     async fn take_ahead(&self, spec: &LaunchSpec) -> Option<Ahead> {
         let ahead = lock(&self.ahead).take()?;
@@ -654,7 +660,12 @@ fn remove_cgroup(cgroup: &TaskCgroup) {
 
 #[expect(clippy::needless_pass_by_value, reason = "stands in map_err")]
 fn cgroup_error(error: crate::cgroup::Error) -> ExecutorError {
-    ExecutorError::System(format!("unable to configure cgroups: {}", chain(&error)))
+    // Where a folder is missing hosts look for these very words.
+    let missing = std::error::Error::source(&error)
+        .and_then(|cause| cause.downcast_ref::<std::io::Error>())
+        .is_some_and(|cause| cause.kind() == std::io::ErrorKind::NotFound);
+    let lead = if missing { "no such file or directory: " } else { "" };
+    ExecutorError::System(format!("unable to configure cgroups: {lead}{}", chain(&error)))
 }
 
 /// An error with its causes: only text goes to the host.

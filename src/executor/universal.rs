@@ -1,7 +1,7 @@
 //! From a launch to a plain process: the host's files, the task's folder as working directory.
 
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,8 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
         let user = &spec.user;
         return Err(ExecutorError::Invalid(format!("failed to identify user {user}: unknown user {user}")));
     }
-    let program = find_program(&spec.command, &spec.task_dir)?;
+    let uid = host_ids.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |ids| ids.uid);
+    let program = find_program(&spec.command, &spec.task_dir, Some(uid))?;
     let work_dir = if spec.work_dir.is_empty() { spec.task_dir.clone() } else { spec.work_dir.clone().into() };
     Ok(Config {
         command: program.to_string_lossy().into_owned(),
@@ -62,8 +63,9 @@ pub(super) fn host_user(name: &str) -> Option<Ids> {
 }
 
 /// Nomad's order: the task's `local` folder, its folder, an absolute path that exists, the executor's PATH. Made
-/// executable for everybody where it lies in the task's folder or is named absolutely.
-pub(super) fn find_program(command: &str, task_dir: &Path) -> Result<PathBuf, ExecutorError> {
+/// executable for everybody where it lies in the task's folder; elsewhere only for its owner, and only where the user
+/// `uid` of the task could have done that too (`None` for nobody): naming a file of the host opens it to nobody.
+pub(super) fn find_program(command: &str, task_dir: &Path, uid: Option<u32>) -> Result<PathBuf, ExecutorError> {
     let not_found = || ExecutorError::CommandNotFound(format!("binary {command:?} could not be found"));
     if command.is_empty() {
         return Err(not_found());
@@ -73,16 +75,16 @@ pub(super) fn find_program(command: &str, task_dir: &Path) -> Result<PathBuf, Ex
         for relative in [Path::new("local").join(bare), PathBuf::from(bare)] {
             // Links lead to places inside the folder, never to a file of the host that would be made executable.
             if let Ok(file) = root.open_in_root(&relative, OFlags::PATH, Mode::empty()) {
-                make_executable(&file).map_err(|e| {
-                    ExecutorError::NotExecutable(format!("make {} executable: {e}", relative.display()))
-                })?;
+                add_mode(&file, 0o555).map_err(|e| not_executable(&relative, &e))?;
                 return Ok(task_dir.join(relative));
             }
         }
     }
     if Path::new(command).is_absolute() {
         let path = PathBuf::from(command);
-        return if path.exists() { Ok(path) } else { Err(not_found()) };
+        let file = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|_| not_found())?;
+        uid.map_or(Ok(()), |uid| make_executable_for(&file, uid)).map_err(|e| not_executable(&path, &e))?;
+        return Ok(path);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -96,14 +98,28 @@ fn is_executable_file(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-fn make_executable(file: &std::os::fd::OwnedFd) -> io::Result<()> {
+fn not_executable(path: &Path, error: &io::Error) -> ExecutorError {
+    ExecutorError::NotExecutable(format!("make {} executable: {error}", path.display()))
+}
+
+/// Whoever owns a file may make it executable, and so may root; this does it for them.
+fn make_executable_for(file: &OwnedFd, uid: u32) -> io::Result<()> {
+    let stat = rustix::fs::fstat(file)?;
+    let plain = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile;
+    if plain && stat.st_mode & 0o111 == 0 && (uid == 0 || uid == stat.st_uid) {
+        return add_mode(file, 0o500);
+    }
+    Ok(())
+}
+
+fn add_mode(file: &OwnedFd, wanted: u32) -> io::Result<()> {
     let mode = rustix::fs::fstat(file)?.st_mode;
-    if mode & 0o555 == 0o555 {
+    if mode & wanted == wanted {
         return Ok(());
     }
     // An O_PATH descriptor takes no fchmod; its procfs name means the very same file.
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
-    std::fs::set_permissions(name, std::fs::Permissions::from_mode((mode | 0o555) & 0o7777))
+    std::fs::set_permissions(name, std::fs::Permissions::from_mode((mode | wanted) & 0o7777))
 }
 
 #[cfg(test)]
@@ -122,15 +138,33 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("local")).unwrap();
         let in_root = touch(dir.path().join("tool"), 0o610);
-        assert_eq!(find_program("tool", dir.path()), Ok(in_root.clone()));
+        assert_eq!(find_program("tool", dir.path(), None), Ok(in_root.clone()));
         assert_eq!(in_root.metadata().unwrap().permissions().mode() & 0o7777, 0o755);
         let in_local = touch(dir.path().join("local/tool"), 0o600);
-        assert_eq!(find_program("tool", dir.path()), Ok(in_local));
-        assert_eq!(find_program("/bin/sh", dir.path()), Ok("/bin/sh".into()));
-        assert!(find_program("sh", dir.path()).unwrap().ends_with("sh"));
+        assert_eq!(find_program("tool", dir.path(), None), Ok(in_local));
+        assert_eq!(find_program("/bin/sh", dir.path(), None), Ok("/bin/sh".into()));
+        assert!(find_program("sh", dir.path(), None).unwrap().ends_with("sh"));
         for missing in ["no-such-command-here", "/no/such/file", "", "./tool-x"] {
-            assert!(matches!(find_program(missing, dir.path()), Err(ExecutorError::CommandNotFound(_))), "{missing}");
+            assert!(
+                matches!(find_program(missing, dir.path(), None), Err(ExecutorError::CommandNotFound(_))),
+                "{missing}"
+            );
         }
+    }
+
+    /// `TestExecutor_Start_NonExecutableBinaries`, outside the task's folder: what the task's user could do is done, and
+    /// nothing is opened to anybody else.
+    #[test]
+    fn host_files_become_executable_for_their_owner_only() {
+        let (dir, task) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let script = touch(dir.path().join("script"), 0o600);
+        let owner = std::os::unix::fs::MetadataExt::uid(&script.metadata().unwrap());
+        let command = script.to_str().unwrap();
+        let mode = || script.metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!(find_program(command, task.path(), Some(owner + 1)), Ok(script.clone()));
+        assert_eq!(mode(), 0o600, "not the task's to change");
+        assert_eq!(find_program(command, task.path(), Some(owner)), Ok(script.clone()));
+        assert_eq!(mode(), 0o700);
     }
 
     /// D29: a planted link makes no file of the host executable.
@@ -142,8 +176,8 @@ mod tests {
         std::fs::create_dir(&task).unwrap();
         std::os::unix::fs::symlink("../secret", task.join("evil")).unwrap();
         std::os::unix::fs::symlink(&host, task.join("evil2")).unwrap();
-        assert!(find_program("evil", &task).is_err());
-        assert!(find_program("evil2", &task).is_err());
+        assert!(find_program("evil", &task, None).is_err());
+        assert!(find_program("evil2", &task, None).is_err());
         assert_eq!(host.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
     }
 }

@@ -1,11 +1,13 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
+use tokio::io::Interest;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::Routes;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -88,7 +90,13 @@ fn open_log(path: &Path) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NONBLOCK;
     let file = Root::open(dir)?.open_beneath(Path::new(name), flags, Mode::from_raw_mode(0o666))?;
     let file = File::from(file);
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a plain file")) }
+    let metadata = file.metadata()?;
+    if metadata.is_file() || is_null_device(&metadata) { Ok(file) } else { Err(io::Error::other("not a plain file")) }
+}
+
+/// What a host names that wants no log.
+fn is_null_device(metadata: &std::fs::Metadata) -> bool {
+    metadata.file_type().is_char_device() && metadata.rdev() == rustix::fs::makedev(1, 3)
 }
 
 fn start_logging(config: &ExecutorConfig, isolation: Isolation, log: File) {
@@ -117,6 +125,7 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         tokio::spawn(reap_orphans(Arc::clone(&executor), signal(SignalKind::child())?));
+        tokio::spawn(stop_without_host(server.stop_handle(), Arc::clone(&executor)));
         tokio::spawn(stop_on_sigterm(server.stop_handle(), signal(SignalKind::terminate())?));
         let routes = Routes::new(ExecutorService::server(Arc::clone(&executor)));
         let served: Result<(), ServeError> = server.serve(routes).await;
@@ -128,6 +137,18 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
 async fn stop_on_sigterm(stop: Stop, mut terminated: tokio::signal::unix::Signal) {
     terminated.recv().await;
     stop.stop();
+}
+
+/// A host that dies before it has launched anything has told nobody of this process. Its end of our stdout goes with it.
+async fn stop_without_host(stop: Stop, executor: Arc<LocalExecutor>) {
+    let watched = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3).map_err(io::Error::from);
+    let watched = watched.and_then(|stdout| sys::watch::register(Arc::new(stdout), Interest::ERROR));
+    // Something else than a pipe has no other end to watch.
+    let Ok(watched) = watched else { return };
+    if watched.ready(Interest::ERROR).await.is_ok() && executor.is_idle() {
+        tracing::warn!("the host is gone before it launched a task");
+        stop.stop();
+    }
 }
 
 /// Orphans of the task that end are nobody's children but ours; the main process and those of sessions belong to who waits
@@ -143,6 +164,23 @@ async fn reap_orphans(executor: Arc<LocalExecutor>, mut child_ended: tokio::sign
                 break;
             }
             sys::process::reap(pid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `TestExecutor_Shutdown_Exit`: a host that wants no log names the null device.
+    #[test]
+    fn logs_go_to_a_file_or_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(open_log(&dir.path().join("executor.out")).is_ok());
+        assert!(open_log(Path::new("/dev/null")).is_ok());
+        std::os::unix::fs::symlink("executor.out", dir.path().join("link")).unwrap();
+        for bad in [dir.path().join("link"), dir.path().to_owned(), "/dev/zero".into()] {
+            assert!(open_log(&bad).is_err(), "{}", bad.display());
         }
     }
 }

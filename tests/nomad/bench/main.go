@@ -294,14 +294,19 @@ func (r *report) memory(a *agent.Agent, side, driver, cgroup string, counts []in
 		return err
 	}
 	var left memoryRow
-	err = agent.Eventually("the executors end", func() bool {
-		left = helpers(a, driver)
-		return left.Executors.Count == 0
-	})
-	if err != nil {
-		return fmt.Errorf("%w: %d are left", err, left.Executors.Count)
+	// A hundred of the agent's own take minutes: as long as there are fewer each time, it goes on.
+	for last := -1; ; last = left.Executors.Count {
+		err = agent.Eventually("the executors end", func() bool {
+			left = helpers(a, driver)
+			return left.Executors.Count == 0
+		})
+		if err == nil {
+			return nil
+		}
+		if left.Executors.Count == last {
+			return fmt.Errorf("%w: %d are left", err, last)
+		}
 	}
-	return nil
 }
 
 func agentMemory(a *agent.Agent) agent.Memory {

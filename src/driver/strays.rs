@@ -1,0 +1,42 @@
+//! Notes of executors that were started and not yet handed over: a driver that dies in the middle of a start leaves one
+//! behind that nobody knows of, and that the next start of the same task finds by its note.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::TaskConfig;
+use crate::plugin::Reattach;
+
+/// The note of one task, in the folder of the executors' sockets.
+#[derive(Debug, Clone)]
+pub(super) struct Note(PathBuf);
+
+impl Note {
+    pub(super) fn of(dir: &Path, task: &TaskConfig) -> Note {
+        Note(dir.join(format!("{}.{}.json", task.alloc_id, task.name).replace('/', "_")))
+    }
+
+    /// Another writer of the same note does not exist: an agent starts a task once at a time.
+    pub(super) fn write(&self, executor: &Reattach) -> io::Result<()> {
+        let temporary = self.0.with_extension("tmp");
+        let mut file: File = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(&serde_json::to_vec(executor)?)?;
+        std::fs::rename(temporary, &self.0)
+    }
+
+    /// The executor that was noted last; one that cannot be read was never finished.
+    pub(super) fn read(&self) -> Option<Reattach> {
+        serde_json::from_slice(&std::fs::read(&self.0).ok()?).ok()
+    }
+
+    pub(super) fn remove(&self) {
+        match std::fs::remove_file(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%error, note = %self.0.display(), "cannot remove the note of an executor");
+            }
+            _ => {}
+        }
+    }
+}
