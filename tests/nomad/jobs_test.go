@@ -40,6 +40,7 @@ func startService(t *testing.T, a *agent.Agent, name, driver string) agent.Alloc
 	return alloc
 }
 
+// What is in the plugin folder is what the agent uses. (N1)
 func TestN1AgentUsesOurPlugins(t *testing.T) {
 	a := plain(t)
 	if stock {
