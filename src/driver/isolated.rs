@@ -196,6 +196,12 @@ impl IsolatedConfig {
         spec.work_dir = reader.absolute_path("work_dir")?;
         spec.devices.clone_from(&task.devices);
         spec.mounts = self.mounts(task);
+        if !self.chroot {
+            // Agents from 2.0 on unmount this folder at the end, and complain of one that is not there.
+            let made = Root::open(&spec.task_dir)
+                .and_then(|root| root.create_dir_all(Path::new("alloc/logs"), Mode::from_raw_mode(0o755)));
+            made.map_err(|e| failed(format!("failed to make {}/alloc/logs: {e}", spec.task_dir.display()), true))?;
+        }
         if let Some(dns) = &task.dns {
             spec.mounts.push(resolv_conf(dns, &spec.task_dir)?);
         }

@@ -15,7 +15,9 @@ pub(super) struct Note(PathBuf);
 
 impl Note {
     pub(super) fn of(dir: &Path, task: &TaskConfig) -> Note {
-        Note(dir.join(format!("{}.{}.json", task.alloc_id, task.name).replace('/', "_")))
+        // By its folder, as its cgroup: not every host says the allocation's id.
+        let alloc = task.alloc_dir.file_name().unwrap_or_default().to_string_lossy();
+        Note(dir.join(format!("{alloc}.{}.json", task.name).replace('/', "_")))
     }
 
     /// Another writer of the same note does not exist: an agent starts a task once at a time.

@@ -40,6 +40,7 @@ func startService(t *testing.T, a *agent.Agent, name, driver string) agent.Alloc
 	return alloc
 }
 
+// What is in the plugin folder is what the agent uses. (N1)
 func TestN1AgentUsesOurPlugins(t *testing.T) {
 	a := plain(t)
 	if stock {
@@ -381,4 +382,25 @@ touch /alloc/logs/x 2>/dev/null || echo "logs are read-only"; touch /usr/x 2>/de
 		}
 	}
 	stop(t, a, name)
+}
+
+// The agent's chroot_env does not reach a plugin; the driver's own does. (N3)
+func TestN3OwnChrootEnv(t *testing.T) {
+	needsRoot(t)
+	if stock {
+		t.Skip("SKIP: TestN3OwnChrootEnv: a key of ours")
+	}
+	folders := `
+    chroot_env = {
+      "/bin" = "/bin", "/lib" = "/lib", "/lib64" = "/lib64", "/usr/lib" = "/usr/lib", "/usr/bin" = "/usr/bin"
+      "/etc/hostname" = "/etc/elsewhere"
+    }`
+	a := other(t, agent.Config{PluginConfig: map[string]string{"exec": folders}})
+	alloc := startService(t, a, "ownenv", "exec")
+	out := nomad(t, a, "alloc", "exec", "-i=false", "-t=false", "-task", "web", alloc.ID, "/bin/sh", "-c",
+		"echo /etc/else* /usr/*")
+	if out != "/etc/elsewhere /usr/bin /usr/lib\n" {
+		t.Errorf("the task sees %q", out)
+	}
+	stop(t, a, "ownenv")
 }
