@@ -749,9 +749,12 @@ fn n3_a_missing_command_and_a_bad_one() {
                 assert!(matches!(result, Err(DriverError::CommandNotFound(_))), "{command}: {result:?}");
                 world.assert_gone(&task);
             }
+            let mode = || std::fs::metadata("/etc/passwd").unwrap().mode();
+            let before = mode();
             let task = world.task("/etc/passwd", &[]);
             let result = driver.start_task(&task).await;
             assert!(matches!(result, Err(DriverError::CommandNotExecutable(_))), "{result:?}");
+            assert_eq!(mode(), before, "naming a file of the host changes nothing");
             world.assert_gone(&task);
         }
     });

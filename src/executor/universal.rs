@@ -1,6 +1,6 @@
 //! From a launch to a plain process: the host's files, the task's folder as working directory.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -102,12 +102,18 @@ fn not_executable(path: &Path, error: &io::Error) -> ExecutorError {
     ExecutorError::NotExecutable(format!("make {} executable: {error}", path.display()))
 }
 
-/// Whoever owns a file may make it executable, and so may root; this does it for them.
+/// Whoever owns a program may make it executable, and so may root; this does it for them. What does not begin like a
+/// program is left as it is.
 fn make_executable_for(file: &OwnedFd, uid: u32) -> io::Result<()> {
     let stat = rustix::fs::fstat(file)?;
     let plain = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile;
     if plain && stat.st_mode & 0o111 == 0 && (uid == 0 || uid == stat.st_uid) {
-        return add_mode(file, 0o500);
+        let mut begin = Vec::new();
+        let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+        std::fs::File::open(name)?.take(4).read_to_end(&mut begin)?;
+        if begin.starts_with(b"#!") || begin == b"\x7fELF" {
+            return add_mode(file, 0o500);
+        }
     }
     Ok(())
 }
@@ -165,6 +171,11 @@ mod tests {
         assert_eq!(mode(), 0o600, "not the task's to change");
         assert_eq!(find_program(command, task.path(), Some(owner)), Ok(script.clone()));
         assert_eq!(mode(), 0o700);
+        let data = dir.path().join("data");
+        std::fs::write(&data, "root:x:0:0").unwrap();
+        std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(find_program(data.to_str().unwrap(), task.path(), Some(owner)), Ok(data.clone()));
+        assert_eq!(data.metadata().unwrap().permissions().mode() & 0o7777, 0o644, "no program");
     }
 
     /// D29: a planted link makes no file of the host executable.
