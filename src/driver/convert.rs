@@ -78,7 +78,13 @@ pub(super) fn config(bytes: &[u8]) -> Result<DriverConfig, DriverError> {
     let value = cty::decode(bytes).map_err(|e| DriverError::Config(format!("failed to decode driver config: {e}")))?;
     match value {
         serde_json::Value::Null => Ok(DriverConfig::default()),
-        serde_json::Value::Object(values) => Ok(DriverConfig { values, ..DriverConfig::default() }),
+        serde_json::Value::Object(mut values) => {
+            // Go hosts of 1.x that encode the java driver's struct know this field by this name only.
+            if let Some(work_dir) = values.remove("WorkDir") {
+                values.entry("work_dir").or_insert(work_dir);
+            }
+            Ok(DriverConfig { values, ..DriverConfig::default() })
+        }
         _ => Err(DriverError::Config("failed to decode driver config: it is no object".to_owned())),
     }
 }
