@@ -696,13 +696,12 @@ fn n5_a_plugin_killed_while_it_starts_a_task() {
                 killer.await.unwrap();
                 plugin.client.exited().await;
                 let mut plugin = Plugin::driver(name, &[]).await;
-                match answer {
+                if let Ok(handle) = answer {
                     // It was answered in time: the agent knows the task.
-                    Ok(handle) => plugin.recover(&handle).await.unwrap(),
-                    Err(_) => {
-                        task.id.push('x');
-                        plugin.start_task(&task).await.unwrap();
-                    }
+                    plugin.recover(&handle).await.unwrap();
+                } else {
+                    task.id.push('x');
+                    plugin.start_task(&task).await.unwrap();
                 }
                 eventually("one executor", || executors(&world).len() == 1).await;
                 plugin.destroy(&task.id, true).await.unwrap();

@@ -315,7 +315,7 @@ fn a1_own_executable_is_opened_once() {
 #[test]
 fn a2_an_embedding_program_runs_a_task() {
     need_root!();
-    let example = Path::new(env!("CARGO_BIN_EXE_agentbin")).with_file_name("examples").join("external_driver");
+    let example = Path::new(env!("CARGO_BIN_EXE_agentbin")).with_file_name("examples").join("embedded_task");
     if !example.exists() {
         assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{} is missing", example.display());
         println!("SKIP: a2_an_embedding_program_runs_a_task: the example is not built: cargo build --examples");
