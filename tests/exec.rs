@@ -855,7 +855,8 @@ fn b4_an_executor_does_not_grow() {
             let task = Task::new(isolated).await;
             let executor = task.executor_pid();
             let mut marks = Vec::new();
-            for round in 0..220 {
+            let rounds = 20 + 200 / slower();
+            for round in 0..rounds {
                 let tty = round % 2 == 0;
                 let mut session = task.shell("echo x; read line", tty).await;
                 session.hear_until("x").await;
@@ -870,7 +871,7 @@ fn b4_an_executor_does_not_grow() {
                         session.finish().await;
                     }
                 }
-                if round == 19 || round == 219 {
+                if round == 19 || round == rounds - 1 {
                     eventually("the sessions' end", || processes_of(&task) == [task.pid]).await;
                     eventually("descriptors of sessions are gone", || {
                         marks.first().is_none_or(|(fds, _)| descriptors(executor) <= *fds)
@@ -1023,7 +1024,7 @@ fn b4_a_task_that_may_trace_sees_nobody_with_more_than_itself() {
             });
         })
         .await;
-        for round in 0..200 {
+        for round in 0..200 / slower() {
             let ended = task.run("/bin/true", round % 2 == 0).await;
             assert_eq!(ended.code, 0);
         }
