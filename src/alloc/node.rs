@@ -50,11 +50,11 @@ impl Node {
         set("kernel.arch", uname.machine().to_string_lossy().into_owned());
         set("cpu.arch", go_arch(&uname.machine().to_string_lossy()).to_owned());
         set("arch", go_arch(&uname.machine().to_string_lossy()).to_owned());
-        set("cpu.numcores", std::thread::available_parallelism().map(|n| n.to_string()).unwrap_or_default());
-        if let Some(mhz) = core_mhz() {
-            let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-            set("cpu.frequency", mhz.to_string());
-            set("cpu.totalcompute", (mhz * cores).to_string());
+        let Compute { total_mhz, cores } = compute();
+        set("cpu.numcores", cores.to_string());
+        if total_mhz > 0 {
+            set("cpu.frequency", (total_mhz / u64::from(cores)).to_string());
+            set("cpu.totalcompute", total_mhz.to_string());
         }
         set("memory.totalbytes", memory_total_bytes().map(|n| n.to_string()).unwrap_or_default());
         let release = os_release();

@@ -11,8 +11,10 @@ use super::{
     Attribute, Capabilities, Dns, DriverError, DriverNetwork, Fingerprint, FsIsolation, Health, NetworkIsolation,
     NetworkMode, NodeConfig, Port, TaskConfig, TaskEvent, TaskState, TaskStatus,
 };
-use crate::executor::{Compute, spec_resources, system_time, timestamp};
-use crate::spec::{Device, DriverConfig, ExitResult, Mount, Propagation};
+use crate::executor::{
+    Compute, spec_device, spec_mount, spec_resources, system_time, timestamp, wire_device, wire_mount,
+};
+use crate::spec::{DriverConfig, ExitResult};
 use crate::wire::drivers as wire;
 use crate::wire::drivers::driver_capabilities::{FsIsolation as WireFs, MountConfigs};
 use crate::wire::drivers::network_isolation_spec::NetworkIsolationMode;
@@ -245,11 +247,7 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
         to: port(p.to),
         host_ip: p.host_ip.parse().ok(),
     });
-    let mount = |m: wire::Mount| {
-        let propagation = Propagation::from_name(&m.propagation_mode)
-            .ok_or_else(|| failed(format!("propagation_mode {:?} is not known", m.propagation_mode), false))?;
-        Ok(Mount { task_path: m.task_path, host_path: m.host_path.into(), readonly: m.readonly, propagation })
-    };
+    let mount = |m| spec_mount(m).map_err(|error| failed(error.to_string(), false));
     let mut env = task.env;
     env.extend(task.device_env);
     Ok(TaskConfig {
@@ -272,15 +270,7 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
         resources: spec_resources(resources, None),
         alloc_dir: task.alloc_dir.into(),
         mounts: task.mounts.into_iter().map(mount).collect::<Result<_, DriverError>>()?,
-        devices: task
-            .devices
-            .into_iter()
-            .map(|d| Device {
-                task_path: d.task_path,
-                host_path: d.host_path.into(),
-                cgroup_permissions: d.cgroup_permissions,
-            })
-            .collect(),
+        devices: task.devices.into_iter().map(spec_device).collect(),
         logs: None,
         stdout_path: task.stdout_path,
         stderr_path: task.stderr_path,
@@ -335,26 +325,8 @@ pub(super) fn wire_task_config(task: &TaskConfig, msgpack_driver_config: Vec<u8>
         msgpack_driver_config,
         env: task.env.clone().into_iter().collect(),
         resources: Some(resources),
-        mounts: task
-            .mounts
-            .iter()
-            .map(|m| wire::Mount {
-                task_path: m.task_path.clone(),
-                host_path: path(&m.host_path),
-                readonly: m.readonly,
-                propagation_mode: m.propagation.name().to_owned(),
-                ..Default::default()
-            })
-            .collect(),
-        devices: task
-            .devices
-            .iter()
-            .map(|d| wire::Device {
-                task_path: d.task_path.clone(),
-                host_path: path(&d.host_path),
-                cgroup_permissions: d.cgroup_permissions.clone(),
-            })
-            .collect(),
+        mounts: task.mounts.iter().cloned().map(wire_mount).collect(),
+        devices: task.devices.iter().cloned().map(wire_device).collect(),
         user: task.user.clone(),
         alloc_dir: path(&task.alloc_dir),
         stdout_path: output(&task.stdout_path),

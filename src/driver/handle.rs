@@ -43,7 +43,9 @@ pub struct Settings {
 #[derive(Debug)]
 pub(super) struct Tasks {
     isolation: Isolation,
-    settings: Mutex<Settings>,
+    settings: Settings,
+    /// What the agent says of it later counts.
+    compute: Mutex<Compute>,
     tasks: Mutex<HashMap<String, Arc<Task>>>,
 }
 
@@ -144,20 +146,21 @@ fn unreachable(problem: &str) -> DriverError {
 
 impl Tasks {
     pub(super) fn new(isolation: Isolation, settings: Settings) -> Tasks {
-        Tasks { isolation, settings: Mutex::new(settings), tasks: Mutex::new(HashMap::new()) }
+        let compute = Mutex::new(settings.compute);
+        Tasks { isolation, settings, compute, tasks: Mutex::new(HashMap::new()) }
     }
 
-    pub(super) fn settings(&self) -> Settings {
-        lock(&self.settings).clone()
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     pub(super) fn set_compute(&self, compute: Compute) {
-        lock(&self.settings).compute = compute;
+        *lock(&self.compute) = compute;
     }
 
     /// The cgroup that the agent made for `task`, relative to each hierarchy's root; empty where there is none.
     pub(super) fn agents_cgroup(&self, task: &TaskConfig) -> PathBuf {
-        let cgroups = self.settings().cgroups;
+        let cgroups = &self.settings.cgroups;
         match cgroups.regime() {
             // By the folder, which is what agents and executors go by: the id may be missing.
             Regime::V1 => match task.alloc_dir.file_name() {
@@ -194,11 +197,16 @@ impl Tasks {
                 if let Some(Err(error)) = note.as_ref().map(|note| note.write(&reattach)) {
                     tracing::warn!(%error, "cannot note the executor of a task");
                 }
-                executor.launch(spec).await.map(|state| (reattach, state)).map_err(launch_error)
+                let launched = executor.launch(spec).await.map_err(launch_error);
+                launched.and_then(|state| {
+                    let started_at = to_milliseconds(state.time);
+                    let kept = Kept { reattach, pid: state.pid, started_at, cgroup: cgroup.clone() };
+                    kept.to_bytes(task).map(|driver_state| (kept, driver_state))
+                })
             }
             Err(error) => Err(executor_error(&error)),
         };
-        let (reattach, state) = match launched {
+        let (kept, driver_state) = match launched {
             Ok(launched) => launched,
             Err(error) => {
                 client.kill().await;
@@ -207,8 +215,6 @@ impl Tasks {
                 return Err(error);
             }
         };
-        let kept = Kept { reattach, pid: state.pid, started_at: to_milliseconds(state.time), cgroup };
-        let driver_state = kept.to_bytes(task)?;
         let handle = TaskHandle { driver_state, executor: Some(kept.reattach.clone()), network: None };
         self.keep(task, client, executor, kept, note);
         Ok(handle)
@@ -216,8 +222,7 @@ impl Tasks {
 
     /// Our own agent has records of its own.
     fn note(&self, task: &TaskConfig) -> Option<Note> {
-        let settings = self.settings();
-        settings.under_agent.then(|| Note::of(&settings.socket_dir, task))
+        self.settings.under_agent.then(|| Note::of(&self.settings.socket_dir, task))
     }
 
     /// Finds the executor of a task that an earlier process started.
@@ -258,8 +263,8 @@ impl Tasks {
     }
 
     async fn start_executor(&self, task: &TaskConfig, spec: &LaunchSpec) -> Result<Client, DriverError> {
-        let settings = self.settings();
-        let log_file = if settings.under_agent {
+        let compute = *lock(&self.compute);
+        let log_file = if self.settings.under_agent {
             task.alloc_dir.join(&task.name).join(AGENT_LOG)
         } else {
             // Beside the task's folder and not in it: the task cannot put a link in its place.
@@ -269,14 +274,14 @@ impl Tasks {
             "LogFile": log_file,
             "LogLevel": "debug",
             "FSIsolation": self.isolation == Isolation::Isolated,
-            "Compute": { "tc": settings.compute.total_mhz, "nc": settings.compute.cores },
+            "Compute": { "tc": compute.total_mhz, "nc": compute.cores },
             "Prepare": { "Cgroup": spec.cgroup, "Cpuset": spec.cpuset_cgroup },
         });
         let launch = Launch {
             args: &[OsString::from(config.to_string())],
             env: role_environment(),
             new_session: true,
-            socket_dir: Some(&settings.socket_dir),
+            socket_dir: Some(&self.settings.socket_dir),
             log: Box::new(|line: HclogLine| tracing::debug!(message = %line.message, "executor")),
             ..Launch::new(Program::Own(Role::Executor))
         };
@@ -386,7 +391,7 @@ impl Tasks {
 
     /// Nothing to do after an orderly end.
     async fn sweep(&self, cgroup: PathBuf) -> Result<(), DriverError> {
-        let cgroups = self.settings().cgroups;
+        let cgroups = self.settings.cgroups.clone();
         if cgroup.as_os_str().is_empty() || cgroups.regime() == Regime::Off {
             return Ok(());
         }

@@ -59,20 +59,8 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
     let resources = request.resources.unwrap_or_default();
     let cpuset_cgroup = resources.linux_resources.as_ref().map(|l| l.cpuset_cgroup.clone()).unwrap_or_default();
     let pids_max = (extension.pids_limit > 0).then_some(extension.pids_limit);
-    let mounts = request
-        .mounts
-        .into_iter()
-        .map(|m| {
-            let propagation = Propagation::from_name(&m.propagation_mode)
-                .ok_or_else(|| invalid("propagation_mode", &m.propagation_mode))?;
-            Ok(Mount { task_path: m.task_path, host_path: m.host_path.into(), readonly: m.readonly, propagation })
-        })
-        .collect::<Result<_, ExecutorError>>()?;
-    let devices = request.devices.into_iter().map(|d| Device {
-        task_path: d.task_path,
-        host_path: d.host_path.into(),
-        cgroup_permissions: d.cgroup_permissions,
-    });
+    let mounts = request.mounts.into_iter().map(spec_mount).collect::<Result<_, _>>()?;
+    let devices = request.devices.into_iter().map(spec_device);
     Ok(LaunchSpec {
         command: request.cmd,
         args: request.args,
@@ -106,6 +94,40 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
             max_file_size_bytes: l.max_file_size_bytes,
         }),
     })
+}
+
+/// A bind mount as a host sends it.
+///
+/// # Errors
+/// [`ExecutorError::Invalid`] for a `propagation_mode` that is not known.
+pub fn spec_mount(mount: drivers::Mount) -> Result<Mount, ExecutorError> {
+    let drivers::Mount { task_path, host_path, readonly, propagation_mode, .. } = mount;
+    let propagation = Propagation::from_name(&propagation_mode)
+        .ok_or_else(|| ExecutorError::Invalid(format!("propagation_mode {propagation_mode:?} is not known")))?;
+    Ok(Mount { task_path, host_path: host_path.into(), readonly, propagation })
+}
+
+/// A bind mount on the wire.
+pub fn wire_mount(mount: Mount) -> drivers::Mount {
+    drivers::Mount {
+        task_path: mount.task_path,
+        host_path: mount.host_path.to_string_lossy().into_owned(),
+        readonly: mount.readonly,
+        propagation_mode: mount.propagation.name().to_owned(),
+        ..Default::default()
+    }
+}
+
+/// A device as a host sends it.
+pub fn spec_device(device: drivers::Device) -> Device {
+    let drivers::Device { task_path, host_path, cgroup_permissions } = device;
+    Device { task_path, host_path: host_path.into(), cgroup_permissions }
+}
+
+/// A device on the wire.
+pub fn wire_device(device: Device) -> drivers::Device {
+    let Device { task_path, host_path, cgroup_permissions } = device;
+    drivers::Device { task_path, host_path: host_path.to_string_lossy().into_owned(), cgroup_permissions }
 }
 
 /// Limits as a host sends them.
@@ -165,26 +187,8 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
         resource_limits: spec.resource_limits,
         stdout_path: spec.stdout_path,
         stderr_path: spec.stderr_path,
-        mounts: spec
-            .mounts
-            .into_iter()
-            .map(|m| drivers::Mount {
-                task_path: m.task_path,
-                host_path: path(m.host_path),
-                readonly: m.readonly,
-                propagation_mode: m.propagation.name().to_owned(),
-                ..Default::default()
-            })
-            .collect(),
-        devices: spec
-            .devices
-            .into_iter()
-            .map(|d| drivers::Device {
-                task_path: d.task_path,
-                host_path: path(d.host_path),
-                cgroup_permissions: d.cgroup_permissions,
-            })
-            .collect(),
+        mounts: spec.mounts.into_iter().map(wire_mount).collect(),
+        devices: spec.devices.into_iter().map(wire_device).collect(),
         network_isolation,
         no_pivot_root: spec.no_pivot_root,
         default_pid_mode: spec.pid_mode.name().to_owned(),

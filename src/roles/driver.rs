@@ -47,6 +47,7 @@ pub fn serve_driver(make: impl FnOnce(Settings) -> Arc<dyn Driver>) -> i32 {
         }
     };
     let subscriber = tracing_subscriber::registry().with(HclogLayer::new("agentbin", Level::Trace, std::io::stderr()));
+    sys::prctl::set_name("agentbin-driver");
     // Fails only when the program has set one itself, which then is the one that it wants.
     let _ = tracing::subscriber::set_global_default(subscriber);
     let served = Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from).and_then(|runtime| {
@@ -92,6 +93,5 @@ fn socket_dir() -> anyhow::Result<PathBuf> {
         path.display(),
         own.as_raw()
     );
-    sys::prctl::set_name("agentbin-driver");
     Ok(path)
 }
