@@ -429,10 +429,10 @@ fn b4_a_terminal_is_resized() {
                 task.shell("trap 'stty size' WINCH; echo ready; until read go; do :; done; stty size", true).await;
             session.hear_until("ready").await;
             session.say(size(50, 40)).await;
-            session.hear_until("50 40").await;
+            session.hear_until("50 40\r\n").await;
             session.say(size(-1, 100_000)).await;
             session.say(size(100, 100)).await;
-            session.hear_until("100 100").await;
+            session.hear_until("100 100\r\n").await;
             session.done.stdout.clear();
             session.say(stdin("\n")).await;
             assert_eq!(session.finish().await, done("\r\n100 100\r\n", "", 0));
