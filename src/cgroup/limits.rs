@@ -42,7 +42,9 @@ fn v1(task: &TaskCgroup, resources: &Resources, lift: bool) -> Result<()> {
         v1_memory(&dir("memory")?, resources, lift)?;
     }
     if let Some(most) = resources.pids_max {
-        dir("pids")?.write("pids.max", &most.to_string())?;
+        if task.member("pids").is_some() || !resources.pids_max_is_a_wish {
+            dir("pids")?.write("pids.max", &most.to_string())?;
+        }
     } else if lift && task.member("pids").is_some() {
         dir("pids")?.write("pids.max", "max")?;
     }
@@ -118,7 +120,8 @@ fn v2(dir: &Dir, resources: &Resources, lift: bool) -> Result<()> {
         dir.write_if_there("cpu.max", "max")?;
     }
     if let Some(most) = resources.pids_max {
-        require("pids", dir.write_if_there("pids.max", &most.to_string())?)?;
+        let there = dir.write_if_there("pids.max", &most.to_string())?;
+        require("pids", there || resources.pids_max_is_a_wish)?;
     } else if lift {
         dir.write_if_there("pids.max", "max")?;
     }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::Propagation;
+use crate::spec::{Masks, OwnNamespaces, Propagation, ResourceLimit, Seccomp, Unveil};
 
 /// Everything that the shim must know to become the task. Sent as JSON; parent and shim are the same executable, so
 /// there is no version to negotiate.
@@ -27,6 +27,16 @@ pub struct Config {
     pub capabilities: Vec<String>,
     /// See `prctl(PR_SET_NO_NEW_PRIVS)`.
     pub no_new_privs: bool,
+    /// System calls that the task may make.
+    pub seccomp: Seccomp,
+    /// What each process may have.
+    pub limits: Vec<ResourceLimit>,
+    /// Namespaces to make beside those in which the shim was born. A further process of the task enters them instead.
+    pub own: OwnNamespaces,
+    /// Make a user namespace that has the task's user and groups, under their own numbers, and nobody else.
+    pub user_namespace: bool,
+    /// All that the task may do with files; empty for whatever its user may.
+    pub unveil: Vec<Unveil>,
     /// The task's `oom_score_adj`.
     pub oom_score_adj: i32,
     /// Network namespace to join; `None` keeps the executor's.
@@ -83,6 +93,8 @@ pub struct RootConfig {
     pub devices: Vec<DeviceNode>,
     /// Move the root onto `/` instead of pivoting, for an agent on an initramfs.
     pub no_pivot_root: bool,
+    /// What is hidden of `/proc` and `/sys`.
+    pub masks: Masks,
 }
 
 /// A bind mount.
