@@ -2,6 +2,7 @@
 
 use super::error::{Error, Result};
 use super::fs::Dir;
+use super::io;
 use super::regime::Regime;
 use super::task::TaskCgroup;
 use crate::spec::{Resources, cpu_weight_from_shares};
@@ -47,6 +48,9 @@ fn v1(task: &TaskCgroup, resources: &Resources, lift: bool) -> Result<()> {
         }
     } else if lift && task.member("pids").is_some() {
         dir("pids")?.write("pids.max", "max")?;
+    }
+    if !resources.io.is_empty() || (lift && task.member("blkio").is_some()) {
+        io::v1(&dir("blkio")?, &resources.io, lift)?;
     }
     // A cpuset that the host gave has its cores already.
     if !resources.cpuset_cpus.is_empty() && task.member("cpuset").is_none_or(|m| m.ours) {
@@ -125,6 +129,7 @@ fn v2(dir: &Dir, resources: &Resources, lift: bool) -> Result<()> {
     } else if lift {
         dir.write_if_there("pids.max", "max")?;
     }
+    io::v2(dir, &resources.io, lift)?;
     if !resources.cpuset_cpus.is_empty() {
         require("cpuset", dir.write_if_there("cpuset.cpus", &resources.cpuset_cpus)?)?;
     }

@@ -67,6 +67,12 @@ pub enum Namespace {
     Pid,
     /// Its mount namespace.
     Mount,
+    /// Its UTS namespace.
+    Uts,
+    /// Its cgroup namespace.
+    Cgroup,
+    /// Its network namespace, where it was not given one that has a name.
+    Network,
     /// The user namespace in which its processes run. Entered last of all, as it gives nothing but takes.
     User,
 }
@@ -80,6 +86,8 @@ pub(super) struct Became {
     pub pid: Option<i32>,
     /// The master of the session's terminal is sent along.
     pub terminal: bool,
+    /// Namespaces that it made. Their descriptors are sent along.
+    pub namespaces: Vec<Namespace>,
 }
 
 /// The root of an isolated task.

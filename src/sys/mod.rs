@@ -5,6 +5,7 @@ pub mod bpf;
 pub mod exe;
 pub mod lock;
 pub mod mount;
+pub mod net;
 pub mod pages;
 pub mod path;
 pub mod prctl;
