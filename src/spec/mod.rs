@@ -9,6 +9,7 @@ mod job;
 mod launch;
 mod resources;
 mod role;
+mod seccomp;
 mod signal;
 mod stats;
 
@@ -23,5 +24,6 @@ pub use job::{
 pub use launch::{Device, LaunchSpec, LogCollection, Mount, NamespaceMode, Propagation};
 pub use resources::{CgroupPaths, MemoryLimits, Resources, cpu_weight_from_shares};
 pub use role::Role;
+pub use seccomp::Seccomp;
 pub use signal::Signal;
 pub use stats::{CpuField, CpuStats, MemoryField, MemoryStats, TaskStats, Usage};
