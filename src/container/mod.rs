@@ -25,6 +25,7 @@ mod identity;
 mod namespaces;
 mod parent;
 mod root;
+pub(crate) mod seccomp;
 mod shim;
 mod terminal;
 
