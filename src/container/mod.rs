@@ -26,6 +26,7 @@ mod namespaces;
 mod parent;
 mod rlimits;
 mod root;
+pub(crate) mod seccomp;
 mod shim;
 mod terminal;
 mod unveil;

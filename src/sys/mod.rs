@@ -11,5 +11,6 @@ pub mod path;
 pub mod prctl;
 pub mod process;
 pub mod processes;
+pub mod seccomp;
 pub mod time;
 pub mod watch;
