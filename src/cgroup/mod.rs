@@ -13,6 +13,7 @@
 mod devices;
 mod error;
 mod fs;
+mod io;
 mod kill;
 mod limits;
 mod regime;

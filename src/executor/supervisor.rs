@@ -292,6 +292,7 @@ impl LocalExecutor {
                 return Err(start_error(&spec.command, config.rootless.is_some(), &failure));
             }
         };
+        let namespaces = namespaces.map(|namespaces| namespaces.and(started.namespaces));
         let mut config = config.clone();
         config.host_ids = started.ids.or(config.host_ids);
         Ok(Arc::new(Running {
