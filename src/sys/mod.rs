@@ -8,6 +8,7 @@ pub mod mount;
 pub mod pages;
 pub mod path;
 pub mod prctl;
+pub mod probe;
 pub mod process;
 pub mod processes;
 pub mod time;
