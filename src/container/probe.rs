@@ -239,7 +239,8 @@ fn groups() -> Seen {
     match rustix::process::getgroups() {
         Ok(groups) => {
             let own = rustix::process::getegid();
-            let further: Vec<u32> = groups.into_iter().filter(|g| *g != own).map(rustix::process::Gid::as_raw).collect();
+            let further: Vec<u32> =
+                groups.into_iter().filter(|g| *g != own).map(rustix::process::Gid::as_raw).collect();
             Seen { pass: further.is_empty(), value: format!("{further:?}") }
         }
         Err(error) => Seen::fail(error.to_string()),
@@ -373,7 +374,9 @@ fn mount_nothing() -> nix::Result<()> {
 }
 
 fn remount_proc_sys() -> Seen {
-    let remount = |flags| mount(None::<&str>, "/proc/sys", None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | flags, None::<&str>);
+    let remount = |flags| {
+        mount(None::<&str>, "/proc/sys", None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | flags, None::<&str>)
+    };
     // Where that works the mount that is changed is a copy; where not, the privilege is missing and nothing is changed.
     let copied = probe::unshare(libc::CLONE_NEWNS).is_ok();
     let done = remount(MsFlags::empty());

@@ -3,6 +3,7 @@
 pub mod auxv;
 pub mod bpf;
 pub mod exe;
+pub mod features;
 pub mod lock;
 pub mod mount;
 pub mod pages;

@@ -102,8 +102,10 @@ pub fn clone3_into_no_cgroup() -> io::Result<()> {
 /// EINVAL where the call is there.
 pub fn mount_setattr_of_nothing() -> io::Result<()> {
     // SAFETY: a size of 0 is refused before the null pointer is looked at; the path is a C string.
-    check(unsafe { libc::syscall(libc::SYS_mount_setattr, -1, c"".as_ptr(), 0, std::ptr::null::<libc::c_void>(), 0usize) })
-        .map(drop)
+    check(unsafe {
+        libc::syscall(libc::SYS_mount_setattr, -1, c"".as_ptr(), 0, std::ptr::null::<libc::c_void>(), 0usize)
+    })
+    .map(drop)
 }
 
 /// Marks no descriptor close-on-exec. `close_range(2)`, `CLOSE_RANGE_CLOEXEC` since Linux 5.11.
