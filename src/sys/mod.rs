@@ -3,12 +3,14 @@
 pub mod auxv;
 pub mod bpf;
 pub mod exe;
+pub mod features;
 pub mod lock;
 pub mod mount;
 pub mod net;
 pub mod pages;
 pub mod path;
 pub mod prctl;
+pub mod probe;
 pub mod process;
 pub mod processes;
 pub mod seccomp;

@@ -412,3 +412,17 @@ pub fn reap(pid: i32) {
     // ECHILD: it was reaped before.
     let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), Some(nix::sys::wait::WaitPidFlag::WNOHANG));
 }
+
+/// Waits for this child to end and reaps it; the signal that ended it. `waitpid(2)`.
+#[must_use]
+pub fn wait_for(pid: i32) -> Option<i32> {
+    use nix::sys::wait::{WaitStatus as Status, waitpid};
+    loop {
+        match waitpid(nix::unistd::Pid::from_raw(pid), None) {
+            Err(nix::errno::Errno::EINTR) => {}
+            Ok(Status::Signaled(_, signal, _)) => return Some(signal as i32),
+            // ECHILD: it was reaped before.
+            _ => return None,
+        }
+    }
+}
