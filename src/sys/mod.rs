@@ -6,6 +6,7 @@ pub mod exe;
 pub mod features;
 pub mod lock;
 pub mod mount;
+pub mod mutant;
 pub mod net;
 pub mod pages;
 pub mod path;
