@@ -63,8 +63,8 @@ impl Fault {
 pub struct Traced {
     /// The command's exit status; 128 + the signal that ended it.
     pub status: i32,
-    /// The number of the call at which the fault was put in first, and the errno.
-    pub struck: Option<(i64, i32)>,
+    /// The call at which the fault was put in first: its number, the errno, and what its first argument is a descriptor of.
+    pub struck: Option<(i64, i32, String)>,
     /// Numbers of the calls, in order, of the counted role (of all of them without a fault).
     pub calls: HashMap<Role, Vec<i64>>,
     /// Ends that a program of ours must never have, and panics that were seen to be written.
@@ -294,7 +294,7 @@ impl Tracer {
         }
         let fails = match self.fault {
             Fault::Kill(_, at) if count == at => {
-                self.traced.struck = Some((number, 0));
+                self.traced.struck = Some((number, 0, target(pid, registers.rdi)));
                 for tracee in self.tracees.values_mut() {
                     tracee.watched = false;
                 }
@@ -316,7 +316,7 @@ impl Tracer {
         };
         if let Some(errno) = fails {
             self.failed += 1;
-            self.traced.struck.get_or_insert((number, errno));
+            self.traced.struck.get_or_insert((number, errno, target(pid, registers.rdi)));
             registers.orig_rax = u64::MAX;
             if ptrace::setregs(pid, registers).is_ok()
                 && let Some(tracee) = self.tracees.get_mut(&pid)
@@ -373,6 +373,11 @@ impl Tracer {
         }
         let _ = ptrace::detach(pid, signal);
     }
+}
+
+fn target(pid: Pid, descriptor: u64) -> String {
+    let link = std::fs::read_link(format!("/proc/{pid}/fd/{}", descriptor & 0xffff_ffff));
+    link.map(|target| target.display().to_string()).unwrap_or_default()
 }
 
 fn makes_descriptor(number: i64, argument: u64) -> bool {
