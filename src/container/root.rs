@@ -56,7 +56,8 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
 /// Assembles the root and makes it `/`. The process must be alone in a mount namespace of its own.
 pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> {
     // Copies of what is to be bound, while these mounts still belong to the host's peer groups.
-    let binds = config.binds.iter().map(clone_bind).collect::<Result<Vec<_>, _>>()?;
+    let alloc_dir = AllocDir::of(&config.task_dir)?;
+    let binds = config.binds.iter().map(|bind| clone_bind(bind, alloc_dir.as_ref())).collect::<Result<Vec<_>, _>>()?;
     let devices = config.devices.iter().map(clone_device).collect::<Result<Vec<_>, _>>()?;
     let task_dir =
         rustix::fs::openat(CWD, &config.task_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -88,9 +89,34 @@ pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> 
     switch_root(config.no_pivot_root)
 }
 
-fn clone_bind(bind: &Bind) -> Result<OwnedFd, Failure> {
+/// The folder of the task's allocation: what lies in it may have been put there by a task.
+struct AllocDir<'a> {
+    path: &'a Path,
+    root: Root,
+}
+
+impl AllocDir<'_> {
+    fn of(task_dir: &Path) -> Result<Option<AllocDir<'_>>, Failure> {
+        let Some(path) = task_dir.parent().filter(|path| path.parent().is_some()) else { return Ok(None) };
+        let root = Root::open(path).step(|| format!("open the allocation's folder {}", path.display()))?;
+        Ok(Some(AllocDir { path, root }))
+    }
+
+    /// What `source` names in this folder; no link leads there.
+    fn find(&self, source: &Path) -> Option<std::io::Result<OwnedFd>> {
+        let relative = source.strip_prefix(self.path).ok()?;
+        let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+        Some(self.root.open_beneath(relative, OFlags::PATH, Mode::empty()))
+    }
+}
+
+fn clone_bind(bind: &Bind, alloc_dir: Option<&AllocDir<'_>>) -> Result<OwnedFd, Failure> {
     let step = || format!("bind {} to {}", bind.source.display(), bind.target.display());
-    let tree = clone_tree(CWD, &bind.source).step(step)?;
+    let tree = match alloc_dir.and_then(|dir| dir.find(&bind.source)) {
+        Some(found) => clone_tree(found.step(step)?.as_fd(), Path::new("")),
+        None => clone_tree(CWD, &bind.source),
+    };
+    let tree = tree.step(step)?;
     let attributes = if bind.readonly { RDONLY } else { MountAttrFlags::empty() };
     let propagation = match bind.propagation {
         Propagation::Private => libc::MS_PRIVATE,

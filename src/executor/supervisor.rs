@@ -577,7 +577,7 @@ pub(super) async fn readable(fd: BorrowedFd<'_>) -> Result<(), ExecutorError> {
 /// What the shim needs to be cloned.
 pub(super) fn plan(isolation: Option<(NamespaceMode, NamespaceMode)>, cgroup: Option<&TaskCgroup>) -> Prepare {
     let join = cgroup.map(TaskCgroup::join_files).unwrap_or_default();
-    Prepare { isolation, rootless: isolated::rootless(), join, enters: false }
+    Prepare { isolation, rootless: isolated::rootless(), join }
 }
 
 pub(super) fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<Prepared, ExecutorError> {
