@@ -213,7 +213,7 @@ impl Alloc {
     /// Allocation number `index` of the group number `group` of `job`; nothing is done yet.
     #[must_use]
     pub fn new(machine: &Arc<Machine>, job: &Arc<Job>, group: usize, index: u32) -> Alloc {
-        let id = AllocId::new(uuid::Uuid::new_v4());
+        let id = AllocId::new(crate::sys::random::uuid());
         let dir = AllocDir::new(&machine.data_dir, &id);
         let (job, machine) = (Arc::clone(job), Arc::clone(machine));
         let place = Place { id, index, job, group, machine, dir, ports: PortMap::new() };

@@ -10,5 +10,6 @@ pub mod path;
 pub mod prctl;
 pub mod process;
 pub mod processes;
+pub mod random;
 pub mod time;
 pub mod watch;
