@@ -198,7 +198,11 @@ impl Tracer {
     fn ended(&mut self, pid: Pid, code: i32, signal: Option<Signal>) {
         self.unknown.retain(|p| *p != pid);
         let Some(tracee) = self.tracees.remove(&pid) else { return };
-        let crashed = code == 101 || matches!(signal, Some(Signal::SIGABRT | Signal::SIGSEGV | Signal::SIGBUS | Signal::SIGILL | Signal::SIGSYS));
+        let crashed = code == 101
+            || matches!(
+                signal,
+                Some(Signal::SIGABRT | Signal::SIGSEGV | Signal::SIGBUS | Signal::SIGILL | Signal::SIGSYS)
+            );
         if crashed && tracee.role != Role::Task {
             self.traced.crashes.push(format!("{:?} ended with {code} {signal:?}", tracee.role));
         }
@@ -229,7 +233,8 @@ impl Tracer {
 
     fn born(&mut self, parent: Pid, child: Pid) {
         let Some(of) = self.tracees.get(&parent).cloned() else { return };
-        let group = procfs::process::Process::new(child.as_raw()).and_then(|p| p.status()).map(|s| Pid::from_raw(s.tgid));
+        let group =
+            procfs::process::Process::new(child.as_raw()).and_then(|p| p.status()).map(|s| Pid::from_raw(s.tgid));
         let group = group.unwrap_or(child);
         let role = match of.role {
             role if group == of.group => role,
@@ -303,7 +308,7 @@ impl Tracer {
             }
             // Not every run makes the same calls in the same order.
             Fault::Fail(_, at, choice) if count >= at && self.failed == 0 => {
-                let errnos = errnos(number);
+                let errnos = possible(pid, number, registers.rdi);
                 (!errnos.is_empty()).then(|| errnos[choice % errnos.len()])
             }
             Fault::FailDescriptors(_, at, calls, errno)
@@ -375,6 +380,30 @@ impl Tracer {
     }
 }
 
+/// What this very call may fail with: not everything that can be read or written knows every error.
+fn possible(pid: Pid, number: i64, descriptor: u64) -> Vec<i32> {
+    let mut errnos = errnos(number).to_vec();
+    let reads = [libc::SYS_read, libc::SYS_pread64, libc::SYS_readv, libc::SYS_recvmsg, libc::SYS_recvfrom];
+    let writes = [libc::SYS_write, libc::SYS_pwrite64, libc::SYS_writev, libc::SYS_sendmsg, libc::SYS_sendto];
+    if !reads.contains(&number) && !writes.contains(&number) {
+        return errnos;
+    }
+    let target = target(pid, descriptor);
+    let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap_or("0").trim().to_owned();
+    let waits = i32::from_str_radix(&flags, 8).unwrap_or(0) & libc::O_NONBLOCK == 0;
+    if target.starts_with("anon_inode:") || target.starts_with("/dev/") && !target.starts_with("/dev/pts") {
+        return Vec::new();
+    }
+    if target.starts_with("socket:") || target.starts_with("pipe:") {
+        errnos = if reads.contains(&number) { Vec::new() } else { vec![libc::ENOMEM] };
+        if waits {
+            errnos.push(libc::EINTR);
+        }
+    }
+    errnos
+}
+
 fn target(pid: Pid, descriptor: u64) -> String {
     let link = std::fs::read_link(format!("/proc/{pid}/fd/{}", descriptor & 0xffff_ffff));
     link.map(|target| target.display().to_string()).unwrap_or_default()
@@ -423,9 +452,11 @@ pub fn errnos(number: i64) -> &'static [i32] {
         | libc::SYS_fcntl => &[EMFILE, ENOMEM],
         libc::SYS_clone3 | libc::SYS_clone | libc::SYS_vfork | libc::SYS_fork => &[ENOMEM, EAGAIN],
         libc::SYS_mkdir | libc::SYS_mkdirat | libc::SYS_mknodat | libc::SYS_symlinkat => &[ENOSPC, ENOMEM, EIO],
-        libc::SYS_mount | libc::SYS_move_mount | libc::SYS_mount_setattr | libc::SYS_fsconfig | libc::SYS_pivot_root => {
-            &[ENOMEM]
-        }
+        libc::SYS_mount
+        | libc::SYS_move_mount
+        | libc::SYS_mount_setattr
+        | libc::SYS_fsconfig
+        | libc::SYS_pivot_root => &[ENOMEM],
         libc::SYS_umount2 | libc::SYS_setns | libc::SYS_unshare | libc::SYS_chdir | libc::SYS_fchdir => &[ENOMEM],
         libc::SYS_read | libc::SYS_pread64 | libc::SYS_recvmsg | libc::SYS_recvfrom | libc::SYS_readv => {
             &[EINTR, EIO, ENOMEM]
