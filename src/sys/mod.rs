@@ -14,6 +14,7 @@ pub mod prctl;
 pub mod probe;
 pub mod process;
 pub mod processes;
+pub mod random;
 pub mod seccomp;
 pub mod time;
 pub mod watch;
