@@ -51,6 +51,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("alloc/node.rs", "the node's own file"),
     ("alloc/record.rs", "records in our own folder"),
     ("alloc/sockets.rs", "sockets in our own folder"),
+    ("cgroup/facts.rs", "the cgroup root and the list of mounts, given by the caller"),
     ("cgroup/fs.rs", "the list of mounts, given by the caller"),
     ("cli/plugin.rs", "files that the operator names"),
     ("cli/run.rs", "files that the operator names"),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use rustix::fs::{Mode, OFlags};
 use tokio::time::timeout;
 
 use super::machine;
@@ -17,6 +18,7 @@ use crate::cgroup::Regime;
 use crate::container::probe::{Host, Report};
 use crate::driver::{Driver, ExecDriver, RawExecDriver, Settings, TaskConfig};
 use crate::spec::{DriverConfig, LogCollection, Role};
+use crate::sys::path::Root;
 use crate::sys::{self, processes};
 
 /// How long one probe may take; it takes less than a second.
@@ -94,7 +96,7 @@ async fn measure(driver: &dyn Driver, task: &TaskConfig) -> anyhow::Result<Repor
     driver.validate(&task.config)?;
     driver.start_task(task).await?;
     let exit = timeout(PATIENCE, driver.wait_task(&task.id)).await.context("the probe did not end")??;
-    let read = |stream: &str| read_bounded(&task.alloc_dir.join(format!("alloc/logs/{TASK}.{stream}.0")));
+    let read = |stream: &str| read_bounded(&task.alloc_dir, &format!("alloc/logs/{TASK}.{stream}.0"));
     if !exit.successful() {
         bail!("the probe failed: {exit:?}: {}", read("stderr").unwrap_or_default().trim());
     }
@@ -103,9 +105,11 @@ async fn measure(driver: &dyn Driver, task: &TaskConfig) -> anyhow::Result<Repor
 }
 
 /// The task wrote what is in the file, so nothing is taken for granted.
-fn read_bounded(path: &Path) -> io::Result<String> {
+fn read_bounded(alloc_dir: &Path, name: &str) -> io::Result<String> {
     let mut text = String::new();
-    io::Read::read_to_string(&mut io::Read::take(std::fs::File::open(path)?, REPORT_SIZE), &mut text)?;
+    let file =
+        Root::open(alloc_dir)?.open_beneath(Path::new(name), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+    io::Read::read_to_string(&mut io::Read::take(std::fs::File::from(file), REPORT_SIZE), &mut text)?;
     Ok(text)
 }
 
