@@ -370,6 +370,13 @@ fn n6_unusable_profiles_are_refused_with_the_reason() {
     }
     let error = program(&Seccomp::Profile(many(1100)), &none).unwrap_err().to_string();
     assert!(error.contains("4096 instructions"), "{error}");
+    // Few words that say much: so many names times so many alternatives.
+    let names = vec!["mount"; 1000];
+    let args = vec![json!({"index": 0, "value": 1, "op": "SCMP_CMP_EQ"}); 100];
+    let rule = json!({"names": names, "action": "SCMP_ACT_ERRNO", "args": args});
+    let text = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}).to_string();
+    let error = program(&Seccomp::Profile(text), &none).unwrap_err().to_string();
+    assert!(error.contains("65536 rules"), "{error}");
     let error = program(&Seccomp::Profile(" ".repeat((1 << 20) + 1)), &none).unwrap_err().to_string();
     assert!(error.contains("1048577 bytes"), "{error}");
     assert!(program(&Seccomp::Unconfined, &none).unwrap().is_none());
