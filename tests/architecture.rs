@@ -41,6 +41,60 @@ const HUBS: &[&str] = &["util", "utils", "common", "helper", "helpers"];
 /// Programs that are roles of this executable: started through `plugin::launch`, never searched for in PATH.
 const OURSELVES: &[&str] = &["agentbin", "executor", "libcontainer-shim", "logmon", "docker_logger"];
 
+/// Files that hand a path which they did not write down themselves to a call that follows links, and whose path that is.
+/// Everything else below a task's folder is opened by `sys::path`.
+const BY_NAME: &[(&str, &str)] = &[
+    ("alloc/artifact.rs", "the source is the operator's; what it becomes in the task's folder goes through sys::path"),
+    ("alloc/dir.rs", "the data folder, where only we write; what lies in an allocation goes through sys::path"),
+    ("alloc/fake.rs", "a driver for tests"),
+    ("alloc/gc.rs", "records and sockets in our own folders"),
+    ("alloc/node.rs", "the node's own file"),
+    ("alloc/record.rs", "records in our own folder"),
+    ("alloc/sockets.rs", "sockets in our own folder"),
+    ("cgroup/fs.rs", "the list of mounts, given by the caller"),
+    ("cli/plugin.rs", "files that the operator names"),
+    ("cli/run.rs", "files that the operator names"),
+    (
+        "container/shim.rs",
+        "cgroups to join, in the words of the executor, and files of /proc before the root is entered",
+    ),
+    ("driver/catalog.rs", "the operator's plugin folder"),
+    ("driver/ids.rs", "the host's tables of users"),
+    ("driver/java.rs", "the host's programs"),
+    ("driver/strays.rs", "notes in our own folder"),
+    ("executor/universal.rs", "open descriptors by their name in /proc"),
+    ("jobspec/functions/files.rs", "files beside the job file, named by who wrote it"),
+    ("plugin/connection.rs", "sockets of our own"),
+    ("plugin/host.rs", "sockets of our own"),
+    ("plugin/server.rs", "sockets of our own"),
+    ("roles/driver.rs", "our own folder, made and checked"),
+    ("sys/exe.rs", "the own executable"),
+    ("sys/path.rs", "open descriptors by their name in /proc"),
+    ("sys/processes.rs", "processes by their number in /proc"),
+];
+
+/// Functions of `std::fs` that take a path.
+const OPENS: &[&str] = &[
+    "canonicalize",
+    "copy",
+    "create_dir",
+    "create_dir_all",
+    "exists",
+    "hard_link",
+    "metadata",
+    "read",
+    "read_dir",
+    "read_link",
+    "read_to_string",
+    "remove_dir",
+    "remove_dir_all",
+    "remove_file",
+    "rename",
+    "set_permissions",
+    "symlink_metadata",
+    "write",
+];
+
 fn floor(room: &str) -> Option<u8> {
     FLOORS.iter().find(|(name, _)| *name == room).map(|(_, n)| *n)
 }
@@ -466,6 +520,36 @@ fn path_attributes(path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
+/// The code before the tests of a file.
+fn without_tests(text: &str) -> &str {
+    text.find("#[cfg(test)]\nmod ").map_or(text, |at| &text[..at])
+}
+
+/// What `std::fs` is given is a path written down on the spot, or the file has a reason: a task puts links where its
+/// folder is, and every one of these calls follows them.
+fn opens_by_name(path: &str, text: &str) -> Vec<String> {
+    if BY_NAME.iter().any(|(file, _)| *file == path) || path.contains("/tests/") {
+        return Vec::new();
+    }
+    let tokens = code(without_tests(text));
+    let mut bad = Vec::new();
+    for window in tokens.windows(5) {
+        let [owner, sep, name, open, argument] = window else { continue };
+        let (Some(owner), Some(call)) = (owner.ident(), name.ident()) else { continue };
+        let opens = match owner {
+            "fs" => OPENS.contains(&call),
+            "File" => matches!(call, "open" | "create" | "create_new" | "options"),
+            "OpenOptions" => call == "new",
+            _ => false,
+        };
+        let written_down = matches!(argument.kind, Kind::Text(_));
+        if opens && sep.kind == Kind::PathSep && open.is('(') && !written_down {
+            bad.push(format!("{path}:{}: {owner}::{call} follows links; open it through sys::path", name.line));
+        }
+    }
+    bad
+}
+
 /// A room opens with its one job and with what it never does.
 fn opening(path: &str, text: &str) -> Vec<String> {
     if path.split('/').count() != 2 || !path.ends_with("/mod.rs") {
@@ -495,7 +579,7 @@ fn hubs(path: &str) -> Vec<String> {
 
 fn check_source(path: &str, text: &str) -> Vec<String> {
     let mut bad = hubs(path);
-    for check in [arrows, unsafe_home, exits, path_searches, path_attributes, opening] {
+    for check in [arrows, unsafe_home, exits, path_searches, path_attributes, opens_by_name, opening] {
         bad.extend(check(path, text));
     }
     bad
@@ -606,6 +690,20 @@ fn the_source_keeps_its_floors() {
     assert!(sources.len() > 10, "src/ was not read");
     let bad: Vec<String> = sources.iter().flat_map(|(path, text)| check_source(path, text)).collect();
     report("the house is out of order", &bad);
+}
+
+#[test]
+fn every_reason_to_open_by_name_is_needed() {
+    let sources = files(&repository().join("src"), &[".rs"]);
+    let bad: Vec<String> = BY_NAME
+        .iter()
+        .filter(|(file, _)| {
+            // Under another name the same text has no reason.
+            sources.get(*file).is_none_or(|text| opens_by_name("some/file.rs", text).is_empty())
+        })
+        .map(|(file, _)| format!("{file} opens nothing by name"))
+        .collect();
+    report("reasons that nobody needs", &bad);
 }
 
 #[test]
@@ -779,6 +877,17 @@ mod samples {
         assert_eq!(path_searches("driver/exec.rs", "Command::new(\"agentbin\").arg(\"executor\")").len(), 1);
         assert_eq!(path_searches("driver/exec.rs", "std::process::Command::new(\"logmon\")").len(), 1);
         assert_eq!(path_searches("net/nft.rs", "Command::new(\"nft\"); Command::new(exe)"), [""; 0]);
+    }
+
+    #[test]
+    fn names_below_a_task_are_opened_by_the_path_module() {
+        let bad = |text: &str| opens_by_name("container/root.rs", text);
+        let text = "fn f() { std::fs::read(path) }";
+        assert_eq!(bad(text), ["container/root.rs:1: fs::read follows links; open it through sys::path"]);
+        assert_eq!(bad("fn f() { File::open(&name)?; fs::rename(a, b)?; OpenOptions::new().open(x) }").len(), 3);
+        assert_eq!(bad("fn f() { std::fs::read(\"/proc/cpuinfo\"); rustix::fs::open(x); file.metadata() }"), [""; 0]);
+        assert_eq!(bad("fn f() {}\n#[cfg(test)]\nmod tests { fn g() { std::fs::read(path) } }"), [""; 0]);
+        assert_eq!(opens_by_name("alloc/record.rs", text), [""; 0], "a file with a reason");
     }
 
     #[test]

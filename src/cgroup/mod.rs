@@ -14,6 +14,7 @@ mod devices;
 mod error;
 mod facts;
 mod fs;
+mod io;
 mod kill;
 mod limits;
 mod regime;

@@ -25,9 +25,12 @@ mod identity;
 mod namespaces;
 mod parent;
 pub mod probe;
+mod rlimits;
 mod root;
+pub(crate) mod seccomp;
 mod shim;
 mod terminal;
+mod unveil;
 
 pub use config::{Bind, Config, DeviceNode, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig};
 pub use identity::lookup_user;

@@ -35,14 +35,14 @@ pub struct Prepare {
     pub rootless: Option<Rootless>,
     /// v1: `tasks` files of cgroups to which the shim writes itself before anything else.
     pub join: Vec<PathBuf>,
-    /// The shim will enter a task that runs and that may look at it.
-    pub enters: bool,
 }
 
 /// Most namespaces that a shim can be sent into.
-const MAX_NAMESPACES: usize = 5;
+pub(super) const MAX_NAMESPACES: usize = 8;
 /// Most descriptors in one message: the configuration, stdin, stdout, stderr, namespaces.
 pub(super) const MAX_SENT: usize = 4 + MAX_NAMESPACES;
+/// Most descriptors in the shim's last word: its successor, a terminal, namespaces.
+pub(super) const MAX_TOLD: usize = 2 + MAX_NAMESPACES;
 /// Longest message that the shim sends when it has done its part.
 const MAX_BECAME: usize = 1 << 18;
 
@@ -88,6 +88,8 @@ pub struct Started {
     pub lead: Option<Child>,
     /// The master of the terminal that was opened inside the task.
     pub terminal: Option<OwnedFd>,
+    /// Namespaces that it made for the task, to be entered after those of [`Prepared::namespaces`].
+    pub namespaces: Namespaces,
 }
 
 fn at(step: &'static str) -> impl Fn(io::Error) -> StartError {
@@ -105,8 +107,7 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
     let (report, their_report) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| at("create the shim's pipe")(e.into()))?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| at("open /dev/null")(e.into()))?;
-    let exe = if plan.enters { shielded_exe() } else { crate::sys::exe::own() };
-    let exe = exe.map_err(at("open the own executable"))?;
+    let exe = shielded_exe().map_err(at("open the own executable"))?;
     let join = serde_json::to_string(&plan.join).map_err(|e| at("write the shim's arguments")(e.into()))?;
     let c_string = |text: &str| CString::new(text).map_err(|e| at("write the shim's arguments")(e.into()));
     let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&join)?];
@@ -124,8 +125,8 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
     Ok(Prepared { child, plan, control, report: report.into() })
 }
 
-/// The own executable on a read-only mount of its own: who reaches the file through a process that runs it cannot write to it.
-/// Without the right to mount the executable itself, whose task has no power over processes of the host either.
+/// The own executable on a read-only mount of its own: who reaches the file through a process that runs it cannot write to
+/// it. Without the right to mount, a sealed copy in memory; or the file as it is, when nobody who runs it could write to it.
 fn shielded_exe() -> io::Result<BorrowedFd<'static>> {
     static SHIELDED: OnceLock<OwnedFd> = OnceLock::new();
     if let Some(fd) = SHIELDED.get() {
@@ -135,10 +136,12 @@ fn shielded_exe() -> io::Result<BorrowedFd<'static>> {
     let read_only = |tree: OwnedFd| {
         mount::set_attributes(tree.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY, libc::MS_PRIVATE, false).map(|()| tree)
     };
-    match mount::clone_tree(own, Path::new("")).and_then(read_only) {
-        Ok(tree) => Ok(SHIELDED.get_or_init(|| tree).as_fd()),
-        Err(_) => Ok(own),
-    }
+    let shielded = match mount::clone_tree(own, Path::new("")).and_then(read_only) {
+        Ok(tree) => tree,
+        Err(_) if crate::sys::exe::is_writable() => crate::sys::exe::sealed_copy()?,
+        Err(_) => return Ok(own),
+    };
+    Ok(SHIELDED.get_or_init(|| shielded).as_fd())
 }
 
 fn namespaces(plan: &Prepare) -> u64 {
@@ -175,7 +178,7 @@ impl Prepared {
         self.plan == *plan
     }
 
-    /// The namespaces that the task will have; all of them exist from the clone on.
+    /// The namespaces that the task will have and that exist from the clone on.
     ///
     /// # Errors
     /// What `open(2)` says.
@@ -263,7 +266,7 @@ impl Starting {
     /// Its last word, said before it executed.
     fn became(&self) -> io::Result<Option<Started>> {
         let mut bytes = vec![0; MAX_BECAME];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_TOLD))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let received = recvmsg(&self.control, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
@@ -280,6 +283,10 @@ impl Starting {
         let mut next = || fds.next().ok_or(io::ErrorKind::UnexpectedEof);
         let lead = became.pid.map(|pid| next().map(|pidfd| Child { pid, pidfd })).transpose()?;
         let terminal = became.terminal.then(&mut next).transpose()?;
-        Ok(Some(Started { ids: became.ids, lead, terminal }))
+        let mut namespaces = Namespaces::default();
+        for kind in became.namespaces {
+            namespaces.push(kind, next()?);
+        }
+        Ok(Some(Started { ids: became.ids, lead, terminal, namespaces }))
     }
 }

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use super::config::{Bind, DeviceNode, Failure, RootConfig, Step as _};
-use crate::spec::Propagation;
+use crate::spec::{Masks, Propagation};
 use crate::sys::mount::{attach, clone_tree, new_filesystem, set_attributes};
 use crate::sys::path::Root;
 
@@ -38,8 +38,14 @@ const MASKED: [&str; 12] = [
     "sys/devices/virtual/powercap",
 ];
 
+/// What Nomad hides of it.
+const MASKED_BY_NOMAD: [&str; 2] = ["proc/kcore", "sys/firmware"];
+
 /// Visible, but writing there would change the whole machine.
 const READ_ONLY: [&str; 5] = ["proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs"];
+
+/// Of these, what Nomad leaves writable.
+const READ_ONLY_BUT_FOR_NOMAD: &str = "proc/fs";
 
 /// The character devices that every task with a root of its own has in `/dev`: name, major and minor number.
 pub const DEVICES: [(&str, u32, u32); 6] =
@@ -56,7 +62,8 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
 /// Assembles the root and makes it `/`. The process must be alone in a mount namespace of its own.
 pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> {
     // Copies of what is to be bound, while these mounts still belong to the host's peer groups.
-    let binds = config.binds.iter().map(clone_bind).collect::<Result<Vec<_>, _>>()?;
+    let alloc_dir = AllocDir::of(&config.task_dir)?;
+    let binds = config.binds.iter().map(|bind| clone_bind(bind, alloc_dir.as_ref())).collect::<Result<Vec<_>, _>>()?;
     let devices = config.devices.iter().map(clone_device).collect::<Result<Vec<_>, _>>()?;
     let task_dir =
         rustix::fs::openat(CWD, &config.task_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -84,13 +91,38 @@ pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> 
     for (device, tree) in config.devices.iter().zip(&devices) {
         attach_inside(&root, tree, &device.target)?;
     }
-    hide_machine(&root)?;
+    hide_machine(&root, config.masks)?;
     switch_root(config.no_pivot_root)
 }
 
-fn clone_bind(bind: &Bind) -> Result<OwnedFd, Failure> {
+/// The folder of the task's allocation: what lies in it may have been put there by a task.
+struct AllocDir<'a> {
+    path: &'a Path,
+    root: Root,
+}
+
+impl AllocDir<'_> {
+    fn of(task_dir: &Path) -> Result<Option<AllocDir<'_>>, Failure> {
+        let Some(path) = task_dir.parent().filter(|path| path.parent().is_some()) else { return Ok(None) };
+        let root = Root::open(path).step(|| format!("open the allocation's folder {}", path.display()))?;
+        Ok(Some(AllocDir { path, root }))
+    }
+
+    /// What `source` names in this folder; no link leads there.
+    fn find(&self, source: &Path) -> Option<std::io::Result<OwnedFd>> {
+        let relative = source.strip_prefix(self.path).ok()?;
+        let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+        Some(self.root.open_beneath(relative, OFlags::PATH, Mode::empty()))
+    }
+}
+
+fn clone_bind(bind: &Bind, alloc_dir: Option<&AllocDir<'_>>) -> Result<OwnedFd, Failure> {
     let step = || format!("bind {} to {}", bind.source.display(), bind.target.display());
-    let tree = clone_tree(CWD, &bind.source).step(step)?;
+    let tree = match alloc_dir.and_then(|dir| dir.find(&bind.source)) {
+        Some(found) => clone_tree(found.step(step)?.as_fd(), Path::new("")),
+        None => clone_tree(CWD, &bind.source),
+    };
+    let tree = tree.step(step)?;
     let attributes = if bind.readonly { RDONLY } else { MountAttrFlags::empty() };
     let propagation = match bind.propagation {
         Propagation::Private => libc::MS_PRIVATE,
@@ -239,14 +271,18 @@ fn open_or_create(root: &Root, target: &Path, is_dir: bool) -> io::Result<OwnedF
     Ok(rustix::fs::openat(&parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn hide_machine(root: &Root) -> Result<(), Failure> {
+fn hide_machine(root: &Root, masks: Masks) -> Result<(), Failure> {
     let null =
         root.open_beneath(Path::new("dev/null"), OFlags::PATH, Mode::empty()).step(|| "open /dev/null".to_owned())?;
     if !is_device(&rustix::fs::fstat(&null).step(|| "open /dev/null".to_owned())?, 1, 3) {
         return Err(Failure::invalid("open /dev/null", "/dev/null in the task's root is not the null device"));
     }
+    let masked: Vec<String> = match masks {
+        Masks::Nomad => MASKED_BY_NOMAD.map(str::to_owned).to_vec(),
+        Masks::All => MASKED.iter().map(|path| (*path).to_owned()).chain(thermal_throttles(root)?).collect(),
+    };
     let mut empty: Option<OwnedFd> = None;
-    for path in MASKED {
+    for path in &masked {
         let step = || format!("mask /{path}");
         let Some(place) = open_if_there(root, path).step(step)? else { continue };
         let stat = rustix::fs::fstat(&place).step(step)?;
@@ -261,7 +297,7 @@ fn hide_machine(root: &Root) -> Result<(), Failure> {
             empty = Some(tmpfs);
         }
     }
-    for path in READ_ONLY {
+    for path in READ_ONLY.into_iter().filter(|path| masks == Masks::All || *path != READ_ONLY_BUT_FOR_NOMAD) {
         let step = || format!("make /{path} read-only");
         let Some(place) = open_if_there(root, path).step(step)? else { continue };
         let copy = clone_tree(place.as_fd(), Path::new("")).step(step)?;
@@ -269,6 +305,26 @@ fn hide_machine(root: &Root) -> Result<(), Failure> {
         attach(copy.as_fd(), place.as_fd()).step(step)?;
     }
     Ok(())
+}
+
+/// Each CPU's count of when it was too hot: a clock for what others do.
+fn thermal_throttles(root: &Root) -> Result<Vec<String>, Failure> {
+    const CPUS: &str = "sys/devices/system/cpu";
+    let step = || format!("look for what to mask in /{CPUS}");
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let cpus = match root.open_beneath(Path::new(CPUS), flags, Mode::empty()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.step(step)?,
+    };
+    let mut found = Vec::new();
+    for entry in rustix::fs::Dir::new(cpus).step(step)? {
+        let entry = entry.step(step)?;
+        let name = entry.file_name().to_string_lossy();
+        if name.strip_prefix("cpu").is_some_and(|number| number.parse::<u32>().is_ok()) {
+            found.push(format!("{CPUS}/{name}/thermal_throttle"));
+        }
+    }
+    Ok(found)
 }
 
 fn open_if_there(root: &Root, path: &str) -> io::Result<Option<OwnedFd>> {

@@ -17,10 +17,12 @@ use rustix::net::{
 };
 
 use super::config::{Became, Config, Failure, FailureKind, Ids, Namespace, RootConfig, SessionConfig, Step as _};
-use super::identity::{become_user, lookup_user};
-use super::parent::{CONTROL_FD, MAX_SENT, REPORT_FD};
+use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_namespace, parse_capabilities};
+use super::namespaces::Namespaces;
+use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
 use super::terminal::{self, Terminal};
-use super::{namespaces, root};
+use super::{namespaces, rlimits, root, unveil};
+use crate::spec::OwnNamespaces;
 use crate::sys::path::Root;
 use crate::sys::{prctl, process};
 
@@ -71,7 +73,13 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     if let Some(path) = &config.network_namespace {
         join_network(path)?;
     }
-    let user_namespace = enter_task(session, sent)?;
+    let mut made = Namespaces::default();
+    if session.is_none() {
+        // Not by clone: a cgroup namespace has its maker's cgroup as its root, and now this is the task's.
+        let network = config.own.network && config.network_namespace.is_none();
+        made = Namespaces::make(OwnNamespaces { network, ..config.own })?;
+    }
+    let mut user_namespace = enter_task(session, sent)?;
     let born_inside = session.is_some_and(|s| s.namespaces.contains(&Namespace::Pid));
 
     // A session of its own when isolated or a guest in the task; else a group of its own, by which the executor kills it.
@@ -103,8 +111,23 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     };
     let (argv, envp) = strings(&config, ids.as_ref(), &command)?;
 
-    become_user(&config, ids.as_ref(), user_namespace.as_ref())?;
-    drop(user_namespace);
+    // Whatever needs a name in the root or the power of now.
+    let capabilities = parse_capabilities(&config.capabilities)?;
+    let unveiled = unveil::prepare(&config.unveil)?;
+    if config.user_namespace && session.is_none() {
+        user_namespace = Some(make_user_namespace(ids.as_ref())?);
+    }
+    rlimits::apply(&config.limits)?;
+
+    let privileged = rustix::process::geteuid().is_root();
+    enter_user_namespace(&config, ids.as_ref(), user_namespace.as_ref())?;
+    if let Some(unveiled) = unveiled {
+        unveil::restrict(unveiled)?;
+    }
+    become_user(&config, ids.as_ref(), &capabilities, privileged, None)?;
+    if let (Some(namespace), None) = (user_namespace, session) {
+        made.push(Namespace::User, namespace);
+    }
     if config.rootless.is_none() || session.is_some() {
         // A change of credentials may have undone it, see fs.suid_dumpable in proc_sys_fs(5).
         prctl::set_undumpable().step(|| "become undumpable".to_owned())?;
@@ -113,7 +136,7 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
         prctl::set_no_new_privs().step(|| "set no_new_privs".to_owned())?;
     }
 
-    let mut became = Became { ids, pid: None, terminal: terminal.is_some() };
+    let mut became = Became { ids, pid: None, terminal: terminal.is_some(), namespaces: made.kinds() };
     if born_inside {
         let child = start_inside(session, report, &argv, &envp)?;
         became.pid = Some(child.pid);
@@ -125,8 +148,9 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     if session.is_some_and(|s| s.tty) {
         rustix::process::ioctl_tiocsctty(rustix::stdio::stdin()).step(|| "take the terminal".to_owned())?;
     }
-    tell(control, &became, terminal.as_ref().map(AsFd::as_fd).as_slice())?;
-    drop(terminal);
+    let sent: Vec<_> = terminal.as_ref().map(AsFd::as_fd).into_iter().chain(made.fds()).collect();
+    tell(control, &became, &sent)?;
+    drop((terminal, made));
     Err(execute(report, &argv, &envp))
 }
 
@@ -225,7 +249,7 @@ fn open_terminal(config: &Config, ids: Option<&Ids>) -> Result<Option<OwnedFd>, 
 fn tell(control: &OwnedFd, became: &Became, fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
     let step = || "answer the executor".to_owned();
     let text = serde_json::to_vec(became).step(step)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_TOLD))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(fds));

@@ -292,6 +292,7 @@ impl LocalExecutor {
                 return Err(start_error(&spec.command, config.rootless.is_some(), &failure));
             }
         };
+        let namespaces = namespaces.map(|namespaces| namespaces.and(started.namespaces));
         let mut config = config.clone();
         config.host_ids = started.ids.or(config.host_ids);
         Ok(Arc::new(Running {
@@ -577,7 +578,7 @@ pub(super) async fn readable(fd: BorrowedFd<'_>) -> Result<(), ExecutorError> {
 /// What the shim needs to be cloned.
 pub(super) fn plan(isolation: Option<(NamespaceMode, NamespaceMode)>, cgroup: Option<&TaskCgroup>) -> Prepare {
     let join = cgroup.map(TaskCgroup::join_files).unwrap_or_default();
-    Prepare { isolation, rootless: isolated::rootless(), join, enters: false }
+    Prepare { isolation, rootless: isolated::rootless(), join }
 }
 
 pub(super) fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<Prepared, ExecutorError> {
