@@ -12,6 +12,7 @@
 
 mod devices;
 mod error;
+mod facts;
 mod fs;
 mod io;
 mod kill;
@@ -22,6 +23,7 @@ mod task;
 
 pub use devices::{DeviceAccess, DeviceKind, DeviceRule};
 pub use error::{Error, Result};
+pub use facts::{Facts, facts};
 pub use fs::CgroupFs;
 pub use regime::{Hierarchy, Mounts, Regime, scan};
 pub use stats::Sampler;

@@ -24,6 +24,7 @@ mod config;
 mod identity;
 mod namespaces;
 mod parent;
+pub mod probe;
 mod rlimits;
 mod root;
 mod seccomp;

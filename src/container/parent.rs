@@ -35,8 +35,6 @@ pub struct Prepare {
     pub rootless: Option<Rootless>,
     /// v1: `tasks` files of cgroups to which the shim writes itself before anything else.
     pub join: Vec<PathBuf>,
-    /// The shim will enter a task that runs and that may look at it.
-    pub enters: bool,
 }
 
 /// Most namespaces that a shim can be sent into.
@@ -109,15 +107,17 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
     let (report, their_report) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| at("create the shim's pipe")(e.into()))?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| at("open /dev/null")(e.into()))?;
-    let exe = if plan.enters { shielded_exe() } else { crate::sys::exe::own() };
-    let exe = exe.map_err(at("open the own executable"))?;
+    let exe = shielded_exe().map_err(at("open the own executable"))?;
     let join = serde_json::to_string(&plan.join).map_err(|e| at("write the shim's arguments")(e.into()))?;
     let c_string = |text: &str| CString::new(text).map_err(|e| at("write the shim's arguments")(e.into()));
     let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&join)?];
+    // Empty but in tests that take defences out.
+    let envp = crate::sys::mutant::environment().map(|entry| c_string(&entry)).transpose()?;
+    let envp: Vec<CString> = envp.into_iter().collect();
     let child = spawn(&Spawn {
         exe,
         argv: &argv,
-        envp: &[],
+        envp: &envp,
         fds: &[null.as_fd(), null.as_fd(), null.as_fd(), their_control.as_fd(), their_report.as_fd()],
         flags: namespaces(&plan),
         cgroup,
@@ -128,8 +128,8 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
     Ok(Prepared { child, plan, control, report: report.into() })
 }
 
-/// The own executable on a read-only mount of its own: who reaches the file through a process that runs it cannot write to it.
-/// Without the right to mount the executable itself, whose task has no power over processes of the host either.
+/// The own executable on a read-only mount of its own: who reaches the file through a process that runs it cannot write to
+/// it. Without the right to mount, a sealed copy in memory; or the file as it is, when nobody who runs it could write to it.
 fn shielded_exe() -> io::Result<BorrowedFd<'static>> {
     static SHIELDED: OnceLock<OwnedFd> = OnceLock::new();
     if let Some(fd) = SHIELDED.get() {
@@ -139,10 +139,12 @@ fn shielded_exe() -> io::Result<BorrowedFd<'static>> {
     let read_only = |tree: OwnedFd| {
         mount::set_attributes(tree.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY, libc::MS_PRIVATE, false).map(|()| tree)
     };
-    match mount::clone_tree(own, Path::new("")).and_then(read_only) {
-        Ok(tree) => Ok(SHIELDED.get_or_init(|| tree).as_fd()),
-        Err(_) => Ok(own),
-    }
+    let shielded = match mount::clone_tree(own, Path::new("")).and_then(read_only) {
+        Ok(tree) => tree,
+        Err(_) if crate::sys::exe::is_writable() => crate::sys::exe::sealed_copy()?,
+        Err(_) => return Ok(own),
+    };
+    Ok(SHIELDED.get_or_init(|| shielded).as_fd())
 }
 
 fn namespaces(plan: &Prepare) -> u64 {

@@ -15,6 +15,7 @@ use rustix::mount::{MountAttrFlags, UnmountFlags};
 use super::config::{Bind, DeviceNode, Failure, RootConfig, Step as _};
 use crate::spec::{Masks, Propagation};
 use crate::sys::mount::{attach, clone_tree, new_filesystem, set_attributes};
+use crate::sys::mutant;
 use crate::sys::path::Root;
 
 const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
@@ -62,7 +63,8 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
 /// Assembles the root and makes it `/`. The process must be alone in a mount namespace of its own.
 pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> {
     // Copies of what is to be bound, while these mounts still belong to the host's peer groups.
-    let binds = config.binds.iter().map(clone_bind).collect::<Result<Vec<_>, _>>()?;
+    let alloc_dir = AllocDir::of(&config.task_dir)?;
+    let binds = config.binds.iter().map(|bind| clone_bind(bind, alloc_dir.as_ref())).collect::<Result<Vec<_>, _>>()?;
     let devices = config.devices.iter().map(clone_device).collect::<Result<Vec<_>, _>>()?;
     let task_dir =
         rustix::fs::openat(CWD, &config.task_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -82,6 +84,7 @@ pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> 
     let root = Root::from_fd(tree);
 
     mount_proc(&root)?;
+    let named_null = mutant::on("b02").then(|| rustix::fs::openat(&root, "dev/null", OFlags::PATH, Mode::empty()));
     mount_dev(&root, rootless)?;
     mount_sys(&root, rootless)?;
     for (bind, tree) in config.binds.iter().zip(&binds) {
@@ -90,13 +93,38 @@ pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> 
     for (device, tree) in config.devices.iter().zip(&devices) {
         attach_inside(&root, tree, &device.target)?;
     }
-    hide_machine(&root, config.masks)?;
+    hide_machine(&root, config.masks, named_null.and_then(Result::ok))?;
     switch_root(config.no_pivot_root)
 }
 
-fn clone_bind(bind: &Bind) -> Result<OwnedFd, Failure> {
+/// The folder of the task's allocation: what lies in it may have been put there by a task.
+struct AllocDir<'a> {
+    path: &'a Path,
+    root: Root,
+}
+
+impl AllocDir<'_> {
+    fn of(task_dir: &Path) -> Result<Option<AllocDir<'_>>, Failure> {
+        let Some(path) = task_dir.parent().filter(|path| path.parent().is_some()) else { return Ok(None) };
+        let root = Root::open(path).step(|| format!("open the allocation's folder {}", path.display()))?;
+        Ok(Some(AllocDir { path, root }))
+    }
+
+    /// What `source` names in this folder; no link leads there.
+    fn find(&self, source: &Path) -> Option<std::io::Result<OwnedFd>> {
+        let relative = source.strip_prefix(self.path).ok()?;
+        let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+        Some(self.root.open_beneath(relative, OFlags::PATH, Mode::empty()))
+    }
+}
+
+fn clone_bind(bind: &Bind, alloc_dir: Option<&AllocDir<'_>>) -> Result<OwnedFd, Failure> {
     let step = || format!("bind {} to {}", bind.source.display(), bind.target.display());
-    let tree = clone_tree(CWD, &bind.source).step(step)?;
+    let tree = match alloc_dir.and_then(|dir| dir.find(&bind.source)) {
+        Some(found) => clone_tree(found.step(step)?.as_fd(), Path::new("")),
+        None => clone_tree(CWD, &bind.source),
+    };
+    let tree = tree.step(step)?;
     let attributes = if bind.readonly { RDONLY } else { MountAttrFlags::empty() };
     let propagation = match bind.propagation {
         Propagation::Private => libc::MS_PRIVATE,
@@ -134,6 +162,12 @@ fn mount_dev(root: &Root, rootless: bool) -> Result<(), Failure> {
     }
     for name in ["pts", "shm", "mqueue"] {
         rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755)).step(|| format!("create /dev/{name}"))?;
+    }
+    if mutant::on("b05") {
+        let named = rustix::fs::openat(root, "dev", OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
+        for (name, target) in DEVICE_LINKS {
+            let _ = named.as_ref().map(|dev| rustix::fs::symlinkat(target, dev, name));
+        }
     }
     attach_plain(root, &dev, "dev").step(|| "mount /dev".to_owned())?;
     if rootless {
@@ -245,10 +279,14 @@ fn open_or_create(root: &Root, target: &Path, is_dir: bool) -> io::Result<OwnedF
     Ok(rustix::fs::openat(&parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn hide_machine(root: &Root, masks: Masks) -> Result<(), Failure> {
-    let null =
-        root.open_beneath(Path::new("dev/null"), OFlags::PATH, Mode::empty()).step(|| "open /dev/null".to_owned())?;
-    if !is_device(&rustix::fs::fstat(&null).step(|| "open /dev/null".to_owned())?, 1, 3) {
+fn hide_machine(root: &Root, masks: Masks, named_null: Option<OwnedFd>) -> Result<(), Failure> {
+    let null = match named_null {
+        Some(null) => null,
+        None => root
+            .open_beneath(Path::new("dev/null"), OFlags::PATH, Mode::empty())
+            .step(|| "open /dev/null".to_owned())?,
+    };
+    if !mutant::on("b02") && !is_device(&rustix::fs::fstat(&null).step(|| "open /dev/null".to_owned())?, 1, 3) {
         return Err(Failure::invalid("open /dev/null", "/dev/null in the task's root is not the null device"));
     }
     let masked: Vec<String> = match masks {

@@ -3,13 +3,20 @@
 //! A task folder is hostile: the task may have planted symlinks, FIFOs or devices anywhere in it. Checking a path and
 //! opening it afterwards is a race that the task wins now and then, so every name is resolved by the kernel in one
 //! `openat2(2)` relative to a directory descriptor, and never leaves that directory.
+//!
+//! Where there is no `openat2(2)` (before Linux 5.6, or a system call filter that does not know it) the same is done in
+//! steps: each component is opened by itself, never through a symlink, and links are resolved here. That is slower but
+//! not weaker, as no step trusts a name that an earlier one has seen.
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::io::Errno;
 
 /// A directory below which names are resolved without ever leaving it.
 #[derive(Debug)]
@@ -37,7 +44,7 @@ impl Root {
     /// ELOOP for a symlink, EXDEV for a name that leaves the tree, else what `openat2(2)` says.
     pub fn open_beneath(&self, relative: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        retry_openat2(self.0.as_fd(), relative, flags, mode, resolve)
+        open(self.0.as_fd(), relative, flags, mode, resolve)
     }
 
     /// As [`Root::open_beneath`], and refuses to enter another mount.
@@ -47,7 +54,7 @@ impl Root {
     pub fn open_same_mount(&self, relative: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let resolve =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-        retry_openat2(self.0.as_fd(), relative, flags, mode, resolve)
+        open(self.0.as_fd(), relative, flags, mode, resolve)
     }
 
     /// Opens `path` as a process would whose root is this directory: symlinks are followed, but inside it, and an
@@ -57,7 +64,7 @@ impl Root {
     /// What `openat2(2)` says.
     pub fn open_in_root(&self, path: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        retry_openat2(self.0.as_fd(), path, flags, mode, resolve)
+        open(self.0.as_fd(), path, flags, mode, resolve)
     }
 
     /// Opens the directory `relative`, creating what is missing with `mode` (before the umask).
@@ -96,6 +103,34 @@ fn symlink_as_eloop(dir: &OwnedFd, name: &OsStr, error: rustix::io::Errno) -> io
     if is_link { io::Error::from_raw_os_error(libc::ELOOP) } else { error.into() }
 }
 
+/// What is known of this kernel: whether it has `openat2(2)` for us.
+static OPENAT2: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const THERE: u8 = 1;
+const MISSING: u8 = 2;
+
+fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode, resolve: ResolveFlags) -> io::Result<OwnedFd> {
+    if OPENAT2.load(Ordering::Relaxed) != MISSING {
+        match retry_openat2(dir, path, flags, mode, resolve) {
+            Err(Errno::NOSYS) => OPENAT2.store(MISSING, Ordering::Relaxed),
+            // A filter that forbids the call, or a file that forbids this use of it.
+            Err(Errno::PERM) if !openat2_is_allowed() => {}
+            other => return other.map_err(Into::into),
+        }
+    }
+    Ok(open_in_steps(dir, path, flags | OFlags::CLOEXEC, mode, resolve)?)
+}
+
+fn openat2_is_allowed() -> bool {
+    if OPENAT2.load(Ordering::Relaxed) == UNKNOWN {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let answer = retry_openat2(CWD, Path::new("/"), flags, Mode::empty(), ResolveFlags::empty());
+        let known = if answer.is_ok() { THERE } else { MISSING };
+        OPENAT2.store(known, Ordering::Relaxed);
+    }
+    OPENAT2.load(Ordering::Relaxed) == THERE
+}
+
 /// `openat2(2)` answers EAGAIN when a rename raced with a `..` it could not prove safe, and may be interrupted.
 fn retry_openat2(
     dir: BorrowedFd<'_>,
@@ -103,18 +138,176 @@ fn retry_openat2(
     flags: OFlags,
     mode: Mode,
     resolve: ResolveFlags,
-) -> io::Result<OwnedFd> {
+) -> Result<OwnedFd, Errno> {
     loop {
         match rustix::fs::openat2(dir, path, flags | OFlags::CLOEXEC, mode, resolve) {
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            other => return other.map_err(Into::into),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
         }
     }
 }
 
+/// As many symlinks as the kernel follows in one path.
+const MAX_LINKS: usize = 40;
+/// The magic links of `/proc` lead out of every root; as text they lie.
+const PROC_SUPER_MAGIC: u64 = 0x9fa0;
+
+/// What `openat2(2)` would do, one component after the other.
+fn open_in_steps(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    mode: Mode,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    if path.as_os_str().is_empty() {
+        return Err(Errno::NOENT);
+    }
+    // No file is created with a slash at its end.
+    let no_file = flags.contains(OFlags::CREATE) && path.as_os_str().as_bytes().ends_with(b"/");
+    let follow = !resolve.contains(ResolveFlags::NO_SYMLINKS);
+    let mount = resolve.contains(ResolveFlags::NO_XDEV).then(|| mount_of(root)).transpose()?;
+    let same_mount = |fd: BorrowedFd<'_>| match mount {
+        Some(mount) if mount_of(fd)? != mount => Err(Errno::XDEV),
+        _ => Ok(()),
+    };
+    let mut walk = Walk { root, stack: Vec::new(), pending: Vec::new(), resolve };
+    walk.resolve(path)?;
+    let mut links = 0;
+    while let Some(name) = walk.pending.pop() {
+        if name == "." {
+            continue;
+        }
+        if name == ".." {
+            walk.up()?;
+            continue;
+        }
+        if no_file && links == 0 && walk.pending.len() == 1 {
+            return Err(Errno::ISDIR);
+        }
+        let last = walk.pending.is_empty();
+        let found = match rustix::fs::openat(walk.here(), &name, LOOK, Mode::empty()) {
+            Err(Errno::NOENT) if last && flags.contains(OFlags::CREATE) => None,
+            other => Some(other?),
+        };
+        if let Some(found) = found {
+            let kind = FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
+            if kind == FileType::Symlink {
+                let itself = last && flags.contains(OFlags::NOFOLLOW);
+                if itself && flags.contains(OFlags::PATH) && !flags.contains(OFlags::DIRECTORY) {
+                    return Ok(found);
+                }
+                if last && flags.contains(OFlags::CREATE | OFlags::EXCL) {
+                    return Err(Errno::EXIST);
+                }
+                links += 1;
+                if !follow || itself || links > MAX_LINKS {
+                    return Err(Errno::LOOP);
+                }
+                walk.resolve(&read_link(&found)?)?;
+                continue;
+            }
+            same_mount(found.as_fd())?;
+            if !last {
+                if kind != FileType::Directory {
+                    return Err(Errno::NOTDIR);
+                }
+                walk.stack.push(found);
+                continue;
+            }
+        }
+        // Whatever stands there by now: no link, and looked up in no other directory.
+        match rustix::fs::openat(walk.here(), &name, flags | OFlags::NOFOLLOW, mode) {
+            // It has become a link since.
+            Err(Errno::LOOP) if links < MAX_LINKS => {
+                links += 1;
+                walk.pending.push(name);
+            }
+            opened => return opened.and_then(|fd| same_mount(fd.as_fd()).map(|()| fd)),
+        }
+    }
+    rustix::fs::openat(walk.here(), c".", flags, mode)
+}
+
+/// Looks at a name without using what it names.
+const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Where a path walk has come to.
+struct Walk<'a> {
+    root: BorrowedFd<'a>,
+    /// The directories below the root, each inside the one before when it was entered; `..` goes back along them and so
+    /// never to where one of them was moved in the meantime.
+    stack: Vec<OwnedFd>,
+    /// What is still to be walked, the next component last.
+    pending: Vec<OsString>,
+    resolve: ResolveFlags,
+}
+
+impl Walk<'_> {
+    fn here(&self) -> BorrowedFd<'_> {
+        self.stack.last().map_or(self.root, AsFd::as_fd)
+    }
+
+    fn up(&mut self) -> Result<(), Errno> {
+        match self.stack.pop() {
+            None if self.resolve.contains(ResolveFlags::BENEATH) => Err(Errno::XDEV),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts the components of `path` before what is pending.
+    fn resolve(&mut self, path: &Path) -> Result<(), Errno> {
+        if path.has_root() {
+            if self.resolve.contains(ResolveFlags::BENEATH) {
+                return Err(Errno::XDEV);
+            }
+            self.stack.clear();
+        }
+        let bytes = path.as_os_str().as_bytes();
+        // What ends in a slash must be a directory.
+        let end = if bytes.ends_with(b"/") { Some(OsString::from(".")) } else { None };
+        let names = bytes.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        let names: Vec<_> = names.map(|name| OsString::from_vec(name.to_vec())).chain(end).collect();
+        self.pending.extend(names.into_iter().rev());
+        Ok(())
+    }
+}
+
+/// The text of a symlink that was opened itself; of a magic one an error.
+fn read_link(link: &OwnedFd) -> Result<std::path::PathBuf, Errno> {
+    let text = rustix::fs::readlinkat(link, c"", Vec::new())?;
+    let kind = rustix::fs::fstatfs(link)?.f_type;
+    let magic = text.to_bytes().starts_with(b"/") || text.to_bytes().contains(&b':');
+    if u64::try_from(kind).is_ok_and(|kind| kind == PROC_SUPER_MAGIC) && magic {
+        return Err(Errno::LOOP);
+    }
+    Ok(OsString::from_vec(text.into_bytes()).into())
+}
+
+/// The number of the mount that a file was reached through.
+fn mount_of(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    const NOTHING: &CStr = c"";
+    if let Ok(stat) = rustix::fs::statx(fd, NOTHING, AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
+        && stat.stx_mask & StatxFlags::MNT_ID.bits() != 0
+    {
+        return Ok(stat.stx_mnt_id);
+    }
+    // Before Linux 5.8.
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
+    let info = info.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok()).ok_or(Errno::IO)
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    const BENEATH: ResolveFlags =
+        ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+    const SAME_MOUNT: ResolveFlags = BENEATH.union(ResolveFlags::NO_XDEV);
+    const IN_ROOT: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
     fn errno(result: io::Result<OwnedFd>) -> Option<i32> {
         result.err().and_then(|e| e.raw_os_error())
@@ -143,5 +336,100 @@ mod tests {
         assert_eq!(errno(root.create_dir_all(Path::new("a/../../b"), mode)), Some(libc::EXDEV));
         root.create_dir_all(Path::new("/a/b/c"), mode).unwrap();
         assert!(dir.path().join("a/b/c").is_dir());
+    }
+
+    /// A folder with everything that a task could plant.
+    fn hostile() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(at("d/e/f")).unwrap();
+        std::fs::write(at("file"), "top").unwrap();
+        std::fs::write(at("d/file"), "below").unwrap();
+        for (name, target) in [
+            ("abs", "/"),
+            ("absd", "/d"),
+            ("out", ".."),
+            ("far", "../../../../etc"),
+            ("d/up", "../file"),
+            ("d/e/top", "/d/up"),
+            ("loop", "loop"),
+            ("l1", "l2"),
+            ("l2", "l1"),
+            ("gone", "nowhere"),
+            ("d/dot", "."),
+            ("slash", "file/"),
+            ("chain", "d/e/top"),
+        ] {
+            std::os::unix::fs::symlink(target, at(name)).unwrap();
+        }
+        rustix::fs::mknodat(CWD, at("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        dir
+    }
+
+    fn names() -> impl Strategy<Value = String> {
+        let name = prop::sample::select(vec![
+            "d", "e", "f", "file", "abs", "absd", "out", "far", "up", "top", "loop", "l1", "gone", "dot", "slash",
+            "chain", "fifo", "..", ".", "", "new",
+        ]);
+        (any::<bool>(), prop::collection::vec(name, 1..6))
+            .prop_map(|(rooted, names)| format!("{}{}", if rooted { "/" } else { "" }, names.join("/")))
+    }
+
+    fn uses() -> impl Strategy<Value = OFlags> {
+        prop::sample::select(vec![
+            OFlags::PATH,
+            OFlags::PATH | OFlags::NOFOLLOW,
+            OFlags::PATH | OFlags::DIRECTORY,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW,
+            OFlags::RDONLY | OFlags::NONBLOCK,
+            OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW,
+            OFlags::RDONLY | OFlags::DIRECTORY,
+            OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CREATE,
+            OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CREATE | OFlags::EXCL,
+        ])
+    }
+
+    /// Where the file is in its folder, or whether it was not there; callers decide by no other error.
+    fn place(dir: &Path, opened: &Result<OwnedFd, Errno>) -> Result<String, bool> {
+        let fd = opened.as_ref().map_err(|e| *e == Errno::NOENT)?;
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
+        Ok(path.strip_prefix(dir.canonicalize().unwrap()).unwrap().to_str().unwrap().to_owned())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// R31: the same file, or the same refusal.
+        #[test]
+        fn r31_steps_lead_where_the_kernel_leads(
+            path in names(), flags in uses(), resolve in prop::sample::select(vec![BENEATH, SAME_MOUNT, IN_ROOT])
+        ) {
+            let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o600) } else { Mode::empty() };
+            let [one, other] = [hostile(), hostile()];
+            let root = Root::open(one.path()).unwrap();
+            let by_kernel = retry_openat2(root.as_fd(), Path::new(&path), flags, mode, resolve);
+            let root = Root::open(other.path()).unwrap();
+            let in_steps = open_in_steps(root.as_fd(), Path::new(&path), flags | OFlags::CLOEXEC, mode, resolve);
+            prop_assert_eq!(place(other.path(), &in_steps), place(one.path(), &by_kernel), "{}", path);
+        }
+    }
+
+    #[test]
+    fn r31_steps_follow_no_magic_link_and_enter_no_other_mount() {
+        let proc = Root::open(Path::new("/proc")).unwrap();
+        let open = |path: &str, resolve| {
+            open_in_steps(proc.as_fd(), Path::new(path), OFlags::PATH, Mode::empty(), resolve).map(drop)
+        };
+        assert_eq!(open("self/root/etc", IN_ROOT), Err(Errno::LOOP));
+        assert_eq!(open("self/exe", IN_ROOT), Err(Errno::LOOP));
+        assert_eq!(open("self/fd/0", IN_ROOT), Err(Errno::LOOP));
+        assert_eq!(open("self/status", IN_ROOT), Ok(()));
+        let slash = Root::open(Path::new("/")).unwrap();
+        let open = |resolve| {
+            let path = Path::new("proc/version");
+            open_in_steps(slash.as_fd(), path, OFlags::PATH, Mode::empty(), resolve).map(drop)
+        };
+        assert_eq!(open(BENEATH), Ok(()));
+        assert_eq!(open(SAME_MOUNT), Err(Errno::XDEV));
     }
 }

@@ -269,6 +269,9 @@ pub fn spawn_in_user_namespace() -> io::Result<(Child, OwnedFd)> {
 /// # Errors
 /// ENOSYS or EINVAL before Linux 5.11.
 pub fn close_on_exec_from(first: usize) -> io::Result<()> {
+    if super::mutant::on("a03") {
+        return Ok(());
+    }
     // SAFETY: takes numbers only; closes nothing, so no owner of a descriptor is surprised.
     let rc = unsafe {
         libc::syscall(libc::SYS_close_range, first as libc::c_uint, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
@@ -412,4 +415,18 @@ pub fn peek_ended_child() -> Option<i32> {
 pub fn reap(pid: i32) {
     // ECHILD: it was reaped before.
     let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), Some(nix::sys::wait::WaitPidFlag::WNOHANG));
+}
+
+/// Waits for this child to end and reaps it; the signal that ended it. `waitpid(2)`.
+#[must_use]
+pub fn wait_for(pid: i32) -> Option<i32> {
+    use nix::sys::wait::{WaitStatus as Status, waitpid};
+    loop {
+        match waitpid(nix::unistd::Pid::from_raw(pid), None) {
+            Err(nix::errno::Errno::EINTR) => {}
+            Ok(Status::Signaled(_, signal, _)) => return Some(signal as i32),
+            // ECHILD: it was reaped before.
+            _ => return None,
+        }
+    }
 }
