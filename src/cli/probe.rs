@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use rustix::fs::{Mode, OFlags};
 use tokio::time::timeout;
 
 use super::signals::Signals;
@@ -19,6 +20,7 @@ use crate::container::probe::{Host, Report};
 use crate::driver::{Driver, TaskConfig};
 use crate::spec::{AllocId, DriverConfig, LogCollection, Role, Signal};
 use crate::sys;
+use crate::sys::path::Root;
 
 /// How long one probe may take; it takes less than a second.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -118,7 +120,7 @@ async fn measure(machine: &Machine, driver: &dyn Driver, task: &TaskConfig) -> a
         machine.records.process_started(handle)?;
     }
     let exit = timeout(PATIENCE, driver.wait_task(&task.id)).await.context("the probe did not end")??;
-    let read = |stream: &str| read_bounded(&task.alloc_dir.join(format!("alloc/logs/{PROBE}.{stream}.0")));
+    let read = |stream: &str| read_bounded(&task.alloc_dir, &format!("alloc/logs/{PROBE}.{stream}.0"));
     if !exit.successful() {
         bail!("the probe failed: {exit:?}: {}", read("stderr").unwrap_or_default().trim());
     }
@@ -127,9 +129,11 @@ async fn measure(machine: &Machine, driver: &dyn Driver, task: &TaskConfig) -> a
 }
 
 /// The task wrote what is in the file, so nothing is taken for granted.
-fn read_bounded(path: &Path) -> io::Result<String> {
+fn read_bounded(alloc_dir: &Path, name: &str) -> io::Result<String> {
     let mut text = String::new();
-    io::Read::read_to_string(&mut io::Read::take(std::fs::File::open(path)?, REPORT_SIZE), &mut text)?;
+    let file =
+        Root::open(alloc_dir)?.open_beneath(Path::new(name), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+    io::Read::read_to_string(&mut io::Read::take(std::fs::File::from(file), REPORT_SIZE), &mut text)?;
     Ok(text)
 }
 

@@ -94,6 +94,7 @@ pub(super) fn become_user(
     last: Option<&dyn Fn() -> Result<(), Failure>>,
 ) -> Result<(), Failure> {
     if privileged {
+        have(wanted)?;
         limit_bounding_set(wanted)?;
     }
     let root = ids.map_or(privileged, |ids| ids.uid == 0);
@@ -130,6 +131,19 @@ pub(super) fn parse_capabilities(names: &[String]) -> Result<CapsHashSet, Failur
                 .map_err(|_| Failure::invalid("read capabilities", format!("unknown capability {name:?}")))
         })
         .collect()
+}
+
+/// Nobody can give what he has not.
+fn have(wanted: &CapsHashSet) -> Result<(), Failure> {
+    let step = "set capabilities";
+    let own = caps::read(None, CapSet::Permitted).step(|| step.to_owned())?;
+    let mut missing: Vec<String> = wanted.difference(&own).map(ToString::to_string).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    missing.sort_unstable();
+    let missing = missing.join(", ");
+    Err(Failure::new(step, format!("the executor itself lacks {missing}; give them to the agent, or do without")))
 }
 
 fn limit_bounding_set(wanted: &CapsHashSet) -> Result<(), Failure> {

@@ -111,10 +111,13 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
     let join = serde_json::to_string(&plan.join).map_err(|e| at("write the shim's arguments")(e.into()))?;
     let c_string = |text: &str| CString::new(text).map_err(|e| at("write the shim's arguments")(e.into()));
     let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&join)?];
+    // Empty but in tests that take defences out.
+    let envp = crate::sys::mutant::environment().map(|entry| c_string(&entry)).transpose()?;
+    let envp: Vec<CString> = envp.into_iter().collect();
     let child = spawn(&Spawn {
         exe,
         argv: &argv,
-        envp: &[],
+        envp: &envp,
         fds: &[null.as_fd(), null.as_fd(), null.as_fd(), their_control.as_fd(), their_report.as_fd()],
         flags: namespaces(&plan),
         cgroup,

@@ -15,6 +15,7 @@ use rustix::mount::{MountAttrFlags, UnmountFlags};
 use super::config::{Bind, DeviceNode, Failure, RootConfig, Step as _};
 use crate::spec::{Masks, Propagation};
 use crate::sys::mount::{attach, clone_tree, new_filesystem, set_attributes};
+use crate::sys::mutant;
 use crate::sys::path::Root;
 
 const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
@@ -83,6 +84,7 @@ pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> 
     let root = Root::from_fd(tree);
 
     mount_proc(&root)?;
+    let named_null = mutant::on("b02").then(|| rustix::fs::openat(&root, "dev/null", OFlags::PATH, Mode::empty()));
     mount_dev(&root, rootless)?;
     mount_sys(&root, rootless)?;
     for (bind, tree) in config.binds.iter().zip(&binds) {
@@ -91,7 +93,7 @@ pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> 
     for (device, tree) in config.devices.iter().zip(&devices) {
         attach_inside(&root, tree, &device.target)?;
     }
-    hide_machine(&root, config.masks)?;
+    hide_machine(&root, config.masks, named_null.and_then(Result::ok))?;
     switch_root(config.no_pivot_root)
 }
 
@@ -160,6 +162,12 @@ fn mount_dev(root: &Root, rootless: bool) -> Result<(), Failure> {
     }
     for name in ["pts", "shm", "mqueue"] {
         rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755)).step(|| format!("create /dev/{name}"))?;
+    }
+    if mutant::on("b05") {
+        let named = rustix::fs::openat(root, "dev", OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
+        for (name, target) in DEVICE_LINKS {
+            let _ = named.as_ref().map(|dev| rustix::fs::symlinkat(target, dev, name));
+        }
     }
     attach_plain(root, &dev, "dev").step(|| "mount /dev".to_owned())?;
     if rootless {
@@ -271,10 +279,14 @@ fn open_or_create(root: &Root, target: &Path, is_dir: bool) -> io::Result<OwnedF
     Ok(rustix::fs::openat(&parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn hide_machine(root: &Root, masks: Masks) -> Result<(), Failure> {
-    let null =
-        root.open_beneath(Path::new("dev/null"), OFlags::PATH, Mode::empty()).step(|| "open /dev/null".to_owned())?;
-    if !is_device(&rustix::fs::fstat(&null).step(|| "open /dev/null".to_owned())?, 1, 3) {
+fn hide_machine(root: &Root, masks: Masks, named_null: Option<OwnedFd>) -> Result<(), Failure> {
+    let null = match named_null {
+        Some(null) => null,
+        None => root
+            .open_beneath(Path::new("dev/null"), OFlags::PATH, Mode::empty())
+            .step(|| "open /dev/null".to_owned())?,
+    };
+    if !mutant::on("b02") && !is_device(&rustix::fs::fstat(&null).step(|| "open /dev/null".to_owned())?, 1, 3) {
         return Err(Failure::invalid("open /dev/null", "/dev/null in the task's root is not the null device"));
     }
     let masked: Vec<String> = match masks {
