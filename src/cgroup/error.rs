@@ -17,6 +17,14 @@ pub enum Error {
     /// The kernel takes no device program: it has none, or this process has not the privilege.
     #[error("the kernel takes no rules for devices (it needs CONFIG_CGROUP_BPF, and this process root)")]
     NoDeviceRules(#[source] io::Error),
+    /// What is no disk whose use can be limited.
+    #[error("cannot limit the use of {}: {problem}", path.display())]
+    Disk {
+        /// The device.
+        path: PathBuf,
+        /// Why not.
+        problem: String,
+    },
     /// A call on a file or folder failed.
     #[error("cannot {doing} {}", path.display())]
     Io {

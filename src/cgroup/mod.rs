@@ -12,7 +12,9 @@
 
 mod devices;
 mod error;
+mod facts;
 mod fs;
+mod io;
 mod kill;
 mod limits;
 mod regime;
@@ -21,6 +23,7 @@ mod task;
 
 pub use devices::{DeviceAccess, DeviceKind, DeviceRule};
 pub use error::{Error, Result};
+pub use facts::{Facts, facts};
 pub use fs::CgroupFs;
 pub use regime::{Hierarchy, Mounts, Regime, scan};
 pub use stats::Sampler;

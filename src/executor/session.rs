@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::streams::{Input, Registered, Responses, Sink, pump, register};
 use super::supervisor::{
-    Isolation, Running, descendants, end_child, open_null, plan, readable, start_error, start_shim,
+    Isolation, Running, descendants, end_child, open_null, plan, readable, start_error, start_shim, wait_for,
 };
 use super::{ExecOutput, ExecRequests, ExecResponses, ExecutorError, universal};
 use crate::container::{Config, Ids, Namespaces, SessionConfig, Terminal, open_terminal};
@@ -93,17 +93,21 @@ struct Lead {
 
 impl Lead {
     /// To be called while a [`StartingGuard`] lives.
-    fn new(child: Child, running: Arc<Running>, sessions: Arc<Sessions>) -> Result<Lead, ExecutorError> {
-        let Child { pid, pidfd } = child;
-        let registered = sys::watch::register(Arc::new(pidfd), Interest::READABLE);
-        let pidfd = Arc::new(registered.map_err(system("watch the command"))?);
+    fn new(child: Child, running: Arc<Running>, sessions: Arc<Sessions>) -> Result<Lead, (ExecutorError, Child)> {
+        let watched =
+            child.pidfd.try_clone().and_then(|pidfd| sys::watch::register(Arc::new(pidfd), Interest::READABLE));
+        let pidfd = match watched {
+            Ok(pidfd) => Arc::new(pidfd),
+            Err(error) => return Err((system("watch the command")(error), child)),
+        };
+        let pid = child.pid;
         lock(&sessions.state).leads.insert(pid);
         Ok(Lead { pid, pidfd, running, sessions, ended: false, killed: false })
     }
 
     /// How it ended. May be dropped and called again.
     async fn ended(&mut self) -> ExitResult {
-        let status = wait(&self.pidfd).await;
+        let status = wait_for(&self.pidfd).await;
         self.ended = true;
         self.sessions.forget(self.pid);
         // Somebody else reaped it: a lost process must not look successful.
@@ -156,23 +160,11 @@ impl Drop for Lead {
         let (pid, pidfd, sessions) = (self.pid, Arc::clone(&self.pidfd), Arc::clone(&self.sessions));
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(async move {
-                wait(&pidfd).await;
+                wait_for(&pidfd).await;
                 sessions.forget(pid);
             })),
             // The process is about to end.
             Err(_) => sessions.forget(pid),
-        }
-    }
-}
-
-/// Waits for the end of a child and reaps it.
-async fn wait(pidfd: &Registered) -> Option<WaitStatus> {
-    loop {
-        let mut ready = pidfd.readable().await.ok()?;
-        match sys::process::try_wait(pidfd.get_ref().as_fd()) {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) => ready.clear_ready(),
-            Err(_) => return None,
         }
     }
 }
@@ -218,7 +210,11 @@ async fn start(
         }
     };
     drop(stdio);
-    readable(starting.report()).await?;
+    if let Err(error) = readable(starting.report()).await {
+        // It may become the command all the same.
+        end_child(starting.child).await;
+        return Err(error);
+    }
     let outcome = starting.outcome();
     let started = match outcome {
         Ok(Some(started)) => started,
@@ -241,7 +237,13 @@ async fn start(
         }
         None => starting.child,
     };
-    let lead = Lead::new(child, running, sessions)?;
+    let lead = match Lead::new(child, running, sessions) {
+        Ok(lead) => lead,
+        Err((error, child)) => {
+            end_child(child).await;
+            return Err(error);
+        }
+    };
     drop(guard);
     tracing::debug!(pid = lead.pid, %command, tty, "session started");
     Ok((lead, started.terminal))

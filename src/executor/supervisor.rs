@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use super::session::{self, Sessions};
@@ -18,12 +19,14 @@ use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared
 use crate::logs::collector::{Collector, Keeper, open_sink};
 use crate::spec::{ExitResult, LaunchSpec, NamespaceMode, ProcessState, Resources, Signal, TaskStats};
 use crate::sys;
-use crate::sys::process::Child;
+use crate::sys::process::{Child, WaitStatus};
 
 /// How long SIGKILL may take to work before the task counts as stuck.
 const KILL_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a cgroup may stay busy after its last process has been killed.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a tracer may keep the end of a process to itself.
+const TRACER_PATIENCE: Duration = Duration::from_secs(2);
 /// How long output is waited for that a process left behind by the task still holds open.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -284,14 +287,26 @@ impl LocalExecutor {
             }
         };
         drop(ends);
-        readable(starting.report()).await?;
+        if let Err(error) = readable(starting.report()).await {
+            // It may become the task all the same.
+            end_child(starting.child).await;
+            return Err(error);
+        }
         let started = match starting.outcome() {
-            Ok(started) => started.unwrap_or_default(),
+            Ok(Some(started)) => started,
+            // Killed on its way, perhaps for want of memory: the task's end like any other.
+            Ok(None) if was_killed(&starting.child).await => container::Started::default(),
+            Ok(None) => {
+                end_child(starting.child).await;
+                let text = format!("failed to start command path={:?}: the shim ended without a word", spec.command);
+                return Err(ExecutorError::System(text));
+            }
             Err(failure) => {
                 end_child(starting.child).await;
                 return Err(start_error(&spec.command, config.rootless.is_some(), &failure));
             }
         };
+        let namespaces = namespaces.map(|namespaces| namespaces.and(started.namespaces));
         let mut config = config.clone();
         config.host_ids = started.ids.or(config.host_ids);
         Ok(Arc::new(Running {
@@ -352,14 +367,13 @@ impl LocalExecutor {
             .map_err(|e| ExecutorError::System(format!("watch the task: {e}")))?;
         let (isolation, exits, sessions) = (self.isolation, self.exit.clone(), Arc::clone(&self.sessions));
         tokio::spawn(async move {
-            let _ = ended.readable().await;
-            let status = sys::process::try_wait(running.pidfd.as_fd());
+            let status = wait_for(&ended).await;
             sessions.tell_reaped();
             lock(&running.namespaces).take();
             let mut exit = match status {
-                Ok(Some(status)) => ExitResult::from_wait(status.code, status.signal),
+                Some(status) => ExitResult::from_wait(status.code, status.signal),
                 // Somebody else reaped it: a lost process must not look successful.
-                Ok(None) | Err(_) => ExitResult { exit_code: 1, signal: 0, oom_killed: false },
+                None => ExitResult { exit_code: 1, signal: 0, oom_killed: false },
             };
             // Read while the cgroup still exists, after the wait that makes the count final.
             exit.oom_killed = running.unclaimed_oom_kills() > 0;
@@ -479,7 +493,15 @@ impl Executor for LocalExecutor {
         *self.phase() = Phase::Running(Arc::clone(&running));
         self.sessions.tell_reaped();
         let pid = running.pid;
-        self.watch_exit(running)?;
+        if let Err(error) = self.watch_exit(Arc::clone(&running)) {
+            // A task whose end nobody would hear of is none.
+            let _ = running.send(Signal::KILL);
+            running.kill_leftovers().await;
+            running.cgroup.iter().for_each(remove_cgroup);
+            *self.phase() = Phase::Idle;
+            self.sessions.tell_reaped();
+            return Err(error);
+        }
         Ok(ProcessState { pid, exit: None, time: SystemTime::now() })
     }
 
@@ -566,6 +588,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Waits for the end of a child and reaps it; `None` when its status is not to be had.
+///
+/// One that is traced ends for its tracer first: its descriptor can be read then, and once more when the tracer has seen it.
+pub(super) async fn wait_for(pidfd: &AsyncFd<Arc<OwnedFd>>) -> Option<WaitStatus> {
+    let mut patience = None;
+    loop {
+        let readable = async {
+            match patience {
+                None => Some(pidfd.readable().await),
+                Some(until) => tokio::time::timeout_at(until, pidfd.readable()).await.ok(),
+            }
+        };
+        let mut ready = readable.await?.ok()?;
+        match sys::process::try_wait(pidfd.get_ref().as_fd()) {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) => ready.clear_ready(),
+            Err(_) => return None,
+        }
+        patience.get_or_insert_with(|| tokio::time::Instant::now() + TRACER_PATIENCE);
+    }
+}
+
 /// Waits until a descriptor can be read; for a pidfd that is the end of its process.
 pub(super) async fn readable(fd: BorrowedFd<'_>) -> Result<(), ExecutorError> {
     let failed = |e: std::io::Error| ExecutorError::System(format!("wait for the shim: {e}"));
@@ -585,6 +629,12 @@ pub(super) fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<P
     let born_in = cgroup.map(TaskCgroup::dir_fd).transpose().map_err(cgroup_error)?.flatten();
     container::prepare(plan, born_in.as_ref().map(OwnedFd::as_fd))
         .map_err(|error| ExecutorError::System(unprivileged_hint(hint, error.to_string())))
+}
+
+/// Whether a shim that ends without a word was killed.
+async fn was_killed(child: &Child) -> bool {
+    readable(child.pidfd.as_fd()).await.is_ok()
+        && matches!(sys::process::peek(child.pidfd.as_fd()), Ok(None | Some(WaitStatus { signal: Some(_), .. })))
 }
 
 /// Kills and reaps a process that is not to become the task.
