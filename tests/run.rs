@@ -64,6 +64,39 @@ fn n8_web_answers_on_loopback_until_it_is_told_to_stop() {
     world.assert_clean();
 }
 
+/// N6: blocks and keys of a job file reach the task, as they do from an agent.
+#[test]
+fn n6_a_job_file_says_how_a_task_is_held() {
+    need_root!();
+    let world = World::new();
+    let job = |keys: &str| {
+        let script = "grep -E '^(NoNewPrivs|Seccomp:)' /proc/self/status; grep -E 'open files|core' /proc/self/limits; \
+            cat /proc/self/uid_map; ls /sys/class/net";
+        format!(
+            "job \"x\" {{\n type = \"batch\"\n group \"g\" {{\n task \"t\" {{\n driver = \"exec\"\n config {{\n \
+             command = \"/bin/sh\"\n args = [\"-c\", \"{script}\"]\n{keys}\n}}\n}}\n}}\n}}\n"
+        )
+    };
+    let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let keys = "isolation = \"strict\"\npids_limit = 50\nulimit {\nnofile = 100\ncore = \"1:2\"\n}";
+    let out = world.run_text(&job(keys), &["--quiet"]);
+    let text = squeezed(&out.stdout);
+    let expected =
+        "NoNewPrivs: 1 Seccomp: 2 Max core file size 1 2 bytes Max open files 100 100 files 65534 65534 1 lo";
+    assert!(out.status == 0 && text == expected, "{out:?}");
+    let out = world.run_text(&job("isolation = \"nomad\""), &["--quiet"]);
+    assert!(out.status == 0 && squeezed(&out.stdout).starts_with("NoNewPrivs: 0 Seccomp: 0 "), "{out:?}");
+    for (keys, why) in [
+        ("isolation = \"docker\"", "isolation must be"),
+        ("ulimit {\nfiles = 1\n}", "ulimit \"files\" is not known"),
+        ("io {\ndevice = \"/dev/vda\"\n}", "io for /dev/vda limits nothing"),
+    ] {
+        let out = world.run_text(&job(keys), &[]);
+        assert!(out.status == 125 && out.stderr.contains(why) && out.stderr.contains(":9:"), "{keys}: {out:?}");
+    }
+    world.assert_clean();
+}
+
 /// The status of the task is the status of `run`.
 #[test]
 fn n8_exit_statuses() {
