@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -671,7 +671,10 @@ fn n6_disks_are_limited() {
             let error = world.refuses(&json!({ "io": [{ "device": device, "read_bps": 1000 }] })).await;
             assert!(error.contains(why) || error.contains("controller is not available"), "{error}");
         }
-        let Some((node, number)) = a_disk() else {
+        // A machine without disks may have the module for those in files; one that is not set up will do.
+        let made =
+            || Command::new("modprobe").arg("loop").status().ok().filter(ExitStatus::success).and_then(|_| a_disk());
+        let Some((node, number)) = a_disk().or_else(made) else {
             return println!("SKIP: n6_disks_are_limited: no disk here");
         };
         let keys = json!({ "io": [{ "device": node, "read_bps": 1_048_576, "write_iops": 50 }] });
