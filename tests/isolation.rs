@@ -510,7 +510,7 @@ fn j05_a_full_disk_of_a_task_is_its_own_trouble() {
         // Its executor, whose logs lie there, and everybody else go on.
         assert!(world.exec.task_stats(&task.id).await.is_ok());
         let executed =
-            world.exec.exec_task(&task.id, &["/bin/echo".into(), "alive".into()], Duration::from_secs(60)).await;
+            world.exec.exec_task(&task.id, &["/bin/echo".into(), "alive".into()], Duration::from_mins(1)).await;
         assert_eq!(executed.unwrap().stdout, b"alive\n");
         assert_eq!(world.end(&world.exec, &task).await.signal, 9);
         umount(&shared).unwrap();
