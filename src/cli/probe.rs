@@ -23,7 +23,7 @@ use crate::sys;
 use crate::sys::path::Root;
 
 /// How long one probe may take; it takes less than a second.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// More than a report has.
 const REPORT_SIZE: u64 = 1 << 20;
 /// Name of the job, the group and the task.
