@@ -24,7 +24,7 @@ use super::terminal::{self, Terminal};
 use super::{namespaces, rlimits, root, seccomp, unveil};
 use crate::spec::OwnNamespaces;
 use crate::sys::path::Root;
-use crate::sys::{prctl, process};
+use crate::sys::{mutant, prctl, process};
 
 /// Runs the shim; `join` is its argument, the JSON list of v1 `cgroup.procs` files. Returns only on failure, after telling
 /// the executor; `None` when no executor started this process.
@@ -101,6 +101,9 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
         root::enter(root, config.rootless.is_some())?;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
+    if mutant::on("a05") {
+        let _ = std::fs::read("/etc/nsswitch.conf");
+    }
 
     let ids = resolve_user(&config)?;
     let terminal = open_terminal(&config, ids.as_ref())?;
@@ -375,7 +378,7 @@ fn lookup_in_root(user: &str) -> Option<(Ids, bool)> {
 
 fn enter_work_dir(config: &Config) -> Result<(), Failure> {
     let step = || format!("enter the working directory {}", config.work_dir.display());
-    if config.root.is_none() {
+    if config.root.is_none() || mutant::on("a02") {
         return rustix::process::chdir(&config.work_dir).step(step);
     }
     let root = Root::open(Path::new("/")).step(step)?;
@@ -441,10 +444,14 @@ fn strings(config: &Config, ids: Option<&Ids>, command: &Path) -> Result<(Vec<CS
         None => Vec::new(),
     };
     let mut envp = Vec::with_capacity(config.env.len() + user_env.len());
+    if mutant::on("a07") {
+        envp.extend(mutant::environment().iter().filter_map(|entry| c_string(entry.as_bytes()).ok()));
+    }
     for entry in &config.env {
         let key = entry.split('=').next().unwrap_or(entry);
         if !user_env.iter().any(|(user_key, _)| *user_key == key) {
-            envp.push(c_string(entry.as_bytes())?);
+            let length = if mutant::on("a08") { entry.len() & 0xffff } else { entry.len() };
+            envp.push(c_string(&entry.as_bytes()[..length])?);
         }
     }
     for (key, value) in &user_env {

@@ -16,6 +16,7 @@ use crate::executor::{Compute, ExecRequests, ExecResponses, Executor as _, Execu
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, ReattachConfig, role_environment};
 use crate::spec::{ExitResult, LaunchSpec, ProcessId, ProcessState, Role, Signal, TaskStats};
 use crate::sys::lock::lock;
+use crate::sys::mutant;
 
 /// How the log of a task's executor ends: `<task>-executor.out` in the allocation's folder.
 pub const EXECUTOR_LOG: &str = "-executor.out";
@@ -142,6 +143,12 @@ async fn end_stray(note: &Note) {
 
 fn unreachable(problem: &str) -> DriverError {
     failed(format!("failed to reattach to executor: {problem}"), false)
+}
+
+/// What a driver would do that does not tell its own environment from a task's.
+fn given_environment(spec: &LaunchSpec) -> Vec<(OsString, OsString)> {
+    let given = spec.env.iter().filter_map(|entry| entry.split_once('='));
+    role_environment().into_iter().chain(given.map(|(key, value)| (key.into(), value.into()))).collect()
 }
 
 impl Tasks {
@@ -279,7 +286,7 @@ impl Tasks {
         });
         let launch = Launch {
             args: &[OsString::from(config.to_string())],
-            env: role_environment(),
+            env: if mutant::on("a06") { given_environment(spec) } else { role_environment() },
             new_session: true,
             socket_dir: Some(&self.settings.socket_dir),
             log: Box::new(|line: HclogLine| tracing::debug!(message = %line.message, "executor")),

@@ -657,5 +657,9 @@ pub fn role_environment() -> Vec<(OsString, OsString)> {
     ["PATH", "TMPDIR", "RUST_BACKTRACE"]
         .into_iter()
         .filter_map(|key| std::env::var_os(key).map(|value| (OsStr::new(key).to_owned(), value)))
+        .chain(sys::mutant::environment().iter().filter_map(|entry| {
+            let (key, value) = entry.split_once('=')?;
+            Some((key.into(), value.into()))
+        }))
         .collect()
 }

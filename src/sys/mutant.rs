@@ -25,13 +25,14 @@ pub fn on(name: &str) -> bool {
 /// What our own roles must be told, as `KEY=value`: nothing.
 #[cfg(not(feature = "mutants"))]
 #[must_use]
-pub const fn environment() -> Option<String> {
-    None
+pub const fn environment() -> Vec<String> {
+    Vec::new()
 }
 
-/// What our own roles must be told, as `KEY=value`: which defence is gone.
+/// What our own roles must be told, as `KEY=value`: which defence is gone. Everything, where that is the environment.
 #[cfg(feature = "mutants")]
 #[must_use]
-pub fn environment() -> Option<String> {
-    std::env::var(KEY).ok().map(|name| format!("{KEY}={name}"))
+pub fn environment() -> Vec<String> {
+    let all = std::env::vars().filter(|(key, _)| key == KEY || on("a07") || on("a07-role"));
+    all.map(|(key, value)| format!("{key}={value}")).collect()
 }

@@ -27,6 +27,9 @@ pub fn set_name(name: &str) {
 /// # Errors
 /// None that the kernel documents.
 pub fn set_undumpable() -> io::Result<()> {
+    if super::mutant::on("a04") {
+        return Ok(());
+    }
     // SAFETY: takes no pointer.
     check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) })
 }

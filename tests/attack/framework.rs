@@ -6,9 +6,10 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use agentbin::cgroup::{CgroupFs, Regime};
@@ -169,6 +170,11 @@ pub fn patience() -> Duration {
     Duration::from_mins(1) * slower
 }
 
+/// Whether races are run as often as the table of the README says.
+pub fn full() -> bool {
+    std::env::var("AGENTBIN_FULL").is_ok_and(|value| value == "1")
+}
+
 /// The program under attack.
 pub fn agentbin() -> PathBuf {
     env!("CARGO_BIN_EXE_agentbin").into()
@@ -195,6 +201,8 @@ pub struct Lab {
     cgroup_parent: String,
     before: Snapshot,
     next: u32,
+    /// Tasks that ran. An attack whose tasks were all refused has shown nothing.
+    pub started: std::cell::Cell<u32>,
 }
 
 impl Lab {
@@ -217,6 +225,7 @@ impl Lab {
             cgroup_parent,
             before: Snapshot::default(),
             next: 0,
+            started: std::cell::Cell::default(),
             dir,
         };
         set_mode(lab.dir.path(), 0o755);
@@ -279,6 +288,38 @@ impl Lab {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// The program that is attacked.
+    pub fn program(&self) -> PathBuf {
+        if self.mutant.is_some() { mutant_program().unwrap() } else { agentbin() }
+    }
+
+    /// A job of one task of this level; `env` are lines of its block of that name.
+    pub fn job(&self, driver: &str, command: &str, args: &str, env: &str) -> String {
+        let isolation = if driver == "exec" { format!("isolation = \"{}\"", self.level.name()) } else { String::new() };
+        format!(
+            "job \"attack\" {{\n  type = \"batch\"\n  group \"g\" {{\n    restart {{\n      attempts = 0\n      mode = \"fail\"\n    }}\n    \
+             task \"t\" {{\n      driver = \"{driver}\"\n      kill_timeout = \"10ms\"\n      config {{\n        command = \"{command}\"\n        args = {args}\n        \
+             {isolation}\n      }}\n      env {{\n{env}      }}\n    }}\n  }}\n}}\n"
+        )
+    }
+
+    /// `agentbin run` of a job, with these variables in its environment.
+    pub fn agentbin_run(&self, job: &str, env: &[(String, String)]) -> Run {
+        let file = self.path("job.nomad.hcl");
+        std::fs::write(&file, job).unwrap();
+        let mut command = Command::new(own_program());
+        command.args(["spoil", self.openat2.name(), "--"]).arg(self.program());
+        command.arg("run").arg("--data-dir").arg(self.path("data")).arg(&file);
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("TMPDIR", self.path("tmp"));
+        command.env("XDG_RUNTIME_DIR", self.path("sockets"));
+        command.envs(env.iter().map(|(key, value)| (key, value)));
+        if let Some(name) = self.mutant {
+            command.env("AGENTBIN_MUTANT", name);
+        }
+        self.started.set(self.started.get() + 1);
+        Run::new(command)
     }
 
     /// A file of the host that is none of the task's business.
@@ -344,7 +385,7 @@ impl Lab {
 
     /// How often a race is run: 20 times, `full` with `AGENTBIN_FULL=1`.
     pub fn rounds(&self, full: u32) -> u32 {
-        if std::env::var("AGENTBIN_FULL").is_ok_and(|v| v == "1") { full } else { full.min(20) }
+        if self::full() { full } else { full.min(20) }
     }
 
     /// A task that runs this attack's `inside` with these words, unless it is told otherwise.
@@ -525,7 +566,10 @@ impl Snapshot {
             }
         }
         all.extend(after.sockets.difference(&self.sockets).map(|s| format!("socket left: {s}")));
-        all.extend(after.processes.iter().map(|pid| format!("process left: {pid} {}", command_line(*pid))));
+        all.extend(after.processes.iter().map(|pid| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            format!("process left: {} {}", stat.chars().take(40).collect::<String>(), command_line(*pid))
+        }));
         all
     }
 }
@@ -564,7 +608,14 @@ fn describe_tree(path: &Path, into: &mut BTreeMap<PathBuf, String>) {
 
 /// The mounts of this program's own mount namespace, which sees what the roles do to theirs.
 fn mounts() -> Vec<String> {
-    std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().map(str::to_owned).collect()
+    static INHERITED: OnceLock<BTreeSet<String>> = OnceLock::new();
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    // Copies of what others had mounted when the lab was made go when they remove the folder.
+    let inherited = INHERITED.get_or_init(|| {
+        let of_others = |line: &&str| !["/proc", "/sys", "/dev"].iter().any(|top| mount_point(line).starts_with(top));
+        text.lines().filter(of_others).map(str::to_owned).collect()
+    });
+    text.lines().filter(|line| !inherited.contains(*line)).map(str::to_owned).collect()
 }
 
 fn mount_point(line: &str) -> &str {
@@ -581,6 +632,11 @@ pub fn processes() -> BTreeSet<i32> {
 pub fn command_line(pid: i32) -> String {
     let text = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&text).replace('\0', " ")
+}
+
+fn has_capability(name: &str) -> bool {
+    let capability = name.to_ascii_uppercase().parse::<caps::Capability>();
+    capability.is_ok_and(|capability| caps::has_cap(None, caps::CapSet::Permitted, capability).unwrap())
 }
 
 /// A task before its start.
@@ -603,6 +659,10 @@ impl<'a> Plan<'a> {
         command.clone_into(&mut self.command);
         self.args = args.iter().map(|&arg| arg.to_owned()).collect();
         self
+    }
+
+    pub fn level(&self) -> Level {
+        self.lab.level
     }
 
     pub fn user(mut self, user: &str) -> Self {
@@ -709,18 +769,15 @@ impl<'a> Plan<'a> {
             let driver = IsolatedConfig::read(&Reader::any("exec", &DriverConfig::default())).unwrap();
             driver.plan(&reader, &task, &mut spec).map_err(|error| error.to_string())?;
         }
+        // A machine that withholds a capability from root withholds it from tasks.
+        spec.capabilities.retain(|name| has_capability(name));
         change(&mut spec);
 
         let mut env = executor_env;
         env.push(("PATH".into(), "/usr/bin:/bin".into()));
         env.push(("TMPDIR".into(), lab.path("tmp").into()));
-        let program = match lab.mutant {
-            Some(name) => {
-                env.push(("AGENTBIN_MUTANT".into(), name.into()));
-                mutant_program().unwrap()
-            }
-            None => agentbin(),
-        };
+        env.extend(lab.mutant.map(|name| ("AGENTBIN_MUTANT".into(), name.into())));
+        let program = lab.program();
         let settings = json!({
             "LogFile": lab.path("executor.log"), "LogLevel": "debug", "FSIsolation": isolated,
         });
@@ -751,6 +808,7 @@ impl<'a> Plan<'a> {
         let launched = task.block_on("launch", task.executor.launch(spec));
         match launched {
             Ok(state) => {
+                lab.started.set(lab.started.get() + 1);
                 task.pid = state.pid;
                 Ok(task)
             }
@@ -773,6 +831,80 @@ impl<'a> Plan<'a> {
             Err(_) => Ok(()),
         }
     }
+}
+
+/// A running `agentbin run`, with what it has said so far.
+pub struct Run {
+    child: std::process::Child,
+    stdout: Arc<Mutex<Vec<u8>>>,
+    stderr: Arc<Mutex<Vec<u8>>>,
+    readers: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Run {
+    fn new(mut command: Command) -> Run {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (stdout, stderr) = (Arc::default(), Arc::default());
+        let readers = vec![
+            collect(child.stdout.take().unwrap(), Arc::clone(&stdout)),
+            collect(child.stderr.take().unwrap(), Arc::clone(&stderr)),
+        ];
+        Run { child, stdout, stderr, readers }
+    }
+
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.lock().unwrap()).into_owned()
+    }
+
+    /// Both streams.
+    pub fn said(&self) -> String {
+        self.stdout() + &String::from_utf8_lossy(&self.stderr.lock().unwrap())
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits until the task has said this.
+    pub fn wait_for(&mut self, text: &str) {
+        let deadline = Instant::now() + patience();
+        while !self.stdout().contains(text) {
+            assert!(Instant::now() < deadline && self.is_running(), "{text:?} did not come: {}", self.said());
+            pause();
+        }
+    }
+
+    /// Stops the job, as Ctrl-C does; all that was said.
+    pub fn interrupt(mut self) -> String {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let deadline = Instant::now() + patience();
+        while self.is_running() {
+            // Its task does not end by itself at the first.
+            if Instant::now() > deadline {
+                self.kill();
+                panic!("the run did not end: {}", self.said());
+            }
+            pause();
+        }
+        self.readers.drain(..).for_each(|reader| reader.join().unwrap());
+        self.said()
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn collect(mut from: impl std::io::Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(read @ 1..) = from.read(&mut buffer) {
+            into.lock().unwrap().extend_from_slice(&buffer[..read]);
+        }
+    })
 }
 
 /// A running task and its executor. Ended when dropped.
@@ -817,7 +949,7 @@ impl Task {
         let deadline = Instant::now() + patience();
         while !self.output().contains(text) {
             assert!(Instant::now() < deadline, "{text:?} did not come: {:?}", self.output());
-            self.runtime.block_on(tokio::time::sleep(Duration::from_millis(2)));
+            pause();
         }
     }
 
