@@ -55,7 +55,7 @@ pub fn block_on<T>(test: impl Future<Output = T>) -> T {
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     // The emulated guest is many times slower and says so.
     let slower = std::env::var("AGENTBIN_TEST_SLOWER").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1);
-    let deadline = Instant::now() + Duration::from_secs(20) * slower;
+    let deadline = Instant::now() + Duration::from_mins(1) * slower;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}: not in time");
         tokio::time::sleep(Duration::from_millis(10)).await;
