@@ -1,4 +1,5 @@
 //! A harness for test programs that are roles themselves: `main` calls `agentbin::init()` first, which libtest cannot.
+#![allow(dead_code, reason = "every test program uses a part")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -63,7 +64,6 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// The children of this process, dead ones that nobody has waited for included.
-#[allow(dead_code, reason = "not every test program counts its children")]
 pub fn children() -> Vec<i32> {
     let own = i32::try_from(std::process::id()).unwrap();
     let all = procfs::process::all_processes().unwrap();

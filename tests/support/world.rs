@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Leaves the test with a reason where it cannot run without root; on CI that is a failure.
+#[allow(unused_macros, reason = "not every test program needs it")]
 macro_rules! need_root {
     () => {
         if !rustix::process::geteuid().is_root() {
@@ -25,6 +26,7 @@ macro_rules! need_root {
         }
     };
 }
+#[allow(unused_imports, reason = "not every test program needs it")]
 pub(crate) use need_root;
 
 /// A run that has ended.
