@@ -50,7 +50,8 @@ pub(super) fn make_user_namespace(ids: Option<&Ids>) -> Result<OwnedFd, Failure>
         _ => Failure::new(step(), error),
     })?;
     let map = |name: &str, numbers: &[u32]| {
-        let text: String = numbers.iter().map(|number| format!("{number} {number} 1\n")).collect();
+        let lines: Vec<String> = numbers.iter().map(|number| format!("{number} {number} 1\n")).collect();
+        let text = lines.concat();
         std::fs::write(format!("/proc/{}/{name}", child.pid), text).step(|| format!("{}: write {name}", step()))
     };
     let mut groups = ids.groups.clone();
@@ -94,6 +95,7 @@ pub(super) fn become_user(
     last: Option<&dyn Fn() -> Result<(), Failure>>,
 ) -> Result<(), Failure> {
     if privileged {
+        have(wanted)?;
         limit_bounding_set(wanted)?;
     }
     let root = ids.map_or(privileged, |ids| ids.uid == 0);
@@ -130,6 +132,19 @@ pub(super) fn parse_capabilities(names: &[String]) -> Result<CapsHashSet, Failur
                 .map_err(|_| Failure::invalid("read capabilities", format!("unknown capability {name:?}")))
         })
         .collect()
+}
+
+/// Nobody can give what he has not.
+fn have(wanted: &CapsHashSet) -> Result<(), Failure> {
+    let step = "set capabilities";
+    let own = caps::read(None, CapSet::Permitted).step(|| step.to_owned())?;
+    let mut missing: Vec<String> = wanted.difference(&own).map(ToString::to_string).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    missing.sort_unstable();
+    let missing = missing.join(", ");
+    Err(Failure::new(step, format!("the executor itself lacks {missing}; give them to the agent, or do without")))
 }
 
 fn limit_bounding_set(wanted: &CapsHashSet) -> Result<(), Failure> {

@@ -59,6 +59,14 @@ pub(crate) fn program(policy: &Seccomp, held: &CapsHashSet) -> Result<Option<Vec
     policy.compile(arch).map(Some).map_err(|error| Failure::invalid(step, format!("seccomp profile: {error}")))
 }
 
+/// Whether a task with these capabilities (names) can have this filter, for whoever wants to know before a start.
+///
+/// # Errors
+/// What a start would say.
+pub fn check(policy: &Seccomp, capabilities: &[String]) -> Result<(), Failure> {
+    program(policy, &super::identity::parse_capabilities(capabilities)?).map(drop)
+}
+
 /// `6.1.0-13-amd64` is 6.1.
 fn kernel_version(release: &[u8]) -> Result<(u32, u32), String> {
     let text = String::from_utf8_lossy(release);

@@ -21,7 +21,7 @@ use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_
 use super::namespaces::Namespaces;
 use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
 use super::terminal::{self, Terminal};
-use super::{namespaces, rlimits, root, unveil};
+use super::{namespaces, rlimits, root, seccomp, unveil};
 use crate::spec::OwnNamespaces;
 use crate::sys::path::Root;
 use crate::sys::{prctl, process};
@@ -113,6 +113,7 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
 
     // Whatever needs a name in the root or the power of now.
     let capabilities = parse_capabilities(&config.capabilities)?;
+    let filter = seccomp::program(&config.seccomp, &capabilities)?;
     let unveiled = unveil::prepare(&config.unveil)?;
     if config.user_namespace && session.is_none() {
         user_namespace = Some(make_user_namespace(ids.as_ref())?);
@@ -124,7 +125,12 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     if let Some(unveiled) = unveiled {
         unveil::restrict(unveiled)?;
     }
-    become_user(&config, ids.as_ref(), &capabilities, privileged, None)?;
+    // Directly before the command, where the kernel allows it then: the filter is made for that and not for this program.
+    let late = config.no_new_privs || capabilities.contains(&caps::Capability::CAP_SYS_ADMIN);
+    let (early, filter) = if late { (None, filter) } else { (filter, None) };
+    let install_early = early.as_ref().map(|filter| || install(filter));
+    let last = install_early.as_ref().map(|install| install as &dyn Fn() -> Result<(), Failure>);
+    become_user(&config, ids.as_ref(), &capabilities, privileged, last)?;
     if let (Some(namespace), None) = (user_namespace, session) {
         made.push(Namespace::User, namespace);
     }
@@ -136,9 +142,11 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
         prctl::set_no_new_privs().step(|| "set no_new_privs".to_owned())?;
     }
 
+    let unveiled = !config.unveil.is_empty();
+    let command = Command { argv: &argv, envp: &envp, filter: filter.as_deref(), unveiled };
     let mut became = Became { ids, pid: None, terminal: terminal.is_some(), namespaces: made.kinds() };
     if born_inside {
-        let child = start_inside(session, report, &argv, &envp)?;
+        let child = start_inside(session, report, &command)?;
         became.pid = Some(child.pid);
         let sent = [Some(child.pidfd.as_fd()), terminal.as_ref().map(AsFd::as_fd)];
         tell(control, &became, &sent.into_iter().flatten().collect::<Vec<_>>())?;
@@ -151,7 +159,17 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     let sent: Vec<_> = terminal.as_ref().map(AsFd::as_fd).into_iter().chain(made.fds()).collect();
     tell(control, &became, &sent)?;
     drop((terminal, made));
-    Err(execute(report, &argv, &envp))
+    Err(execute(report, &command))
+}
+
+/// What is left to be done.
+struct Command<'a> {
+    argv: &'a [CString],
+    envp: &'a [CString],
+    /// Installed directly before.
+    filter: Option<&'a [libc::sock_filter]>,
+    /// Not every file is there for it.
+    unveiled: bool,
 }
 
 /// The command as a process that was never seen with more than it may have: born in the task's pid namespace when
@@ -159,8 +177,7 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
 fn start_inside(
     session: Option<&SessionConfig>,
     report: &File,
-    argv: &[CString],
-    envp: &[CString],
+    command: &Command<'_>,
 ) -> Result<process::Child, Failure> {
     let mut body = || {
         let lead = || -> Result<(), Failure> {
@@ -170,7 +187,7 @@ fn start_inside(
             }
             Ok(())
         };
-        report_failure(report, &lead().map_or_else(|failure| failure, |()| execute(report, argv, envp)));
+        report_failure(report, &lead().map_or_else(|failure| failure, |()| execute(report, command)));
     };
     process::spawn_sibling(&mut body).map_err(|error| {
         let step = "start a process in the task's pid namespace";
@@ -182,9 +199,23 @@ fn start_inside(
     })
 }
 
+fn install(filter: &[libc::sock_filter]) -> Result<(), Failure> {
+    crate::sys::seccomp::install(filter).map_err(|error| {
+        let why = match error.raw_os_error() {
+            Some(libc::EINVAL | libc::ENOSYS) => ": this kernel has none; seccomp = \"unconfined\" does without",
+            Some(libc::EACCES) => ": without no_new_privs it needs CAP_SYS_ADMIN",
+            _ => "",
+        };
+        Failure::new("install the filter on system calls", format!("{error}{why}"))
+    })
+}
+
 /// Executes the command. Returns why that failed.
-fn execute(report: &File, argv: &[CString], envp: &[CString]) -> Failure {
-    let ready = die_with_parent(report).and_then(|()| prctl::reset_signals().step(|| "reset signals".to_owned()));
+fn execute(report: &File, command: &Command<'_>) -> Failure {
+    let Command { argv, envp, filter, unveiled } = command;
+    let ready = die_with_parent(report)
+        .and_then(|()| prctl::reset_signals().step(|| "reset signals".to_owned()))
+        .and_then(|()| filter.map_or(Ok(()), install));
     if let Err(failure) = ready {
         return failure;
     }
@@ -197,6 +228,9 @@ fn execute(report: &File, argv: &[CString], envp: &[CString]) -> Failure {
     let step = format!("execute {}", argv[0].to_string_lossy());
     let message = match kind {
         FailureKind::CommandNotFound => format!("{step}: {error} (is its interpreter in the root?)"),
+        FailureKind::NotExecutable if *unveiled => {
+            format!("{error} (unveil must have it and its libraries with the letters r and x)")
+        }
         _ => error.to_string(),
     };
     Failure { step, kind, message }

@@ -80,11 +80,11 @@ pub struct Child {
     pub pidfd: OwnedFd,
 }
 
-/// Descriptors are parked above this number while they are sorted into place.
-const PARKING: RawFd = 1000;
-
 /// Most descriptors that a child can be given.
 const MAX_FDS: usize = 16;
+
+/// Descriptors are parked from this number on while they are sorted into place. Low, as `RLIMIT_NOFILE` may be.
+const PARKING: RawFd = MAX_FDS as RawFd;
 
 /// Starts a child with `clone3(2)`.
 ///
@@ -132,7 +132,8 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
 
 /// The child between clone and exec. Allocates nothing and takes no lock.
 fn child(plan: &Spawn<'_>, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> ! {
-    let report = park(plan.fds[plan.report].as_raw_fd()).unwrap_or(-1);
+    let report = plan.fds[plan.report].as_raw_fd();
+    let report = park(report).unwrap_or(report);
     let error = match prepare_and_exec(plan, argv, envp) {
         Ok(never) => match never {},
         Err(error) => error,

@@ -1,7 +1,11 @@
 //! The filter of a task that asks for none: what ordinary programs call is allowed, what goes with a capability is allowed
 //! with it, what has no place in a task is denied, and what is not known here does not exist.
 
-use caps::Capability::{self, *};
+use caps::Capability::{
+    self, CAP_BPF, CAP_DAC_READ_SEARCH, CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_BOOT,
+    CAP_SYS_CHROOT, CAP_SYS_MODULE, CAP_SYS_NICE, CAP_SYS_PACCT, CAP_SYS_PTRACE, CAP_SYS_RAWIO, CAP_SYS_TIME,
+    CAP_SYS_TTY_CONFIG, CAP_SYSLOG,
+};
 
 use super::Machine;
 use super::filter::{Action, Arch, Check, Decision, Policy, Rule, Test};
@@ -27,9 +31,9 @@ pub(super) enum Verdict {
 type Group = (Verdict, &'static [u16]);
 
 macro_rules! table {
-    ($name:ident, $arch:ident, $($verdict:expr => $($call:ident)*;)*) => {
+    ($name:ident, $arch:ident, $($verdict:ident $(($($of:tt)*))? => $($call:ident)*;)*) => {
         const $name: &[Group] = &[$((
-            { #[allow(unused_imports, reason = "a table need not use every verdict")] use Verdict::*; $verdict },
+            Verdict::$verdict $(($($of)*))?,
             &[$(syscalls::$arch::Sysno::$call as u16),*],
         )),*];
     };

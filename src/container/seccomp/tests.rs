@@ -356,15 +356,27 @@ fn n6_unusable_profiles_are_refused_with_the_reason() {
         let rules: Vec<_> = (0..count)
             .map(|value| {
                 let args = [json!({"index": 0, "value": value, "op": "SCMP_CMP_EQ"})];
-                json!({"names": ["open"], "action": "SCMP_ACT_ERRNO", "args": args})
+                json!({"names": ["mount"], "action": "SCMP_ACT_ERRNO", "args": args})
             })
             .collect();
         json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules}).to_string()
     };
     // Four instructions each.
-    assert!(program(&Seccomp::Profile(many(1000)), &none).is_ok());
+    let long = program(&Seccomp::Profile(many(1000)), &none).unwrap().unwrap();
+    let native = Arch::NATIVE.unwrap();
+    for (value, expected) in [(0, Action::EPERM), (500, Action::EPERM), (999, Action::EPERM), (1000, Action::ALLOW)] {
+        let number = number_of(native, "mount");
+        assert_eq!(run(&long, native.audit(), number, [value, 0, 0, 0, 0, 0]).0, expected, "{value}");
+    }
     let error = program(&Seccomp::Profile(many(1100)), &none).unwrap_err().to_string();
     assert!(error.contains("4096 instructions"), "{error}");
+    // Few words that say much: so many names times so many alternatives.
+    let names = vec!["mount"; 1000];
+    let args = vec![json!({"index": 0, "value": 1, "op": "SCMP_CMP_EQ"}); 100];
+    let rule = json!({"names": names, "action": "SCMP_ACT_ERRNO", "args": args});
+    let text = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}).to_string();
+    let error = program(&Seccomp::Profile(text), &none).unwrap_err().to_string();
+    assert!(error.contains("65536 rules"), "{error}");
     let error = program(&Seccomp::Profile(" ".repeat((1 << 20) + 1)), &none).unwrap_err().to_string();
     assert!(error.contains("1048577 bytes"), "{error}");
     assert!(program(&Seccomp::Unconfined, &none).unwrap().is_none());
@@ -495,7 +507,7 @@ proptest! {
 /// The command's output when this process becomes it, with the default filter of a task without capabilities or without
 /// a filter. What libtest prints before comes first.
 fn become_command(command: &[&str], filtered: bool) -> Output {
-    Command::new(std::env::current_exe().unwrap())
+    Command::new("/proc/self/exe")
         .args(["--exact", "container::seccomp::tests::becomes_a_command", "--ignored", "--nocapture"])
         .env("AGENTBIN_TEST_COMMAND", serde_json::to_string(command).unwrap())
         .env("AGENTBIN_TEST_FILTER", if filtered { "default" } else { "" })
