@@ -44,9 +44,9 @@ fn n8_pipeline_passes_files_from_task_to_task() {
 fn n8_web_answers_on_loopback_until_it_is_told_to_stop() {
     need_root!();
     let world = World::new();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
+    // Above those that the kernel gives to whoever asks for any, so that nobody takes it in between.
+    let first = 61_000 + u16::try_from(std::process::id() % 4000).unwrap();
+    let port = (first..=u16::MAX).find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap();
     let mut run = world.start(&["-var", &format!("port={port}"), example("web").to_str().unwrap()]);
     wait_for_text(&run.stdout, "listening on");
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -208,14 +208,12 @@ fn n8_timeout_and_signals_stop_the_job() {
     let sleeping = batch("raw_exec", "/bin/sleep", r#"["100"]"#);
     let out = world.run_text(&sleeping, &["--quiet", "--timeout", "500ms"]);
     assert_eq!(out.status, 124, "{out:?}");
-    assert!(before.elapsed() < seconds(10));
+    assert!(before.elapsed() < seconds(50));
 
     for name in ["INT", "TERM"] {
-        let mut run = world.start_text(&batch(
-            "raw_exec",
-            "/bin/sh",
-            r#"["-c", "trap 'echo asked; exit 7' INT; echo ready; while :; do sleep 0.1; done"]"#,
-        ));
+        let args = r#"["-c", "trap 'echo asked; exit 7' INT; echo ready; while :; do sleep 0.1; done"]"#;
+        let patient = batch("raw_exec", "/bin/sh", args).replace("config {", "kill_timeout = \"60s\"\nconfig {");
+        let mut run = world.start_text(&patient);
         wait_for_text(&run.stdout, "ready");
         signal(&run.child, name);
         let out = run.finish();
@@ -229,7 +227,7 @@ fn n8_timeout_and_signals_stop_the_job() {
     let before = Instant::now();
     signal(&run.child, "INT");
     let out = run.finish();
-    assert!(out.status == 137 && before.elapsed() < seconds(20), "{out:?}");
+    assert!(out.status == 137 && before.elapsed() < seconds(40), "{out:?}");
     world.assert_clean();
 }
 
@@ -267,7 +265,7 @@ job "blocks" {{
     restart {{
       attempts = 1
       delay    = "10ms"
-      interval = "10s"
+      interval = "1h"
       mode     = "fail"
     }}
     task "t" {{
