@@ -20,7 +20,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-const USAGE: &str = "usage: measure launch|exec|memory|all [--json] [--runs N] [--tasks N]";
+#[path = "isolation.rs"]
+mod isolation;
+
+const USAGE: &str = "usage: measure launch|exec|memory|isolation|all [--json] [--runs N] [--tasks N]";
 const IDLE_PAUSE: Duration = Duration::from_millis(100);
 const MEMORY_LIMIT: u64 = 64 << 20;
 const CPU_SHARES: u64 = 100;
@@ -82,6 +85,14 @@ fn run() -> Result<bool> {
             }
         }
     }
+    if options.what == "isolation" {
+        let isolation = isolation::measure(&agentbin, dir.path())?;
+        complete &= isolation.ours_ran;
+        if !options.json {
+            println!("{}", isolation.table());
+        }
+        report.insert("isolation".to_owned(), isolation.json());
+    }
     if options.json {
         println!("{}", Value::Object(report));
     }
@@ -101,7 +112,7 @@ fn options() -> Result<Options> {
             "--json" => options.json = true,
             "--runs" => options.runs = number()?,
             "--tasks" => options.tasks = number()?,
-            "launch" | "exec" | "memory" | "all" => options.what = argument,
+            "launch" | "exec" | "memory" | "isolation" | "all" => options.what = argument,
             _ => bail!("unknown argument: {argument}\n{USAGE}"),
         }
     }

@@ -3,7 +3,7 @@
 //! Nothing in one crate keeps a lower room from using a higher one, so this test reads the source. Every check is a
 //! function over `(path, text)`, and `samples` below shows each of them a bad sample, so that all are seen to fail.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -51,9 +51,13 @@ const BY_NAME: &[(&str, &str)] = &[
     ("alloc/node.rs", "the node's own file"),
     ("alloc/record.rs", "records in our own folder"),
     ("alloc/sockets.rs", "sockets in our own folder"),
+    ("cgroup/facts.rs", "the cgroup root and the list of mounts, given by the caller"),
     ("cgroup/fs.rs", "the list of mounts, given by the caller"),
     ("cli/plugin.rs", "files that the operator names"),
+    ("cli/probe.rs", "a folder of our own, before a task runs in it and after"),
     ("cli/run.rs", "files that the operator names"),
+    ("container/identity.rs", "processes by their number in /proc"),
+    ("container/probe.rs", "what a task sees, tried by the task"),
     (
         "container/shim.rs",
         "cgroups to join, in the words of the executor, and files of /proc before the root is entered",
@@ -69,6 +73,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("plugin/server.rs", "sockets of our own"),
     ("roles/driver.rs", "our own folder, made and checked"),
     ("sys/exe.rs", "the own executable"),
+    ("sys/features.rs", "settings of the kernel"),
     ("sys/path.rs", "open descriptors by their name in /proc"),
     ("sys/processes.rs", "processes by their number in /proc"),
 ];
@@ -528,7 +533,7 @@ fn without_tests(text: &str) -> &str {
 /// What `std::fs` is given is a path written down on the spot, or the file has a reason: a task puts links where its
 /// folder is, and every one of these calls follows them.
 fn opens_by_name(path: &str, text: &str) -> Vec<String> {
-    if BY_NAME.iter().any(|(file, _)| *file == path) || path.contains("/tests/") {
+    if BY_NAME.iter().any(|(file, _)| *file == path) || path.contains("/tests/") || path.ends_with("/tests.rs") {
         return Vec::new();
     }
     let tokens = code(without_tests(text));
@@ -786,6 +791,66 @@ fn what_is_done_has_a_test() {
     report("promises without a test", &bad);
 }
 
+/// The texts in quotes that directly follow one of `calls`.
+fn quoted_after<'a>(text: &'a str, calls: &[&str]) -> BTreeSet<&'a str> {
+    calls.iter().flat_map(|call| text.split(call).skip(1)).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+/// The rows of the table of attacks: the id in small letters, and the mutants that the last column names.
+fn attack_rows(document: &str) -> BTreeMap<String, BTreeSet<&str>> {
+    let rows = document.lines().filter_map(|line| line.strip_prefix('|')?.strip_suffix('|'));
+    let cells = rows.map(|row| row.split('|').collect::<Vec<_>>());
+    let attacks = cells.filter(|cells| is_attack(&cells[0].trim().to_lowercase()));
+    attacks
+        .map(|cells| {
+            let seen = cells[cells.len() - 1].split('`').skip(1).step_by(2).filter(|span| is_attack(span)).collect();
+            (cells[0].trim().to_lowercase(), seen)
+        })
+        .collect()
+}
+
+/// `a03`, `b05-links`.
+fn is_attack(text: &str) -> bool {
+    let id = text.split('-').next().unwrap_or(text);
+    id.len() == 3 && id.starts_with(['a', 'b', 'c']) && id[1..].chars().all(|c| c.is_ascii_digit())
+}
+
+/// What disagrees between the table of attacks, the attacks, and the defences that can be taken out.
+fn attack_faults(document: &str, attacks: &str, source: &str) -> Vec<String> {
+    let rows = attack_rows(document);
+    let told: BTreeSet<&str> = rows.values().flatten().copied().collect();
+    let tried = quoted_after(attacks, &["Mutant::new(\"", "Mutant::nomad(\"", "Mutant::slow(\""]);
+    let made = quoted_after(source, &["mutant::on(\""]);
+    let mut bad = Vec::new();
+    let ids = quoted_after(attacks, &["id: \""]);
+    bad.extend(ids.iter().filter(|id| !rows.contains_key(**id)).map(|id| format!("{id} has no row")));
+    for (id, mutants) in &rows {
+        if !ids.contains(id.as_str()) || !defines(attacks, id) {
+            bad.push(format!("{id} has a row, but no attack and function of that name"));
+        }
+        if mutants.is_empty() {
+            bad.push(format!("{id} was never seen to fail"));
+        }
+        bad.extend(mutants.iter().filter(|m| !m.starts_with(id.as_str())).map(|m| format!("{m} in the row of {id}")));
+    }
+    for (what, one, other) in [
+        ("is in the table, but no attack tries it", &told, &tried),
+        ("is tried, but not in the table", &tried, &told),
+        ("is tried, but src/ has no such mutant", &tried, &made),
+        ("is in src/, but no attack tries it", &made, &tried),
+    ] {
+        bad.extend(one.difference(other).map(|name| format!("mutant {name} {what}")));
+    }
+    bad
+}
+
+#[test]
+fn attacks_mutants_and_their_table_are_the_same() {
+    let text = |dir: &str, ends: &str| -> String { files(&repository().join(dir), &[ends]).into_values().collect() };
+    let document = fs::read_to_string(repository().join("tests/attack/README.md")).expect("reads the table");
+    report("the attack suite drifted", &attack_faults(&document, &text("tests/attack", ".rs"), &text("src", ".rs")));
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Each check is seen to fail, and to leave good code alone.
 
@@ -919,6 +984,20 @@ mod samples {
         assert_eq!(done_ids(text), ["A1", "N12"]);
         assert!(names_id("// A1: roles", "A1") && names_id("(A1)", "A1"));
         assert!(!names_id("A12 BA1 A1_x", "A1"));
+    }
+
+    #[test]
+    fn attacks_without_a_proof_are_reported() {
+        let table =
+            "| id | attack | seen |\n|---|---|---|\n| A01 | `x` | mutant `a01` |\n| B02 | y | `b02`, `b02-x`; runc |\n";
+        let attacks = "id: \"a01\" Mutant::new(\"a01\") fn a01() {} id: \"b02\" [Mutant::slow(\"b02\"), Mutant::nomad(\"b02-x\")] fn b02() {}";
+        let source = "if mutant::on(\"a01\") {} mutant::on(\"b02\") || mutant::on(\"b02-x\")";
+        assert_eq!(attack_faults(table, attacks, source), [""; 0]);
+        assert_eq!(attack_faults(&table.replace("mutant `a01`", "seen"), attacks, source).len(), 2);
+        assert_eq!(attack_faults(table, &attacks.replace("\"b02-x\"", "\"b02-y\""), source).len(), 4);
+        assert_eq!(attack_faults(table, attacks, &source.replace("a01", "a02")).len(), 2);
+        assert_eq!(attack_faults(&table.replace("A01", "A04"), attacks, source).len(), 3);
+        assert_eq!(attack_faults(table, &attacks.replace("fn b02", "fn b03"), source).len(), 1);
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn node_id(data_dir: &Path) -> io::Result<String> {
     if let Some(id) = known {
         return Ok(id.hyphenated().to_string());
     }
-    let id = uuid::Uuid::new_v4().hyphenated().to_string();
+    let id = crate::sys::random::uuid().hyphenated().to_string();
     super::record::write_atomically(&path, id.as_bytes())?;
     Ok(id)
 }

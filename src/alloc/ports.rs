@@ -92,7 +92,7 @@ fn fixed_port(port: &Port, number: u16, taken: &BTreeSet<u16>) -> Result<u16, Po
 
 fn dynamic_port(port: &Port, taken: &BTreeSet<u16>) -> Result<u16, PortError> {
     let count = DYNAMIC.end() - DYNAMIC.start() + 1;
-    let random = uuid::Uuid::new_v4().as_u128() % u128::from(count);
+    let random = crate::sys::random::bits() % u128::from(count);
     let start = u16::try_from(random).unwrap_or_default();
     (0..count)
         .map(|i| DYNAMIC.start() + (start + i) % count)

@@ -213,7 +213,7 @@ impl Alloc {
     /// Allocation number `index` of the group number `group` of `job`; nothing is done yet.
     #[must_use]
     pub fn new(machine: &Arc<Machine>, job: &Arc<Job>, group: usize, index: u32) -> Alloc {
-        let id = AllocId::new(uuid::Uuid::new_v4());
+        let id = AllocId::new(crate::sys::random::uuid());
         let dir = AllocDir::new(&machine.data_dir, &id);
         let (job, machine) = (Arc::clone(job), Arc::clone(machine));
         let place = Place { id, index, job, group, machine, dir, ports: PortMap::new() };
@@ -486,8 +486,12 @@ impl Supervisor {
         let tasks: Vec<TaskResult> = self.results.into_iter().flatten().collect();
         let counts = |task: &&TaskResult| {
             // Killed because a sibling failed or the group's work is done: no failure. Killed because somebody wanted the
-            // end: the process's own answer to that is the answer.
-            let answer = matches!(&task.outcome, Outcome::Exited(exit) if !exit.successful());
+            // end: the process's own answer to that is the answer, and one that nobody has heard is no good one.
+            let answer = match &task.outcome {
+                Outcome::Exited(exit) => !exit.successful(),
+                Outcome::Error(_) => true,
+                Outcome::NotStarted => false,
+            };
             task.failed || task.killed && wanted && answer
         };
         let first = tasks.iter().filter(counts).min_by_key(|t| t.ended);

@@ -413,7 +413,7 @@ impl TaskRunner {
 
     fn config(&self, env: &TaskEnv) -> TaskConfig {
         let Task { name, logs, resources, .. } = &self.task;
-        let unique = uuid::Uuid::new_v4().simple().to_string();
+        let unique = crate::sys::random::uuid().simple().to_string();
         let collection = (!logs.disabled).then(|| LogCollection {
             dir: self.shared.dir.logs(),
             stdout_file: format!("{name}.stdout"),
@@ -577,6 +577,6 @@ pub(super) async fn stop_at_least(stop: &mut watch::Receiver<Stop>, urgency: Sto
 
 /// Evenly between 0 and 1.
 fn random() -> f64 {
-    let bytes = uuid::Uuid::new_v4().into_bytes();
+    let bytes = crate::sys::random::uuid().into_bytes();
     f64::from(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])) / f64::from(u32::MAX)
 }

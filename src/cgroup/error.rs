@@ -27,6 +27,13 @@ pub enum Error {
         free: usize,
         /// All that tasks may use.
         all: crate::spec::CpuSet,
+    /// What is no disk whose use can be limited.
+    #[error("cannot limit the use of {}: {problem}", path.display())]
+    Disk {
+        /// The device.
+        path: PathBuf,
+        /// Why not.
+        problem: String,
     },
     /// A call on a file or folder failed.
     #[error("cannot {doing} {}", path.display())]

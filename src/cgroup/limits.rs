@@ -2,6 +2,7 @@
 
 use super::error::{Error, Result};
 use super::fs::Dir;
+use super::io;
 use super::regime::Regime;
 use super::task::TaskCgroup;
 use crate::spec::{Resources, cpu_weight_from_shares};
@@ -42,9 +43,14 @@ fn v1(task: &TaskCgroup, resources: &Resources, lift: bool) -> Result<()> {
         v1_memory(&dir("memory")?, resources, lift)?;
     }
     if let Some(most) = resources.pids_max {
-        dir("pids")?.write("pids.max", &most.to_string())?;
+        if task.member("pids").is_some() || !resources.pids_max_is_a_wish {
+            dir("pids")?.write("pids.max", &most.to_string())?;
+        }
     } else if lift && task.member("pids").is_some() {
         dir("pids")?.write("pids.max", "max")?;
+    }
+    if !resources.io.is_empty() || (lift && task.member("blkio").is_some()) {
+        io::v1(&dir("blkio")?, &resources.io, lift)?;
     }
     // A cpuset that the host gave has its cores already.
     if !resources.cpuset_cpus.is_empty() && task.member("cpuset").is_none_or(|m| m.ours) {
@@ -118,10 +124,12 @@ fn v2(dir: &Dir, resources: &Resources, lift: bool) -> Result<()> {
         dir.write_if_there("cpu.max", "max")?;
     }
     if let Some(most) = resources.pids_max {
-        require("pids", dir.write_if_there("pids.max", &most.to_string())?)?;
+        let there = dir.write_if_there("pids.max", &most.to_string())?;
+        require("pids", there || resources.pids_max_is_a_wish)?;
     } else if lift {
         dir.write_if_there("pids.max", "max")?;
     }
+    io::v2(dir, &resources.io, lift)?;
     if !resources.cpuset_cpus.is_empty() {
         require("cpuset", dir.write_if_there("cpuset.cpus", &resources.cpuset_cpus)?)?;
     }

@@ -13,7 +13,9 @@
 mod cpuset;
 mod devices;
 mod error;
+mod facts;
 mod fs;
+mod io;
 mod kill;
 mod limits;
 mod regime;
@@ -23,6 +25,7 @@ mod task;
 pub use cpuset::{Cores, Cpusets};
 pub use devices::{DeviceAccess, DeviceKind, DeviceRule};
 pub use error::{Error, Result};
+pub use facts::{Facts, facts};
 pub use fs::CgroupFs;
 pub use regime::{Hierarchy, Mounts, Regime, scan};
 pub use stats::Sampler;

@@ -1,10 +1,12 @@
 //! The operator's command line. Never holds logic that somebody else would want.
 
 mod args;
+mod doctor;
 mod gc;
 mod machine;
 mod output;
 mod plugin;
+mod probe;
 mod run;
 mod signals;
 
@@ -34,6 +36,8 @@ enum Command {
     Run(RunArgs),
     /// Find and remove what killed runs left behind, and only that
     Gc(GcArgs),
+    /// Say what this machine has for tasks, what a lack costs, and how it is mended
+    Doctor(DoctorArgs),
     /// Plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
@@ -80,6 +84,22 @@ struct GcArgs {
     data_dir: Option<PathBuf>,
 }
 
+#[derive(Debug, clap::Args)]
+struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Start a task at each level and measure from inside how well it is isolated
+    #[arg(long)]
+    probe: bool,
+    /// Only this level of the probe
+    #[arg(long, value_name = "LEVEL", requires = "probe")]
+    level: Option<probe::Level>,
+    /// Where the probe's folder is made [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
+    #[arg(long, value_name = "DIR", requires = "probe")]
+    data_dir: Option<PathBuf>,
+}
+
 #[derive(Debug, clap::Subcommand)]
 enum PluginCommand {
     /// Start a driver plugin and call its rpcs by hand
@@ -111,6 +131,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
     let done = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Gc(args) => gc::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Plugin(PluginCommand::Launch(args)) => plugin::launch(&args),
         Command::Version => print(format!("agentbin {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
         Command::Completion { shell } => {

@@ -284,7 +284,7 @@ impl Session {
     /// The task that a file describes, with its folders.
     fn task(&mut self, written: &Json) -> anyhow::Result<TaskConfig> {
         let text = |key: &str| written[key].as_str().unwrap_or_default().to_owned();
-        let alloc_id = AllocId::new(uuid::Uuid::new_v4()).to_string();
+        let alloc_id = AllocId::new(crate::sys::random::uuid()).to_string();
         let name = text("name");
         let id = match text("id") {
             id if id.is_empty() => format!("{alloc_id}/{name}/{}", &alloc_id[..8]),

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::Propagation;
+use crate::spec::{Masks, OwnNamespaces, Propagation, ResourceLimit, Seccomp, Unveil};
 
 /// Everything that the shim must know to become the task. Sent as JSON; parent and shim are the same executable, so
 /// there is no version to negotiate.
@@ -27,6 +27,16 @@ pub struct Config {
     pub capabilities: Vec<String>,
     /// See `prctl(PR_SET_NO_NEW_PRIVS)`.
     pub no_new_privs: bool,
+    /// System calls that the task may make.
+    pub seccomp: Seccomp,
+    /// What each process may have.
+    pub limits: Vec<ResourceLimit>,
+    /// Namespaces to make beside those in which the shim was born. A further process of the task enters them instead.
+    pub own: OwnNamespaces,
+    /// Make a user namespace that has the task's user and groups, under their own numbers, and nobody else.
+    pub user_namespace: bool,
+    /// All that the task may do with files; empty for whatever its user may.
+    pub unveil: Vec<Unveil>,
     /// The task's `oom_score_adj`.
     pub oom_score_adj: i32,
     /// Network namespace to join; `None` keeps the executor's.
@@ -57,6 +67,12 @@ pub enum Namespace {
     Pid,
     /// Its mount namespace.
     Mount,
+    /// Its UTS namespace.
+    Uts,
+    /// Its cgroup namespace.
+    Cgroup,
+    /// Its network namespace, where it was not given one that has a name.
+    Network,
     /// The user namespace in which its processes run. Entered last of all, as it gives nothing but takes.
     User,
 }
@@ -70,6 +86,8 @@ pub(super) struct Became {
     pub pid: Option<i32>,
     /// The master of the session's terminal is sent along.
     pub terminal: bool,
+    /// Namespaces that it made. Their descriptors are sent along.
+    pub namespaces: Vec<Namespace>,
 }
 
 /// The root of an isolated task.
@@ -83,6 +101,8 @@ pub struct RootConfig {
     pub devices: Vec<DeviceNode>,
     /// Move the root onto `/` instead of pivoting, for an agent on an initramfs.
     pub no_pivot_root: bool,
+    /// What is hidden of `/proc` and `/sys`.
+    pub masks: Masks,
 }
 
 /// A bind mount.

@@ -1,6 +1,6 @@
 //! Who the task is: users and groups from passwd files, capabilities.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::str::FromStr as _;
 
 use caps::{CapSet, Capability, CapsHashSet};
@@ -36,41 +36,92 @@ pub fn lookup_user(passwd: &str, group: &str, name: &str) -> Option<Ids> {
     Some(Ids { uid, gid, groups, home })
 }
 
-/// Becomes the user with exactly the configured capabilities. The order matters: the bounding set while
-/// `CAP_SETPCAP` is there, groups before the user, the other sets when the user has changed.
+/// A user namespace in which the task's user and groups have the numbers that they have outside, and nobody else is there.
 ///
-/// `user_namespace` is the one in which the task's user is that user, where it exists already.
-pub(super) fn become_user(config: &Config, ids: Option<&Ids>, user_namespace: Option<&OwnedFd>) -> Result<(), Failure> {
-    let wanted = parse_capabilities(&config.capabilities)?;
-    let privileged = rustix::process::geteuid().is_root();
-    if let Some(namespace) = user_namespace {
-        namespaces::enter(Namespace::User, namespace)?;
-    } else if let (Some(rootless), Some(ids)) = (config.rootless, ids)
-        && config.root.is_some()
-        && ids.uid != 0
-    {
-        nested_user_namespace(rootless, ids)?;
+/// Such a map can only be written by somebody outside, so a child goes in first; the namespace lives on by its descriptor.
+pub(super) fn make_user_namespace(ids: Option<&Ids>) -> Result<OwnedFd, Failure> {
+    let Some(ids) = ids else {
+        return Err(Failure::invalid("make a user namespace", "user_namespace needs a task with a user"));
+    };
+    let step = || format!("make a user namespace for uid {}", ids.uid);
+    let (child, end) = sys::process::spawn_in_user_namespace().map_err(|error| match error.raw_os_error() {
+        Some(libc::EAGAIN) => Failure::new(step(), format!("{error} (pids_limit must leave room for two processes)")),
+        Some(libc::ENOSPC) => Failure::new(step(), format!("{error} (see sysctl user.max_user_namespaces)")),
+        _ => Failure::new(step(), error),
+    })?;
+    let map = |name: &str, numbers: &[u32]| {
+        let text: String = numbers.iter().map(|number| format!("{number} {number} 1\n")).collect();
+        std::fs::write(format!("/proc/{}/{name}", child.pid), text).step(|| format!("{}: write {name}", step()))
+    };
+    let mut groups = ids.groups.clone();
+    groups.push(ids.gid);
+    groups.sort_unstable();
+    groups.dedup();
+    let made = map("gid_map", &groups)
+        .and_then(|()| map("uid_map", &[ids.uid]))
+        .and_then(|()| namespaces::open(child.pid, Namespace::User).step(step));
+    drop(end);
+    sys::process::wait(child.pidfd.as_fd()).step(step)?;
+    made
+}
+
+/// Enters the user namespace in which the task's processes run: this one, or without root one in which the only id there
+/// is has the number of the asked user.
+pub(super) fn enter_user_namespace(
+    config: &Config,
+    ids: Option<&Ids>,
+    namespace: Option<&OwnedFd>,
+) -> Result<(), Failure> {
+    if let Some(namespace) = namespace {
+        return namespaces::enter(Namespace::User, namespace);
     }
+    match (config.rootless, ids) {
+        (Some(rootless), Some(ids)) if config.root.is_some() && ids.uid != 0 => nested_user_namespace(rootless, ids),
+        _ => Ok(()),
+    }
+}
+
+/// Becomes the user with exactly these capabilities. The order matters: the bounding set while `CAP_SETPCAP` is there,
+/// groups before the user, the other sets when the user has changed.
+///
+/// `privileged` is whether this process was root before it entered a user namespace. `last` is run as the user, but with
+/// whatever capabilities there are.
+pub(super) fn become_user(
+    config: &Config,
+    ids: Option<&Ids>,
+    wanted: &CapsHashSet,
+    privileged: bool,
+    last: Option<&dyn Fn() -> Result<(), Failure>>,
+) -> Result<(), Failure> {
     if privileged {
-        limit_bounding_set(&wanted)?;
+        have(wanted)?;
+        limit_bounding_set(wanted)?;
     }
     let root = ids.map_or(privileged, |ids| ids.uid == 0);
     if let Some(ids) = ids {
-        if !root && !wanted.is_empty() {
+        if !root && (!wanted.is_empty() || last.is_some()) {
             sys::prctl::keep_capabilities().step(|| "keep capabilities".to_owned())?;
         }
         if config.rootless.is_none() {
-            switch_ids(&config.user, ids)?;
+            switch_ids(&config.user, ids, privileged)?;
         }
     }
+    if let Some(last) = last {
+        if privileged {
+            let step = || "take capabilities up again".to_owned();
+            let kept = caps::read(None, CapSet::Permitted).step(step)?;
+            caps::set(None, CapSet::Effective, &kept).step(step)?;
+        }
+        last()?;
+    }
     if privileged {
-        set_capabilities(&wanted, root)?;
+        set_capabilities(wanted, root)?;
     }
     Ok(())
 }
 
 /// Names to capabilities; upper case, with or without prefix.
-fn parse_capabilities(names: &[String]) -> Result<CapsHashSet, Failure> {
+pub(super) fn parse_capabilities(names: &[String]) -> Result<CapsHashSet, Failure> {
     names
         .iter()
         .map(|name| {
@@ -80,6 +131,19 @@ fn parse_capabilities(names: &[String]) -> Result<CapsHashSet, Failure> {
                 .map_err(|_| Failure::invalid("read capabilities", format!("unknown capability {name:?}")))
         })
         .collect()
+}
+
+/// Nobody can give what he has not.
+fn have(wanted: &CapsHashSet) -> Result<(), Failure> {
+    let step = "set capabilities";
+    let own = caps::read(None, CapSet::Permitted).step(|| step.to_owned())?;
+    let mut missing: Vec<String> = wanted.difference(&own).map(ToString::to_string).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    missing.sort_unstable();
+    let missing = missing.join(", ");
+    Err(Failure::new(step, format!("the executor itself lacks {missing}; give them to the agent, or do without")))
 }
 
 fn limit_bounding_set(wanted: &CapsHashSet) -> Result<(), Failure> {
@@ -93,9 +157,9 @@ fn limit_bounding_set(wanted: &CapsHashSet) -> Result<(), Failure> {
     Ok(())
 }
 
-fn switch_ids(user: &str, ids: &Ids) -> Result<(), Failure> {
+fn switch_ids(user: &str, ids: &Ids, privileged: bool) -> Result<(), Failure> {
     let step = || format!("become user {user}");
-    if !rustix::process::geteuid().is_root() {
+    if !privileged {
         if rustix::process::geteuid().as_raw() == ids.uid {
             return Ok(());
         }
@@ -113,7 +177,7 @@ fn switch_ids(user: &str, ids: &Ids) -> Result<(), Failure> {
 /// very id has the number of the asked user: it sees itself as that user and has no power over the mounts.
 fn nested_user_namespace(rootless: Rootless, ids: &Ids) -> Result<(), Failure> {
     let step = || format!("enter a user namespace as uid {} (host uid {})", ids.uid, rootless.uid);
-    sys::process::unshare_user_namespace().step(step)?;
+    sys::process::unshare(sys::process::flags::NEW_USER).step(step)?;
     std::fs::write("/proc/self/uid_map", format!("{} 0 1\n", ids.uid)).step(step)?;
     std::fs::write("/proc/self/gid_map", format!("{} 0 1\n", ids.gid)).step(step)
 }

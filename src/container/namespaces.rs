@@ -6,6 +6,9 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::config::{Failure, Namespace, Step as _};
+use crate::spec::OwnNamespaces;
+use crate::sys;
+use crate::sys::process::{self, flags};
 
 /// The namespaces of a task as they were made, whatever the task does later.
 #[derive(Debug, Default)]
@@ -40,6 +43,39 @@ impl Namespaces {
         self.0.iter().map(|(kind, fd)| Ok((*kind, fd.try_clone()?))).collect::<io::Result<_>>().map(Namespaces)
     }
 
+    /// Makes namespaces for this process, and opens them before anybody else can be in them.
+    pub(super) fn make(own: OwnNamespaces) -> Result<Namespaces, Failure> {
+        let asked = [
+            (own.uts, Namespace::Uts, flags::NEW_UTS),
+            (own.cgroup, Namespace::Cgroup, flags::NEW_CGROUP),
+            (own.network, Namespace::Network, flags::NEW_NET),
+        ];
+        let mut made = Vec::new();
+        for (_, kind, flag) in asked.iter().filter(|(asked, ..)| *asked) {
+            let (name, _) = names(*kind);
+            process::unshare(*flag)
+                .step(|| format!("make a {name} namespace (isolation = \"nomad\" does without one)"))?;
+            let path = Path::new("/proc/self/ns").join(name);
+            made.push((*kind, open_file(&path).step(|| format!("open the new {name} namespace"))?));
+        }
+        if own.network {
+            sys::net::loopback_up().step(|| "bring the task's interface lo up".to_owned())?;
+        }
+        Ok(Namespaces(made))
+    }
+
+    /// Takes one more, which is entered after all that are there.
+    pub(super) fn push(&mut self, kind: Namespace, fd: OwnedFd) {
+        self.0.push((kind, fd));
+    }
+
+    /// These and then others.
+    #[must_use]
+    pub fn and(mut self, others: Namespaces) -> Namespaces {
+        self.0.extend(others.0);
+        self
+    }
+
     /// The same, and the user namespace in which the process `pid` runs now.
     ///
     /// # Errors
@@ -51,24 +87,29 @@ impl Namespaces {
     }
 }
 
-fn open(pid: i32, kind: Namespace) -> io::Result<OwnedFd> {
-    let name = match kind {
-        Namespace::Owner | Namespace::User => "user",
-        Namespace::Ipc => "ipc",
-        Namespace::Pid => "pid",
-        Namespace::Mount => "mnt",
-    };
-    let path = Path::new("/proc").join(pid.to_string()).join("ns").join(name);
+/// Its file in `/proc/<pid>/ns`, and what `setns(2)` calls it.
+const fn names(kind: Namespace) -> (&'static str, LinkNameSpaceType) {
+    match kind {
+        Namespace::Owner | Namespace::User => ("user", LinkNameSpaceType::User),
+        Namespace::Ipc => ("ipc", LinkNameSpaceType::InterProcessCommunication),
+        Namespace::Pid => ("pid", LinkNameSpaceType::ProcessID),
+        Namespace::Mount => ("mnt", LinkNameSpaceType::Mount),
+        Namespace::Uts => ("uts", LinkNameSpaceType::HostNameAndNISDomainName),
+        Namespace::Cgroup => ("cgroup", LinkNameSpaceType::ControlGroup),
+        Namespace::Network => ("net", LinkNameSpaceType::Network),
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+pub(super) fn open(pid: i32, kind: Namespace) -> io::Result<OwnedFd> {
+    open_file(&Path::new("/proc").join(pid.to_string()).join("ns").join(names(kind).0))
 }
 
 /// Moves this process, or for [`Namespace::Pid`] its children, into a namespace of the task. `setns(2)`.
 pub(super) fn enter(kind: Namespace, fd: &OwnedFd) -> Result<(), Failure> {
-    let (what, link) = match kind {
-        Namespace::Owner | Namespace::User => ("user", LinkNameSpaceType::User),
-        Namespace::Ipc => ("IPC", LinkNameSpaceType::InterProcessCommunication),
-        Namespace::Pid => ("pid", LinkNameSpaceType::ProcessID),
-        Namespace::Mount => ("mount", LinkNameSpaceType::Mount),
-    };
-    move_into_link_name_space(fd.as_fd(), Some(link)).step(|| format!("enter the task's {what} namespace"))
+    let (name, link) = names(kind);
+    move_into_link_name_space(fd.as_fd(), Some(link)).step(|| format!("enter the task's {name} namespace"))
 }

@@ -38,9 +38,11 @@ pub struct Prepare {
 }
 
 /// Most namespaces that a shim can be sent into.
-const MAX_NAMESPACES: usize = 5;
+pub(super) const MAX_NAMESPACES: usize = 8;
 /// Most descriptors in one message: the configuration, stdin, stdout, stderr, namespaces.
 pub(super) const MAX_SENT: usize = 4 + MAX_NAMESPACES;
+/// Most descriptors in the shim's last word: its successor, a terminal, namespaces.
+pub(super) const MAX_TOLD: usize = 2 + MAX_NAMESPACES;
 /// Longest message that the shim sends when it has done its part.
 const MAX_BECAME: usize = 1 << 18;
 
@@ -86,6 +88,8 @@ pub struct Started {
     pub lead: Option<Child>,
     /// The master of the terminal that was opened inside the task.
     pub terminal: Option<OwnedFd>,
+    /// Namespaces that it made for the task, to be entered after those of [`Prepared::namespaces`].
+    pub namespaces: Namespaces,
 }
 
 fn at(step: &'static str) -> impl Fn(io::Error) -> StartError {
@@ -107,10 +111,13 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
     let join = serde_json::to_string(&plan.join).map_err(|e| at("write the shim's arguments")(e.into()))?;
     let c_string = |text: &str| CString::new(text).map_err(|e| at("write the shim's arguments")(e.into()));
     let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&join)?];
+    // Empty but in tests that take defences out.
+    let envp = crate::sys::mutant::environment().map(|entry| c_string(&entry)).transpose()?;
+    let envp: Vec<CString> = envp.into_iter().collect();
     let child = spawn(&Spawn {
         exe,
         argv: &argv,
-        envp: &[],
+        envp: &envp,
         fds: &[null.as_fd(), null.as_fd(), null.as_fd(), their_control.as_fd(), their_report.as_fd()],
         flags: namespaces(&plan),
         cgroup,
@@ -174,7 +181,7 @@ impl Prepared {
         self.plan == *plan
     }
 
-    /// The namespaces that the task will have; all of them exist from the clone on.
+    /// The namespaces that the task will have and that exist from the clone on.
     ///
     /// # Errors
     /// What `open(2)` says.
@@ -262,7 +269,7 @@ impl Starting {
     /// Its last word, said before it executed.
     fn became(&self) -> io::Result<Option<Started>> {
         let mut bytes = vec![0; MAX_BECAME];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_TOLD))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let received = recvmsg(&self.control, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
@@ -279,6 +286,10 @@ impl Starting {
         let mut next = || fds.next().ok_or(io::ErrorKind::UnexpectedEof);
         let lead = became.pid.map(|pid| next().map(|pidfd| Child { pid, pidfd })).transpose()?;
         let terminal = became.terminal.then(&mut next).transpose()?;
-        Ok(Some(Started { ids: became.ids, lead, terminal }))
+        let mut namespaces = Namespaces::default();
+        for kind in became.namespaces {
+            namespaces.push(kind, next()?);
+        }
+        Ok(Some(Started { ids: became.ids, lead, terminal, namespaces }))
     }
 }

@@ -13,8 +13,9 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use super::config::{Bind, DeviceNode, Failure, RootConfig, Step as _};
-use crate::spec::Propagation;
+use crate::spec::{Masks, Propagation};
 use crate::sys::mount::{attach, clone_tree, new_filesystem, set_attributes};
+use crate::sys::mutant;
 use crate::sys::path::Root;
 
 const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
@@ -38,8 +39,14 @@ const MASKED: [&str; 12] = [
     "sys/devices/virtual/powercap",
 ];
 
+/// What Nomad hides of it.
+const MASKED_BY_NOMAD: [&str; 2] = ["proc/kcore", "sys/firmware"];
+
 /// Visible, but writing there would change the whole machine.
 const READ_ONLY: [&str; 5] = ["proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs"];
+
+/// Of these, what Nomad leaves writable.
+const READ_ONLY_BUT_FOR_NOMAD: &str = "proc/fs";
 
 /// The character devices that every task with a root of its own has in `/dev`: name, major and minor number.
 pub const DEVICES: [(&str, u32, u32); 6] =
@@ -77,6 +84,7 @@ pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> 
     let root = Root::from_fd(tree);
 
     mount_proc(&root)?;
+    let named_null = mutant::on("b02").then(|| rustix::fs::openat(&root, "dev/null", OFlags::PATH, Mode::empty()));
     mount_dev(&root, rootless)?;
     mount_sys(&root, rootless)?;
     for (bind, tree) in config.binds.iter().zip(&binds) {
@@ -85,7 +93,7 @@ pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> 
     for (device, tree) in config.devices.iter().zip(&devices) {
         attach_inside(&root, tree, &device.target)?;
     }
-    hide_machine(&root)?;
+    hide_machine(&root, config.masks, named_null.and_then(Result::ok))?;
     switch_root(config.no_pivot_root)
 }
 
@@ -154,6 +162,12 @@ fn mount_dev(root: &Root, rootless: bool) -> Result<(), Failure> {
     }
     for name in ["pts", "shm", "mqueue"] {
         rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755)).step(|| format!("create /dev/{name}"))?;
+    }
+    if mutant::on("b05") {
+        let named = rustix::fs::openat(root, "dev", OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
+        for (name, target) in DEVICE_LINKS {
+            let _ = named.as_ref().map(|dev| rustix::fs::symlinkat(target, dev, name));
+        }
     }
     attach_plain(root, &dev, "dev").step(|| "mount /dev".to_owned())?;
     if rootless {
@@ -265,14 +279,22 @@ fn open_or_create(root: &Root, target: &Path, is_dir: bool) -> io::Result<OwnedF
     Ok(rustix::fs::openat(&parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn hide_machine(root: &Root) -> Result<(), Failure> {
-    let null =
-        root.open_beneath(Path::new("dev/null"), OFlags::PATH, Mode::empty()).step(|| "open /dev/null".to_owned())?;
-    if !is_device(&rustix::fs::fstat(&null).step(|| "open /dev/null".to_owned())?, 1, 3) {
+fn hide_machine(root: &Root, masks: Masks, named_null: Option<OwnedFd>) -> Result<(), Failure> {
+    let null = match named_null {
+        Some(null) => null,
+        None => root
+            .open_beneath(Path::new("dev/null"), OFlags::PATH, Mode::empty())
+            .step(|| "open /dev/null".to_owned())?,
+    };
+    if !mutant::on("b02") && !is_device(&rustix::fs::fstat(&null).step(|| "open /dev/null".to_owned())?, 1, 3) {
         return Err(Failure::invalid("open /dev/null", "/dev/null in the task's root is not the null device"));
     }
+    let masked: Vec<String> = match masks {
+        Masks::Nomad => MASKED_BY_NOMAD.map(str::to_owned).to_vec(),
+        Masks::All => MASKED.iter().map(|path| (*path).to_owned()).chain(thermal_throttles(root)?).collect(),
+    };
     let mut empty: Option<OwnedFd> = None;
-    for path in MASKED {
+    for path in &masked {
         let step = || format!("mask /{path}");
         let Some(place) = open_if_there(root, path).step(step)? else { continue };
         let stat = rustix::fs::fstat(&place).step(step)?;
@@ -287,7 +309,7 @@ fn hide_machine(root: &Root) -> Result<(), Failure> {
             empty = Some(tmpfs);
         }
     }
-    for path in READ_ONLY {
+    for path in READ_ONLY.into_iter().filter(|path| masks == Masks::All || *path != READ_ONLY_BUT_FOR_NOMAD) {
         let step = || format!("make /{path} read-only");
         let Some(place) = open_if_there(root, path).step(step)? else { continue };
         let copy = clone_tree(place.as_fd(), Path::new("")).step(step)?;
@@ -295,6 +317,26 @@ fn hide_machine(root: &Root) -> Result<(), Failure> {
         attach(copy.as_fd(), place.as_fd()).step(step)?;
     }
     Ok(())
+}
+
+/// Each CPU's count of when it was too hot: a clock for what others do.
+fn thermal_throttles(root: &Root) -> Result<Vec<String>, Failure> {
+    const CPUS: &str = "sys/devices/system/cpu";
+    let step = || format!("look for what to mask in /{CPUS}");
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let cpus = match root.open_beneath(Path::new(CPUS), flags, Mode::empty()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.step(step)?,
+    };
+    let mut found = Vec::new();
+    for entry in rustix::fs::Dir::new(cpus).step(step)? {
+        let entry = entry.step(step)?;
+        let name = entry.file_name().to_string_lossy();
+        if name.strip_prefix("cpu").is_some_and(|number| number.parse::<u32>().is_ok()) {
+            found.push(format!("{CPUS}/{name}/thermal_throttle"));
+        }
+    }
+    Ok(found)
 }
 
 fn open_if_there(root: &Root, path: &str) -> io::Result<Option<OwnedFd>> {

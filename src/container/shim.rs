@@ -17,10 +17,12 @@ use rustix::net::{
 };
 
 use super::config::{Became, Config, Failure, FailureKind, Ids, Namespace, RootConfig, SessionConfig, Step as _};
-use super::identity::{become_user, lookup_user};
-use super::parent::{CONTROL_FD, MAX_SENT, REPORT_FD};
+use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_namespace, parse_capabilities};
+use super::namespaces::Namespaces;
+use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
 use super::terminal::{self, Terminal};
-use super::{namespaces, root};
+use super::{namespaces, rlimits, root, seccomp, unveil};
+use crate::spec::OwnNamespaces;
 use crate::sys::path::Root;
 use crate::sys::{prctl, process};
 
@@ -71,7 +73,13 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     if let Some(path) = &config.network_namespace {
         join_network(path)?;
     }
-    let user_namespace = enter_task(session, sent)?;
+    let mut made = Namespaces::default();
+    if session.is_none() {
+        // Not by clone: a cgroup namespace has its maker's cgroup as its root, and now this is the task's.
+        let network = config.own.network && config.network_namespace.is_none();
+        made = Namespaces::make(OwnNamespaces { network, ..config.own })?;
+    }
+    let mut user_namespace = enter_task(session, sent)?;
     let born_inside = session.is_some_and(|s| s.namespaces.contains(&Namespace::Pid));
 
     // A session of its own when isolated or a guest in the task; else a group of its own, by which the executor kills it.
@@ -103,8 +111,29 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     };
     let (argv, envp) = strings(&config, ids.as_ref(), &command)?;
 
-    become_user(&config, ids.as_ref(), user_namespace.as_ref())?;
-    drop(user_namespace);
+    // Whatever needs a name in the root or the power of now.
+    let capabilities = parse_capabilities(&config.capabilities)?;
+    let filter = seccomp::program(&config.seccomp, &capabilities)?;
+    let unveiled = unveil::prepare(&config.unveil)?;
+    if config.user_namespace && session.is_none() {
+        user_namespace = Some(make_user_namespace(ids.as_ref())?);
+    }
+    rlimits::apply(&config.limits)?;
+
+    let privileged = rustix::process::geteuid().is_root();
+    enter_user_namespace(&config, ids.as_ref(), user_namespace.as_ref())?;
+    if let Some(unveiled) = unveiled {
+        unveil::restrict(unveiled)?;
+    }
+    // Directly before the command, where the kernel allows it then: the filter is made for that and not for this program.
+    let late = config.no_new_privs || capabilities.contains(&caps::Capability::CAP_SYS_ADMIN);
+    let (early, filter) = if late { (None, filter) } else { (filter, None) };
+    let install_early = early.as_ref().map(|filter| || install(filter));
+    let last = install_early.as_ref().map(|install| install as &dyn Fn() -> Result<(), Failure>);
+    become_user(&config, ids.as_ref(), &capabilities, privileged, last)?;
+    if let (Some(namespace), None) = (user_namespace, session) {
+        made.push(Namespace::User, namespace);
+    }
     if config.rootless.is_none() || session.is_some() {
         // A change of credentials may have undone it, see fs.suid_dumpable in proc_sys_fs(5).
         prctl::set_undumpable().step(|| "become undumpable".to_owned())?;
@@ -113,9 +142,11 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
         prctl::set_no_new_privs().step(|| "set no_new_privs".to_owned())?;
     }
 
-    let mut became = Became { ids, pid: None, terminal: terminal.is_some() };
+    let unveiled = !config.unveil.is_empty();
+    let command = Command { argv: &argv, envp: &envp, filter: filter.as_deref(), unveiled };
+    let mut became = Became { ids, pid: None, terminal: terminal.is_some(), namespaces: made.kinds() };
     if born_inside {
-        let child = start_inside(session, report, &argv, &envp)?;
+        let child = start_inside(session, report, &command)?;
         became.pid = Some(child.pid);
         let sent = [Some(child.pidfd.as_fd()), terminal.as_ref().map(AsFd::as_fd)];
         tell(control, &became, &sent.into_iter().flatten().collect::<Vec<_>>())?;
@@ -125,9 +156,20 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     if session.is_some_and(|s| s.tty) {
         rustix::process::ioctl_tiocsctty(rustix::stdio::stdin()).step(|| "take the terminal".to_owned())?;
     }
-    tell(control, &became, terminal.as_ref().map(AsFd::as_fd).as_slice())?;
-    drop(terminal);
-    Err(execute(report, &argv, &envp))
+    let sent: Vec<_> = terminal.as_ref().map(AsFd::as_fd).into_iter().chain(made.fds()).collect();
+    tell(control, &became, &sent)?;
+    drop((terminal, made));
+    Err(execute(report, &command))
+}
+
+/// What is left to be done.
+struct Command<'a> {
+    argv: &'a [CString],
+    envp: &'a [CString],
+    /// Installed directly before.
+    filter: Option<&'a [libc::sock_filter]>,
+    /// Not every file is there for it.
+    unveiled: bool,
 }
 
 /// The command as a process that was never seen with more than it may have: born in the task's pid namespace when
@@ -135,8 +177,7 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
 fn start_inside(
     session: Option<&SessionConfig>,
     report: &File,
-    argv: &[CString],
-    envp: &[CString],
+    command: &Command<'_>,
 ) -> Result<process::Child, Failure> {
     let mut body = || {
         let lead = || -> Result<(), Failure> {
@@ -146,7 +187,7 @@ fn start_inside(
             }
             Ok(())
         };
-        report_failure(report, &lead().map_or_else(|failure| failure, |()| execute(report, argv, envp)));
+        report_failure(report, &lead().map_or_else(|failure| failure, |()| execute(report, command)));
     };
     process::spawn_sibling(&mut body).map_err(|error| {
         let step = "start a process in the task's pid namespace";
@@ -158,9 +199,23 @@ fn start_inside(
     })
 }
 
+fn install(filter: &[libc::sock_filter]) -> Result<(), Failure> {
+    crate::sys::seccomp::install(filter).map_err(|error| {
+        let why = match error.raw_os_error() {
+            Some(libc::EINVAL | libc::ENOSYS) => ": this kernel has none; seccomp = \"unconfined\" does without",
+            Some(libc::EACCES) => ": without no_new_privs it needs CAP_SYS_ADMIN",
+            _ => "",
+        };
+        Failure::new("install the filter on system calls", format!("{error}{why}"))
+    })
+}
+
 /// Executes the command. Returns why that failed.
-fn execute(report: &File, argv: &[CString], envp: &[CString]) -> Failure {
-    let ready = die_with_parent(report).and_then(|()| prctl::reset_signals().step(|| "reset signals".to_owned()));
+fn execute(report: &File, command: &Command<'_>) -> Failure {
+    let Command { argv, envp, filter, unveiled } = command;
+    let ready = die_with_parent(report)
+        .and_then(|()| prctl::reset_signals().step(|| "reset signals".to_owned()))
+        .and_then(|()| filter.map_or(Ok(()), install));
     if let Err(failure) = ready {
         return failure;
     }
@@ -173,6 +228,9 @@ fn execute(report: &File, argv: &[CString], envp: &[CString]) -> Failure {
     let step = format!("execute {}", argv[0].to_string_lossy());
     let message = match kind {
         FailureKind::CommandNotFound => format!("{step}: {error} (is its interpreter in the root?)"),
+        FailureKind::NotExecutable if *unveiled => {
+            format!("{error} (unveil must have it and its libraries with the letters r and x)")
+        }
         _ => error.to_string(),
     };
     Failure { step, kind, message }
@@ -225,7 +283,7 @@ fn open_terminal(config: &Config, ids: Option<&Ids>) -> Result<Option<OwnedFd>, 
 fn tell(control: &OwnedFd, became: &Became, fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
     let step = || "answer the executor".to_owned();
     let text = serde_json::to_vec(became).step(step)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_TOLD))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(fds));

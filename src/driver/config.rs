@@ -149,6 +149,29 @@ impl<'a> Reader<'a> {
         Ok(DriverConfig { values: block.cloned().unwrap_or_default(), pos, ..DriverConfig::default() })
     }
 
+    /// The keys of each of the nested blocks that may be there any number of times.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`].
+    pub fn blocks(&self, key: &str) -> Result<Vec<DriverConfig>, DriverError> {
+        let bad = || self.error(key, &format!("{key} must be blocks"));
+        let blocks: Vec<&serde_json::Map<String, Value>> = match self.value(key) {
+            None => Vec::new(),
+            Some(Value::Object(object)) => vec![object],
+            Some(Value::Array(items)) => {
+                items.iter().map(|item| item.as_object().ok_or_else(bad)).collect::<Result<_, _>>()?
+            }
+            Some(_) => return Err(bad()),
+        };
+        let pos = self.config.positions.get(key).unwrap_or(&self.config.pos);
+        let config = |block: &serde_json::Map<String, Value>| DriverConfig {
+            values: block.clone(),
+            pos: pos.clone(),
+            ..DriverConfig::default()
+        };
+        Ok(blocks.into_iter().map(config).collect())
+    }
+
     /// A number of things, at least one.
     ///
     /// # Errors
@@ -176,7 +199,12 @@ impl<'a> Reader<'a> {
             Some(_) => return Err(bad()),
         };
         let pairs = objects.into_iter().flatten();
-        pairs.map(|(k, v)| Ok((k.clone(), v.as_str().ok_or_else(bad)?.to_owned()))).collect()
+        let text = |value: &Value| match value {
+            Value::String(text) => Ok(text.clone()),
+            Value::Number(number) => Ok(number.to_string()),
+            _ => Err(bad()),
+        };
+        pairs.map(|(k, v)| Ok((k.clone(), text(v)?))).collect()
     }
 
     /// `private` or `host`; `None` when blank.

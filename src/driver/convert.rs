@@ -267,7 +267,7 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
         ports: ports.collect(),
         cgroup: std::path::PathBuf::new(),
         cpuset_cgroup: linux.cpuset_cgroup.into(),
-        resources: spec_resources(resources, None),
+        resources: spec_resources(resources),
         alloc_dir: task.alloc_dir.into(),
         mounts: task.mounts.into_iter().map(mount).collect::<Result<_, DriverError>>()?,
         devices: task.devices.into_iter().map(spec_device).collect(),

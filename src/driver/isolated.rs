@@ -1,16 +1,23 @@
 //! What a driver has that isolates its tasks: `exec`, `java`, and whatever somebody else builds.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
 use super::config::Reader;
 use super::handle::failed;
 use super::on_executor::{self, Common};
-use super::{Capabilities, Dns, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, TaskConfig, capabilities};
+use super::{
+    Capabilities, Dns, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, TaskConfig, capabilities, restrict,
+};
 use crate::cgroup::Regime;
-use crate::spec::{LaunchSpec, Mount, NamespaceMode, Propagation};
+use crate::container::check_seccomp;
+use crate::spec::{
+    LaunchSpec, LimitedResource, Masks, Mount, NamespaceMode, OwnNamespaces, Propagation, ResourceLimit, Seccomp,
+    Unveil,
+};
 use crate::sys::path::Root;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
@@ -22,14 +29,38 @@ const HOST_FOLDERS: [&str; 9] =
 const DEFAULT_USER: &str = "nobody";
 const RESOLV_CONF: &str = "resolv.conf";
 
-/// How much tighter than Nomad's own drivers a task is held.
+/// Processes and threads of a task that does not say how many.
+const PIDS: u64 = 4096;
+/// Longest profile for system calls, in bytes.
+const PROFILE_MAX: u64 = 1 << 20;
+
+/// How a task is held. Each of the values can be had by itself, with a key of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Level {
-    /// No capability that was not asked for, and none to be gained.
+    /// Nothing that was not asked for, as far as jobs do not notice.
     #[default]
     Default,
+    /// That, and no power over the host's user namespace, no network that was not asked for, and no limit that is only a
+    /// wish.
+    Strict,
     /// As Nomad's own drivers do it.
     Nomad,
+}
+
+/// What a level stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Held {
+    /// Begins with Nomad's capabilities.
+    nomad_capabilities: bool,
+    seccomp: Filter,
+    no_new_privs: bool,
+    pids_max: Option<u64>,
+    pids_max_is_a_wish: bool,
+    /// No core files.
+    no_core: bool,
+    user_namespace: bool,
+    own: OwnNamespaces,
+    masks: Masks,
 }
 
 impl Level {
@@ -37,12 +68,80 @@ impl Level {
         match reader.string("isolation")?.as_deref() {
             None | Some("") => Ok(None),
             Some("default") => Ok(Some(Level::Default)),
+            Some("strict") => Ok(Some(Level::Strict)),
             Some("nomad") => Ok(Some(Level::Nomad)),
             Some(other) => {
-                let text = format!("isolation must be \"default\" or \"nomad\", got {other:?}");
+                let text = format!("isolation must be \"default\", \"strict\" or \"nomad\", got {other:?}");
                 Err(reader.error("isolation", &text))
             }
         }
+    }
+
+    const fn held(self) -> Held {
+        let tight = !matches!(self, Level::Nomad);
+        let strict = matches!(self, Level::Strict);
+        Held {
+            nomad_capabilities: !tight,
+            seccomp: if tight { Filter::Default } else { Filter::Unconfined },
+            no_new_privs: tight,
+            pids_max: if tight { Some(PIDS) } else { None },
+            pids_max_is_a_wish: tight && !strict,
+            no_core: tight,
+            user_namespace: strict,
+            own: OwnNamespaces { uts: tight, cgroup: tight, network: strict },
+            masks: if tight { Masks::All } else { Masks::Nomad },
+        }
+    }
+}
+
+/// The key `seccomp`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Filter {
+    Default,
+    Unconfined,
+    File(PathBuf),
+}
+
+impl Filter {
+    fn read(reader: &Reader<'_>) -> Result<Option<Filter>, DriverError> {
+        Ok(match reader.string("seccomp")?.as_deref() {
+            None | Some("") => None,
+            Some("default") => Some(Filter::Default),
+            Some("unconfined") => Some(Filter::Unconfined),
+            Some(path) => Some(Filter::File(path.into())),
+        })
+    }
+
+    /// The profile's text is read anew for each start. A relative path lies in the task's folder, where no link leads out.
+    fn load(&self, reader: &Reader<'_>, task_dir: &Path) -> Result<Seccomp, DriverError> {
+        let path = match self {
+            Filter::Default => return Ok(Seccomp::Default),
+            Filter::Unconfined => return Ok(Seccomp::Unconfined),
+            Filter::File(path) => path,
+        };
+        let error = |problem: &str| {
+            let text = format!(
+                "seccomp must be \"default\", \"unconfined\" or a profile's path; {}: {problem}",
+                path.display()
+            );
+            reader.error("seccomp", &text)
+        };
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = if path.is_absolute() {
+            rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).map_err(std::io::Error::from)
+        } else {
+            Root::open(task_dir).and_then(|root| root.open_beneath(path, flags, Mode::empty()))
+        };
+        let file = std::fs::File::from(file.map_err(|e| error(&e.to_string()))?);
+        if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            return Err(error("not a plain file"));
+        }
+        let mut text = String::new();
+        file.take(PROFILE_MAX + 1).read_to_string(&mut text).map_err(|e| error(&e.to_string()))?;
+        if text.len() as u64 > PROFILE_MAX {
+            return Err(error("longer than 1 MiB"));
+        }
+        Ok(Seccomp::Profile(text))
     }
 }
 
@@ -54,6 +153,8 @@ pub struct IsolatedConfig {
     ipc_mode: NamespaceMode,
     allow_caps: capabilities::Allowed,
     level: Level,
+    seccomp: Option<Filter>,
+    pids_max: Option<Option<u64>>,
     /// The agent copies the host's programs into the task's folder.
     chroot: bool,
     /// Host path to path in the task; empty is the standard set.
@@ -62,12 +163,14 @@ pub struct IsolatedConfig {
 
 impl IsolatedConfig {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 7] = [
+    pub const KEYS: [&'static str; 9] = [
         Common::KEYS[0],
         "default_pid_mode",
         "default_ipc_mode",
         "allow_caps",
         "isolation",
+        "seccomp",
+        "pids_limit",
         "fs_isolation",
         "chroot_env",
     ];
@@ -85,6 +188,8 @@ impl IsolatedConfig {
                 schema::with_default(schema::attr("allow_caps", "list(string)", false), capabilities::nomad_defaults()),
             ),
             text("isolation", "default"),
+            ("seccomp", schema::attr("seccomp", "string", false)),
+            ("pids_limit", schema::attr("pids_limit", "number", false)),
             text("fs_isolation", "image"),
             // Twice the same thing: as a block, and as a map in parentheses.
             ("chroot_env", schema::block_attrs("chroot_env", "string", false)),
@@ -111,12 +216,22 @@ impl IsolatedConfig {
             let text = format!("chroot_env maps absolute host paths to absolute task paths, got {from:?} = {to:?}");
             return Err(reader.error("chroot_env", &text));
         }
+        let seccomp = Filter::read(reader)?;
+        if let Some(Filter::File(path)) = &seccomp
+            && !path.is_absolute()
+        {
+            return Err(
+                reader.error("seccomp", &format!("seccomp of all tasks must be absolute, got {}", path.display()))
+            );
+        }
         Ok(IsolatedConfig {
             common: Common::read(reader)?,
             pid_mode: reader.namespace_mode("default_pid_mode")?.unwrap_or_default(),
             ipc_mode: reader.namespace_mode("default_ipc_mode")?.unwrap_or_default(),
             allow_caps: capabilities::Allowed::read(reader)?,
             level: Level::read(reader)?.unwrap_or_default(),
+            seccomp,
+            pids_max: restrict::pids_limit(reader)?,
             chroot,
             folders,
         })
@@ -188,9 +303,7 @@ impl IsolatedConfig {
         if spec.user.is_empty() {
             DEFAULT_USER.clone_into(&mut spec.user);
         }
-        let level = Level::read(reader)?.unwrap_or(self.level);
-        spec.capabilities = self.allow_caps.resolve(reader, level == Level::Nomad, spec.user == "root")?;
-        spec.no_new_privs = level == Level::Default;
+        self.hold(reader, spec)?;
         spec.pid_mode = reader.namespace_mode("pid_mode")?.unwrap_or(self.pid_mode);
         spec.ipc_mode = reader.namespace_mode("ipc_mode")?.unwrap_or(self.ipc_mode);
         spec.work_dir = reader.absolute_path("work_dir")?;
@@ -208,6 +321,27 @@ impl IsolatedConfig {
         Ok(())
     }
 
+    /// What the task is kept from: as the task's keys say, else the plugin's, else the level.
+    fn hold(&self, reader: &Reader<'_>, spec: &mut LaunchSpec) -> Result<(), DriverError> {
+        let held = Level::read(reader)?.unwrap_or(self.level).held();
+        spec.capabilities = self.allow_caps.resolve(reader, held.nomad_capabilities, spec.user == "root")?;
+        let filter = Filter::read(reader)?.or_else(|| self.seccomp.clone()).unwrap_or(held.seccomp);
+        spec.seccomp = filter.load(reader, &spec.task_dir)?;
+        check_seccomp(&spec.seccomp, &spec.capabilities).map_err(|e| reader.error("seccomp", &e.to_string()))?;
+        spec.no_new_privs = reader.flag("no_new_privs")?.unwrap_or(held.no_new_privs);
+        let asked = restrict::pids_limit(reader)?.or(self.pids_max);
+        spec.resources.pids_max = asked.unwrap_or(held.pids_max);
+        spec.resources.pids_max_is_a_wish = asked.is_none() && held.pids_max_is_a_wish;
+        if held.no_core && !spec.limits.iter().any(|limit| limit.resource == LimitedResource::Core) {
+            spec.limits.push(ResourceLimit { resource: LimitedResource::Core, soft: Some(0), hard: Some(0) });
+        }
+        spec.user_namespace = reader.flag("user_namespace")?.unwrap_or(held.user_namespace);
+        spec.own = held.own;
+        spec.unveil = unveil(reader)?;
+        spec.masks = held.masks;
+        Ok(())
+    }
+
     /// Checks a task's configuration for what can be said without the task.
     ///
     /// # Errors
@@ -216,24 +350,46 @@ impl IsolatedConfig {
         reader.namespace_mode("pid_mode")?;
         reader.namespace_mode("ipc_mode")?;
         reader.absolute_path("work_dir")?;
-        self.allow_caps.resolve(reader, Level::read(reader)? == Some(Level::Nomad), false).map(drop)
+        reader.flag("user_namespace")?;
+        Filter::read(reader)?;
+        unveil(reader)?;
+        let held = Level::read(reader)?.unwrap_or(self.level).held();
+        self.allow_caps.resolve(reader, held.nomad_capabilities, false).map(drop)
     }
 }
 
+/// All that the task may do with files.
+fn unveil(reader: &Reader<'_>) -> Result<Vec<Unveil>, DriverError> {
+    let parse = |text: String| {
+        Unveil::parse(&text).ok_or_else(|| {
+            let text = format!("unveil is a list of \"mode:/path\" with letters of rwxc as mode, got {text:?}");
+            reader.error("unveil", &text)
+        })
+    };
+    reader.strings("unveil")?.into_iter().map(parse).collect()
+}
+
 /// Keys of a task's configuration.
-const OWN_TASK_KEYS: [&str; 6] = ["pid_mode", "ipc_mode", "cap_add", "cap_drop", "work_dir", "isolation"];
+const OWN_TASK_KEYS: [&str; 9] =
+    ["pid_mode", "ipc_mode", "cap_add", "cap_drop", "work_dir", "isolation", "seccomp", "user_namespace", "unveil"];
 
 impl IsolatedConfig {
     /// The keys of a task's configuration that it reads.
-    pub const TASK_KEYS: [&'static str; 8] = [
+    pub const TASK_KEYS: [&'static str; 14] = [
         OWN_TASK_KEYS[0],
         OWN_TASK_KEYS[1],
         OWN_TASK_KEYS[2],
         OWN_TASK_KEYS[3],
         OWN_TASK_KEYS[4],
         OWN_TASK_KEYS[5],
+        OWN_TASK_KEYS[6],
+        OWN_TASK_KEYS[7],
+        OWN_TASK_KEYS[8],
         on_executor::TASK_KEYS[0],
         on_executor::TASK_KEYS[1],
+        on_executor::TASK_KEYS[2],
+        on_executor::TASK_KEYS[3],
+        on_executor::TASK_KEYS[4],
     ];
 
     /// Their schema.
@@ -241,7 +397,11 @@ impl IsolatedConfig {
         let mut schema: Vec<_> = OWN_TASK_KEYS
             .iter()
             .map(|name| {
-                let kind = if name.starts_with("cap_") { "list(string)" } else { "string" };
+                let kind = match *name {
+                    "cap_add" | "cap_drop" | "unveil" => "list(string)",
+                    "user_namespace" => "bool",
+                    _ => "string",
+                };
                 (*name, schema::attr(name, kind, false))
             })
             .collect();
@@ -295,7 +455,129 @@ fn resolv_conf_text(dns: &Dns, host: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::driver::restrict::Restrictions;
+    use crate::spec::{DriverConfig, Resources};
+
+    fn planned(plugin: serde_json::Value, task: serde_json::Value) -> Result<LaunchSpec, String> {
+        let config = |values: serde_json::Value| DriverConfig {
+            values: values.as_object().unwrap().clone(),
+            ..DriverConfig::default()
+        };
+        let (plugin, task) = (config(plugin), config(task));
+        let reader = Reader::new("exec", &task, &IsolatedConfig::TASK_KEYS).map_err(|e| e.to_string())?;
+        let plan = || -> Result<LaunchSpec, DriverError> {
+            let isolated = IsolatedConfig::read(&Reader::new("exec", &plugin, &IsolatedConfig::KEYS)?)?;
+            let mut spec = LaunchSpec::default();
+            Restrictions::read(&reader)?.apply(&mut spec);
+            isolated.validate(&reader)?;
+            isolated.hold(&reader, &mut spec)?;
+            Ok(spec)
+        };
+        plan().map_err(|e| e.to_string())
+    }
+
+    /// N6: what each level means, in one table.
+    #[test]
+    fn n6_levels_are_values() {
+        let core = ResourceLimit { resource: LimitedResource::Core, soft: Some(0), hard: Some(0) };
+        let own = |uts, cgroup, network| OwnNamespaces { uts, cgroup, network };
+        let nomad = LaunchSpec {
+            capabilities: planned(json!({}), json!({ "isolation": "nomad" })).unwrap().capabilities,
+            masks: Masks::Nomad,
+            ..LaunchSpec::default()
+        };
+        let default = LaunchSpec {
+            seccomp: Seccomp::Default,
+            no_new_privs: true,
+            resources: Resources { pids_max: Some(4096), pids_max_is_a_wish: true, ..Resources::default() },
+            limits: vec![core],
+            own: own(true, true, false),
+            ..LaunchSpec::default()
+        };
+        let strict = LaunchSpec {
+            user_namespace: true,
+            own: own(true, true, true),
+            resources: Resources { pids_max_is_a_wish: false, ..default.resources.clone() },
+            ..default.clone()
+        };
+        assert_eq!(nomad.capabilities.len(), 13);
+        for (plugin, task, expected) in [
+            (json!({}), json!({}), &default),
+            (json!({ "isolation": "nomad" }), json!({}), &nomad),
+            (json!({ "isolation": "nomad" }), json!({ "isolation": "strict" }), &strict),
+            (json!({ "isolation": "strict" }), json!({ "isolation": "default" }), &default),
+            (json!({ "isolation": "strict" }), json!({ "isolation": "" }), &strict),
+        ] {
+            assert_eq!(planned(plugin, task), Ok(expected.clone()));
+        }
+    }
+
+    /// N6: a key of its own wins over the level, the task's over the plugin's.
+    #[test]
+    fn n6_each_value_has_a_key() {
+        let spec = |plugin, task| planned(plugin, task).unwrap();
+        let loose = spec(
+            json!({ "seccomp": "default", "pids_limit": 5 }),
+            json!({
+                "seccomp": "unconfined", "no_new_privs": false, "pids_limit": 0, "ulimit": { "core": -1 },
+                "user_namespace": false, "isolation": "strict", "unveil": ["r:/usr"],
+            }),
+        );
+        assert_eq!((&loose.seccomp, loose.no_new_privs, loose.user_namespace), (&Seccomp::Unconfined, false, false));
+        assert_eq!((loose.resources.pids_max, loose.limits.len(), loose.limits[0].soft), (None, 1, None));
+        assert_eq!(loose.unveil[0].to_string(), "r:/usr");
+        let tight = spec(
+            json!({ "isolation": "nomad", "pids_limit": 5, "seccomp": "default" }),
+            json!({ "no_new_privs": true, "user_namespace": true, "ulimit": { "nofile": 9 } }),
+        );
+        assert_eq!((&tight.seccomp, tight.no_new_privs, tight.user_namespace), (&Seccomp::Default, true, true));
+        assert_eq!((tight.resources.pids_max, tight.resources.pids_max_is_a_wish), (Some(5), false));
+        assert_eq!((tight.limits.len(), tight.masks), (1, Masks::Nomad));
+        for (task, why) in [
+            (json!({ "isolation": "docker" }), "isolation must be \"default\", \"strict\" or \"nomad\""),
+            (json!({ "unveil": ["/usr"] }), "unveil is a list of \"mode:/path\""),
+            (json!({ "user_namespace": "host" }), "user_namespace must be true or false"),
+        ] {
+            let error = planned(json!({}), task).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        let error = planned(json!({ "seccomp": "local/x.json" }), json!({})).unwrap_err();
+        assert!(error.contains("seccomp of all tasks must be absolute"), "{error}");
+    }
+
+    /// N6: a profile is a plain file of bounded size, and a relative one lies in the task's folder.
+    #[test]
+    fn n6_profiles_are_read_from_plain_files() {
+        let (task, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let load = |name: &str| {
+            let config = DriverConfig::default();
+            let loaded = Filter::File(name.into()).load(&Reader::any("exec", &config), task.path());
+            loaded.map_err(|e| e.to_string())
+        };
+        let inside = |name: &str| task.path().join(name);
+        let absolute = host.path().join("p.json");
+        std::fs::write(&absolute, "host").unwrap();
+        std::fs::write(inside("p.json"), "task").unwrap();
+        assert_eq!(load("p.json"), Ok(Seccomp::Profile("task".into())));
+        assert_eq!(load(absolute.to_str().unwrap()), Ok(Seccomp::Profile("host".into())));
+        std::os::unix::fs::symlink(&absolute, inside("link")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, inside("fifo"), Mode::from_raw_mode(0o600)).unwrap();
+        std::fs::File::create(inside("long")).unwrap().set_len(PROFILE_MAX + 1).unwrap();
+        for (name, why) in [
+            ("link", "symbolic links"),
+            ("../p.json", "ross-device"),
+            ("fifo", "not a plain file"),
+            (".", "not a plain file"),
+            ("missing", "No such file"),
+            ("long", "longer than 1 MiB"),
+        ] {
+            let error = load(name).unwrap_err();
+            assert!(error.contains(why) && error.contains(name), "{name}: {error}");
+        }
+    }
 
     /// `Test_dnsConfig`, `Test_copySystemDNS`: what is missing is the host's.
     #[test]

@@ -15,6 +15,7 @@ mod isolated;
 mod java;
 mod on_executor;
 mod raw_exec;
+mod restrict;
 mod service;
 pub mod state;
 mod strays;

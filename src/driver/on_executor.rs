@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::config::Reader;
 use super::handle::{Settings, Tasks};
+use super::restrict::{self, Restrictions};
 use super::{
     Capabilities, Driver, DriverError, ExecStreaming, ExecTaskResult, ExecTaskStreamingRaw, Fingerprint, NodeConfig,
     TaskConfig, TaskHandle, TaskStatus,
@@ -94,13 +95,14 @@ impl Common {
 }
 
 /// Keys of a task's configuration that all drivers have.
-pub(super) const TASK_KEYS: [&str; 2] = ["pids_limit", "logs"];
+pub(super) const TASK_KEYS: [&str; 5] =
+    [restrict::TASK_KEYS[0], restrict::TASK_KEYS[1], restrict::TASK_KEYS[2], restrict::TASK_KEYS[3], "logs"];
 
 /// Their schema.
-pub(super) fn task_schema() -> [(&'static str, Spec); 2] {
+pub(super) fn task_schema() -> Vec<(&'static str, Spec)> {
     let number = |name: &str| schema::attr(name, "number", false);
     let logs = schema::object([("max_files", number("max_files")), ("max_file_size", number("max_file_size"))]);
-    [("pids_limit", number("pids_limit")), ("logs", schema::block("logs", false, logs))]
+    restrict::task_schema().into_iter().chain([("logs", schema::block("logs", false, logs))]).collect()
 }
 
 /// Nomad's defaults of a task's `logs` block.
@@ -195,7 +197,7 @@ impl<P: Plan> OnExecutor<P> {
             network_namespace: task.network.as_ref().map(|network| network.path.clone()).unwrap_or_default(),
             ..LaunchSpec::default()
         };
-        spec.resources.pids_max = reader.limit("pids_limit")?;
+        Restrictions::read(&reader)?.apply(&mut spec);
         P::plan(config, task, &mut spec)?;
         Ok(spec)
     }
@@ -233,7 +235,9 @@ impl<P: Plan> Driver for OnExecutor<P> {
     }
 
     fn validate(&self, config: &DriverConfig) -> Result<(), DriverError> {
-        self.check_logs(&Reader::any(P::NAME, config))?;
+        let reader = Reader::any(P::NAME, config);
+        self.check_logs(&reader)?;
+        Restrictions::read(&reader)?;
         P::validate(&self.config(), config)
     }
 

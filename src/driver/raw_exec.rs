@@ -123,7 +123,7 @@ impl Plan for RawExec {
 
     fn task_config_schema() -> Spec {
         let attribute = |name: &'static str, kind, required| (name, schema::attr(name, kind, required));
-        let mut attributes = on_executor::task_schema().to_vec();
+        let mut attributes = on_executor::task_schema();
         attributes.extend([
             attribute("command", "string", true),
             attribute("args", "list(string)", false),

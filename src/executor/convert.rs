@@ -1,6 +1,5 @@
 //! Between the executor service's messages and plain values.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,8 +8,9 @@ use tonic::Status;
 
 use super::ExecutorError;
 use crate::spec::{
-    CpuField, CpuStats, Device, ExitResult, LaunchSpec, LogCollection, MemoryField, MemoryLimits, MemoryStats, Mount,
-    NamespaceMode, ProcessState, Propagation, Resources, TaskStats, Usage,
+    CpuField, CpuStats, Device, ExitResult, IoLimit, LaunchSpec, LimitedResource, LogCollection, Masks, MemoryField,
+    MemoryLimits, MemoryStats, Mount, NamespaceMode, OwnNamespaces, ProcessState, Propagation, ResourceLimit,
+    Resources, Seccomp, TaskStats, Unveil, Usage,
 };
 use crate::wire::drivers::{self, cpu_usage, memory_usage};
 use crate::wire::executor as wire;
@@ -58,9 +58,9 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
     let extension = request.agentbin.unwrap_or_default();
     let resources = request.resources.unwrap_or_default();
     let cpuset_cgroup = resources.linux_resources.as_ref().map(|l| l.cpuset_cgroup.clone()).unwrap_or_default();
-    let pids_max = (extension.pids_limit > 0).then_some(extension.pids_limit);
     let mounts = request.mounts.into_iter().map(spec_mount).collect::<Result<_, _>>()?;
     let devices = request.devices.into_iter().map(spec_device);
+    let unveil = |text: &String| Unveil::parse(text).ok_or_else(|| invalid("unveil", text));
     Ok(LaunchSpec {
         command: request.cmd,
         args: request.args,
@@ -68,7 +68,12 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         user: request.user,
         task_dir: request.task_dir.into(),
         work_dir: request.work_dir,
-        resources: spec_resources(resources, pids_max),
+        resources: Resources {
+            pids_max: Some(extension.pids_limit).filter(|most| *most > 0),
+            pids_max_is_a_wish: extension.pids_limit_is_a_wish,
+            io: extension.io.into_iter().map(spec_io).collect(),
+            ..spec_resources(resources)
+        },
         // Other hosts ask for limits only where there is a root to build, and mean every task that they name a cgroup for.
         resource_limits: request.resource_limits || (!ours && !cpuset_cgroup.is_empty()),
         stdout_path: request.stdout_path,
@@ -86,6 +91,16 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         cpuset_cgroup: cpuset_cgroup.into(),
         oom_score_adj: request.oom_score_adj,
         no_new_privs: extension.no_new_privs,
+        seccomp: match extension.seccomp.as_str() {
+            "" => Seccomp::Unconfined,
+            "default" => Seccomp::Default,
+            _ => Seccomp::Profile(extension.seccomp),
+        },
+        limits: extension.limits.iter().map(spec_limit).collect::<Result<_, _>>()?,
+        own: OwnNamespaces { uts: extension.own_uts, cgroup: extension.own_cgroup, network: extension.own_network },
+        user_namespace: extension.user_namespace,
+        unveil: extension.unveil.iter().map(unveil).collect::<Result<_, _>>()?,
+        masks: if extension.nomad_masks { Masks::Nomad } else { Masks::All },
         logs: extension.logs.map(|l| LogCollection {
             dir: l.dir.into(),
             stdout_file: l.stdout_file,
@@ -94,6 +109,37 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
             max_file_size_bytes: l.max_file_size_bytes,
         }),
     })
+}
+
+fn spec_limit(limit: &wire::ResourceLimit) -> Result<ResourceLimit, ExecutorError> {
+    let parsed = LimitedResource::from_name(&limit.name).and_then(|r| ResourceLimit::parse(r, &limit.value));
+    parsed.ok_or_else(|| ExecutorError::Invalid(format!("limit {:?} = {:?} is not known", limit.name, limit.value)))
+}
+
+fn wire_limit(limit: ResourceLimit) -> wire::ResourceLimit {
+    wire::ResourceLimit { name: limit.resource.name().to_owned(), value: limit.to_string() }
+}
+
+fn spec_io(limit: wire::IoLimit) -> IoLimit {
+    let some = |value: u64| (value > 0).then_some(value);
+    IoLimit {
+        device: limit.device.into(),
+        read_bps: some(limit.read_bps),
+        write_bps: some(limit.write_bps),
+        read_iops: some(limit.read_iops),
+        write_iops: some(limit.write_iops),
+    }
+}
+
+fn wire_io(limit: IoLimit) -> wire::IoLimit {
+    let number = |value: Option<u64>| value.unwrap_or(0);
+    wire::IoLimit {
+        device: limit.device.to_string_lossy().into_owned(),
+        read_bps: number(limit.read_bps),
+        write_bps: number(limit.write_bps),
+        read_iops: number(limit.read_iops),
+        write_iops: number(limit.write_iops),
+    }
 }
 
 /// A bind mount as a host sends it.
@@ -131,7 +177,7 @@ pub fn wire_device(device: Device) -> drivers::Device {
 }
 
 /// Limits as a host sends them.
-pub fn spec_resources(resources: drivers::Resources, pids_max: Option<u64>) -> Resources {
+pub fn spec_resources(resources: drivers::Resources) -> Resources {
     let allocated = resources.allocated_resources.unwrap_or_default();
     let linux = resources.linux_resources.unwrap_or_default();
     let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
@@ -143,10 +189,8 @@ pub fn spec_resources(resources: drivers::Resources, pids_max: Option<u64>) -> R
         cpu_shares: unsigned(cpu.cpu_shares),
         cpu_quota_us: quota,
         memory: MemoryLimits::from_mib(memory.memory_mb, memory.memory_max_mb),
-        pids_max,
         cpuset_cpus: linux.cpuset_cpus,
-        cgroup_v1_override: BTreeMap::new(),
-        cgroup_v2_override: None,
+        ..Resources::default()
     }
 }
 
@@ -208,6 +252,20 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
             cgroup: path(spec.cgroup),
             pids_limit: spec.resources.pids_max.unwrap_or(0),
             no_new_privs: spec.no_new_privs,
+            pids_limit_is_a_wish: spec.resources.pids_max_is_a_wish,
+            seccomp: match spec.seccomp {
+                Seccomp::Unconfined => String::new(),
+                Seccomp::Default => "default".to_owned(),
+                Seccomp::Profile(text) => text,
+            },
+            limits: spec.limits.into_iter().map(wire_limit).collect(),
+            io: spec.resources.io.into_iter().map(wire_io).collect(),
+            user_namespace: spec.user_namespace,
+            own_uts: spec.own.uts,
+            own_cgroup: spec.own.cgroup,
+            own_network: spec.own.network,
+            unveil: spec.unveil.iter().map(ToString::to_string).collect(),
+            nomad_masks: spec.masks == Masks::Nomad,
         }),
         ..Default::default()
     }
@@ -346,6 +404,8 @@ fn spec_usage(usage: drivers::TaskResourceUsage) -> Usage {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     /// Other hosts ask for limits only for isolated tasks, and name a cgroup for all; ours means what it says.
@@ -383,6 +443,11 @@ mod tests {
                 cpu_quota_us: Some((50_000, 100_000)),
                 memory: MemoryLimits { hard_bytes: Some(64 * mib), soft_bytes: Some(32 * mib) },
                 pids_max: Some(9),
+                pids_max_is_a_wish: true,
+                io: vec![
+                    IoLimit { device: "/dev/a".into(), read_bps: Some(1), write_iops: Some(4), ..IoLimit::default() },
+                    IoLimit { device: "/dev/b".into(), write_bps: Some(2), read_iops: Some(3), ..IoLimit::default() },
+                ],
                 cpuset_cpus: "0-1".into(),
                 cgroup_v1_override: BTreeMap::new(),
                 cgroup_v2_override: None,
@@ -412,6 +477,15 @@ mod tests {
             cpuset_cgroup: "/sys/fs/cgroup/cpuset/nomad/share".into(),
             oom_score_adj: 7,
             no_new_privs: true,
+            seccomp: Seccomp::Default,
+            limits: vec![
+                ResourceLimit { resource: LimitedResource::Core, soft: Some(0), hard: None },
+                ResourceLimit { resource: LimitedResource::Nofile, soft: Some(7), hard: Some(8) },
+            ],
+            own: OwnNamespaces { uts: true, cgroup: true, network: true },
+            user_namespace: true,
+            unveil: vec![Unveil { path: "/u:v".into(), read: true, create: true, ..Unveil::default() }],
+            masks: Masks::Nomad,
             logs: Some(LogCollection {
                 dir: "/l".into(),
                 stdout_file: "t.stdout".into(),
@@ -429,6 +503,14 @@ mod tests {
             let mut spec = spec.clone();
             spec.resources.memory = limits;
             assert_eq!(launch_spec(launch_request(spec)).unwrap().resources.memory, limits);
+        }
+        for seccomp in [Seccomp::Unconfined, Seccomp::Profile("{}".into())] {
+            let spec = LaunchSpec { seccomp, ..spec.clone() };
+            assert_eq!(launch_spec(launch_request(spec.clone())), Ok(spec));
+        }
+        for (uts, cgroup, network) in [(true, false, false), (false, true, false), (false, false, true)] {
+            let spec = LaunchSpec { own: OwnNamespaces { uts, cgroup, network }, ..spec.clone() };
+            assert_eq!(launch_spec(launch_request(spec.clone())), Ok(spec));
         }
     }
 

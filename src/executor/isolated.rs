@@ -18,6 +18,7 @@ pub(super) fn rootless() -> Option<Rootless> {
 
 /// What the shim is told for a task with a root of its own.
 pub(super) fn config(spec: &LaunchSpec) -> Config {
+    let rootless = rootless();
     Config {
         command: spec.command.clone(),
         args: spec.args.clone(),
@@ -43,12 +44,19 @@ pub(super) fn config(spec: &LaunchSpec) -> Config {
                 .map(|d| DeviceNode { target: d.task_path.clone().into(), source: d.host_path.clone() })
                 .collect(),
             no_pivot_root: spec.no_pivot_root,
+            masks: spec.masks,
         }),
         capabilities: spec.capabilities.clone(),
         no_new_privs: spec.no_new_privs,
+        seccomp: spec.seccomp.clone(),
+        limits: spec.limits.clone(),
+        own: spec.own,
+        // Without root the task is in one anyway.
+        user_namespace: spec.user_namespace && rootless.is_none(),
+        unveil: spec.unveil.clone(),
         oom_score_adj: 0,
         network_namespace: super::universal::network_namespace(spec),
-        rootless: rootless(),
+        rootless,
         session: None,
     }
 }

@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::streams::{Input, Registered, Responses, Sink, pump, register};
 use super::supervisor::{
-    Isolation, Running, descendants, end_child, open_null, plan, readable, start_error, start_shim,
+    Isolation, Running, descendants, end_child, open_null, plan, readable, start_error, start_shim, wait_for,
 };
 use super::{ExecOutput, ExecRequests, ExecResponses, ExecutorError, universal};
 use crate::container::{Config, Ids, Namespaces, SessionConfig, Terminal, open_terminal};
@@ -103,7 +103,7 @@ impl Lead {
 
     /// How it ended. May be dropped and called again.
     async fn ended(&mut self) -> ExitResult {
-        let status = wait(&self.pidfd).await;
+        let status = wait_for(&self.pidfd).await;
         self.ended = true;
         self.sessions.forget(self.pid);
         // Somebody else reaped it: a lost process must not look successful.
@@ -156,23 +156,11 @@ impl Drop for Lead {
         let (pid, pidfd, sessions) = (self.pid, Arc::clone(&self.pidfd), Arc::clone(&self.sessions));
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(async move {
-                wait(&pidfd).await;
+                wait_for(&pidfd).await;
                 sessions.forget(pid);
             })),
             // The process is about to end.
             Err(_) => sessions.forget(pid),
-        }
-    }
-}
-
-/// Waits for the end of a child and reaps it.
-async fn wait(pidfd: &Registered) -> Option<WaitStatus> {
-    loop {
-        let mut ready = pidfd.readable().await.ok()?;
-        match sys::process::try_wait(pidfd.get_ref().as_fd()) {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) => ready.clear_ready(),
-            Err(_) => return None,
         }
     }
 }

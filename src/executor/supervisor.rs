@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use super::session::{self, Sessions};
@@ -18,7 +19,7 @@ use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared
 use crate::logs::collector::{Collector, Keeper, open_sink};
 use crate::spec::{ExitResult, LaunchSpec, NamespaceMode, ProcessState, Resources, Signal, TaskStats};
 use crate::sys;
-use crate::sys::process::Child;
+use crate::sys::process::{Child, WaitStatus};
 
 /// How long SIGKILL may take to work before the task counts as stuck.
 const KILL_PATIENCE: Duration = Duration::from_secs(15);
@@ -292,6 +293,7 @@ impl LocalExecutor {
                 return Err(start_error(&spec.command, config.rootless.is_some(), &failure));
             }
         };
+        let namespaces = namespaces.map(|namespaces| namespaces.and(started.namespaces));
         let mut config = config.clone();
         config.host_ids = started.ids.or(config.host_ids);
         Ok(Arc::new(Running {
@@ -352,14 +354,13 @@ impl LocalExecutor {
             .map_err(|e| ExecutorError::System(format!("watch the task: {e}")))?;
         let (isolation, exits, sessions) = (self.isolation, self.exit.clone(), Arc::clone(&self.sessions));
         tokio::spawn(async move {
-            let _ = ended.readable().await;
-            let status = sys::process::try_wait(running.pidfd.as_fd());
+            let status = wait_for(&ended).await;
             sessions.tell_reaped();
             lock(&running.namespaces).take();
             let mut exit = match status {
-                Ok(Some(status)) => ExitResult::from_wait(status.code, status.signal),
+                Some(status) => ExitResult::from_wait(status.code, status.signal),
                 // Somebody else reaped it: a lost process must not look successful.
-                Ok(None) | Err(_) => ExitResult { exit_code: 1, signal: 0, oom_killed: false },
+                None => ExitResult { exit_code: 1, signal: 0, oom_killed: false },
             };
             // Read while the cgroup still exists, after the wait that makes the count final.
             exit.oom_killed = running.unclaimed_oom_kills() > 0;
@@ -564,6 +565,19 @@ pub(super) fn descendants() -> std::io::Result<Vec<sys::processes::Stat>> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for the end of a child and reaps it. One that is traced has ended for its tracer first: its descriptor can be read
+/// then, and once more when its status is to be had.
+pub(super) async fn wait_for(pidfd: &AsyncFd<Arc<OwnedFd>>) -> Option<WaitStatus> {
+    loop {
+        let mut ready = pidfd.readable().await.ok()?;
+        match sys::process::try_wait(pidfd.get_ref().as_fd()) {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) => ready.clear_ready(),
+            Err(_) => return None,
+        }
+    }
 }
 
 /// Waits until a descriptor can be read; for a pidfd that is the end of its process.

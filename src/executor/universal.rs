@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::ExecutorError;
 use crate::container::{Config, Ids, lookup_user};
-use crate::spec::LaunchSpec;
+use crate::spec::{LaunchSpec, OwnNamespaces};
 use crate::sys::path::Root;
 
 /// What the shim is told for a task that shares the host's files.
@@ -36,6 +36,11 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
         // Nobody asked for fewer: whoever the task runs as has what that user has.
         capabilities: if spec.user.is_empty() || spec.user == "root" { own_capabilities() } else { Vec::new() },
         no_new_privs: spec.no_new_privs,
+        seccomp: spec.seccomp.clone(),
+        limits: spec.limits.clone(),
+        own: OwnNamespaces::default(),
+        user_namespace: false,
+        unveil: Vec::new(),
         oom_score_adj: spec.oom_score_adj,
         network_namespace: network_namespace(spec),
         rootless: None,

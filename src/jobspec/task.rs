@@ -59,7 +59,7 @@ pub(super) fn signal(section: &Section<'_>, argument: &str, name: &str) -> Optio
 }
 
 fn resources(task: &Section<'_>) -> TaskResources {
-    let mut out = TaskResources { cpu_mhz: 100, memory_mib: 300, memory_max_mib: 0 };
+    let mut out = TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0 };
     let Some(section) = task.child("resources", &RESOURCES) else { return out };
     out.cpu_mhz = section.int("cpu", 1).unwrap_or(out.cpu_mhz);
     out.memory_mib = section.int("memory", MIN_MEMORY_MIB).unwrap_or(out.memory_mib);

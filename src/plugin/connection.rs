@@ -175,9 +175,13 @@ impl Sockets {
     /// What `bind(2)` and `chown(2)` say, `InvalidInput` for a folder whose path is too long, `NotFound` for no such
     /// group. No socket is left behind.
     pub(super) fn bind(&self) -> io::Result<(StdUnixListener, PathBuf)> {
-        // 64 random bits: paths of sockets are short, and a name that exists would be refused.
-        let name = uuid::Uuid::new_v4().simple().to_string();
-        let path = self.dir.join(format!("plugin{}", &name[..16]));
+        // Short, as paths of sockets have to be. By the number its host finds what a killed plugin has left.
+        let name = format!(
+            "{}{:08x}",
+            prefix(rustix::process::getpid().as_raw_nonzero().get()),
+            crate::sys::random::bits() as u32
+        );
+        let path = self.dir.join(name);
         if path.as_os_str().len() > MAX_SOCKET_PATH {
             let path = path.display();
             let text = format!("{path} is longer than {MAX_SOCKET_PATH} bytes; set TMPDIR to a shorter folder");
@@ -193,6 +197,22 @@ impl Sockets {
             return Err(error);
         }
         Ok((listener, path))
+    }
+}
+
+/// How the sockets of one of our processes begin.
+fn prefix(pid: i32) -> String {
+    format!("plugin{pid:x}-")
+}
+
+/// Removes the sockets that a process of ours left in `dir`. To be called when it has ended and its number is still its own.
+pub(super) fn remove_sockets(dir: &Path, pid: i32) {
+    let prefix = prefix(pid);
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            // Gone already: nothing to mend.
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }
 

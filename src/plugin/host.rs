@@ -9,6 +9,7 @@ use std::process::{Command, Stdio as ProcessStdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
@@ -39,6 +40,8 @@ const START_PATIENCE: Duration = Duration::from_mins(1);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a broken call waits for the end of the plugin's process to be seen.
 const DEATH_PATIENCE: Duration = Duration::from_secs(3);
+/// How long SIGKILL may take.
+const KILL_PATIENCE: Duration = Duration::from_secs(1);
 /// How long what a dead plugin wrote may take to be read: somebody else may hold the other end of the pipe.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of a line at most, on stdout and stderr.
@@ -221,8 +224,15 @@ impl<'a> Launch<'a> {
         let stdout = owned(child.stdout.take().map(OwnedFd::from))?;
         let stderr = owned(child.stderr.take().map(OwnedFd::from))?;
         // The number cannot be reused before somebody reaps the child, and only the watcher below does.
-        let pidfd = Arc::new(sys::process::open_pidfd(pid).map_err(start_error)?);
-        let guard = KillOnDrop(Some(Arc::clone(&pidfd)));
+        let pidfd = Arc::new(sys::process::open_pidfd(pid).map_err(|source| {
+            // Nobody would know of it. It cannot resist, so this does not take long.
+            let _ = child.kill();
+            let _ = child.wait();
+            start_error(source)
+        })?);
+        let sockets_dir = self.socket_dir.map_or_else(std::env::temp_dir, Path::to_owned);
+        let sockets = matches!(self.program, Program::Own(_)).then(|| sockets_dir.clone());
+        let guard = KillOnDrop(Some(Launched { pid, pidfd: Arc::clone(&pidfd), sockets }));
         let life = watch_exit(Arc::clone(&pidfd), true).map_err(start_error)?;
         let stderr = follow_stderr(stderr, self.log).map_err(start_error)?;
         let first = read_first_line(stdout).map_err(start_error)?;
@@ -239,10 +249,7 @@ impl<'a> Launch<'a> {
             _ => None,
         };
         let process = sys::time::process_id(pid).map_err(|source| HostError::Watch { pid, source })?;
-        let sockets = Sockets {
-            dir: self.socket_dir.map_or_else(std::env::temp_dir, Path::to_owned),
-            group: self.socket_group.map(str::to_owned),
-        };
+        let sockets = Sockets { dir: sockets_dir, group: self.socket_group.map(str::to_owned) };
         let broker = Arc::new(Broker::new(sockets, tls.clone()));
         let patience = deadline.saturating_duration_since(Instant::now()).max(REST_PATIENCE);
         let channel = connect(&handshake.address, tls, patience, &broker).await?;
@@ -303,8 +310,16 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Kills the plugin when starting it fails half-way.
-struct KillOnDrop(Option<Arc<OwnedFd>>);
+/// A plugin that was started and is not yet known to anybody.
+struct Launched {
+    pid: i32,
+    pidfd: Arc<OwnedFd>,
+    /// Where it makes its sockets, if it is one of ours.
+    sockets: Option<PathBuf>,
+}
+
+/// Kills the plugin when starting it fails half-way, and removes the socket that it may have made.
+struct KillOnDrop(Option<Launched>);
 
 impl KillOnDrop {
     fn disarm(mut self) {
@@ -314,10 +329,15 @@ impl KillOnDrop {
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        if let Some(pidfd) = &self.0 {
-            // ESRCH: it has ended by itself.
-            let _ = sys::process::send_signal(pidfd.as_fd(), Signal::KILL);
+        let Some(Launched { pid, pidfd, sockets }) = &self.0 else { return };
+        // ESRCH: it has ended by itself.
+        let _ = sys::process::send_signal(pidfd.as_fd(), Signal::KILL);
+        let patience = Timespec { tv_sec: KILL_PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        let ended = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&patience)).is_ok_and(|ready| ready > 0);
+        if let (Some(dir), true) = (sockets, ended) {
+            connection::remove_sockets(dir, *pid);
         }
+        let _ = sys::process::try_wait(pidfd.as_fd());
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod driver;
 mod executor;
+mod isolation_probe;
 mod libcontainer_shim;
 mod logmon;
 
@@ -22,6 +23,7 @@ const fn table(role: Role) -> Run {
         Role::Executor => executor::run,
         Role::Shim => libcontainer_shim::run,
         Role::Logmon => logmon::run,
+        Role::IsolationProbe => isolation_probe::run,
     }
 }
 

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::Resources;
+use super::{Masks, OwnNamespaces, ResourceLimit, Resources, Seccomp, Unveil};
 
 /// How mounts made later travel between the host and a task's bind mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -158,6 +158,19 @@ pub struct LaunchSpec {
     pub oom_score_adj: i32,
     /// No program that the task executes gains privileges (setuid bits, file capabilities).
     pub no_new_privs: bool,
+    /// System calls that the task may make.
+    pub seccomp: Seccomp,
+    /// What each process may have; the others are the executor's own.
+    pub limits: Vec<ResourceLimit>,
+    /// Further namespaces of its own (isolated only).
+    pub own: OwnNamespaces,
+    /// A user namespace in which the task's user and groups have the numbers that they have outside, and nobody else is
+    /// there (isolated only). Capabilities hold in it alone.
+    pub user_namespace: bool,
+    /// All that the task may do with files (isolated only); empty for whatever its user may.
+    pub unveil: Vec<Unveil>,
+    /// What it does not see of `/proc` and `/sys` (isolated only).
+    pub masks: Masks,
     /// Collect the output here instead of writing to `stdout_path` and `stderr_path`.
     pub logs: Option<LogCollection>,
 }

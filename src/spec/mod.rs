@@ -9,7 +9,9 @@ mod interpolate;
 mod job;
 mod launch;
 mod resources;
+mod restrict;
 mod role;
+mod seccomp;
 mod signal;
 mod stats;
 
@@ -23,7 +25,9 @@ pub use job::{
     Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, TaskResources, Template,
 };
 pub use launch::{Device, LaunchSpec, LogCollection, Mount, NamespaceMode, Propagation};
-pub use resources::{CgroupPaths, MemoryLimits, Resources, cpu_weight_from_shares};
+pub use resources::{CgroupPaths, IoLimit, MemoryLimits, Resources, cpu_weight_from_shares};
+pub use restrict::{LimitedResource, Masks, OwnNamespaces, ResourceLimit, Unveil};
 pub use role::Role;
+pub use seccomp::Seccomp;
 pub use signal::Signal;
 pub use stats::{CpuField, CpuStats, MemoryField, MemoryStats, TaskStats, Usage};

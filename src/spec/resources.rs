@@ -31,6 +31,21 @@ impl MemoryLimits {
     }
 }
 
+/// How fast a task may use one disk; `None` is unlimited.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct IoLimit {
+    /// The host's node of a whole disk.
+    pub device: PathBuf,
+    /// Bytes read per second.
+    pub read_bps: Option<u64>,
+    /// Bytes written per second.
+    pub write_bps: Option<u64>,
+    /// Reads per second.
+    pub read_iops: Option<u64>,
+    /// Writes per second.
+    pub write_iops: Option<u64>,
+}
+
 /// Limits that a task's cgroup gets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resources {
@@ -42,6 +57,10 @@ pub struct Resources {
     pub memory: MemoryLimits,
     /// Most processes and threads at once; `None` is unlimited.
     pub pids_max: Option<u64>,
+    /// Where processes cannot be limited, `pids_max` is passed over.
+    pub pids_max_is_a_wish: bool,
+    /// Limits for disks.
+    pub io: Vec<IoLimit>,
     /// Reserved cores as a kernel cpu list, empty for none.
     pub cpuset_cpus: String,
     /// Host-given v1 cgroups by controller; limits are not written there.

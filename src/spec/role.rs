@@ -9,11 +9,13 @@ pub enum Role {
     Shim,
     /// Copies a task's two FIFOs into rotated files and serves the logmon service over go-plugin.
     Logmon,
+    /// Says what it can do where it was started. `agentbin doctor --probe` starts it inside a task.
+    IsolationProbe,
 }
 
 impl Role {
     /// Every role, in the order in which help texts name them.
-    pub const ALL: [Role; 3] = [Role::Executor, Role::Shim, Role::Logmon];
+    pub const ALL: [Role; 4] = [Role::Executor, Role::Shim, Role::Logmon, Role::IsolationProbe];
 
     /// The exact name on a command line and as a symlink.
     #[must_use]
@@ -22,6 +24,7 @@ impl Role {
             Role::Executor => "executor",
             Role::Shim => "libcontainer-shim",
             Role::Logmon => "logmon",
+            Role::IsolationProbe => "isolation-probe",
         }
     }
 

@@ -14,12 +14,18 @@ use crate::spec::Signal;
 pub mod flags {
     /// Own mount namespace.
     pub const NEW_MOUNT: u64 = 0x0002_0000;
+    /// Own cgroup namespace.
+    pub const NEW_CGROUP: u64 = 0x0200_0000;
+    /// Own UTS namespace.
+    pub const NEW_UTS: u64 = 0x0400_0000;
     /// Own IPC namespace.
     pub const NEW_IPC: u64 = 0x0800_0000;
     /// Own user namespace.
     pub const NEW_USER: u64 = 0x1000_0000;
     /// Own pid namespace; the child is its pid 1.
     pub const NEW_PID: u64 = 0x2000_0000;
+    /// Own network namespace.
+    pub const NEW_NET: u64 = 0x4000_0000;
     pub(super) const PIDFD: u64 = 0x0000_1000;
     pub(super) const INTO_CGROUP: u64 = 0x2_0000_0000;
 }
@@ -74,11 +80,11 @@ pub struct Child {
     pub pidfd: OwnedFd,
 }
 
-/// Descriptors are parked above this number while they are sorted into place.
-const PARKING: RawFd = 1000;
-
 /// Most descriptors that a child can be given.
 const MAX_FDS: usize = 16;
+
+/// Descriptors are parked from this number on while they are sorted into place. Low, as `RLIMIT_NOFILE` may be.
+const PARKING: RawFd = MAX_FDS as RawFd;
 
 /// Starts a child with `clone3(2)`.
 ///
@@ -126,7 +132,8 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
 
 /// The child between clone and exec. Allocates nothing and takes no lock.
 fn child(plan: &Spawn<'_>, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> ! {
-    let report = park(plan.fds[plan.report].as_raw_fd()).unwrap_or(-1);
+    let report = plan.fds[plan.report].as_raw_fd();
+    let report = park(report).unwrap_or(report);
     let error = match prepare_and_exec(plan, argv, envp) {
         Ok(never) => match never {},
         Err(error) => error,
@@ -222,11 +229,49 @@ pub fn spawn_sibling(mut body: &mut dyn FnMut()) -> io::Result<Child> {
     Ok(Child { pid, pidfd })
 }
 
+/// Starts a child in a new user namespace that does nothing but wait until the returned descriptor is closed, also by the
+/// death of this process. It must still be reaped, see [`wait`].
+///
+/// The caller must have no other thread.
+///
+/// # Errors
+/// What `pipe2(2)` and `clone3(2)` say.
+pub fn spawn_in_user_namespace() -> io::Result<(Child, OwnedFd)> {
+    let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let mut pidfd: RawFd = -1;
+    let args = CloneArgs {
+        flags: flags::NEW_USER | flags::PIDFD,
+        pidfd: std::ptr::from_mut(&mut pidfd) as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        ..CloneArgs::default()
+    };
+    // SAFETY: without CLONE_VM the child has its own copy of this memory; the struct is laid out as clone3(2) documents and
+    // `pidfd` outlives the call.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::from_ref(&args), size_of::<CloneArgs>()) };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            drop(ours);
+            // End of file, or an error: the other end is closed in any case.
+            let _ = rustix::io::retry_on_intr(|| rustix::io::read(&theirs, &mut [0; 1]));
+            exit_at_once(0)
+        }
+        pid => {
+            // SAFETY: CLONE_PIDFD made the kernel store a new descriptor that nobody else owns.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok((Child { pid: pid as i32, pidfd }, ours))
+        }
+    }
+}
+
 /// Marks every descriptor from `first` on close-on-exec. `close_range(2)`.
 ///
 /// # Errors
 /// ENOSYS or EINVAL before Linux 5.11.
 pub fn close_on_exec_from(first: usize) -> io::Result<()> {
+    if super::mutant::on("a03") {
+        return Ok(());
+    }
     // SAFETY: takes numbers only; closes nothing, so no owner of a descriptor is surprised.
     let rc = unsafe {
         libc::syscall(libc::SYS_close_range, first as libc::c_uint, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
@@ -322,6 +367,15 @@ pub fn try_wait(pidfd: BorrowedFd<'_>) -> io::Result<Option<WaitStatus>> {
     Ok(status.map(|s| WaitStatus { code: s.exit_status(), signal: s.terminating_signal() }))
 }
 
+/// Waits for the end of a child and reaps it. `waitid(P_PIDFD)`.
+///
+/// # Errors
+/// ECHILD when it is no child of this process or was reaped before.
+pub fn wait(pidfd: BorrowedFd<'_>) -> io::Result<()> {
+    rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED))?;
+    Ok(())
+}
+
 /// Starts a command as leader of a new session, so that signals of our terminal do not reach it. `setsid(2)`.
 ///
 /// # Errors
@@ -337,13 +391,14 @@ pub fn spawn_in_session(command: &mut Command) -> io::Result<std::process::Child
     command.spawn()
 }
 
-/// Moves this process into a new user namespace. `unshare(2)`.
+/// Moves this process into new namespaces, named by [`flags`]. `unshare(2)`.
 ///
 /// # Errors
-/// EPERM where the kernel forbids user namespaces, EINVAL in a process with threads.
-pub fn unshare_user_namespace() -> io::Result<()> {
-    // SAFETY: takes a flag only; CLONE_NEWUSER leaves memory and descriptors alone.
-    let rc = unsafe { libc::unshare(libc::CLONE_NEWUSER) };
+/// EPERM without `CAP_SYS_ADMIN` or where the kernel forbids user namespaces, EINVAL for one that the kernel lacks and, with
+/// [`flags::NEW_USER`], in a process with threads.
+pub fn unshare(namespaces: u64) -> io::Result<()> {
+    // SAFETY: takes flags only; those of namespaces leave memory and descriptors alone.
+    let rc = unsafe { libc::unshare(namespaces as libc::c_int) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -360,4 +415,18 @@ pub fn peek_ended_child() -> Option<i32> {
 pub fn reap(pid: i32) {
     // ECHILD: it was reaped before.
     let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), Some(nix::sys::wait::WaitPidFlag::WNOHANG));
+}
+
+/// Waits for this child to end and reaps it; the signal that ended it. `waitpid(2)`.
+#[must_use]
+pub fn wait_for(pid: i32) -> Option<i32> {
+    use nix::sys::wait::{WaitStatus as Status, waitpid};
+    loop {
+        match waitpid(nix::unistd::Pid::from_raw(pid), None) {
+            Err(nix::errno::Errno::EINTR) => {}
+            Ok(Status::Signaled(_, signal, _)) => return Some(signal as i32),
+            // ECHILD: it was reaped before.
+            _ => return None,
+        }
+    }
 }

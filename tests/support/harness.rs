@@ -70,6 +70,7 @@ pub fn children() -> Vec<i32> {
     all.flatten().filter_map(|p| p.stat().ok()).filter(|s| s.ppid == own).map(|s| s.pid).collect()
 }
 
+#[allow(dead_code, reason = "not every test program asks for it")]
 pub fn is_alive(pid: i32) -> bool {
     procfs::process::Process::new(pid).and_then(|p| p.stat()).is_ok_and(|s| s.state != 'Z')
 }

@@ -32,7 +32,7 @@ pub(super) fn sha512(args: &[Value]) -> Outcome {
 pub(super) fn bcrypt(args: &[Value]) -> Outcome {
     let cost = if args.len() > 1 { int(args, 1)? } else { 10 };
     let cost = u32::try_from(cost).map_err(|_| "the cost must be 4 to 31")?;
-    bcrypt::hash_with_salt(text(args, 0)?, cost, uuid::Uuid::new_v4().into_bytes())
+    bcrypt::hash_with_salt(text(args, 0)?, cost, crate::sys::random::uuid().into_bytes())
         .map(|parts| Value::String(parts.format_for_version(bcrypt::Version::TwoA)))
         .map_err(|e| e.to_string())
 }
@@ -44,7 +44,7 @@ pub(super) fn rsadecrypt(_: &[Value]) -> Outcome {
 
 #[expect(clippy::unnecessary_wraps, reason = "a row of the table of functions")]
 pub(super) fn uuidv4(_: &[Value]) -> Outcome {
-    Ok(Value::String(uuid::Uuid::new_v4().to_string()))
+    Ok(Value::String(crate::sys::random::uuid().to_string()))
 }
 
 pub(super) fn uuidv5(args: &[Value]) -> Outcome {

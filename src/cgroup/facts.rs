@@ -1,0 +1,53 @@
+//! What of the cgroup trees a caller could use, privileges left aside.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD};
+
+use super::error::{Error, Result};
+use super::fs::CgroupFs;
+use super::regime::{Mounts, Regime, scan};
+
+/// How the cgroups of a machine are set up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The regime, whoever asks.
+    pub regime: Regime,
+    /// v1, and a v2 tree beside it.
+    pub hybrid: bool,
+    /// Those of cpu, memory, pids, cpuset and io that tasks cannot have.
+    pub missing: Vec<&'static str>,
+    /// v2: one write kills a whole cgroup (Linux 5.14).
+    pub kills_at_once: bool,
+    /// v2: this process's own cgroup, when it may make cgroups below it.
+    pub delegated: Option<PathBuf>,
+}
+
+/// Looks at the cgroup root `root` (`/sys/fs/cgroup`).
+///
+/// # Errors
+/// [`Error::Io`] when mountinfo or a tree cannot be read.
+pub fn facts(root: &Path) -> Result<Facts> {
+    let file = Path::new("/proc/self/mountinfo");
+    let text = std::fs::read(file).map_err(|e| Error::io("read", file, e))?;
+    let text = String::from_utf8_lossy(&text);
+    let mounts: Mounts = scan(&text, root);
+    let regime = mounts.regime;
+    let below = |line: &str| line.split(' ').nth(4).is_some_and(|p| Path::new(p).parent() == Some(root));
+    let hybrid = regime == Regime::V1 && text.lines().any(|line| below(line) && line.contains(" - cgroup2 "));
+    let missing = CgroupFs::open(mounts)?.missing_controllers()?;
+    let own = if regime == Regime::V2 { own_cgroup(root) } else { None };
+    let children = std::fs::read_dir(root).into_iter().flatten().flatten().map(|e| e.path());
+    let kills_at_once =
+        regime == Regime::V2 && children.chain(own.clone()).any(|folder| folder.join("cgroup.kill").exists());
+    let writable = |path: &Path| rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok();
+    let delegated = own.filter(|own| writable(own) && writable(&own.join("cgroup.procs")));
+    Ok(Facts { regime, hybrid, missing, kills_at_once, delegated })
+}
+
+/// The v2 cgroup that this process is in: the line `0::/path`.
+fn own_cgroup(root: &Path) -> Option<PathBuf> {
+    let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    Some(root.join(path))
+}

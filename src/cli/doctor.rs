@@ -1,0 +1,500 @@
+//! `agentbin doctor`: what this machine has, what a lack costs, and how it is mended.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use super::probe::{self, Level, Outcome};
+use super::{DoctorArgs, complain, print};
+use crate::cgroup::{self, Facts, Regime};
+use crate::container::probe::{ROWS, score};
+use crate::sys::features::{self, Support};
+
+/// Something without which no task can be isolated is missing, or a probe did not run.
+const CANNOT_ISOLATE: i32 = 1;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Ok,
+    /// Tasks run, with less.
+    Warn,
+    /// Without it no task can be isolated.
+    Missing,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Warn => "warn",
+            State::Missing => "missing",
+        }
+    }
+}
+
+/// A line of the report.
+struct Check {
+    group: &'static str,
+    name: String,
+    state: State,
+    value: String,
+    /// What the lack means for tasks.
+    cost: String,
+    mend: String,
+}
+
+/// What follows from an answer.
+struct Lack<'a> {
+    state: State,
+    cost: &'a str,
+    mend: &'a str,
+}
+
+#[derive(Default)]
+struct Checks(Vec<Check>);
+
+impl Checks {
+    fn add(&mut self, group: &'static str, name: impl Into<String>, value: impl Into<String>, lack: Option<Lack<'_>>) {
+        let (name, value) = (name.into(), value.into());
+        let (state, cost, mend) = lack.map_or((State::Ok, "", ""), |l| (l.state, l.cost, l.mend));
+        self.0.push(Check { group, name, state, value, cost: cost.to_owned(), mend: mend.to_owned() });
+    }
+
+    /// A call or feature of the kernel.
+    fn feature(&mut self, name: &str, support: Support, lack: Lack<'_>) {
+        let value = match support {
+            Support::Yes => "yes",
+            Support::No => "no",
+            Support::Refused => "refused by a filter of system calls",
+        };
+        self.add(KERNEL, name, value, (support != Support::Yes).then_some(lack));
+    }
+
+    fn can_isolate(&self) -> bool {
+        self.0.iter().all(|check| check.state != State::Missing)
+    }
+}
+
+const KERNEL: &str = "kernel";
+const NAMESPACES: &str = "namespaces";
+const CGROUPS: &str = "cgroups";
+const LIMITS: &str = "limits";
+const SETTINGS: &str = "settings";
+const TOOLS: &str = "tools";
+
+pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<i32> {
+    // Asked before there is an event loop: some answers come from children.
+    let checks = examine();
+    let outcomes = if args.probe {
+        let levels = args.level.map_or_else(|| Level::ALL.to_vec(), |level| vec![level]);
+        probe::run(&levels, args.data_dir.as_deref())?
+    } else {
+        Vec::new()
+    };
+    if args.json {
+        print(format!("{}\n", to_json(&checks, &outcomes)).as_bytes())?;
+    } else {
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|t| t == "dumb");
+        let colour = std::io::stdout().is_terminal() && !refused && !dumb;
+        print(text(&checks, &outcomes, colour).as_bytes())?;
+    }
+    let failed = outcomes.iter().any(|(_, report)| report.is_err());
+    if failed && args.json {
+        complain("a probe did not run");
+    }
+    Ok(if checks.can_isolate() && !failed { 0 } else { CANNOT_ISOLATE })
+}
+
+fn examine() -> Checks {
+    let mut checks = Checks::default();
+    kernel(&mut checks);
+    namespaces(&mut checks);
+    match cgroup::facts(Path::new("/sys/fs/cgroup")) {
+        Ok(facts) => cgroups(&mut checks, &facts),
+        Err(error) => {
+            let lack = Lack { state: State::Warn, cost: NO_LIMITS, mend: "look at what is mounted at /sys/fs/cgroup" };
+            checks.add(CGROUPS, "regime", error.to_string(), Some(lack));
+        }
+    }
+    limits(&mut checks);
+    settings(&mut checks);
+    let java = std::env::var_os("PATH").and_then(|path| {
+        std::env::split_paths(&path)
+            .map(|dir| dir.join("java"))
+            .find(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok())
+    });
+    let lack =
+        Lack { state: State::Warn, cost: "the driver java runs no task", mend: "install a JRE and put it into PATH" };
+    match java {
+        Some(path) => checks.add(TOOLS, "java", path.display().to_string(), None),
+        None => checks.add(TOOLS, "java", "not in PATH", Some(lack)),
+    }
+    checks
+}
+
+fn kernel(checks: &mut Checks) {
+    let essential = |mend| Lack { state: State::Missing, cost: "no isolated task can be started", mend };
+    checks.feature("mount API", features::mount_api(), essential("Linux 5.2 or newer"));
+    checks.feature("mount_setattr", features::mount_setattr(), essential("Linux 5.12 or newer"));
+    checks.feature("pidfd", features::pidfd(), essential("Linux 5.3 or newer"));
+    let container = "Linux 5.3 or newer; in a container, a seccomp profile that allows clone3";
+    checks.feature("clone3", features::clone3(), essential(container));
+    checks.feature("clone3 into a cgroup", features::clone_into_cgroup(), essential("Linux 5.7 or newer"));
+    checks.feature("close_range", features::close_range(), essential("Linux 5.11 or newer"));
+    let slow = "paths in tasks' folders are opened step by step, which is slower";
+    let lack = Lack {
+        state: State::Warn,
+        cost: slow,
+        mend: "Linux 5.6 or newer; in a container, a seccomp profile that allows it",
+    };
+    checks.feature("openat2", features::openat2(), lack);
+    let lack = Lack {
+        state: State::Missing,
+        cost: "tasks have no filter of system calls, which all levels but nomad want",
+        mend: "a kernel with CONFIG_SECCOMP_FILTER",
+    };
+    checks.feature("seccomp filters", features::seccomp(), lack);
+    match features::landlock() {
+        Ok(version) => checks.add(KERNEL, "Landlock", format!("version {version}"), None),
+        Err(error) => {
+            let mend = if error.raw_os_error() == Some(libc::EOPNOTSUPP) {
+                "add landlock to the boot option lsm="
+            } else {
+                "Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK"
+            };
+            let lack = Lack { state: State::Warn, cost: "a task cannot be given `unveil` paths", mend };
+            checks.add(KERNEL, "Landlock", "no", Some(lack));
+        }
+    }
+    let lack = Lack {
+        state: State::Warn,
+        cost: "the root of a task cannot be pivoted to",
+        mend: "no_pivot_root = true in the plugin's configuration; better: boot from another root",
+    };
+    let initramfs = features::root_is_initramfs().unwrap_or(false);
+    checks.add(KERNEL, "root", if initramfs { "an initramfs" } else { "a file system" }, initramfs.then_some(lack));
+}
+
+fn namespaces(checks: &mut Checks) {
+    let root = rustix::process::geteuid().is_root();
+    let have = features::namespaces();
+    for kind in ["mnt", "pid", "ipc", "uts", "net", "cgroup", "user"] {
+        let limit = features::setting(&format!("user/max_{kind}_namespaces"));
+        let state = if matches!(kind, "mnt" | "pid" | "ipc") { State::Missing } else { State::Warn };
+        let cost = match kind {
+            "mnt" | "pid" | "ipc" => "no isolated task can be started",
+            "net" => "tasks use the host's network",
+            "user" => "no tasks of level strict, and none that are isolated without root",
+            _ => "tasks share it with the host",
+        };
+        if !have.contains(&kind) {
+            checks.add(NAMESPACES, kind, "no", Some(Lack { state, cost, mend: "a kernel that has it" }));
+        } else if limit.as_deref() == Some("0") {
+            let mend = format!("sysctl -w user.max_{kind}_namespaces=1024");
+            checks.add(NAMESPACES, kind, "at most 0", Some(Lack { state, cost, mend: &mend }));
+        } else {
+            checks.add(NAMESPACES, kind, limit.map_or("yes".to_owned(), |n| format!("at most {n}")), None);
+        }
+    }
+    let answer = features::user_namespace_without_root();
+    let knob = if features::setting("kernel/unprivileged_userns_clone").as_deref() == Some("0") {
+        "sysctl -w kernel.unprivileged_userns_clone=1"
+    } else if features::setting("kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1") {
+        "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile for agentbin"
+    } else {
+        "sysctl -w user.max_user_namespaces=1024; in a container, a seccomp profile that allows unshare"
+    };
+    let state = if root { State::Warn } else { State::Missing };
+    let lack = Lack { state, cost: "without root no isolated task can be started", mend: knob };
+    match answer {
+        Ok(()) => checks.add(NAMESPACES, "user, without root", "yes", None),
+        Err(error) => checks.add(NAMESPACES, "user, without root", error.to_string(), Some(lack)),
+    }
+}
+
+const NO_LIMITS: &str = "memory, cpu and process limits of tasks are not enforced";
+
+fn cgroups(checks: &mut Checks, facts: &Facts) {
+    let root = rustix::process::geteuid().is_root();
+    let unified = "boot with systemd.unified_cgroup_hierarchy=1";
+    match facts.regime {
+        Regime::V2 => checks.add(CGROUPS, "regime", "v2", None),
+        Regime::V1 => {
+            let value = if facts.hybrid { "v1, and v2 beside it" } else { "v1" };
+            let cost = "tasks in a frozen or delegated cgroup die later; kernel and systemd have given it up";
+            checks.add(CGROUPS, "regime", value, Some(Lack { state: State::Warn, cost, mend: unified }));
+        }
+        Regime::Off => {
+            let mend = "mount -t cgroup2 none /sys/fs/cgroup";
+            checks.add(CGROUPS, "regime", "none", Some(Lack { state: State::Warn, cost: NO_LIMITS, mend }));
+            return;
+        }
+    }
+    if facts.missing.is_empty() {
+        checks.add(CGROUPS, "controllers", "cpu, memory, pids, cpuset, io", None);
+    } else {
+        let missing = facts.missing.join(", ");
+        let cost = format!("limits of {missing} are not enforced");
+        let mend = if facts.missing.contains(&"memory") {
+            "boot with cgroup_enable=memory; on v2 remove v1 mounts of these controllers"
+        } else {
+            "a kernel with them; on v2 remove v1 mounts of these controllers"
+        };
+        checks.add(
+            CGROUPS,
+            "controllers",
+            format!("without {missing}"),
+            Some(Lack { state: State::Warn, cost: &cost, mend }),
+        );
+    }
+    if facts.regime == Regime::V2 {
+        let cost = "a task is killed process by process";
+        let lack = Lack { state: State::Warn, cost, mend: "Linux 5.14 or newer" };
+        checks.add(
+            CGROUPS,
+            "cgroup.kill",
+            if facts.kills_at_once { "yes" } else { "no" },
+            (!facts.kills_at_once).then_some(lack),
+        );
+    }
+    if !root {
+        let value = facts.delegated.as_ref().map_or("no cgroup is delegated".to_owned(), |p| p.display().to_string());
+        let lack = Lack { state: State::Warn, cost: NO_LIMITS, mend: "run as root" };
+        checks.add(CGROUPS, "without root", value, Some(lack));
+    }
+}
+
+fn limits(checks: &mut Checks) {
+    /// An agent with a thousand tasks.
+    const FILES: u64 = 8192;
+    let number = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |n| n.to_string());
+    let (soft, hard) = features::open_files();
+    let few = hard.is_some_and(|n| n < FILES);
+    let lack = Lack {
+        state: State::Warn,
+        cost: "hundreds of tasks at a time need more",
+        mend: "LimitNOFILE=65536 in the service, or ulimit -n",
+    };
+    checks.add(LIMITS, "open files", format!("{}, at most {}", number(soft), number(hard)), few.then_some(lack));
+    if let Some(pids) = features::setting("kernel/pid_max") {
+        let few = pids.parse::<u64>().is_ok_and(|n| n <= 32768);
+        let cost = "eight tasks at their limit of 4096 processes use up all process numbers";
+        let lack = Lack { state: State::Warn, cost, mend: "sysctl -w kernel.pid_max=4194304" };
+        checks.add(LIMITS, "processes", pids, few.then_some(lack));
+    }
+    if rustix::process::geteuid().is_root() {
+        let may = features::may_raise_limits();
+        let cost = "limits above this process's own, and a negative oom_score_adj, are refused";
+        let lack = Lack { state: State::Warn, cost, mend: "start it with CAP_SYS_RESOURCE" };
+        checks.add(LIMITS, "CAP_SYS_RESOURCE", if may { "yes" } else { "no" }, (!may).then_some(lack));
+    }
+    let number = |name: &str| features::setting(name).and_then(|text| text.parse::<u64>().ok());
+    let cost = "a task that writes much waits more often for its log";
+    if let Some(size) = number("fs/pipe-max-size") {
+        let lack = Lack { state: State::Warn, cost, mend: "sysctl -w fs.pipe-max-size=1048576" };
+        checks.add(LIMITS, "pipe size", format!("at most {size} bytes"), (size < 1 << 20).then_some(lack));
+    }
+    if let Some(pages) = number("fs/pipe-user-pages-soft") {
+        let lack = Lack { state: State::Warn, cost, mend: "sysctl -w fs.pipe-user-pages-soft=16384" };
+        let few = pages != 0 && pages < 16384;
+        checks.add(
+            LIMITS,
+            "pipe pages of a user",
+            if pages == 0 { "unlimited".to_owned() } else { pages.to_string() },
+            few.then_some(lack),
+        );
+    }
+    let pressure = features::pressure();
+    let lack = Lack {
+        state: State::Warn,
+        cost: "nobody sees which task waits for memory, cpu or disks",
+        mend: "boot with psi=1",
+    };
+    checks.add(LIMITS, "pressure (PSI)", if pressure { "yes" } else { "no" }, (!pressure).then_some(lack));
+}
+
+/// Settings that keep the tasks of a machine, and its other users, apart: name, least safe value, what less costs.
+const SAFE: [(&str, u32, &str); 6] = [
+    ("fs/protected_symlinks", 1, "links in shared folders mislead programs of the host"),
+    ("fs/protected_hardlinks", 1, "whoever shares a file system with others can keep their files by links"),
+    ("fs/protected_fifos", 1, "FIFOs in shared folders mislead programs of the host"),
+    ("fs/protected_regular", 1, "files in shared folders mislead programs of the host"),
+    ("kernel/dmesg_restrict", 1, "tasks of level nomad read the kernel's log"),
+    ("kernel/unprivileged_bpf_disabled", 1, "tasks of level nomad load BPF programs"),
+];
+
+fn settings(checks: &mut Checks) {
+    for (name, least, cost) in SAFE {
+        let Some(value) = features::setting(name) else { continue };
+        let unsafe_value = value.parse::<u32>().is_ok_and(|value| value < least);
+        let dotted = name.replace('/', ".");
+        let mend = format!("sysctl -w {dotted}={least}");
+        let lack = Lack { state: State::Warn, cost, mend: &mend };
+        checks.add(SETTINGS, dotted, value, unsafe_value.then_some(lack));
+    }
+}
+
+/// A line for people, between colours where they are wanted.
+fn paint(state: State, colour: bool) -> String {
+    let word = format!("{:<8}", state.name());
+    let code = match state {
+        _ if !colour => return word,
+        State::Ok => "32",
+        State::Warn => "33",
+        State::Missing => "31",
+    };
+    format!("\x1b[{code}m{word}\x1b[0m")
+}
+
+fn text(checks: &Checks, outcomes: &[Outcome], colour: bool) -> String {
+    let who = if rustix::process::geteuid().is_root() { "root" } else { "a plain user" };
+    let mut text = format!("agentbin {} on Linux {}, as {who}\n", env!("CARGO_PKG_VERSION"), features::release());
+    let width = checks.0.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    let mut group = "";
+    for check in &checks.0 {
+        if check.group != group {
+            group = check.group;
+            let _ = writeln!(text, "\n{group}");
+        }
+        let _ = writeln!(text, "  {}{:<width$}  {}", paint(check.state, colour), check.name, check.value);
+        if check.state != State::Ok {
+            let _ = writeln!(text, "  {:8}{:width$}  costs: {}", "", "", check.cost);
+            let _ = writeln!(text, "  {:8}{:width$}  mend:  {}", "", "", check.mend);
+        }
+    }
+    let verdict =
+        if checks.can_isolate() { "Tasks can be isolated." } else { "Tasks cannot be isolated: see what is missing." };
+    let _ = writeln!(text, "\n{verdict}");
+    if !outcomes.is_empty() {
+        table(&mut text, outcomes);
+    }
+    text
+}
+
+/// The isolation table: a row for each check, a column for each level.
+fn table(text: &mut String, outcomes: &[Outcome]) {
+    let width = ROWS.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let _ = write!(text, "\nisolation, measured by a task of each level (yes: it holds)\n  {:3}  {:width$}", "", "");
+    for (level, _) in outcomes {
+        let _ = write!(text, "  {:>8}", level.name());
+    }
+    text.push('\n');
+    for row in &ROWS {
+        let _ = write!(text, "  {}  {:width$}", row.id, row.name);
+        for (_, report) in outcomes {
+            let cell = match report.as_ref().ok().and_then(|report| report.get(row.id)) {
+                Some(seen) if seen.pass => "yes",
+                Some(_) => "NO",
+                None => "-",
+            };
+            let _ = write!(text, "  {cell:>8}");
+        }
+        text.push('\n');
+    }
+    let _ = write!(text, "  {:3}  {:width$}", "", format!("holds, of {}", ROWS.len()));
+    for (_, report) in outcomes {
+        let cell = report.as_ref().map_or("-".to_owned(), |report| score(report).to_string());
+        let _ = write!(text, "  {cell:>8}");
+    }
+    text.push('\n');
+    for (level, report) in outcomes {
+        match report {
+            Err(error) => _ = writeln!(text, "\n{}: {error:#}", level.name()),
+            // Everything is open there, as it has to be.
+            Ok(_) if *level == Level::RawExec && outcomes.len() > 1 => {}
+            Ok(report) => {
+                let failing = ROWS.iter().filter_map(|row| Some((row, report.get(row.id).filter(|seen| !seen.pass)?)));
+                let lines: Vec<String> =
+                    failing.map(|(row, seen)| format!("  {}  {:width$}  {}", row.id, row.name, seen.value)).collect();
+                if !lines.is_empty() {
+                    let _ = writeln!(
+                        text,
+                        "\nwhat does not hold at level {}, and what was seen\n{}",
+                        level.name(),
+                        lines.join("\n")
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn to_json(checks: &Checks, outcomes: &[Outcome]) -> Json {
+    let lines = checks.0.iter().map(|check| {
+        json!({
+            "group": check.group,
+            "name": check.name,
+            "state": check.state.name(),
+            "value": check.value,
+            "cost": check.cost,
+            "mend": check.mend,
+        })
+    });
+    let mut object = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "kernel": features::release(),
+        "root": rustix::process::geteuid().is_root(),
+        "can_isolate": checks.can_isolate(),
+        "checks": lines.collect::<Vec<_>>(),
+    });
+    if !outcomes.is_empty() {
+        let names = ROWS.iter().map(|row| json!({ "id": row.id, "name": row.name }));
+        let levels = outcomes.iter().map(|(level, report)| {
+            let value = match report {
+                Ok(report) => json!({ "score": score(report), "of": ROWS.len(), "rows": report }),
+                Err(error) => json!({ "error": format!("{error:#}") }),
+            };
+            (level.name().to_owned(), value)
+        });
+        object["isolation"] = json!({ "rows": names.collect::<Vec<_>>(), "levels": Json::Object(levels.collect()) });
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// N9: what is missing decides, a warning does not; each line says what it costs and how it is mended.
+    #[test]
+    fn what_is_missing_decides() {
+        let mut checks = Checks::default();
+        let lack = |state| Lack { state, cost: "it costs", mend: "mend it so" };
+        checks.feature("a", Support::Yes, lack(State::Missing));
+        checks.feature("b", Support::Refused, lack(State::Warn));
+        assert!(checks.can_isolate());
+        let lines = text(&checks, &[], false);
+        assert!(lines.contains("  ok      a  yes\n  warn    b  refused by"), "{lines}");
+        assert!(lines.contains("costs: it costs") && lines.contains("mend:  mend it so") && !lines.contains('\x1b'));
+        assert!(text(&checks, &[], true).contains("\x1b[33mwarn"));
+        checks.feature("c", Support::No, lack(State::Missing));
+        assert!(!checks.can_isolate() && text(&checks, &[], false).contains("cannot be isolated"));
+        let json = to_json(&checks, &[]);
+        assert_eq!((&json["can_isolate"], &json["checks"][2]["state"]), (&json!(false), &json!("missing")));
+    }
+
+    /// N9: the table has every row, names what does not hold, and counts.
+    #[test]
+    fn the_table_names_what_does_not_hold() {
+        let report = |fails: &'static str| {
+            let seen = |id: &str| crate::container::probe::Seen { pass: id != fails, value: "0".to_owned() };
+            ROWS.iter().map(|row| (row.id.to_owned(), seen(row.id))).collect()
+        };
+        let outcomes = [
+            (Level::Default, Ok(report("I02"))),
+            (Level::Strict, Ok(report(""))),
+            (Level::Nomad, Err(anyhow::anyhow!("no such level"))),
+        ];
+        let text = text(&Checks::default(), &outcomes, false);
+        assert!(
+            text.contains("\nwhat does not hold at level default, and what was seen\n  I02  gid is not 0"),
+            "{text}"
+        );
+        assert!(!text.contains("at level strict") && text.contains("nomad: no such level"));
+        let scores = text.lines().find(|line| line.contains("holds, of 72")).unwrap();
+        assert_eq!(scores.split_whitespace().skip(3).collect::<Vec<_>>(), ["71", "72", "-"]);
+    }
+}

@@ -1,0 +1,78 @@
+//! The filter on a task's system calls, as a program of the kernel's classic BPF.
+//!
+//! A policy decides for every number: one action, or rules about arguments. The program loads the number once and halves the
+//! table until it stands at the decision; neighbours with the same decision are one entry, so about seven comparisons lead
+//! to it. What a filter decides by number alone, kernels from 5.11 on remember and do not run it for again.
+//!
+//! Calls of another architecture (on `x86_64` those by `int 0x80` and those of the x32 ABI) end with ENOSYS under every
+//! filter, as on a kernel that was built without them: their numbers mean something else, and no policy speaks of them.
+
+mod filter;
+mod profile;
+mod standard;
+#[cfg(test)]
+mod tests;
+
+use caps::CapsHashSet;
+
+use super::config::{Failure, Step as _};
+use crate::spec::Seccomp;
+use filter::Arch;
+
+/// Longest text of a profile, in bytes.
+const LONGEST_PROFILE: usize = 1 << 20;
+
+/// The machine that a policy is made for.
+struct Machine<'a> {
+    arch: Arch,
+    /// The kernel's version, major and minor.
+    kernel: (u32, u32),
+    /// Capabilities that the task has.
+    held: &'a CapsHashSet,
+}
+
+/// The filter that a task with these capabilities gets; `None` when it gets none.
+///
+/// # Errors
+/// A profile that says something unknown or impossible, and what about it; a machine for which there is no filter.
+pub(crate) fn program(policy: &Seccomp, held: &CapsHashSet) -> Result<Option<Vec<libc::sock_filter>>, Failure> {
+    let step = "make the seccomp filter";
+    if *policy == Seccomp::Unconfined {
+        return Ok(None);
+    }
+    let Some(arch) = Arch::NATIVE else {
+        let mend = "no seccomp filter for this machine's architecture; say seccomp = \"unconfined\"";
+        return Err(Failure::invalid(step, mend));
+    };
+    let kernel =
+        kernel_version(rustix::system::uname().release().to_bytes()).step(|| "read the kernel's version".to_owned())?;
+    let machine = Machine { arch, kernel, held };
+    let policy = match policy {
+        Seccomp::Profile(text) if text.len() > LONGEST_PROFILE => {
+            let message = format!("seccomp profile: it has {} bytes, at most {LONGEST_PROFILE} are read", text.len());
+            return Err(Failure::invalid(step, message));
+        }
+        Seccomp::Profile(text) => profile::policy(text, &machine)
+            .map_err(|error| Failure::invalid(step, format!("seccomp profile: {error}")))?,
+        _ => standard::policy(&machine),
+    };
+    policy.compile(arch).map(Some).map_err(|error| Failure::invalid(step, format!("seccomp profile: {error}")))
+}
+
+/// Whether a task with these capabilities (names) can have this filter, for whoever wants to know before a start.
+///
+/// # Errors
+/// What a start would say.
+pub fn check(policy: &Seccomp, capabilities: &[String]) -> Result<(), Failure> {
+    program(policy, &super::identity::parse_capabilities(capabilities)?).map(drop)
+}
+
+/// `6.1.0-13-amd64` is 6.1.
+fn kernel_version(release: &[u8]) -> Result<(u32, u32), String> {
+    let text = String::from_utf8_lossy(release);
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
+        _ => Err(format!("{text:?} is no version")),
+    }
+}

@@ -1,0 +1,81 @@
+//! What a task may do with files, beyond what its user may not: Landlock.
+
+use std::path::Path;
+
+use landlock::{
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible as _, PathBeneath, Ruleset, RulesetAttr as _,
+    RulesetCreated, RulesetCreatedAttr as _, make_bitflags,
+};
+use rustix::fs::{FileType, Mode, OFlags};
+
+use super::config::{Failure, Step as _};
+use crate::spec::Unveil;
+use crate::sys::path::Root;
+
+/// The first version that also holds back `truncate(2)`: with less, a task could empty what it may not write.
+const NEEDED: ABI = ABI::V3;
+
+/// Opens what the rules name below `/`, the task's root. `None` without a rule.
+///
+/// No link is followed: the task may have planted one when it ran before, and would widen what it may.
+pub(super) fn prepare(rules: &[Unveil]) -> Result<Option<RulesetCreated>, Failure> {
+    if rules.is_empty() {
+        return Ok(None);
+    }
+    let lacking = |error: landlock::RulesetError| {
+        Failure::invalid(
+            "prepare unveil",
+            format!("unveil needs Linux 6.2 or newer with Landlock among its security modules (lsm=): {error}"),
+        )
+    };
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(NEEDED))
+        .and_then(Ruleset::create)
+        .map_err(lacking)?
+        .no_new_privs(false);
+    let root = Root::open(Path::new("/")).step(|| "open the root".to_owned())?;
+    for rule in rules {
+        let step = || format!("unveil {rule}");
+        let relative = rule.path.strip_prefix("/").unwrap_or(&rule.path);
+        let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+        let opened = root.open_beneath(relative, OFlags::PATH, Mode::empty());
+        let place = opened.map_err(|error| {
+            let mend = match error.raw_os_error() {
+                Some(libc::ENOENT) => ": it must be there when the task starts",
+                Some(libc::ELOOP) => ": name the place to which the link leads",
+                _ => "",
+            };
+            Failure::invalid(step(), format!("{}: {error}{mend}", step()))
+        })?;
+        let stat = rustix::fs::fstat(&place).step(step)?;
+        let mut access = access(rule);
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            access &= AccessFs::from_file(NEEDED);
+        }
+        if access.is_empty() {
+            return Err(Failure::invalid(step(), format!("{}: of these only folders have something", step())));
+        }
+        ruleset = ruleset.add_rule(PathBeneath::new(place, access)).step(step)?;
+    }
+    Ok(Some(ruleset))
+}
+
+/// From here on this process, and whatever it becomes and starts, does no more than the rules say. Needs `CAP_SYS_ADMIN`, or
+/// `no_new_privs`.
+pub(super) fn restrict(ruleset: RulesetCreated) -> Result<(), Failure> {
+    ruleset.restrict_self().step(|| "unveil".to_owned()).map(drop)
+}
+
+fn access(rule: &Unveil) -> BitFlags<AccessFs> {
+    let create = make_bitflags!(AccessFs::{
+        MakeBlock | MakeChar | MakeDir | MakeFifo | MakeReg | MakeSock | MakeSym | Refer | RemoveDir | RemoveFile
+    });
+    let parts = [
+        (rule.read, make_bitflags!(AccessFs::{ReadDir | ReadFile})),
+        (rule.write, make_bitflags!(AccessFs::{Truncate | WriteFile})),
+        (rule.execute, AccessFs::Execute.into()),
+        (rule.create, create),
+    ];
+    parts.into_iter().filter(|(asked, _)| *asked).map(|(_, access)| access).fold(BitFlags::empty(), |all, a| all | a)
+}

@@ -1,0 +1,61 @@
+//! System calls that the attacks make raw: what an attacker does has no safe wrapper.
+
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+/// A system call as a hostile program makes it: the number and up to six words.
+pub fn raw(number: libc::c_long, args: [u64; 6]) -> io::Result<i64> {
+    // SAFETY: callers pass numbers, or addresses of buffers that live as long as the call and are as large as it says.
+    let result = unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The number of an errno, 0 for success.
+pub fn errno<T>(result: &io::Result<T>) -> i32 {
+    result.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(-1))
+}
+
+/// From here on, and for every program that this process executes, `openat2(2)` answers with this errno.
+pub fn block_openat2(errno: i32) -> io::Result<()> {
+    block(&[libc::SYS_openat2], errno)
+}
+
+/// From here on, and for every program that this process executes, these system calls answer with this errno.
+pub fn block(numbers: &[libc::c_long], errno: i32) -> io::Result<()> {
+    let instruction = |code: u32, jt: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf: 0, k };
+    let load = instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0);
+    let mut program = vec![load];
+    for (at, number) in numbers.iter().enumerate() {
+        let to_the_error = u8::try_from(numbers.len() - at).unwrap();
+        program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, to_the_error, *number as u32));
+    }
+    program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW));
+    program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | errno as u32));
+    let filter = libc::sock_fprog { len: u16::try_from(program.len()).unwrap(), filter: program.as_mut_ptr() };
+    // SAFETY: the kernel copies `len` instructions of a live array.
+    let rc = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, std::ptr::from_ref(&filter)) };
+    if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Puts a copy of `fd` at `number`, open across exec.
+pub fn leak(fd: i32, number: i32) -> io::Result<()> {
+    // SAFETY: takes two numbers; what was at `number` belongs to nobody here.
+    if unsafe { libc::dup2(fd, number) } == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Closes a number that nobody here owns.
+pub fn close(number: i32) {
+    // SAFETY: called directly before exec, for descriptors that this process uses no more.
+    unsafe { libc::close(number) };
+}
+
+/// `ioctl(2)` with a pointer to a byte.
+pub fn ioctl_byte(fd: i32, request: u64, byte: u8) -> io::Result<()> {
+    raw(libc::SYS_ioctl, [fd as u64, request, std::ptr::from_ref(&byte) as u64, 0, 0, 0]).map(drop)
+}
+
+/// Runs before another program in the same process; returns why it could not be executed.
+pub fn execute(program: &str, args: &[String]) -> io::Error {
+    Command::new(program).args(args).exec()
+}

@@ -1,0 +1,742 @@
+//! N6: how a task is held, through real executors on the real kernel. This program embeds agentbin, so every executor and shim
+//! below is this very file.
+
+#[path = "support/harness.rs"]
+mod harness;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use agentbin::cgroup::{CgroupFs, Regime};
+use agentbin::driver::{Driver, ExecDriver, NetworkIsolation, NetworkMode, RawExecDriver, Settings, TaskConfig};
+use agentbin::executor::Compute;
+use agentbin::spec::{DriverConfig, LogCollection, Resources};
+use harness::{block_on, children, eventually, run, tests};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Set for this program when it runs without the right to raise limits.
+const BOUND: &str = "AGENTBIN_TEST_BOUND";
+/// How long a command in a task may take; the emulated guest is slow.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+fn main() -> ExitCode {
+    agentbin::init();
+    if !rustix::process::geteuid().is_root() {
+        return harness::skip("hardening", "needs root for cgroups, users and mounts");
+    }
+    if std::env::var_os(BOUND).is_some() {
+        return run(tests![n6_a_limit_is_not_raised_without_the_right_to]);
+    }
+    run(tests![
+        n6_each_level_holds_task_and_sessions,
+        n6_each_level_holds_a_task_that_is_root,
+        n6_own_namespaces_are_the_sessions_too,
+        n6_a_strict_network_has_only_lo,
+        n6_a_network_that_is_given_is_joined,
+        n6_a_user_namespace_maps_one_to_one,
+        n6_capabilities_hold_in_the_user_namespace_only,
+        n6_masks_are_those_of_the_level,
+        n6_limits_hold_in_task_and_sessions,
+        n6_impossible_limits_are_named,
+        n6_limits_need_the_right_to_raise_them,
+        n6_what_is_not_unveiled_is_denied,
+        n6_what_cannot_be_unveiled_is_an_error,
+        n6_processes_are_limited_by_default,
+        n6_disks_are_limited,
+        n6_a_filter_holds_and_can_be_a_file,
+        n6_raw_exec_has_what_needs_no_root,
+    ])
+}
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// An allocation in a temporary folder, with both drivers.
+struct World {
+    dir: TempDir,
+    cgroups: CgroupFs,
+    exec: ExecDriver,
+    raw_exec: RawExecDriver,
+}
+
+impl World {
+    fn new() -> World {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap();
+        let compute = Compute { total_mhz: 2000, cores: 2 };
+        let settings =
+            Settings { cgroups: cgroups.clone(), compute, socket_dir: dir.path().to_owned(), under_agent: false };
+        World { exec: ExecDriver::new(settings.clone()), raw_exec: RawExecDriver::new(settings), cgroups, dir }
+    }
+
+    fn task_dir(&self) -> PathBuf {
+        self.dir.path().join("alloc-id/task")
+    }
+
+    /// A shell script as task, with these keys in its configuration.
+    fn script(&self, text: &str, keys: &Value) -> TaskConfig {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let alloc_dir = self.dir.path().join("alloc-id");
+        for folder in ["alloc/logs", "alloc/data", "task/local", "task/tmp"] {
+            std::fs::create_dir_all(alloc_dir.join(folder)).unwrap();
+            std::fs::set_permissions(alloc_dir.join(folder), std::fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        let mut values = keys.as_object().unwrap().clone();
+        values.insert("command".into(), "/bin/sh".into());
+        values.insert("args".into(), json!(["-c", text]));
+        let name = format!("agentbin-test-{}-{number}", std::process::id());
+        let cgroup = match self.cgroups.regime() {
+            Regime::V2 => format!("agentbin-test.slice/{name}.scope"),
+            Regime::V1 => format!("agentbin-test/{name}"),
+            Regime::Off => String::new(),
+        };
+        TaskConfig {
+            id: format!("alloc-id/task/{number}"),
+            name: "task".into(),
+            alloc_id: "alloc-id".into(),
+            config: DriverConfig { values, ..DriverConfig::default() },
+            env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
+            resources: Resources::default(),
+            cgroup: cgroup.into(),
+            logs: Some(LogCollection {
+                dir: alloc_dir.join("alloc/logs"),
+                stdout_file: format!("{number}.stdout"),
+                stderr_file: format!("{number}.stderr"),
+                max_files: 10,
+                max_file_size_bytes: 1 << 20,
+            }),
+            alloc_dir,
+            ..TaskConfig::default()
+        }
+    }
+
+    /// Runs a script to its end; what it says.
+    async fn says(&self, text: &str, keys: &Value) -> String {
+        self.says_of(self.script(text, keys)).await
+    }
+
+    async fn says_of(&self, task: TaskConfig) -> String {
+        self.exec.start_task(&task).await.unwrap();
+        self.exec.wait_task(&task.id).await.unwrap();
+        self.exec.destroy_task(&task.id, false).await.unwrap();
+        self.assert_gone(&task);
+        read(&task)
+    }
+
+    async fn refuses(&self, keys: &Value) -> String {
+        let task = self.script("true", keys);
+        let error = self.exec.start_task(&task).await.unwrap_err().to_string();
+        self.assert_gone(&task);
+        error
+    }
+
+    /// What a script says as the task and, while the task runs, in a session.
+    async fn both(&self, driver: &dyn Driver, text: &str, task: TaskConfig) -> (String, String) {
+        driver.start_task(&task).await.unwrap();
+        eventually("the task's last line", || read(&task).ends_with("done\n")).await;
+        let command = ["/bin/sh", "-c", text].map(str::to_owned);
+        let session = driver.exec_task(&task.id, &command, PATIENCE).await.unwrap();
+        driver.destroy_task(&task.id, true).await.unwrap();
+        self.assert_gone(&task);
+        let task = read(&task).trim_end_matches("done\n").to_owned();
+        (task, String::from_utf8(session.stdout).unwrap())
+    }
+
+    /// A task that runs a script and then stays.
+    fn staying(&self, text: &str, keys: &Value) -> TaskConfig {
+        self.script(&format!("{text}\necho done; exec sleep 1000000"), keys)
+    }
+
+    /// What task and session say alike.
+    async fn alike(&self, text: &str, keys: &Value) -> String {
+        let (task, session) = self.both(&self.exec, text, self.staying(text, keys)).await;
+        assert_eq!(task, session, "task and session differ: {keys}");
+        task
+    }
+
+    fn assert_gone(&self, task: &TaskConfig) {
+        for hierarchy in self.cgroups.hierarchies() {
+            let path = hierarchy.mount_point.join(&task.cgroup);
+            assert!(task.cgroup.as_os_str().is_empty() || !path.exists(), "{} is left", path.display());
+        }
+        assert_eq!(children(), Vec::<i32>::new(), "processes are left");
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(self.dir.path().to_str().unwrap()), "mounts are left: {mounts}");
+    }
+
+    /// A file of the task's cgroup; `None` where the controller is not there.
+    fn cgroup_file(&self, task: &TaskConfig, v1_controller: &str, v1: &str, v2: &str) -> Option<String> {
+        let hierarchies: Vec<_> = self.cgroups.hierarchies().collect();
+        let (hierarchy, file) = match self.cgroups.regime() {
+            Regime::V2 => (hierarchies[0], v2),
+            _ => (*hierarchies.iter().find(|h| h.has(v1_controller))?, v1),
+        };
+        let text = std::fs::read_to_string(hierarchy.mount_point.join(&task.cgroup).join(file)).ok()?;
+        Some(text.trim().to_owned())
+    }
+}
+
+fn read(task: &TaskConfig) -> String {
+    let logs = task.logs.as_ref().unwrap();
+    let read = |name: &str| std::fs::read_to_string(logs.dir.join(format!("{name}.0"))).unwrap_or_default();
+    read(&logs.stderr_file) + &read(&logs.stdout_file)
+}
+
+/// Who and how held a process is, as the kernel says.
+const STATUS: &str = "grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp:)' /proc/self/status";
+const NAMESPACES: &str = "for n in cgroup ipc mnt net pid user uts; do echo $n $(readlink /proc/self/ns/$n); done";
+
+fn has(text: &str, line: &str) {
+    let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.lines().any(|l| squeezed(l) == line), "no line {line:?} in: {text}");
+}
+
+fn host_namespace(name: &str) -> String {
+    std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap().display().to_string()
+}
+
+/// Seccomp and `NoNewPrivs` as `/proc/self/status` shows them, by level.
+const LEVELS: [(&str, &str, &str); 3] = [("nomad", "0", "0"), ("default", "2", "1"), ("strict", "2", "1")];
+
+/// The 38 capabilities that root has in a task of Nomad's own drivers.
+const NOMAD_ROOT: u64 = 0x3f_ffff_ffff;
+
+fn n6_each_level_holds_task_and_sessions() {
+    block_on(async {
+        let world = World::new();
+        for (level, seccomp, no_new_privs) in LEVELS {
+            let text = world.alike(STATUS, &json!({ "isolation": level })).await;
+            let caps = if level == "nomad" { "00000000a80405fb" } else { "0000000000000000" };
+            for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+                has(&text, &format!("{set}: {caps}"));
+            }
+            has(&text, &format!("Seccomp: {seccomp}"));
+            has(&text, &format!("NoNewPrivs: {no_new_privs}"));
+            has(&text, "Uid: 65534 65534 65534 65534");
+            has(&text, "Gid: 65534 65534 65534 65534");
+            has(&text, "Groups: 65534");
+        }
+    });
+}
+
+fn n6_each_level_holds_a_task_that_is_root() {
+    block_on(async {
+        let world = World::new();
+        let own = std::fs::read_to_string("/proc/self/status").unwrap();
+        let own = own.lines().find_map(|line| line.strip_prefix("CapPrm:")).unwrap();
+        let own = u64::from_str_radix(own.trim(), 16).unwrap();
+        for (level, seccomp, no_new_privs) in LEVELS {
+            let mut task = world.staying(STATUS, &json!({ "isolation": level }));
+            task.user = "root".into();
+            if level == "nomad" && own & NOMAD_ROOT != NOMAD_ROOT {
+                let error = world.exec.start_task(&task).await.unwrap_err().to_string();
+                assert!(error.contains("set capabilities: the executor itself lacks CAP_"), "{error}");
+                continue;
+            }
+            let (text, session) = world.both(&world.exec, STATUS, task).await;
+            assert_eq!(text, session, "{level}");
+            let caps = format!("{:016x}", if level == "nomad" { NOMAD_ROOT } else { 0xa004_05fb });
+            for (set, expected) in [("CapInh", "0000000000000000"), ("CapEff", &caps), ("CapBnd", &caps)] {
+                has(&text, &format!("{set}: {expected}"));
+            }
+            has(&text, &format!("Seccomp: {seccomp}"));
+            has(&text, &format!("NoNewPrivs: {no_new_privs}"));
+            has(&text, "Uid: 0 0 0 0");
+        }
+        // Without no_new_privs and CAP_SYS_ADMIN the filter has to be there before the capabilities go.
+        for user in ["root", "nobody"] {
+            let mut task = world.staying(STATUS, &json!({ "no_new_privs": false, "cap_add": ["kill"] }));
+            task.user = user.into();
+            let (text, session) = world.both(&world.exec, STATUS, task).await;
+            assert_eq!(text, session, "{user}");
+            has(&text, "Seccomp: 2");
+            has(&text, "NoNewPrivs: 0");
+            let caps = if user == "root" { "00000000a00405fb" } else { "0000000000000020" };
+            has(&text, &format!("CapEff: {caps}"));
+        }
+    });
+}
+
+fn n6_own_namespaces_are_the_sessions_too() {
+    block_on(async {
+        let world = World::new();
+        for (level, own) in [
+            ("nomad", &["mnt", "pid", "ipc"][..]),
+            ("default", &["mnt", "pid", "ipc", "uts", "cgroup"]),
+            ("strict", &["mnt", "pid", "ipc", "uts", "cgroup", "net", "user"]),
+        ] {
+            let text = world.alike(NAMESPACES, &json!({ "isolation": level })).await;
+            for name in ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"] {
+                let host = text.contains(&host_namespace(name));
+                assert_eq!(host, !own.contains(&name), "{level} {name}: {text}");
+            }
+            let cgroup = world.alike("cat /proc/self/cgroup", &json!({ "isolation": level })).await;
+            let at_its_root = cgroup.lines().filter(|line| line.ends_with(":/")).count();
+            if own.contains(&"cgroup") {
+                assert_eq!(at_its_root, cgroup.lines().count(), "{level}: {cgroup}");
+            } else {
+                assert!(cgroup.contains("agentbin-test"), "{level}: {cgroup}");
+            }
+        }
+    });
+}
+
+fn n6_a_strict_network_has_only_lo() {
+    block_on(async {
+        let world = World::new();
+        let text =
+            world.alike("ls /sys/class/net; cat /sys/class/net/lo/flags", &json!({ "isolation": "strict" })).await;
+        assert_eq!(text, "lo\n0x9\n", "nothing but lo, and it is up");
+        let text = world.says("ls /sys/class/net", &json!({})).await;
+        let host = std::fs::read_dir("/sys/class/net").unwrap().count();
+        assert_eq!(text.lines().count(), host, "the host's network: {text}");
+    });
+}
+
+/// A network namespace with a name, held by a process of ours.
+fn n6_a_network_that_is_given_is_joined() {
+    let mut holder =
+        Command::new("unshare").args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let holder = holder.as_mut().unwrap();
+    // What comes back from it comes after it has moved.
+    std::io::Write::write_all(holder.stdin.as_mut().unwrap(), b"x").unwrap();
+    std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    let path = PathBuf::from(format!("/proc/{}/ns/net", holder.id()));
+    let given = std::fs::read_link(&path).unwrap().display().to_string();
+    assert_ne!(given, host_namespace("net"));
+    let texts = block_on(async {
+        let world = World::new();
+        let mut texts = Vec::new();
+        for level in ["nomad", "default", "strict"] {
+            let mut task = world.script("readlink /proc/self/ns/net", &json!({ "isolation": level }));
+            task.network = Some(NetworkIsolation {
+                mode: NetworkMode::Group,
+                path: path.clone(),
+                labels: BTreeMap::new(),
+                hosts: None,
+            });
+            world.exec.start_task(&task).await.unwrap();
+            world.exec.wait_task(&task.id).await.unwrap();
+            world.exec.destroy_task(&task.id, false).await.unwrap();
+            texts.push((level, read(&task)));
+        }
+        texts
+    });
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    for (level, text) in texts {
+        assert_eq!(text.trim(), given, "{level}");
+    }
+}
+
+/// A host whose `/etc` says what a test wants.
+fn etc_with_groups(dir: &Path) -> PathBuf {
+    let etc = dir.join("etc");
+    std::fs::create_dir_all(&etc).unwrap();
+    std::fs::write(etc.join("passwd"), "root:x:0:0::/:/bin/sh\nweb:x:1234:4321::/:/bin/sh\n").unwrap();
+    std::fs::write(etc.join("group"), "root:x:0:\nweb:x:4321:\nlog:x:77:web\nadm:x:78:other,web\n").unwrap();
+    etc
+}
+
+fn n6_a_user_namespace_maps_one_to_one() {
+    block_on(async {
+        let world = World::new();
+        let etc = etc_with_groups(world.dir.path());
+        let mut folders: serde_json::Map<String, Value> = ["/bin", "/lib", "/lib64", "/usr", "/sbin"]
+            .into_iter()
+            .filter(|path| Path::new(path).exists())
+            .map(|path| (path.to_owned(), path.into()))
+            .collect();
+        folders.insert(etc.to_str().unwrap().to_owned(), "/etc".into());
+        let values = json!({ "chroot_env": folders }).as_object().unwrap().clone();
+        world.exec.set_config(&DriverConfig { values, ..DriverConfig::default() }, None).unwrap();
+        for (user, uid, groups) in [("web", 1234, &[77, 78, 4321][..]), ("root", 0, &[0])] {
+            let script = "cat /proc/self/uid_map; echo; cat /proc/self/gid_map; echo; grep -E '^(Uid|Gid|Groups)' \
+                /proc/self/status; : > /local/made-$$; stat -c '%u %g' /local/made-*";
+            let mut task = world.staying(script, &json!({ "user_namespace": true, "cap_drop": ["all"] }));
+            task.user = user.into();
+            let (text, session) = world.both(&world.exec, script, task).await;
+            let (uid_map, rest) = text.split_once("\n\n").unwrap();
+            let (gid_map, rest) = rest.split_once("\n\n").unwrap();
+            has(uid_map, &format!("{uid} {uid} 1"));
+            assert_eq!(uid_map.lines().count(), 1, "{text}");
+            for group in groups {
+                has(gid_map, &format!("{group} {group} 1"));
+            }
+            assert_eq!(gid_map.lines().count(), groups.len(), "{text}");
+            has(rest, &format!("Uid: {uid} {uid} {uid} {uid}"));
+            let gid = groups.last().unwrap();
+            has(rest, &format!("Gid: {gid} {gid} {gid} {gid}"));
+            let mut listed: Vec<u32> = rest
+                .lines()
+                .find_map(|line| line.strip_prefix("Groups:"))
+                .unwrap()
+                .split_whitespace()
+                .map(|group| group.parse().unwrap())
+                .collect();
+            listed.sort_unstable();
+            assert_eq!(listed, groups, "{text}");
+            has(rest, &format!("{uid} {gid}"));
+            assert!(session.starts_with(&format!("{uid_map}\n\n{gid_map}\n")), "{session}");
+            // And on the host the files belong to the very same user.
+            for entry in std::fs::read_dir(world.task_dir().join("local")).unwrap().flatten() {
+                let metadata = entry.metadata().unwrap();
+                assert_eq!((metadata.uid(), metadata.gid()), (uid, *gid), "{entry:?}");
+                std::fs::remove_file(entry.path()).unwrap();
+            }
+        }
+        let error = {
+            let mut task = world.script("true", &json!({ "user_namespace": true, "pids_limit": 1 }));
+            task.user = "web".into();
+            world.exec.start_task(&task).await.unwrap_err().to_string()
+        };
+        assert!(error.contains("pids_limit must leave room for two"), "{error}");
+    });
+}
+
+fn n6_capabilities_hold_in_the_user_namespace_only() {
+    block_on(async {
+        let world = World::new();
+        let script = "grep CapEff /proc/self/status; cat /local/roots 2>&1; kill -0 $$ && echo signalled";
+        for (user_namespace, readable) in [(false, true), (true, false)] {
+            let keys = json!({ "user_namespace": user_namespace, "cap_add": ["dac_override"] });
+            let task = world.staying(script, &keys);
+            let secret = world.task_dir().join("local/roots");
+            std::fs::write(&secret, "secret").unwrap();
+            std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+            let (text, session) = world.both(&world.exec, script, task).await;
+            assert_eq!(text, session);
+            has(&text, "CapEff: 0000000000000002");
+            assert_eq!(text.contains("secret"), readable, "{text}");
+            assert_eq!(text.contains("ermission denied"), !readable, "{text}");
+        }
+    });
+}
+
+fn n6_masks_are_those_of_the_level() {
+    block_on(async {
+        let world = World::new();
+        // Mounts below /proc and /sys, each with its options.
+        let script = "while read -r _ _ _ _ target options _; do case $target in /proc/*|/sys/*) echo $target;; esac; done \
+            < /proc/self/mountinfo";
+        let there = |paths: &[&str]| -> Vec<String> {
+            paths.iter().filter(|path| Path::new(path).exists()).map(|path| (*path).to_owned()).collect()
+        };
+        let nomad =
+            there(&["/proc/kcore", "/sys/firmware", "/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"]);
+        let mut all = nomad.clone();
+        all.extend(there(&[
+            "/proc/keys",
+            "/proc/latency_stats",
+            "/proc/timer_list",
+            "/proc/timer_stats",
+            "/proc/sched_debug",
+            "/proc/interrupts",
+            "/proc/acpi",
+            "/proc/scsi",
+            "/proc/asound",
+            "/proc/fs",
+            "/sys/devices/virtual/powercap",
+        ]));
+        for entry in std::fs::read_dir("/sys/devices/system/cpu").unwrap().flatten() {
+            let path = entry.path().join("thermal_throttle");
+            if path.exists() {
+                all.push(path.display().to_string());
+            }
+        }
+        for (level, mut expected) in [("nomad", nomad), ("default", all.clone()), ("strict", all)] {
+            let text = world.alike(script, &json!({ "isolation": level })).await;
+            let mut found: Vec<&str> = text.lines().collect();
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found, expected, "{level}");
+        }
+    });
+}
+
+const LIMITS: &str = "grep -E '^Max (open files|core file size|processes|file locks)' /proc/self/limits";
+
+fn n6_limits_hold_in_task_and_sessions() {
+    block_on(async {
+        let world = World::new();
+        let keys = json!({ "ulimit": [{ "nofile": "100:200", "nproc": "1000:2000", "locks": 7 }] });
+        let text = world.alike(LIMITS, &keys).await;
+        has(&text, "Max open files 100 200 files");
+        has(&text, "Max processes 1000 2000 processes");
+        has(&text, "Max file locks 7 7 locks");
+        has(&text, "Max core file size 0 0 bytes");
+        let own = std::fs::read_to_string("/proc/self/limits").unwrap();
+        let core = own.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        let core = core.split_whitespace().collect::<Vec<_>>().join(" ");
+        has(&world.alike(LIMITS, &json!({ "isolation": "nomad" })).await, &core);
+        let text = world.alike(LIMITS, &json!({ "ulimit": { "core": "1024:-1" } })).await;
+        has(&text, "Max core file size 1024 unlimited bytes");
+    });
+}
+
+fn n6_impossible_limits_are_named() {
+    block_on(async {
+        let world = World::new();
+        let error = world.refuses(&json!({ "ulimit": { "nofile": "unlimited" } })).await;
+        let most = std::fs::read_to_string("/proc/sys/fs/nr_open").unwrap();
+        let expected = format!(
+            "set ulimit nofile to unlimited:unlimited: this machine allows {} at most (sysctl fs.nr_open)",
+            most.trim()
+        );
+        assert!(error.contains(&expected), "{error}");
+    });
+}
+
+/// This very program once more, without `CAP_SYS_RESOURCE` for itself and all that it starts.
+fn n6_limits_need_the_right_to_raise_them() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(BOUND, "1").env("RUST_BACKTRACE", "0");
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe {
+        command.pre_exec(|| {
+            let limit = rustix::process::Rlimit { current: Some(512), maximum: Some(1024) };
+            rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?;
+            rustix::thread::remove_capability_from_bounding_set(rustix::thread::CapabilitySet::SYS_RESOURCE)?;
+            Ok(())
+        })
+    };
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("1 passed"), "{text}");
+}
+
+fn n6_a_limit_is_not_raised_without_the_right_to() {
+    block_on(async {
+        let world = World::new();
+        let error = world.refuses(&json!({ "ulimit": { "nofile": "100:2000" } })).await;
+        let expected = "set ulimit nofile to 100:2000: the executor may not raise it above 1024 (it lacks \
+            CAP_SYS_RESOURCE)";
+        assert!(error.contains(expected), "{error}");
+        let text = world.alike(LIMITS, &json!({ "ulimit": { "nofile": "100:1000" } })).await;
+        has(&text, "Max open files 100 1000 files");
+    });
+}
+
+/// What a shell needs to run.
+const SHELL: [&str; 5] = ["rx:/bin", "rx:/usr", "rx:/lib", "rx:/lib64", "r:/etc"];
+
+fn unveiling(more: &[&str]) -> Value {
+    let shell = SHELL.iter().filter(|rule| Path::new(rule.split_once(':').unwrap().1).is_dir());
+    json!({ "unveil": shell.chain(more).collect::<Vec<_>>() })
+}
+
+/// Whether this kernel can do it; if not, a task that asks for it does not start.
+async fn can_unveil(world: &World) -> bool {
+    let task = world.script("true", &unveiling(&["r:/local"]));
+    match world.exec.start_task(&task).await {
+        Ok(_) => {
+            world.exec.wait_task(&task.id).await.unwrap();
+            world.exec.destroy_task(&task.id, false).await.unwrap();
+            true
+        }
+        Err(error) => {
+            let text = error.to_string();
+            assert!(text.contains("unveil needs Linux 6.2 or newer with Landlock"), "{text}");
+            world.assert_gone(&task);
+            false
+        }
+    }
+}
+
+fn n6_what_is_not_unveiled_is_denied() {
+    block_on(async {
+        let world = World::new();
+        if !can_unveil(&world).await {
+            return println!("SKIP: n6_what_is_not_unveiled_is_denied: no Landlock here; that it is refused was seen");
+        }
+        let script = "try() { if (eval \"$1\") 2>/dev/null; then echo \"yes $1\"; else echo \"no $1\"; fi; }; \
+            try 'echo x > /local/new'; try 'cat /local/in'; try 'mkdir /local/dir && rmdir /local/dir'; rm -f /local/new; \
+            try 'cat /alloc/data/in'; try 'ls /'; try ': > /tmp/new'; try 'cat /ro/in'; try ': > /ro/in'; \
+            try ': >> /ro/in'; try 'cp /bin/true /local/t && /local/t'; rm -f /local/t; try ': > /dev/null'; try 'cat /proc/version'";
+        for level in ["default", "strict", "nomad"] {
+            let mut keys = unveiling(&["rwc:/local", "r:/ro", "rw:/dev/null"]);
+            keys["isolation"] = level.into();
+            let task = world.staying(script, &keys);
+            let ro = world.task_dir().join("ro");
+            std::fs::create_dir_all(&ro).unwrap();
+            for file in
+                [world.task_dir().join("local/in"), ro.join("in"), world.dir.path().join("alloc-id/alloc/data/in")]
+            {
+                std::fs::write(&file, "in\n").unwrap();
+                std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+            }
+            let (text, session) = world.both(&world.exec, script, task).await;
+            assert_eq!(text, session, "{level}");
+            for (what, allowed) in [
+                ("echo x > /local/new", true),
+                ("cat /local/in", true),
+                ("mkdir /local/dir && rmdir /local/dir", true),
+                ("cat /alloc/data/in", false),
+                ("ls /", false),
+                (": > /tmp/new", false),
+                ("cat /ro/in", true),
+                (": > /ro/in", false),
+                (": >> /ro/in", false),
+                ("cp /bin/true /local/t && /local/t", false),
+                (": > /dev/null", true),
+                ("cat /proc/version", false),
+            ] {
+                has(&text, &format!("{} {what}", if allowed { "yes" } else { "no" }));
+            }
+        }
+    });
+}
+
+fn n6_what_cannot_be_unveiled_is_an_error() {
+    block_on(async {
+        let world = World::new();
+        if !can_unveil(&world).await {
+            return println!(
+                "SKIP: n6_what_cannot_be_unveiled_is_an_error: no Landlock here; that it is refused was seen"
+            );
+        }
+        drop(world.script("true", &json!({})));
+        std::os::unix::fs::symlink("/", world.task_dir().join("local/all")).unwrap();
+        std::fs::write(world.task_dir().join("local/file"), "").unwrap();
+        for (rule, why) in [
+            ("r:/no/such/place", "unveil r:/no/such/place: No such file"),
+            ("rwxc:/local/all", "name the place to which the link leads"),
+            ("r:/../etc", "ross-device"),
+            ("c:/local/file", "of these only folders have something"),
+        ] {
+            let error = world.refuses(&unveiling(&[rule])).await;
+            assert!(error.contains(why) && error.contains(rule), "{error}");
+        }
+        let error = world.refuses(&json!({ "unveil": ["r:/local"] })).await;
+        assert!(error.contains("execute /bin/sh") && error.contains("unveil"), "{error}");
+    });
+}
+
+fn n6_processes_are_limited_by_default() {
+    block_on(async {
+        let world = World::new();
+        let max = async |keys: &Value| {
+            let task = world.staying("", keys);
+            world.exec.start_task(&task).await.unwrap();
+            let max = world.cgroup_file(&task, "pids", "pids.max", "pids.max");
+            world.exec.destroy_task(&task.id, true).await.unwrap();
+            max.unwrap()
+        };
+        for (keys, expected) in [
+            (json!({}), "4096"),
+            (json!({ "isolation": "strict" }), "4096"),
+            (json!({ "isolation": "nomad" }), "max"),
+            (json!({ "pids_limit": 0 }), "max"),
+            (json!({ "pids_limit": 9, "isolation": "nomad" }), "9"),
+        ] {
+            assert_eq!(max(&keys).await, expected, "{keys}");
+        }
+        let values = json!({ "pids_limit": 123, "isolation": "nomad" }).as_object().unwrap().clone();
+        world.exec.set_config(&DriverConfig { values, ..DriverConfig::default() }, None).unwrap();
+        assert_eq!(max(&json!({})).await, "123", "the plugin's");
+        assert_eq!(max(&json!({ "pids_limit": 7 })).await, "7", "the task's");
+    });
+}
+
+/// A whole disk with a node, as the kernel names it.
+fn a_disk() -> Option<(PathBuf, String)> {
+    let disks = std::fs::read_dir("/sys/block").ok()?.flatten();
+    disks
+        .filter_map(|disk| {
+            let number = std::fs::read_to_string(disk.path().join("dev")).ok()?.trim().to_owned();
+            let node = Path::new("/dev").join(disk.file_name());
+            node.exists().then_some((node, number))
+        })
+        .min()
+}
+
+fn n6_disks_are_limited() {
+    block_on(async {
+        let world = World::new();
+        for (device, why) in [("/dev/null", "it is not a block device"), ("/dev/no-disk", "No such file")] {
+            let error = world.refuses(&json!({ "io": [{ "device": device, "read_bps": 1000 }] })).await;
+            assert!(error.contains(why) || error.contains("controller is not available"), "{error}");
+        }
+        let Some((node, number)) = a_disk() else {
+            return println!("SKIP: n6_disks_are_limited: no disk here");
+        };
+        let keys = json!({ "io": [{ "device": node, "read_bps": 1_048_576, "write_iops": 50 }] });
+        for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
+            let task = world.staying("", &keys);
+            if let Err(error) = driver.start_task(&task).await {
+                let text = error.to_string();
+                assert!(text.contains("the blkio controller") || text.contains("the io controller"), "{text}");
+                return println!("SKIP: n6_disks_are_limited: no controller for disks; that it is refused was seen");
+            }
+            let file = |v1: &str| world.cgroup_file(&task, "blkio", v1, "io.max").unwrap();
+            if world.cgroups.regime() == Regime::V2 {
+                assert_eq!(file(""), format!("{number} rbps=1048576 wbps=max riops=max wiops=50"));
+            } else {
+                assert_eq!(file("blkio.throttle.read_bps_device"), format!("{number} 1048576"));
+                assert_eq!(file("blkio.throttle.write_iops_device"), format!("{number} 50"));
+                assert_eq!(file("blkio.throttle.write_bps_device"), "");
+            }
+            driver.destroy_task(&task.id, true).await.unwrap();
+            world.assert_gone(&task);
+        }
+    });
+}
+
+fn n6_a_filter_holds_and_can_be_a_file() {
+    block_on(async {
+        let world = World::new();
+        let script = "mkdir /local/dir 2>&1; rmdir /local/dir 2>/dev/null; grep Seccomp: /proc/self/status";
+        let text = world.alike(script, &json!({})).await;
+        assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["Seccomp:", "2"], "mkdir works by default");
+        let profile = json!({
+            "defaultAction": "SCMP_ACT_ALLOW",
+            "syscalls": [{ "names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1 }],
+        });
+        let text = profile.to_string();
+        let absolute = world.dir.path().join("profile.json");
+        std::fs::write(&absolute, &text).unwrap();
+        drop(world.script("true", &json!({})));
+        std::fs::write(world.task_dir().join("local/profile.json"), &text).unwrap();
+        for path in ["local/profile.json", absolute.to_str().unwrap()] {
+            for no_new_privs in [true, false] {
+                let text = world.alike(script, &json!({ "seccomp": path, "no_new_privs": no_new_privs })).await;
+                assert!(text.contains("not permitted") && text.contains("Seccomp:\t2"), "{path}: {text}");
+            }
+        }
+        let text = world.alike(script, &json!({ "seccomp": "unconfined" })).await;
+        assert!(text.contains("Seccomp:\t0"), "{text}");
+        std::fs::write(world.task_dir().join("local/bad.json"), "{ \"secret\": 1").unwrap();
+        let error = world.refuses(&json!({ "seccomp": "local/bad.json" })).await;
+        assert!(error.contains("seccomp") && !error.contains("secret"), "{error}");
+        let error = world.refuses(&json!({ "seccomp": "local/none.json" })).await;
+        assert!(error.contains("local/none.json: No such file"), "{error}");
+    });
+}
+
+fn n6_raw_exec_has_what_needs_no_root() {
+    block_on(async {
+        let world = World::new();
+        let script = "grep -E '^(NoNewPrivs|Seccomp:)' /proc/self/status; grep 'open files' /proc/self/limits";
+        let keys = json!({ "no_new_privs": true, "ulimit": { "nofile": "50:60" }, "pids_limit": 20 });
+        let (text, session) = world.both(&world.raw_exec, script, world.staying(script, &keys)).await;
+        assert_eq!(text, session);
+        has(&text, "NoNewPrivs: 1");
+        has(&text, "Max open files 50 60 files");
+        let (text, _) = world.both(&world.raw_exec, script, world.staying(script, &json!({}))).await;
+        has(&text, "NoNewPrivs: 0");
+        has(&text, "Seccomp: 0");
+        for key in ["seccomp", "unveil", "user_namespace", "isolation"] {
+            let mut keys = json!({});
+            keys[key] = "x".into();
+            let error = world.raw_exec.start_task(&world.script("true", &keys)).await.unwrap_err().to_string();
+            assert!(error.contains(&format!("unsupported key {key:?}")), "{error}");
+        }
+    });
+}
