@@ -44,6 +44,8 @@ pub struct Machine {
     pub ports: PortPool,
     /// See [`CgroupPath`].
     pub cgroup: Box<CgroupPath>,
+    /// The cores of tasks; `None` where they cannot be divided.
+    pub cpusets: Option<Cpusets>,
     /// What killed executors leave to this process.
     pub orphans: Arc<Orphans>,
 }
@@ -531,6 +533,7 @@ mod tests {
             records: Arc::new(Records::new(&path)),
             ports: PortPool::default(),
             cgroup: Box::new(|id, task| PathBuf::from(format!("nomad.slice/{id}-{task}.scope"))),
+            cpusets: None,
             orphans: Arc::new(Orphans::ignore()),
             data_dir: path,
         });

@@ -94,6 +94,17 @@ impl Cpusets {
         Ok(self.reservable()?.without(&reserved))
     }
 
+    /// As [`shared`](Self::shared), or `None` while nobody has reserved any and everybody has what the folder above has.
+    ///
+    /// # Errors
+    /// As [`reservable`](Self::reservable).
+    pub fn restricted(&self) -> Result<Option<CpuSet>> {
+        match self.parent_dir()? {
+            Some(parent) if parent.mark(&IN_USE).is_some() => self.shared().map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// Gives the task `name` cores of its own and takes them from all others. Its folder is made, if it is not there; the
     /// cores are its own until that is removed. What the task had reserved before is replaced.
     ///

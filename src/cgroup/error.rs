@@ -27,6 +27,7 @@ pub enum Error {
         free: usize,
         /// All that tasks may use.
         all: crate::spec::CpuSet,
+    },
     /// What is no disk whose use can be limited.
     #[error("cannot limit the use of {}: {problem}", path.display())]
     Disk {
