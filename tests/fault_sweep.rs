@@ -32,6 +32,8 @@ use tokio_stream::StreamExt as _;
 use tracer::{Fault, NEW_CALLS, Role, Traced, errnos, trace};
 use world::{Out, World, slower};
 
+/// What a task does that is stopped: it says how it ends, and leaves somebody behind.
+const LONG: &str = "trap 'exit 9' INT TERM; echo hello; sleep 300 & wait";
 /// Set for this program as a host of drivers: the folder of its world.
 const HOST: &str = "AGENTBIN_TEST_HOST";
 /// What it does there: `life`, or `recover` after somebody was killed.
@@ -86,10 +88,10 @@ impl Scenario {
         if self.shape == Shape::Sessions {
             return self.host(world, "life");
         }
-        let script = if self.shape == Shape::Ends { "echo hello; exit 7" } else { "echo hello; exec sleep 300" };
+        let script = if self.shape == Shape::Ends { "echo hello; exit 7" } else { LONG };
         let job = format!(
             "job \"sweep\" {{\n type = \"batch\"\n group \"g\" {{\n restart {{\n attempts = 0\n mode = \"fail\"\n}}\n \
-             task \"t\" {{\n driver = \"{}\"\n kill_timeout = \"50ms\"\n env {{\n for = \"{}\"\n}}\n \
+             task \"t\" {{\n driver = \"{}\"\n kill_timeout = \"5s\"\n env {{\n for = \"{}\"\n}}\n \
              config {{\n command = \"/bin/sh\"\n args = [\"-c\", \"{script}\"]\n}}\n}}\n}}\n}}\n",
             self.driver,
             world.mark()
@@ -262,7 +264,7 @@ impl DriverHost {
     }
 
     async fn life(&self) -> Result<(), DriverError> {
-        self.start("echo hello; exec sleep 300").await?;
+        self.start(LONG).await?;
         for (script, tty, input) in [
             ("cat; exit 3", false, "ping\n"),
             ("tty >/dev/null && echo terminal; exit 4", true, ""),
@@ -281,7 +283,7 @@ impl DriverHost {
     }
 
     async fn end(&self) -> Result<(), DriverError> {
-        if let Err(error) = self.driver.stop_task(&self.task.id, Duration::from_millis(50), Some(Signal::TERM)).await {
+        if let Err(error) = self.driver.stop_task(&self.task.id, Duration::from_secs(5), Some(Signal::TERM)).await {
             say!("error: {error}");
         }
         match self.driver.wait_task(&self.task.id).await {
@@ -301,7 +303,7 @@ impl DriverHost {
         };
         say!("found: {found}");
         if !found {
-            self.start("exec sleep 300").await?;
+            self.start(LONG).await?;
         }
         self.end().await
     }
@@ -493,9 +495,12 @@ fn r11_r12_r31_calls_that_fail_are_got_over_or_told() {
     for quiet in &quiets {
         let scenario = quiet.scenario;
         for (role, calls) in &quiet.calls {
-            for (at, number) in calls.iter().enumerate() {
+            let mut counts = BTreeMap::<i64, usize>::new();
+            for number in calls {
+                let nth = counts.entry(*number).or_default();
+                *nth += 1;
                 for choice in 0..errnos(*number).len() {
-                    single.push(Point { scenario, fault: Fault::Fail(*role, at + 1, choice) });
+                    single.push(Point { scenario, fault: Fault::Fail(*role, *number, *nth, choice) });
                 }
             }
             for at in (1..=calls.len()).step_by(10) {

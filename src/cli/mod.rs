@@ -95,7 +95,7 @@ struct DoctorArgs {
     /// Only this level of the probe
     #[arg(long, value_name = "LEVEL", requires = "probe")]
     level: Option<probe::Level>,
-    /// Where the probe's folder is made [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
+    /// Where the probes' allocations are made [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
     #[arg(long, value_name = "DIR", requires = "probe")]
     data_dir: Option<PathBuf>,
 }

@@ -50,7 +50,8 @@ pub(super) fn make_user_namespace(ids: Option<&Ids>) -> Result<OwnedFd, Failure>
         _ => Failure::new(step(), error),
     })?;
     let map = |name: &str, numbers: &[u32]| {
-        let text: String = numbers.iter().map(|number| format!("{number} {number} 1\n")).collect();
+        let lines: Vec<String> = numbers.iter().map(|number| format!("{number} {number} 1\n")).collect();
+        let text = lines.concat();
         std::fs::write(format!("/proc/{}/{name}", child.pid), text).step(|| format!("{}: write {name}", step()))
     };
     let mut groups = ids.groups.clone();

@@ -154,7 +154,8 @@ pub struct IsolatedConfig {
     allow_caps: capabilities::Allowed,
     level: Level,
     seccomp: Option<Filter>,
-    pids_max: Option<Option<u64>>,
+    /// 0 asks for no limit.
+    pids_max: Option<u64>,
     /// The agent copies the host's programs into the task's folder.
     chroot: bool,
     /// Host path to path in the task; empty is the standard set.
@@ -330,7 +331,7 @@ impl IsolatedConfig {
         check_seccomp(&spec.seccomp, &spec.capabilities).map_err(|e| reader.error("seccomp", &e.to_string()))?;
         spec.no_new_privs = reader.flag("no_new_privs")?.unwrap_or(held.no_new_privs);
         let asked = restrict::pids_limit(reader)?.or(self.pids_max);
-        spec.resources.pids_max = asked.unwrap_or(held.pids_max);
+        spec.resources.pids_max = asked.or(held.pids_max).filter(|most| *most > 0);
         spec.resources.pids_max_is_a_wish = asked.is_none() && held.pids_max_is_a_wish;
         if held.no_core && !spec.limits.iter().any(|limit| limit.resource == LimitedResource::Core) {
             spec.limits.push(ResourceLimit { resource: LimitedResource::Core, soft: Some(0), hard: Some(0) });
@@ -461,8 +462,8 @@ mod tests {
     use crate::driver::restrict::Restrictions;
     use crate::spec::{DriverConfig, Resources};
 
-    fn planned(plugin: serde_json::Value, task: serde_json::Value) -> Result<LaunchSpec, String> {
-        let config = |values: serde_json::Value| DriverConfig {
+    fn planned(plugin: &serde_json::Value, task: &serde_json::Value) -> Result<LaunchSpec, String> {
+        let config = |values: &serde_json::Value| DriverConfig {
             values: values.as_object().unwrap().clone(),
             ..DriverConfig::default()
         };
@@ -485,7 +486,7 @@ mod tests {
         let core = ResourceLimit { resource: LimitedResource::Core, soft: Some(0), hard: Some(0) };
         let own = |uts, cgroup, network| OwnNamespaces { uts, cgroup, network };
         let nomad = LaunchSpec {
-            capabilities: planned(json!({}), json!({ "isolation": "nomad" })).unwrap().capabilities,
+            capabilities: planned(&json!({}), &json!({ "isolation": "nomad" })).unwrap().capabilities,
             masks: Masks::Nomad,
             ..LaunchSpec::default()
         };
@@ -511,14 +512,14 @@ mod tests {
             (json!({ "isolation": "strict" }), json!({ "isolation": "default" }), &default),
             (json!({ "isolation": "strict" }), json!({ "isolation": "" }), &strict),
         ] {
-            assert_eq!(planned(plugin, task), Ok(expected.clone()));
+            assert_eq!(planned(&plugin, &task), Ok(expected.clone()));
         }
     }
 
     /// N6: a key of its own wins over the level, the task's over the plugin's.
     #[test]
     fn n6_each_value_has_a_key() {
-        let spec = |plugin, task| planned(plugin, task).unwrap();
+        let spec = |plugin, task| planned(&plugin, &task).unwrap();
         let loose = spec(
             json!({ "seccomp": "default", "pids_limit": 5 }),
             json!({
@@ -541,10 +542,10 @@ mod tests {
             (json!({ "unveil": ["/usr"] }), "unveil is a list of \"mode:/path\""),
             (json!({ "user_namespace": "host" }), "user_namespace must be true or false"),
         ] {
-            let error = planned(json!({}), task).unwrap_err();
+            let error = planned(&json!({}), &task).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
-        let error = planned(json!({ "seccomp": "local/x.json" }), json!({})).unwrap_err();
+        let error = planned(&json!({ "seccomp": "local/x.json" }), &json!({})).unwrap_err();
         assert!(error.contains("seccomp of all tasks must be absolute"), "{error}");
     }
 

@@ -27,8 +27,8 @@ pub(super) fn task_schema() -> [(&'static str, Spec); 4] {
 /// What they say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Restrictions {
-    /// `Some(None)` asks for no limit.
-    pub pids_max: Option<Option<u64>>,
+    /// 0 asks for no limit.
+    pub pids_max: Option<u64>,
     pub limits: Vec<ResourceLimit>,
     pub io: Vec<IoLimit>,
     pub no_new_privs: Option<bool>,
@@ -50,22 +50,20 @@ impl Restrictions {
 
     /// Puts them in; nothing that was not said is limited.
     pub fn apply(self, spec: &mut LaunchSpec) {
-        spec.resources.pids_max = self.pids_max.flatten();
+        spec.resources.pids_max = self.pids_max.filter(|most| *most > 0);
         spec.resources.io = self.io;
         spec.limits = self.limits;
         spec.no_new_privs = self.no_new_privs.unwrap_or(false);
     }
 }
 
-/// A limit of processes; `Some(None)` for 0, which asks for none.
+/// A limit of processes; 0 asks for none.
 ///
 /// # Errors
 /// [`DriverError::Config`].
-pub(super) fn pids_limit(reader: &Reader<'_>) -> Result<Option<Option<u64>>, DriverError> {
-    let Some(limit) = reader.integer("pids_limit")? else { return Ok(None) };
-    let limit = u64::try_from(limit);
-    let limit = limit.map_err(|_| reader.error("pids_limit", "pids_limit must not be negative; 0 limits nothing"))?;
-    Ok(Some(Some(limit).filter(|most| *most > 0)))
+pub(super) fn pids_limit(reader: &Reader<'_>) -> Result<Option<u64>, DriverError> {
+    let negative = || reader.error("pids_limit", "pids_limit must not be negative; 0 limits nothing");
+    reader.integer("pids_limit")?.map(|limit| u64::try_from(limit).map_err(|_| negative())).transpose()
 }
 
 fn limits(reader: &Reader<'_>) -> Result<Vec<ResourceLimit>, DriverError> {
@@ -120,15 +118,15 @@ mod tests {
     use super::*;
     use crate::spec::DriverConfig;
 
-    fn read(values: serde_json::Value) -> Result<Restrictions, String> {
+    fn read(values: &serde_json::Value) -> Result<Restrictions, String> {
         let config = DriverConfig { values: values.as_object().unwrap().clone(), ..DriverConfig::default() };
         Restrictions::read(&Reader::any("exec", &config)).map_err(|e| e.to_string())
     }
 
     #[test]
     fn n6_restrictions_are_read() {
-        assert_eq!(read(json!({})), Ok(Restrictions::default()));
-        let both = read(json!({
+        assert_eq!(read(&json!({})), Ok(Restrictions::default()));
+        let both = read(&json!({
             "pids_limit": 9,
             "ulimit": [{ "nofile": "10:20", "CORE": -1, "nproc": 7 }],
             "io": [{ "device": "/dev/a", "read_bps": 5 }, { "device": "/dev/b", "write_iops": "6" }],
@@ -136,7 +134,7 @@ mod tests {
         }));
         let limit = |resource, soft, hard| ResourceLimit { resource, soft, hard };
         let expected = Restrictions {
-            pids_max: Some(Some(9)),
+            pids_max: Some(9),
             limits: vec![
                 limit(LimitedResource::Nofile, Some(10), Some(20)),
                 limit(LimitedResource::Core, None, None),
@@ -149,8 +147,8 @@ mod tests {
             no_new_privs: Some(true),
         };
         assert_eq!(both, Ok(expected));
-        assert_eq!(read(json!({ "pids_limit": 0 })).unwrap().pids_max, Some(None));
-        assert_eq!(read(json!({ "io": { "device": "/dev/a", "read_iops": 1 } })).unwrap().io.len(), 1);
+        assert_eq!(read(&json!({ "pids_limit": 0 })).unwrap().pids_max, Some(0));
+        assert_eq!(read(&json!({ "io": { "device": "/dev/a", "read_iops": 1 } })).unwrap().io.len(), 1);
     }
 
     #[test]
@@ -169,7 +167,7 @@ mod tests {
             (json!({ "io": 3 }), "io must be blocks"),
             (json!({ "no_new_privs": 1 }), "no_new_privs must be true or false"),
         ] {
-            let error = read(values).unwrap_err();
+            let error = read(&values).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
     }

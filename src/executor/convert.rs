@@ -131,7 +131,7 @@ fn spec_io(limit: wire::IoLimit) -> IoLimit {
     }
 }
 
-fn wire_io(limit: IoLimit) -> wire::IoLimit {
+fn wire_io(limit: &IoLimit) -> wire::IoLimit {
     let number = |value: Option<u64>| value.unwrap_or(0);
     wire::IoLimit {
         device: limit.device.to_string_lossy().into_owned(),
@@ -259,7 +259,7 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
                 Seccomp::Profile(text) => text,
             },
             limits: spec.limits.into_iter().map(wire_limit).collect(),
-            io: spec.resources.io.into_iter().map(wire_io).collect(),
+            io: spec.resources.io.iter().map(wire_io).collect(),
             user_namespace: spec.user_namespace,
             own_uts: spec.own.uts,
             own_cgroup: spec.own.cgroup,

@@ -93,10 +93,14 @@ struct Lead {
 
 impl Lead {
     /// To be called while a [`StartingGuard`] lives.
-    fn new(child: Child, running: Arc<Running>, sessions: Arc<Sessions>) -> Result<Lead, ExecutorError> {
-        let Child { pid, pidfd } = child;
-        let registered = sys::watch::register(Arc::new(pidfd), Interest::READABLE);
-        let pidfd = Arc::new(registered.map_err(system("watch the command"))?);
+    fn new(child: Child, running: Arc<Running>, sessions: Arc<Sessions>) -> Result<Lead, (ExecutorError, Child)> {
+        let watched =
+            child.pidfd.try_clone().and_then(|pidfd| sys::watch::register(Arc::new(pidfd), Interest::READABLE));
+        let pidfd = match watched {
+            Ok(pidfd) => Arc::new(pidfd),
+            Err(error) => return Err((system("watch the command")(error), child)),
+        };
+        let pid = child.pid;
         lock(&sessions.state).leads.insert(pid);
         Ok(Lead { pid, pidfd, running, sessions, ended: false, killed: false })
     }
@@ -206,7 +210,11 @@ async fn start(
         }
     };
     drop(stdio);
-    readable(starting.report()).await?;
+    if let Err(error) = readable(starting.report()).await {
+        // It may become the command all the same.
+        end_child(starting.child).await;
+        return Err(error);
+    }
     let outcome = starting.outcome();
     let started = match outcome {
         Ok(Some(started)) => started,
@@ -229,7 +237,13 @@ async fn start(
         }
         None => starting.child,
     };
-    let lead = Lead::new(child, running, sessions)?;
+    let lead = match Lead::new(child, running, sessions) {
+        Ok(lead) => lead,
+        Err((error, child)) => {
+            end_child(child).await;
+            return Err(error);
+        }
+    };
     drop(guard);
     tracing::debug!(pid = lead.pid, %command, tty, "session started");
     Ok((lead, started.terminal))

@@ -25,6 +25,8 @@ use crate::sys::process::{Child, WaitStatus};
 const KILL_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a cgroup may stay busy after its last process has been killed.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a tracer may keep the end of a process to itself.
+const TRACER_PATIENCE: Duration = Duration::from_secs(2);
 /// How long output is waited for that a process left behind by the task still holds open.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -285,9 +287,20 @@ impl LocalExecutor {
             }
         };
         drop(ends);
-        readable(starting.report()).await?;
+        if let Err(error) = readable(starting.report()).await {
+            // It may become the task all the same.
+            end_child(starting.child).await;
+            return Err(error);
+        }
         let started = match starting.outcome() {
-            Ok(started) => started.unwrap_or_default(),
+            Ok(Some(started)) => started,
+            // Killed on its way, perhaps for want of memory: the task's end like any other.
+            Ok(None) if was_killed(&starting.child).await => container::Started::default(),
+            Ok(None) => {
+                end_child(starting.child).await;
+                let text = format!("failed to start command path={:?}: the shim ended without a word", spec.command);
+                return Err(ExecutorError::System(text));
+            }
             Err(failure) => {
                 end_child(starting.child).await;
                 return Err(start_error(&spec.command, config.rootless.is_some(), &failure));
@@ -480,7 +493,15 @@ impl Executor for LocalExecutor {
         *self.phase() = Phase::Running(Arc::clone(&running));
         self.sessions.tell_reaped();
         let pid = running.pid;
-        self.watch_exit(running)?;
+        if let Err(error) = self.watch_exit(Arc::clone(&running)) {
+            // A task whose end nobody would hear of is none.
+            let _ = running.send(Signal::KILL);
+            running.kill_leftovers().await;
+            running.cgroup.iter().for_each(remove_cgroup);
+            *self.phase() = Phase::Idle;
+            self.sessions.tell_reaped();
+            return Err(error);
+        }
         Ok(ProcessState { pid, exit: None, time: SystemTime::now() })
     }
 
@@ -567,16 +588,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for the end of a child and reaps it. One that is traced has ended for its tracer first: its descriptor can be read
-/// then, and once more when its status is to be had.
+/// Waits for the end of a child and reaps it; `None` when its status is not to be had.
+///
+/// One that is traced ends for its tracer first: its descriptor can be read then, and once more when the tracer has seen it.
 pub(super) async fn wait_for(pidfd: &AsyncFd<Arc<OwnedFd>>) -> Option<WaitStatus> {
+    let mut patience = None;
     loop {
-        let mut ready = pidfd.readable().await.ok()?;
+        let readable = async {
+            match patience {
+                None => Some(pidfd.readable().await),
+                Some(until) => tokio::time::timeout_at(until, pidfd.readable()).await.ok(),
+            }
+        };
+        let mut ready = readable.await?.ok()?;
         match sys::process::try_wait(pidfd.get_ref().as_fd()) {
             Ok(Some(status)) => return Some(status),
             Ok(None) => ready.clear_ready(),
             Err(_) => return None,
         }
+        patience.get_or_insert_with(|| tokio::time::Instant::now() + TRACER_PATIENCE);
     }
 }
 
@@ -599,6 +629,12 @@ pub(super) fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<P
     let born_in = cgroup.map(TaskCgroup::dir_fd).transpose().map_err(cgroup_error)?.flatten();
     container::prepare(plan, born_in.as_ref().map(OwnedFd::as_fd))
         .map_err(|error| ExecutorError::System(unprivileged_hint(hint, error.to_string())))
+}
+
+/// Whether a shim that ends without a word was killed.
+async fn was_killed(child: &Child) -> bool {
+    readable(child.pidfd.as_fd()).await.is_ok()
+        && matches!(sys::process::peek(child.pidfd.as_fd()), Ok(None | Some(WaitStatus { signal: Some(_), .. })))
 }
 
 /// Kills and reaps a process that is not to become the task.

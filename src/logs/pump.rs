@@ -23,6 +23,9 @@ const SMALL_READ: usize = 64 * 1024;
 /// The timer of the runtime rounds this up to the next millisecond.
 const PAUSE: Duration = Duration::from_micros(200);
 
+/// How often a pipe is looked at that cannot be waited for.
+const UNWATCHED_PAUSE: Duration = Duration::from_millis(20);
+
 /// Why a pump ended.
 #[derive(Debug)]
 pub enum End {
@@ -160,9 +163,28 @@ impl Pump {
     /// The pipe is registered for the time of the wait only. It is watched for edges, and a pipe has one for every
     /// write: left registered, a writer of short lines would wake this thread for each, pause or not.
     async fn wait(&mut self, deadline: Option<Instant>, deserted: bool) -> Wake {
-        let source = match crate::sys::watch::register(self.source.clone(), Interest::READABLE) {
-            Ok(source) => source,
-            Err(error) => return Wake::Failed(error),
+        let registered = crate::sys::watch::register(self.source.clone(), Interest::READABLE);
+        let source = match &registered {
+            Ok(source) => Some(source),
+            Err(error) => {
+                tracing::debug!(%error, "output is looked for now and then: it cannot be waited for");
+                None
+            }
+        };
+        let readable = async {
+            match source {
+                Some(source) => source.readable().await.map_or_else(Wake::Failed, |_| Wake::Readable),
+                // No memory, or no more watches for this user: passing troubles.
+                None => loop {
+                    tokio::time::sleep(UNWATCHED_PAUSE).await;
+                    let mut fds = [PollFd::new(&self.source, PollFlags::IN)];
+                    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+                    match rustix::event::poll(&mut fds, Some(&now)) {
+                        Ok(0) | Err(_) => {}
+                        Ok(_) => break Wake::Readable,
+                    }
+                },
+            }
         };
         let late = async {
             match deadline {
@@ -174,7 +196,7 @@ impl Pump {
             biased;
             _ = self.wishes.changed(), if !deserted => Wake::Wished(*self.wishes.borrow_and_update()),
             () = late => Wake::Late,
-            readable = source.readable() => readable.map_or_else(Wake::Failed, |_| Wake::Readable),
+            wake = readable => wake,
         }
     }
 

@@ -376,6 +376,16 @@ pub fn wait(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// How a child ended, without reaping it; `None` while it runs. `waitid(P_PIDFD, WNOWAIT)`.
+///
+/// # Errors
+/// As [`try_wait`].
+pub fn peek(pidfd: BorrowedFd<'_>) -> io::Result<Option<WaitStatus>> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let status = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::PidFd(pidfd), options))?;
+    Ok(status.map(|s| WaitStatus { code: s.exit_status(), signal: s.terminating_signal() }))
+}
+
 /// Starts a command as leader of a new session, so that signals of our terminal do not reach it. `setsid(2)`.
 ///
 /// # Errors

@@ -6,7 +6,7 @@
 )]
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -244,11 +244,15 @@ impl World {
             self.data_dir().join("run"),
         ];
         let dirs = bases.iter().flat_map(|b| folders(b));
+        let own_namespace = std::fs::metadata("/proc/self/ns/pid").unwrap().ino().cast_signed();
         let owner_lives = |dir: &PathBuf| {
             let name = dir.file_name().unwrap().to_str().unwrap().to_owned();
             let numbers: Vec<i64> = name.split('-').filter_map(|n| i64::from_str_radix(n, 16).ok()).collect();
-            // Another name is another program's.
-            let [pid, start, _] = numbers[..] else { return true };
+            // Another name is another program's, and another pid namespace has other numbers.
+            let [pid, start, pid_namespace] = numbers[..] else { return true };
+            if pid_namespace != own_namespace {
+                return true;
+            }
             let stat = procfs::process::Process::new(i32::try_from(pid).unwrap()).and_then(|p| p.stat());
             stat.is_ok_and(|s| s.starttime == u64::try_from(start).unwrap() && s.state != 'Z')
         };
