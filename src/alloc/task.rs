@@ -1,6 +1,7 @@
 //! The life of one task: set up, start, wait, restart or not.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ use super::restart::{End, Tracker, Verdict, restarts_on_success};
 use super::template;
 use super::text::go_duration;
 use super::{AllocEvent, Stop};
+use crate::cgroup::{self, Cores, Cpusets};
 use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle};
 use crate::plugin::Reattach;
 use crate::spec::{
@@ -399,7 +401,9 @@ impl TaskRunner {
             return Ok(());
         }
         let own = cpusets.reserve(name, &Cores::Any(cores)).map_err(failed)?.to_string();
-        config.resources.cpu_shares = u64::from(cores) * self.shared.core_mhz;
+        let mhz = u64::from(cores) * self.shared.core_mhz;
+        config.resources.cpu_shares = mhz;
+        config.env.insert("NOMAD_CPU_LIMIT".to_owned(), mhz.to_string());
         config.env.insert("NOMAD_CPU_CORES".to_owned(), own.clone());
         config.resources.cpuset_cpus = own;
         Ok(())

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use crate::alloc::{Machine, Node, Orphans, PortPool, Records, SocketDir, compute};
 use crate::cgroup::{CgroupFs, Cpusets, Regime, TaskCgroup};
 use crate::driver::{Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
+use crate::spec::AllocId;
 
 /// How long the processes in an abandoned cgroup may resist.
 const PATIENCE: Duration = Duration::from_secs(10);
