@@ -387,6 +387,54 @@ fn a1_roles_by_hand_explain_themselves() {
     }
 }
 
+/// One task has a core for itself; the other is sent off it, also when it ran before.
+#[test]
+fn c3_a_reserved_core_is_nobody_elses() {
+    need_root!();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    if cores < 2 {
+        println!("SKIP: c3_a_reserved_core_is_nobody_elses: one core");
+        return;
+    }
+    let world = World::new();
+    let task = |name: &str, driver: &str, resources: &str, script: &str| {
+        let list = "list() { sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status; }; ";
+        let script = format!("{list}{script}");
+        format!(
+            "task \"{name}\" {{\ndriver = \"{driver}\"\nconfig {{\ncommand = \"/bin/sh\"\nargs = [\"-c\", {script:?}]\n}}\n\
+             resources {{\nmemory = 32\n{resources}\n}}\n}}\n"
+        )
+    };
+    let done = "until [ -e $NOMAD_ALLOC_DIR/data/done ]; do sleep 0.05; done";
+    let own = format!("echo own $NOMAD_CPU_CORES $(list) $NOMAD_CPU_LIMIT; {done}");
+    let other = format!(
+        "while [ \"$(list)\" = 0-{} ]; do sleep 0.05; done; \
+         echo other $(list); touch $NOMAD_ALLOC_DIR/data/done",
+        cores - 1
+    );
+    for driver in ["exec", "raw_exec"] {
+        let tasks = task("other", driver, "cpu = 100", &other) + &task("own", driver, "cores = 1", &own);
+        let out =
+            world.run_text(&format!("job \"j\" {{\ntype = \"batch\"\ngroup \"g\" {{\n{tasks}}}\n}}\n"), &["--quiet"]);
+        assert_eq!(out.status, 0, "{out:?}");
+        let words = |task: &str| -> Vec<String> {
+            let line = out.stdout.lines().find_map(|line| line.split_once(&format!("| {task} ")).map(|(_, rest)| rest));
+            line.unwrap_or_else(|| panic!("{out:?}")).split_whitespace().map(str::to_owned).collect()
+        };
+        let [own, seen, mhz] = <[String; 3]>::try_from(words("own")).unwrap();
+        assert_eq!(own, seen, "{out:?}");
+        assert!(own.parse::<u32>().is_ok() && mhz.parse::<u64>().unwrap() > 0, "{out:?}");
+        let cores = words("other").remove(0).parse::<agentbin::spec::CpuSet>().unwrap();
+        assert!(!own.parse::<agentbin::spec::CpuSet>().unwrap().is_within(&cores), "{out:?}");
+    }
+    world.assert_clean();
+    let too_many =
+        batch("exec", "/bin/true", "[]").replace("config {", &format!("resources {{\ncores = {cores}\n}}\nconfig {{"));
+    let out = world.run_text(&too_many, &["--quiet"]);
+    assert!(out.status != 0 && out.stderr.contains(&format!("cannot reserve {cores} cores: ")), "{out:?}");
+    world.assert_clean();
+}
+
 /// The same without root: `raw_exec` plainly, exec through a user namespace.
 #[test]
 fn n8_a_plain_user_runs_both_drivers() {
