@@ -1,5 +1,5 @@
 //! Every system call of host, executor and shim is a moment at which it is killed, or the call fails: launch, sessions and
-//! teardown of both executors. After one reconciliation nothing is left; a failed call is got over or told by name.
+//! teardown of both executors (mission N5). After one reconciliation nothing is left; a failed call is got over or told by name.
 //!
 //! The default draws few of the points; `AGENTBIN_FULL=1` draws thousands. `AGENTBIN_SEED` repeats a drawing, and
 //! `AGENTBIN_POINTS=text` takes those points only whose line contains the text.
