@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -425,8 +426,9 @@ fn resolv_conf(dns: &Dns, task_dir: &Path) -> Result<Mount, DriverError> {
     let root = Root::open(task_dir).map_err(error)?;
     let file = root.open_beneath(Path::new(RESOLV_CONF), flags, Mode::from_raw_mode(0o644)).map_err(error)?;
     let mut file = std::fs::File::from(file);
-    if !file.metadata().map_err(error)?.is_file() {
-        return Err(error(std::io::Error::other("not a plain file")));
+    let metadata = file.metadata().map_err(error)?;
+    if !metadata.is_file() || metadata.nlink() != 1 {
+        return Err(error(std::io::Error::other("not a plain file with one name")));
     }
     file.set_len(0).map_err(error)?;
     std::io::Write::write_all(&mut file, text.as_bytes()).map_err(error)?;
