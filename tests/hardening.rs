@@ -502,7 +502,7 @@ fn n6_impossible_limits_are_named() {
 
 /// This very program once more, without `CAP_SYS_RESOURCE` for itself and all that it starts.
 fn n6_limits_need_the_right_to_raise_them() {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = Command::new("/proc/self/exe");
     command.env(BOUND, "1").env("RUST_BACKTRACE", "0");
     // SAFETY: between fork and exec only system calls are made.
     unsafe {
