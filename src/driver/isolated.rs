@@ -329,7 +329,10 @@ impl IsolatedConfig {
         spec.capabilities = self.allow_caps.resolve(reader, held.nomad_capabilities, spec.user == "root")?;
         let filter = Filter::read(reader)?.or_else(|| self.seccomp.clone()).unwrap_or(held.seccomp);
         spec.seccomp = filter.load(reader, &spec.task_dir)?;
-        check_seccomp(&spec.seccomp, &spec.capabilities).map_err(|e| reader.error("seccomp", &e.to_string()))?;
+        if let Seccomp::Profile(_) = &spec.seccomp {
+            // Here the error has the place in the job file.
+            check_seccomp(&spec.seccomp, &spec.capabilities).map_err(|e| reader.error("seccomp", &e.to_string()))?;
+        }
         spec.no_new_privs = reader.flag("no_new_privs")?.unwrap_or(held.no_new_privs);
         let asked = restrict::pids_limit(reader)?.or(self.pids_max);
         spec.resources.pids_max = asked.or(held.pids_max).filter(|most| *most > 0);
