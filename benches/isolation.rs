@@ -3,6 +3,7 @@
 //!
 //! Every one of them is started with a descriptor open that nobody asked for, as an agent's own would be.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -91,12 +92,12 @@ impl Isolation {
         for row in &ROWS {
             let mark = |report: &Report| if report.get(row.id).is_some_and(|seen| seen.pass) { "✓" } else { "✗" };
             let cells: Vec<&str> = self.columns.iter().map(|(_, report)| mark(report)).collect();
-            text += &format!("| {} | {} | {} |\n", row.id, row.name, cells.join(" | "));
+            let _ = writeln!(text, "| {} | {} | {} |", row.id, row.name, cells.join(" | "));
         }
         let scores: Vec<String> = self.columns.iter().map(|(_, report)| format!("**{}**", score(report))).collect();
-        text += &format!("| | holds, of {} | {} |\n", ROWS.len(), scores.join(" | "));
+        let _ = writeln!(text, "| | holds, of {} | {} |", ROWS.len(), scores.join(" | "));
         for note in &self.notes {
-            text += &format!("\n{note}");
+            let _ = write!(text, "\n{note}");
         }
         text
     }
@@ -196,7 +197,7 @@ impl Docker {
             .stderr(fs::File::options().append(true).open(&log)?)
             .spawn()?;
         let mut docker = Docker { daemon, client, socket };
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_mins(1);
         while output(&docker.words(&["version"])).is_err() {
             let log = || fs::read_to_string(&log).unwrap_or_default().lines().last().unwrap_or_default().to_owned();
             ensure!(docker.daemon.try_wait()?.is_none(), "dockerd does not run here: {}", log());
@@ -274,12 +275,11 @@ fn ours(isolation: &mut Isolation, agentbin: &Path, dir: &Path) -> Result<()> {
     let levels = [("ours: raw_exec", "raw_exec"), ("nomad", "nomad"), ("default", "default"), ("strict", "strict")];
     for (column, level) in levels {
         let level = &said["isolation"]["levels"][level];
-        match serde_json::from_value(level["rows"].clone()) {
-            Ok(report) => isolation.columns.push((column, report)),
-            Err(_) => {
-                isolation.ours_ran = false;
-                isolation.notes.push(format!("{column}: {}", level["error"]));
-            }
+        if let Ok(report) = serde_json::from_value(level["rows"].clone()) {
+            isolation.columns.push((column, report));
+        } else {
+            isolation.ours_ran = false;
+            isolation.notes.push(format!("{column}: {}", level["error"]));
         }
     }
     if isolation.columns.is_empty() {

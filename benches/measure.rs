@@ -235,7 +235,8 @@ mod launch {
             rows.push(Row { name, warm, idle, calls: None });
         }
         if inside.is_none() {
-            notes.push("executor_launch, new_executor: no examples/bench_launch.rs to measure them".to_owned());
+            notes
+                .push("executor_launch, new_executor, options: no examples/bench_launch.rs to measure them".to_owned());
         }
         if program("strace").is_none() {
             notes.push("no strace: system calls not counted".to_owned());

@@ -1,7 +1,9 @@
 //! Times the launch of an isolated `/bin/true`, for `scripts/bench launch`. Prints one JSON line per figure:
 //!
-//! - `executor_launch`: Launch to exit in an executor that has run for 20 ms
+//! - `executor_launch`: Launch to exit in an executor that has run for 20 ms, held as the exec driver holds a task by default
 //! - `new_executor`: a new executor process, its handshake, Launch to exit
+//! - `bare`: as `executor_launch`, without what the executor of another host is not asked for; and then each of that alone:
+//!   `seccomp`, `uts and cgroup`, `user namespace`, `network namespace`, `unveil`; `strict` is all but the last
 //!
 //! With `--exec` instead, in a task that runs:
 //!
@@ -19,7 +21,10 @@ use std::time::{Duration, Instant, SystemTime};
 use agentbin::cgroup::{CgroupFs, Regime};
 use agentbin::executor::{Executor as _, ExecutorClient};
 use agentbin::plugin::{Launch, Program, role_environment};
-use agentbin::spec::{LaunchSpec, LogCollection, MemoryLimits, Mount, Propagation, Resources, Role};
+use agentbin::spec::{
+    LaunchSpec, LimitedResource, LogCollection, MemoryLimits, Mount, OwnNamespaces, Propagation, ResourceLimit,
+    Resources, Role, Seccomp, Unveil,
+};
 use agentbin::wire::drivers::ExecTaskStreamingRequest;
 use agentbin::wire::drivers::exec_task_streaming_request::Setup;
 use tokio_stream::StreamExt as _;
@@ -50,7 +55,8 @@ async fn measure_exec(runs: usize, pause: Duration) -> anyhow::Result<()> {
         std::fs::create_dir_all(dir.path().join(folder))?;
     }
     let regime = CgroupFs::detect(Path::new("/sys/fs/cgroup"))?.regime();
-    let spec = spec(dir.path(), regime, 0);
+    let mut spec = spec(dir.path(), regime, 0);
+    default(&mut spec);
     let config = serde_json::json!({
         "LogFile": dir.path().join("executor.out"), "LogLevel": "info", "FSIsolation": true,
     });
@@ -108,47 +114,91 @@ async fn measure(runs: usize, pause: Duration) -> anyhow::Result<()> {
         std::fs::create_dir_all(dir.path().join(folder))?;
     }
     let regime = CgroupFs::detect(Path::new("/sys/fs/cgroup"))?.regime();
-    let (mut launches, mut starts) = (Vec::with_capacity(runs), Vec::with_capacity(runs));
-    for run in 0..2 * runs {
-        let launch_at_once = run % 2 == 0;
-        tokio::time::sleep(pause).await;
-        let spec = spec(dir.path(), regime, run);
-        let config = serde_json::json!({
-            "LogFile": dir.path().join("executor.out"),
-            "LogLevel": "info",
-            "FSIsolation": true,
-            "Prepare": { "Cgroup": spec.cgroup },
-        });
-        let begin = Instant::now();
-        let client = Launch {
-            args: &[OsString::from(config.to_string())],
-            env: role_environment(),
-            new_session: true,
-            socket_dir: Some(dir.path()),
-            start_timeout: Duration::from_secs(10),
-            ..Launch::new(Program::Own(Role::Executor))
-        };
-        let client = client.start().await?;
-        let executor = ExecutorClient::new(client.channel());
-        if !launch_at_once {
-            tokio::time::sleep(pause.max(SETTLED)).await;
+    let mut figures: Vec<(&str, Hold, Vec<u128>)> =
+        HOLDS.into_iter().map(|(what, hold)| (what, hold, Vec::with_capacity(runs))).collect();
+    let mut missing = Vec::new();
+    for run in 0..runs {
+        figures.retain(|(what, ..)| !missing.contains(what));
+        for (what, hold, times) in &mut figures {
+            let launch_at_once = *what == "new_executor";
+            tokio::time::sleep(pause).await;
+            let mut spec = spec(dir.path(), regime, run);
+            hold(&mut spec);
+            let config = serde_json::json!({
+                "LogFile": dir.path().join("executor.out"),
+                "LogLevel": "info",
+                "FSIsolation": true,
+                "Prepare": { "Cgroup": spec.cgroup },
+            });
+            let begin = Instant::now();
+            let client = Launch {
+                args: &[OsString::from(config.to_string())],
+                env: role_environment(),
+                new_session: true,
+                socket_dir: Some(dir.path()),
+                start_timeout: Duration::from_secs(10),
+                ..Launch::new(Program::Own(Role::Executor))
+            };
+            let client = client.start().await?;
+            let executor = ExecutorClient::new(client.channel());
+            if !launch_at_once {
+                tokio::time::sleep(pause.max(SETTLED)).await;
+            }
+            let asked = Instant::now();
+            if let Err(error) = executor.launch(spec).await {
+                // What this machine has not is left out, and what every task has is not.
+                anyhow::ensure!(run == 0 && !ALWAYS.contains(what), "{what}: {error}");
+                eprintln!("bench_launch: {what} is left out: {error}");
+                missing.push(*what);
+                client.kill().await;
+                continue;
+            }
+            let exit = executor.wait().await?.exit;
+            let (launch, start) = (asked.elapsed(), begin.elapsed());
+            anyhow::ensure!(exit.is_some_and(|exit| exit.successful()), "{what}: /bin/true failed: {exit:?}");
+            times.push(if launch_at_once { start } else { launch }.as_micros());
+            executor.shutdown("", Duration::ZERO).await?;
+            client.kill().await;
         }
-        let asked = Instant::now();
-        executor.launch(spec).await?;
-        let exit = executor.wait().await?.exit;
-        let (launch, start) = (asked.elapsed(), begin.elapsed());
-        anyhow::ensure!(exit.is_some_and(|exit| exit.successful()), "/bin/true failed: {exit:?}");
-        if launch_at_once {
-            starts.push(start.as_micros());
-        } else {
-            launches.push(launch.as_micros());
-        }
-        executor.shutdown("", Duration::ZERO).await?;
-        client.kill().await;
     }
-    println!("{}", serde_json::json!({"what": "executor_launch", "us": launches}));
-    println!("{}", serde_json::json!({"what": "new_executor", "us": starts}));
+    for (what, _, times) in figures {
+        println!("{}", serde_json::json!({"what": what, "us": times}));
+    }
     Ok(())
+}
+
+/// What every machine can measure that can run an isolated task.
+const ALWAYS: [&str; 3] = ["executor_launch", "new_executor", "bare"];
+
+/// How a task is held.
+type Hold = fn(&mut LaunchSpec);
+
+const HOLDS: [(&str, Hold); 9] = [
+    ("executor_launch", default),
+    ("new_executor", default),
+    ("bare", |_| ()),
+    ("seccomp", |spec| spec.seccomp = Seccomp::Default),
+    ("uts and cgroup", |spec| spec.own = OwnNamespaces { uts: true, cgroup: true, network: false }),
+    ("user namespace", |spec| spec.user_namespace = true),
+    ("network namespace", |spec| spec.own.network = true),
+    ("unveil", |spec| spec.unveil = ["rx:/bin", "rx:/lib", "rx:/usr", "r:/etc"].iter().filter_map(unveiled).collect()),
+    ("strict", |spec| {
+        default(spec);
+        spec.own.network = true;
+        spec.user_namespace = true;
+    }),
+];
+
+/// What the exec driver asks for by default.
+fn default(spec: &mut LaunchSpec) {
+    spec.seccomp = Seccomp::Default;
+    spec.own = OwnNamespaces { uts: true, cgroup: true, network: false };
+    spec.limits = vec![ResourceLimit { resource: LimitedResource::Core, soft: Some(0), hard: Some(0) }];
+}
+
+/// Where `/bin` and `/lib` are links into `/usr`, that is unveiled already.
+fn unveiled(rule: &&str) -> Option<Unveil> {
+    Unveil::parse(rule).filter(|unveil| unveil.path.symlink_metadata().is_ok_and(|m| m.is_dir()))
 }
 
 fn spec(dir: &Path, regime: Regime, run: usize) -> LaunchSpec {

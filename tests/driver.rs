@@ -545,7 +545,7 @@ fn b1_stop_sends_signal_then_kills() {
             let task = world.script(ready);
             driver.start_task(&task).await.unwrap();
             eventually("ready", || output(&task).0.contains("ready")).await;
-            driver.stop_task(&task.id, Duration::from_secs(10), Some(Signal::TERM)).await.unwrap();
+            driver.stop_task(&task.id, Duration::from_mins(5), Some(Signal::TERM)).await.unwrap();
             let exit = driver.wait_task(&task.id).await.unwrap();
             assert_eq!(exit.exit_code, 5, "{}: {:?}", driver.name(), output(&task));
             assert!(output(&task).0.ends_with("got it\n"));
@@ -616,7 +616,7 @@ fn b6_everything_a_task_started_dies() {
                 if stay == "go" {
                     driver.wait_task(&task.id).await.unwrap();
                 } else {
-                    assert!(sleepers().len() > before.len());
+                    eventually("a sleeper", || sleepers().len() > before.len()).await;
                 }
                 driver.destroy_task(&task.id, true).await.unwrap();
                 assert_eq!(sleepers(), before, "{} cgroup={cgroup} {stay}", driver.name());
@@ -647,12 +647,18 @@ fn b7_stats_of_both_drivers() {
             let task = world.script("echo ready; while :; do :; done");
             driver.start_task(&task).await.unwrap();
             eventually("ready", || output(&task).0.contains("ready")).await;
-            driver.task_stats(&task.id).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            let stats = driver.task_stats(&task.id).await.unwrap();
-            assert!(stats.total.cpu.percent > 10.0, "{}: {stats:?}", driver.name());
-            assert!(stats.total.memory.rss > 0 && !stats.total.memory.measured.is_empty(), "{stats:?}");
-            assert_eq!(stats.by_pid.len(), 1, "{stats:?}");
+            // On a busy machine its share may be small for a while, and the kernel adds memory up now and then only.
+            let deadline = Instant::now() + Duration::from_mins(2);
+            loop {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                let stats = driver.task_stats(&task.id).await.unwrap();
+                assert!(!stats.total.memory.measured.is_empty(), "{stats:?}");
+                assert_eq!(stats.by_pid.len(), 1, "{stats:?}");
+                if stats.total.cpu.percent > 10.0 && stats.total.memory.rss > 0 {
+                    break;
+                }
+                assert!(Instant::now() < deadline, "{}: {stats:?}", driver.name());
+            }
             driver.destroy_task(&task.id, true).await.unwrap();
         }
     });
@@ -682,7 +688,9 @@ fn c2_limits_are_written_and_task_is_born_inside() {
             let shares = if world.cgroups.regime() == Regime::V2 { "58" } else { "500" };
             assert_eq!(file("cpu", "cpu.shares", "cpu.weight"), shares);
             // Exactly the task and its sleep; no helper of ours.
-            assert_eq!(file("memory", "cgroup.procs", "cgroup.procs").lines().count(), 2, "{}", driver.name());
+            let processes = || file("memory", "cgroup.procs", "cgroup.procs").lines().count();
+            eventually("the shell's sleep", || processes() >= 2).await;
+            assert_eq!(processes(), 2, "{}", driver.name());
             let text = output(&task).0;
             let relative = format!("/{}", task.cgroup.display());
             for line in text.lines().filter(|l| l.contains(':') && !l.starts_with("0::/\n")) {

@@ -205,8 +205,10 @@ fn b4_a_terminal_echoes() {
             session.hear_until("ready").await;
             loop {
                 // A shell may be just about to start its child, and neither hears it then.
-                session.say(stdin("\u{3}")).await;
-                if tokio::time::timeout(Duration::from_secs(1), session.hear_until("caught")).await.is_ok() {
+                // It may also be over before we have heard of it.
+                let _ = session.to.as_ref().unwrap().send(Ok(stdin("\u{3}"))).await;
+                let heard = tokio::time::timeout(Duration::from_secs(1) * slower(), session.hear_until("caught"));
+                if heard.await.is_ok() {
                     break;
                 }
             }
@@ -225,7 +227,7 @@ fn b4_a_terminal_ends_with_its_first_process() {
                 echo from main";
             let begin = Instant::now();
             assert_eq!(task.run(script, true).await, done("from main\r\n", "", 0));
-            assert!(begin.elapsed() < Duration::from_secs(20) * slower(), "the children were waited for");
+            assert!(begin.elapsed() < Duration::from_mins(1) * slower(), "the children were waited for");
             task.end().await;
         }
     });
@@ -265,7 +267,7 @@ fn b4_a_child_in_the_background_does_not_hold_the_session() {
             // One that writes without end neither.
             let ended = task.run("yes & echo main >&2; exit 5", false).await;
             assert_eq!((ended.stderr.as_str(), ended.code), ("main\n", 5));
-            assert!(begin.elapsed() < Duration::from_secs(20) * slower(), "the children were waited for");
+            assert!(begin.elapsed() < Duration::from_mins(1) * slower(), "the children were waited for");
             task.end().await;
         }
     });
@@ -345,6 +347,7 @@ fn b4_what_cannot_start_is_an_error() {
             let missing = task.executor.exec(in_seconds(60), "/no/such/program", &[]).await.unwrap_err();
             assert!(matches!(missing, ExecutorError::CommandNotFound(_)), "{missing:?}");
             // What could not start left nothing.
+            eventually("their end", || processes_of(&task).len() == 1).await;
             let main = task.executor.stats().await.unwrap().by_pid.len();
             assert_eq!(main, 1);
             task.executor.signal(9).await.unwrap();
@@ -407,9 +410,9 @@ fn b4_scripts_have_a_deadline() {
 
             let before = processes_of(&task);
             let begin = Instant::now();
-            let late = exec(in_seconds(1), "trap '' TERM INT; echo started; sleep 1000; sleep 1000").await;
+            let late = exec(in_seconds(3), "trap '' TERM INT; echo started; sleep 1000; sleep 1000").await;
             assert!(
-                begin.elapsed() >= Duration::from_millis(900) && begin.elapsed() < Duration::from_secs(30) * slower()
+                begin.elapsed() >= Duration::from_millis(2900) && begin.elapsed() < Duration::from_mins(1) * slower()
             );
             if isolated {
                 assert_eq!(late, Err(ExecutorError::DeadlineExceeded));

@@ -281,7 +281,7 @@ fn n5_gc_finds_an_executor_that_run_did_not_note() {
     for _ in 0..count(15, 150) {
         let file = world.file("job.hcl", &job(&task(&world.mark(), "t", "raw_exec", "", FORKING_LONG)));
         let mut run = world.start(&["--quiet", file.to_str().unwrap()]);
-        let deadline = Instant::now() + seconds(10);
+        let deadline = Instant::now() + seconds(60);
         while executors(&world.mark()).is_empty() {
             assert!(Instant::now() < deadline, "no executor");
         }
@@ -356,10 +356,11 @@ fn n5_a_script_that_becomes_run_keeps_its_children() {
     let world = World::new();
     let file =
         world.file("job.hcl", &job(&task(&world.mark(), "t", "raw_exec", "", "(setsid sleep 300 &); sleep 300")));
-    let script = "(sleep 0.3; setsid sh -c 'sleep 302 & exec sleep 302' & ) >/dev/null 2>&1 & exec \"$@\"";
+    let nap = (3_000_000 + std::process::id()).to_string();
+    let script = format!("(sleep 0.3; setsid sh -c 'sleep {nap} & exec sleep {nap}' & ) >/dev/null 2>&1 & exec \"$@\"");
     let mut command = Command::new("/bin/sh");
     command
-        .args(["-c", script, "sh"])
+        .args(["-c", &script, "sh"])
         .arg(env!("CARGO_BIN_EXE_agentbin"))
         .arg("run")
         .arg("--data-dir")
@@ -369,9 +370,9 @@ fn n5_a_script_that_becomes_run_keeps_its_children() {
     wait_for_text(&run.stderr, "Started");
     let sleepers = || {
         let all = procfs::process::all_processes().unwrap().flatten();
-        all.filter(|p| p.cmdline().is_ok_and(|c| c == ["sleep", "302"])).map(|p| p.pid).collect::<Vec<_>>()
+        all.filter(|p| p.cmdline().is_ok_and(|c| c == ["sleep", &nap])).map(|p| p.pid).collect::<Vec<_>>()
     };
-    let deadline = Instant::now() + seconds(10);
+    let deadline = Instant::now() + seconds(60);
     while sleepers().len() < 2 {
         assert!(Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(10));

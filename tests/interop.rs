@@ -81,7 +81,7 @@ async fn start(launch: Launch<'_>, env: &[(&str, &str)]) -> Result<(Client, Line
     let log = Arc::clone(&lines);
     let env = env.iter().map(|(k, v)| (OsString::from(k), OsString::from(v))).chain(role_environment()).collect();
     let log = Box::new(move |line| log.lock().unwrap().push(line));
-    let launch = Launch { env, start_timeout: Duration::from_secs(10), log, ..launch };
+    let launch = Launch { env, start_timeout: Duration::from_mins(1), log, ..launch };
     Ok((launch.start().await?, lines))
 }
 
@@ -127,7 +127,7 @@ fn a3_go_plugin_prints_and_logs() {
         call(client.channel(), "/agentbin.test.Echo/Print", "printed").await.unwrap();
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         while stdout.is_empty() || stderr.is_empty() {
-            let item = tokio::time::timeout(Duration::from_secs(5), stdio.recv()).await.unwrap().unwrap();
+            let item = tokio::time::timeout(Duration::from_mins(1), stdio.recv()).await.unwrap().unwrap();
             if item.stderr { stderr.extend(item.data) } else { stdout.extend(item.data) }
         }
         assert_eq!((stdout.as_slice(), stderr.as_slice()), (b"printed\n".as_slice(), b"printed\n".as_slice()));
@@ -172,7 +172,7 @@ fn a3_go_plugin_that_lingers_is_killed_in_time() {
         let before = Instant::now();
         client.kill().await;
         let took = before.elapsed();
-        assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(6), "{took:?}");
+        assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(30), "{took:?}");
         assert!(!is_alive(pid));
     });
 }
@@ -184,7 +184,7 @@ fn a3_a_plugin_that_dies_is_noticed() {
         assert!(!client.has_exited());
         let pid = rustix::process::Pid::from_raw(client.process().pid).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        tokio::time::timeout(Duration::from_secs(5), client.exited()).await.unwrap();
+        tokio::time::timeout(Duration::from_mins(1), client.exited()).await.unwrap();
         assert!(client.has_exited());
         assert!(echo(&client, "x").await.is_err());
         client.kill().await;
@@ -209,9 +209,9 @@ fn a3_programs_that_are_no_plugins() {
         assert!(matches!(lies, HostError::Connect { .. }), "{lies}");
         // The end is noticed although somebody else holds the pipes.
         let before = Instant::now();
-        let held = error(script("held", "sleep 8 & echo because >&2; exit 3")).await;
+        let held = error(script("held", "sleep 60 & echo because >&2; exit 3")).await;
         assert!(matches!(&held, HostError::Exited { said, .. } if said.contains("because")), "{held}");
-        assert!(before.elapsed() < Duration::from_secs(6), "{:?}", before.elapsed());
+        assert!(before.elapsed() < Duration::from_secs(30), "{:?}", before.elapsed());
         let bytes = error(script("bytes", "printf '\\377\\376\\n'; sleep 30")).await;
         assert!(matches!(bytes, HostError::Handshake { .. }), "{bytes}");
         let quiet = script("quiet", "exec >&-; sleep 30");
@@ -333,7 +333,7 @@ fn a3_broker_connects_us_to_ourselves() {
             assert_eq!(client.version(), Some(7));
             serve_health(client.broker().accept(HOST_ACCEPTS).await.unwrap(), "host");
             let inner = client.broker().dial(PLUGIN_ACCEPTS).await.unwrap();
-            let deadline = Instant::now() + Duration::from_secs(10);
+            let deadline = Instant::now() + Duration::from_mins(1);
             while health_of(inner.clone(), "host-was-reached").await.is_err() {
                 assert!(Instant::now() < deadline, "the plugin never reached the host");
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -435,7 +435,7 @@ fn a3_auto_mtls_when_the_plugin_has_other_ideas() {
         let launch = Launch { auto_mtls: true, ..Launch::new(Program::Path(&mute)) };
         let late = Launch { start_timeout: Duration::from_secs(2), ..launch }.start().await.unwrap_err();
         assert!(matches!(&late, HostError::Connect { source, .. } if source.kind() == std::io::ErrorKind::TimedOut));
-        assert!(before.elapsed() < Duration::from_secs(8));
+        assert!(before.elapsed() < Duration::from_secs(30));
         eventually("the scripts killed", || !children().into_iter().any(is_alive)).await;
     });
 }
@@ -545,7 +545,7 @@ fn a3_output_that_nobody_reads_blocks_nobody() {
         // More than pipes and flow control hold together.
         let text = "x".repeat(2 << 20);
         let printed = call(client.channel(), "/agentbin.test.Echo/Print", &text);
-        tokio::time::timeout(Duration::from_secs(20), printed).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_mins(1), printed).await.unwrap().unwrap();
         client.kill().await;
     });
 }
@@ -585,7 +585,7 @@ fn a6_broken_calls_are_told_from_answers() {
                 let before = Instant::now();
                 assert_eq!(status.code(), code);
                 assert!(!client.is_shutdown(&status).await);
-                assert!(before.elapsed() < Duration::from_secs(1), "an answer needs no wait");
+                assert!(before.elapsed() < Duration::from_secs(3), "an answer needs no wait");
             }
             // The plugin lives on, so the status stands, but only after a while.
             let status = fail(&client, Code::Unavailable).await;

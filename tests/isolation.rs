@@ -25,18 +25,17 @@ use tempfile::TempDir;
 /// Rows that may be open at each level; any other that is names itself. `default` shares the network, as Nomad does when
 /// the job asks for none, and the user namespace; `nomad` is as open as Nomad's driver.
 const MAY_BE_OPEN: [(&str, &[&str]); 3] = [
-    ("strict", &UNFILTERED),
-    ("default", &["I15", "I17", "I10", "I44", "I45", "I49", "I50", "I51", "I54", "I55", "I65", "I67", "I70", "I72"]),
+    ("strict", &[]),
+    ("default", &["I15", "I17"]),
     (
         "nomad",
         &[
             "I04", "I05", "I06", "I07", "I08", "I09", "I10", "I14", "I15", "I16", "I17", "I21", "I22", "I23", "I27",
-            "I41", "I44", "I45", "I49", "I50", "I51", "I54", "I55", "I62", "I65", "I67", "I68", "I69", "I70", "I72",
+            "I29", "I41", "I44", "I45", "I49", "I50", "I51", "I54", "I55", "I62", "I65", "I67", "I68", "I69", "I70",
+            "I72",
         ],
     ),
 ];
-/// Open as long as tasks have no filter of system calls.
-const UNFILTERED: [&str; 12] = ["I10", "I44", "I45", "I49", "I50", "I51", "I54", "I55", "I65", "I67", "I70", "I72"];
 
 /// The argument by which this program is what runs inside a task.
 const INSIDE: &str = "inside";
@@ -286,7 +285,7 @@ fn n9_doctor_says_what_there_is() {
         let levels = said["isolation"]["levels"].as_object().unwrap();
         assert_eq!(levels.keys().collect::<Vec<_>>(), ["default"]);
         let score = levels["default"]["score"].as_u64().unwrap();
-        assert!(score > 50 && levels["default"]["rows"].as_object().unwrap().len() == 72, "{score}");
+        assert!(score >= 70 && levels["default"]["rows"].as_object().unwrap().len() == 72, "{score}");
     }
     let out = doctor(&world, None, &[]).output().unwrap();
     let text = String::from_utf8(out.stdout).unwrap();
@@ -512,7 +511,7 @@ fn j05_a_full_disk_of_a_task_is_its_own_trouble() {
         // Its executor, whose logs lie there, and everybody else go on.
         assert!(world.exec.task_stats(&task.id).await.is_ok());
         let executed =
-            world.exec.exec_task(&task.id, &["/bin/echo".into(), "alive".into()], Duration::from_secs(60)).await;
+            world.exec.exec_task(&task.id, &["/bin/echo".into(), "alive".into()], Duration::from_mins(1)).await;
         assert_eq!(executed.unwrap().stdout, b"alive\n");
         assert_eq!(world.end(&world.exec, &task).await.signal, 9);
         umount(&shared).unwrap();
@@ -714,7 +713,11 @@ fn j11_raw_exec_is_what_it_says() {
 
 /// Users and levels that can be had here: root at level nomad gets capabilities that whoever runs the tests may lack.
 fn users_and_levels() -> impl Iterator<Item = (&'static str, &'static str)> {
+    // Where processors are emulated each start takes seconds, and the machine beside it runs them all.
+    const FEW: [(&str, &str); 3] = [("nobody", "strict"), ("nobody", "default"), ("root", "nomad")];
+    let slow = std::env::var_os("AGENTBIN_TEST_SLOWER").is_some();
     let all = ["nobody", "root"].into_iter().flat_map(|user| ["strict", "default", "nomad"].map(|level| (user, level)));
+    let all = all.filter(move |both| !slow || FEW.contains(both));
     all.filter(|both| *both != ("root", "nomad") || may_raise_limits())
 }
 

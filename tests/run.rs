@@ -44,9 +44,9 @@ fn n8_pipeline_passes_files_from_task_to_task() {
 fn n8_web_answers_on_loopback_until_it_is_told_to_stop() {
     need_root!();
     let world = World::new();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
+    // Above those that the kernel gives to whoever asks for any, so that nobody takes it in between.
+    let first = 61_000 + u16::try_from(std::process::id() % 4000).unwrap();
+    let port = (first..=u16::MAX).find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap();
     let mut run = world.start(&["-var", &format!("port={port}"), example("web").to_str().unwrap()]);
     wait_for_text(&run.stdout, "listening on");
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -61,6 +61,39 @@ fn n8_web_answers_on_loopback_until_it_is_told_to_stop() {
     signal(&run.child, "INT");
     let out = run.finish();
     assert!(out.status == 0 && out.stdout.ends_with("bye\n"), "{out:?}");
+    world.assert_clean();
+}
+
+/// N6: blocks and keys of a job file reach the task, as they do from an agent.
+#[test]
+fn n6_a_job_file_says_how_a_task_is_held() {
+    need_root!();
+    let world = World::new();
+    let job = |keys: &str| {
+        let script = "grep -E '^(NoNewPrivs|Seccomp:)' /proc/self/status; grep -E 'open files|core' /proc/self/limits; \
+            cat /proc/self/uid_map; ls /sys/class/net";
+        format!(
+            "job \"x\" {{\n type = \"batch\"\n group \"g\" {{\n task \"t\" {{\n driver = \"exec\"\n config {{\n \
+             command = \"/bin/sh\"\n args = [\"-c\", \"{script}\"]\n{keys}\n}}\n}}\n}}\n}}\n"
+        )
+    };
+    let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let keys = "isolation = \"strict\"\npids_limit = 50\nulimit {\nnofile = 100\ncore = \"1:2\"\n}";
+    let out = world.run_text(&job(keys), &["--quiet"]);
+    let text = squeezed(&out.stdout);
+    let expected =
+        "NoNewPrivs: 1 Seccomp: 2 Max core file size 1 2 bytes Max open files 100 100 files 65534 65534 1 lo";
+    assert!(out.status == 0 && text == expected, "{out:?}");
+    let out = world.run_text(&job("isolation = \"nomad\""), &["--quiet"]);
+    assert!(out.status == 0 && squeezed(&out.stdout).starts_with("NoNewPrivs: 0 Seccomp: 0 "), "{out:?}");
+    for (keys, why) in [
+        ("isolation = \"docker\"", "isolation must be"),
+        ("ulimit {\nfiles = 1\n}", "ulimit \"files\" is not known"),
+        ("io {\ndevice = \"/dev/vda\"\n}", "io for /dev/vda limits nothing"),
+    ] {
+        let out = world.run_text(&job(keys), &[]);
+        assert!(out.status == 125 && out.stderr.contains(why) && out.stderr.contains(":9:"), "{keys}: {out:?}");
+    }
     world.assert_clean();
 }
 
@@ -175,14 +208,12 @@ fn n8_timeout_and_signals_stop_the_job() {
     let sleeping = batch("raw_exec", "/bin/sleep", r#"["100"]"#);
     let out = world.run_text(&sleeping, &["--quiet", "--timeout", "500ms"]);
     assert_eq!(out.status, 124, "{out:?}");
-    assert!(before.elapsed() < seconds(10));
+    assert!(before.elapsed() < seconds(50));
 
     for name in ["INT", "TERM"] {
-        let mut run = world.start_text(&batch(
-            "raw_exec",
-            "/bin/sh",
-            r#"["-c", "trap 'echo asked; exit 7' INT; echo ready; while :; do sleep 0.1; done"]"#,
-        ));
+        let args = r#"["-c", "trap 'echo asked; exit 7' INT; echo ready; while :; do sleep 0.1; done"]"#;
+        let patient = batch("raw_exec", "/bin/sh", args).replace("config {", "kill_timeout = \"60s\"\nconfig {");
+        let mut run = world.start_text(&patient);
         wait_for_text(&run.stdout, "ready");
         signal(&run.child, name);
         let out = run.finish();
@@ -196,7 +227,7 @@ fn n8_timeout_and_signals_stop_the_job() {
     let before = Instant::now();
     signal(&run.child, "INT");
     let out = run.finish();
-    assert!(out.status == 137 && before.elapsed() < seconds(20), "{out:?}");
+    assert!(out.status == 137 && before.elapsed() < seconds(40), "{out:?}");
     world.assert_clean();
 }
 
@@ -234,7 +265,7 @@ job "blocks" {{
     restart {{
       attempts = 1
       delay    = "10ms"
-      interval = "10s"
+      interval = "1h"
       mode     = "fail"
     }}
     task "t" {{
@@ -354,6 +385,54 @@ fn a1_roles_by_hand_explain_themselves() {
             assert!(out.stdout.is_empty() && stderr.starts_with(&format!("{role}: ")), "{role}: {stderr}");
         }
     }
+}
+
+/// One task has a core for itself; the other is sent off it, also when it ran before.
+#[test]
+fn c3_a_reserved_core_is_nobody_elses() {
+    need_root!();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    if cores < 2 {
+        println!("SKIP: c3_a_reserved_core_is_nobody_elses: one core");
+        return;
+    }
+    let world = World::new();
+    let task = |name: &str, driver: &str, resources: &str, script: &str| {
+        let list = "list() { sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status; }; ";
+        let script = format!("{list}{script}");
+        format!(
+            "task \"{name}\" {{\ndriver = \"{driver}\"\nconfig {{\ncommand = \"/bin/sh\"\nargs = [\"-c\", {script:?}]\n}}\n\
+             resources {{\nmemory = 32\n{resources}\n}}\n}}\n"
+        )
+    };
+    let done = "until [ -e $NOMAD_ALLOC_DIR/data/done ]; do sleep 0.05; done";
+    let own = format!("echo own $NOMAD_CPU_CORES $(list) $NOMAD_CPU_LIMIT; {done}");
+    let other = format!(
+        "while [ \"$(list)\" = 0-{} ]; do sleep 0.05; done; \
+         echo other $(list); touch $NOMAD_ALLOC_DIR/data/done",
+        cores - 1
+    );
+    for driver in ["exec", "raw_exec"] {
+        let tasks = task("other", driver, "cpu = 100", &other) + &task("own", driver, "cores = 1", &own);
+        let out =
+            world.run_text(&format!("job \"j\" {{\ntype = \"batch\"\ngroup \"g\" {{\n{tasks}}}\n}}\n"), &["--quiet"]);
+        assert_eq!(out.status, 0, "{out:?}");
+        let words = |task: &str| -> Vec<String> {
+            let line = out.stdout.lines().find_map(|line| line.split_once(&format!("| {task} ")).map(|(_, rest)| rest));
+            line.unwrap_or_else(|| panic!("{out:?}")).split_whitespace().map(str::to_owned).collect()
+        };
+        let [own, seen, mhz] = <[String; 3]>::try_from(words("own")).unwrap();
+        assert_eq!(own, seen, "{out:?}");
+        assert!(own.parse::<u32>().is_ok() && mhz.parse::<u64>().unwrap() > 0, "{out:?}");
+        let cores = words("other").remove(0).parse::<agentbin::spec::CpuSet>().unwrap();
+        assert!(!own.parse::<agentbin::spec::CpuSet>().unwrap().is_within(&cores), "{out:?}");
+    }
+    world.assert_clean();
+    let too_many =
+        batch("exec", "/bin/true", "[]").replace("config {", &format!("resources {{\ncores = {cores}\n}}\nconfig {{"));
+    let out = world.run_text(&too_many, &["--quiet"]);
+    assert!(out.status != 0 && out.stderr.contains(&format!("cannot reserve {cores} cores: ")), "{out:?}");
+    world.assert_clean();
 }
 
 /// The same without root: `raw_exec` plainly, exec through a user namespace.

@@ -15,14 +15,16 @@ use super::env::{Source, TaskEnv};
 use super::error::{CleanupError, SetupError, chain};
 use super::hook::{Hook, Stack};
 use super::lifecycle::{Coordinator, Doom, Member, Stage, TaskState, doom, next_victims};
-use super::node::Node;
+use super::node::{Node, compute};
 use super::ports::{PortMap, PortPool};
 use super::process::Orphans;
 use super::record::{Record, RecordError, Records};
 use super::task::{Outcome, Shared, TaskError, TaskErrorKind, TaskResult, TaskRunner, stop_at_least};
 use super::text::go_duration;
 use super::{AllocEvent, Stop};
+use crate::cgroup::Cpusets;
 use crate::driver::Driver;
+use crate::executor::Compute;
 use crate::spec::{AllocId, EventKind, Group, Job};
 
 /// Names the cgroup of a task, relative to each hierarchy's root; empty where there is none.
@@ -44,6 +46,8 @@ pub struct Machine {
     pub ports: PortPool,
     /// See [`CgroupPath`].
     pub cgroup: Box<CgroupPath>,
+    /// The cores of tasks; `None` where they cannot be divided.
+    pub cpusets: Option<Cpusets>,
     /// What killed executors leave to this process.
     pub orphans: Arc<Orphans>,
 }
@@ -269,6 +273,7 @@ impl Alloc {
 
     /// Runs the tasks to their ends. [`Alloc::set_up`] comes before.
     pub async fn run(&mut self, stop: watch::Receiver<Stop>, events: mpsc::UnboundedSender<AllocEvent>) -> AllocResult {
+        let Compute { total_mhz, cores } = compute();
         let shared = Arc::new(Shared {
             alloc: self.place.id.clone(),
             group: self.group().name.clone(),
@@ -277,6 +282,8 @@ impl Alloc {
             dir: self.place.dir.clone(),
             records: Arc::clone(&self.place.machine.records),
             orphans: Arc::clone(&self.place.machine.orphans),
+            cpusets: self.place.machine.cpusets.clone(),
+            core_mhz: total_mhz / u64::from(cores.max(1)),
             events,
         });
         Supervisor::new(&self.place, shared, stop).run().await
@@ -531,6 +538,7 @@ mod tests {
             records: Arc::new(Records::new(&path)),
             ports: PortPool::default(),
             cgroup: Box::new(|id, task| PathBuf::from(format!("nomad.slice/{id}-{task}.scope"))),
+            cpusets: None,
             orphans: Arc::new(Orphans::ignore()),
             data_dir: path,
         });

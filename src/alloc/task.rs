@@ -1,6 +1,7 @@
 //! The life of one task: set up, start, wait, restart or not.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ use super::restart::{End, Tracker, Verdict, restarts_on_success};
 use super::template;
 use super::text::go_duration;
 use super::{AllocEvent, Stop};
+use crate::cgroup::{self, Cores, Cpusets};
 use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle};
 use crate::plugin::Reattach;
 use crate::spec::{
@@ -95,6 +97,8 @@ pub(super) struct Shared {
     pub(super) dir: AllocDir,
     pub(super) records: Arc<Records>,
     pub(super) orphans: Arc<Orphans>,
+    pub(super) cpusets: Option<Cpusets>,
+    pub(super) core_mhz: u64,
     pub(super) events: mpsc::UnboundedSender<AllocEvent>,
 }
 
@@ -324,9 +328,15 @@ impl TaskRunner {
         if self.is_stopping() {
             return Attempt::Abandoned;
         }
-        let config = self.config(&setup.env);
+        let mut config = self.config(&setup.env);
         let driver = Arc::clone(&self.driver);
-        let noted = match driver.start_task(&config).await {
+        let placed = self.place(&mut config);
+        let started = match placed {
+            Ok(()) => driver.start_task(&config).await,
+            Err(error) => Err(error),
+        };
+        self.settle();
+        let noted = match started {
             Ok(TaskHandle { executor: Some(Reattach { process, socket }), .. }) => {
                 let handle = Handle { task_id: config.id.clone(), process, socket };
                 self.shared.records.process_started(handle).map_err(|e| {
@@ -373,12 +383,46 @@ impl TaskRunner {
         Attempt::Ended { result, killed }
     }
 
+    /// The task's cores: its own, or those that nobody has for himself.
+    fn place(&self, config: &mut TaskConfig) -> Result<(), DriverError> {
+        let cores = self.task.resources.cores;
+        let name = config.cgroup.file_name().and_then(OsStr::to_str);
+        let (Some(cpusets), Some(name)) = (&self.shared.cpusets, name) else {
+            let message = "cores cannot be reserved here: there is no cpuset controller for tasks, or agentbin does not \
+                           run as root; ask for cpu instead";
+            let error = DriverError::Failed { message: message.to_owned(), recoverable: false };
+            return if cores == 0 { Ok(()) } else { Err(error) };
+        };
+        let failed = |error: cgroup::Error| DriverError::Failed { message: chain(&error), recoverable: true };
+        if cores == 0 {
+            if let Some(shared) = cpusets.restricted().map_err(failed)? {
+                config.resources.cpuset_cpus = shared.to_string();
+            }
+            return Ok(());
+        }
+        let own = cpusets.reserve(name, &Cores::Any(cores)).map_err(failed)?.to_string();
+        let mhz = u64::from(cores) * self.shared.core_mhz;
+        config.resources.cpu_shares = mhz;
+        config.env.insert("NOMAD_CPU_LIMIT".to_owned(), mhz.to_string());
+        config.env.insert("NOMAD_CPU_CORES".to_owned(), own.clone());
+        config.resources.cpuset_cpus = own;
+        Ok(())
+    }
+
+    /// Cores were taken or given back, and somebody else may have done so at the same time.
+    fn settle(&self) {
+        if let Some(Err(error)) = self.shared.cpusets.as_ref().map(Cpusets::settle) {
+            tracing::warn!(error = chain(&error), "cannot divide the cores among the tasks");
+        }
+    }
+
     /// Lets the driver forget a task that ended or did not start, with its helper.
     async fn destroy(&self, id: &str, leftovers: &mut Vec<String>) {
         let destroyed = match self.driver.destroy_task(id, false).await {
             Err(DriverError::Failed { .. }) => self.driver.destroy_task(id, true).await,
             other => other,
         };
+        self.settle();
         let name = &self.task.name;
         match destroyed {
             Ok(()) => {

@@ -17,6 +17,17 @@ pub enum Error {
     /// The kernel takes no device program: it has none, or this process has not the privilege.
     #[error("the kernel takes no rules for devices (it needs CONFIG_CGROUP_BPF, and this process root)")]
     NoDeviceRules(#[source] io::Error),
+    /// Cores were asked for that are reserved, do not exist, or are the last ones of those who reserve none.
+    #[error("cannot reserve {wanted}: {free} of the cores {} can be reserved, as one stays for tasks without cores of \
+             their own", if .all.is_empty() { "of this machine".to_owned() } else { .all.to_string() })]
+    Cores {
+        /// What was asked for.
+        wanted: String,
+        /// How many can still be had.
+        free: usize,
+        /// All that tasks may use.
+        all: crate::spec::CpuSet,
+    },
     /// What is no disk whose use can be limited.
     #[error("cannot limit the use of {}: {problem}", path.display())]
     Disk {

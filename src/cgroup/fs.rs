@@ -22,6 +22,9 @@ const V2_OPTIONAL: [&str; 2] = ["cpuset", "io"];
 /// Says that we made a folder that is not a task's own, so that we may remove it again.
 const MARKS: [&str; 2] = ["trusted.agentbin", "user.agentbin"];
 
+/// Longest value of a mark.
+const MARK_LENGTH: usize = 4096;
+
 /// Says in the folder above that we are about to make and mark the folder `name`.
 fn announcements(name: &OsStr) -> [Vec<u8>; 2] {
     MARKS.map(|mark| [mark.as_bytes(), b".", name.as_bytes()].concat())
@@ -232,6 +235,12 @@ pub(super) struct Dir {
     pub(super) path: PathBuf,
 }
 
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 impl Dir {
     fn file(&self, name: &str, flags: OFlags) -> Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -326,7 +335,7 @@ impl Dir {
             announced.iter().any(|a| rustix::fs::fsetxattr(&self.fd, a, b"1", XattrFlags::empty()).is_ok());
         let made = self.make_child(name);
         if matches!(made, Ok(true)) {
-            self.child(name)?.mark();
+            self.child(name)?.mark_as_ours();
         }
         for announced in &announced {
             let _gone = rustix::fs::fremovexattr(&self.fd, announced);
@@ -498,8 +507,38 @@ impl Dir {
         announcements(name).iter().any(|a| rustix::fs::fgetxattr(&self.fd, a, &mut [0u8; 8][..]).is_ok())
     }
 
+    /// Notes a value on the folder, under the first of the names that the kernel takes.
+    pub(super) fn set_mark(&self, names: &[&str], value: &[u8]) -> Result<()> {
+        let set = |name: &&str| rustix::fs::fsetxattr(&self.fd, *name, value, XattrFlags::empty());
+        let mut result = Err(rustix::io::Errno::TOOBIG);
+        let names = if value.len() > MARK_LENGTH { &[] } else { names };
+        for name in names {
+            result = set(name);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result.map_err(|e| Error::io("mark", &self.path, e))
+    }
+
+    /// What was noted under one of the names.
+    pub(super) fn mark(&self, names: &[&str]) -> Option<Vec<u8>> {
+        names.iter().find_map(|name| {
+            let mut value = vec![0; MARK_LENGTH];
+            let length = rustix::fs::fgetxattr(&self.fd, *name, value.as_mut_slice()).ok()?;
+            value.truncate(length);
+            Some(value)
+        })
+    }
+
+    pub(super) fn remove_mark(&self, names: &[&str]) {
+        for name in names {
+            let _not_there = rustix::fs::fremovexattr(&self.fd, *name);
+        }
+    }
+
     /// Where no mark can be set the folder stays for ever, which is the lesser harm.
-    fn mark(&self) {
+    fn mark_as_ours(&self) {
         let set = |name: &&str| rustix::fs::fsetxattr(&self.fd, *name, b"1", XattrFlags::empty()).is_ok();
         let _marked = MARKS.iter().any(set);
     }

@@ -25,7 +25,7 @@ impl TaskCgroup {
     /// Kills every process in the cgroup and below, and returns when all are gone (zombies that wait for their parent
     /// do not count). Afterwards the cgroup is thawed and may be used again.
     ///
-    /// v2 writes `cgroup.kill`; on kernels before 5.14, and on v1, everything is frozen, killed and thawed, again and
+    /// v2 writes `cgroup.kill`, and signals one by one what is left after that; on kernels before 5.14, and on v1, everything is frozen, killed and thawed, again and
     /// again until the cgroup is empty, so that no fork gets away. On v1 what left the freezer is found in the other
     /// hierarchies. A bare pid is never signalled: a pidfd is, after the pid was seen in the cgroup once more.
     ///
@@ -103,6 +103,9 @@ fn kill_v2(dir: &Dir, deadline: Instant, by_file: bool) -> Result<()> {
         if Instant::now() >= deadline {
             return Err(survivors(dir, dir.pids_recursive()?));
         }
+        // `cgroup.kill` signals first threads, not processes: one whose first thread has ended while others run does not
+        // hear of it.
+        signal_all(dir, &mut BTreeSet::new(), &mut Vec::new())?;
     }
 }
 

@@ -10,6 +10,7 @@
 //!    kill_all(deadline), remove(deadline)      both may be repeated, also by another process after a crash
 //! ```
 
+mod cpuset;
 mod devices;
 mod error;
 mod facts;
@@ -21,6 +22,7 @@ mod regime;
 mod stats;
 mod task;
 
+pub use cpuset::{Cores, Cpusets};
 pub use devices::{DeviceAccess, DeviceKind, DeviceRule};
 pub use error::{Error, Result};
 pub use facts::{Facts, facts};

@@ -239,7 +239,7 @@ impl TaskCgroup {
     /// [`Error::NoController`] (v1) and [`Error::NoDeviceRules`] (v2) when devices cannot be forbidden here;
     /// [`Error::Off`]; [`Error::Io`] and [`Error::Write`] else.
     pub fn set_devices(&self, rules: &[DeviceRule]) -> Result<()> {
-        devices::set(self, rules)
+        if crate::sys::mutant::on("b13") { Ok(()) } else { devices::set(self, rules) }
     }
 
     /// Its processes, child cgroups included, ascending; empty when the cgroup is gone. 0 is one outside our pid

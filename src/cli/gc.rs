@@ -83,6 +83,10 @@ fn clean(data_dir: &Path, finding: &Finding) -> Vec<String> {
                 Err(e) => return vec![format!("{e:#}")],
             };
             let errors = alloc::clean(data_dir, record, &|path| machine::remove_cgroup(&cgroups, path));
+            if let Some(Err(e)) = machine::cpusets(&cgroups, machine::regime(&cgroups)).map(|cpusets| cpusets.settle())
+            {
+                return vec![format!("cannot divide the cores among the tasks: {}", alloc::chain(&e))];
+            }
             errors.iter().map(|e| format!("allocation {}: {}", record.alloc_id, alloc::chain(e))).collect()
         }
         Finding::HalfWritten(path) => match alloc::clean_half_written(path) {

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use crate::alloc::{Machine, Node, Orphans, PortPool, Records, SocketDir, compute};
-use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
+use crate::cgroup::{CgroupFs, Cpusets, Regime, TaskCgroup};
 use crate::driver::{Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
+use crate::spec::AllocId;
 
 /// How long the processes in an abandoned cgroup may resist.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -58,6 +59,21 @@ pub(super) fn regime(cgroups: &CgroupFs) -> Regime {
     if rustix::process::geteuid().is_root() { cgroups.regime() } else { Regime::Off }
 }
 
+/// The cores of the tasks of all agentbin processes, where they can be divided.
+pub(super) fn cpusets(cgroups: &CgroupFs, regime: Regime) -> Option<Cpusets> {
+    let parent = match regime {
+        Regime::V2 => "nomad.slice",
+        Regime::V1 => "nomad",
+        Regime::Off => return None,
+    };
+    Cpusets::open(cgroups, Path::new(parent), is_task).ok()
+}
+
+/// Whether a cgroup is that of a task of ours: the allocation's id, a dash, the task's name.
+fn is_task(name: &str) -> bool {
+    name.split_at_checked(36).is_some_and(|(id, rest)| AllocId::parse(id).is_some() && rest.starts_with('-'))
+}
+
 /// Kills what is in an abandoned cgroup and removes it.
 pub(super) fn remove_cgroup(cgroups: &CgroupFs, relative: &Path) -> std::io::Result<()> {
     if cgroups.regime() == Regime::Off {
@@ -93,6 +109,7 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine
             Regime::V1 => PathBuf::from(format!("nomad/{id}-{task}")),
             Regime::Off => PathBuf::new(),
         }),
+        cpusets: cpusets(&cgroups, regime),
         orphans: Arc::new(Orphans::inherit(data_dir).context("cannot look at processes in /proc")?),
         node,
     })

@@ -23,7 +23,7 @@ use crate::sys;
 use crate::sys::path::Root;
 
 /// How long one probe may take; it takes less than a second.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// More than a report has.
 const REPORT_SIZE: u64 = 1 << 20;
 /// Name of the job, the group and the task.
@@ -89,9 +89,13 @@ async fn probe(machine: &Machine, level: Level, signals: &mut Signals) -> Result
     let dir = AllocDir::new(&machine.data_dir, &id);
     let report = match allocate(machine, level, &id, &dir) {
         Ok((driver, task)) => {
-            let report = tokio::select! {
-                report = measure(machine, driver, &task) => Ok(report),
-                signal = signals.next() => Err(Stopped::By(signal)),
+            // A start that is given up halfway would leave an executor of which nobody knows.
+            let report = match start(machine, driver, &task).await {
+                Ok(()) => tokio::select! {
+                    report = report(driver, &task) => Ok(report),
+                    signal = signals.next() => Err(Stopped::By(signal)),
+                },
+                Err(error) => Ok(Err(error)),
             };
             // One that was never started is not known.
             let _ = driver.destroy_task(&task.id, true).await;
@@ -112,13 +116,17 @@ async fn probe(machine: &Machine, level: Level, signals: &mut Signals) -> Result
     report
 }
 
-async fn measure(machine: &Machine, driver: &dyn Driver, task: &TaskConfig) -> anyhow::Result<Report> {
+async fn start(machine: &Machine, driver: &dyn Driver, task: &TaskConfig) -> anyhow::Result<()> {
     driver.validate(&task.config)?;
     let started = driver.start_task(task).await?;
     if let Some(executor) = started.executor {
         let handle = Handle { task_id: task.id.clone(), process: executor.process, socket: executor.socket };
         machine.records.process_started(handle)?;
     }
+    Ok(())
+}
+
+async fn report(driver: &dyn Driver, task: &TaskConfig) -> anyhow::Result<Report> {
     let exit = timeout(PATIENCE, driver.wait_task(&task.id)).await.context("the probe did not end")??;
     let read = |stream: &str| read_bounded(&task.alloc_dir, &format!("alloc/logs/{PROBE}.{stream}.0"));
     if !exit.successful() {

@@ -511,6 +511,7 @@ mod tests {
             records: Arc::new(Records::new(&path)),
             ports: PortPool::default(),
             cgroup: Box::new(|_, _| PathBuf::new()),
+            cpusets: None,
             orphans: Arc::new(Orphans::ignore()),
             data_dir: path.clone(),
         };
@@ -614,6 +615,7 @@ mod tests {
             records: Arc::new(Records::new(&path)),
             ports: PortPool::default(),
             cgroup: Box::new(|_, _| PathBuf::new()),
+            cpusets: None,
             orphans: Arc::new(Orphans::ignore()),
             data_dir: path,
         };

@@ -19,7 +19,8 @@ pub fn lookup_user(passwd: &str, group: &str, name: &str) -> Option<Ids> {
     let user = passwd.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         let [found, _, uid, gid, _, home, ..] = fields.as_slice() else { return None };
-        (*found == name).then(|| Some((uid.parse().ok()?, gid.parse().ok()?, (*home).to_owned())))?
+        let same = *found == name || (crate::sys::mutant::on("b11") && name.split(':').next() == Some(found));
+        same.then(|| Some((uid.parse().ok()?, gid.parse().ok()?, (*home).to_owned())))?
     });
     let (uid, gid, home) = user?;
     // To the kernel this number means "as it is": who asks to become that user stays root.

@@ -124,6 +124,8 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
         report: REPORT_FD as usize,
     })
     .map_err(at("clone the shim"))?;
+    // What cannot be killed is not started. Told nothing, it ends.
+    crate::sys::process::check_signal(child.pidfd.as_fd()).map_err(at("signal a process by its descriptor"))?;
     Ok(Prepared { child, plan, control, report: report.into() })
 }
 

@@ -291,10 +291,10 @@ enum Look {
 
 /// What stands for a file that is hidden: `/dev/null`, or an empty file or folder of another file system.
 fn is_mask(file: &rustix::fd::OwnedFd, path: &str) -> bool {
-    const PROC_SUPER_MAGIC: i64 = 0x9fa0;
+    const PROC_SUPER_MAGIC: libc::c_long = 0x9fa0;
     let Ok(stat) = rustix::fs::fstat(file) else { return false };
     let null = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == NULL_DEVICE;
-    let real = rustix::fs::fstatfs(file).is_ok_and(|fs| i64::from(fs.f_type) == PROC_SUPER_MAGIC);
+    let real = rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type == PROC_SUPER_MAGIC);
     null || path.starts_with("/proc/") && !real
 }
 

@@ -120,18 +120,22 @@ impl AllocDir<'_> {
 
 fn clone_bind(bind: &Bind, alloc_dir: Option<&AllocDir<'_>>) -> Result<OwnedFd, Failure> {
     let step = || format!("bind {} to {}", bind.source.display(), bind.target.display());
-    let tree = match alloc_dir.and_then(|dir| dir.find(&bind.source)) {
+    if bind.readonly && bind.propagation == Propagation::Bidirectional {
+        return Err(Failure::invalid(step(), "a bidirectional mount must be writable, and this one is read-only"));
+    }
+    let tree = match alloc_dir.filter(|_| !mutant::on("b01")).and_then(|dir| dir.find(&bind.source)) {
         Some(found) => clone_tree(found.step(step)?.as_fd(), Path::new("")),
         None => clone_tree(CWD, &bind.source),
     };
     let tree = tree.step(step)?;
-    let attributes = if bind.readonly { RDONLY } else { MountAttrFlags::empty() };
+    let attributes = if bind.readonly && !mutant::on("b09") { RDONLY } else { MountAttrFlags::empty() };
     let propagation = match bind.propagation {
+        Propagation::Private if mutant::on("b08") => libc::MS_SHARED,
         Propagation::Private => libc::MS_PRIVATE,
         Propagation::HostToTask => libc::MS_SLAVE,
         Propagation::Bidirectional => libc::MS_SHARED,
     };
-    set_attributes(tree.as_fd(), attributes, propagation, true).step(step)?;
+    set_attributes(tree.as_fd(), attributes, propagation, !mutant::on("b07")).step(step)?;
     Ok(tree)
 }
 
@@ -235,6 +239,7 @@ fn mount_sys(root: &Root, rootless: bool) -> Result<(), Failure> {
     } else {
         new_filesystem(c"sysfs", &[], NOSUID | NODEV | NOEXEC | RDONLY).step(step)?
     };
+    let sys = if mutant::on("b12") { clone_tree(CWD, Path::new("/sys")).step(step)? } else { sys };
     attach_plain(root, &sys, "sys").step(step)
 }
 
@@ -249,8 +254,43 @@ fn attach_inside(root: &Root, mount: &OwnedFd, target: &Path) -> Result<(), Fail
     let step = || format!("mount {}", target.display());
     let stat = rustix::fs::fstat(mount).step(step)?;
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    if mutant::on("b06") {
+        let relative = target.strip_prefix("/").unwrap_or(target);
+        let mut above: Vec<&Path> = relative.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()).collect();
+        while let Some(path) = above.pop() {
+            let _ = rustix::fs::mkdirat(root, path, Mode::from_raw_mode(0o755));
+        }
+    }
     let place = open_or_create(root, target, is_dir).step(step)?;
+    if !mutant::on("b04") {
+        leave_kernel_files(root, &place, target)?;
+    }
     attach(mount.as_fd(), place.as_fd()).step(step)
+}
+
+/// What the kernel says of processes and machine is what the task, and who sets it up, must find there: mounts go over
+/// single files directly below `/proc` (as for figures of a machine that is smaller), and below `/sys`, and over nothing
+/// else of the two.
+fn leave_kernel_files(root: &Root, place: &OwnedFd, target: &Path) -> Result<(), Failure> {
+    let step = || format!("mount {}", target.display());
+    let same = |one: &Stat, other: &Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
+    let stat_of =
+        |path: &Path| root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(|fd| Ok(rustix::fs::fstat(fd)?));
+    let stat = rustix::fs::fstat(place).step(step)?;
+    if same(&stat, &stat_of(Path::new("sys")).step(step)?) {
+        return Err(Failure::invalid(step(), "/sys is the kernel's; mount at another place, or below it"));
+    }
+    if stat.st_dev != stat_of(Path::new("proc")).step(step)?.st_dev {
+        return Ok(());
+    }
+    let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let top = target.file_name().filter(|_| plain).and_then(|name| stat_of(&Path::new("proc").join(name)).ok());
+    if top.is_some_and(|top| same(&stat, &top)) {
+        return Ok(());
+    }
+    let why =
+        "/proc is the kernel's; of it, only plain files directly below it, such as /proc/cpuinfo, can be mounted over";
+    Err(Failure::invalid(step(), why))
 }
 
 fn open_or_create(root: &Root, target: &Path, is_dir: bool) -> io::Result<OwnedFd> {

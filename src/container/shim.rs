@@ -366,15 +366,29 @@ fn resolve_user(config: &Config) -> Result<Option<Ids>, Failure> {
     })
 }
 
+/// Longest passwd or group file of a root that is read, in bytes.
+const MAX_DATABASE: u64 = 8 << 20;
+
 /// The user as the new root knows it, and whether the task has no means to change that file.
 fn lookup_in_root(user: &str) -> Option<(Ids, bool)> {
     let root = Root::open(Path::new("/")).ok()?;
     let read = |path: &str| {
         let fd = root.open_in_root(Path::new(path), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).ok()?;
+        let stat = rustix::fs::fstat(&fd).ok()?;
+        let size = u64::try_from(stat.st_size).ok()?;
+        let believable = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && size <= MAX_DATABASE;
+        if !believable && !mutant::on("b22") {
+            return None;
+        }
         let readonly =
             rustix::fs::fstatvfs(&fd).is_ok_and(|s| s.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
         let mut text = String::new();
-        std::fs::File::from(fd).take(16 << 20).read_to_string(&mut text).ok()?;
+        // Not more than it had, should it grow: what is cut off at some place must not be read.
+        let most = if mutant::on("b22") { u64::MAX } else { MAX_DATABASE + 1 };
+        std::fs::File::from(fd).take(most).read_to_string(&mut text).ok()?;
+        if text.len() as u64 > MAX_DATABASE {
+            return None;
+        }
         Some((text, readonly))
     };
     let (passwd, passwd_readonly) = read("etc/passwd")?;
@@ -419,7 +433,8 @@ fn find_in_root(command: &str, root_config: &RootConfig) -> Result<PathBuf, Fail
             continue;
         }
         let missing = 0o555 & !stat.st_mode;
-        if missing != 0 {
+        // A file with a second name may be somebody else's, too.
+        if missing != 0 && (stat.st_nlink == 1 || mutant::on("b16")) {
             // Read-only binds refuse; then the program is executable for its user or exec says why not.
             let mode = std::fs::Permissions::from_mode((stat.st_mode | missing) & 0o7777);
             let _ = std::fs::set_permissions(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd)), mode);

@@ -7,6 +7,7 @@ use rustix::process::Uid;
 use rustix::pty::OpenptFlags;
 
 use super::config::{Failure, Ids, Step as _};
+use crate::sys::mutant;
 use crate::sys::path::Root;
 
 /// `DEVPTS_SUPER_MAGIC` of `statfs(2)`.
@@ -36,7 +37,11 @@ pub(super) fn open_in_task(owner: Option<&Ids>) -> Result<Terminal, Failure> {
     let root = Root::open(Path::new("/")).step(step)?;
     // By its real name and without links: the task may have put something else in the place of /dev/ptmx.
     let flags = OFlags::RDWR | OFlags::NOCTTY;
-    let master = root.open_beneath(Path::new("dev/pts/ptmx"), flags, Mode::empty()).step(step)?;
+    let master = if mutant::on("b03") {
+        root.open_in_root(Path::new("dev/ptmx"), flags, Mode::empty()).step(step)?
+    } else {
+        root.open_beneath(Path::new("dev/pts/ptmx"), flags, Mode::empty()).step(step)?
+    };
     let stat = rustix::fs::fstat(&master).step(step)?;
     let is_ptmx = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
         && stat.st_rdev == rustix::fs::makedev(5, 2)

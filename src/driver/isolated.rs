@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -328,7 +329,10 @@ impl IsolatedConfig {
         spec.capabilities = self.allow_caps.resolve(reader, held.nomad_capabilities, spec.user == "root")?;
         let filter = Filter::read(reader)?.or_else(|| self.seccomp.clone()).unwrap_or(held.seccomp);
         spec.seccomp = filter.load(reader, &spec.task_dir)?;
-        check_seccomp(&spec.seccomp, &spec.capabilities).map_err(|e| reader.error("seccomp", &e.to_string()))?;
+        if let Seccomp::Profile(_) = &spec.seccomp {
+            // Here the error has the place in the job file.
+            check_seccomp(&spec.seccomp, &spec.capabilities).map_err(|e| reader.error("seccomp", &e.to_string()))?;
+        }
         spec.no_new_privs = reader.flag("no_new_privs")?.unwrap_or(held.no_new_privs);
         let asked = restrict::pids_limit(reader)?.or(self.pids_max);
         spec.resources.pids_max = asked.or(held.pids_max).filter(|most| *most > 0);
@@ -422,8 +426,9 @@ fn resolv_conf(dns: &Dns, task_dir: &Path) -> Result<Mount, DriverError> {
     let root = Root::open(task_dir).map_err(error)?;
     let file = root.open_beneath(Path::new(RESOLV_CONF), flags, Mode::from_raw_mode(0o644)).map_err(error)?;
     let mut file = std::fs::File::from(file);
-    if !file.metadata().map_err(error)?.is_file() {
-        return Err(error(std::io::Error::other("not a plain file")));
+    let metadata = file.metadata().map_err(error)?;
+    if !metadata.is_file() || metadata.nlink() != 1 {
+        return Err(error(std::io::Error::other("not a plain file with one name")));
     }
     file.set_len(0).map_err(error)?;
     std::io::Write::write_all(&mut file, text.as_bytes()).map_err(error)?;

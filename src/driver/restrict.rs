@@ -116,6 +116,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::driver::convert;
+    use crate::driver::hclspec::{Body, Schema};
     use crate::spec::DriverConfig;
 
     fn read(values: &serde_json::Value) -> Result<Restrictions, String> {
@@ -149,6 +151,27 @@ mod tests {
         assert_eq!(both, Ok(expected));
         assert_eq!(read(&json!({ "pids_limit": 0 })).unwrap().pids_max, Some(0));
         assert_eq!(read(&json!({ "io": { "device": "/dev/a", "read_iops": 1 } })).unwrap().io.len(), 1);
+    }
+
+    /// As an agent sends them: through the schema and its codec.
+    #[test]
+    fn n6_restrictions_pass_an_agent() {
+        let schema = Schema::new(&schema::object(task_schema())).unwrap();
+        let read = |text: &str| {
+            let body = Body::parse(std::path::Path::new("x.hcl"), text).unwrap();
+            let bytes = schema.encode(&body, &serde_json::Map::new()).unwrap();
+            Restrictions::read(&Reader::any("exec", &convert::config(&bytes).unwrap())).unwrap()
+        };
+        assert_eq!(read(""), Restrictions::default());
+        let read = read(
+            "pids_limit = 0\nno_new_privs = false\nulimit {\n nofile = 10\n core = \"1:2\"\n}\n\
+             io {\n device = \"/dev/a\"\n read_bps = 5\n}\nio {\n device = \"/dev/b\"\n write_iops = 6\n}\n",
+        );
+        let limit = |resource, soft, hard| ResourceLimit { resource, soft: Some(soft), hard: Some(hard) };
+        assert_eq!((read.pids_max, read.no_new_privs), (Some(0), Some(false)));
+        assert_eq!(read.limits, [limit(LimitedResource::Core, 1, 2), limit(LimitedResource::Nofile, 10, 10)]);
+        assert_eq!(read.io.len(), 2);
+        assert_eq!((read.io[0].read_bps, read.io[0].write_bps, read.io[1].write_iops), (Some(5), None, Some(6)));
     }
 
     #[test]

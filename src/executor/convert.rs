@@ -427,6 +427,19 @@ mod tests {
         assert!(!limits(request("/sys/fs/cgroup/cpuset/nomad/share", Some(wire::Extension::default()))));
     }
 
+    /// N6: a host that does not know our fields gets what it always did.
+    #[test]
+    fn n6_other_hosts_ask_for_nothing_of_ours() {
+        let request =
+            wire::LaunchRequest { cmd: "c".into(), capabilities: vec!["CAP_KILL".into()], ..Default::default() };
+        let expected =
+            LaunchSpec { command: "c".into(), capabilities: vec!["CAP_KILL".into()], ..LaunchSpec::default() };
+        assert_eq!(launch_spec(request), Ok(expected.clone()));
+        assert_eq!((expected.seccomp, expected.no_new_privs, expected.masks), (Seccomp::Unconfined, false, Masks::All));
+        assert_eq!((expected.own, expected.user_namespace), (OwnNamespaces::default(), false));
+        assert_eq!((expected.limits, expected.unveil, expected.resources), (vec![], vec![], Resources::default()));
+    }
+
     /// A field added to the command but forgotten in one converter would be lost: every field is set and comes back.
     #[test]
     fn launch_survives_the_wire() {

@@ -656,6 +656,12 @@ impl Ahead {
 fn limit(cgroup: Option<&TaskCgroup>, spec: &LaunchSpec) -> Result<(), ExecutorError> {
     match cgroup {
         Some(cgroup) if !cgroup.is_host_given() => cgroup.set_limits(&spec.resources).map_err(cgroup_error),
+        // Nobody but the job asks for it, and nothing else can do it.
+        _ if !spec.resources.io.is_empty() => {
+            let text =
+                "io needs a cgroup of the task's own, and it has none; run it as root, with cgroups, or without io";
+            Err(ExecutorError::Invalid(text.to_owned()))
+        }
         _ => Ok(()),
     }
 }

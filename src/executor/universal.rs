@@ -5,11 +5,12 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 
 use super::ExecutorError;
 use crate::container::{Config, Ids, lookup_user};
 use crate::spec::{LaunchSpec, OwnNamespaces};
+use crate::sys::mutant;
 use crate::sys::path::Root;
 
 /// What the shim is told for a task that shares the host's files.
@@ -80,6 +81,9 @@ pub(super) fn find_program(command: &str, task_dir: &Path, uid: Option<u32>) -> 
         for relative in [Path::new("local").join(bare), PathBuf::from(bare)] {
             // Links lead to places inside the folder, never to a file of the host that would be made executable.
             if let Ok(file) = root.open_in_root(&relative, OFlags::PATH, Mode::empty()) {
+                if !is_plain(&file) {
+                    continue;
+                }
                 add_mode(&file, 0o555).map_err(|e| not_executable(&relative, &e))?;
                 return Ok(task_dir.join(relative));
             }
@@ -99,6 +103,10 @@ pub(super) fn find_program(command: &str, task_dir: &Path, uid: Option<u32>) -> 
         .ok_or_else(not_found)
 }
 
+fn is_plain(file: &OwnedFd) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
+}
+
 fn is_executable_file(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
@@ -111,8 +119,7 @@ fn not_executable(path: &Path, error: &io::Error) -> ExecutorError {
 /// program is left as it is.
 fn make_executable_for(file: &OwnedFd, uid: u32) -> io::Result<()> {
     let stat = rustix::fs::fstat(file)?;
-    let plain = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::RegularFile;
-    if plain && stat.st_mode & 0o111 == 0 && (uid == 0 || uid == stat.st_uid) {
+    if is_plain(file) && stat.st_mode & 0o111 == 0 && (uid == 0 || uid == stat.st_uid) {
         let mut begin = Vec::new();
         let name = format!("/proc/self/fd/{}", file.as_raw_fd());
         std::fs::File::open(name)?.take(4).read_to_end(&mut begin)?;
@@ -123,9 +130,11 @@ fn make_executable_for(file: &OwnedFd, uid: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// A file with a second name may be somebody else's, too: it stays as it is, and whether it is executed is the kernel's say.
 fn add_mode(file: &OwnedFd, wanted: u32) -> io::Result<()> {
-    let mode = rustix::fs::fstat(file)?.st_mode;
-    if mode & wanted == wanted {
+    let stat = rustix::fs::fstat(file)?;
+    let mode = stat.st_mode;
+    if mode & wanted == wanted || (stat.st_nlink > 1 && !mutant::on("b16")) {
         return Ok(());
     }
     // An O_PATH descriptor takes no fchmod; its procfs name means the very same file.

@@ -206,7 +206,7 @@ pub(super) static TASK: Schema = Schema {
 
 pub(super) static RESOURCES: Schema = Schema {
     attrs: &[
-        ("cores", Refused("use cpu instead")),
+        ("cores", Taken),
         ("cpu", Taken),
         ("disk", NoEffect),
         ("iops", NoEffect),

@@ -59,9 +59,14 @@ pub(super) fn signal(section: &Section<'_>, argument: &str, name: &str) -> Optio
 }
 
 fn resources(task: &Section<'_>) -> TaskResources {
-    let mut out = TaskResources { cpu_mhz: 100, memory_mib: 300, memory_max_mib: 0 };
+    let mut out = TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0 };
     let Some(section) = task.child("resources", &RESOURCES) else { return out };
     out.cpu_mhz = section.int("cpu", 1).unwrap_or(out.cpu_mhz);
+    out.cores = section.int("cores", 0).unwrap_or(0);
+    if out.cores > 0 && section.attr("cpu").is_some() {
+        let message = format!("{} can ask for cpu or for cores, not for both", section.name);
+        section.error(section.pos_of("cores"), message);
+    }
     out.memory_mib = section.int("memory", MIN_MEMORY_MIB).unwrap_or(out.memory_mib);
     out.memory_max_mib = section.int("memory_max", -1).unwrap_or(out.memory_max_mib);
     if out.memory_max_mib > 0 && out.memory_max_mib < out.memory_mib {

@@ -11,6 +11,9 @@ use crate::sys::path::Root;
 /// Indexes from here on are nobody's: a file planted at the end of the number range must not end rotation.
 const INDEX_LIMIT: u64 = 1_000_000_000;
 
+/// No collector goes on at an index from here on: one that was planted there would leave too few for what is to come.
+pub(super) const START_LIMIT: u64 = INDEX_LIMIT / 10 * 9;
+
 /// One name of a base found in a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {

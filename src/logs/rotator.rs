@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 
 use super::dir;
 use crate::spec::LogCollection;
+use crate::sys::mutant;
 use crate::sys::path::Root;
 
 /// Where a file has less room than this left after an unfinished line, that line goes to the next file, so that lines
@@ -21,8 +22,11 @@ const LINE_RESERVE: u64 = 32 * 1024;
 /// After an outage, at most this much of a line whose start was dropped is skipped to find the next line.
 const MAX_SKIP: usize = 64 * 1024;
 
-/// Occupied names passed over in one attempt to open the next file.
-const MAX_OCCUPIED: u64 = 10_000;
+/// Occupied names that are tried one by one before the directory is asked for a free one.
+const MAX_OCCUPIED: u64 = 100;
+
+/// Files deleted after one rotation; whoever plants more of them delays their end, not the output.
+const MAX_PURGED: usize = 1000;
 
 /// Pause between attempts to write again during an outage.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -269,7 +273,7 @@ impl Rotator {
             max_files: limits.max_files.max(1) as usize,
             limit: limits.max_file_size_bytes.max(1),
             current: None,
-            next: entries.iter().rev().find(|e| e.regular).map_or(0, |e| e.index),
+            next: entries.iter().rev().find(|e| e.regular && e.index < dir::START_LIMIT).map_or(0, |e| e.index),
             mid_line: false,
             outage: None,
             retry_after: RETRY_AFTER,
@@ -405,10 +409,20 @@ impl Rotator {
                 _ => {}
             }
         }
-        Err(RotatorError::OpenFile {
-            name: dir::file_name(&self.base, from),
-            source: io::ErrorKind::AlreadyExists.into(),
-        })
+        let index = self.free_index(from.saturating_add(MAX_OCCUPIED));
+        let name = dir::file_name(&self.base, index);
+        let failed = |source| RotatorError::OpenFile { name: name.clone(), source };
+        match self.open_name(&name).map_err(failed)? {
+            Some((file, size)) if !mutant::on("b18") => Ok(Current { file, index, size }),
+            _ => Err(failed(io::ErrorKind::AlreadyExists.into())),
+        }
+    }
+
+    /// The first index at `from` or above that has no name in the directory.
+    fn free_index(&self, from: u64) -> u64 {
+        let entries = self.root.as_ref().and_then(|root| dir::entries(root, &self.base).ok()).unwrap_or_default();
+        let taken = entries.iter().map(|entry| entry.index).filter(|index| *index >= from);
+        taken.fold(from, |free, index| if index == free { free + 1 } else { free })
     }
 
     /// Opens or creates one name; `None` when something else has it.
@@ -422,6 +436,9 @@ impl Rotator {
             // Nothing can be created in a deleted directory; there may be a new one of its name.
             self.root = None;
             result = self.root()?.open_beneath(Path::new(name), flags, mode);
+        }
+        if mutant::on("b17") {
+            result = Ok(rustix::fs::openat(self.root()?, name, flags | OFlags::CLOEXEC, mode)?);
         }
         let file = match result {
             Ok(fd) => File::from(fd),
@@ -460,7 +477,7 @@ impl Rotator {
         let Ok(entries) = dir::entries(root, &self.base) else { return };
         // Higher indexes than ours are somebody else's plant, and must not push our own files out.
         let ours: Vec<_> = entries.iter().filter(|e| e.regular && e.index <= current).collect();
-        for old in &ours[..ours.len().saturating_sub(self.max_files)] {
+        for old in ours[..ours.len().saturating_sub(self.max_files)].iter().take(MAX_PURGED) {
             let name = dir::file_name(&self.base, old.index);
             if let Err(error) = rustix::fs::unlinkat(root, &name, AtFlags::empty()) {
                 tracing::debug!(name, %error, "cannot delete an old log file");

@@ -224,14 +224,17 @@ impl<'a> Launch<'a> {
         let stdout = owned(child.stdout.take().map(OwnedFd::from))?;
         let stderr = owned(child.stderr.take().map(OwnedFd::from))?;
         // The number cannot be reused before somebody reaps the child, and only the watcher below does.
+        let sockets_dir = self.socket_dir.map_or_else(std::env::temp_dir, Path::to_owned);
+        let sockets = matches!(self.program, Program::Own(_)).then(|| sockets_dir.clone());
         let pidfd = Arc::new(sys::process::open_pidfd(pid).map_err(|source| {
             // Nobody would know of it. It cannot resist, so this does not take long.
             let _ = child.kill();
             let _ = child.wait();
+            if let Some(dir) = &sockets {
+                connection::remove_sockets(dir, pid);
+            }
             start_error(source)
         })?);
-        let sockets_dir = self.socket_dir.map_or_else(std::env::temp_dir, Path::to_owned);
-        let sockets = matches!(self.program, Program::Own(_)).then(|| sockets_dir.clone());
         let guard = KillOnDrop(Some(Launched { pid, pidfd: Arc::clone(&pidfd), sockets }));
         let life = watch_exit(Arc::clone(&pidfd), true).map_err(start_error)?;
         let stderr = follow_stderr(stderr, self.log).map_err(start_error)?;

@@ -99,7 +99,9 @@ fn open_log(path: &Path) -> io::Result<File> {
     let file = Root::open(dir)?.open_beneath(Path::new(name), flags, Mode::from_raw_mode(0o666))?;
     let file = File::from(file);
     let metadata = file.metadata()?;
-    if metadata.is_file() || is_null_device(&metadata) { Ok(file) } else { Err(io::Error::other("not a plain file")) }
+    let plain = metadata.is_file() && metadata.nlink() == 1;
+    let error = || Err(io::Error::other("not a plain file with one name"));
+    if plain || is_null_device(&metadata) { Ok(file) } else { error() }
 }
 
 /// What a host names that wants no log.

@@ -193,6 +193,8 @@ pub struct DriverConfig {
 pub struct TaskResources {
     /// CPU in MHz.
     pub cpu_mhz: u64,
+    /// Cores that the task has for itself, which then say how much CPU that is; 0 shares the others' cores.
+    pub cores: u32,
     /// Memory in MiB.
     pub memory_mib: i64,
     /// Memory that may be used when there is some, in MiB; 0 none, -1 unlimited.

@@ -1,6 +1,7 @@
 //! Plain values that several rooms speak about: jobs, tasks, resources, mounts, signals, exits, stats, ids and
 //! role names. Never does I/O.
 
+mod cpuset;
 mod event;
 mod exit;
 mod ids;
@@ -14,6 +15,7 @@ mod seccomp;
 mod signal;
 mod stats;
 
+pub use cpuset::{CpuSet, CpuSetError};
 pub use event::{EventKind, TaskEvent};
 pub use exit::{ExitResult, ProcessState};
 pub use ids::{AllocId, ProcessId};

@@ -129,10 +129,10 @@ pub fn pressure() -> bool {
 /// # Errors
 /// When `/` cannot be asked.
 pub fn root_is_initramfs() -> io::Result<bool> {
-    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    const RAMFS_MAGIC: libc::c_long = 0x8584_58f6;
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let named = text.lines().any(|l| l.split(' ').nth(4) == Some("/") && l.contains(" - rootfs "));
-    Ok(named || i64::from(rustix::fs::statfs("/")?.f_type) == RAMFS_MAGIC)
+    Ok(named || rustix::fs::statfs("/")?.f_type == RAMFS_MAGIC)
 }
 
 /// Soft and hard limit of open files; `None` is unlimited.

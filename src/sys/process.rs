@@ -335,6 +335,18 @@ pub fn send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether [`send_signal`] may be used on the process; sends nothing.
+///
+/// # Errors
+/// ENOSYS or EPERM where the kernel, or a filter around us, does not have it; ESRCH when the process has ended.
+pub fn check_signal(pidfd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: passes numbers and a null siginfo; signal 0 is none.
+    let rc = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), 0, std::ptr::null::<libc::siginfo_t>(), 0)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Sends a signal to every process of a group. `kill(2)` with a negative pid.
 ///
 /// # Errors

@@ -1,4 +1,5 @@
 //! A harness for test programs that are roles themselves: `main` calls `agentbin::init()` first, which libtest cannot.
+#![allow(dead_code, reason = "every test program uses a part")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -55,7 +56,7 @@ pub fn block_on<T>(test: impl Future<Output = T>) -> T {
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     // The emulated guest is many times slower and says so.
     let slower = std::env::var("AGENTBIN_TEST_SLOWER").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1);
-    let deadline = Instant::now() + Duration::from_secs(20) * slower;
+    let deadline = Instant::now() + Duration::from_mins(1) * slower;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}: not in time");
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -63,7 +64,6 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// The children of this process, dead ones that nobody has waited for included.
-#[allow(dead_code, reason = "not every test program counts its children")]
 pub fn children() -> Vec<i32> {
     let own = i32::try_from(std::process::id()).unwrap();
     let all = procfs::process::all_processes().unwrap();

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Leaves the test with a reason where it cannot run without root; on CI that is a failure.
+#[allow(unused_macros, reason = "not every test program needs it")]
 macro_rules! need_root {
     () => {
         if !rustix::process::geteuid().is_root() {
@@ -25,6 +26,7 @@ macro_rules! need_root {
         }
     };
 }
+#[allow(unused_imports, reason = "not every test program needs it")]
 pub(crate) use need_root;
 
 /// A run that has ended.
@@ -301,7 +303,7 @@ impl World {
     /// Nothing of any run is left: allocation, process, mount, cgroup, FIFO, network namespace, socket. At once, except
     /// where the kernel takes its time: for a moment a killed process is still listed.
     pub fn assert_clean(&self) {
-        let deadline = Instant::now() + seconds(5);
+        let deadline = Instant::now() + seconds(20);
         loop {
             let left = self.leftovers();
             if left == Leftovers::default() {
@@ -387,7 +389,7 @@ fn collect(mut from: impl std::io::Read + Send + 'static, into: Text) -> JoinHan
 }
 
 pub fn wait_for_text(text: &Text, wanted: &str) {
-    let deadline = Instant::now() + seconds(30);
+    let deadline = Instant::now() + seconds(60);
     loop {
         let have = String::from_utf8_lossy(&text.lock().unwrap()).into_owned();
         if have.contains(wanted) {

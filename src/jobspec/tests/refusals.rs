@@ -49,15 +49,23 @@ fn what_would_change_behaviour_is_refused_by_name() {
 }
 
 #[test]
+fn c3_a_task_asks_for_cpu_or_for_cores() {
+    assert_eq!(
+        errors(&around_task("resources {\ncores = 2\ncpu = 100\n}")),
+        ["job.hcl:5: resources of task \"t\" can ask for cpu or for cores, not for both"]
+    );
+    assert_eq!(
+        errors(&around_task("resources {\ncores = -1\n}")),
+        ["job.hcl:5: \"cores\" in resources of task \"t\" must be at least 0, not -1"]
+    );
+}
+
+#[test]
 fn refusals_with_a_mend_of_their_own() {
     let table = [
         (
             "job \"j\" {\nperiodic {\n}\ngroup \"g\" {\ntask \"t\" { driver = \"exec\" }\n}\n}\n".to_owned(),
             "job.hcl:2: periodic in job \"j\" is not supported yet by agentbin run; remove it and start the job from a timer",
-        ),
-        (
-            around_task("resources {\ncores = 2\n}"),
-            "job.hcl:5: cores in resources of task \"t\" is not supported yet by agentbin run; use cpu instead",
         ),
         (
             around_task("resources {\nnetwork {\n}\n}"),

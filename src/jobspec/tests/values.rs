@@ -21,7 +21,7 @@ fn a_minimal_job_has_the_defaults() {
     assert_eq!((group.count, group.shutdown_delay, &group.network), (1, Duration::ZERO, &None));
     assert_eq!((group.pos.line, group.pos.column, group.pos.file.as_ref()), (2, 1, "job.hcl"));
     let task = &group.tasks[0];
-    assert_eq!(task.resources, TaskResources { cpu_mhz: 100, memory_mib: 300, memory_max_mib: 0 });
+    assert_eq!(task.resources, TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0 });
     assert_eq!(task.logs, LogConfig { max_files: 10, max_file_size_mib: 10, disabled: false });
     assert_eq!((task.kill_signal, task.kill_timeout), (None, Duration::from_secs(5)));
     assert_eq!((task.lifecycle, task.leader, task.user.as_str()), (None, false, ""));
@@ -115,7 +115,7 @@ job "web" {
     assert_eq!(json!(task.config.values), json!({"command": "/bin/sh", "args": ["-c", "exit 0"]}));
     assert_eq!((task.config.pos.line, task.config.positions["args"].line), (26, 28));
     assert_eq!((task.env["A"].as_str(), task.meta["k"].as_str()), ("b", "true"));
-    assert_eq!(task.resources, TaskResources { cpu_mhz: 500, memory_mib: 64, memory_max_mib: 128 });
+    assert_eq!(task.resources, TaskResources { cpu_mhz: 500, cores: 0, memory_mib: 64, memory_max_mib: 128 });
     assert_eq!(task.logs, LogConfig { max_files: 3, max_file_size_mib: 2, disabled: false });
     assert_eq!(task.lifecycle, Some(Lifecycle { hook: LifecycleHook::Prestart, sidecar: true }));
     let template = &task.templates[0];
