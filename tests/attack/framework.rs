@@ -901,8 +901,10 @@ impl Run {
 
     /// Stops the job, as Ctrl-C does; all that was said.
     pub fn interrupt(mut self) -> String {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        if self.is_running() {
+            let pid = rustix::process::Pid::from_child(&self.child);
+            rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        }
         let deadline = Instant::now() + patience();
         while self.is_running() {
             // Its task does not end by itself at the first.
