@@ -150,7 +150,9 @@ fn b12(lab: &mut Lab) -> Verdict {
         let path = path.replace("NAME", &name);
         let started = lab.task(&[]).command("/bin/true", &[]).spec(|spec| spec.cgroup = path.clone().into()).run();
         let made = outside(lab);
-        made.iter().for_each(|path| _ = std::fs::remove_dir(path));
+        for path in &made {
+            let _ = std::fs::remove_dir(path);
+        }
         hold!(started.is_err() && made.is_empty(), "cgroup {path:?} was taken: {made:?}");
     }
     for path in ["../..", "/../../canary", "/etc", &canary, "..\n"] {
@@ -306,7 +308,7 @@ fn plant_database(lab: &Lab, place: &str, what: &str) {
         "loop" => lab.plant_link(place, Path::new("/").join(place)),
         _ => {
             let lines = if full() { 1_000_000 } else { 200_000 };
-            let text: String = (0..lines).map(|number| format!("g{number}:x:{number}:nobody\n")).collect();
+            let text = (0..lines).map(|number| format!("g{number}:x:{number}:nobody")).collect::<Vec<_>>().join("\n");
             lab.plant_file(place, text.as_bytes(), 0o644);
         }
     }

@@ -13,7 +13,7 @@ use agentbin::logs::{LogMonitor as _, StartConfig};
 use agentbin::plugin::{Launch, Program};
 use agentbin::spec::{AllocId, LaunchSpec};
 
-use crate::framework::{Attack, Inside, Lab, Mutant, Swapper, Verdict, full, hold, own_program};
+use crate::framework::{Attack, Inside, Lab, Mutant, Swapper, Verdict, full, hold, own_program, patience};
 
 pub const ATTACKS: &[Attack] = &[
     Attack { id: "b14", run: b14, inside: Some(b14_inside), mutants: &[Mutant::new("b14")], control: None },
@@ -117,7 +117,7 @@ fn look_at_state(lab: &Lab, data: &Path) -> Verdict {
             mode & 0o077 != 0
         });
     }
-    let closed = data.metadata().unwrap().mode() & 0o077 == 0;
+    let closed = data.metadata().unwrap().mode() & 0o777 == 0o700;
     assert!(closed || records > 0, "no record was looked at");
     hold!(open.is_empty(), "open to others: {}", open.join(", "));
     // A stranger who knows every name tries them all.
@@ -209,11 +209,15 @@ fn b15(lab: &mut Lab) -> Verdict {
             std::os::unix::fs::symlink(lab.path("mounted"), &link).unwrap();
             swappers.push(Swapper::new(local.join("up"), link));
         }
+        let deadline = Instant::now() + patience();
+        while swappers.iter().any(|swapper| swapper.swaps() == 0) {
+            assert!(Instant::now() < deadline, "nothing was swapped");
+            std::thread::yield_now();
+        }
         let mut command = spoiled(lab, &[], &lab.program());
         command.arg("gc").arg("--data-dir").arg(&data);
         let said = output(command);
         lab.started.set(lab.started.get() + 1);
-        hold!(swappers.iter().take(4).all(|swapper| swapper.swaps() > 0), "nothing was swapped");
         drop(swappers);
         hold!(lab.canary("open/file").exists() && lab.canary("dir/inner").exists(), "removed through a link");
         hold!(lab.canary("secret").exists(), "removed through a mount");
@@ -349,7 +353,7 @@ fn b17(lab: &mut Lab) -> Verdict {
         plant(lab, what, &fifo);
         let task = lab.task(&[]).command("/bin/sh", &say).spec(|spec| {
             spec.logs = None;
-            spec.stdout_path = fifo.to_str().unwrap().to_owned();
+            fifo.to_str().unwrap().clone_into(&mut spec.stdout_path);
         });
         let begun = Instant::now();
         let _ = task.run();

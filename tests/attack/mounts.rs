@@ -192,7 +192,9 @@ fn b04(lab: &mut Lab) -> Verdict {
     assert_eq!(report.fact("cpuinfo"), "of the volume");
     // Files of the folder with the names of those of procfs; then the folder is swapped for a link.
     let files = ["oom_score_adj", "attr/exec", "uid_map", "gid_map", "setgroups"];
-    files.iter().for_each(|file| lab.plant_file(&format!("proc/self/{file}"), b"0", 0o666));
+    for file in files {
+        lab.plant_file(&format!("proc/self/{file}"), b"0", 0o666);
+    }
     lab.task(&[]).config("user_namespace", json!(true)).run().unwrap().held()?;
     let fake = |name: &str| std::fs::read(lab.task_path("proc/self").join(name)).unwrap();
     hold!(files.iter().all(|name| fake(name) == b"0"), "a file of the folder was written");
