@@ -12,7 +12,7 @@ use sha2::Digest as _;
 use agentbin::spec::Propagation;
 
 use crate::framework::{
-    Attack, Breach, Inside, Lab, Level, Mutant, Task, Verdict, command_line, full, hold, own_program, patience, pause,
+    Attack, Breach, Inside, Lab, Level, Mutant, Task, Verdict, command_line, full, hold, own_program, patience,
     processes,
 };
 use crate::kernel;
@@ -392,7 +392,7 @@ const LOADED: [&str; 12] = [
 
 /// CVE-2025-23266: the task's environment reaches a process of the runtime.
 fn a06(lab: &mut Lab) -> Verdict {
-    let env: String = LOADED.iter().map(|key| format!("        {key} = \"a06-loaded\"\n")).collect();
+    let env = LOADED.map(|key| format!("        {key} = \"a06-loaded\"\n")).concat();
     let job = lab.job("exec", "/bin/sh", "[\"-c\", \"echo up; sleep 1000\"]", &env);
     let mut run = lab.agentbin_run(&job, &[]);
     let deadline = Instant::now() + patience();
