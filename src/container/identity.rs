@@ -8,7 +8,7 @@ use rustix::process::{Gid, Uid};
 
 use super::config::{Config, Failure, Ids, Namespace, Rootless, Step as _};
 use super::namespaces;
-use crate::sys;
+use crate::sys::{self, mutant};
 
 /// Looks a user up by name in the text of a passwd and a group file.
 ///
@@ -23,12 +23,17 @@ pub fn lookup_user(passwd: &str, group: &str, name: &str) -> Option<Ids> {
         same.then(|| Some((uid.parse().ok()?, gid.parse().ok()?, (*home).to_owned())))?
     });
     let (uid, gid, home) = user?;
+    // To the kernel this number means "as it is": who asks to become that user stays root.
+    if [uid, gid].contains(&u32::MAX) {
+        return None;
+    }
     let mut groups: Vec<u32> = vec![gid];
     for line in group.lines() {
         let mut fields = line.split(':');
         let (Some(id), Some(members)) = (fields.nth(2), fields.next()) else { continue };
         if members.split(',').any(|member| member == name)
             && let Ok(id) = id.parse()
+            && id != u32::MAX
             && !groups.contains(&id)
         {
             groups.push(id);
@@ -149,6 +154,9 @@ fn have(wanted: &CapsHashSet) -> Result<(), Failure> {
 }
 
 fn limit_bounding_set(wanted: &CapsHashSet) -> Result<(), Failure> {
+    if mutant::on("c01-bounding") {
+        return Ok(());
+    }
     for capability in caps::all().into_iter().filter(|capability| !wanted.contains(capability)) {
         match caps::drop(None, CapSet::Bounding, capability) {
             // The kernel does not know it, so nobody has it; asking first would double the calls.
@@ -168,7 +176,9 @@ fn switch_ids(user: &str, ids: &Ids, privileged: bool) -> Result<(), Failure> {
         return Err(Failure::new(step(), "only root may change the user; run agentbin as root or drop the user"));
     }
     let groups: Vec<Gid> = ids.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
-    rustix::thread::set_thread_groups(&groups).step(step)?;
+    if !mutant::on("c02") {
+        rustix::thread::set_thread_groups(&groups).step(step)?;
+    }
     let gid = Gid::from_raw(ids.gid);
     rustix::thread::set_thread_res_gid(gid, gid, gid).step(step)?;
     let uid = Uid::from_raw(ids.uid);
@@ -191,7 +201,8 @@ fn set_capabilities(wanted: &CapsHashSet, root: bool) -> Result<(), Failure> {
     let none = CapsHashSet::new();
     caps::set(None, CapSet::Effective, wanted).step(step)?;
     caps::set(None, CapSet::Permitted, wanted).step(step)?;
-    caps::set(None, CapSet::Inheritable, if root { &none } else { wanted }).step(step)?;
+    caps::set(None, CapSet::Inheritable, if root && !mutant::on("c01-inheritable") { &none } else { wanted })
+        .step(step)?;
     caps::clear(None, CapSet::Ambient).step(step)?;
     if !root {
         for capability in wanted {
@@ -216,6 +227,10 @@ mod tests {
         assert_eq!((ids.uid, ids.gid, ids.groups.as_slice()), (33, 33, [33, 29, 4].as_slice()));
         assert_eq!(ids.home, "/var/www");
         assert_eq!(lookup_user(PASSWD, GROUP, "nobody").unwrap().groups, [65534]);
+        let passwd = format!("{PASSWD}same:x:4294967295:1::/:\nkept:x:1:4294967295::/:\n");
+        for name in ["same", "kept"] {
+            assert_eq!(lookup_user(&passwd, GROUP, name), None, "{name}: the number that changes nothing");
+        }
         for name in ["alice", "33", "", "broken", "short", "web,other"] {
             assert_eq!(lookup_user(PASSWD, GROUP, name), None, "{name:?}");
         }

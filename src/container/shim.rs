@@ -92,7 +92,7 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     }
     if config.root.is_some() {
         // A kernel without keys has none to leak.
-        let _ = prctl::new_session_keyring();
+        let _ = if mutant::on("c07") { Ok(()) } else { prctl::new_session_keyring() };
     }
 
     // The task's root, with modes as written below and not as somebody's umask left them.
@@ -121,7 +121,9 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     if config.user_namespace && session.is_none() {
         user_namespace = Some(make_user_namespace(ids.as_ref())?);
     }
-    rlimits::apply(&config.limits)?;
+    if !mutant::on("c12-task") {
+        rlimits::apply(&config.limits)?;
+    }
 
     let privileged = rustix::process::geteuid().is_root();
     enter_user_namespace(&config, ids.as_ref(), user_namespace.as_ref())?;
@@ -141,7 +143,7 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
         // A change of credentials may have undone it, see fs.suid_dumpable in proc_sys_fs(5).
         prctl::set_undumpable().step(|| "become undumpable".to_owned())?;
     }
-    if config.no_new_privs {
+    if config.no_new_privs && !mutant::on("c01-nnp") {
         prctl::set_no_new_privs().step(|| "set no_new_privs".to_owned())?;
     }
 
@@ -203,6 +205,9 @@ fn start_inside(
 }
 
 fn install(filter: &[libc::sock_filter]) -> Result<(), Failure> {
+    if mutant::on("c05") {
+        return Ok(());
+    }
     crate::sys::seccomp::install(filter).map_err(|error| {
         let why = match error.raw_os_error() {
             Some(libc::EINVAL | libc::ENOSYS) => ": this kernel has none; seccomp = \"unconfined\" does without",
@@ -352,7 +357,8 @@ fn resolve_user(config: &Config) -> Result<Option<Ids>, Failure> {
     let ids = match (in_root, &config.host_ids) {
         (Some((ids, true)), _) => Some(ids),
         (_, Some(ids)) => Some(ids.clone()),
-        (Some((ids, false)), None) if ids.uid != 0 => Some(ids),
+        // What the task may have written makes nobody root, nor one of root's group.
+        (Some((ids, false)), None) if mutant::on("c03") || (ids.uid != 0 && !ids.groups.contains(&0)) => Some(ids),
         _ => None,
     };
     ids.map(Some).ok_or_else(|| {

@@ -4,6 +4,7 @@ use super::DriverError;
 use super::config::Reader;
 use super::handle::failed;
 use crate::container::lookup_user;
+use crate::sys::mutant;
 
 /// The plugin's `denied_host_uids` and `denied_host_gids`: lists of numbers and ranges such as `0-99,1000`.
 #[derive(Debug, Clone, Default)]
@@ -28,7 +29,7 @@ impl DeniedIds {
 
     /// Refuses a task's user by its number, or by the number of one of its groups. An empty name is this process's user.
     pub(super) fn check(&self, user: &str) -> Result<(), DriverError> {
-        if self.users.is_empty() && self.groups.is_empty() {
+        if (self.users.is_empty() && self.groups.is_empty()) || mutant::on("c04") {
             return Ok(());
         }
         let (uid, gids) = if user.is_empty() {

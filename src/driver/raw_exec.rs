@@ -162,7 +162,7 @@ impl Plan for RawExec {
     }
 
     fn plan(config: &Config, task: &TaskConfig, spec: &mut LaunchSpec) -> Result<(), DriverError> {
-        if !config.enabled {
+        if !config.enabled && !crate::sys::mutant::on("c04-off") {
             return Err(DriverError::Unsupported("raw_exec is disabled".to_owned()));
         }
         let read = read(&task.config)?;

@@ -153,7 +153,7 @@ impl Lead {
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        if self.ended {
+        if self.ended || sys::mutant::on("c13") {
             return;
         }
         self.kill();

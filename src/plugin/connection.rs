@@ -11,6 +11,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
@@ -20,9 +22,12 @@ use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::tls::Tls;
+use crate::sys::mutant;
 
 /// A unix socket's path must fit into `sockaddr_un` with its NUL.
 const MAX_SOCKET_PATH: usize = 107;
+/// How many may wait to be let in.
+const BACKLOG: i32 = 128;
 /// How long the other side may take to its TLS handshake.
 const TLS_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -188,7 +193,7 @@ impl Sockets {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let group = self.group.as_deref().map(group_id).transpose()?;
-        let listener = StdUnixListener::bind(&path)?;
+        let listener = listen(&path)?;
         if let Some(group) = group
             && let Err(error) = open_to_group(&path, group)
         {
@@ -198,6 +203,19 @@ impl Sockets {
         }
         Ok((listener, path))
     }
+}
+
+/// Whoever may connect may start tasks: that is our own user, whatever umask this process was started with.
+fn listen(path: &Path) -> io::Result<StdUnixListener> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    if !mutant::on("c09") {
+        // Before it has a name: `bind(2)` gives the file the socket's mode, less the umask.
+        rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
+    }
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 /// How the sockets of one of our processes begin.

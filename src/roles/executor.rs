@@ -71,6 +71,14 @@ pub(super) fn run(args: &[OsString]) -> i32 {
     let isolation = if config.fs_isolation { Isolation::Isolated } else { Isolation::Universal };
     start_logging(&config, isolation, log);
     sys::prctl::set_name(Role::Executor.name());
+    // Its memory holds what tasks were given; a core of it may lie where they look. Without root it could then not write the id
+    // maps of its children.
+    if rustix::process::geteuid().is_root()
+        && !sys::mutant::on("c12")
+        && let Err(error) = sys::prctl::set_undumpable()
+    {
+        tracing::warn!(%error, "a crash may leave a core");
+    }
     match serve(server, &config, isolation) {
         Ok(()) => 0,
         Err(error) => {

@@ -12,8 +12,8 @@ use sha2::Digest as _;
 use agentbin::spec::Propagation;
 
 use crate::framework::{
-    Attack, Breach, Inside, Lab, Level, Mutant, Task, Verdict, agentbin, command_line, full, hold, own_program,
-    patience, pause, processes,
+    Attack, Breach, Inside, Lab, Level, Mutant, Task, Verdict, command_line, full, hold, own_program, patience, pause,
+    processes,
 };
 use crate::kernel;
 

@@ -408,6 +408,30 @@ impl Lab {
         }
     }
 
+    /// A driver of ours as an agent's plugin.
+    pub fn plugin(&self, driver: &str) -> Client {
+        self.started.set(self.started.get() + 1);
+        let words: Vec<OsString> = vec!["spoil".into(), self.openat2.name().into(), "--".into()];
+        let program: [OsString; 3] = [self.program().into(), "driver".into(), driver.into()];
+        let mut env: Vec<(OsString, OsString)> = vec![("PATH".into(), "/usr/bin:/bin".into())];
+        env.push(("TMPDIR".into(), self.path("tmp").into()));
+        env.extend(self.mutant.map(|name| ("AGENTBIN_MUTANT".into(), name.into())));
+        let (own, sockets) = (own_program(), self.path("sockets"));
+        let args = [words, program.to_vec()].concat();
+        let launch = Launch { args: &args, env, socket_dir: Some(&sockets), ..Launch::new(Program::Path(&own)) };
+        self.block_on("start a driver", launch.start()).unwrap()
+    }
+
+    /// What whoever started an executor does when that was killed: an empty cgroup and a dead socket are its to remove.
+    pub fn reconcile(&self) {
+        for cgroup in self.cgroup_folders().iter().rev() {
+            let _ = std::fs::remove_dir(cgroup);
+        }
+        for socket in std::fs::read_dir(self.path("sockets")).unwrap().flatten() {
+            std::fs::remove_file(socket.path()).unwrap();
+        }
+    }
+
     pub fn block_on<T>(&self, what: &str, future: impl Future<Output = T>) -> T {
         self.runtime.block_on(async {
             tokio::time::timeout(patience(), future).await.unwrap_or_else(|_| panic!("{what}: not in time"))
@@ -924,6 +948,11 @@ impl Task {
         self.runtime.block_on(async {
             tokio::time::timeout(patience(), future).await.unwrap_or_else(|_| panic!("{what}: not in time"))
         })
+    }
+
+    /// Lets the connection hear of what has happened.
+    pub fn let_events_come(&self) {
+        self.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(5)).await });
     }
 
     /// Waits for the end of the task, ends its executor.

@@ -55,6 +55,48 @@ pub fn ioctl_byte(fd: i32, request: u64, byte: u8) -> io::Result<()> {
     raw(libc::SYS_ioctl, [fd as u64, request, std::ptr::from_ref(&byte) as u64, 0, 0, 0]).map(drop)
 }
 
+/// A system call of the i386 ABI, without arguments.
+#[cfg(target_arch = "x86_64")]
+pub fn raw_i386(number: i64) -> i64 {
+    let answer: i64;
+    // SAFETY: the kernel reads the number and changes the one register that is told here, and those of the upper half that the
+    // ABI lets it change; without arguments it touches no memory.
+    unsafe {
+        std::arch::asm!("int 0x80", inlateout("rax") number => answer, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
+    }
+    i64::from(answer as i32)
+}
+
+/// There is no such ABI.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn raw_i386(_: i64) -> i64 {
+    -i64::from(libc::ENOSYS)
+}
+
+const SESSION_KEYRING: u64 = (-3_i64) as u64;
+const KEYCTL_JOIN_SESSION_KEYRING: u64 = 1;
+const KEYCTL_SEARCH: u64 = 10;
+const KEYCTL_READ: u64 = 11;
+
+/// A key in a new session keyring of this process, which programs inherit that it executes.
+pub fn add_key(name: &std::ffi::CStr) -> io::Result<()> {
+    raw(libc::SYS_keyctl, [KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0, 0])?;
+    let (kind, value) = (c"user".as_ptr() as u64, c"secret".as_ptr() as u64);
+    raw(libc::SYS_add_key, [kind, name.as_ptr() as u64, value, 6, SESSION_KEYRING, 0]).map(drop)
+}
+
+/// The number of a key in the session keyring of this process.
+pub fn find_key(name: &std::ffi::CStr) -> io::Result<i64> {
+    let kind = c"user".as_ptr() as u64;
+    raw(libc::SYS_keyctl, [KEYCTL_SEARCH, SESSION_KEYRING, kind, name.as_ptr() as u64, 0, 0])
+}
+
+/// Reads a key by its number.
+pub fn read_key(id: u64) -> io::Result<i64> {
+    let mut buffer = [0_u8; 64];
+    raw(libc::SYS_keyctl, [KEYCTL_READ, id, buffer.as_mut_ptr() as u64, 64, 0, 0])
+}
+
 /// Runs before another program in the same process; returns why it could not be executed.
 pub fn execute(program: &str, args: &[String]) -> io::Error {
     Command::new(program).args(args).exec()

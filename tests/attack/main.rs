@@ -49,7 +49,24 @@ fn main() -> ExitCode {
     // As on a machine whose mounts are shared, which is the rule: what leaks, leaks to here.
     let flags = nix::mount::MsFlags::MS_SHARED | nix::mount::MsFlags::MS_REC;
     nix::mount::mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).unwrap();
+    let _users = add_users();
     run(&args)
+}
+
+/// Users and groups of the host that the attacks speak of, in this mount namespace only.
+fn add_users() -> tempfile::TempDir {
+    let dir = tempfile::Builder::new().prefix("agentbin-attack-users-").tempdir_in("/var/tmp").unwrap();
+    framework::set_mode(dir.path(), 0o755);
+    for (name, more) in [
+        ("passwd", "abthree:x:7001:7001::/:/bin/sh\nabtoor:x:0:0::/:/bin/sh\n"),
+        ("group", "abg1:x:7001:\nabg2:x:7002:abthree\nabg3:x:7003:other,abthree\n"),
+    ] {
+        let (own, host) = (dir.path().join(name), format!("/etc/{name}"));
+        std::fs::write(&own, std::fs::read_to_string(&host).unwrap() + more).unwrap();
+        let flags = nix::mount::MsFlags::MS_BIND;
+        nix::mount::mount(Some(&own), host.as_str(), None::<&str>, flags, None::<&str>).unwrap();
+    }
+    dir
 }
 
 /// Runs the attacks in a pid and a mount namespace of their own, below a shell that reaps orphans.
@@ -76,7 +93,7 @@ fn inside(args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Executes a program with what a careless or hostile parent leaves it: `openat2|enosys|eperm [fds|closed|groups=..|umask=..]...
+/// Executes a program with what a careless or hostile parent leaves it: `openat2|enosys|eperm [fds|closed|key|core|groups=..|umask=..]...
 /// -- PROGRAM ARGS`.
 fn spoil(args: &[String]) -> ExitCode {
     let at = args.iter().position(|arg| arg == "--").expect("-- before the program");
@@ -87,6 +104,14 @@ fn spoil(args: &[String]) -> ExitCode {
             ("eperm", _) => kernel::block_openat2(libc::EPERM).unwrap(),
             ("fds", _) => a::leak_descriptors(),
             ("closed", _) => [0, 2].into_iter().for_each(kernel::close),
+            ("key", _) => kernel::add_key(c::KEY).unwrap(),
+            ("core", _) => {
+                let most = rustix::process::getrlimit(rustix::process::Resource::Core).maximum;
+                let limit = rustix::process::Rlimit { current: most, maximum: most };
+                rustix::process::setrlimit(rustix::process::Resource::Core, limit).unwrap();
+                // Where a core is put that has no other place, and where the judge looks.
+                rustix::process::chdir(std::env::var_os("TMPDIR").unwrap()).unwrap();
+            }
             ("umask", mask) => {
                 rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from_str_radix(mask, 8).unwrap()));
             }
