@@ -11,6 +11,7 @@ use rustix::fs::FlockOperation;
 
 use crate::spec::{AllocId, ProcessId};
 use crate::sys::lock::lock;
+use crate::sys::mutant;
 
 /// The format that this program writes; a newer one is reported and left alone.
 const VERSION: u32 = 1;
@@ -235,7 +236,8 @@ pub(super) fn temporary(path: &Path) -> PathBuf {
 /// for the lock; then it is no longer the file of that name.
 fn open_locked(temporary: &Path) -> io::Result<File> {
     loop {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(temporary)?;
+        let mode = if mutant::on("b14") { 0o666 } else { 0o600 };
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(mode).open(temporary)?;
         rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
         match std::fs::metadata(temporary) {
             Ok(named) if named.ino() == file.metadata()?.ino() => return Ok(file),

@@ -1,14 +1,24 @@
 //! Who the task is: users and groups from passwd files, capabilities.
 
+use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
 use std::str::FromStr as _;
 
 use caps::{CapSet, Capability, CapsHashSet};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Gid, Uid};
 
 use super::config::{Config, Failure, Ids, Namespace, Rootless, Step as _};
 use super::namespaces;
+use crate::sys::path::Root;
 use crate::sys::{self, mutant};
+
+/// More groups than the kernel gives to a process (`NGROUPS_MAX`): no such user.
+const MOST_GROUPS: usize = 1 << 16;
+/// `PROC_SUPER_MAGIC` of `statfs(2)`.
+const PROC: rustix::fs::FsWord = 0x9fa0;
 
 /// Looks a user up by name in the text of a passwd and a group file.
 ///
@@ -19,7 +29,7 @@ pub fn lookup_user(passwd: &str, group: &str, name: &str) -> Option<Ids> {
     let user = passwd.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         let [found, _, uid, gid, _, home, ..] = fields.as_slice() else { return None };
-        let same = *found == name || (crate::sys::mutant::on("b11") && name.split(':').next() == Some(found));
+        let same = *found == name || (mutant::on("b11") && name.split(':').next() == Some(found));
         same.then(|| Some((uid.parse().ok()?, gid.parse().ok()?, (*home).to_owned())))?
     });
     let (uid, gid, home) = user?;
@@ -28,16 +38,20 @@ pub fn lookup_user(passwd: &str, group: &str, name: &str) -> Option<Ids> {
         return None;
     }
     let mut groups: Vec<u32> = vec![gid];
+    let mut known = BTreeSet::from([gid]);
     for line in group.lines() {
         let mut fields = line.split(':');
         let (Some(id), Some(members)) = (fields.nth(2), fields.next()) else { continue };
         if members.split(',').any(|member| member == name)
             && let Ok(id) = id.parse()
             && id != u32::MAX
-            && !groups.contains(&id)
+            && known.insert(id)
         {
             groups.push(id);
         }
+    }
+    if groups.len() > MOST_GROUPS {
+        return None;
     }
     Some(Ids { uid, gid, groups, home })
 }
@@ -58,7 +72,7 @@ pub(super) fn make_user_namespace(ids: Option<&Ids>) -> Result<OwnedFd, Failure>
     let map = |name: &str, numbers: &[u32]| {
         let lines: Vec<String> = numbers.iter().map(|number| format!("{number} {number} 1\n")).collect();
         let text = lines.concat();
-        std::fs::write(format!("/proc/{}/{name}", child.pid), text).step(|| format!("{}: write {name}", step()))
+        write_of_process(child.pid, name, &text).step(|| format!("{}: write {name}", step()))
     };
     let mut groups = ids.groups.clone();
     groups.push(ids.gid);
@@ -70,6 +84,16 @@ pub(super) fn make_user_namespace(ids: Option<&Ids>) -> Result<OwnedFd, Failure>
     drop(end);
     sys::process::wait(child.pidfd.as_fd()).step(step)?;
     made
+}
+
+/// Writes to a file of a process, and not to one that has taken its name.
+fn write_of_process(pid: i32, name: &str, text: &str) -> std::io::Result<()> {
+    let proc = Root::open(Path::new("/proc"))?;
+    if rustix::fs::fstatfs(&proc)?.f_type != PROC {
+        return Err(std::io::Error::other("/proc is not the kernel's"));
+    }
+    let file = proc.open_same_mount(&Path::new(&pid.to_string()).join(name), OFlags::WRONLY, Mode::empty())?;
+    std::fs::File::from(file).write_all(text.as_bytes())
 }
 
 /// Enters the user namespace in which the task's processes run: this one, or without root one in which the only id there
@@ -234,5 +258,7 @@ mod tests {
         for name in ["alice", "33", "", "broken", "short", "web,other"] {
             assert_eq!(lookup_user(PASSWD, GROUP, name), None, "{name:?}");
         }
+        let many: String = (0..200_000).map(|id| format!("g{id}:x:{id}:web\n")).collect();
+        assert_eq!(lookup_user(PASSWD, &many, "web"), None, "more groups than there can be");
     }
 }

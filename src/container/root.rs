@@ -6,10 +6,10 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use super::config::{Bind, DeviceNode, Failure, RootConfig, Step as _};
@@ -83,18 +83,63 @@ pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> 
     rustix::process::fchdir(&tree).step(|| "enter the root".to_owned())?;
     let root = Root::from_fd(tree);
 
-    mount_proc(&root)?;
+    let proc = mount_proc(&root)?;
     let named_null = mutant::on("b02").then(|| rustix::fs::openat(&root, "dev/null", OFlags::PATH, Mode::empty()));
-    mount_dev(&root, rootless)?;
-    mount_sys(&root, rootless)?;
+    let dev = mount_dev(&root, rootless)?;
+    let kernel = Kernel { proc, sys: mount_sys(&root, rootless)? };
     for (bind, tree) in config.binds.iter().zip(&binds) {
-        attach_inside(&root, tree, &bind.target)?;
+        attach_inside(&root, &kernel, tree, &bind.target)?;
     }
     for (device, tree) in config.devices.iter().zip(&devices) {
-        attach_inside(&root, tree, &device.target)?;
+        attach_inside(&root, &kernel, tree, &device.target)?;
     }
-    hide_machine(&root, config.masks, named_null.and_then(Result::ok))?;
-    switch_root(config.no_pivot_root)
+    hide_machine(&kernel, &dev, config.masks, named_null.and_then(Result::ok))?;
+    switch_root(config.no_pivot_root)?;
+    kernel.is_in_place()
+}
+
+/// What the kernel says of processes and of the machine: the mounts themselves, wherever somebody who shares the folder has
+/// moved the places to in the meantime.
+struct Kernel {
+    proc: Root,
+    sys: Root,
+}
+
+impl Kernel {
+    /// The mount in which `path` lies, which begins with `proc` or `sys`, and the rest of the path.
+    fn split<'a>(&self, path: &'a Path) -> (&Root, &'a Path) {
+        match path.strip_prefix("proc") {
+            Ok(rest) => (&self.proc, rest),
+            Err(_) => (&self.sys, path.strip_prefix("sys").unwrap_or(path)),
+        }
+    }
+
+    fn open(&self, path: &str, flags: OFlags) -> io::Result<Option<OwnedFd>> {
+        let (root, rest) = self.split(Path::new(path));
+        match root.open_beneath(rest, flags, Mode::empty()) {
+            Ok(fd) => Ok(Some(fd)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The task finds them where it expects them.
+    fn is_in_place(&self) -> Result<(), Failure> {
+        for (name, mount) in [("/proc", &self.proc), ("/sys", &self.sys)] {
+            let step = || format!("find {name} in the new root");
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let found = rustix::fs::openat(CWD, name, flags, Mode::empty()).step(step)?;
+            let stat = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).step(step);
+            if !is_same(&stat(found.as_fd())?, &stat(mount.as_fd())?) {
+                return Err(Failure::invalid(step(), "somebody has moved it"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
 /// The folder of the task's allocation: what lies in it may have been put there by a task.
@@ -149,13 +194,14 @@ fn clone_device(device: &DeviceNode) -> Result<OwnedFd, Failure> {
     }
 }
 
-fn mount_proc(root: &Root) -> Result<(), Failure> {
+fn mount_proc(root: &Root) -> Result<Root, Failure> {
     let step = || "mount /proc".to_owned();
     let proc = new_filesystem(c"proc", &[], NOSUID | NODEV | NOEXEC).step(step)?;
-    attach_plain(root, &proc, "proc").step(step)
+    attach_plain(root, &proc, "proc").step(step)?;
+    Ok(Root::from_fd(proc))
 }
 
-fn mount_dev(root: &Root, rootless: bool) -> Result<(), Failure> {
+fn mount_dev(root: &Root, rootless: bool) -> Result<Root, Failure> {
     let dev = filesystem(c"tmpfs", &[("mode", Some("755")), ("size", Some("65536k"))], NOSUID, "dev")?;
     // Filled before it is attached: no name in it can be anybody else's.
     for (name, major, minor) in DEVICES {
@@ -188,7 +234,8 @@ fn mount_dev(root: &Root, rootless: bool) -> Result<(), Failure> {
         filesystem(c"tmpfs", &[("mode", Some("1777")), ("size", Some("65536k"))], NOSUID | NODEV | NOEXEC, "dev/shm")?;
     attach_plain(&dev, &shm, "shm").step(|| "mount /dev/shm".to_owned())?;
     let mqueue = filesystem(c"mqueue", &[], NOSUID | NODEV | NOEXEC, "dev/mqueue")?;
-    attach_plain(&dev, &mqueue, "mqueue").step(|| "mount /dev/mqueue".to_owned())
+    attach_plain(&dev, &mqueue, "mqueue").step(|| "mount /dev/mqueue".to_owned())?;
+    Ok(dev)
 }
 
 fn filesystem(
@@ -229,7 +276,7 @@ fn is_device(stat: &Stat, major: u32, minor: u32) -> bool {
         && stat.st_rdev == rustix::fs::makedev(major, minor)
 }
 
-fn mount_sys(root: &Root, rootless: bool) -> Result<(), Failure> {
+fn mount_sys(root: &Root, rootless: bool) -> Result<Root, Failure> {
     let step = || "mount /sys".to_owned();
     let sys = if rootless {
         // A sysfs of its own belongs to whoever owns the network namespace, which is the host here.
@@ -240,7 +287,8 @@ fn mount_sys(root: &Root, rootless: bool) -> Result<(), Failure> {
         new_filesystem(c"sysfs", &[], NOSUID | NODEV | NOEXEC | RDONLY).step(step)?
     };
     let sys = if mutant::on("b12") { clone_tree(CWD, Path::new("/sys")).step(step)? } else { sys };
-    attach_plain(root, &sys, "sys").step(step)
+    attach_plain(root, &sys, "sys").step(step)?;
+    Ok(Root::from_fd(sys))
 }
 
 /// Attaches at a folder directly below `root` that must be a real folder; created when it is missing.
@@ -250,7 +298,7 @@ fn attach_plain(root: &Root, mount: &OwnedFd, name: &str) -> io::Result<()> {
 }
 
 /// Attaches at any place inside the root; symlinks are followed, but never out of it. A missing place is created.
-fn attach_inside(root: &Root, mount: &OwnedFd, target: &Path) -> Result<(), Failure> {
+fn attach_inside(root: &Root, kernel: &Kernel, mount: &OwnedFd, target: &Path) -> Result<(), Failure> {
     let step = || format!("mount {}", target.display());
     let stat = rustix::fs::fstat(mount).step(step)?;
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -263,7 +311,7 @@ fn attach_inside(root: &Root, mount: &OwnedFd, target: &Path) -> Result<(), Fail
     }
     let place = open_or_create(root, target, is_dir).step(step)?;
     if !mutant::on("b04") {
-        leave_kernel_files(root, &place, target)?;
+        leave_kernel_files(kernel, &place, target)?;
     }
     attach(mount.as_fd(), place.as_fd()).step(step)
 }
@@ -271,21 +319,21 @@ fn attach_inside(root: &Root, mount: &OwnedFd, target: &Path) -> Result<(), Fail
 /// What the kernel says of processes and machine is what the task, and who sets it up, must find there: mounts go over
 /// single files directly below `/proc` (as for figures of a machine that is smaller), and below `/sys`, and over nothing
 /// else of the two.
-fn leave_kernel_files(root: &Root, place: &OwnedFd, target: &Path) -> Result<(), Failure> {
+fn leave_kernel_files(kernel: &Kernel, place: &OwnedFd, target: &Path) -> Result<(), Failure> {
     let step = || format!("mount {}", target.display());
-    let same = |one: &Stat, other: &Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
-    let stat_of =
-        |path: &Path| root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(|fd| Ok(rustix::fs::fstat(fd)?));
-    let stat = rustix::fs::fstat(place).step(step)?;
-    if same(&stat, &stat_of(Path::new("sys")).step(step)?) {
+    let stat_of = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).step(step);
+    let stat = stat_of(place.as_fd())?;
+    if is_same(&stat, &stat_of(kernel.sys.as_fd())?) {
         return Err(Failure::invalid(step(), "/sys is the kernel's; mount at another place, or below it"));
     }
-    if stat.st_dev != stat_of(Path::new("proc")).step(step)?.st_dev {
+    if stat.st_dev != stat_of(kernel.proc.as_fd())?.st_dev {
         return Ok(());
     }
     let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    let top = target.file_name().filter(|_| plain).and_then(|name| stat_of(&Path::new("proc").join(name)).ok());
-    if top.is_some_and(|top| same(&stat, &top)) {
+    let named = |name| kernel.proc.open_beneath(Path::new(name), OFlags::PATH, Mode::empty()).ok();
+    if let Some(top) = target.file_name().filter(|_| plain).and_then(named)
+        && is_same(&stat, &stat_of(top.as_fd())?)
+    {
         return Ok(());
     }
     let why =
@@ -319,24 +367,24 @@ fn open_or_create(root: &Root, target: &Path, is_dir: bool) -> io::Result<OwnedF
     Ok(rustix::fs::openat(&parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn hide_machine(root: &Root, masks: Masks, named_null: Option<OwnedFd>) -> Result<(), Failure> {
+fn hide_machine(kernel: &Kernel, dev: &Root, masks: Masks, named_null: Option<OwnedFd>) -> Result<(), Failure> {
     let null = match named_null {
         Some(null) => null,
-        None => root
-            .open_beneath(Path::new("dev/null"), OFlags::PATH, Mode::empty())
-            .step(|| "open /dev/null".to_owned())?,
+        None => {
+            dev.open_beneath(Path::new("null"), OFlags::PATH, Mode::empty()).step(|| "open /dev/null".to_owned())?
+        }
     };
     if !mutant::on("b02") && !is_device(&rustix::fs::fstat(&null).step(|| "open /dev/null".to_owned())?, 1, 3) {
         return Err(Failure::invalid("open /dev/null", "/dev/null in the task's root is not the null device"));
     }
     let masked: Vec<String> = match masks {
         Masks::Nomad => MASKED_BY_NOMAD.map(str::to_owned).to_vec(),
-        Masks::All => MASKED.iter().map(|path| (*path).to_owned()).chain(thermal_throttles(root)?).collect(),
+        Masks::All => MASKED.iter().map(|path| (*path).to_owned()).chain(thermal_throttles(kernel)?).collect(),
     };
     let mut empty: Option<OwnedFd> = None;
     for path in masked.iter().filter(|_| !mutant::on("c11-masks")) {
         let step = || format!("mask /{path}");
-        let Some(place) = open_if_there(root, path).step(step)? else { continue };
+        let Some(place) = kernel.open(path, OFlags::PATH).step(step)? else { continue };
         let stat = rustix::fs::fstat(&place).step(step)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
             attach(clone_tree(null.as_fd(), Path::new("")).step(step)?.as_fd(), place.as_fd()).step(step)?;
@@ -351,7 +399,7 @@ fn hide_machine(root: &Root, masks: Masks, named_null: Option<OwnedFd>) -> Resul
     }
     for path in READ_ONLY.into_iter().filter(|path| masks == Masks::All || *path != READ_ONLY_BUT_FOR_NOMAD) {
         let step = || format!("make /{path} read-only");
-        let Some(place) = open_if_there(root, path).step(step)? else { continue };
+        let Some(place) = kernel.open(path, OFlags::PATH).step(step)? else { continue };
         let copy = clone_tree(place.as_fd(), Path::new("")).step(step)?;
         let read_only = if mutant::on("c11") { MountAttrFlags::empty() } else { RDONLY };
         set_attributes(copy.as_fd(), read_only | NOSUID | NODEV | NOEXEC, 0, true).step(step)?;
@@ -361,14 +409,10 @@ fn hide_machine(root: &Root, masks: Masks, named_null: Option<OwnedFd>) -> Resul
 }
 
 /// Each CPU's count of when it was too hot: a clock for what others do.
-fn thermal_throttles(root: &Root) -> Result<Vec<String>, Failure> {
+fn thermal_throttles(kernel: &Kernel) -> Result<Vec<String>, Failure> {
     const CPUS: &str = "sys/devices/system/cpu";
     let step = || format!("look for what to mask in /{CPUS}");
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let cpus = match root.open_beneath(Path::new(CPUS), flags, Mode::empty()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.step(step)?,
-    };
+    let Some(cpus) = kernel.open(CPUS, OFlags::RDONLY | OFlags::DIRECTORY).step(step)? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for entry in rustix::fs::Dir::new(cpus).step(step)? {
         let entry = entry.step(step)?;
@@ -378,14 +422,6 @@ fn thermal_throttles(root: &Root) -> Result<Vec<String>, Failure> {
         }
     }
     Ok(found)
-}
-
-fn open_if_there(root: &Root, path: &str) -> io::Result<Option<OwnedFd>> {
-    match root.open_beneath(Path::new(path), OFlags::PATH, Mode::empty()) {
-        Ok(fd) => Ok(Some(fd)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// Makes the current directory `/` and forgets the host's root.
@@ -411,7 +447,5 @@ fn switch_root(no_pivot_root: bool) -> Result<(), Failure> {
             .step(|| "pivot_root (no_pivot_root = true where the host's root is an initramfs)".to_owned())?;
         rustix::mount::unmount(".", UnmountFlags::DETACH).step(|| "detach the host's root".to_owned())?;
     }
-    rustix::process::chdir("/").step(|| "enter /".to_owned())?;
-    rustix::fs::accessat(CWD, "/proc/self", rustix::fs::Access::EXISTS, AtFlags::empty())
-        .step(|| "find /proc in the new root".to_owned())
+    rustix::process::chdir("/").step(|| "enter /".to_owned())
 }

@@ -6,7 +6,6 @@ use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -432,12 +431,9 @@ fn find_in_root(command: &str, root_config: &RootConfig) -> Result<PathBuf, Fail
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             continue;
         }
-        let missing = 0o555 & !stat.st_mode;
-        // A file with a second name may be somebody else's, too.
-        if missing != 0 && (stat.st_nlink == 1 || mutant::on("b16")) {
+        if stat.st_mode & 0o555 != 0o555 {
             // Read-only binds refuse; then the program is executable for its user or exec says why not.
-            let mode = std::fs::Permissions::from_mode((stat.st_mode | missing) & 0o7777);
-            let _ = std::fs::set_permissions(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd)), mode);
+            let _ = make_executable(&root, &candidate);
         }
         return Ok(Path::new("/").join(candidate));
     }
@@ -446,6 +442,19 @@ fn find_in_root(command: &str, root_config: &RootConfig) -> Result<PathBuf, Fail
         kind: FailureKind::CommandNotFound,
         message: format!("file {command} not found under path {}", root_config.task_dir.display()),
     })
+}
+
+/// By its descriptor: a name in `/proc` is the kernel's only as long as nobody moves that. A file with a second name may be
+/// somebody else's, too, and stays as it is.
+fn make_executable(root: &Root, program: &Path) -> std::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = root.open_in_root(program, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if plain && (stat.st_nlink == 1 || mutant::on("b16")) {
+        rustix::fs::fchmod(&file, Mode::from_raw_mode((stat.st_mode | 0o555) & 0o7777))?;
+    }
+    Ok(())
 }
 
 /// Arguments and environment as the kernel wants them; the user's own variables win.

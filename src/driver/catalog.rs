@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use super::hclspec::{Body, Schema};
 use super::{Driver as _, DriverClient, DriverError, NodeConfig, PluginClient, PluginInfo};
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach};
+use crate::sys::mutant;
 
 /// The only version of the driver interface that there is.
 pub const API_VERSION: &str = "v0.1.0";
@@ -112,6 +113,9 @@ pub fn scan(dir: &Path, blocks: &BTreeMap<String, Block>) -> Result<Vec<(String,
         } else {
             found.push((name, path));
         }
+    }
+    if mutant::on("b21") {
+        found = blocks.keys().map(|name| (name.clone(), dir.join(name))).filter(|(_, path)| path.exists()).collect();
     }
     found.sort();
     Ok(found)

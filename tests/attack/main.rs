@@ -6,8 +6,12 @@ mod a;
 mod b;
 mod c;
 mod control;
+mod doors;
+mod fields;
+mod files;
 mod framework;
 mod kernel;
+mod mounts;
 
 use std::os::unix::process::CommandExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +23,10 @@ use framework::{Attack, Breach, Inside, Lab, Level, Openat2, Verdict, mutant_pro
 const IN_LAB: &str = "AGENTBIN_ATTACK_LAB";
 
 fn attacks() -> Vec<&'static Attack> {
-    [a::ATTACKS, b::ATTACKS, c::ATTACKS].into_iter().flatten().collect()
+    [a::ATTACKS, b::ATTACKS, mounts::ATTACKS, fields::ATTACKS, files::ATTACKS, c::ATTACKS]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn main() -> ExitCode {
@@ -31,6 +38,10 @@ fn main() -> ExitCode {
             std::thread::park();
         },
         Some("version") => return ExitCode::SUCCESS,
+        Some("catalog") => {
+            doors::catalog(&args[1..]);
+            return ExitCode::SUCCESS;
+        }
         Some("spoil") => return spoil(&args[1..]),
         _ => {}
     }
