@@ -56,7 +56,6 @@ const BY_NAME: &[(&str, &str)] = &[
     ("cli/plugin.rs", "files that the operator names"),
     ("cli/probe.rs", "a folder of our own, before a task runs in it and after"),
     ("cli/run.rs", "files that the operator names"),
-    ("container/identity.rs", "processes by their number in /proc"),
     ("container/probe.rs", "what a task sees, tried by the task"),
     (
         "container/shim.rs",
