@@ -219,12 +219,13 @@ impl Tree {
     }
 }
 
-/// `path` when it is one or more plain names.
+/// `path` when it is one or more plain names without control characters.
 pub(super) fn checked(path: &Path) -> Result<PathBuf> {
     let plain = path.components().all(|c| matches!(c, Component::Normal(_)));
     // `a/./b` and `a//b` have plain components only, and are rebuilt without the rest.
     let clean: PathBuf = path.components().collect();
-    let short = clean.as_os_str().len() < 4000 && !clean.as_os_str().as_bytes().contains(&0);
+    // The kernel refuses a newline, but only when the folders above are made.
+    let short = clean.as_os_str().len() < 4000 && !clean.as_os_str().as_bytes().iter().any(u8::is_ascii_control);
     if plain && short && !clean.as_os_str().is_empty() { Ok(clean) } else { Err(Error::BadPath(path.to_owned())) }
 }
 

@@ -12,7 +12,7 @@ use sha2::Digest as _;
 use agentbin::spec::Propagation;
 
 use crate::framework::{
-    Attack, Breach, Inside, Lab, Level, Mutant, Task, Verdict, command_line, full, hold, own_program, patience, pause,
+    Attack, Breach, Inside, Lab, Level, Mutant, Task, Verdict, command_line, full, hold, own_program, patience,
     processes,
 };
 use crate::kernel;
@@ -392,12 +392,14 @@ const LOADED: [&str; 12] = [
 
 /// CVE-2025-23266: the task's environment reaches a process of the runtime.
 fn a06(lab: &mut Lab) -> Verdict {
-    let env: String = LOADED.iter().map(|key| format!("        {key} = \"a06-loaded\"\n")).collect();
+    let env = LOADED.map(|key| format!("        {key} = \"a06-loaded\"\n")).concat();
     let job = lab.job("exec", "/bin/sh", "[\"-c\", \"echo up; sleep 1000\"]", &env);
     let mut run = lab.agentbin_run(&job, &[]);
     let deadline = Instant::now() + patience();
     let mut seen = BTreeSet::new();
     loop {
+        // One look more when the task is there: its executor is, too.
+        let up = run.stdout().contains("up");
         for pid in processes() {
             let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
             let words = command_line(pid);
@@ -410,7 +412,7 @@ fn a06(lab: &mut Lab) -> Verdict {
                 return Err(Breach(format!("{role} has variables of the task")));
             }
         }
-        if run.stdout().contains("up") {
+        if up {
             break;
         }
         assert!(Instant::now() < deadline && run.is_running(), "the task did not come up: {}", run.said());

@@ -117,7 +117,8 @@ fn look_at_state(lab: &Lab, data: &Path) -> Verdict {
             mode & 0o077 != 0
         });
     }
-    assert!(records > 0, "no record was looked at");
+    let closed = data.metadata().unwrap().mode() & 0o077 == 0;
+    assert!(closed || records > 0, "no record was looked at");
     hold!(open.is_empty(), "open to others: {}", open.join(", "));
     // A stranger who knows every name tries them all.
     let mut names = Vec::new();

@@ -80,6 +80,7 @@ impl Mutant {
     }
 
     /// In the slow path, which a kernel without `openat2(2)` needs.
+    #[allow(dead_code, reason = "for mutants of the slow path, of which there is none yet")]
     pub const fn slow(name: &'static str) -> Mutant {
         Mutant { name, level: Level::Default, openat2: Openat2::Enosys }
     }
@@ -129,10 +130,12 @@ impl Inside {
     }
 
     /// For the judge outside.
+    #[expect(clippy::unused_self, reason = "who speaks is the attacker inside")]
     pub fn fact(&self, key: &str, value: impl std::fmt::Display) {
         println!("FACT {key} {}", value.to_string().replace('\n', "\\n"));
     }
 
+    #[expect(clippy::unused_self, reason = "who speaks is the attacker inside")]
     pub fn end(&self) {
         println!("END");
     }
@@ -358,6 +361,7 @@ impl Lab {
     }
 
     /// As [`Lab::plant_link`], a FIFO.
+    #[allow(dead_code, reason = "the rest of group B plants them")]
     pub fn plant_fifo(&self, place: &str) {
         let place = self.clear(place);
         nix::unistd::mkfifo(&place, nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
@@ -384,6 +388,7 @@ impl Lab {
     }
 
     /// How often a race is run: 20 times, `full` with `AGENTBIN_FULL=1`.
+    #[expect(clippy::unused_self, reason = "how long an attack goes on is the lab's to say")]
     pub fn rounds(&self, full: u32) -> u32 {
         if self::full() { full } else { full.min(20) }
     }
@@ -901,8 +906,10 @@ impl Run {
 
     /// Stops the job, as Ctrl-C does; all that was said.
     pub fn interrupt(mut self) -> String {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        if self.is_running() {
+            let pid = rustix::process::Pid::from_child(&self.child);
+            rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        }
         let deadline = Instant::now() + patience();
         while self.is_running() {
             // Its task does not end by itself at the first.
@@ -939,6 +946,7 @@ pub struct Task {
     pub executor_pid: i32,
     /// The task's first process, as this program sees it.
     pub pid: i32,
+    #[allow(dead_code, reason = "the rest of group B looks into it")]
     pub cgroup: PathBuf,
     logs: PathBuf,
 }
