@@ -657,8 +657,8 @@ fn b4_a_sessions_oom_is_not_the_tasks() {
             })
             .await;
             // Whom the kernel takes is the kernel's choice, and on a slow machine it takes a second one: not the task.
-            std::fs::write(format!("/proc/{}/oom_score_adj", task.pid), "-1000").unwrap();
-            let ended = task.run("x=$(head -c 200000000 /dev/zero | tr '\\0' x)", false).await;
+            let script = "echo 1000 > /proc/self/oom_score_adj; x=$(head -c 200000000 /dev/zero | tr '\\0' x)";
+            let ended = task.run(script, false).await;
             assert_eq!(ended.code, 137, "{ended:?}");
             assert!(is_alive(task.pid));
             task.executor.signal(9).await.unwrap();
