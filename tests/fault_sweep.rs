@@ -430,9 +430,9 @@ fn sweep(
                         println!("{point:?}: {struck:?}: {out:?}");
                     }
                     if struck.is_some() {
-                        results.0 += 1
+                        results.0 += 1;
                     } else {
-                        results.1 += 1
+                        results.1 += 1;
                     }
                     let done = results.0 + results.1;
                     if done.is_multiple_of(500) {

@@ -93,7 +93,7 @@ async fn bomb_task(isolated: bool, kind: &str) -> Task {
     Task::with(isolated, |spec| {
         spec.resources.pids_max = Some(LIMIT);
         if kind == "fork" {
-            spec.command = "/usr/bin/perl".to_owned();
+            "/usr/bin/perl".clone_into(&mut spec.command);
             spec.args = vec!["-e".to_owned(), FORKS.to_owned()];
             return;
         }
@@ -212,7 +212,7 @@ fn r20_a_traced_task_keeps_its_exit_status() {
     block_on(async {
         for isolated in BOTH {
             let task = Task::with(isolated, |spec| {
-                spec.command = "/bin/sh".to_owned();
+                "/bin/sh".clone_into(&mut spec.command);
                 spec.args = ["-c", "trap 'exit 9' TERM; while :; do sleep 0.01; done"].map(str::to_owned).to_vec();
             })
             .await;
@@ -303,7 +303,7 @@ fn b4_much_data_arrives_as_it_was_sent() {
                     assert_eq!(length as u64, blocks << 15);
                     assert_eq!(received.finalize(), sent, "what came back is not what was sent");
                 } else {
-                    let sum: String = sent.iter().map(|byte| format!("{byte:02x}")).collect();
+                    let sum = sent.iter().fold(String::new(), |sum, byte| format!("{sum}{byte:02x}"));
                     assert!(String::from_utf8_lossy(&text).starts_with(&sum), "what arrived is not what was sent");
                 }
                 println!("{mib} MiB through {command:?}, isolated {isolated}: {:?}", began.elapsed());

@@ -113,8 +113,9 @@ impl Lead {
         // Somebody else reaped it: a lost process must not look successful.
         let status = status.unwrap_or(WaitStatus { code: Some(1), signal: None });
         let by_kernel = status.signal == Some(libc::SIGKILL) && !self.killed;
-        if by_kernel && self.running.unclaimed_oom_kills() > 0 {
-            self.running.session_oom_kills.fetch_add(1, Ordering::Relaxed);
+        if by_kernel {
+            // All of them: the kernel may have taken others of the session as well, and the task lives.
+            self.running.session_oom_kills.fetch_add(self.running.unclaimed_oom_kills(), Ordering::Relaxed);
         }
         let exit = ExitResult::from_wait(status.code, status.signal);
         tracing::debug!(pid = self.pid, exit_code = exit.exit_code, "session ended");
