@@ -150,12 +150,8 @@ impl Cpusets {
     fn arrange(&self, parent: &Dir) -> Result<()> {
         let tasks = self.tasks(parent)?;
         let reserved = reserved(&tasks);
-        let shared = self.reservable()?.without(&reserved);
-        let shared = match self.regime {
-            // Without reservations as it was before: whatever the folder above has.
-            Regime::V2 if reserved.is_empty() => String::new(),
-            _ => shared.to_string(),
-        };
+        // Also without reservations by name: a cpuset with a process in it is not emptied again, on v2 neither (ENOSPC).
+        let shared = self.reservable()?.without(&reserved).to_string();
         let mut first = Ok(());
         // Who shares makes room before anybody moves in.
         for (task, cores) in tasks.iter().map(|task| match &task.reserved {
@@ -181,13 +177,11 @@ impl Cpusets {
             Err(e) if e.is_gone() => return Ok(()),
             dir => dir?,
         };
-        // A single space is what empties it; nothing at all is no write.
-        let value = if cores.is_empty() { " " } else { cores };
         if self.regime == Regime::V2 {
-            return gone(dir.write("cpuset.cpus", value));
+            return gone(dir.write("cpuset.cpus", cores));
         }
         for _ in 0..DEPTH {
-            let busy = |dir: &Dir| match dir.write("cpuset.cpus", value) {
+            let busy = |dir: &Dir| match dir.write("cpuset.cpus", cores) {
                 Err(e) if e.errno() == Some(libc::EBUSY) => Ok(true),
                 other => gone(other).map(|()| false),
             };
@@ -195,7 +189,7 @@ impl Cpusets {
                 return Ok(());
             }
         }
-        gone(dir.write("cpuset.cpus", value))
+        gone(dir.write("cpuset.cpus", cores))
     }
 
     fn tasks(&self, parent: &Dir) -> Result<Vec<TaskCores>> {

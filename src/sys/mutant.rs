@@ -33,6 +33,7 @@ pub const fn environment() -> Vec<String> {
 #[cfg(feature = "mutants")]
 #[must_use]
 pub fn environment() -> Vec<String> {
-    let all = std::env::vars().filter(|(key, _)| key == KEY || on("a07") || on("a07-role"));
+    let all =
+        std::env::vars().filter(|(key, _)| key == KEY || super::mutant::on("a07") || super::mutant::on("a07-role"));
     all.map(|(key, value)| format!("{key}={value}")).collect()
 }
