@@ -396,8 +396,13 @@ mod tests {
         Ok(path.strip_prefix(dir.canonicalize().unwrap()).unwrap().to_str().unwrap().to_owned())
     }
 
+    /// Fewer where processors are emulated.
+    fn cases() -> u32 {
+        if std::env::var_os("AGENTBIN_TEST_SLOWER").is_some() { 50 } else { 1000 }
+    }
+
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
         /// R31: the same file, or the same refusal.
         #[test]
