@@ -215,6 +215,11 @@ fn open_in_steps(
                 walk.stack.push(found);
                 continue;
             }
+            if flags.contains(OFlags::PATH) {
+                // This one, and not what has the name now: with these flags even a link would be opened.
+                let wrong = flags.contains(OFlags::DIRECTORY) && kind != FileType::Directory;
+                return if wrong { Err(Errno::NOTDIR) } else { Ok(found) };
+            }
         }
         // Whatever stands there by now: no link, and looked up in no other directory.
         match rustix::fs::openat(walk.here(), &name, flags | OFlags::NOFOLLOW, mode) {
@@ -436,5 +441,35 @@ mod tests {
         };
         assert_eq!(open(BENEATH), Ok(()));
         assert_eq!(open(SAME_MOUNT), Err(Errno::XDEV));
+    }
+
+    /// R31, B01: whatever has the name while it is looked up, a link is never what is opened.
+    #[test]
+    fn r31_a_link_that_comes_and_goes_is_never_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("folder")).unwrap();
+        std::os::unix::fs::symlink("/", dir.path().join("link")).unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let flags = rustix::fs::RenameFlags::EXCHANGE;
+                    rustix::fs::renameat_with(&root, "folder", &root, "link", flags).unwrap();
+                }
+            });
+            let mut wrong = Vec::new();
+            for round in 0..20_000 {
+                let flags = [OFlags::PATH, OFlags::PATH | OFlags::DIRECTORY, OFlags::RDONLY][round % 3];
+                match open_in_steps(root.as_fd(), Path::new("folder"), flags, Mode::empty(), BENEATH) {
+                    Ok(fd)
+                        if FileType::from_raw_mode(rustix::fs::fstat(&fd).unwrap().st_mode) == FileType::Directory => {}
+                    Err(Errno::LOOP | Errno::NOTDIR) => {}
+                    other => wrong.push((flags, other)),
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+            assert!(wrong.is_empty(), "{wrong:?}");
+        });
     }
 }
