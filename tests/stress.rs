@@ -387,12 +387,14 @@ async fn one_session(task: &Task, random: &mut Random) {
         3 => {
             let mut session = task.shell(script, tty).await;
             session.hear_until("ready").await;
-            session.say(stdin("some input\n")).await;
-            session.say(task::size(30, 100)).await;
+            // Its command may have ended meanwhile.
+            let to = session.to.as_ref().unwrap();
+            let _ = to.send(Ok(stdin("some input\n"))).await;
+            let _ = to.send(Ok(task::size(30, 100))).await;
         }
         4 => {
             let session = task.shell(script, tty).await;
-            session.say(stdin_close()).await;
+            let _ = session.to.as_ref().unwrap().send(Ok(stdin_close())).await;
         }
         // Its caller stops talking, and goes later.
         _ => {
