@@ -181,7 +181,9 @@ const HOLDS: [(&str, Hold); 9] = [
     ("uts and cgroup", |spec| spec.own = OwnNamespaces { uts: true, cgroup: true, network: false }),
     ("user namespace", |spec| spec.user_namespace = true),
     ("network namespace", |spec| spec.own.network = true),
-    ("unveil", |spec| spec.unveil = ["rx:/bin", "rx:/lib", "rx:/usr", "r:/etc"].iter().filter_map(unveiled).collect()),
+    ("unveil", |spec| {
+        spec.unveil = ["rx:/bin", "rx:/lib", "rx:/lib64", "rx:/usr", "r:/etc"].iter().filter_map(unveiled).collect()
+    }),
     ("strict", |spec| {
         default(spec);
         spec.own.network = true;
@@ -196,9 +198,9 @@ fn default(spec: &mut LaunchSpec) {
     spec.limits = vec![ResourceLimit { resource: LimitedResource::Core, soft: Some(0), hard: Some(0) }];
 }
 
-/// Where `/bin` and `/lib` are links into `/usr`, that is unveiled already.
+/// Of the folders that the task has.
 fn unveiled(rule: &&str) -> Option<Unveil> {
-    Unveil::parse(rule).filter(|unveil| unveil.path.symlink_metadata().is_ok_and(|m| m.is_dir()))
+    Unveil::parse(rule).filter(|unveil| unveil.path.is_dir())
 }
 
 fn spec(dir: &Path, regime: Regime, run: usize) -> LaunchSpec {
