@@ -182,7 +182,7 @@ const HOLDS: [(&str, Hold); 9] = [
     ("user namespace", |spec| spec.user_namespace = true),
     ("network namespace", |spec| spec.own.network = true),
     ("unveil", |spec| {
-        spec.unveil = ["rx:/bin", "rx:/lib", "rx:/lib64", "rx:/usr", "r:/etc"].iter().filter_map(unveiled).collect()
+        spec.unveil = ["rx:/bin", "rx:/lib", "rx:/lib64", "rx:/usr", "r:/etc"].iter().filter_map(unveiled).collect();
     }),
     ("strict", |spec| {
         default(spec);
