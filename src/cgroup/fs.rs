@@ -540,12 +540,11 @@ impl Dir {
 
     /// Where no mark can be set the folder stays for ever, which is the lesser harm.
     fn mark_as_ours(&self) {
-        let set = |name: &&str| rustix::fs::fsetxattr(&self.fd, *name, b"1", XattrFlags::empty()).is_ok();
-        let _marked = MARKS.iter().any(set);
+        let _marked = self.set_mark(&MARKS, b"1");
     }
 
     fn is_marked(&self) -> bool {
-        MARKS.iter().any(|name| rustix::fs::fgetxattr(&self.fd, *name, &mut [0u8; 8][..]).is_ok())
+        self.mark(&MARKS).is_some()
     }
 
     /// v1: an empty cpuset takes no process (ENOSPC), so cpus and memory nodes are copied from the parent.
