@@ -61,12 +61,16 @@ pub(super) fn regime(cgroups: &CgroupFs) -> Regime {
 
 /// The cores of the tasks of all agentbin processes, where they can be divided.
 pub(super) fn cpusets(cgroups: &CgroupFs, regime: Regime) -> Option<Cpusets> {
-    let parent = match regime {
-        Regime::V2 => "nomad.slice",
-        Regime::V1 => "nomad",
-        Regime::Off => return None,
-    };
-    Cpusets::open(cgroups, Path::new(parent), is_task).ok()
+    Cpusets::open(cgroups, Path::new(parent(regime)?), is_task).ok()
+}
+
+/// The cgroup above those of all tasks.
+const fn parent(regime: Regime) -> Option<&'static str> {
+    match regime {
+        Regime::V2 => Some("nomad.slice"),
+        Regime::V1 => Some("nomad"),
+        Regime::Off => None,
+    }
 }
 
 /// Whether a cgroup is that of a task of ours: the allocation's id, a dash, the task's name.
@@ -104,10 +108,9 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine
         host_env: host_env(),
         records: Arc::new(Records::new(data_dir)),
         ports: PortPool::default(),
-        cgroup: Box::new(move |id, task| match regime {
-            Regime::V2 => PathBuf::from(format!("nomad.slice/{id}-{task}.scope")),
-            Regime::V1 => PathBuf::from(format!("nomad/{id}-{task}")),
-            Regime::Off => PathBuf::new(),
+        cgroup: Box::new(move |id, task| {
+            let unit = if regime == Regime::V2 { ".scope" } else { "" };
+            parent(regime).map_or_else(PathBuf::new, |parent| Path::new(parent).join(format!("{id}-{task}{unit}")))
         }),
         cpusets: cpusets(&cgroups, regime),
         orphans: Arc::new(Orphans::inherit(data_dir).context("cannot look at processes in /proc")?),
