@@ -15,7 +15,7 @@ use super::env::{Source, TaskEnv};
 use super::error::{CleanupError, SetupError, chain};
 use super::hook::{Hook, Stack};
 use super::lifecycle::{Coordinator, Doom, Member, Stage, TaskState, doom, next_victims};
-use super::node::{Node, compute};
+use super::node::Node;
 use super::ports::{PortMap, PortPool};
 use super::process::Orphans;
 use super::record::{Record, RecordError, Records};
@@ -24,7 +24,6 @@ use super::text::go_duration;
 use super::{AllocEvent, Stop};
 use crate::cgroup::Cpusets;
 use crate::driver::Driver;
-use crate::executor::Compute;
 use crate::spec::{AllocId, EventKind, Group, Job};
 
 /// Names the cgroup of a task, relative to each hierarchy's root; empty where there is none.
@@ -273,7 +272,6 @@ impl Alloc {
 
     /// Runs the tasks to their ends. [`Alloc::set_up`] comes before.
     pub async fn run(&mut self, stop: watch::Receiver<Stop>, events: mpsc::UnboundedSender<AllocEvent>) -> AllocResult {
-        let Compute { total_mhz, cores } = compute();
         let shared = Arc::new(Shared {
             alloc: self.place.id.clone(),
             group: self.group().name.clone(),
@@ -283,7 +281,6 @@ impl Alloc {
             records: Arc::clone(&self.place.machine.records),
             orphans: Arc::clone(&self.place.machine.orphans),
             cpusets: self.place.machine.cpusets.clone(),
-            core_mhz: total_mhz / u64::from(cores.max(1)),
             events,
         });
         Supervisor::new(&self.place, shared, stop).run().await

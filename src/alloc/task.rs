@@ -19,6 +19,7 @@ use super::env::TaskEnv;
 use super::error::{SetupError, chain};
 use super::hook::{Hook, Stack};
 use super::lifecycle::TaskState;
+use super::node::compute;
 use super::process::Orphans;
 use super::record::{Handle, Records};
 use super::restart::{End, Tracker, Verdict, restarts_on_success};
@@ -27,6 +28,7 @@ use super::text::go_duration;
 use super::{AllocEvent, Stop};
 use crate::cgroup::{self, Cores, Cpusets};
 use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle};
+use crate::executor::Compute;
 use crate::plugin::Reattach;
 use crate::spec::{
     AllocId, EventKind, ExitResult, JobType, LogCollection, MemoryLimits, Pos, Resources, Signal, Task, TaskEvent,
@@ -98,7 +100,6 @@ pub(super) struct Shared {
     pub(super) records: Arc<Records>,
     pub(super) orphans: Arc<Orphans>,
     pub(super) cpusets: Option<Cpusets>,
-    pub(super) core_mhz: u64,
     pub(super) events: mpsc::UnboundedSender<AllocEvent>,
 }
 
@@ -401,7 +402,8 @@ impl TaskRunner {
             return Ok(());
         }
         let own = cpusets.reserve(name, &Cores::Any(cores)).map_err(failed)?.to_string();
-        let mhz = u64::from(cores) * self.shared.core_mhz;
+        let Compute { total_mhz, cores: all } = compute();
+        let mhz = u64::from(cores) * (total_mhz / u64::from(all.max(1)));
         config.resources.cpu_shares = mhz;
         config.env.insert("NOMAD_CPU_LIMIT".to_owned(), mhz.to_string());
         config.env.insert("NOMAD_CPU_CORES".to_owned(), own.clone());
