@@ -204,6 +204,17 @@ fn has(text: &str, line: &str) {
     assert!(text.lines().any(|l| squeezed(l) == line), "no line {line:?} in: {text}");
 }
 
+/// What the kernel says of a process of nobody at this level.
+fn has_nobodys_status(text: &str, level: &str, seccomp: &str, no_new_privs: &str) {
+    let caps = if level == "nomad" { "00000000a80405fb" } else { "0000000000000000" };
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        has(text, &format!("{set}: {caps}"));
+    }
+    has(text, &format!("Seccomp: {seccomp}"));
+    has(text, &format!("NoNewPrivs: {no_new_privs}"));
+    has(text, "Uid: 65534 65534 65534 65534");
+}
+
 fn host_namespace(name: &str) -> String {
     std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap().display().to_string()
 }
@@ -219,13 +230,7 @@ fn n6_each_level_holds_task_and_sessions() {
         let world = World::new();
         for (level, seccomp, no_new_privs) in LEVELS {
             let text = world.alike(STATUS, &json!({ "isolation": level })).await;
-            let caps = if level == "nomad" { "00000000a80405fb" } else { "0000000000000000" };
-            for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-                has(&text, &format!("{set}: {caps}"));
-            }
-            has(&text, &format!("Seccomp: {seccomp}"));
-            has(&text, &format!("NoNewPrivs: {no_new_privs}"));
-            has(&text, "Uid: 65534 65534 65534 65534");
+            has_nobodys_status(&text, level, seccomp, no_new_privs);
             has(&text, "Gid: 65534 65534 65534 65534");
             has(&text, "Groups: 65534");
         }
@@ -771,13 +776,7 @@ fn n6_without_root_each_level_holds() {
         let script = format!("{STATUS}; {NAMESPACES}; cat /proc/self/uid_map; {LIMITS}");
         for (level, seccomp, no_new_privs) in LEVELS {
             let text = world.alike(&script, &json!({ "isolation": level, "ulimit": { "nofile": "50:60" } })).await;
-            let caps = if level == "nomad" { "00000000a80405fb" } else { "0000000000000000" };
-            for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-                has(&text, &format!("{set}: {caps}"));
-            }
-            has(&text, &format!("Seccomp: {seccomp}"));
-            has(&text, &format!("NoNewPrivs: {no_new_privs}"));
-            has(&text, "Uid: 65534 65534 65534 65534");
+            has_nobodys_status(&text, level, seccomp, no_new_privs);
             has(&text, "65534 0 1");
             has(&text, "Max open files 50 60 files");
             for (name, own) in [
