@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use nix::unistd::{Pid, getsid};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Uid;
 use tokio::io::Interest;
@@ -128,8 +129,8 @@ impl Lead {
         // ESRCH: it has ended by itself.
         let _ = sys::process::send_signal(self.pidfd.get_ref().as_fd(), Signal::KILL);
         let _ = sys::process::signal_group(self.pid, Signal::KILL);
-        let lead = rustix::process::Pid::from_raw(self.pid);
-        let belongs = |pid: i32| rustix::process::getsid(rustix::process::Pid::from_raw(pid)).ok() == lead;
+        let lead = Pid::from_raw(self.pid);
+        let belongs = |pid: i32| getsid(Some(Pid::from_raw(pid))) == Ok(lead);
         // Those that were just being forked appear in the next look.
         for _ in 0..3 {
             let pids = match &self.running.cgroup {
