@@ -90,10 +90,13 @@ pub(super) fn remove_cgroup(cgroups: &CgroupFs, relative: &Path) -> std::io::Res
 
 /// Everything that the allocations of this process share.
 pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine> {
-    let node = Arc::new(Node::detect(data_dir).with_context(|| {
+    let cgroups = cgroups()?;
+    let regime = regime(&cgroups);
+    let cpusets = cpusets(&cgroups, regime);
+    let reservable = cpusets.as_ref().and_then(|cpusets| cpusets.reservable().ok()).map(|cores| cores.len());
+    let node = Arc::new(Node::detect(data_dir, regime, reservable).with_context(|| {
         format!("cannot keep the node's id in the data directory {}; give another --data-dir", data_dir.display())
     })?);
-    let cgroups = cgroups()?;
     let settings =
         Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), under_agent: false };
     let drivers: [Arc<dyn Driver>; 3] = [
@@ -101,7 +104,6 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine
         Arc::new(RawExecDriver::new(settings.clone())),
         Arc::new(JavaDriver::new(settings)),
     ];
-    let regime = regime(&cgroups);
     Ok(Machine {
         data_dir: data_dir.to_owned(),
         drivers: drivers.into_iter().map(|d| (d.name().to_owned(), d)).collect(),
@@ -112,7 +114,7 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine
             let unit = if regime == Regime::V2 { ".scope" } else { "" };
             parent(regime).map_or_else(PathBuf::new, |parent| Path::new(parent).join(format!("{id}-{task}{unit}")))
         }),
-        cpusets: cpusets(&cgroups, regime),
+        cpusets,
         orphans: Arc::new(Orphans::inherit(data_dir).context("cannot look at processes in /proc")?),
         node,
     })
