@@ -6,14 +6,15 @@ use std::fmt::Write as _;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::{NodeStatusArgs, machine, print};
+use super::machine::{self, Place};
+use super::{NodeStatusArgs, print};
 use crate::alloc::Node;
 use crate::driver::{Attribute, Fingerprint, Health};
 use crate::spec::CpuSet;
 
 pub(super) fn status(args: &NodeStatusArgs) -> anyhow::Result<i32> {
     let data_dir = machine::data_dir(args.data_dir.as_deref())?;
-    let machine = machine::machine(&data_dir, &machine::socket_base(&data_dir))?;
+    let machine = machine::machine(&data_dir, &machine::socket_base(&data_dir), &Place::find()?)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let drivers = runtime.block_on(async {
         let mut drivers = BTreeMap::new();
