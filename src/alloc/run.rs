@@ -579,7 +579,7 @@ mod tests {
     }
 
     fn exit(code: i32) -> Outcome {
-        Outcome::Exited(ExitResult { exit_code: code, signal: 0, oom_killed: false })
+        Outcome::Exited(ExitResult { exit_code: code, ..ExitResult::default() })
     }
 
     fn killed_by(signal: Signal) -> Outcome {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use super::{GcArgs, complain, machine, print};
+use super::machine::{self, Place};
+use super::{GcArgs, complain, print};
 use crate::alloc::{self, Finding, Record, SocketDir};
 
 /// Some of it could not be removed.
@@ -78,13 +79,12 @@ fn scan(data_dir: &Path) -> anyhow::Result<Vec<Finding>> {
 fn clean(data_dir: &Path, finding: &Finding) -> Vec<String> {
     match finding {
         Finding::Abandoned(record) => {
-            let cgroups = match machine::cgroups() {
-                Ok(cgroups) => cgroups,
+            let place = match Place::find() {
+                Ok(place) => place,
                 Err(e) => return vec![format!("{e:#}")],
             };
-            let errors = alloc::clean(data_dir, record, &|path| machine::remove_cgroup(&cgroups, path));
-            if let Some(Err(e)) = machine::cpusets(&cgroups, machine::regime(&cgroups)).map(|cpusets| cpusets.settle())
-            {
+            let errors = alloc::clean(data_dir, record, &|path| machine::remove_cgroup(&place.cgroups, path));
+            if let Some(Err(e)) = place.cpusets().map(|cpusets| cpusets.settle()) {
                 return vec![format!("cannot divide the cores among the tasks: {}", alloc::chain(&e))];
             }
             errors.iter().map(|e| format!("allocation {}: {}", record.alloc_id, alloc::chain(e))).collect()

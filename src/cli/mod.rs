@@ -4,6 +4,7 @@ mod args;
 mod doctor;
 mod gc;
 mod machine;
+mod node;
 mod output;
 mod plugin;
 mod probe;
@@ -38,6 +39,9 @@ enum Command {
     Gc(GcArgs),
     /// Say what this machine has for tasks, what a lack costs, and how it is mended
     Doctor(DoctorArgs),
+    /// This machine as a node
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
@@ -101,6 +105,22 @@ struct DoctorArgs {
 }
 
 #[derive(Debug, clap::Subcommand)]
+enum NodeCommand {
+    /// Print what an agent on this machine publishes of it: attributes, drivers, resources
+    Status(NodeStatusArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct NodeStatusArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Where the node's id is kept [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Subcommand)]
 enum PluginCommand {
     /// Start a driver plugin and call its rpcs by hand
     Launch(PluginLaunchArgs),
@@ -132,6 +152,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
         Command::Run(args) => run::run(&args),
         Command::Gc(args) => gc::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Node(NodeCommand::Status(args)) => node::status(&args),
         Command::Plugin(PluginCommand::Launch(args)) => plugin::launch(&args),
         Command::Version => print(format!("agentbin {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
         Command::Completion { shell } => {

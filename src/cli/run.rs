@@ -10,9 +10,10 @@ use anyhow::{Context as _, bail};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::machine::{self, Place};
 use super::output::{Piece, Shape, Source, Stream, Style, Writer};
 use super::signals::Signals;
-use super::{CANNOT, RunArgs, complain, gc, machine};
+use super::{CANNOT, RunArgs, complain, gc};
 use crate::alloc::{
     Alloc, AllocEvent, AllocResult, CleanupError, Failure, Machine, Outcome, Stop, TaskErrorKind, chain,
 };
@@ -35,9 +36,10 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let job = Arc::new(job(args)?);
         let data_dir = machine::data_dir(args.data_dir.as_deref())?;
         let sockets = machine::socket_dir(&data_dir)?;
-        let machine = Arc::new(machine::machine(&data_dir, sockets.path())?);
+        let place = Place::find()?.enter()?;
+        let machine = Arc::new(machine::machine(&data_dir, sockets.path(), &place)?);
         check(&job, &machine)?;
-        if !args.quiet && machine::regime(&machine::cgroups()?) == Regime::Off {
+        if !args.quiet && place.regime == Regime::Off {
             let why = if rustix::process::geteuid().is_root() { "no cgroups are mounted" } else { "you are not root" };
             complain(&format!("warning: {why}, so that memory and cpu limits of the tasks are not enforced"));
         }
@@ -591,7 +593,7 @@ mod tests {
     #[test]
     fn the_first_failure_of_all_allocations_decides() {
         let now = Instant::now();
-        let exited = |exit_code, signal| Outcome::Exited(ExitResult { exit_code, signal, oom_killed: false });
+        let exited = |exit_code, signal| Outcome::Exited(ExitResult { exit_code, signal, ..ExitResult::default() });
         let later = now + Duration::from_secs(1);
         let results =
             [result(exited(3, 0), true, later), result(exited(137, 9), true, now), result(exited(0, 0), false, now)];
