@@ -102,6 +102,7 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine
         Arc::new(JavaDriver::new(settings)),
     ];
     let regime = regime(&cgroups);
+    let cpusets = cpusets(&cgroups, regime);
     Ok(Machine {
         data_dir: data_dir.to_owned(),
         drivers: drivers.into_iter().map(|d| (d.name().to_owned(), d)).collect(),
@@ -112,7 +113,8 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine
             let unit = if regime == Regime::V2 { ".scope" } else { "" };
             parent(regime).map_or_else(PathBuf::new, |parent| Path::new(parent).join(format!("{id}-{task}{unit}")))
         }),
-        cpusets: cpusets(&cgroups, regime),
+        remove_cgroup: Arc::new(move |path| remove_cgroup(&cgroups, path)),
+        cpusets,
         orphans: Arc::new(Orphans::inherit(data_dir).context("cannot look at processes in /proc")?),
         node,
     })
