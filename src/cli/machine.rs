@@ -132,6 +132,7 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path, place: &Place) -> anyhow:
         Arc::new(RawExecDriver::new(settings.clone())),
         Arc::new(JavaDriver::new(settings)),
     ];
+    let remove_from = cgroups.clone();
     Ok(Machine {
         data_dir: data_dir.to_owned(),
         drivers: drivers.into_iter().map(|d| (d.name().to_owned(), d)).collect(),
@@ -142,6 +143,7 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path, place: &Place) -> anyhow:
             let unit = if regime == Regime::V2 { ".scope" } else { "" };
             parent.as_ref().map_or_else(PathBuf::new, |parent| parent.join(format!("{id}-{task}{unit}")))
         }),
+        remove_cgroup: Arc::new(move |path| remove_cgroup(&remove_from, path)),
         cpusets,
         orphans: Arc::new(Orphans::inherit(data_dir).context("cannot look at processes in /proc")?),
         node,
