@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 
 use super::dir;
+use super::journal::{Journal, Ledger, Target};
 use crate::spec::LogCollection;
 use crate::sys::mutant;
 use crate::sys::path::Root;
@@ -28,11 +29,11 @@ const MAX_OCCUPIED: u64 = 100;
 /// Files deleted after one rotation; whoever plants more of them delays their end, not the output.
 const MAX_PURGED: usize = 1000;
 
+/// Extended attribute of a file that begins inside a line, which began in the file before.
+const CONTINUES: &str = "user.agentbin.continues";
+
 /// Pause between attempts to write again during an outage.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-
-/// How often, while data flows, the current file is checked for having been deleted.
-const CHECK_EVERY: Duration = Duration::from_secs(5);
 
 /// What went wrong with a log file.
 #[derive(Debug, thiserror::Error)]
@@ -116,6 +117,8 @@ pub struct Counters {
     pub dropped_lines: u64,
     /// Times that a further file was begun.
     pub rotations: u64,
+    /// Lines longer than a file has room for, so that a part of them stands in the next one.
+    pub split_lines: u64,
 }
 
 /// Counters that can be read while the stream runs.
@@ -129,6 +132,7 @@ struct Cells {
     dropped_bytes: AtomicU64,
     dropped_lines: AtomicU64,
     rotations: AtomicU64,
+    split_lines: AtomicU64,
 }
 
 impl LiveCounters {
@@ -142,6 +146,7 @@ impl LiveCounters {
             dropped_bytes: read(&self.0.dropped_bytes),
             dropped_lines: read(&self.0.dropped_lines),
             rotations: read(&self.0.rotations),
+            split_lines: read(&self.0.split_lines),
         }
     }
 }
@@ -184,16 +189,20 @@ pub struct Rotator {
     next: u64,
     /// What the files hold ends inside a line.
     mid_line: bool,
+    /// The line that the files end in has been counted as split.
+    split: bool,
     outage: Option<Outage>,
     retry_after: Duration,
-    check_at: Instant,
     counters: LiveCounters,
+    /// Where a successor reads how far we came.
+    ledger: Option<Ledger>,
 }
 
 #[derive(Debug)]
 struct Current {
     file: File,
     index: u64,
+    inode: u64,
     size: u64,
 }
 
@@ -275,15 +284,32 @@ impl Rotator {
             current: None,
             next: entries.iter().rev().find(|e| e.regular && e.index < dir::START_LIMIT).map_or(0, |e| e.index),
             mid_line: false,
+            split: false,
             outage: None,
             retry_after: RETRY_AFTER,
-            check_at: Instant::now() + CHECK_EVERY,
             counters: LiveCounters::default(),
+            ledger: None,
         };
         let current = rotator.open_from(rotator.next, true)?;
         rotator.mid_line = ends_mid_line(&current);
         rotator.current = Some(current);
         Ok(rotator)
+    }
+
+    /// Writes what a killed reader had taken and not written, and notes its own progress in that journal from now on.
+    pub(super) fn take_over(&mut self, journal: &Journal) -> Option<Change> {
+        self.ledger = Some(journal.ledger());
+        let pending = journal.pending()?;
+        let written = pending.piece.map_or(0, |(target, len)| self.written_of(target).map_or(len, |n| n.min(len)));
+        self.write(journal.resume(&pending, written))
+    }
+
+    /// By how much a file has grown; `None` when it is another by now.
+    fn written_of(&mut self, target: Target) -> Option<usize> {
+        let name = dir::file_name(&self.base, target.index);
+        let stat = rustix::fs::statat(self.root().ok()?, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let size = u64::try_from(stat.st_size).ok().filter(|_| stat.st_ino == target.inode)?;
+        usize::try_from(size.checked_sub(target.size)?).ok()
     }
 
     /// Appends `data`, starting new files as they fill up.
@@ -293,23 +319,25 @@ impl Rotator {
     /// directory gone) the data is dropped and counted, whole lines at a time, and writing is tried again with later
     /// data. Says once when either state begins.
     pub fn write(&mut self, data: &[u8]) -> Option<Change> {
+        let Some(outage) = &self.outage else {
+            self.look_at_file();
+            return match self.store(data) {
+                Ok(()) => None,
+                Err(failure) => self.lost(data, failure, Instant::now()),
+            };
+        };
         let now = Instant::now();
-        let mut rest = data;
-        if let Some(outage) = &self.outage {
-            if now < outage.retry_at {
-                self.drop_data(data);
-                return None;
-            }
-            rest = self.skip_dropped_line(data);
-            if let Err(failure) = self.store_owed_newline() {
-                return self.lost(rest, failure, now);
-            }
-            if rest.is_empty() {
-                return None;
-            }
-        } else if now >= self.check_at {
-            self.check_at = now + CHECK_EVERY;
-            self.forget_deleted_file();
+        if now < outage.retry_at {
+            self.drop_data(data);
+            return None;
+        }
+        self.look_at_file();
+        let rest = self.skip_dropped_line(data);
+        if let Err(failure) = self.store_owed_newline() {
+            return self.lost(rest, failure, now);
+        }
+        if rest.is_empty() {
+            return None;
         }
         match self.store(rest) {
             Ok(()) => self
@@ -359,6 +387,10 @@ impl Rotator {
     fn write_current(&mut self, data: &[u8]) -> Result<(), (usize, RotatorError)> {
         let Some(current) = &mut self.current else { return Ok(()) };
         let mut done = 0;
+        if let Some(ledger) = &self.ledger {
+            let Current { index, inode, size, .. } = *current;
+            ledger.begin(Target { index, inode, size }, data.len());
+        }
         let result = loop {
             if done == data.len() {
                 break Ok(());
@@ -370,12 +402,17 @@ impl Rotator {
                 Err(e) => break Err(e),
             }
         };
+        if let Some(ledger) = &self.ledger {
+            ledger.advance(done);
+        }
         let written = &data[..done];
         if let Some(&last) = written.last() {
+            let lines = count_lines(written);
             self.mid_line = last != b'\n';
+            self.split &= lines == 0;
             current.size += done as u64;
             add(&self.counters.0.bytes, done as u64);
-            add(&self.counters.0.lines, count_lines(written));
+            add(&self.counters.0.lines, lines);
         }
         let index = current.index;
         result.map_err(|source| (done, RotatorError::Write { name: dir::file_name(&self.base, index), source }))
@@ -393,6 +430,14 @@ impl Rotator {
     fn rotate(&mut self) -> Result<(), RotatorError> {
         let from = self.current.as_ref().map_or(self.next, |c| c.index + 1);
         let next = self.open_from(from, false)?;
+        if self.mid_line && next.size == 0 {
+            // A mark for people and tools; not every file system has a place for it.
+            let _ = rustix::fs::fsetxattr(&next.file, CONTINUES, b"1", XattrFlags::empty());
+            if !self.split {
+                add(&self.counters.0.split_lines, 1);
+                self.split = true;
+            }
+        }
         self.current = Some(next);
         add(&self.counters.0.rotations, 1);
         self.purge();
@@ -405,7 +450,9 @@ impl Rotator {
             let name = dir::file_name(&self.base, index);
             let failed = |source| RotatorError::OpenFile { name: name.clone(), source };
             match self.open_name(&name).map_err(failed)? {
-                Some((file, size)) if full_too || size < self.limit => return Ok(Current { file, index, size }),
+                Some((file, inode, size)) if full_too || size < self.limit => {
+                    return Ok(Current { file, index, inode, size });
+                }
                 _ => {}
             }
         }
@@ -413,7 +460,7 @@ impl Rotator {
         let name = dir::file_name(&self.base, index);
         let failed = |source| RotatorError::OpenFile { name: name.clone(), source };
         match self.open_name(&name).map_err(failed)? {
-            Some((file, size)) if !mutant::on("b18") => Ok(Current { file, index, size }),
+            Some((file, inode, size)) if !mutant::on("b18") => Ok(Current { file, index, inode, size }),
             _ => Err(failed(io::ErrorKind::AlreadyExists.into())),
         }
     }
@@ -425,8 +472,8 @@ impl Rotator {
         taken.fold(from, |free, index| if index == free { free + 1 } else { free })
     }
 
-    /// Opens or creates one name; `None` when something else has it.
-    fn open_name(&mut self, name: &str) -> io::Result<Option<(File, u64)>> {
+    /// Opens or creates one name: the file, its inode and its size; `None` when something else has it.
+    fn open_name(&mut self, name: &str) -> io::Result<Option<(File, u64, u64)>> {
         // O_NONBLOCK: a planted FIFO must not hold us. Read access is for looking at the last byte.
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
         let mode = Mode::from_raw_mode(0o644);
@@ -460,7 +507,7 @@ impl Rotator {
         if meta.len() == 0 && meta.mode() & 0o7777 != 0o644 {
             rustix::fs::fchmod(&file, mode)?;
         }
-        Ok(Some((file, meta.len())))
+        Ok(Some((file, meta.ino(), meta.len())))
     }
 
     fn root(&mut self) -> io::Result<&Root> {
@@ -485,11 +532,16 @@ impl Rotator {
         }
     }
 
-    fn forget_deleted_file(&mut self) {
-        let Some(current) = &self.current else { return };
-        if current.file.metadata().is_ok_and(|meta| meta.nlink() == 0) {
+    /// Others may delete the file or cut it short.
+    fn look_at_file(&mut self) {
+        let Some(current) = &mut self.current else { return };
+        let Ok(meta) = current.file.metadata() else { return };
+        if meta.nlink() == 0 {
             self.next = current.index;
             self.current = None;
+        } else if meta.len() != current.size {
+            current.size = meta.len();
+            self.mid_line = ends_mid_line(current);
         }
     }
 
@@ -520,6 +572,9 @@ impl Rotator {
     }
 
     fn drop_data(&mut self, data: &[u8]) {
+        if let Some(ledger) = &self.ledger {
+            ledger.advance(data.len());
+        }
         let Some(outage) = &mut self.outage else { return };
         let mut rest = data;
         let (mut bytes, mut lines) = (0, 0);
@@ -564,7 +619,11 @@ impl Rotator {
         if !self.outage.as_ref().is_some_and(|o| o.owed_newline) {
             return Ok(());
         }
-        self.store(b"\n")?;
+        // It is none of the bytes that the ledger speaks of.
+        let ledger = self.ledger.take();
+        let stored = self.store(b"\n");
+        self.ledger = ledger;
+        stored?;
         if let Some(outage) = &mut self.outage {
             outage.owed_newline = false;
         }
@@ -660,7 +719,7 @@ mod tests {
         let mut rotator = open(&dir, 10, 5);
         assert!(rotator.write(b"abcdefgh").is_none());
         assert_eq!(files(&dir), ["abcde", "fgh"]);
-        assert_eq!(rotator.counters(), Counters { bytes: 8, rotations: 1, ..Counters::default() });
+        assert_eq!(rotator.counters(), Counters { bytes: 8, rotations: 1, split_lines: 1, ..Counters::default() });
     }
 
     #[test]
@@ -671,7 +730,7 @@ mod tests {
             assert!(rotator.write(line.as_bytes()).is_none());
         }
         assert_eq!(files(&dir), ["ab\n", "cdef\n", "12345", "67890", "\n"]);
-        assert_eq!(rotator.counters().lines, 3);
+        assert_eq!((rotator.counters().lines, rotator.counters().split_lines), (3, 1));
     }
 
     #[test]
@@ -824,7 +883,7 @@ mod tests {
         assert!(matches!(change, Some(Change::Healed { dropped_bytes: 24, dropped_lines: 5 })), "{change:?}");
         assert!(rotator.write(b"seven\n").is_none());
         assert_eq!(files(&dir), ["six\nseven\n"], "a line is dropped as a whole");
-        let expected = Counters { bytes: 10, lines: 2, dropped_bytes: 24, dropped_lines: 5, rotations: 0 };
+        let expected = Counters { bytes: 10, lines: 2, dropped_bytes: 24, dropped_lines: 5, ..Counters::default() };
         assert_eq!(rotator.counters(), expected);
     }
 
@@ -852,7 +911,6 @@ mod tests {
         rotator.retry_after = Duration::ZERO;
         rotator.write(b"a\n");
         std::fs::remove_dir_all(&logs).unwrap();
-        rotator.check_at = Instant::now();
         assert!(matches!(rotator.write(b"b\n"), Some(Change::Failed(RotatorError::OpenFile { .. }))));
         assert!(rotator.write(b"c\n").is_none());
         std::fs::create_dir(&logs).unwrap();
