@@ -7,6 +7,7 @@ pub mod collector;
 mod dir;
 pub mod fifo;
 pub mod follower;
+pub mod framer;
 pub mod logmon;
 pub mod pump;
 pub mod rotator;
