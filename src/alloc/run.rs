@@ -243,6 +243,12 @@ impl Alloc {
         self.place.index
     }
 
+    /// Its folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.place.dir.path()
+    }
+
     /// Where the output of its tasks is collected: `<task>.stdout.N` and `<task>.stderr.N`.
     #[must_use]
     pub fn log_dir(&self) -> PathBuf {

@@ -12,6 +12,7 @@ pub mod logmon;
 pub mod pump;
 pub mod rotator;
 pub mod service;
+pub mod ship;
 
 use std::path::PathBuf;
 
