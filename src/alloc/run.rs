@@ -282,6 +282,12 @@ impl Alloc {
         self.place.index
     }
 
+    /// Its folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.place.dir.path()
+    }
+
     /// Where the output of its tasks is collected: `<task>.stdout.N` and `<task>.stderr.N`.
     #[must_use]
     pub fn log_dir(&self) -> PathBuf {
@@ -999,7 +1005,7 @@ mod tests {
         assert_eq!(alloc.destroy().await.iter().map(|e| e.action).collect::<Vec<_>>(), ["remove cgroup"; 2]);
         let Some(gc::Finding::InUse(record)) = gc::scan(world.data.path()).unwrap().pop() else { panic!() };
         world.cgroups.busy.store(false, Ordering::Relaxed);
-        assert_eq!(gc::clean(world.data.path(), &record, &*world.machine.remove_cgroup).len(), 0);
+        assert_eq!(gc::clean(world.data.path(), &record, &*world.machine.remove_cgroup, &|_| {}).len(), 0);
         world.nothing_left();
         assert_eq!(*world.cgroups.removed.lock().unwrap(), ["web.scope", "side.scope"]);
     }

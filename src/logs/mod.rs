@@ -7,11 +7,13 @@ pub mod collector;
 mod dir;
 pub mod fifo;
 pub mod follower;
+pub mod framer;
 pub mod journal;
 pub mod logmon;
 pub mod pump;
 pub mod rotator;
 pub mod service;
+pub mod ship;
 
 use std::path::PathBuf;
 
