@@ -10,7 +10,7 @@ use anyhow::Context as _;
 
 use crate::alloc::{Machine, Node, Orphans, PortPool, Records, SocketDir, compute};
 use crate::cgroup::{CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
-use crate::driver::{Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
+use crate::driver::{DockerDriver, Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
 use crate::spec::AllocId;
 
 /// How long the processes in an abandoned cgroup may resist.
@@ -127,10 +127,11 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path, place: &Place) -> anyhow:
     })?);
     let settings =
         Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), under_agent: false };
-    let drivers: [Arc<dyn Driver>; 3] = [
+    let drivers: [Arc<dyn Driver>; 4] = [
         Arc::new(ExecDriver::new(settings.clone())),
         Arc::new(RawExecDriver::new(settings.clone())),
-        Arc::new(JavaDriver::new(settings)),
+        Arc::new(JavaDriver::new(settings.clone())),
+        Arc::new(DockerDriver::new(settings)),
     ];
     let remove_from = cgroups.clone();
     Ok(Machine {
