@@ -91,7 +91,7 @@ impl Scenario {
         let script = if self.shape == Shape::Ends { "echo hello; exit 7" } else { LONG };
         let job = format!(
             "job \"sweep\" {{\n type = \"batch\"\n group \"g\" {{\n restart {{\n attempts = 0\n mode = \"fail\"\n}}\n \
-             task \"t\" {{\n driver = \"{}\"\n kill_timeout = \"5s\"\n env {{\n for = \"{}\"\n}}\n \
+             task \"t\" {{\n driver = \"{}\"\n kill_timeout = \"20s\"\n env {{\n for = \"{}\"\n}}\n \
              config {{\n command = \"/bin/sh\"\n args = [\"-c\", \"{script}\"]\n}}\n}}\n}}\n}}\n",
             self.driver,
             world.mark()
@@ -114,7 +114,7 @@ impl Scenario {
             }
             let said = std::fs::read_to_string(output.join("stdout")).unwrap_or_default();
             // What it says may be what fails.
-            let due = said.contains("hello") || began.elapsed() > Duration::from_secs(3) * slower();
+            let due = said.contains("hello") || began.elapsed() > Duration::from_secs(10) * slower();
             due && nix::sys::signal::kill(root, nix::sys::signal::Signal::SIGTERM).is_ok()
         };
         let traced = trace(&self.command(world), &output, fault, Duration::from_secs(40) * slower(), notice);
