@@ -646,6 +646,9 @@ fn n6_a_filter_holds_and_can_be_a_file() {
         std::fs::write(world.task_dir().join("local/bad.json"), "{ \"secret\": 1").unwrap();
         let error = world.refuses(&json!({ "seccomp": "local/bad.json" })).await;
         assert!(error.contains("seccomp") && !error.contains("secret"), "{error}");
+        // Read by root, and told to whoever wrote the job.
+        let error = world.refuses(&json!({ "seccomp": "/etc/shadow" })).await;
+        assert!(error.contains("seccomp") && !error.contains("root"), "{error}");
         let error = world.refuses(&json!({ "seccomp": "local/none.json" })).await;
         assert!(error.contains("local/none.json: No such file"), "{error}");
     });
