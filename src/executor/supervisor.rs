@@ -419,13 +419,18 @@ impl Running {
     /// Kills everything that the task started, wherever it went: by cgroup, else by descent from this process, which
     /// inherits orphans.
     async fn kill_leftovers(&self) {
+        let deadline = Instant::now() + KILL_PATIENCE;
         if let Some(cgroup) = self.cgroup.as_ref().filter(|c| !c.is_host_given()) {
-            if let Err(error) = cgroup.kill_all(Instant::now() + KILL_PATIENCE) {
-                tracing::error!(%error, "processes of the task survived");
+            while let Err(error) = cgroup.kill_all(deadline) {
+                if !error.is_shortage() || Instant::now() > deadline {
+                    tracing::error!(%error, "processes of the task survived");
+                    return;
+                }
+                // No descriptor to look into the cgroup with: others will be closed.
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
             return;
         }
-        let deadline = Instant::now() + KILL_PATIENCE;
         loop {
             let leftovers = descendants();
             if leftovers.as_ref().is_ok_and(Vec::is_empty) {
