@@ -195,17 +195,16 @@ fn sweep<'a>(cgroups: &CgroupFs, tasks: impl Iterator<Item = &'a PathBuf>) -> an
         swept.push(TaskCgroup::create(cgroups, &own.join(number.to_string()), &Resources::default())?);
     }
     let mut samplers = vec![Sampler::new(1000.0); SWEPT];
+    let own_pid = std::process::id().cast_signed();
     let (mut wall, mut cpu) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let (begin, used) = (Instant::now(), rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime));
+        let (begin, used) = (Instant::now(), scheduled(own_pid)?.0);
         for (cgroup, sampler) in swept.iter().zip(&mut samplers) {
             cgroup.stats(sampler)?;
             cgroup.pressure()?;
         }
         wall.push(begin.elapsed());
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        let nanoseconds = (now.tv_sec - used.tv_sec) * 1_000_000_000 + now.tv_nsec - used.tv_nsec;
-        cpu.push(Duration::from_nanos(nanoseconds.try_into()?));
+        cpu.push(Duration::from_nanos(scheduled(own_pid)?.0 - used));
     }
     for cgroup in &swept[busy..] {
         cgroup.remove(Instant::now() + Duration::from_secs(5))?;
