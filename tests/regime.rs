@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         b7_figures_are_those_of_the_load,
         b7_pressure_is_told_where_it_is_measured,
         b1_a_core_file_is_told,
+        b6_who_flees_by_forking_is_caught_without_a_cgroup,
         c2_memory_kills_and_plain_kills_are_told_apart,
         c2_a_task_of_8_mib_starts_and_pays_for_nothing_of_ours,
         c2_raw_exec_joins_the_cgroup_that_it_names,
@@ -266,6 +267,39 @@ fn b1_a_core_file_is_told() {
     });
 }
 
+/// Processes that are another one whenever somebody looks: each forks and ends. In a cgroup they are frozen first.
+fn b6_who_flees_by_forking_is_caught_without_a_cgroup() {
+    block_on(async {
+        let mark = format!("flees-{}", std::process::id());
+        let fleeing = || {
+            let all = procfs::process::all_processes().unwrap().flatten();
+            all.filter(|p| p.cmdline().is_ok_and(|c| c.last() == Some(&mark))).map(|p| p.pid).collect::<Vec<_>>()
+        };
+        for (limited, many) in [(true, 4), (false, 1), (false, 4)] {
+            let task = Task::with(false, |spec| {
+                "/usr/bin/perl".clone_into(&mut spec.command);
+                let script = format!(
+                    "$| = 1; for (1 .. {many}) {{ if (!fork) {{ setpgrp; while (1) {{ exit if fork }} }} }} print \"ready\\n\"; sleep {}",
+                    nap()
+                );
+                spec.args = vec!["-e".to_owned(), script, mark.clone()];
+                spec.resource_limits = limited;
+                if !limited {
+                    spec.cgroup = PathBuf::new();
+                }
+            })
+            .await;
+            let output = task.dir.path().join("alloc/logs/task.stdout.0");
+            eventually("ready", || std::fs::read_to_string(&output).is_ok_and(|t| t.contains("ready"))).await;
+            let began = Instant::now();
+            task.executor.shutdown("", Duration::ZERO).await.unwrap();
+            println!("cgroup {limited}, {many} that flee: caught after {:?}", began.elapsed());
+            assert_eq!(fleeing(), Vec::<i32>::new(), "cgroup {limited}, {many}");
+            task.end().await;
+        }
+    });
+}
+
 /// How a task comes to its end, and whether the kernel killed for memory in it.
 const ENDS: [(&str, &str, bool); 7] = [
     ("its main process is killed for memory", "exec tail /dev/zero", true),
@@ -283,7 +317,7 @@ const ENDS: [(&str, &str, bool); 7] = [
 
 fn c2_memory_kills_and_plain_kills_are_told_apart() {
     // Of each sort.
-    let each = if full() { 1000 } else { 20 / slower().min(2) };
+    let each = if full() { 1000 } else { 20 / slower().min(4) };
     let (mut right, mut seen) = ([0u32; 2], [0u32; ENDS.len()]);
     let ends = |oom: bool| (0..ENDS.len()).filter(move |at| ENDS[*at].2 == oom);
     block_on(async {
