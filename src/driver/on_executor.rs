@@ -14,7 +14,7 @@ use super::{
 use crate::cgroup::Regime;
 use crate::executor::{ExecRequests, ExecResponses, Isolation};
 use crate::logs::fifo::{self, FifoError, Writer};
-use crate::spec::{DriverConfig, ExitResult, LaunchSpec, LogCollection, Signal, TaskStats};
+use crate::spec::{DriverConfig, ExitResult, LaunchSpec, LogCollection, LogKeeping, Signal, TaskStats};
 use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
@@ -101,7 +101,12 @@ pub(super) const TASK_KEYS: [&str; 5] =
 /// Their schema.
 pub(super) fn task_schema() -> Vec<(&'static str, Spec)> {
     let number = |name: &str| schema::attr(name, "number", false);
-    let logs = schema::object([("max_files", number("max_files")), ("max_file_size", number("max_file_size"))]);
+    let logs = schema::object([
+        ("max_files", number("max_files")),
+        ("max_file_size", number("max_file_size")),
+        ("compress", schema::attr("compress", "bool", false)),
+        ("max_age", schema::attr("max_age", "string", false)),
+    ]);
     restrict::task_schema().into_iter().chain([("logs", schema::block("logs", false, logs))]).collect()
 }
 
@@ -112,16 +117,20 @@ const LOG_FILE_MIB: u64 = 10;
 /// How a task's output is collected under an agent, which does not hand over the task's `logs` block.
 fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<LogCollection, DriverError> {
     let logs = reader.block("logs")?;
-    let logs = Reader::new(reader.driver(), &logs, &["max_files", "max_file_size"])?;
+    let logs = Reader::new(reader.driver(), &logs, &["max_files", "max_file_size", "compress", "max_age"])?;
     let max_files = logs.limit("max_files")?.map_or(Ok(LOG_FILES), u32::try_from);
     let max_files = max_files.map_err(|_| logs.error("max_files", "max_files is too large"))?;
     let mib = logs.limit("max_file_size")?.unwrap_or(LOG_FILE_MIB);
+    let max_age = logs.string("max_age")?.filter(|text| !text.is_empty()).map(|text| {
+        humantime::parse_duration(&text).map_err(|e| logs.error("max_age", &format!("{text:?} is no duration: {e}")))
+    });
     Ok(LogCollection {
         dir: task.alloc_dir.join("alloc/logs"),
         stdout_file: format!("{}.stdout", task.name),
         stderr_file: format!("{}.stderr", task.name),
         max_files,
         max_file_size_bytes: mib.saturating_mul(1024 * 1024),
+        keeping: LogKeeping { compress: logs.flag("compress")?.unwrap_or(false), max_age: max_age.transpose()? },
     })
 }
 

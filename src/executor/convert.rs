@@ -8,9 +8,9 @@ use tonic::Status;
 
 use super::ExecutorError;
 use crate::spec::{
-    CpuField, CpuStats, Device, ExitResult, IoLimit, LaunchSpec, LimitedResource, LogCollection, Masks, MemoryField,
-    MemoryLimits, MemoryStats, Mount, NamespaceMode, OwnNamespaces, ProcessState, Propagation, ResourceLimit,
-    Resources, Seccomp, TaskStats, Unveil, Usage,
+    CpuField, CpuStats, Device, ExitResult, IoLimit, LaunchSpec, LimitedResource, LogCollection, LogKeeping, Masks,
+    MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, OwnNamespaces, ProcessState, Propagation,
+    ResourceLimit, Resources, Seccomp, TaskStats, Unveil, Usage,
 };
 use crate::wire::drivers::{self, cpu_usage, memory_usage};
 use crate::wire::executor as wire;
@@ -107,6 +107,10 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
             stderr_file: l.stderr_file,
             max_files: l.max_files,
             max_file_size_bytes: l.max_file_size_bytes,
+            keeping: LogKeeping {
+                compress: l.compress,
+                max_age: (l.max_age_seconds > 0).then(|| Duration::from_secs(l.max_age_seconds)),
+            },
         }),
     })
 }
@@ -248,6 +252,8 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
                 stderr_file: l.stderr_file,
                 max_files: l.max_files,
                 max_file_size_bytes: l.max_file_size_bytes,
+                compress: l.keeping.compress,
+                max_age_seconds: l.keeping.max_age.map_or(0, |age| age.as_secs().max(1)),
             }),
             cgroup: path(spec.cgroup),
             pids_limit: spec.resources.pids_max.unwrap_or(0),
@@ -505,6 +511,7 @@ mod tests {
                 stderr_file: "t.stderr".into(),
                 max_files: 3,
                 max_file_size_bytes: 4,
+                keeping: LogKeeping { compress: true, max_age: Some(Duration::from_secs(5)) },
             }),
         };
         assert_eq!(launch_spec(launch_request(spec.clone())), Ok(spec.clone()));

@@ -206,6 +206,7 @@ mod tests {
             stderr_file: "web.stderr".into(),
             max_files: 3,
             max_file_size_bytes: 1 << 20,
+            ..LogCollection::default()
         }
     }
 

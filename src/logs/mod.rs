@@ -9,6 +9,7 @@ pub mod fifo;
 pub mod follower;
 pub mod journal;
 pub mod logmon;
+mod pack;
 pub mod pump;
 pub mod rotator;
 pub mod service;
