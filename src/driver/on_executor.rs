@@ -68,15 +68,19 @@ pub trait Plan: Send + Sync + Sized + 'static {
 pub struct Common {
     /// The executor collects the output, instead of the agent's logmon.
     collect_logs: bool,
+    /// Nobody collects it.
+    disable_log_collection: bool,
 }
 
 impl Common {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 1] = ["collect_logs"];
+    pub const KEYS: [&'static str; 2] = ["collect_logs", "disable_log_collection"];
 
     /// Their schema.
-    pub fn schema() -> [(&'static str, Spec); 1] {
-        [("collect_logs", schema::with_default(schema::attr("collect_logs", "bool", false), Literal::bool(true)))]
+    pub fn schema() -> [(&'static str, Spec); 2] {
+        let flag =
+            |name, default| (name, schema::with_default(schema::attr(name, "bool", false), Literal::bool(default)));
+        [flag("collect_logs", true), flag("disable_log_collection", false)]
     }
 
     /// Reads them.
@@ -84,13 +88,16 @@ impl Common {
     /// # Errors
     /// [`DriverError::Config`].
     pub fn read(reader: &Reader<'_>) -> Result<Common, DriverError> {
-        Ok(Common { collect_logs: reader.flag("collect_logs")?.unwrap_or(true) })
+        Ok(Common {
+            collect_logs: reader.flag("collect_logs")?.unwrap_or(true),
+            disable_log_collection: reader.flag("disable_log_collection")?.unwrap_or(false),
+        })
     }
 
-    /// For the driver's [`Capabilities::disable_log_collection`].
+    /// For the driver's [`Capabilities::disable_log_collection`]: the agent has no logs to collect.
     #[must_use]
-    pub fn collects_logs(&self) -> bool {
-        self.collect_logs
+    pub fn needs_no_logmon(&self) -> bool {
+        self.collect_logs || self.disable_log_collection
     }
 }
 
@@ -191,7 +198,14 @@ impl<P: Plan> OnExecutor<P> {
         let under_agent = self.tasks.settings().under_agent;
         self.check_logs(&reader)?;
         let cgroup = if under_agent { self.tasks.agents_cgroup(task) } else { task.cgroup.clone() };
-        let collects = under_agent && P::common(config).collect_logs && !fifos;
+        let common = P::common(config);
+        let disabled = common.disable_log_collection;
+        let logs = match under_agent && common.collect_logs && !fifos {
+            _ if disabled => None,
+            true => Some(agent_logs(task, &reader)?),
+            false => task.logs.clone(),
+        };
+        let output = |path: &str| if disabled { "/dev/null".to_owned() } else { path.to_owned() };
         let mut spec = LaunchSpec {
             env: task.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
             user: task.user.clone(),
@@ -200,9 +214,9 @@ impl<P: Plan> OnExecutor<P> {
             resource_limits: !cgroup.as_os_str().is_empty(),
             cgroup,
             cpuset_cgroup: task.cpuset_cgroup.clone(),
-            stdout_path: task.stdout_path.clone(),
-            stderr_path: task.stderr_path.clone(),
-            logs: if collects { Some(agent_logs(task, &reader)?) } else { task.logs.clone() },
+            stdout_path: output(&task.stdout_path),
+            stderr_path: output(&task.stderr_path),
+            logs,
             network_namespace: task.network.as_ref().map(|network| network.path.clone()).unwrap_or_default(),
             ..LaunchSpec::default()
         };
