@@ -214,10 +214,10 @@ impl Driver for FakeDriver {
         };
         let wanted = |s: &Option<Signal>| s.is_some_and(|s| !stubborn || s == Signal::KILL);
         let exit = tokio::select! {
-            code = ends => ExitResult { exit_code: code, signal: 0, oom_killed: false },
+            code = ends => ExitResult { exit_code: code, ..ExitResult::default() },
             signal = signal.wait_for(wanted) => match (&act, *signal.unwrap()) {
                 (Act::UntilStopped(code), Some(s)) if s != Signal::KILL =>
-                    ExitResult { exit_code: *code, signal: 0, oom_killed: false },
+                    ExitResult { exit_code: *code, ..ExitResult::default() },
                 (_, signal) => ExitResult::from_wait(None, signal.map(Signal::number)),
             },
         };

@@ -5,6 +5,7 @@ mod doctor;
 mod gc;
 mod logs;
 mod machine;
+mod node;
 mod output;
 mod plugin;
 mod probe;
@@ -41,6 +42,9 @@ enum Command {
     Gc(GcArgs),
     /// Say what this machine has for tasks, what a lack costs, and how it is mended
     Doctor(DoctorArgs),
+    /// This machine as a node
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
@@ -78,6 +82,10 @@ struct RunArgs {
     /// Stop the job after this time (90s, 5m, 1h30m) and exit with 124
     #[arg(long, value_name = "DURATION", value_parser = args::duration)]
     timeout: Option<Duration>,
+    /// Send each line of output there, too: <file:/PATH>, <journald:>, <syslog:unix:/dev/log>, <syslog:udp://HOST:PORT>,
+    /// <syslog:tcp://HOST:PORT>, <otlp:http://HOST:PORT> (may be repeated)
+    #[arg(long, value_name = "URL")]
+    log_sink: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -139,6 +147,22 @@ struct DoctorArgs {
 }
 
 #[derive(Debug, clap::Subcommand)]
+enum NodeCommand {
+    /// Print what an agent on this machine publishes of it: attributes, drivers, resources
+    Status(NodeStatusArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct NodeStatusArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Where the node's id is kept [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Subcommand)]
 enum PluginCommand {
     /// Start a driver plugin and call its rpcs by hand
     Launch(PluginLaunchArgs),
@@ -171,6 +195,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
         Command::Logs(args) => logs::run(&args),
         Command::Gc(args) => gc::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Node(NodeCommand::Status(args)) => node::status(&args),
         Command::Plugin(PluginCommand::Launch(args)) => plugin::launch(&args),
         Command::Version => print(format!("agentbin {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
         Command::Completion { shell } => {

@@ -7,12 +7,14 @@ pub mod collector;
 mod dir;
 pub mod fifo;
 pub mod follower;
+pub mod framer;
 pub mod journal;
 pub mod logmon;
 mod pack;
 pub mod pump;
 pub mod rotator;
 pub mod service;
+pub mod ship;
 
 use std::path::PathBuf;
 
