@@ -535,6 +535,7 @@ fn b7_stats_of_both_drivers() {
                 let stats = driver.task_stats(&task.id).await.unwrap();
                 assert!(!stats.total.memory.measured.is_empty(), "{stats:?}");
                 assert_eq!(stats.by_pid.len(), 1, "{stats:?}");
+                assert!(stats.output.is_some_and(|output| output.stdout.dropped_bytes == 0), "{stats:?}");
                 if stats.total.cpu.percent > 10.0 && stats.total.memory.rss > 0 {
                     break;
                 }

@@ -175,6 +175,7 @@ impl Host {
                 stderr_file: "task.stderr".to_owned(),
                 max_files: 1,
                 max_file_size_bytes: 1 << 20,
+                ..LogCollection::default()
             }),
             alloc_dir,
             ..TaskConfig::default()

@@ -489,6 +489,7 @@ impl TaskRunner {
             stderr_file: format!("{name}.stderr"),
             max_files: logs.max_files,
             max_file_size_bytes: u64::from(logs.max_file_size_mib) * 1024 * 1024,
+            keeping: logs.keeping,
         });
         let variable = |name: &str| env.vars().get(name).cloned().unwrap_or_default();
         TaskConfig {

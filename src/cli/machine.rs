@@ -32,6 +32,11 @@ pub(super) fn data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     made.with_context(|| format!("cannot use the data directory {}; give another --data-dir", dir.display()))
 }
 
+/// Where the logs of allocations are that have ended.
+pub(super) fn kept_logs(data_dir: &Path) -> PathBuf {
+    data_dir.join("logs")
+}
+
 /// Where the folders of sockets are. A socket's path has to be short, so it is not far down.
 pub(super) fn socket_base(data_dir: &Path) -> PathBuf {
     if rustix::process::geteuid().is_root() {

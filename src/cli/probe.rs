@@ -179,6 +179,7 @@ fn allocate<'a>(
         stderr_file: format!("{PROBE}.stderr"),
         max_files: 1,
         max_file_size_bytes: REPORT_SIZE,
+        ..LogCollection::default()
     };
     let task = TaskConfig {
         id: format!("{id}/{PROBE}/{:08x}", std::process::id()),

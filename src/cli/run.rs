@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +19,8 @@ use crate::alloc::{
     Alloc, AllocEvent, AllocResult, CleanupError, Failure, Machine, Outcome, Stop, TaskErrorKind, chain,
 };
 use crate::cgroup::Regime;
-use crate::jobspec;
 use crate::driver::{self, Reader};
+use crate::jobspec;
 use crate::logs::follower::{Finisher, Follower, Output, Start};
 use crate::logs::ship::{self, Outlets, Report, Shipment, Sink};
 use crate::spec::{Job, Signal};
@@ -54,7 +55,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let writer = Writer::new(std::io::stdout(), std::io::stderr(), one_screen).context("cannot start")?;
         let style = Style::new(args.json, args.quiet);
         let orphans = Arc::clone(&machine.orphans);
-        let run = Run { job, machine, style, timeout: args.timeout, sinks, outlets: outlets(args.quiet) };
+        let kept_logs = args.keep_logs.then(|| machine::kept_logs(&data_dir));
+        let outlets = outlets(args.quiet);
+        let run = Run { job, machine, style, timeout: args.timeout, kept_logs, sinks, outlets };
         let status = run.execute(writer, signals).await;
         match orphans.sweep(true, LEFTOVERS_PATIENCE) {
             Ok(()) => Ok(status),
@@ -131,6 +134,8 @@ struct Run {
     machine: Arc<Machine>,
     style: Style,
     timeout: Option<Duration>,
+    /// Where logs go when their allocation is removed.
+    kept_logs: Option<PathBuf>,
     /// Where the output of all tasks goes besides.
     sinks: Vec<Sink>,
     outlets: Outlets,
@@ -286,7 +291,8 @@ impl Run {
         let mut running = JoinSet::new();
         for one in started {
             let (ends, events, queue) = (ends.clone(), events.clone(), writer.queue());
-            running.spawn(allocation(one, ends, events, queue, self.style, Arc::clone(&labels)));
+            let kept = self.kept_logs.clone();
+            running.spawn(allocation(one, ends, events, queue, self.style, Arc::clone(&labels), kept));
         }
         drop(events);
         let (mut results, mut broken) = (Vec::new(), Vec::new());
@@ -397,6 +403,7 @@ async fn allocation(
     queue: mpsc::Sender<Piece>,
     style: Style,
     labels: Arc<Labels>,
+    kept_logs: Option<PathBuf>,
 ) -> (AllocResult, Vec<CleanupError>) {
     let Started { mut alloc, readers, shipments } = started;
     let mut reading = JoinSet::new();
@@ -423,6 +430,15 @@ async fn allocation(
         _ = abandoned.wait_for(|a| *a) => {}
     }
     drop((reading, shipping));
+    if let Some(dir) = kept_logs {
+        let keep = || {
+            std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&dir)?;
+            std::fs::rename(alloc.log_dir(), dir.join(alloc.id().as_str()))
+        };
+        if let Err(error) = keep() {
+            complain(&format!("cannot keep the logs of allocation {} in {}: {error}", alloc.id(), dir.display()));
+        }
+    }
     (result, alloc.destroy().await)
 }
 

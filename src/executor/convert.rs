@@ -8,9 +8,9 @@ use tonic::Status;
 
 use super::ExecutorError;
 use crate::spec::{
-    CpuField, CpuStats, Device, ExitResult, IoLimit, LaunchSpec, LimitedResource, LogCollection, Masks, MemoryField,
-    MemoryLimits, MemoryStats, Mount, NamespaceMode, OwnNamespaces, Pressure, Pressures, ProcessState, Propagation,
-    ResourceLimit, Resources, Seccomp, Stall, TaskStats, Unveil, Usage,
+    CpuField, CpuStats, Device, ExitResult, IoLimit, LaunchSpec, LimitedResource, LogCollection, LogKeeping, Masks,
+    MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, OwnNamespaces, Pressure, Pressures, ProcessState,
+    Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts, TaskOutput, TaskStats, Unveil, Usage,
 };
 use crate::wire::drivers::{self, cpu_usage, memory_usage};
 use crate::wire::executor as wire;
@@ -107,6 +107,10 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
             stderr_file: l.stderr_file,
             max_files: l.max_files,
             max_file_size_bytes: l.max_file_size_bytes,
+            keeping: LogKeeping {
+                compress: l.compress,
+                max_age: (l.max_age_seconds > 0).then(|| Duration::from_secs(l.max_age_seconds)),
+            },
         }),
     })
 }
@@ -248,6 +252,8 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
                 stderr_file: l.stderr_file,
                 max_files: l.max_files,
                 max_file_size_bytes: l.max_file_size_bytes,
+                compress: l.keeping.compress,
+                max_age_seconds: l.keeping.max_age.map_or(0, |age| age.as_secs().max(1)),
             }),
             cgroup: path(spec.cgroup),
             pids_limit: spec.resources.pids_max.unwrap_or(0),
@@ -325,7 +331,21 @@ pub fn wire_stats(stats: &TaskStats) -> drivers::TaskStats {
             memory: stats.pressure.memory.map(wire_pressure),
             io: stats.pressure.io.map(wire_pressure),
         }),
+        output: stats.output.map(|output| drivers::TaskOutput {
+            stdout: Some(wire_counts(output.stdout)),
+            stderr: Some(wire_counts(output.stderr)),
+        }),
     }
+}
+
+fn wire_counts(counts: StreamCounts) -> drivers::StreamCounts {
+    let StreamCounts { bytes, lines, dropped_bytes, dropped_lines, rotations, split_lines } = counts;
+    drivers::StreamCounts { bytes, lines, dropped_bytes, dropped_lines, rotations, split_lines }
+}
+
+fn spec_counts(counts: drivers::StreamCounts) -> StreamCounts {
+    let drivers::StreamCounts { bytes, lines, dropped_bytes, dropped_lines, rotations, split_lines } = counts;
+    StreamCounts { bytes, lines, dropped_bytes, dropped_lines, rotations, split_lines }
 }
 
 fn wire_pressure(pressure: Pressure) -> drivers::Pressure {
@@ -362,6 +382,10 @@ pub fn spec_stats(stats: drivers::TaskStats) -> TaskStats {
             cpu: pressure.cpu.map(spec_pressure),
             memory: pressure.memory.map(spec_pressure),
             io: pressure.io.map(spec_pressure),
+        }),
+        output: stats.output.map(|output| TaskOutput {
+            stdout: output.stdout.map(spec_counts).unwrap_or_default(),
+            stderr: output.stderr.map(spec_counts).unwrap_or_default(),
         }),
     }
 }
@@ -541,6 +565,7 @@ mod tests {
                 stderr_file: "t.stderr".into(),
                 max_files: 3,
                 max_file_size_bytes: 4,
+                keeping: LogKeeping { compress: true, max_age: Some(Duration::from_secs(5)) },
             }),
         };
         assert_eq!(launch_spec(launch_request(spec.clone())), Ok(spec.clone()));
@@ -592,6 +617,10 @@ mod tests {
             total: usage.clone(),
             by_pid: BTreeMap::from([(7, usage)]),
             pressure: Pressures::default(),
+            output: Some(TaskOutput {
+                stdout: StreamCounts { bytes: 1, lines: 2, rotations: 5, split_lines: 6, ..StreamCounts::default() },
+                stderr: StreamCounts { dropped_bytes: 3, dropped_lines: 4, ..StreamCounts::default() },
+            }),
         };
         assert_eq!(spec_stats(wire_stats(&stats)), stats);
         let stall = |n| Stall { avg10: n, avg60: n + 0.25, avg300: n + 0.5, total_us: 7 };

@@ -549,7 +549,11 @@ impl Executor for LocalExecutor {
             _ => total(&by_pid),
         };
         let pressure = running.cgroup.as_ref().map(TaskCgroup::pressure).transpose().map_err(cgroup_error)?;
-        Ok(TaskStats { time: SystemTime::now(), total, by_pid, pressure: pressure.unwrap_or_default() })
+        let output = match &*lock(&running.output) {
+            Some(Output::Collected(collector)) => Some(collector.counters()),
+            _ => None,
+        };
+        Ok(TaskStats { time: SystemTime::now(), total, by_pid, pressure: pressure.unwrap_or_default(), output })
     }
 
     async fn exec(&self, deadline: SystemTime, command: &str, args: &[String]) -> Result<ExecOutput, ExecutorError> {

@@ -31,6 +31,7 @@ use super::journal::{self, Journal};
 use super::pump::{End, Finished};
 use super::rotator::{Limits, Rotator};
 use super::{LogMonError, LogMonitor, StartConfig};
+use crate::spec::LogKeeping;
 
 /// How long a stop waits for writers to close.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -76,6 +77,8 @@ impl Streams {
         let limits = Limits {
             max_files: config.max_files,
             max_file_size_bytes: u64::from(config.max_file_size_mb) * 1024 * 1024,
+            // Whoever starts a logmon reads plain files, and cannot ask for more.
+            keeping: LogKeeping::default(),
         };
         let open = |stream, base: &str, fifo: &Path| -> Result<_, LogMonError> {
             let file_failed = |source| LogMonError::File { stream, base: base.to_owned(), source };

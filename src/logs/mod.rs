@@ -10,6 +10,7 @@ pub mod follower;
 pub mod framer;
 pub mod journal;
 pub mod logmon;
+mod pack;
 pub mod pump;
 pub mod rotator;
 pub mod service;

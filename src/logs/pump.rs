@@ -92,6 +92,8 @@ enum Wake {
     Readable,
     Wished(Wish),
     Late,
+    /// Time for what the rotator does while the stream rests.
+    Chore,
     Failed(io::Error),
 }
 
@@ -162,6 +164,10 @@ impl Pump {
                     Round::Drained | Round::More => Round::Over(End::Deadline),
                 },
                 Wake::Failed(error) => Round::Over(End::Failed(error)),
+                Wake::Chore => {
+                    self.rotator.do_chore();
+                    Round::Drained
+                }
             };
             match round {
                 Round::Drained => {
@@ -213,11 +219,20 @@ impl Pump {
                 None => std::future::pending().await,
             }
         };
+        let chore = async {
+            match self.rotator.chore_at().map(Instant::from_std) {
+                // The event loop looks at the pipe first.
+                Some(at) if at <= Instant::now() => tokio::task::yield_now().await,
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             _ = self.wishes.changed(), if !deserted => Wake::Wished(*self.wishes.borrow_and_update()),
             () = late => Wake::Late,
             wake = readable => wake,
+            () = chore => Wake::Chore,
         }
     }
 
@@ -370,8 +385,10 @@ mod tests {
 
     use super::super::rotator::Limits;
     use super::*;
+    use crate::spec::LogKeeping;
 
-    const LIMITS: Limits = Limits { max_files: 10, max_file_size_bytes: 1 << 20 };
+    const LIMITS: Limits =
+        Limits { max_files: 10, max_file_size_bytes: 1 << 20, keeping: LogKeeping { compress: false, max_age: None } };
 
     fn pipe() -> (OwnedFd, File) {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
@@ -557,7 +574,7 @@ mod tests {
     }
 
     fn measure_ours(dir: &std::path::Path, block: usize, total: usize) -> (f64, f64) {
-        let limits = Limits { max_files: 3, max_file_size_bytes: 10 << 20 };
+        let limits = Limits { max_files: 3, max_file_size_bytes: 10 << 20, ..LIMITS };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (read, write) = pipe();
         let rotator = Rotator::open(dir, "ours", limits).unwrap();

@@ -1,18 +1,20 @@
 //! Rotated files `<base>.<n>`: one stream's output on disk, written through, never read back.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 
 use super::dir;
 use super::journal::{Journal, Ledger, Target};
-use crate::spec::LogCollection;
+use super::pack::Packing;
+use crate::spec::{LogCollection, LogKeeping, StreamCounts};
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
@@ -96,30 +98,18 @@ pub struct Limits {
     pub max_files: u32,
     /// Size in bytes that no file exceeds.
     pub max_file_size_bytes: u64,
+    /// What becomes of full files.
+    pub keeping: LogKeeping,
 }
 
 impl From<&LogCollection> for Limits {
     fn from(logs: &LogCollection) -> Limits {
-        Limits { max_files: logs.max_files, max_file_size_bytes: logs.max_file_size_bytes }
+        Limits { max_files: logs.max_files, max_file_size_bytes: logs.max_file_size_bytes, keeping: logs.keeping }
     }
 }
 
-/// What one stream came to so far. Every byte that was handed in is in `bytes` or in `dropped_bytes`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Bytes in files.
-    pub bytes: u64,
-    /// Line ends in files.
-    pub lines: u64,
-    /// Bytes that no file would take.
-    pub dropped_bytes: u64,
-    /// Lines of which at least one byte was dropped.
-    pub dropped_lines: u64,
-    /// Times that a further file was begun.
-    pub rotations: u64,
-    /// Lines longer than a file has room for, so that a part of them stands in the next one.
-    pub split_lines: u64,
-}
+/// What one stream came to so far.
+pub type Counters = StreamCounts;
 
 /// Counters that can be read while the stream runs.
 #[derive(Debug, Clone, Default)]
@@ -196,6 +186,18 @@ pub struct Rotator {
     counters: LiveCounters,
     /// Where a successor reads how far we came.
     ledger: Option<Ledger>,
+    chores: Chores,
+}
+
+/// What is to be done with full files while the stream rests.
+#[derive(Debug, Default)]
+struct Chores {
+    keeping: LogKeeping,
+    /// Indexes of files that are to be packed.
+    to_pack: VecDeque<u64>,
+    packing: Option<Packing>,
+    /// When the oldest file is old enough to be deleted.
+    expires: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -274,7 +276,10 @@ impl Rotator {
         let open_failed = |source| RotatorError::OpenDir { path: dir.to_owned(), source };
         let root = dir::open_dir(dir).map_err(open_failed)?;
         let list_failed = |source| RotatorError::List { path: dir.to_owned(), source };
-        let entries = dir::entries(&root, base).map_err(list_failed)?;
+        let listing = dir::list(&root, base).map_err(list_failed)?;
+        let usable = |index: &u64| *index < dir::START_LIMIT;
+        let plain = listing.plain.iter().rev().filter(|e| e.regular).map(|e| e.index).find(usable);
+        let packed = listing.packed.iter().rev().copied().find(usable).map(|index| index + 1);
         let mut rotator = Rotator {
             dir_path: dir.to_owned(),
             root: Some(root),
@@ -282,17 +287,23 @@ impl Rotator {
             max_files: limits.max_files.max(1) as usize,
             limit: limits.max_file_size_bytes.max(1),
             current: None,
-            next: entries.iter().rev().find(|e| e.regular && e.index < dir::START_LIMIT).map_or(0, |e| e.index),
+            next: plain.max(packed).unwrap_or(0),
             mid_line: false,
             split: false,
             outage: None,
             retry_after: RETRY_AFTER,
             counters: LiveCounters::default(),
             ledger: None,
+            chores: Chores { keeping: limits.keeping, ..Chores::default() },
         };
         let current = rotator.open_from(rotator.next, true)?;
         rotator.mid_line = ends_mid_line(&current);
+        let closed = listing.plain.iter().filter(|e| e.regular && e.index < current.index);
+        rotator.chores.to_pack = closed.filter(|_| limits.keeping.compress).map(|e| e.index).collect();
         rotator.current = Some(current);
+        if limits.keeping.max_age.is_some() {
+            rotator.purge();
+        }
         Ok(rotator)
     }
 
@@ -438,7 +449,10 @@ impl Rotator {
                 self.split = true;
             }
         }
-        self.current = Some(next);
+        let full = self.current.replace(next);
+        if self.chores.keeping.compress {
+            self.chores.to_pack.extend(full.map(|file| file.index));
+        }
         add(&self.counters.0.rotations, 1);
         self.purge();
         Ok(())
@@ -517,17 +531,85 @@ impl Rotator {
         }
     }
 
-    /// Deletes the oldest files beyond the number to keep. Best effort: what stays is tried again at the next rotation.
+    /// Deletes the oldest files beyond the number to keep, and those that are too old. Best effort: what stays is tried
+    /// again at the next rotation.
     fn purge(&mut self) {
+        self.chores.expires = None;
         let Some(current) = self.current.as_ref().map(|c| c.index) else { return };
         let Some(root) = &self.root else { return };
-        let Ok(entries) = dir::entries(root, &self.base) else { return };
+        let Ok(listing) = dir::list(root, &self.base) else { return };
         // Higher indexes than ours are somebody else's plant, and must not push our own files out.
-        let ours: Vec<_> = entries.iter().filter(|e| e.regular && e.index <= current).collect();
-        for old in ours[..ours.len().saturating_sub(self.max_files)].iter().take(MAX_PURGED) {
-            let name = dir::file_name(&self.base, old.index);
-            if let Err(error) = rustix::fs::unlinkat(root, &name, AtFlags::empty()) {
-                tracing::debug!(name, %error, "cannot delete an old log file");
+        let mut ours = listing.indexes();
+        ours.retain(|index| *index <= current);
+        let mut kept = ours.split_off(ours.len().saturating_sub(self.max_files));
+        kept.pop_if(|last| *last == current);
+        if let Some(max_age) = self.chores.keeping.max_age {
+            let now = SystemTime::now();
+            for index in kept {
+                // Files age in their order.
+                match now.duration_since(modified(root, &self.base, index).unwrap_or(now)) {
+                    Ok(age) if age >= max_age => ours.push(index),
+                    age => {
+                        self.chores.expires =
+                            Instant::now().checked_add(max_age.saturating_sub(age.unwrap_or_default()));
+                        break;
+                    }
+                }
+            }
+        }
+        for index in ours.iter().take(MAX_PURGED) {
+            if listing.plain.iter().any(|e| e.regular && e.index == *index) {
+                delete(root, &dir::file_name(&self.base, *index));
+            }
+            if listing.packed.contains(index) {
+                delete(root, &dir::packed_name(&self.base, *index));
+            }
+        }
+        if let Some(packing) = self.chores.packing.take_if(|packing| ours.contains(&packing.index())) {
+            packing.abandon(root, &self.base);
+        }
+    }
+
+    /// When there is something to do beside writing; a time that has come for what is due.
+    pub(super) fn chore_at(&self) -> Option<Instant> {
+        if self.outage.is_some() {
+            return None;
+        }
+        if self.chores.packing.is_some() || !self.chores.to_pack.is_empty() {
+            return Some(Instant::now());
+        }
+        self.chores.expires
+    }
+
+    /// Does a little of it: about a millisecond's work.
+    pub(super) fn do_chore(&mut self) {
+        if self.chores.expires.is_some_and(|at| Instant::now() >= at) {
+            self.purge();
+        }
+        let Some(root) = &self.root else {
+            self.chores.to_pack.clear();
+            return;
+        };
+        let result = match &mut self.chores.packing {
+            Some(packing) => packing.step(root, &self.base),
+            None => match self.chores.to_pack.pop_front().map(|index| Packing::begin(root, &self.base, index)) {
+                Some(Ok(packing)) => {
+                    self.chores.packing = packing;
+                    Ok(false)
+                }
+                Some(Err(error)) => Err(error),
+                None => Ok(false),
+            },
+        };
+        match result {
+            Ok(false) => {}
+            Ok(true) => self.chores.packing = None,
+            // Most likely there is no room; the plain file stays, and the next start tries again.
+            Err(error) => {
+                tracing::debug!(%error, "cannot compress a log file");
+                if let Some(packing) = self.chores.packing.take() {
+                    packing.abandon(root, &self.base);
+                }
             }
         }
     }
@@ -640,6 +722,19 @@ impl Drop for Rotator {
     }
 }
 
+fn delete(root: &Root, name: &str) {
+    if let Err(error) = rustix::fs::unlinkat(root, name, AtFlags::empty()) {
+        tracing::debug!(name, %error, "cannot delete an old log file");
+    }
+}
+
+/// When a closed file was last written.
+fn modified(root: &Root, base: &str, index: u64) -> Option<SystemTime> {
+    let stat = |name: String| rustix::fs::statat(root, &name, AtFlags::SYMLINK_NOFOLLOW).ok();
+    let stat = stat(dir::file_name(base, index)).or_else(|| stat(dir::packed_name(base, index)))?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(stat.st_mtime).ok()?))
+}
+
 /// Whether the file's last byte is inside a line; an empty or unreadable file counts as line start.
 fn ends_mid_line(current: &Current) -> bool {
     let mut last = [b'\n'];
@@ -665,7 +760,7 @@ mod tests {
     const BASE: &str = "redis.stdout";
 
     fn limits(max_files: u32, max_file_size_bytes: u64) -> Limits {
-        Limits { max_files, max_file_size_bytes }
+        Limits { max_files, max_file_size_bytes, keeping: LogKeeping::default() }
     }
 
     fn open(dir: &TempDir, max_files: u32, size: u64) -> Rotator {
@@ -848,6 +943,85 @@ mod tests {
         open(&dir, 10, 6).write(b"abc\nde");
         open(&dir, 10, 6).write(b"f\ng\n");
         assert_eq!(files(&dir), ["abc\nde", "f\ng\n"]);
+    }
+
+    // Full files.
+
+    fn kept(dir: &TempDir, max_files: u32, keeping: LogKeeping) -> Rotator {
+        Rotator::open(dir.path(), BASE, Limits { max_files, max_file_size_bytes: 4, keeping }).unwrap()
+    }
+
+    fn names(dir: &TempDir) -> Vec<String> {
+        let names = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    fn do_chores(rotator: &mut Rotator) {
+        while rotator.chore_at().is_some_and(|at| at <= Instant::now()) {
+            rotator.do_chore();
+        }
+    }
+
+    #[test]
+    fn d2_full_files_are_packed_counted_and_gone_on_from() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeping = LogKeeping { compress: true, max_age: None };
+        let mut rotator = kept(&dir, 3, keeping);
+        for line in ["000\n", "111\n", "222\n", "333\n"] {
+            rotator.write(line.as_bytes());
+            do_chores(&mut rotator);
+        }
+        assert_eq!(names(&dir), ["redis.stdout-1.zst", "redis.stdout-2.zst", "redis.stdout.3"]);
+        // Half-done work of a killed one, and a file that nobody packed.
+        rotator.write(b"444\n");
+        drop(rotator);
+        std::fs::write(dir.path().join("redis.stdout-3.zst.part"), "half").unwrap();
+        let mut rotator = kept(&dir, 3, keeping);
+        do_chores(&mut rotator);
+        assert_eq!(names(&dir), ["redis.stdout-2.zst", "redis.stdout-3.zst", "redis.stdout.4"]);
+        drop(rotator);
+        std::fs::remove_file(dir.path().join("redis.stdout.4")).unwrap();
+        kept(&dir, 3, keeping).write(b"new\n");
+        assert!(names(&dir).contains(&"redis.stdout.4".to_owned()), "{:?}", names(&dir));
+    }
+
+    #[test]
+    fn d2_old_files_go_when_their_time_comes() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeping = LogKeeping { compress: false, max_age: Some(Duration::from_hours(1)) };
+        let mut rotator = kept(&dir, 10, keeping);
+        rotator.write(b"000\n111\n222\n");
+        let due = rotator.chore_at().unwrap() - Instant::now();
+        assert!(due > Duration::from_mins(58) && due <= Duration::from_hours(1), "{due:?}");
+        let aged = File::options().write(true).open(dir.path().join("redis.stdout.0")).unwrap();
+        aged.set_modified(SystemTime::now() - Duration::from_hours(2)).unwrap();
+        rotator.chores.expires = Some(Instant::now());
+        do_chores(&mut rotator);
+        assert_eq!(names(&dir), ["redis.stdout.1", "redis.stdout.2"]);
+        // The one that is written stays, however old.
+        for n in [1, 2] {
+            let aged = File::options().write(true).open(dir.path().join(format!("redis.stdout.{n}"))).unwrap();
+            aged.set_modified(SystemTime::now() - Duration::from_hours(2)).unwrap();
+        }
+        drop(rotator);
+        kept(&dir, 10, keeping);
+        assert_eq!(names(&dir), ["redis.stdout.2"]);
+    }
+
+    #[test]
+    fn d2_what_others_do_to_the_file_is_seen_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rotator = open(&dir, 10, 8);
+        rotator.write(b"one\ntw");
+        let path = dir.path().join("redis.stdout.0");
+        File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        rotator.write(b"one\nfour");
+        assert_eq!(files(&dir), ["one\nfour"], "its size is what it has now");
+        std::fs::remove_file(&path).unwrap();
+        rotator.write(b"five\n");
+        assert_eq!(files(&dir), ["five\n"]);
     }
 
     // Outages (R09).

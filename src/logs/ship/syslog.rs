@@ -235,7 +235,8 @@ fn datagrams(labels: &Labels, stream: Stream, batch: &Batch, entry: &Entry) -> V
     let parts = text.len().div_ceil(DATAGRAM_TEXT).max(1);
     let part = |n: usize| {
         let mut message = header(labels, stream, batch, entry, (parts > 1).then_some((n + 1, parts)));
-        message.extend_from_slice(&text[(n * DATAGRAM_TEXT).min(text.len())..((n + 1) * DATAGRAM_TEXT).min(text.len())]);
+        message
+            .extend_from_slice(&text[(n * DATAGRAM_TEXT).min(text.len())..((n + 1) * DATAGRAM_TEXT).min(text.len())]);
         message
     };
     (0..parts).map(part).collect()
@@ -298,8 +299,7 @@ mod tests {
 
     #[test]
     fn a_message_is_rfc_5424() {
-        let labels =
-            Labels { job: "a\"]\\".into(), group: "g".into(), task: "web 1".into(), alloc: "id".into() };
+        let labels = Labels { job: "a\"]\\".into(), group: "g".into(), task: "web 1".into(), alloc: "id".into() };
         let at = Cursor { index: 2, inode: 1, offset: 6 };
         let batch = Lines::default().feed(b"hello\n", at, SystemTime::UNIX_EPOCH).unwrap();
         let message = datagrams(&labels, Stream::Stderr, &batch, &batch.entries[0]).remove(0);
