@@ -21,6 +21,8 @@ mod shipper;
 mod sink;
 mod syslog;
 mod tally;
+#[cfg(test)]
+mod tests;
 
 pub use outlet::Outlets;
 pub use record::{Account, RecordError, Shipped};
