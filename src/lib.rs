@@ -12,6 +12,8 @@ pub mod cli;
 pub mod container;
 pub mod driver;
 pub mod executor;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod jobspec;
 pub mod logs;
 pub mod plugin;

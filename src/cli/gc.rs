@@ -105,9 +105,7 @@ fn ship_the_rest(alloc_dir: &Path) {
     let (logs, records) = (alloc_dir.join("alloc/logs"), ship::records(alloc_dir));
     let ship = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let errors = runtime.block_on(async {
-            ship::resume(&outlets(false), &logs, &records, SINKS_PATIENCE).await.1
-        });
+        let errors = runtime.block_on(async { ship::resume(&outlets(false), &logs, &records, SINKS_PATIENCE).await.1 });
         runtime.shutdown_background();
         errors.iter().for_each(|error| complain(&error.to_string()));
         std::io::Result::Ok(())

@@ -17,8 +17,8 @@ use crate::alloc::{
     Alloc, AllocEvent, AllocResult, CleanupError, Failure, Machine, Outcome, Stop, TaskErrorKind, chain,
 };
 use crate::cgroup::Regime;
-use crate::jobspec;
 use crate::driver::{self, Reader};
+use crate::jobspec;
 use crate::logs::follower::{Finisher, Follower, Output, Start};
 use crate::logs::ship::{self, Outlets, Report, Shipment, Sink};
 use crate::spec::{Job, Signal};

@@ -142,12 +142,7 @@ impl Shipment {
 /// Ships what is left of the tasks whose records are in `records`, now that all of their output is in `logs`, for at most
 /// `patience`; what cannot be shipped is counted as lost and reported. Returns what became of it all since the beginning, and
 /// the records that could not be used.
-pub async fn resume(
-    outlets: &Outlets,
-    logs: &Path,
-    records: &Path,
-    patience: Duration,
-) -> (Account, Vec<RecordError>) {
+pub async fn resume(outlets: &Outlets, logs: &Path, records: &Path, patience: Duration) -> (Account, Vec<RecordError>) {
     let (mut parts, mut errors) = (Vec::new(), Vec::new());
     for record in Record::all(records) {
         match record.and_then(|record| Part::start(outlets, record, logs, records)) {

@@ -109,9 +109,7 @@ impl FromStr for Sink {
         };
         let target = match kind {
             "file" => file(rest).map_err(|e| wrong(&e))?,
-            "journald" => {
-                Target::Journald(absolute(rest, "/run/systemd/journal/socket").map_err(|e| wrong(&e))?)
-            }
+            "journald" => Target::Journald(absolute(rest, "/run/systemd/journal/socket").map_err(|e| wrong(&e))?),
             "syslog" => Target::Syslog(syslog(rest).map_err(|e| wrong(&e))?),
             "otlp" => Target::Otlp(otlp(rest).map_err(|e| wrong(&e))?),
             other => return Err(wrong(&format!("unknown kind {other:?}; known are {}", KINDS.join(", ")))),
@@ -251,7 +249,10 @@ mod tests {
     #[test]
     fn secrets_are_not_shown() {
         let sink: Sink = "otlp:http://user:hunter2@h/x".parse().unwrap();
-        assert_eq!((sink.to_string().as_str(), sink.kind()), ("otlp:http://***@h:4318/x".replace(":4318", "").as_str(), "otlp"));
+        assert_eq!(
+            (sink.to_string().as_str(), sink.kind()),
+            ("otlp:http://***@h:4318/x".replace(":4318", "").as_str(), "otlp")
+        );
         assert!(!format!("{sink:?}").contains("hunter2"));
         let error = "otlp:https://user:hunter2@h".parse::<Sink>().unwrap_err();
         assert!(!format!("{error:?} {error}").contains("hunter2"));

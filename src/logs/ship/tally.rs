@@ -80,7 +80,8 @@ impl Tally {
         let later = counts.files.split_off(&to);
         let earlier = std::mem::replace(&mut counts.files, later);
         let mut lost = Lost { files: missing_files, ..Lost::default() };
-        for (lines, bytes) in earlier.iter().filter(|(index, _)| from.is_none_or(|from| **index > from)).map(|(_, c)| c) {
+        for (lines, bytes) in earlier.iter().filter(|(index, _)| from.is_none_or(|from| **index > from)).map(|(_, c)| c)
+        {
             lost.lines += lines;
             lost.bytes += bytes;
             lost.files = lost.files.saturating_sub(1);
