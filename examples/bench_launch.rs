@@ -240,6 +240,7 @@ fn spec(dir: &Path, regime: Regime, run: usize) -> LaunchSpec {
             stderr_file: "task.stderr".to_owned(),
             max_files: 2,
             max_file_size_bytes: 1 << 20,
+            ..LogCollection::default()
         }),
         ..LaunchSpec::default()
     }

@@ -496,7 +496,6 @@ fn is_told(out: &Out) -> bool {
 fn r11_r12_r31_calls_that_fail_are_got_over_or_told() {
     let quiets: Vec<Quiet> = SCENARIOS.into_iter().map(quiet).collect();
     let (mut single, mut lasting) = (Vec::new(), Vec::new());
-    let full = std::env::var_os("AGENTBIN_FULL").is_some_and(|v| v == "1");
     for quiet in &quiets {
         let scenario = quiet.scenario;
         for (role, calls) in &quiet.calls {
@@ -508,9 +507,8 @@ fn r11_r12_r31_calls_that_fail_are_got_over_or_told() {
                     single.push(Point { scenario, fault: Fault::Fail(*role, *number, *nth, choice) });
                 }
             }
-            // Five descriptors in a row that cannot be had: only at full count, as some points are not got over yet (a cgroup
-            // that stays when the host cannot connect to the executor that made it).
-            for at in (1..=calls.len()).step_by(10).filter(|_| full) {
+            // Five descriptors in a row that cannot be had.
+            for at in (1..=calls.len()).step_by(10) {
                 lasting.push(Point { scenario, fault: Fault::FailDescriptors(*role, at, 5, libc::EMFILE) });
             }
             for (number, _) in NEW_CALLS.iter().filter(|(number, _)| calls.contains(number)) {

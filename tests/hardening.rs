@@ -117,6 +117,7 @@ impl World {
                 stderr_file: format!("{number}.stderr"),
                 max_files: 10,
                 max_file_size_bytes: 1 << 20,
+                ..LogCollection::default()
             }),
             alloc_dir,
             ..TaskConfig::default()

@@ -466,6 +466,7 @@ impl TaskRunner {
             stderr_file: format!("{name}.stderr"),
             max_files: logs.max_files,
             max_file_size_bytes: u64::from(logs.max_file_size_mib) * 1024 * 1024,
+            keeping: logs.keeping,
         });
         let variable = |name: &str| env.vars().get(name).cloned().unwrap_or_default();
         TaskConfig {
@@ -542,14 +543,20 @@ impl TaskRunner {
         if exit.signal != 0 {
             let _ = write!(message, ", Signal: {}", exit.signal);
         }
+        if exit.core_dumped {
+            message.push_str(" (core dumped)");
+        }
         if exit.oom_killed {
             message.push_str(", Exit Message: \"OOM Killed\"");
         }
-        let details = [
+        let mut details = vec![
             ("exit_code", exit.exit_code.to_string()),
             ("signal", exit.signal.to_string()),
             ("oom_killed", exit.oom_killed.to_string()),
         ];
+        if exit.core_dumped {
+            details.push(("core_dumped", "true".to_owned()));
+        }
         self.event(EventKind::Terminated, message, &details);
     }
 

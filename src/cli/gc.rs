@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use super::machine::{self, Place};
 use super::run::{SINKS_PATIENCE, outlets};
-use super::{GcArgs, complain, machine, print};
+use super::{GcArgs, complain, print};
 use crate::alloc::{self, Finding, Record, SocketDir};
 use crate::logs::ship;
 
@@ -80,14 +81,13 @@ fn scan(data_dir: &Path) -> anyhow::Result<Vec<Finding>> {
 fn clean(data_dir: &Path, finding: &Finding) -> Vec<String> {
     match finding {
         Finding::Abandoned(record) => {
-            let cgroups = match machine::cgroups() {
-                Ok(cgroups) => cgroups,
+            let place = match Place::find() {
+                Ok(place) => place,
                 Err(e) => return vec![format!("{e:#}")],
             };
-            let remove_cgroup = |path: &Path| machine::remove_cgroup(&cgroups, path);
+            let remove_cgroup = |path: &Path| machine::remove_cgroup(&place.cgroups, path);
             let errors = alloc::clean(data_dir, record, &remove_cgroup, &ship_the_rest);
-            if let Some(Err(e)) = machine::cpusets(&cgroups, machine::regime(&cgroups)).map(|cpusets| cpusets.settle())
-            {
+            if let Some(Err(e)) = place.cpusets().map(|cpusets| cpusets.settle()) {
                 return vec![format!("cannot divide the cores among the tasks: {}", alloc::chain(&e))];
             }
             errors.iter().map(|e| format!("allocation {}: {}", record.alloc_id, alloc::chain(e))).collect()

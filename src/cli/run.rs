@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +11,10 @@ use anyhow::{Context as _, bail};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::machine::{self, Place};
 use super::output::{Piece, Shape, Source, Stream, Style, Writer};
 use super::signals::Signals;
-use super::{CANNOT, RunArgs, complain, gc, machine};
+use super::{CANNOT, RunArgs, complain, gc};
 use crate::alloc::{
     Alloc, AllocEvent, AllocResult, CleanupError, Failure, Machine, Outcome, Stop, TaskErrorKind, chain,
 };
@@ -40,9 +42,10 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let sinks = args.log_sink.iter().map(|url| url.parse()).collect::<Result<Vec<Sink>, _>>()?;
         let data_dir = machine::data_dir(args.data_dir.as_deref())?;
         let sockets = machine::socket_dir(&data_dir)?;
-        let machine = Arc::new(machine::machine(&data_dir, sockets.path())?);
+        let place = Place::find()?.enter()?;
+        let machine = Arc::new(machine::machine(&data_dir, sockets.path(), &place)?);
         check(&job, &machine)?;
-        if !args.quiet && machine::regime(&machine::cgroups()?) == Regime::Off {
+        if !args.quiet && place.regime == Regime::Off {
             let why = if rustix::process::geteuid().is_root() { "no cgroups are mounted" } else { "you are not root" };
             complain(&format!("warning: {why}, so that memory and cpu limits of the tasks are not enforced"));
         }
@@ -52,7 +55,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let writer = Writer::new(std::io::stdout(), std::io::stderr(), one_screen).context("cannot start")?;
         let style = Style::new(args.json, args.quiet);
         let orphans = Arc::clone(&machine.orphans);
-        let run = Run { job, machine, style, timeout: args.timeout, sinks, outlets: outlets(args.quiet) };
+        let kept_logs = args.keep_logs.then(|| machine::kept_logs(&data_dir));
+        let outlets = outlets(args.quiet);
+        let run = Run { job, machine, style, timeout: args.timeout, kept_logs, sinks, outlets };
         let status = run.execute(writer, signals).await;
         match orphans.sweep(true, LEFTOVERS_PATIENCE) {
             Ok(()) => Ok(status),
@@ -129,6 +134,8 @@ struct Run {
     machine: Arc<Machine>,
     style: Style,
     timeout: Option<Duration>,
+    /// Where logs go when their allocation is removed.
+    kept_logs: Option<PathBuf>,
     /// Where the output of all tasks goes besides.
     sinks: Vec<Sink>,
     outlets: Outlets,
@@ -284,7 +291,8 @@ impl Run {
         let mut running = JoinSet::new();
         for one in started {
             let (ends, events, queue) = (ends.clone(), events.clone(), writer.queue());
-            running.spawn(allocation(one, ends, events, queue, self.style, Arc::clone(&labels)));
+            let kept = self.kept_logs.clone();
+            running.spawn(allocation(one, ends, events, queue, self.style, Arc::clone(&labels), kept));
         }
         drop(events);
         let (mut results, mut broken) = (Vec::new(), Vec::new());
@@ -395,6 +403,7 @@ async fn allocation(
     queue: mpsc::Sender<Piece>,
     style: Style,
     labels: Arc<Labels>,
+    kept_logs: Option<PathBuf>,
 ) -> (AllocResult, Vec<CleanupError>) {
     let Started { mut alloc, readers, shipments } = started;
     let mut reading = JoinSet::new();
@@ -421,6 +430,15 @@ async fn allocation(
         _ = abandoned.wait_for(|a| *a) => {}
     }
     drop((reading, shipping));
+    if let Some(dir) = kept_logs {
+        let keep = || {
+            std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&dir)?;
+            std::fs::rename(alloc.log_dir(), dir.join(alloc.id().as_str()))
+        };
+        if let Err(error) = keep() {
+            complain(&format!("cannot keep the logs of allocation {} in {}: {error}", alloc.id(), dir.display()));
+        }
+    }
     (result, alloc.destroy().await)
 }
 
@@ -555,6 +573,7 @@ mod tests {
             records: Arc::new(Records::new(&path)),
             ports: PortPool::default(),
             cgroup: Box::new(|_, _| PathBuf::new()),
+            remove_cgroup: Arc::new(|_| Ok(())),
             cpusets: None,
             orphans: Arc::new(Orphans::ignore()),
             data_dir: path.clone(),
@@ -636,7 +655,7 @@ mod tests {
     #[test]
     fn the_first_failure_of_all_allocations_decides() {
         let now = Instant::now();
-        let exited = |exit_code, signal| Outcome::Exited(ExitResult { exit_code, signal, oom_killed: false });
+        let exited = |exit_code, signal| Outcome::Exited(ExitResult { exit_code, signal, ..ExitResult::default() });
         let later = now + Duration::from_secs(1);
         let results =
             [result(exited(3, 0), true, later), result(exited(137, 9), true, now), result(exited(0, 0), false, now)];
@@ -660,6 +679,7 @@ mod tests {
             records: Arc::new(Records::new(&path)),
             ports: PortPool::default(),
             cgroup: Box::new(|_, _| PathBuf::new()),
+            remove_cgroup: Arc::new(|_| Ok(())),
             cpusets: None,
             orphans: Arc::new(Orphans::ignore()),
             data_dir: path,

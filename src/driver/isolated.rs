@@ -257,7 +257,7 @@ impl IsolatedConfig {
             network_modes: vec![NetworkMode::Host, NetworkMode::Group],
             must_create_network: false,
             no_mounts: false,
-            disable_log_collection: self.common.collects_logs(),
+            disable_log_collection: self.common.needs_no_logmon(),
             dynamic_workload_users: false,
         }
     }

@@ -16,7 +16,7 @@ use crate::cgroup::Regime;
 use crate::executor::{ExecRequests, ExecResponses, Isolation};
 use crate::logs::fifo::{self, FifoError, Writer};
 use crate::logs::ship::{Sink, SinkError};
-use crate::spec::{DriverConfig, ExitResult, LaunchSpec, LogCollection, Signal, TaskStats};
+use crate::spec::{DriverConfig, ExitResult, LaunchSpec, LogCollection, LogKeeping, Signal, TaskStats};
 use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
@@ -70,6 +70,8 @@ pub trait Plan: Send + Sync + Sized + 'static {
 pub struct Common {
     /// The executor collects the output, instead of the agent's logmon.
     collect_logs: bool,
+    /// Nobody collects it.
+    disable_log_collection: bool,
     /// Where the output of all tasks goes besides.
     log_sinks: Vec<Sink>,
     /// The kinds of sinks that a task may name for itself.
@@ -78,13 +80,14 @@ pub struct Common {
 
 impl Common {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 3] = ["collect_logs", "log_sinks", "task_log_sinks"];
+    pub const KEYS: [&'static str; 4] = ["collect_logs", "disable_log_collection", "log_sinks", "task_log_sinks"];
 
     /// Their schema.
-    pub fn schema() -> [(&'static str, Spec); 3] {
+    pub fn schema() -> [(&'static str, Spec); 4] {
         let list = |name| (name, schema::attr(name, "list(string)", false));
-        let collect = schema::with_default(schema::attr("collect_logs", "bool", false), Literal::bool(true));
-        [("collect_logs", collect), list("log_sinks"), list("task_log_sinks")]
+        let flag =
+            |name, default| (name, schema::with_default(schema::attr(name, "bool", false), Literal::bool(default)));
+        [flag("collect_logs", true), flag("disable_log_collection", false), list("log_sinks"), list("task_log_sinks")]
     }
 
     /// Reads them.
@@ -98,7 +101,8 @@ impl Common {
             return Err(reader.error("task_log_sinks", &text));
         }
         let collect_logs = reader.flag("collect_logs")?.unwrap_or(true);
-        Ok(Common { collect_logs, log_sinks: log_sinks(reader)?, task_log_sinks })
+        let disable_log_collection = reader.flag("disable_log_collection")?.unwrap_or(false);
+        Ok(Common { collect_logs, disable_log_collection, log_sinks: log_sinks(reader)?, task_log_sinks })
     }
 
     /// Where the output of the task with this configuration goes besides. Under an agent whoever writes a job is not whoever runs
@@ -116,10 +120,10 @@ impl Common {
         Ok(sinks)
     }
 
-    /// For the driver's [`Capabilities::disable_log_collection`].
+    /// For the driver's [`Capabilities::disable_log_collection`]: the agent has no logs to collect.
     #[must_use]
-    pub fn collects_logs(&self) -> bool {
-        self.collect_logs
+    pub fn needs_no_logmon(&self) -> bool {
+        self.collect_logs || self.disable_log_collection
     }
 }
 
@@ -145,7 +149,12 @@ pub(super) const TASK_KEYS: [&str; 6] = [
 /// Their schema.
 pub(super) fn task_schema() -> Vec<(&'static str, Spec)> {
     let number = |name: &str| schema::attr(name, "number", false);
-    let logs = schema::object([("max_files", number("max_files")), ("max_file_size", number("max_file_size"))]);
+    let logs = schema::object([
+        ("max_files", number("max_files")),
+        ("max_file_size", number("max_file_size")),
+        ("compress", schema::attr("compress", "bool", false)),
+        ("max_age", schema::attr("max_age", "string", false)),
+    ]);
     let logs = ("logs", schema::block("logs", false, logs));
     let sinks = ("log_sinks", schema::attr("log_sinks", "list(string)", false));
     restrict::task_schema().into_iter().chain([logs, sinks]).collect()
@@ -158,16 +167,20 @@ const LOG_FILE_MIB: u64 = 10;
 /// How a task's output is collected under an agent, which does not hand over the task's `logs` block.
 fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<LogCollection, DriverError> {
     let logs = reader.block("logs")?;
-    let logs = Reader::new(reader.driver(), &logs, &["max_files", "max_file_size"])?;
+    let logs = Reader::new(reader.driver(), &logs, &["max_files", "max_file_size", "compress", "max_age"])?;
     let max_files = logs.limit("max_files")?.map_or(Ok(LOG_FILES), u32::try_from);
     let max_files = max_files.map_err(|_| logs.error("max_files", "max_files is too large"))?;
     let mib = logs.limit("max_file_size")?.unwrap_or(LOG_FILE_MIB);
+    let max_age = logs.string("max_age")?.filter(|text| !text.is_empty()).map(|text| {
+        humantime::parse_duration(&text).map_err(|e| logs.error("max_age", &format!("{text:?} is no duration: {e}")))
+    });
     Ok(LogCollection {
         dir: task.alloc_dir.join("alloc/logs"),
         stdout_file: format!("{}.stdout", task.name),
         stderr_file: format!("{}.stderr", task.name),
         max_files,
         max_file_size_bytes: mib.saturating_mul(1024 * 1024),
+        keeping: LogKeeping { compress: logs.flag("compress")?.unwrap_or(false), max_age: max_age.transpose()? },
     })
 }
 
@@ -235,7 +248,14 @@ impl<P: Plan> OnExecutor<P> {
         let under_agent = self.tasks.settings().under_agent;
         self.check_logs(&reader)?;
         let cgroup = if under_agent { self.tasks.agents_cgroup(task) } else { task.cgroup.clone() };
-        let collects = under_agent && P::common(config).collect_logs && !fifos;
+        let common = P::common(config);
+        let disabled = common.disable_log_collection;
+        let logs = match under_agent && common.collect_logs && !fifos {
+            _ if disabled => None,
+            true => Some(agent_logs(task, &reader)?),
+            false => task.logs.clone(),
+        };
+        let output = |path: &str| if disabled { "/dev/null".to_owned() } else { path.to_owned() };
         let mut spec = LaunchSpec {
             env: task.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
             user: task.user.clone(),
@@ -244,9 +264,9 @@ impl<P: Plan> OnExecutor<P> {
             resource_limits: !cgroup.as_os_str().is_empty(),
             cgroup,
             cpuset_cgroup: task.cpuset_cgroup.clone(),
-            stdout_path: task.stdout_path.clone(),
-            stderr_path: task.stderr_path.clone(),
-            logs: if collects { Some(agent_logs(task, &reader)?) } else { task.logs.clone() },
+            stdout_path: output(&task.stdout_path),
+            stderr_path: output(&task.stderr_path),
+            logs,
             network_namespace: task.network.as_ref().map(|network| network.path.clone()).unwrap_or_default(),
             ..LaunchSpec::default()
         };

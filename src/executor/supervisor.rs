@@ -373,8 +373,9 @@ impl LocalExecutor {
             let mut exit = match status {
                 Some(status) => ExitResult::from_wait(status.code, status.signal),
                 // Somebody else reaped it: a lost process must not look successful.
-                None => ExitResult { exit_code: 1, signal: 0, oom_killed: false },
+                None => ExitResult { exit_code: 1, ..ExitResult::default() },
             };
+            exit.core_dumped = status.is_some_and(|status| status.dumped);
             // Read while the cgroup still exists, after the wait that makes the count final.
             exit.oom_killed = running.unclaimed_oom_kills() > 0;
             if isolation == Isolation::Isolated {
@@ -564,7 +565,8 @@ impl Executor for LocalExecutor {
             (Some(cgroup), Isolation::Isolated) => cgroup.stats(cgroup_sampler).map_err(cgroup_error)?,
             _ => total(&by_pid),
         };
-        Ok(TaskStats { time: SystemTime::now(), total, by_pid })
+        let pressure = running.cgroup.as_ref().map(TaskCgroup::pressure).transpose().map_err(cgroup_error)?;
+        Ok(TaskStats { time: SystemTime::now(), total, by_pid, pressure: pressure.unwrap_or_default() })
     }
 
     async fn exec(&self, deadline: SystemTime, command: &str, args: &[String]) -> Result<ExecOutput, ExecutorError> {

@@ -10,6 +10,7 @@ use rustix::pipe::PipeFlags;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::journal::Journal;
 use super::pump::{End, Finished, Pump, PumpHandle};
 use super::rotator::{Counters, Limits, Rotator};
 use super::{dir, fifo};
@@ -60,8 +61,12 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn spawn(source: impl Into<std::sync::Arc<OwnedFd>>, rotator: Rotator) -> Stream {
-        let (pump, handle) = Pump::new(source, rotator);
+    pub(super) fn spawn(
+        source: impl Into<std::sync::Arc<OwnedFd>>,
+        rotator: Rotator,
+        journal: Option<Journal>,
+    ) -> Stream {
+        let (pump, handle) = Pump::with_journal(source, rotator, journal);
         Stream { handle, task: tokio::spawn(pump.run()) }
     }
 
@@ -134,7 +139,7 @@ fn collect(dir: &Path, base: &str, limits: Limits) -> io::Result<(Stream, OwnedF
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     // Of our end only: the task expects a stdout that blocks.
     rustix::io::ioctl_fionbio(&read, true)?;
-    Ok((Stream::spawn(read, rotator), write))
+    Ok((Stream::spawn(read, rotator, None), write))
 }
 
 /// An output that somebody else collects, or nobody.
@@ -201,6 +206,7 @@ mod tests {
             stderr_file: "web.stderr".into(),
             max_files: 3,
             max_file_size_bytes: 1 << 20,
+            ..LogCollection::default()
         }
     }
 

@@ -790,6 +790,7 @@ impl<'a> Plan<'a> {
                 stderr_file: "t.stderr".to_owned(),
                 max_files: 3,
                 max_file_size_bytes: 16 << 20,
+                ..LogCollection::default()
             }),
             ..LaunchSpec::default()
         };
