@@ -74,9 +74,9 @@ struct DriverFailure {
     recoverable: bool,
 }
 
-impl From<DriverFailure> for DriverError {
-    fn from(failure: DriverFailure) -> DriverError {
-        failed(failure.message, failure.recoverable)
+impl DriverFailure {
+    fn into_error(self) -> DriverError {
+        failed(self.message, self.recoverable)
     }
 }
 
@@ -177,7 +177,7 @@ impl Images {
             tokio::select! {
                 outcome = outcome.wait_for(Option::is_some) => {
                     return match outcome.map(|outcome| outcome.clone()) {
-                        Ok(Some(outcome)) => outcome.map_err(DriverError::from),
+                        Ok(Some(outcome)) => outcome.map_err(DriverFailure::into_error),
                         _ => Err(failed("wait aborted".to_owned(), true)),
                     };
                 }

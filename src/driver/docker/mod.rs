@@ -269,7 +269,8 @@ impl Shared {
         let info = life.engine.info().await.map_err(|e| {
             let text = format!("Failed to connect to docker daemon: {e}");
             // One that nobody started is the machine's fault, one that was there may come again.
-            if self.settings.under_agent { failed(text, true) } else { DriverError::Unsupported(text) }
+            let may_come = self.settings.under_agent || self.detected.load(Ordering::Relaxed);
+            if may_come { failed(text, true) } else { DriverError::Unsupported(text) }
         })?;
         *lock(&self.info) = Some(info.clone());
         Ok(info)
@@ -499,7 +500,8 @@ impl Shared {
                 let _late = tokio::time::timeout(LAST_LINES, collecting).await;
             }
             if let Some(task) = weak.upgrade() {
-                *lock(&task.ended_at) = Some(at);
+                // The engine notes both by itself, and of a short life the wrong way round.
+                *lock(&task.ended_at) = Some(at.max(task.started_at));
             }
             sender.send_replace(Some(end));
             // A reader that comes later still gets what is left.
