@@ -137,16 +137,23 @@ impl TestEngine {
 fn spawn(dir: &Path) -> Child {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
     let path = |name: &str| dir.join(name).display().to_string();
-    // It goes when this program is killed.
-    Command::new("setpriv")
+    let mut command = Command::new("setpriv");
+    command
         .args(["--pdeathsig", "TERM", "dockerd", "--bridge=none", "--iptables=false", "--ip6tables=false"])
         .args(["--data-root", &path("data"), "--exec-root", &path("exec"), "--pidfile", &path("pid")])
         .args(["--host", &format!("unix://{}", path("sock")), "--max-concurrent-downloads", "2"])
         .stdin(Stdio::null())
         .stdout(Stdio::from(log.try_clone().unwrap()))
-        .stderr(Stdio::from(log))
-        .spawn()
-        .unwrap()
+        .stderr(Stdio::from(log));
+    // It goes when this program is killed, which to the kernel is the thread that started it: one that stays.
+    let (sender, child) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        sender.send(command.spawn().unwrap()).unwrap();
+        loop {
+            std::thread::park();
+        }
+    });
+    child.recv().unwrap()
 }
 
 fn ping(socket: &Path) -> bool {
