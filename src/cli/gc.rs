@@ -82,6 +82,10 @@ fn clean(data_dir: &Path, finding: &Finding) -> Vec<String> {
                 Ok(cgroups) => cgroups,
                 Err(e) => return vec![format!("{e:#}")],
             };
+            // First, as a container is more than its cgroup, and its folder says that it may be there.
+            if let Err(e) = machine::remove_containers(data_dir, &record.alloc_id) {
+                return vec![format!("allocation {}: remove its containers: {e:#}", record.alloc_id)];
+            }
             let errors = alloc::clean(data_dir, record, &|path| machine::remove_cgroup(&cgroups, path));
             if let Some(Err(e)) = machine::cpusets(&cgroups, machine::regime(&cgroups)).map(|cpusets| cpusets.settle())
             {

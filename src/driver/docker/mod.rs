@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinHandle;
 
-use self::collect::{Collector, Target};
+use self::collect::{Bookmark, Collector, Target};
 use self::config::Config;
 use self::container::{Builder, Facts};
 use self::image::{Images, Wanted};
@@ -152,6 +152,19 @@ impl DockerDriver {
             return Ok(Vec::new());
         }
         self.0.reconcile(dangling).await.map_err(|e| image::unknown(&e))
+    }
+
+    /// Whether an allocation, by its folder, may have containers.
+    ///
+    /// # Errors
+    /// What reading the folder says.
+    pub fn may_have_containers(alloc_dir: &Path) -> std::io::Result<bool> {
+        let is = |name: std::ffi::OsString| name.to_string_lossy().ends_with(state::BOOKMARK);
+        match std::fs::read_dir(alloc_dir) {
+            Ok(entries) => Ok(entries.flatten().any(|entry| is(entry.file_name()))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Removes the containers of an allocation that nobody looks after any more.
@@ -380,10 +393,14 @@ impl Shared {
         let report = |far: String| self.event(task, &format!("Docker image pull progress: {far}"), &[]);
         self.event(task, "Downloading image", &[("image", &read.image)]);
         let image = self.images.get(&life.engine, &config, &wanted, &task.id, &report).await?;
+        // From here on there may be a container: who comes after a crash sees it by this file.
+        let bookmark = state::bookmark(task);
+        drop(Bookmark::open(Some(&bookmark), ""));
         let started = self.start_container(&life, &config, &builder, &image).await;
         let container = match started {
             Ok(container) => container,
             Err(error) => {
+                let _ = std::fs::remove_file(&bookmark);
                 self.images.release(&life.engine, &config, &image, &task.id);
                 self.sweep(if parent_is_own { &parent } else { "" }).await;
                 return Err(error);

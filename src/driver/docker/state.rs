@@ -11,6 +11,9 @@ use crate::plugin::ReattachConfig;
 use crate::spec::LogCollection;
 use crate::wire::msgpack;
 
+/// How the name of a cursor's file ends.
+pub(super) const BOOKMARK: &str = "-docker.cursor";
+
 /// The state in a task's handle.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
@@ -124,5 +127,5 @@ impl State {
 
 /// Where the cursor of a task's output is kept: beside the task's folder, where no task can put anything in its place.
 pub(super) fn bookmark(task: &TaskConfig) -> PathBuf {
-    task.alloc_dir.join(format!("{}-docker.cursor", task.name.replace('/', "_")))
+    task.alloc_dir.join(format!("{}{BOOKMARK}", task.name.replace('/', "_")))
 }
