@@ -215,9 +215,9 @@ impl Connector {
     {
         let what = "connect to the engine";
         let connecting = tokio::time::timeout(CONNECT, self.connect()).await;
-        let stream = connecting.map_err(|_| EngineError::Timeout { what, after: CONNECT })?.map_err(|e| {
-            EngineError::Broken { what, problem: format!("{}: {e}", self.endpoint) }
-        })?;
+        let stream = connecting
+            .map_err(|_| EngineError::Timeout { what, after: CONNECT })?
+            .map_err(|e| EngineError::Broken { what, problem: format!("{}: {e}", self.endpoint) })?;
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
             .handshake(TokioIo::new(stream))
             .await
@@ -264,7 +264,8 @@ fn connector(host: &str, tls: &Tls) -> Result<(TlsConnector, ServerName<'static>
     } else {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(&tls.cert)?).collect();
         let chain = chain.map_err(|e| bad("the client's cert", e.to_string()))?;
-        let key = PrivateKeyDer::from_pem_slice(&read(&tls.key)?).map_err(|e| bad("the client's key", e.to_string()))?;
+        let key =
+            PrivateKeyDer::from_pem_slice(&read(&tls.key)?).map_err(|e| bad("the client's key", e.to_string()))?;
         builder.with_client_auth_cert(chain, key).map_err(|e| bad("the client's cert", e.to_string()))?
     };
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']).to_owned();

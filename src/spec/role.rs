@@ -17,8 +17,7 @@ pub enum Role {
 
 impl Role {
     /// Every role, in the order in which help texts name them.
-    pub const ALL: [Role; 5] =
-        [Role::Executor, Role::Shim, Role::Logmon, Role::DockerLogger, Role::IsolationProbe];
+    pub const ALL: [Role; 5] = [Role::Executor, Role::Shim, Role::Logmon, Role::DockerLogger, Role::IsolationProbe];
 
     /// The exact name on a command line and as a symlink.
     #[must_use]

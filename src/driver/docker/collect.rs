@@ -288,7 +288,10 @@ impl Collector {
                 Ok(()) if last_round => return Ended::Complete,
                 Ok(()) => {}
                 Err(error) if is_unreadable(&error) => {
-                    tracing::warn!(container = self.container, "the container's log driver does not let its output be read");
+                    tracing::warn!(
+                        container = self.container,
+                        "the container's log driver does not let its output be read"
+                    );
                     return Ended::Unreadable;
                 }
                 Err(error) if error.is_not_found() => return Ended::Gone,
@@ -324,8 +327,10 @@ impl Collector {
     ) -> Result<(), EngineError> {
         let mut decoder = Decoder::new(self.tty);
         let mut replays = [Replay::default(); 2];
-        let garbled =
-            |e: &dyn std::error::Error| EngineError::Broken { what: "read the container's log", problem: e.to_string() };
+        let garbled = |e: &dyn std::error::Error| EngineError::Broken {
+            what: "read the container's log",
+            problem: e.to_string(),
+        };
         loop {
             let Some(bytes) = stream.next().await? else { break };
             decoder.push(&bytes);
@@ -377,6 +382,7 @@ mod tests {
             stderr_file: "e".to_owned(),
             max_files: 2,
             max_file_size_bytes: 1 << 20,
+            ..LogCollection::default()
         };
         let bookmark = dir.join("cursor");
         for cut in cuts.iter().copied().chain([messages.len()]) {

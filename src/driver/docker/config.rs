@@ -173,8 +173,9 @@ pub(super) fn schema() -> Spec {
         ("container", flag("container", true)),
         ("dangling_containers", dangling),
     ]);
-    let gc_default =
-        format!(r#"{{ image = true, image_delay = "3m", container = true, dangling_containers = {dangling_default} }}"#);
+    let gc_default = format!(
+        r#"{{ image = true, image_delay = "3m", container = true, dangling_containers = {dangling_default} }}"#
+    );
     let modes = ["pid", "ipc", "userns", "uts"].map(|name| (name, list(name)));
     schema::object([
         ("endpoint", attr("endpoint", "string")),
@@ -186,7 +187,10 @@ pub(super) fn schema() -> Spec {
             schema::block(
                 "logging",
                 false,
-                schema::object([("type", attr("type", "string")), ("config", schema::block_attrs("config", "string", false))]),
+                schema::object([
+                    ("type", attr("type", "string")),
+                    ("config", schema::block_attrs("config", "string", false)),
+                ]),
             ),
         ),
         ("gc", schema::with_default(schema::block("gc", false, gc), Literal::expression(&gc_default))),
@@ -278,9 +282,8 @@ impl Config {
         let volumes = reader.block("volumes")?;
         let volumes = Reader::new(NAME, &volumes, &["enabled", "selinuxlabel"])?;
         let change = duration(&reader, "api_timeout", default.deadlines.change)?;
-        let strings_or = |key: &str, or: Vec<String>| {
-            reader.strings(key).map(|list| if reader.has(key) { list } else { or })
-        };
+        let strings_or =
+            |key: &str, or: Vec<String>| reader.strings(key).map(|list| if reader.has(key) { list } else { or });
         let infra_image = text(&reader, "infra_image")?;
         let infra_image = infra_image.strip_prefix("https://").unwrap_or(&infra_image).to_owned();
         let attempts = reader.integer("container_exists_attempts")?.unwrap_or(5);
@@ -326,8 +329,7 @@ impl AllowedModes {
             match globs.iter().find(|glob| !can_be(key, glob)) {
                 None => Ok(globs),
                 Some(glob) => {
-                    let text =
-                        format!("cannot apply allowed_modes configuration, {glob:?} is not a valid {key}_mode");
+                    let text = format!("cannot apply allowed_modes configuration, {glob:?} is not a valid {key}_mode");
                     Err(reader.error("allowed_modes", &text))
                 }
             }

@@ -134,10 +134,9 @@ impl Builder<'_> {
             hostname: some(&read.hostname),
             labels: Some(self.labels()),
             exposed_ports: (!exposed.is_empty()).then_some(exposed),
-            healthcheck: read.no_healthchecks.then(|| HealthConfig {
-                test: Some(vec!["NONE".to_owned()]),
-                ..HealthConfig::default()
-            }),
+            healthcheck: read
+                .no_healthchecks
+                .then(|| HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
             host_config: Some(host),
             networking_config: networking,
             ..ContainerCreateBody::default()
@@ -286,7 +285,10 @@ impl Builder<'_> {
                 return Err(bad(format!("requested docker runtime {nvidia:?} was not found")));
             }
             if !read.runtime.is_empty() && read.runtime != *nvidia {
-                return Err(bad(format!("conflicting runtime requests: gpu runtime {nvidia:?} conflicts with task runtime {:?}", read.runtime)));
+                return Err(bad(format!(
+                    "conflicting runtime requests: gpu runtime {nvidia:?} conflicts with task runtime {:?}",
+                    read.runtime
+                )));
             }
             nvidia
         } else {
@@ -480,9 +482,7 @@ impl Builder<'_> {
             }
         };
         let missing = |label: &str| bad(format!("Port {label:?} not found, check network block"));
-        let find = |label: &str| {
-            self.task.ports.iter().find(|port| port.label == label).ok_or_else(|| missing(label))
-        };
+        let find = |label: &str| self.task.ports.iter().find(|port| port.label == label).ok_or_else(|| missing(label));
         if !foreign {
             for label in &read.ports {
                 let port = find(label)?;
@@ -577,7 +577,9 @@ fn propagation(text: &str) -> Result<MountBindOptionsPropagationEnum, DriverErro
         ("rslave", P::RSLAVE),
     ];
     let found = known.into_iter().find(|(name, _)| *name == text).map(|(_, value)| value);
-    found.ok_or_else(|| bad(format!("invalid propagation: {text:?}; it is one of private, rprivate, shared, rshared, slave, rslave")))
+    found.ok_or_else(|| {
+        bad(format!("invalid propagation: {text:?}; it is one of private, rprivate, shared, rshared, slave, rslave"))
+    })
 }
 
 /// `soft[:hard]`.

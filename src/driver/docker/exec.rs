@@ -15,6 +15,8 @@ use crate::spec::ExitResult;
 /// How much of a command's output is kept, the last of it.
 const KEPT: usize = 4096;
 const BUFFER: usize = 16 * 1024;
+/// What a terminal takes for the end of its input.
+const END_OF_TRANSMISSION: u8 = 4;
 /// How long the engine may take to see that a command has ended whose streams have.
 const STATUS: Duration = Duration::from_secs(10);
 const STATUS_PAUSE: Duration = Duration::from_millis(20);
@@ -91,7 +93,12 @@ impl ExecTaskStreaming for DockerDriver {
         let input = async {
             // It may end before its input does.
             let _closed = tokio::io::copy(&mut options.stdin, &mut to).await;
-            let _closed = to.shutdown().await;
+            if tty {
+                // Hanging up would end what still runs: a terminal says it with a character.
+                let _gone = to.write_all(&[END_OF_TRANSMISSION]).await;
+            } else {
+                let _closed = to.shutdown().await;
+            }
             std::future::pending::<std::convert::Infallible>().await
         };
         let sizes = async {

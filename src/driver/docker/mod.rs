@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinHandle;
 
-use self::collect::{Collector, Target};
+use self::collect::{Bookmark, Collector, Target};
 use self::config::Config;
 use self::container::{Builder, Facts};
 use self::image::{Images, Wanted};
@@ -36,9 +36,9 @@ use self::task::Task as Read;
 use super::handle::failed;
 use super::on_executor::{Wanted as Reader_, agent_logs, wanted_fifo};
 use super::{
-    Attribute, Capabilities, Driver, DriverError, DriverNetwork, ExecStreaming, ExecTaskResult, Fingerprint, FsIsolation,
-    Health, NetworkIsolation, NetworkMode, NodeConfig, Reader, Settings, TaskConfig, TaskEvent, TaskHandle, TaskState,
-    TaskStatus,
+    Attribute, Capabilities, Driver, DriverError, DriverNetwork, ExecStreaming, ExecTaskResult, Fingerprint,
+    FsIsolation, Health, NetworkIsolation, NetworkMode, NodeConfig, Reader, Settings, TaskConfig, TaskEvent,
+    TaskHandle, TaskState, TaskStatus,
 };
 use crate::cgroup::{Regime, Sampler, TaskCgroup};
 use crate::docker::{Container, Endpoint, Engine, Info};
@@ -152,6 +152,19 @@ impl DockerDriver {
             return Ok(Vec::new());
         }
         self.0.reconcile(dangling).await.map_err(|e| image::unknown(&e))
+    }
+
+    /// Whether an allocation, by its folder, may have containers.
+    ///
+    /// # Errors
+    /// What reading the folder says.
+    pub fn may_have_containers(alloc_dir: &Path) -> std::io::Result<bool> {
+        let is = |name: std::ffi::OsString| name.to_string_lossy().ends_with(state::BOOKMARK);
+        match std::fs::read_dir(alloc_dir) {
+            Ok(entries) => Ok(entries.flatten().any(|entry| is(entry.file_name()))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Removes the containers of an allocation that nobody looks after any more.
@@ -269,7 +282,8 @@ impl Shared {
         let info = life.engine.info().await.map_err(|e| {
             let text = format!("Failed to connect to docker daemon: {e}");
             // One that nobody started is the machine's fault, one that was there may come again.
-            if self.settings.under_agent { failed(text, true) } else { DriverError::Unsupported(text) }
+            let may_come = self.settings.under_agent || self.detected.load(Ordering::Relaxed);
+            if may_come { failed(text, true) } else { DriverError::Unsupported(text) }
         })?;
         *lock(&self.info) = Some(info.clone());
         Ok(info)
@@ -379,10 +393,14 @@ impl Shared {
         let report = |far: String| self.event(task, &format!("Docker image pull progress: {far}"), &[]);
         self.event(task, "Downloading image", &[("image", &read.image)]);
         let image = self.images.get(&life.engine, &config, &wanted, &task.id, &report).await?;
+        // From here on there may be a container: who comes after a crash sees it by this file.
+        let bookmark = state::bookmark(task);
+        drop(Bookmark::open(Some(&bookmark), ""));
         let started = self.start_container(&life, &config, &builder, &image).await;
         let container = match started {
             Ok(container) => container,
             Err(error) => {
+                let _ = std::fs::remove_file(&bookmark);
                 self.images.release(&life.engine, &config, &image, &task.id);
                 self.sweep(if parent_is_own { &parent } else { "" }).await;
                 return Err(error);
@@ -499,7 +517,8 @@ impl Shared {
                 let _late = tokio::time::timeout(LAST_LINES, collecting).await;
             }
             if let Some(task) = weak.upgrade() {
-                *lock(&task.ended_at) = Some(at);
+                // The engine notes both by itself, and of a short life the wrong way round.
+                *lock(&task.ended_at) = Some(at.max(task.started_at));
             }
             sender.send_replace(Some(end));
             // A reader that comes later still gets what is left.
@@ -532,7 +551,9 @@ impl Shared {
                 tracing::warn!(%error, id = task.id, "the engine does not answer; the task's container is looked for later");
                 Container { id: state.container.clone(), ..Container::default() }
             }
-            Err(error) => return Err(failed(format!("failed to inspect container {}: {error}", state.container), false)),
+            Err(error) => {
+                return Err(failed(format!("failed to inspect container {}: {error}", state.container), false));
+            }
         };
         // Nomad's own driver left a process that collects the output.
         let own = state.agentbin.unwrap_or_else(|| Own {
@@ -680,7 +701,10 @@ fn shared_cores(cgroup: &Path) -> String {
 
 fn network_of(container: &Container, read: &Read, builder: &Builder<'_>) -> Option<DriverNetwork> {
     if container.networks.len() > 1 {
-        tracing::warn!(name = container.name, "the container is in several networks; the first one's address is announced");
+        tracing::warn!(
+            name = container.name,
+            "the container is in several networks; the first one's address is announced"
+        );
     }
     let (network, v4, v6) = container.networks.first()?;
     let ip = if read.advertise_ipv6 && !v6.is_empty() { v6 } else { v4 };
@@ -835,8 +859,9 @@ impl Driver for DockerDriver {
         let task = self.0.task(id)?;
         let cgroup = TaskCgroup::open(&self.0.settings.cgroups, Path::new(&task.own.cgroup));
         let read = cgroup.and_then(|cgroup| Ok((cgroup.stats(&mut lock(&task.sampler))?, cgroup.pressure()?)));
-        let (total, pressure) = read.map_err(|e| failed(format!("failed to read the container's cgroup: {e}"), true))?;
-        Ok(TaskStats { time: SystemTime::now(), total, by_pid: BTreeMap::new(), pressure })
+        let (total, pressure) =
+            read.map_err(|e| failed(format!("failed to read the container's cgroup: {e}"), true))?;
+        Ok(TaskStats { time: SystemTime::now(), total, by_pid: BTreeMap::new(), pressure, output: None })
     }
 
     async fn signal_task(&self, id: &str, signal: Signal) -> Result<(), DriverError> {

@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::collect::Target;
 use crate::driver::{DriverNetwork, TaskConfig};
 use crate::plugin::ReattachConfig;
-use crate::spec::LogCollection;
+use crate::spec::{LogCollection, LogKeeping};
 use crate::wire::msgpack;
+
+/// How the name of a cursor's file ends.
+pub(super) const BOOKMARK: &str = "-docker.cursor";
 
 /// The state in a task's handle.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -78,6 +82,10 @@ pub(super) struct Own {
     pub(super) max_files: u32,
     /// In bytes.
     pub(super) max_file_size: u64,
+    /// Full files are compressed.
+    pub(super) compress: bool,
+    /// Seconds until full files are deleted; 0 for never.
+    pub(super) max_age: u64,
 }
 
 impl Own {
@@ -91,6 +99,8 @@ impl Own {
                 self.log_dir = logs.dir.display().to_string();
                 (self.stdout, self.stderr) = (logs.stdout_file.clone(), logs.stderr_file.clone());
                 (self.max_files, self.max_file_size) = (logs.max_files, logs.max_file_size_bytes);
+                self.compress = logs.keeping.compress;
+                self.max_age = logs.keeping.max_age.map_or(0, |age| age.as_secs());
             }
         }
     }
@@ -108,6 +118,10 @@ impl Own {
             stderr_file: self.stderr.clone(),
             max_files: self.max_files,
             max_file_size_bytes: self.max_file_size,
+            keeping: LogKeeping {
+                compress: self.compress,
+                max_age: (self.max_age > 0).then(|| Duration::from_secs(self.max_age)),
+            },
         }))
     }
 }
@@ -124,5 +138,5 @@ impl State {
 
 /// Where the cursor of a task's output is kept: beside the task's folder, where no task can put anything in its place.
 pub(super) fn bookmark(task: &TaskConfig) -> PathBuf {
-    task.alloc_dir.join(format!("{}-docker.cursor", task.name.replace('/', "_")))
+    task.alloc_dir.join(format!("{}{BOOKMARK}", task.name.replace('/', "_")))
 }

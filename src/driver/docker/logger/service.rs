@@ -31,11 +31,7 @@ impl From<wire::StartRequest> for StartConfig {
             container_id: request.container_id,
             stdout_fifo: request.stdout_fifo.into(),
             stderr_fifo: request.stderr_fifo.into(),
-            tls: Tls {
-                cert: request.tls_cert.into(),
-                key: request.tls_key.into(),
-                ca: request.tls_ca.into(),
-            },
+            tls: Tls { cert: request.tls_cert.into(), key: request.tls_key.into(), ca: request.tls_ca.into() },
             tty: request.tty,
             cursor: request.cursor.into(),
         }
