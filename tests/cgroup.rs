@@ -71,8 +71,8 @@ impl Drop for Bench {
     /// Leaves nothing behind after a failed test either.
     fn drop(&mut self) {
         if let Ok(all) = TaskCgroup::open(&self.fs, &self.parent) {
-            let _ = all.kill_all(soon(5));
-            let _ = all.remove(soon(5));
+            let _ = all.kill_all(soon(30));
+            let _ = all.remove(soon(30));
         }
     }
 }
