@@ -39,8 +39,8 @@ impl Delegated {
         if fs.regime() != Regime::V2 {
             return Ok(None);
         }
-        let file = Path::new("/proc/self/cgroup");
-        let text = std::fs::read_to_string(file).map_err(|e| Error::io("read", file, e))?;
+        let read = std::fs::read_to_string("/proc/self/cgroup");
+        let text = read.map_err(|e| Error::io("read", Path::new("/proc/self/cgroup"), e))?;
         let Some(own) = text.lines().find_map(|line| line.strip_prefix("0::/")).map(PathBuf::from) else {
             return Ok(None);
         };
