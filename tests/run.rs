@@ -479,6 +479,25 @@ fn c3_a_restart_keeps_its_cores() {
     world.assert_clean();
 }
 
+/// A full disk is told; that a reader of the output has left, as `head` does, is not.
+#[test]
+fn r12_output_that_cannot_be_written_stops_the_job_and_is_told() {
+    let world = World::new();
+    let file = world.file("job.nomad.hcl", &batch("raw_exec", "/bin/sh", "[\"-c\", \"echo x; exec sleep 1000\"]"));
+    let mut command = world.command(&["--quiet", file.to_str().unwrap()]);
+    command.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap()).stderr(Stdio::piped());
+    let out: world::Out = command.spawn().unwrap().wait_with_output().unwrap().into();
+    assert!(out.status != 0, "{out:?}");
+    assert!(out.stderr.contains("cannot be written to stdout: No space left on device"), "{out:?}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = world.command(&["--quiet", file.to_str().unwrap()]);
+    let out: world::Out =
+        command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap().into();
+    assert!(out.status != 0 && out.stderr.is_empty(), "{out:?}");
+    world.assert_clean();
+}
+
 /// The stranger is another user of the machine who knows every name.
 #[test]
 fn b14_a_stranger_gets_nothing_of_an_allocation() {
