@@ -523,7 +523,7 @@ fn b14_a_stranger_gets_nothing_of_an_allocation() {
             &["ls", allocs.to_str().unwrap()][..],
             &["ls", &path("")],
             &["cat", &path("t-executor.out")],
-            &["cat", &alloc.with_extension("json").to_str().unwrap().to_owned()],
+            &["cat", alloc.with_extension("json").to_str().unwrap()],
         ] {
             let out = stranger(command).unwrap();
             assert!(!out.status.success() && out.stdout.is_empty(), "{driver}: {command:?}: {out:?}");

@@ -130,7 +130,7 @@ impl TaskCgroup {
         let set_up = task.make(&mut fresh).and_then(|()| {
             task.clear_leftovers(&fresh)?;
             let all_fresh = fresh.iter().all(|f| *f);
-            limits::write(&task, resources, !all_fresh)?;
+            limits::write(task, resources, !all_fresh)?;
             task.oom_baseline = if all_fresh { 0 } else { task.oom_kills()? };
             Ok(())
         });
