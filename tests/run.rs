@@ -4,6 +4,7 @@
 mod world;
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -476,6 +477,69 @@ fn c3_a_restart_keeps_its_cores() {
     let own = lines("| own");
     assert!(own.len() == 2 && own[0] == own[1], "{out:?}");
     world.assert_clean();
+}
+
+/// A full disk is told; that a reader of the output has left, as `head` does, is not.
+#[test]
+fn r12_output_that_cannot_be_written_stops_the_job_and_is_told() {
+    let world = World::new();
+    let file = world.file("job.nomad.hcl", &batch("raw_exec", "/bin/sh", "[\"-c\", \"echo x; exec sleep 1000\"]"));
+    let mut command = world.command(&["--quiet", file.to_str().unwrap()]);
+    command.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap()).stderr(Stdio::piped());
+    let out: world::Out = command.spawn().unwrap().wait_with_output().unwrap().into();
+    assert!(out.status != 0, "{out:?}");
+    assert!(out.stderr.contains("cannot be written to stdout: No space left on device"), "{out:?}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = world.command(&["--quiet", file.to_str().unwrap()]);
+    let out: world::Out =
+        command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap().into();
+    assert!(out.status != 0 && out.stderr.is_empty(), "{out:?}");
+    world.assert_clean();
+}
+
+/// The stranger is another user of the machine who knows every name.
+#[test]
+fn b14_a_stranger_gets_nothing_of_an_allocation() {
+    need_root!();
+    let world = World::new();
+    let script = "echo secret; id -u; pwd; cd $NOMAD_TASK_DIR && cp /bin/sh tool && chmod 4755 tool && \
+                  echo secret > file && ls && sleep 1000";
+    for (driver, user, walkable) in [("exec", "root", false), ("raw_exec", "nobody", true)] {
+        let job = batch(driver, "/bin/sh", &format!("[\"-c\", {script:?}]"))
+            .replace("config {", &format!("user = \"{user}\"\nconfig {{"));
+        let mut running = world.start_text(&job);
+        wait_for_text(&running.stdout, "tool\n");
+        let allocs = world.data_dir().join("alloc");
+        let alloc = std::fs::read_dir(&allocs).unwrap().map(|e| e.unwrap().path()).find(|path| path.is_dir()).unwrap();
+        let stranger = |args: &[&str]| {
+            let mut command = Command::new(args[0]);
+            command.args(&args[1..]).uid(world::plain_user(7)).gid(world::plain_user(7)).current_dir("/");
+            // One that may not even be executed has no output.
+            command.stdin(Stdio::null()).output().ok()
+        };
+        let path = |below: &str| alloc.join(below).to_str().unwrap().to_owned();
+        for command in [
+            &["ls", allocs.to_str().unwrap()][..],
+            &["ls", &path("")],
+            &["cat", &path("t-executor.out")],
+            &["cat", alloc.with_extension("json").to_str().unwrap()],
+        ] {
+            let out = stranger(command).unwrap();
+            assert!(!out.status.success() && out.stdout.is_empty(), "{driver}: {command:?}: {out:?}");
+        }
+        for command in [
+            &["cat", &path("alloc/logs/t.stdout.0")][..],
+            &["cat", &path("t/local/file")],
+            &[&path("t/local/tool"), "-c", "id -u"],
+        ] {
+            let reached = stranger(command).is_some_and(|out| out.status.success());
+            assert_eq!(reached, walkable, "{driver}: {command:?}");
+        }
+        signal(&running.child, "SIGINT");
+        running.finish();
+        world.assert_clean();
+    }
 }
 
 /// The same without root: `raw_exec` plainly, exec through a user namespace.

@@ -201,7 +201,7 @@ mod tests {
     fn place() -> Place {
         let (data, source) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let dir = AllocDir::new(data.path(), &AllocId::new(uuid::Uuid::new_v4()));
-        dir.build().unwrap();
+        dir.build(false).unwrap();
         dir.build_task("web").unwrap();
         std::fs::create_dir(source.path().join("sub")).unwrap();
         std::fs::write(source.path().join("sub/tool"), "#!/bin/sh\n").unwrap();

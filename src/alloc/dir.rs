@@ -1,7 +1,7 @@
 //! The folder of an allocation: built, mounted, unmounted, removed.
 //!
 //! ```text
-//! <data>/alloc/<alloc id>/     0755
+//! <data>/alloc/<alloc id>/     0700, or 0711 where tasks go through it
 //!   alloc/{data,logs,tmp}      0777   shared by the group's tasks
 //!   <task>/                    0777
 //!     local/                   0777   NOMAD_TASK_DIR
@@ -52,20 +52,22 @@ impl AllocDir {
         self.path.join("alloc/logs")
     }
 
-    /// Makes the shared folders.
+    /// Makes the shared folders. Isolated tasks get them mounted and need no way there; with `through` there is one, for
+    /// those of tasks that see the host, and then for everybody who knows the id.
     ///
     /// # Errors
     /// [`SetupError::Dir`]; the folder must not exist.
-    pub fn build(&self) -> Result<(), SetupError> {
+    pub fn build(&self, through: bool) -> Result<(), SetupError> {
         let error = |source| SetupError::Dir { action: "create", path: self.path.clone(), source };
         let create = || {
             std::fs::DirBuilder::new().recursive(true).mode(0o711).create(self.path.parent().unwrap_or(&self.path))?;
-            std::fs::create_dir(&self.path)
+            std::fs::DirBuilder::new().mode(0o700).create(&self.path)
         };
         create().map_err(error)?;
         let fill = || {
             let root = Root::open(&self.path)?;
-            set_mode(&root.open_beneath(Path::new("."), OFlags::RDONLY, Mode::empty())?, 0o755)?;
+            let mode = if through || mutant::on("b14-dir") { 0o711 } else { 0o700 };
+            set_mode(&root.open_beneath(Path::new("."), OFlags::RDONLY, Mode::empty())?, mode)?;
             for name in ["alloc", "alloc/data", "alloc/logs", "alloc/tmp"] {
                 make_dir(&root, Path::new(name), 0o777)?;
             }
@@ -356,7 +358,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let path = data.path().canonicalize().unwrap();
         let dir = AllocDir::new(&path, &AllocId::new(uuid::Uuid::new_v4()));
-        dir.build().unwrap();
+        dir.build(false).unwrap();
         dir.build_task("web").unwrap();
         (data, dir)
     }
@@ -367,9 +369,9 @@ mod tests {
 
     #[test]
     fn the_layout_has_nomads_modes_whatever_the_umask() {
-        let (_data, dir) = built();
+        let (data, dir) = built();
         for (name, expected) in [
-            (".", 0o755),
+            (".", 0o700),
             ("alloc", 0o777),
             ("alloc/data", 0o777),
             ("alloc/logs", 0o777),
@@ -386,7 +388,10 @@ mod tests {
         } else {
             assert_eq!(mode(&dir.path().join("web/secrets")), 0o700);
         }
-        assert!(dir.build().is_err(), "an allocation's folder is never taken over");
+        assert!(dir.build(false).is_err(), "an allocation's folder is never taken over");
+        let other = AllocDir::new(&data.path().canonicalize().unwrap(), &AllocId::new(uuid::Uuid::new_v4()));
+        other.build(true).unwrap();
+        assert_eq!(mode(other.path()), 0o711, "those who know a name below it may go there");
         assert_eq!(dir.destroy().len(), 0);
         assert!(!dir.path().exists());
         assert_eq!(mounts_below(dir.path()).unwrap(), Vec::<PathBuf>::new());

@@ -24,7 +24,7 @@ use super::task::{Outcome, Shared, TaskError, TaskErrorKind, TaskResult, TaskRun
 use super::text::go_duration;
 use super::{AllocEvent, Stop};
 use crate::cgroup::Cpusets;
-use crate::driver::Driver;
+use crate::driver::{Driver, FsIsolation};
 use crate::spec::{AllocId, EventKind, Group, Job, Task};
 
 /// Names the cgroup of a task, relative to each hierarchy's root; empty where there is none.
@@ -195,7 +195,11 @@ impl Hook<Place> for AllocDirHook {
     }
 
     async fn run(&self, place: &mut Place) -> Result<(), SetupError> {
-        place.dir.build()
+        let isolates = |task: &Task| {
+            let driver = place.machine.drivers.get(&task.driver);
+            driver.is_some_and(|d| matches!(d.capabilities().fs_isolation, FsIsolation::Image | FsIsolation::Chroot))
+        };
+        place.dir.build(!place.group().tasks.iter().all(isolates))
     }
 
     async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {

@@ -113,11 +113,24 @@ impl TaskCgroup {
             task.members.retain(|m| !m.tree.hierarchy.has("cpuset"));
             task.members.push(shared);
         }
+        let mut backoff = Backoff::until(Instant::now() + RACE);
+        loop {
+            match task.set_up(resources) {
+                // An executor that was left behind is just ending, and removes what has this name.
+                Err(e) if e.is_gone() && task.given_are_there() && backoff.wait() => {}
+                result => return result.map(|()| task),
+            }
+        }
+    }
+
+    /// What was made is removed again when it fails.
+    fn set_up(&mut self, resources: &Resources) -> Result<()> {
+        let task = self;
         let mut fresh = Vec::with_capacity(task.members.len());
         let set_up = task.make(&mut fresh).and_then(|()| {
             task.clear_leftovers(&fresh)?;
             let all_fresh = fresh.iter().all(|f| *f);
-            limits::write(&task, resources, !all_fresh)?;
+            limits::write(task, resources, !all_fresh)?;
             task.oom_baseline = if all_fresh { 0 } else { task.oom_kills()? };
             Ok(())
         });
@@ -128,7 +141,12 @@ impl TaskCgroup {
             let _first_error_counts = made.remove(Instant::now() + RACE);
             return Err(error);
         }
-        Ok(task)
+        Ok(())
+    }
+
+    /// Whether the folders exist that the host has to make.
+    fn given_are_there(&self) -> bool {
+        self.members.iter().all(|m| m.ours || m.dir().is_ok())
     }
 
     /// Names the cgroup `relative` without making or reading anything: for a recovered task, and for cleaning up.

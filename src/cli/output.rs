@@ -224,8 +224,11 @@ fn output_object(source: &Source, data: Vec<u8>) -> Piece {
 pub(super) struct Writer {
     queue: mpsc::Sender<Piece>,
     done: oneshot::Receiver<()>,
-    broken: watch::Receiver<bool>,
+    broken: Broken,
 }
+
+/// Why stdout cannot be written to any more; empty where somebody has just stopped reading, and nothing while it can.
+pub(super) type Broken = watch::Receiver<Option<String>>;
 
 impl Writer {
     /// Writes to `stdout` and `stderr`; `one_screen` when both are the same terminal.
@@ -236,13 +239,21 @@ impl Writer {
     ) -> std::io::Result<Writer> {
         let (queue, mut pieces) = mpsc::channel::<Piece>(QUEUE);
         let (ended, done) = oneshot::channel();
-        let (tell, broken) = watch::channel(false);
+        let (tell, broken) = watch::channel(None);
         let mut screen = Screen { out: Box::new(stdout), err: Box::new(stderr), one_screen, open: [false; 2] };
         std::thread::Builder::new().name("output".to_owned()).spawn(move || {
             while let Some(piece) = pieces.blocking_recv() {
                 // Nobody reads stdout any more: the rest is thrown away, so that nothing waits for it.
-                if screen.write(&piece).is_err() && piece.stream == Stream::Stdout {
-                    tell.send_replace(true);
+                if let Err(error) = screen.write(&piece)
+                    && piece.stream == Stream::Stdout
+                {
+                    let left = error.kind() == std::io::ErrorKind::BrokenPipe;
+                    let why = if left { String::new() } else { error.to_string() };
+                    tell.send_if_modified(|told| {
+                        let first = told.is_none();
+                        told.get_or_insert(why);
+                        first
+                    });
                 }
             }
             // Whoever waited has given up.
@@ -255,8 +266,8 @@ impl Writer {
         self.queue.clone()
     }
 
-    /// Becomes true when stdout cannot be written to any more.
-    pub(super) fn broken(&self) -> watch::Receiver<bool> {
+    /// Hears when stdout cannot be written to any more.
+    pub(super) fn broken(&self) -> Broken {
         self.broken.clone()
     }
 
@@ -391,7 +402,7 @@ mod tests {
         let writer = Writer::new(closed, Shared::default(), false).unwrap();
         let mut broken = writer.broken();
         writer.queue().send(piece(Stream::Stdout, b"x", false)).await.unwrap();
-        broken.wait_for(|b| *b).await.unwrap();
+        broken.wait_for(Option::is_some).await.unwrap();
         writer.finish().await;
     }
 }

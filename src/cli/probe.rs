@@ -160,7 +160,7 @@ fn allocate<'a>(
     let mut record = Record::new(id, PROBE, level.name()).context("cannot look at this process")?;
     record.cgroups = Some(cgroup.clone()).into_iter().filter(|c| !c.as_os_str().is_empty()).collect();
     machine.records.create(record)?;
-    dir.build()?;
+    dir.build(false)?;
     dir.build_task(PROBE)?;
     let program = dir.path().join(PROBE).join("local/agentbin");
     copy_own_program(&program).with_context(|| format!("cannot write {}", program.display()))?;

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::machine::{self, Place};
-use super::output::{Piece, Shape, Source, Stream, Style, Writer};
+use super::output::{Broken, Piece, Shape, Source, Stream, Style, Writer};
 use super::signals::Signals;
 use super::{CANNOT, RunArgs, complain, gc};
 use crate::alloc::{
@@ -167,7 +167,8 @@ impl Run {
     async fn execute(self, writer: Writer, signals: Signals) -> i32 {
         let ends = Ends { stop: watch::Sender::new(Stop::No), abandon: watch::Sender::new(false) };
         let (causes, cause) = watch::channel(Cause::default());
-        let control = tokio::spawn(control(ends.clone(), causes, signals, self.deadlines(), writer.broken()));
+        let broken = writer.broken();
+        let control = tokio::spawn(control(ends.clone(), causes, signals, self.deadlines(), broken.clone()));
 
         let (mut status, mut complaints) = match self.set_up().await {
             Ok(started) => self.run(started, &ends, &writer, &cause).await,
@@ -186,6 +187,9 @@ impl Run {
         if cause.borrow().timed_out {
             complaints.push("the job was stopped because --timeout ran out".to_owned());
             status = TIMED_OUT;
+        }
+        if let Some(why) = broken.borrow().as_ref().filter(|why| !why.is_empty()) {
+            complaints.push(format!("the job was stopped because its output cannot be written to stdout: {why}"));
         }
         for complaint in &complaints {
             complain(complaint);
@@ -351,7 +355,7 @@ async fn control(
     causes: watch::Sender<Cause>,
     mut signals: Signals,
     deadlines: Option<(Duration, Duration)>,
-    mut broken: watch::Receiver<bool>,
+    mut broken: Broken,
 ) {
     let began = tokio::time::Instant::now();
     let mut broken_heard = false;
@@ -385,7 +389,7 @@ async fn control(
                 ends.stop.send_replace(if timed_out { Stop::Now } else { urgency.max(Stop::Gracefully) });
                 ends.abandon.send_replace(timed_out);
             }
-            told = broken.wait_for(|b| *b), if !broken_heard => {
+            told = broken.wait_for(Option::is_some), if !broken_heard => {
                 broken_heard = true;
                 if told.is_ok() {
                     ends.stop.send_replace(urgency.max(Stop::Gracefully));

@@ -239,11 +239,21 @@ impl LocalExecutor {
             Isolation::Universal => (universal::config(spec)?, None),
         };
         let mut has_devices = None;
-        let (cgroup, shim) = if let Some(ahead) = self.take_ahead(spec).await {
+        let ahead = match self.take_ahead(spec).await {
+            // Its cgroup may be gone: an executor that a killed host left behind removes what has this name. Any other
+            // reason is met again, and told.
+            Some(ahead) if limit(ahead.cgroup.as_ref(), spec).is_err() => {
+                ahead.discard().await;
+                None
+            }
+            ahead => ahead,
+        };
+        let (cgroup, shim) = if let Some(ahead) = ahead {
             has_devices = ahead.devices;
             (ahead.cgroup, Ok(ahead.shim))
         } else {
             let cgroup = self.contain(spec)?;
+            limit(cgroup.as_ref(), spec).inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
             let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
             let shim = start_shim(plan(isolation, cgroup.as_ref()), cgroup.as_ref());
             (cgroup, shim)
@@ -266,8 +276,7 @@ impl LocalExecutor {
         devices: Option<&[DeviceRule]>,
         shim: Prepared,
     ) -> Result<Arc<Running>, ExecutorError> {
-        let limited = limit(cgroup, spec).and_then(|()| forbid_devices(cgroup, devices));
-        let ready = limited.and_then(|()| open_output(spec, config));
+        let ready = forbid_devices(cgroup, devices).and_then(|()| open_output(spec, config));
         let (output, ends) = match ready {
             Ok(ready) => ready,
             Err(error) => {

@@ -96,7 +96,8 @@ fn open_log(path: &Path) -> io::Result<File> {
     };
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NONBLOCK;
-    let file = Root::open(dir)?.open_beneath(Path::new(name), flags, Mode::from_raw_mode(0o666))?;
+    // It quotes commands: for its owner alone.
+    let file = Root::open(dir)?.open_beneath(Path::new(name), flags, Mode::from_raw_mode(0o600))?;
     let file = File::from(file);
     let metadata = file.metadata()?;
     let plain = metadata.is_file() && metadata.nlink() == 1;

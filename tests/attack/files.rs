@@ -15,7 +15,13 @@ use agentbin::spec::{AllocId, LaunchSpec};
 use crate::framework::{Attack, Inside, Lab, Mutant, Swapper, Verdict, full, hold, own_program, patience};
 
 pub const ATTACKS: &[Attack] = &[
-    Attack { id: "b14", run: b14, inside: Some(b14_inside), mutants: &[Mutant::new("b14")], control: None },
+    Attack {
+        id: "b14",
+        run: b14,
+        inside: Some(b14_inside),
+        mutants: &[Mutant::new("b14"), Mutant::new("b14-dir")],
+        control: None,
+    },
     Attack { id: "b15", run: b15, inside: None, mutants: &[Mutant::new("b15")], control: None },
     Attack { id: "b16", run: b16, inside: None, mutants: &[Mutant::new("b16")], control: None },
     Attack {
@@ -84,21 +90,17 @@ fn b14(lab: &mut Lab) -> Verdict {
     Ok(())
 }
 
-/// What is open to others is the way to the task's own folders, and nothing that we keep for ourselves.
+/// What is open to others is the way to allocations of tasks that see the host, and nothing else.
 fn look_at_state(lab: &Lab, data: &Path) -> Verdict {
     let allocs = data.join("alloc");
     let mut open = Vec::new();
     let mut records = 0;
     for top in [data, Path::new("/run/agentbin")] {
         tree(top, &mut |path, meta| {
-            let below_alloc = path.strip_prefix(&allocs).is_ok_and(|rest| {
-                let first = rest.components().next().map(|first| allocs.join(first));
-                first.is_some_and(|first| first.is_dir())
-            });
             records += u32::from(path.extension().is_some_and(|end| end == "json"));
             let mode = meta.mode() & 0o7777;
             let allowed = if path == data || path == allocs { 0o711 } else { 0o700 };
-            if !below_alloc && !meta.is_symlink() && mode & !allowed & 0o7077 != 0 {
+            if !meta.is_symlink() && mode & !allowed & 0o7077 != 0 {
                 open.push(format!("{} {mode:o}", path.display()));
             }
             // Who cannot enter a folder finds nothing in it, whatever its mode.
@@ -136,9 +138,7 @@ fn b14_inside(args: &[String], inside: &Inside) {
     for path in args[1..].iter().map(Path::new) {
         let Ok(meta) = path.symlink_metadata() else { continue };
         let kind = meta.file_type();
-        // Nomad gives others the output of tasks to read, and so do we; but nothing that we keep.
-        let of_a_task = path.strip_prefix(allocs).is_ok_and(|rest| rest.components().count() > 1);
-        if kind.is_file() && !of_a_task && std::fs::File::open(path).is_ok() {
+        if kind.is_file() && std::fs::File::open(path).is_ok() {
             inside.breach(&format!("reads {}", path.display()));
         }
         if kind.is_socket() && std::os::unix::net::UnixStream::connect(path).is_ok() {
@@ -147,7 +147,7 @@ fn b14_inside(args: &[String], inside: &Inside) {
         if kind.is_fifo() && std::fs::File::options().read(true).write(true).open(path).is_ok() {
             inside.breach(&format!("reads the FIFO {}", path.display()));
         }
-        if !of_a_task && std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).is_ok() {
+        if std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).is_ok() {
             inside.breach(&format!("changes {}", path.display()));
         }
     }
@@ -163,7 +163,7 @@ fn b15(lab: &mut Lab) -> Verdict {
         record.owner.start_ticks += 1;
         Records::new(&data).create(record).unwrap();
         let alloc = AllocDir::new(&data, &id);
-        alloc.build().unwrap();
+        alloc.build(false).unwrap();
         alloc.build_task("web").unwrap();
         let local = alloc.path().join("web/local");
         for (name, target) in [("a", lab.canary("")), ("b", out_of_here(&lab.canary("open"))), ("c", "c".into())] {

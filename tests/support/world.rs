@@ -380,6 +380,20 @@ impl Running {
     }
 }
 
+impl Drop for Running {
+    /// Of a test that failed: the run ends its tasks before it goes.
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            signal(&self.child, "SIGTERM");
+            let deadline = Instant::now() + seconds(30);
+            while self.child.try_wait().is_ok_and(|ended| ended.is_none()) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let _ = self.child.kill();
+        }
+    }
+}
+
 fn collect(mut from: impl std::io::Read + Send + 'static, into: Text) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
