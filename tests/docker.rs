@@ -203,7 +203,8 @@ impl World {
 fn e1_a_task_from_start_to_end() {
     block_on(async {
         let world = World::new();
-        let task = world.script("echo $GREETING; id -u; echo error >&2; echo mine > /local/file; ls -d /alloc /secrets; exit 3");
+        let task = world
+            .script("echo $GREETING; id -u; echo error >&2; echo mine > /local/file; ls -d /alloc /secrets; exit 3");
         world.start(&task).await;
         let again = world.driver.start_task(&task).await.unwrap_err().to_string();
         assert_eq!(again, format!("task with ID {:?} already started", task.id));
@@ -229,7 +230,8 @@ fn e1_exit_status_signals_and_stop() {
     block_on(async {
         let world = World::new();
         // A signal of the caller's, then death.
-        let task = world.script("trap 'echo usr1' USR1; trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.1; done");
+        let task = world
+            .script("trap 'echo usr1' USR1; trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.1; done");
         world.start(&task).await;
         eventually("it is ready", || world.log("stdout").contains("ready")).await;
         world.driver.signal_task(&task.id, Signal::from_name("SIGUSR1").unwrap()).await.unwrap();
@@ -307,7 +309,8 @@ fn e1_commands_and_sessions_inside() {
         assert!(long.stdout.ends_with(b"5000\n"));
         assert_eq!(exec(&[]).await.unwrap_err().to_string(), "cmd is required, but was empty");
 
-        let (out, err, status) = session(&world, &task, &["/bin/sh", "-c", "cat; echo e >&2; exit 4"], false, "in\n").await;
+        let (out, err, status) =
+            session(&world, &task, &["/bin/sh", "-c", "cat; echo e >&2; exit 4"], false, "in\n").await;
         assert_eq!((out.as_str(), err.as_str(), status), ("in\n", "e\n", 4));
         let big = "x".repeat(300_000);
         let (out, _, status) = session(&world, &task, &["/bin/cat"], false, &big).await;
@@ -365,7 +368,7 @@ fn e1_what_is_asked_for_is_what_the_container_has() {
             "command": "sleep", "args": ["1000"], "hostname": "host-1", "work_dir": "/tmp", "init": true,
             "labels": [{ "colour": "blue", "com.hashicorp.nomad.alloc_id": "forged" }], "readonly_rootfs": true,
             "cap_add": ["net_raw"], "cap_drop": ["chown"], "ulimit": [{ "nofile": "100:200" }],
-            "sysctl": [{ "net.core.somaxconn": "300" }], "pids_limit": 50, "shm_size": 1048576, "group_add": ["7"],
+            "sysctl": [{ "net.core.somaxconn": "300" }], "pids_limit": 50, "shm_size": 1_048_576, "group_add": ["7"],
             "cpu_hard_limit": true, "security_opt": ["no-new-privileges"], "healthchecks": [{ "disable": true }],
             "devices": [{ "host_path": "/dev/zero", "container_path": "/dev/nought" }],
             "mount": [{ "type": "tmpfs", "target": "/scratch", "tmpfs_options": [{ "size": 65536 }] }],
@@ -469,7 +472,8 @@ fn e1_fingerprint_says_what_there_is() {
         let world = World::with(&engine().endpoint(), json!({ "volumes": { "enabled": true } }));
         let found = world.driver.fingerprint().await;
         assert_eq!((found.health, found.description.as_str()), (Health::Healthy, "Healthy"));
-        for key in ["driver.docker", "driver.docker.version", "driver.docker.volumes.enabled", "driver.docker.runtimes"] {
+        for key in ["driver.docker", "driver.docker.version", "driver.docker.volumes.enabled", "driver.docker.runtimes"]
+        {
             assert!(found.attributes.contains_key(key), "{key}");
         }
         assert!(!found.attributes.contains_key("driver.docker.privileged.enabled"));
@@ -538,10 +542,9 @@ fn f2_mounts_propagate_as_asked() {
                     world.driver.destroy_task(&task.id, true).await.unwrap();
                 }
                 // The engine sees what the host does not share.
-                Err(error) => assert!(
-                    expected != "rprivate" && error.to_string().contains("not a shared"),
-                    "{expected}: {error}"
-                ),
+                Err(error) => {
+                    assert!(expected != "rprivate" && error.to_string().contains("not a shared"), "{expected}: {error}")
+                }
             }
         }
         world.assert_nothing_left().await;
@@ -773,9 +776,7 @@ fn e4_exactly_the_dangling_ones_go() {
         // Too young, then a dry run, then disabled: nothing happens.
         assert_eq!(world.driver.reconcile_now(Duration::from_secs(600)).await.unwrap(), Vec::<String>::new());
         tokio::time::sleep(grace * 2).await;
-        let config = |enabled: bool, dry_run: bool| {
-            json!({ "gc": { "image": false, "dangling_containers": { "enabled": enabled, "dry_run": dry_run } } })
-        };
+        let config = |enabled: bool, dry_run: bool| json!({ "gc": { "image": false, "dangling_containers": { "enabled": enabled, "dry_run": dry_run } } });
         set_config(&world.driver, &engine().endpoint(), config(true, true));
         let mut said = world.driver.reconcile_now(grace).await.unwrap();
         said.sort();
@@ -854,7 +855,11 @@ fn d3_every_line_once_whoever_restarts() {
         for (world, task, _) in &worlds {
             assert_eq!(world.wait(task).await.exit_code, 0);
             let tty = task.config.values.contains_key("tty");
-            let texts = if tty { vec![("out", "stdout"), ("err", "stdout")] } else { vec![("out", "stdout"), ("err", "stderr")] };
+            let texts = if tty {
+                vec![("out", "stdout"), ("err", "stdout")]
+            } else {
+                vec![("out", "stdout"), ("err", "stderr")]
+            };
             for (word, stream) in texts {
                 let log = world.log(stream);
                 let of_word: Vec<&str> = log.lines().filter(|line| line.starts_with(word)).map(str::trim_end).collect();
@@ -994,12 +999,15 @@ fn e1_the_driver_is_a_plugin() {
         .spawn()
         .unwrap();
     let id = format!("{}/web/1", world.alloc);
-    let script = format!("capabilities\nfingerprint\nstart {}\nwait {id}\ninspect {id}\ndestroy {id}\n", task.display());
+    let script =
+        format!("capabilities\nfingerprint\nstart {}\nwait {id}\ninspect {id}\ndestroy {id}\n", task.display());
     let _read_no_further = child.stdin.take().unwrap().write_all(script.as_bytes());
     let out = child.wait_with_output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success(), "{said}{errors}");
-    for expected in ["\"must_create_network\":true", "\"health\":\"healthy\"", "driver.docker.version", "\"exit_code\":6"] {
+    for expected in
+        ["\"must_create_network\":true", "\"health\":\"healthy\"", "driver.docker.version", "\"exit_code\":6"]
+    {
         assert!(said.contains(expected), "{expected}: {said}{errors}");
     }
     block_on(world.assert_nothing_left());

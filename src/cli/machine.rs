@@ -90,15 +90,12 @@ pub(super) fn remove_cgroup(cgroups: &CgroupFs, relative: &Path) -> std::io::Res
 
 /// Removes the containers of an abandoned allocation, where it may have some.
 pub(super) fn remove_containers(data_dir: &Path, alloc_id: &str) -> anyhow::Result<()> {
-    if AllocId::parse(alloc_id).is_none() || !DockerDriver::may_have_containers(&data_dir.join("alloc").join(alloc_id))? {
+    if AllocId::parse(alloc_id).is_none() || !DockerDriver::may_have_containers(&data_dir.join("alloc").join(alloc_id))?
+    {
         return Ok(());
     }
-    let settings = Settings {
-        cgroups: cgroups()?,
-        compute: compute(),
-        socket_dir: socket_base(data_dir),
-        under_agent: false,
-    };
+    let settings =
+        Settings { cgroups: cgroups()?, compute: compute(), socket_dir: socket_base(data_dir), under_agent: false };
     let alloc_id = alloc_id.to_owned();
     // On a thread of its own: whoever asks may be inside a runtime.
     let removing = std::thread::spawn(move || {

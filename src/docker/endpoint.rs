@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bollard::errors::Error;
 use bollard::{BollardRequest, ClientVersion, Docker};
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Collected, Empty};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::{Request, Response, Uri, header};
 use hyper_util::rt::TokioIo;
@@ -215,9 +215,9 @@ impl Connector {
     {
         let what = "connect to the engine";
         let connecting = tokio::time::timeout(CONNECT, self.connect()).await;
-        let stream = connecting.map_err(|_| EngineError::Timeout { what, after: CONNECT })?.map_err(|e| {
-            EngineError::Broken { what, problem: format!("{}: {e}", self.endpoint) }
-        })?;
+        let stream = connecting
+            .map_err(|_| EngineError::Timeout { what, after: CONNECT })?
+            .map_err(|e| EngineError::Broken { what, problem: format!("{}: {e}", self.endpoint) })?;
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
             .handshake(TokioIo::new(stream))
             .await
@@ -238,7 +238,7 @@ impl Connector {
         if status.is_success() || status == hyper::StatusCode::SWITCHING_PROTOCOLS {
             return Ok(response);
         }
-        let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let body = response.into_body().collect().await.map(Collected::to_bytes).unwrap_or_default();
         let said: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
         let message = said.and_then(|value| value.get("message")?.as_str().map(str::to_owned));
         let message = message.unwrap_or_else(|| String::from_utf8_lossy(&body).trim().to_owned());
@@ -264,7 +264,8 @@ fn connector(host: &str, tls: &Tls) -> Result<(TlsConnector, ServerName<'static>
     } else {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(&tls.cert)?).collect();
         let chain = chain.map_err(|e| bad("the client's cert", e.to_string()))?;
-        let key = PrivateKeyDer::from_pem_slice(&read(&tls.key)?).map_err(|e| bad("the client's key", e.to_string()))?;
+        let key =
+            PrivateKeyDer::from_pem_slice(&read(&tls.key)?).map_err(|e| bad("the client's key", e.to_string()))?;
         builder.with_client_auth_cert(chain, key).map_err(|e| bad("the client's cert", e.to_string()))?
     };
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']).to_owned();

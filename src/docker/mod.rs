@@ -16,8 +16,8 @@ use std::time::{Duration, SystemTime};
 
 use bollard::Docker;
 use bollard::query_parameters::{
-    CreateContainerOptions, InspectContainerOptions, KillContainerOptions, ListContainersOptions, RemoveContainerOptions,
-    StartContainerOptions, StopContainerOptions, WaitContainerOptions,
+    CreateContainerOptions, InspectContainerOptions, KillContainerOptions, ListContainersOptions,
+    RemoveContainerOptions, StartContainerOptions, StopContainerOptions, WaitContainerOptions,
 };
 use tokio_stream::StreamExt as _;
 

@@ -1,5 +1,6 @@
 //! A Docker Engine of the test program's own, and a proxy in front of it that loses answers.
 #![allow(dead_code, reason = "every test program uses a part")]
+#![expect(clippy::disallowed_methods, reason = "an engine comes up and goes until a deadline; there is no event")]
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,7 +15,8 @@ use tempfile::TempDir;
 /// The image that all tests use: a busybox.
 pub const IMAGE: &str = "busybox:test";
 const COMMANDS: [&str; 16] = [
-    "sh", "sleep", "echo", "cat", "true", "false", "id", "env", "ls", "seq", "kill", "stty", "tr", "head", "mount", "yes",
+    "sh", "sleep", "echo", "cat", "true", "false", "id", "env", "ls", "seq", "kill", "stty", "tr", "head", "mount",
+    "yes",
 ];
 
 fn slower() -> u32 {

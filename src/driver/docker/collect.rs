@@ -72,11 +72,12 @@ impl Cursor {
     fn from_line(line: &str, container: &str) -> Option<Cursor> {
         let rest = line.strip_suffix('\n')?.strip_prefix(MARK)?.strip_prefix(' ')?.strip_prefix(container)?;
         let words: Vec<&str> = rest.split_ascii_whitespace().collect();
-        let [a, b, c, d, e, f] = words[..] else { return None };
-        let part = |time: &str, index: &str, bytes: &str| {
+        let (Some(out), Some(err), 6) = (words.get(..3), words.get(3..), words.len()) else { return None };
+        let part = |part: &[&str]| {
+            let [time, index, bytes] = part else { return None };
             Some(Position { time_ns: time.parse().ok()?, index: index.parse().ok()?, bytes: bytes.parse().ok()? })
         };
-        Some(Cursor { stdout: part(a, b, c)?, stderr: part(d, e, f)? })
+        Some(Cursor { stdout: part(out)?, stderr: part(err)? })
     }
 }
 
@@ -288,7 +289,10 @@ impl Collector {
                 Ok(()) if last_round => return Ended::Complete,
                 Ok(()) => {}
                 Err(error) if is_unreadable(&error) => {
-                    tracing::warn!(container = self.container, "the container's log driver does not let its output be read");
+                    tracing::warn!(
+                        container = self.container,
+                        "the container's log driver does not let its output be read"
+                    );
                     return Ended::Unreadable;
                 }
                 Err(error) if error.is_not_found() => return Ended::Gone,
@@ -324,8 +328,10 @@ impl Collector {
     ) -> Result<(), EngineError> {
         let mut decoder = Decoder::new(self.tty);
         let mut replays = [Replay::default(); 2];
-        let garbled =
-            |e: &dyn std::error::Error| EngineError::Broken { what: "read the container's log", problem: e.to_string() };
+        let garbled = |e: &dyn std::error::Error| EngineError::Broken {
+            what: "read the container's log",
+            problem: e.to_string(),
+        };
         loop {
             let Some(bytes) = stream.next().await? else { break };
             decoder.push(&bytes);
@@ -422,8 +428,8 @@ mod tests {
         let path = dir.path().join("cursor");
         let (bookmark, cursor) = Bookmark::open(Some(&path), "aa");
         assert_eq!(cursor, Cursor::default());
-        let mut cursor = Cursor::default();
-        cursor.stdout = Position { time_ns: 12, index: 3, bytes: 4 };
+        let stdout = Position { time_ns: 12, index: 3, bytes: 4 };
+        let cursor = Cursor { stdout, ..Cursor::default() };
         bookmark.save(cursor);
         assert_eq!(Bookmark::open(Some(&path), "aa").1, cursor);
         assert_eq!(Bookmark::open(Some(&path), "ab").1, Cursor::default());

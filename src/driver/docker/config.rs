@@ -173,8 +173,9 @@ pub(super) fn schema() -> Spec {
         ("container", flag("container", true)),
         ("dangling_containers", dangling),
     ]);
-    let gc_default =
-        format!(r#"{{ image = true, image_delay = "3m", container = true, dangling_containers = {dangling_default} }}"#);
+    let gc_default = format!(
+        r#"{{ image = true, image_delay = "3m", container = true, dangling_containers = {dangling_default} }}"#
+    );
     let modes = ["pid", "ipc", "userns", "uts"].map(|name| (name, list(name)));
     schema::object([
         ("endpoint", attr("endpoint", "string")),
@@ -186,7 +187,10 @@ pub(super) fn schema() -> Spec {
             schema::block(
                 "logging",
                 false,
-                schema::object([("type", attr("type", "string")), ("config", schema::block_attrs("config", "string", false))]),
+                schema::object([
+                    ("type", attr("type", "string")),
+                    ("config", schema::block_attrs("config", "string", false)),
+                ]),
             ),
         ),
         ("gc", schema::with_default(schema::block("gc", false, gc), Literal::expression(&gc_default))),
@@ -278,9 +282,8 @@ impl Config {
         let volumes = reader.block("volumes")?;
         let volumes = Reader::new(NAME, &volumes, &["enabled", "selinuxlabel"])?;
         let change = duration(&reader, "api_timeout", default.deadlines.change)?;
-        let strings_or = |key: &str, or: Vec<String>| {
-            reader.strings(key).map(|list| if reader.has(key) { list } else { or })
-        };
+        let strings_or =
+            |key: &str, or: Vec<String>| reader.strings(key).map(|list| if reader.has(key) { list } else { or });
         let infra_image = text(&reader, "infra_image")?;
         let infra_image = infra_image.strip_prefix("https://").unwrap_or(&infra_image).to_owned();
         let attempts = reader.integer("container_exists_attempts")?.unwrap_or(5);
@@ -326,8 +329,7 @@ impl AllowedModes {
             match globs.iter().find(|glob| !can_be(key, glob)) {
                 None => Ok(globs),
                 Some(glob) => {
-                    let text =
-                        format!("cannot apply allowed_modes configuration, {glob:?} is not a valid {key}_mode");
+                    let text = format!("cannot apply allowed_modes configuration, {glob:?} is not a valid {key}_mode");
                     Err(reader.error("allowed_modes", &text))
                 }
             }
@@ -354,7 +356,7 @@ mod tests {
 
     use super::*;
 
-    fn read(values: serde_json::Value) -> Result<Config, String> {
+    fn read(values: &serde_json::Value) -> Result<Config, String> {
         let values = values.as_object().unwrap().clone();
         Config::read(&DriverConfig { values, ..DriverConfig::default() }).map_err(|e| e.to_string())
     }
@@ -368,17 +370,17 @@ mod tests {
             json!({"gc": {"dangling_containers": {}}}),
             json!({"gc": {"dangling_containers": {"enabled": null}}, "logging": {}, "volumes": null}),
         ] {
-            let config = read(values).unwrap();
+            let config = read(&values).unwrap();
             assert!(config.gc_image && config.gc_container && config.dangling.enabled && !config.dangling.dry_run);
             assert_eq!(config.image_delay, Duration::from_mins(3));
             assert_eq!(config.dangling.creation_grace, Duration::from_mins(5));
             assert_eq!((config.log_driver.as_str(), config.log_options["max-size"].as_str()), ("json-file", "2m"));
             assert!(!config.volumes && !config.allow_privileged && config.pids_limit == 0);
         }
-        let config = read(json!({"gc": {"image": false, "dangling_containers": {"period": "10m"}}})).unwrap();
+        let config = read(&json!({"gc": {"image": false, "dangling_containers": {"period": "10m"}}})).unwrap();
         assert!(!config.gc_image && config.dangling.enabled);
         assert_eq!(config.dangling.period, Duration::from_mins(10));
-        let config = read(json!({"logging": {"type": "syslog"}})).unwrap();
+        let config = read(&json!({"logging": {"type": "syslog"}})).unwrap();
         assert!(config.log_options.is_empty(), "another log driver does not know json-file's options");
     }
 
@@ -397,9 +399,9 @@ mod tests {
                 "cannot apply allowed_modes configuration, \"hist\" is not a valid pid_mode",
             ),
         ] {
-            let error = read(values).unwrap_err();
+            let error = read(&values).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
-        assert_eq!(read(json!({"allowed_modes": {"ipc": ["*"]}})).unwrap().allowed_modes.ipc, ["*"]);
+        assert_eq!(read(&json!({"allowed_modes": {"ipc": ["*"]}})).unwrap().allowed_modes.ipc, ["*"]);
     }
 }

@@ -289,7 +289,8 @@ async fn fetch(
     let name = reference.name();
     let mut layers = Layers::default();
     let mut stream = std::pin::pin!(engine.pull(&reference.repository, &reference.tag, credentials));
-    let problem = |e: &str, recoverable| DriverFailure { message: format!("Failed to pull `{name}`: {e}"), recoverable };
+    let problem =
+        |e: &str, recoverable| DriverFailure { message: format!("Failed to pull `{name}`: {e}"), recoverable };
     loop {
         match tokio::time::timeout(activity, stream.next()).await {
             Err(_) => return Err(problem(&format!("nothing received for {activity:?}"), true)),
@@ -335,7 +336,8 @@ impl Layers {
 impl std::fmt::Display for Layers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let count = |wanted: &[&str]| self.0.values().filter(|l| wanted.contains(&l.status.as_str())).count();
-        let pulled = count(&["Pull complete", "Already exists", "Download complete", "Extracting", "Verifying Checksum"]);
+        let pulled =
+            count(&["Pull complete", "Already exists", "Download complete", "Extracting", "Verifying Checksum"]);
         let (waiting, pulling) = (count(&["Waiting", "Pulling fs layer"]), count(&["Downloading"]));
         #[expect(clippy::cast_precision_loss, reason = "for people")]
         let mib = |n: u64| n as f64 / 1024.0 / 1024.0;
@@ -410,7 +412,8 @@ async fn from_helper(helper: &str, registry: &str) -> Result<Option<Credentials>
         }
         child.wait_with_output().await
     };
-    let output = tokio::time::timeout(HELPER, asking).await.map_err(|_| format!("{program}: no answer in {HELPER:?}"))?;
+    let output =
+        tokio::time::timeout(HELPER, asking).await.map_err(|_| format!("{program}: no answer in {HELPER:?}"))?;
     let output = output.map_err(|e| format!("{program}: {e}"))?;
     if !output.status.success() {
         // It says on stdout what is wrong.

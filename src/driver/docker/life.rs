@@ -172,7 +172,8 @@ impl Life {
                 (Ok(Some(container)), _) => container,
                 (Ok(None), _) => return Err(failed(format!("Failed to start container {id}: it is gone"), true)),
                 (Err(silence), _) => {
-                    let text = format!("Failed to start container {id}: what the engine has done is not known: {silence}");
+                    let text =
+                        format!("Failed to start container {id}: what the engine has done is not known: {silence}");
                     return Err(failed(text, true));
                 }
             };
@@ -180,7 +181,10 @@ impl Life {
                 return Ok(container);
             }
             let Err(error) = result else {
-                return Err(failed(format!("Failed to start container {id}: it does not run: {}", container.error), true));
+                return Err(failed(
+                    format!("Failed to start container {id}: it does not run: {}", container.error),
+                    true,
+                ));
             };
             let text = format!("Failed to start container {id}: {error}");
             if !container.error.is_empty() || !error.is_uncertain() {

@@ -36,9 +36,9 @@ use self::task::Task as Read;
 use super::handle::failed;
 use super::on_executor::{Wanted as Reader_, agent_logs, wanted_fifo};
 use super::{
-    Attribute, Capabilities, Driver, DriverError, DriverNetwork, ExecStreaming, ExecTaskResult, Fingerprint, FsIsolation,
-    Health, NetworkIsolation, NetworkMode, NodeConfig, Reader, Settings, TaskConfig, TaskEvent, TaskHandle, TaskState,
-    TaskStatus,
+    Attribute, Capabilities, Driver, DriverError, DriverNetwork, ExecStreaming, ExecTaskResult, Fingerprint,
+    FsIsolation, Health, NetworkIsolation, NetworkMode, NodeConfig, Reader, Settings, TaskConfig, TaskEvent,
+    TaskHandle, TaskState, TaskStatus,
 };
 use crate::cgroup::{Regime, Sampler, TaskCgroup};
 use crate::docker::{Container, Endpoint, Engine, Info};
@@ -551,7 +551,9 @@ impl Shared {
                 tracing::warn!(%error, id = task.id, "the engine does not answer; the task's container is looked for later");
                 Container { id: state.container.clone(), ..Container::default() }
             }
-            Err(error) => return Err(failed(format!("failed to inspect container {}: {error}", state.container), false)),
+            Err(error) => {
+                return Err(failed(format!("failed to inspect container {}: {error}", state.container), false));
+            }
         };
         // Nomad's own driver left a process that collects the output.
         let own = state.agentbin.unwrap_or_else(|| Own {
@@ -699,7 +701,10 @@ fn shared_cores(cgroup: &Path) -> String {
 
 fn network_of(container: &Container, read: &Read, builder: &Builder<'_>) -> Option<DriverNetwork> {
     if container.networks.len() > 1 {
-        tracing::warn!(name = container.name, "the container is in several networks; the first one's address is announced");
+        tracing::warn!(
+            name = container.name,
+            "the container is in several networks; the first one's address is announced"
+        );
     }
     let (network, v4, v6) = container.networks.first()?;
     let ip = if read.advertise_ipv6 && !v6.is_empty() { v6 } else { v4 };
@@ -721,11 +726,7 @@ async fn wait_for_end(life: &Life, id: &str, lost: impl Fn(bool)) -> (End, Syste
                 return (Err(text.to_owned()), SystemTime::now());
             }
             Ok(Some(container)) if !container.running && container.was_started => {
-                let exit = ExitResult {
-                    exit_code: container.exit_code,
-                    signal: 0,
-                    oom_killed: container.oom_killed,
-                };
+                let exit = ExitResult { exit_code: container.exit_code, signal: 0, oom_killed: container.oom_killed };
                 return (Ok(exit), container.finished_at.unwrap_or_else(SystemTime::now));
             }
             Ok(Some(_)) => {

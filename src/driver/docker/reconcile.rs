@@ -49,11 +49,9 @@ pub(super) fn dangling<'a>(
 ) -> Vec<&'a Listed> {
     let is = |container: &&Listed| {
         // One that was made and never started is left over from a start, too; what has ended is kept for whoever looks.
-        let live = container.state == "running"
-            || (container.state == "created" && container.labels.contains_key(LABEL_NODE));
-        live && !tracked.contains(&container.id)
-            && container.created <= created_before
-            && identity.owns(container)
+        let live =
+            container.state == "running" || (container.state == "created" && container.labels.contains_key(LABEL_NODE));
+        live && !tracked.contains(&container.id) && container.created <= created_before && identity.owns(container)
     };
     listed.iter().filter(is).collect()
 }
@@ -158,12 +156,14 @@ mod tests {
             mounted("nomads-own-of-this-agent", &format!("/data/alloc/{ALLOC}")),
             mounted("look-alike", &format!("/home/me/{ALLOC}")),
             Listed { names: vec!["web".to_owned()], ..mounted("other-name", &format!("/data/alloc/{ALLOC}")) },
-            Listed { mounts: mounted("", &format!("/data/alloc/{ALLOC}")).mounts[..2].to_vec(), ..container("two", &[]) },
+            Listed {
+                mounts: mounted("", &format!("/data/alloc/{ALLOC}")).mounts[..2].to_vec(),
+                ..container("two", &[])
+            },
         ];
         let tracked = BTreeSet::from(["tracked".to_owned()]);
-        let ids = |before| {
-            dangling(&crowd, &tracked, &identity, before).iter().map(|c| c.id.as_str()).collect::<Vec<_>>()
-        };
+        let ids =
+            |before| dangling(&crowd, &tracked, &identity, before).iter().map(|c| c.id.as_str()).collect::<Vec<_>>();
         assert_eq!(ids(150), ["dangling", "never-started", "nomads-own-of-this-agent"]);
         assert_eq!(ids(50), Vec::<&str>::new());
         assert!(dangling(&crowd, &tracked, &Identity::default(), 1000).is_empty());

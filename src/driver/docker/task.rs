@@ -11,14 +11,65 @@ use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 
 const KEYS: [&str; 59] = [
-    "image", "command", "args", "entrypoint", "work_dir", "hostname", "labels", "advertise_ipv6_address",
-    "network_mode", "network_aliases", "ipv4_address", "ipv6_address", "mac_address", "ports", "port_map",
-    "dns_servers", "dns_search_domains", "dns_options", "extra_hosts", "auth", "auth_soft_fail", "force_pull",
-    "image_pull_timeout", "load", "cap_add", "cap_drop", "privileged", "security_opt", "readonly_rootfs",
-    "userns_mode", "pid_mode", "ipc_mode", "uts_mode", "cgroupns", "group_add", "isolation", "cpu_hard_limit",
-    "cpu_cfs_period", "cpuset_cpus", "memory_hard_limit", "oom_score_adj", "pids_limit", "shm_size", "ulimit",
-    "sysctl", "storage_opt", "devices", "mount", "mounts", "volumes", "volume_driver", "logging", "healthchecks",
-    "init", "interactive", "tty", "runtime", "container_exists_attempts", "logs",
+    "image",
+    "command",
+    "args",
+    "entrypoint",
+    "work_dir",
+    "hostname",
+    "labels",
+    "advertise_ipv6_address",
+    "network_mode",
+    "network_aliases",
+    "ipv4_address",
+    "ipv6_address",
+    "mac_address",
+    "ports",
+    "port_map",
+    "dns_servers",
+    "dns_search_domains",
+    "dns_options",
+    "extra_hosts",
+    "auth",
+    "auth_soft_fail",
+    "force_pull",
+    "image_pull_timeout",
+    "load",
+    "cap_add",
+    "cap_drop",
+    "privileged",
+    "security_opt",
+    "readonly_rootfs",
+    "userns_mode",
+    "pid_mode",
+    "ipc_mode",
+    "uts_mode",
+    "cgroupns",
+    "group_add",
+    "isolation",
+    "cpu_hard_limit",
+    "cpu_cfs_period",
+    "cpuset_cpus",
+    "memory_hard_limit",
+    "oom_score_adj",
+    "pids_limit",
+    "shm_size",
+    "ulimit",
+    "sysctl",
+    "storage_opt",
+    "devices",
+    "mount",
+    "mounts",
+    "volumes",
+    "volume_driver",
+    "logging",
+    "healthchecks",
+    "init",
+    "interactive",
+    "tty",
+    "runtime",
+    "container_exists_attempts",
+    "logs",
 ];
 
 /// A device of the host in the container.
@@ -124,10 +175,8 @@ pub(super) fn schema() -> Spec {
     let named = |names: &[&str], kind: &str| -> Vec<(String, Spec)> {
         names.iter().map(|name| ((*name).to_owned(), attr(name, kind))).collect()
     };
-    let options = schema::object([
-        ("name".to_owned(), attr("name", "string")),
-        ("options".to_owned(), pairs("options")),
-    ]);
+    let options =
+        schema::object([("name".to_owned(), attr("name", "string")), ("options".to_owned(), pairs("options"))]);
     let mount = schema::object([
         ("type", schema::with_default(attr("type", "string"), Literal::string("volume"))),
         ("target", attr("target", "string")),
@@ -150,17 +199,49 @@ pub(super) fn schema() -> Spec {
     ]);
     let logging = [("type", attr("type", "string")), ("driver", attr("driver", "string")), ("config", pairs("config"))];
     let strings = [
-        "command", "work_dir", "hostname", "network_mode", "ipv4_address", "ipv6_address", "mac_address", "load",
-        "userns_mode", "pid_mode", "ipc_mode", "uts_mode", "cgroupns", "isolation", "cpuset_cpus", "volume_driver",
+        "command",
+        "work_dir",
+        "hostname",
+        "network_mode",
+        "ipv4_address",
+        "ipv6_address",
+        "mac_address",
+        "load",
+        "userns_mode",
+        "pid_mode",
+        "ipc_mode",
+        "uts_mode",
+        "cgroupns",
+        "isolation",
+        "cpuset_cpus",
+        "volume_driver",
         "runtime",
     ];
     let lists = [
-        "args", "entrypoint", "network_aliases", "ports", "dns_servers", "dns_search_domains", "dns_options",
-        "extra_hosts", "cap_add", "cap_drop", "security_opt", "group_add", "volumes",
+        "args",
+        "entrypoint",
+        "network_aliases",
+        "ports",
+        "dns_servers",
+        "dns_search_domains",
+        "dns_options",
+        "extra_hosts",
+        "cap_add",
+        "cap_drop",
+        "security_opt",
+        "group_add",
+        "volumes",
     ];
     let flags = [
-        "advertise_ipv6_address", "auth_soft_fail", "force_pull", "privileged", "readonly_rootfs", "cpu_hard_limit",
-        "init", "interactive", "tty",
+        "advertise_ipv6_address",
+        "auth_soft_fail",
+        "force_pull",
+        "privileged",
+        "readonly_rootfs",
+        "cpu_hard_limit",
+        "init",
+        "interactive",
+        "tty",
     ];
     let numbers = ["memory_hard_limit", "oom_score_adj", "pids_limit", "shm_size"];
     let mut attributes = named(&strings, "string");
@@ -185,15 +266,9 @@ pub(super) fn schema() -> Spec {
         ("mount", schema::block_list("mount", 0, 0, mount.clone())),
         ("mounts", schema::block_list("mounts", 0, 0, mount)),
         ("logging", schema::block("logging", false, schema::object(logging))),
-        (
-            "healthchecks",
-            schema::block("healthchecks", false, schema::object([("disable", attr("disable", "bool"))])),
-        ),
+        ("healthchecks", schema::block("healthchecks", false, schema::object([("disable", attr("disable", "bool"))]))),
         ("container_exists_attempts", attempts),
-        (
-            "logs",
-            schema::block("logs", false, schema::object(named(&["max_files", "max_file_size"], "number"))),
-        ),
+        ("logs", schema::block("logs", false, schema::object(named(&["max_files", "max_file_size"], "number")))),
     ];
     schema::object(attributes.into_iter().chain(others.into_iter().map(|(name, spec)| (name.to_owned(), spec))))
 }
@@ -336,9 +411,7 @@ impl Task {
             },
             auth_soft_fail: flag(&reader, "auth_soft_fail")?,
             force_pull: flag(&reader, "force_pull")?,
-            image_pull_timeout: timeout
-                .then(|| duration(&reader, "image_pull_timeout", Duration::ZERO))
-                .transpose()?,
+            image_pull_timeout: timeout.then(|| duration(&reader, "image_pull_timeout", Duration::ZERO)).transpose()?,
             load: text(&reader, "load")?,
             privileged: flag(&reader, "privileged")?,
             security_opt: reader.strings("security_opt")?,

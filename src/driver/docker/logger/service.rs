@@ -6,7 +6,7 @@ use super::{DockerLogger, StartConfig};
 use crate::docker::Tls;
 use crate::wire::docker_logger as wire;
 
-/// Serves a docker_logger; wrap it in `crate::wire::docker_logger::docker_logger_server::DockerLoggerServer`.
+/// Serves a `docker_logger`; wrap it in `crate::wire::docker_logger::docker_logger_server::DockerLoggerServer`.
 #[derive(Debug, Default)]
 pub struct Service(DockerLogger);
 
@@ -31,11 +31,7 @@ impl From<wire::StartRequest> for StartConfig {
             container_id: request.container_id,
             stdout_fifo: request.stdout_fifo.into(),
             stderr_fifo: request.stderr_fifo.into(),
-            tls: Tls {
-                cert: request.tls_cert.into(),
-                key: request.tls_key.into(),
-                ca: request.tls_ca.into(),
-            },
+            tls: Tls { cert: request.tls_cert.into(), key: request.tls_key.into(), ca: request.tls_ca.into() },
             tty: request.tty,
             cursor: request.cursor.into(),
         }
