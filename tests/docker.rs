@@ -802,6 +802,7 @@ fn e4_exactly_the_dangling_ones_go() {
     });
 }
 
+/// N2: by the driver itself, without a process per task.
 fn d3_output_is_complete_with_and_without_a_terminal() {
     block_on(async {
         let world = World::new();
