@@ -57,6 +57,7 @@ async fn run(program: String, args: Vec<String>) -> anyhow::Result<ExitCode> {
             stderr_file: "task.stderr".to_owned(),
             max_files: 1,
             max_file_size_bytes: 1 << 20,
+            ..LogCollection::default()
         }),
         ..TaskConfig::default()
     };

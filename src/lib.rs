@@ -13,6 +13,8 @@ pub mod container;
 pub mod docker;
 pub mod driver;
 pub mod executor;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod jobspec;
 pub mod logs;
 pub mod plugin;

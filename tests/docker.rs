@@ -155,6 +155,7 @@ impl World {
                 stderr_file: "web.stderr".to_owned(),
                 max_files: 100,
                 max_file_size_bytes: 10 << 20,
+                ..LogCollection::default()
             }),
             ..TaskConfig::default()
         }

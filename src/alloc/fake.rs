@@ -13,7 +13,7 @@ use super::node::Node;
 use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle, TaskStatus};
 use crate::plugin::Reattach;
 use crate::spec::{
-    DriverConfig, ExitResult, Group, Job, JobType, Lifecycle, LifecycleHook, LogConfig, Pos, RestartMode,
+    DriverConfig, ExitResult, Group, Job, JobType, Lifecycle, LifecycleHook, LogConfig, LogKeeping, Pos, RestartMode,
     RestartPolicy, Signal, Task, TaskResources, TaskStats,
 };
 
@@ -25,7 +25,7 @@ pub(crate) fn task(name: &str) -> Task {
         env: BTreeMap::new(),
         user: String::new(),
         resources: TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0 },
-        logs: LogConfig { max_files: 10, max_file_size_mib: 10, disabled: false },
+        logs: LogConfig { max_files: 10, max_file_size_mib: 10, disabled: false, keeping: LogKeeping::default() },
         kill_signal: None,
         kill_timeout: Duration::from_secs(5),
         shutdown_delay: Duration::ZERO,
@@ -214,10 +214,10 @@ impl Driver for FakeDriver {
         };
         let wanted = |s: &Option<Signal>| s.is_some_and(|s| !stubborn || s == Signal::KILL);
         let exit = tokio::select! {
-            code = ends => ExitResult { exit_code: code, signal: 0, oom_killed: false },
+            code = ends => ExitResult { exit_code: code, ..ExitResult::default() },
             signal = signal.wait_for(wanted) => match (&act, *signal.unwrap()) {
                 (Act::UntilStopped(code), Some(s)) if s != Signal::KILL =>
-                    ExitResult { exit_code: *code, signal: 0, oom_killed: false },
+                    ExitResult { exit_code: *code, ..ExitResult::default() },
                 (_, signal) => ExitResult::from_wait(None, signal.map(Signal::number)),
             },
         };
@@ -235,7 +235,7 @@ impl Driver for FakeDriver {
             let running = self.running.lock().unwrap();
             let running = running.get(id).ok_or(DriverError::TaskNotFound)?;
             running.signal.send_replace(Some(signal));
-            Ok(())
+            Ok::<(), DriverError>(())
         };
         send(signal)?;
         if matches!(self.running.lock().unwrap().get(id), Some(Running { act: Act::Stubborn, .. })) {

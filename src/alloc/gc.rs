@@ -86,9 +86,16 @@ fn judge(record: Record, namespace: u64) -> io::Result<Finding> {
 /// exist for removed) and helper processes, also those that the owner did not live to note; then mounts and files, and the
 /// record when nothing is left.
 ///
+/// `rescue` gets the allocation's folder when its processes are gone, to save what is of use in it.
+///
 /// Every step is tried; what failed is returned, and the record stays for the next time. An allocation that somebody else
 /// is just removing is skipped.
-pub fn clean(data_dir: &Path, record: &Record, remove_cgroup: &dyn Fn(&Path) -> io::Result<()>) -> Vec<CleanupError> {
+pub fn clean(
+    data_dir: &Path,
+    record: &Record,
+    remove_cgroup: &dyn Fn(&Path) -> io::Result<()>,
+    rescue: &dyn Fn(&Path),
+) -> Vec<CleanupError> {
     let error = |action, subject: String, source| CleanupError { action, subject, source };
     let path = data_dir.join("alloc").join(format!("{}.json", record.alloc_id));
     let Some(id) = record.id() else {
@@ -142,7 +149,9 @@ pub fn clean(data_dir: &Path, record: &Record, remove_cgroup: &dyn Fn(&Path) -> 
     }
     // While one of its processes may live, its files are not pulled from under it.
     if errors.is_empty() {
-        errors = AllocDir::new(data_dir, &id).destroy();
+        let dir = AllocDir::new(data_dir, &id);
+        rescue(dir.path());
+        errors = dir.destroy();
     }
     if errors.is_empty() {
         // The owner may have died while it wrote the record anew. First, because without the record it is nobody's.
@@ -268,7 +277,7 @@ mod tests {
         let (mut unreadable, mut unrecorded) = (0, 0);
         for finding in scan(data.path()).unwrap() {
             match finding {
-                Finding::Abandoned(record) => assert_eq!(clean(data.path(), &record, &remove).len(), 0),
+                Finding::Abandoned(record) => assert_eq!(clean(data.path(), &record, &remove, &|_| {}).len(), 0),
                 Finding::HalfWritten(path) => assert!(clean_half_written(&path).unwrap()),
                 Finding::Unreadable(_) => unreadable += 1,
                 Finding::Unrecorded(path) => {
@@ -296,11 +305,11 @@ mod tests {
             record.cgroups.push(PathBuf::from("nomad/x"));
         });
         let Finding::Abandoned(record) = scan(data.path()).unwrap().remove(0) else { panic!() };
-        let errors = clean(data.path(), &record, &|_| Err(io::ErrorKind::PermissionDenied.into()));
+        let errors = clean(data.path(), &record, &|_| Err(io::ErrorKind::PermissionDenied.into()), &|_| panic!());
         assert_eq!(errors.len(), 1);
         assert!(dir.path().exists());
         let Finding::Abandoned(record) = scan(data.path()).unwrap().remove(0) else { panic!() };
-        assert_eq!(clean(data.path(), &record, &|_| Ok(())).len(), 0);
+        assert_eq!(clean(data.path(), &record, &|_| Ok(()), &|_| {}).len(), 0);
         assert!(scan(data.path()).unwrap().is_empty());
     }
 }

@@ -6,7 +6,7 @@
 //! Alloc::run    ─▶ one TaskRunner for each task   gates opened by the lifecycle coordinator
 //!                    task_dir, artifacts, templates ─▶ driver.start ─▶ wait ─▶ restart policy ─┐
 //!                    ▲──────────────────────────────────────────────────────────────────────┘
-//! Alloc::destroy ─▶ ports, folders, record        after whoever reads the tasks' output is done
+//! Alloc::destroy ─▶ ports, cgroups, folders, record   after whoever reads the tasks' output is done
 //! ```
 
 mod artifact;
@@ -37,7 +37,7 @@ pub use ports::{PortError, PortPool};
 pub use process::Orphans;
 pub use record::{Handle, Record, RecordError, Records};
 pub use restart::{End, Tracker, Verdict, restarts_on_success};
-pub use run::{Alloc, AllocResult, AllocStatus, CgroupPath, Failure, Machine};
+pub use run::{Alloc, AllocResult, AllocStatus, CgroupPath, Failure, Machine, RemoveCgroup};
 pub use sockets::SocketDir;
 pub use task::{Outcome, TaskError, TaskErrorKind, TaskResult};
 pub use template::TemplateError;

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 
+use crate::cgroup::Regime;
 use crate::executor::Compute;
 
 /// The machine as job files see it.
@@ -31,11 +32,12 @@ pub struct Node {
 }
 
 impl Node {
-    /// Looks at this machine; the node's id is kept in `<data_dir>/client-id`.
+    /// Looks at this machine; the node's id is kept in `<data_dir>/client-id`. `cgroups` is how tasks are limited, and
+    /// `reservable` how many cores they can have for themselves, where cgroups say so; else it is all of them.
     ///
     /// # Errors
     /// When that file can neither be read nor written.
-    pub fn detect(data_dir: &Path) -> io::Result<Node> {
+    pub fn detect(data_dir: &Path, cgroups: Regime, reservable: Option<usize>) -> io::Result<Node> {
         let uname = rustix::system::uname();
         let name = uname.nodename().to_string_lossy().into_owned();
         let ip = outgoing_address();
@@ -52,10 +54,20 @@ impl Node {
         set("arch", go_arch(&uname.machine().to_string_lossy()).to_owned());
         let Compute { total_mhz, cores } = compute();
         set("cpu.numcores", cores.to_string());
+        set("cpu.reservablecores", reservable.map_or_else(|| cores.to_string(), |n| n.to_string()));
         if total_mhz > 0 {
             set("cpu.frequency", (total_mhz / u64::from(cores)).to_string());
             set("cpu.totalcompute", total_mhz.to_string());
+            set("cpu.usablecompute", total_mhz.to_string());
         }
+        // The name with the letter is what agents before Nomad 1.7 wrote.
+        let version = match cgroups {
+            Regime::V1 => "1",
+            Regime::V2 => "2",
+            Regime::Off => "",
+        };
+        set("os.cgroups.version", version.to_owned());
+        set("unique.cgroups.version", if version.is_empty() { String::new() } else { format!("v{version}") });
         set("memory.totalbytes", memory_total_bytes().map(|n| n.to_string()).unwrap_or_default());
         let release = os_release();
         set("os.name", release.get("ID").cloned().unwrap_or_default());
@@ -160,12 +172,28 @@ mod tests {
     #[test]
     fn the_machine_is_described_and_keeps_its_id() {
         let dir = tempfile::tempdir().unwrap();
-        let node = Node::detect(dir.path()).unwrap();
+        let node = Node::detect(dir.path(), Regime::V2, Some(3)).unwrap();
         assert_eq!(node.lookup("attr.kernel.name"), Some("linux"));
         assert_eq!(node.lookup("node.unique.name"), node.lookup("attr.unique.hostname"));
         assert!(node.lookup("attr.memory.totalbytes").unwrap().parse::<u64>().unwrap() > 1 << 20);
         assert_eq!(node.lookup("attr.no.such"), None);
         assert_eq!(node.lookup("meta.none"), None);
-        assert_eq!(Node::detect(dir.path()).unwrap().id, node.id);
+        let again = Node::detect(dir.path(), Regime::Off, None).unwrap();
+        assert_eq!(again.id, node.id);
+        assert_eq!(again.lookup("attr.cpu.reservablecores"), again.lookup("attr.cpu.numcores"));
+    }
+
+    #[test]
+    fn c1_the_regime_is_an_attribute_by_both_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["attr.os.cgroups.version", "attr.unique.cgroups.version", "attr.cpu.reservablecores"];
+        for (regime, expected) in [
+            (Regime::V1, [Some("1"), Some("v1"), Some("7")]),
+            (Regime::V2, [Some("2"), Some("v2"), Some("7")]),
+            (Regime::Off, [None, None, Some("7")]),
+        ] {
+            let node = Node::detect(dir.path(), regime, Some(7)).unwrap();
+            assert_eq!(names.map(|name| node.lookup(name)), expected);
+        }
     }
 }

@@ -127,8 +127,8 @@ mod tests {
     use crate::alloc::fake;
     use crate::spec::Lifecycle;
 
-    const FAILED: End = End::Exit(ExitResult { exit_code: 127, signal: 0, oom_killed: false });
-    const OK: End = End::Exit(ExitResult { exit_code: 0, signal: 0, oom_killed: false });
+    const FAILED: End = End::Exit(ExitResult { exit_code: 127, signal: 0, oom_killed: false, core_dumped: false });
+    const OK: End = End::Exit(ExitResult { exit_code: 0, signal: 0, oom_killed: false, core_dumped: false });
 
     fn policy(mode: RestartMode) -> RestartPolicy {
         RestartPolicy { attempts: 3, interval: Duration::from_secs(10), delay: Duration::from_secs(1), mode }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,15 +20,18 @@ use super::node::Node;
 use super::ports::{PortMap, PortPool};
 use super::process::Orphans;
 use super::record::{Record, RecordError, Records};
-use super::task::{Outcome, Shared, TaskError, TaskErrorKind, TaskResult, TaskRunner, stop_at_least};
+use super::task::{Outcome, Shared, TaskError, TaskErrorKind, TaskResult, TaskRunner, keeper, stop_at_least};
 use super::text::go_duration;
 use super::{AllocEvent, Stop};
 use crate::cgroup::Cpusets;
 use crate::driver::Driver;
-use crate::spec::{AllocId, EventKind, Group, Job};
+use crate::spec::{AllocId, EventKind, Group, Job, Task};
 
 /// Names the cgroup of a task, relative to each hierarchy's root; empty where there is none.
 pub type CgroupPath = dyn Fn(&AllocId, &str) -> PathBuf + Send + Sync;
+
+/// Kills what is in a cgroup, relative to each hierarchy's root, and removes it; takes one that is not there for removed.
+pub type RemoveCgroup = dyn Fn(&Path) -> io::Result<()> + Send + Sync;
 
 /// What the allocations of one process share.
 pub struct Machine {
@@ -45,6 +49,8 @@ pub struct Machine {
     pub ports: PortPool,
     /// See [`CgroupPath`].
     pub cgroup: Box<CgroupPath>,
+    /// See [`RemoveCgroup`]: for those that an executor did not live, or was not able, to remove.
+    pub remove_cgroup: Arc<RemoveCgroup>,
     /// The cores of tasks; `None` where they cannot be divided.
     pub cpusets: Option<Cpusets>,
     /// What killed executors leave to this process.
@@ -122,11 +128,23 @@ struct Place {
     machine: Arc<Machine>,
     dir: AllocDir,
     ports: PortMap,
+    /// Something that only the record tells of could not be removed.
+    recorded_is_left: bool,
 }
 
 impl Place {
     fn group(&self) -> &Group {
         &self.job.groups[self.group]
+    }
+
+    /// The cgroups that its tasks may have.
+    fn cgroups(&self) -> Vec<PathBuf> {
+        let of = |task: &Task| {
+            let own = (self.machine.cgroup)(&self.id, &task.name);
+            let keeper = (task.resources.cores > 0).then(|| keeper(&own)).flatten();
+            [own].into_iter().chain(keeper)
+        };
+        self.group().tasks.iter().flat_map(of).filter(|cgroup| !cgroup.as_os_str().is_empty()).collect()
     }
 }
 
@@ -150,20 +168,19 @@ impl Hook<Place> for RecordHook {
         let record = Record::new(&place.id, &place.job.id, &place.group().name);
         let path = place.dir.path().with_extension("json");
         let mut record = record.map_err(|source| RecordError::Write { path, source })?;
-        let cgroups = place.group().tasks.iter().map(|t| (place.machine.cgroup)(&place.id, &t.name));
-        record.cgroups = cgroups.filter(|c| !c.as_os_str().is_empty()).collect();
+        record.cgroups = place.cgroups();
         Ok(place.machine.records.create(record)?)
     }
 
     async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
-        // With files left the record is what the next clean-up finds them by.
-        if place.dir.path().exists() {
+        // What is left is found by the record in the next clean-up.
+        if place.recorded_is_left || place.dir.path().exists() {
             return Vec::new();
         }
         let error = |e: RecordError| CleanupError {
             action: "remove the record of",
             subject: place.id.to_string(),
-            source: std::io::Error::other(chain(&e)),
+            source: io::Error::other(chain(&e)),
         };
         place.machine.records.remove(&place.id).map_err(error).err().into_iter().collect()
     }
@@ -186,8 +203,39 @@ impl Hook<Place> for AllocDirHook {
         let removed = tokio::task::spawn_blocking(move || dir.destroy()).await;
         removed.unwrap_or_else(|e| {
             let subject = place.dir.path().display().to_string();
-            vec![CleanupError { action: "remove", subject, source: std::io::Error::other(e) }]
+            vec![CleanupError { action: "remove", subject, source: io::Error::other(e) }]
         })
+    }
+}
+
+/// Executors make the cgroups of their tasks, and remove them; one that was lost, or failed at it, leaves them.
+struct CgroupsHook;
+
+#[tonic::async_trait]
+impl Hook<Place> for CgroupsHook {
+    fn name(&self) -> &'static str {
+        "cgroups"
+    }
+
+    async fn run(&self, _place: &mut Place) -> Result<(), SetupError> {
+        Ok(())
+    }
+
+    async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
+        let (cgroups, machine) = (place.cgroups(), Arc::clone(&place.machine));
+        let error = |subject, source| CleanupError { action: "remove cgroup", subject, source };
+        let removed = tokio::task::spawn_blocking(move || {
+            let remove =
+                |path: &PathBuf| (machine.remove_cgroup)(path).err().map(|e| error(path.display().to_string(), e));
+            let errors: Vec<_> = cgroups.iter().filter_map(remove).collect();
+            if let Some(Err(e)) = machine.cpusets.as_ref().map(Cpusets::settle) {
+                tracing::warn!(error = chain(&e), "cannot divide the cores among the tasks");
+            }
+            errors
+        });
+        let errors = removed.await.unwrap_or_else(|e| vec![error(place.id.to_string(), io::Error::other(e))]);
+        place.recorded_is_left |= !errors.is_empty();
+        errors
     }
 }
 
@@ -219,9 +267,9 @@ impl Alloc {
         let id = AllocId::new(crate::sys::random::uuid());
         let dir = AllocDir::new(&machine.data_dir, &id);
         let (job, machine) = (Arc::clone(job), Arc::clone(machine));
-        let place = Place { id, index, job, group, machine, dir, ports: PortMap::new() };
+        let place = Place { id, index, job, group, machine, dir, ports: PortMap::new(), recorded_is_left: false };
         let hooks: Vec<Box<dyn Hook<Place>>> =
-            vec![Box::new(RecordHook), Box::new(AllocDirHook), Box::new(NetworkHook)];
+            vec![Box::new(RecordHook), Box::new(AllocDirHook), Box::new(CgroupsHook), Box::new(NetworkHook)];
         Alloc { place, steps: Steps(Stack::new(hooks)) }
     }
 
@@ -241,6 +289,12 @@ impl Alloc {
     #[must_use]
     pub const fn index(&self) -> u32 {
         self.place.index
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.place.dir.path()
     }
 
     /// Where the output of its tasks is collected: `<task>.stdout.N` and `<task>.stderr.N`.
@@ -281,6 +335,7 @@ impl Alloc {
             records: Arc::clone(&self.place.machine.records),
             orphans: Arc::clone(&self.place.machine.orphans),
             cpusets: self.place.machine.cpusets.clone(),
+            remove_cgroup: Arc::clone(&self.place.machine.remove_cgroup),
             events,
         });
         Supervisor::new(&self.place, shared, stop).run().await
@@ -369,6 +424,7 @@ impl Supervisor {
                 task: task.clone(),
                 driver: Arc::clone(driver),
                 cgroup,
+                cores: None,
                 gate: gate_seen,
                 stop: stop_seen,
                 states: report.clone(),
@@ -506,13 +562,16 @@ impl Supervisor {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
     use crate::alloc::fake::{self, Act, FakeDriver, lifecycle_task, task};
     use crate::alloc::gc;
     use crate::driver::DriverError;
     use crate::spec::{
         Artifact, ArtifactMode, ChangeMode, ExitResult, JobType, LifecycleHook, Network, Port, Pos, RestartMode,
-        RestartPolicy, Signal, Task, Template,
+        RestartPolicy, Signal, Template,
     };
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -520,13 +579,34 @@ mod tests {
     struct World {
         data: tempfile::TempDir,
         driver: Arc<FakeDriver>,
+        cgroups: Arc<FakeCgroups>,
         machine: Arc<Machine>,
         stop: watch::Sender<Stop>,
+    }
+
+    /// Those that were removed, by their names without the allocation's id.
+    #[derive(Default)]
+    struct FakeCgroups {
+        removed: Mutex<Vec<String>>,
+        busy: AtomicBool,
+    }
+
+    impl FakeCgroups {
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            if self.busy.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+            let name = path.file_name().unwrap().to_str().unwrap();
+            self.removed.lock().unwrap().push(name[37..].to_owned());
+            Ok(())
+        }
     }
 
     fn world(scripts: &[(&str, &[Act])]) -> World {
         let data = tempfile::tempdir().unwrap();
         let driver = FakeDriver::new(scripts);
+        let cgroups = Arc::<FakeCgroups>::default();
+        let remove = Arc::clone(&cgroups);
         let path = data.path().canonicalize().unwrap();
         let machine = Arc::new(Machine {
             node: fake::node(),
@@ -535,11 +615,12 @@ mod tests {
             records: Arc::new(Records::new(&path)),
             ports: PortPool::default(),
             cgroup: Box::new(|id, task| PathBuf::from(format!("nomad.slice/{id}-{task}.scope"))),
+            remove_cgroup: Arc::new(move |path| remove.remove(path)),
             cpusets: None,
             orphans: Arc::new(Orphans::ignore()),
             data_dir: path,
         });
-        World { data, driver, machine, stop: watch::Sender::new(Stop::No) }
+        World { data, driver, cgroups, machine, stop: watch::Sender::new(Stop::No) }
     }
 
     impl World {
@@ -579,7 +660,7 @@ mod tests {
     }
 
     fn exit(code: i32) -> Outcome {
-        Outcome::Exited(ExitResult { exit_code: code, signal: 0, oom_killed: false })
+        Outcome::Exited(ExitResult { exit_code: code, ..ExitResult::default() })
     }
 
     fn killed_by(signal: Signal) -> Outcome {
@@ -600,6 +681,7 @@ mod tests {
         let (result, events) = world.run(fake::job(vec![task("web")])).await;
         assert_eq!((result.status, failure(&result)), (AllocStatus::Complete, None));
         assert_eq!(world.log(), ["start web", "exit web 0"]);
+        assert_eq!(*world.cgroups.removed.lock().unwrap(), ["web.scope"]);
         assert_eq!(events, ["web: Received", "web: Task Setup", "web: Started", "web: Terminated"]);
         let config = &world.driver.configs()[0];
         assert_eq!(config.cgroup, PathBuf::from(format!("nomad.slice/{}-web.scope", config.alloc_id)));
@@ -920,6 +1002,23 @@ mod tests {
         assert!(matches!(error, SetupError::Port(_)), "{error}");
         assert_eq!(leftovers.len(), 0);
         world.nothing_left();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cgroup_that_stays_keeps_the_record() {
+        let world = world(&[("web", &[Act::Lost(SECOND)]), ("side", &[Act::Exit(SECOND, 0)])]);
+        world.cgroups.busy.store(true, Ordering::Relaxed);
+        let (sender, _receiver) = mpsc::unbounded_channel();
+        let job = fake::job(vec![task("web"), task("side")]);
+        let mut alloc = Alloc::new(&world.machine, &Arc::new(job), 0, 0);
+        alloc.set_up().await.unwrap();
+        alloc.run(world.stop.subscribe(), sender).await;
+        assert_eq!(alloc.destroy().await.iter().map(|e| e.action).collect::<Vec<_>>(), ["remove cgroup"; 2]);
+        let Some(gc::Finding::InUse(record)) = gc::scan(world.data.path()).unwrap().pop() else { panic!() };
+        world.cgroups.busy.store(false, Ordering::Relaxed);
+        assert_eq!(gc::clean(world.data.path(), &record, &*world.machine.remove_cgroup, &|_| {}).len(), 0);
+        world.nothing_left();
+        assert_eq!(*world.cgroups.removed.lock().unwrap(), ["web.scope", "side.scope"]);
     }
 
     #[tokio::test]

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD};
-
+use super::delegated::Delegated;
 use super::error::{Error, Result};
 use super::fs::CgroupFs;
 use super::regime::{Mounts, Regime, scan};
@@ -19,7 +18,7 @@ pub struct Facts {
     pub missing: Vec<&'static str>,
     /// v2: one write kills a whole cgroup (Linux 5.14).
     pub kills_at_once: bool,
-    /// v2: this process's own cgroup, when it may make cgroups below it.
+    /// v2, for who is not root: the cgroup below which this process may make those of tasks.
     pub delegated: Option<PathBuf>,
 }
 
@@ -35,13 +34,12 @@ pub fn facts(root: &Path) -> Result<Facts> {
     let regime = mounts.regime;
     let below = |line: &str| line.split(' ').nth(4).is_some_and(|p| Path::new(p).parent() == Some(root));
     let hybrid = regime == Regime::V1 && text.lines().any(|line| below(line) && line.contains(" - cgroup2 "));
-    let missing = CgroupFs::open(mounts)?.missing_controllers()?;
+    let fs = CgroupFs::open(mounts)?;
+    let missing = fs.missing_controllers()?;
     let own = if regime == Regime::V2 { own_cgroup(root) } else { None };
     let children = std::fs::read_dir(root).into_iter().flatten().flatten().map(|e| e.path());
-    let kills_at_once =
-        regime == Regime::V2 && children.chain(own.clone()).any(|folder| folder.join("cgroup.kill").exists());
-    let writable = |path: &Path| rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok();
-    let delegated = own.filter(|own| writable(own) && writable(&own.join("cgroup.procs")));
+    let kills_at_once = regime == Regime::V2 && children.chain(own).any(|folder| folder.join("cgroup.kill").exists());
+    let delegated = Delegated::find(&fs)?.map(|delegated| root.join(delegated.relative()));
     Ok(Facts { regime, hybrid, missing, kills_at_once, delegated })
 }
 

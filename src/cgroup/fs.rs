@@ -16,7 +16,7 @@ use super::regime::{Hierarchy, Mounts, Regime, scan};
 use crate::sys::path::Root;
 
 /// Controllers a v2 task cgroup needs for its limits and figures.
-const V2_REQUIRED: [&str; 3] = ["cpu", "memory", "pids"];
+pub(super) const V2_REQUIRED: [&str; 3] = ["cpu", "memory", "pids"];
 /// Controllers that are enabled where the kernel has them.
 const V2_OPTIONAL: [&str; 2] = ["cpuset", "io"];
 /// Says that we made a folder that is not a task's own, so that we may remove it again.
@@ -344,7 +344,7 @@ impl Dir {
         made
     }
 
-    fn make_child(&self, name: &OsStr) -> Result<bool> {
+    pub(super) fn make_child(&self, name: &OsStr) -> Result<bool> {
         match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => Ok(true),
             Err(rustix::io::Errno::EXIST) => Ok(false),

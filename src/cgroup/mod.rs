@@ -11,6 +11,7 @@
 //! ```
 
 mod cpuset;
+mod delegated;
 mod devices;
 mod error;
 mod facts;
@@ -23,6 +24,7 @@ mod stats;
 mod task;
 
 pub use cpuset::{Cores, Cpusets};
+pub use delegated::Delegated;
 pub use devices::{DeviceAccess, DeviceKind, DeviceRule};
 pub use error::{Error, Result};
 pub use facts::{Facts, facts};

@@ -4,7 +4,7 @@ use super::error::{Error, Result};
 use super::fs::Dir;
 use super::regime::Regime;
 use super::task::{Member, TaskCgroup, value};
-use crate::spec::{CpuField, CpuStats, MemoryField, MemoryStats, Usage};
+use crate::spec::{CpuField, CpuStats, MemoryField, MemoryStats, Pressure, Pressures, Stall, Usage};
 
 /// Turns running totals of CPU time into percentages; one per task and reader.
 #[derive(Debug, Clone)]
@@ -67,6 +67,43 @@ impl TaskCgroup {
             Regime::Off => Err(Error::Off),
         }
     }
+}
+
+impl TaskCgroup {
+    /// What the task waited for, child cgroups included. Reads three files on v2; v1 and kernels without pressure
+    /// figures measure nothing.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn pressure(&self) -> Result<Pressures> {
+        let Some(member) = self.members.first().filter(|_| self.regime == Regime::V2) else {
+            return Ok(Pressures::default());
+        };
+        let dir = member.dir()?;
+        let read = |name| match dir.read_if_there(name) {
+            Ok(text) => Ok(text.and_then(|text| pressure(&text))),
+            // The files of a kernel that was told to measure none.
+            Err(e) if e.errno() == Some(libc::EOPNOTSUPP) => Ok(None),
+            Err(e) => Err(e),
+        };
+        Ok(Pressures { cpu: read("cpu.pressure")?, memory: read("memory.pressure")?, io: read("io.pressure")? })
+    }
+}
+
+/// `some avg10=0.12 avg60=0.05 avg300=0.01 total=4711`, and perhaps a line `full`. Source: accounting/psi.rst.
+fn pressure(text: &str) -> Option<Pressure> {
+    let line = |kind: &str| {
+        let fields = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '))?;
+        let field = |key: &str| fields.split(' ').find_map(|field| field.strip_prefix(key)?.strip_prefix('='));
+        let percent = |key| field(key)?.parse().ok();
+        Some(Stall {
+            avg10: percent("avg10")?,
+            avg60: percent("avg60")?,
+            avg300: percent("avg300")?,
+            total_us: field("total")?.parse().ok()?,
+        })
+    };
+    Some(Pressure { some: line("some")?, full: line("full") })
 }
 
 /// `None` for the time leaves the shares unmeasured, `None` for the throttling those two figures.
@@ -154,6 +191,20 @@ fn v1_memory(dir: &Dir) -> Result<MemoryStats> {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn b7_pressure_is_read_as_the_kernel_writes_it() {
+        let stall = |avg10, avg60, avg300, total_us| Stall { avg10, avg60, avg300, total_us };
+        let both =
+            "some avg10=1.53 avg60=0.40 avg300=0.09 total=58761459\nfull avg10=0.00 avg60=0.13 avg300=0.02 total=7\n";
+        let expected = Pressure { some: stall(1.53, 0.40, 0.09, 58_761_459), full: Some(stall(0.0, 0.13, 0.02, 7)) };
+        assert_eq!(pressure(both), Some(expected));
+        let some = both.lines().next().unwrap();
+        assert_eq!(pressure(some), Some(Pressure { full: None, ..expected }));
+        for broken in ["", "some", "some avg10=1 avg60=2 avg300=3", "full avg10=0 avg60=0 avg300=0 total=0"] {
+            assert_eq!(pressure(broken), None, "{broken}");
+        }
+    }
 
     #[test]
     #[expect(clippy::float_cmp, reason = "a zero that is set, not computed")]

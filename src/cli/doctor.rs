@@ -261,9 +261,17 @@ fn cgroups(checks: &mut Checks, facts: &Facts) {
         );
     }
     if !root {
-        let value = facts.delegated.as_ref().map_or("no cgroup is delegated".to_owned(), |p| p.display().to_string());
-        let lack = Lack { state: State::Warn, cost: NO_LIMITS, mend: "run as root" };
-        checks.add(CGROUPS, "without root", value, Some(lack));
+        let mend = match facts.regime {
+            Regime::V2 => {
+                "run as root, or in a delegated cgroup: systemd-run --user --scope -p Delegate=yes agentbin ..."
+            }
+            _ => "run as root",
+        };
+        let lack = Lack { state: State::Warn, cost: NO_LIMITS, mend };
+        match &facts.delegated {
+            Some(path) => checks.add(CGROUPS, "without root", path.display().to_string(), None),
+            None => checks.add(CGROUPS, "without root", "no cgroup is delegated", Some(lack)),
+        }
     }
 }
 

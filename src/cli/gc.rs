@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use super::{GcArgs, complain, machine, print};
+use super::machine::{self, Place};
+use super::run::{SINKS_PATIENCE, outlets};
+use super::{GcArgs, complain, print};
 use crate::alloc::{self, Finding, Record, SocketDir};
+use crate::logs::ship;
 
 /// Some of it could not be removed.
 const LEFTOVERS: i32 = 1;
@@ -78,17 +81,17 @@ fn scan(data_dir: &Path) -> anyhow::Result<Vec<Finding>> {
 fn clean(data_dir: &Path, finding: &Finding) -> Vec<String> {
     match finding {
         Finding::Abandoned(record) => {
-            let cgroups = match machine::cgroups() {
-                Ok(cgroups) => cgroups,
+            let place = match Place::find() {
+                Ok(place) => place,
                 Err(e) => return vec![format!("{e:#}")],
             };
             // First, as a container is more than its cgroup, and its folder says that it may be there.
             if let Err(e) = machine::remove_containers(data_dir, &record.alloc_id) {
                 return vec![format!("allocation {}: remove its containers: {e:#}", record.alloc_id)];
             }
-            let errors = alloc::clean(data_dir, record, &|path| machine::remove_cgroup(&cgroups, path));
-            if let Some(Err(e)) = machine::cpusets(&cgroups, machine::regime(&cgroups)).map(|cpusets| cpusets.settle())
-            {
+            let remove_cgroup = |path: &Path| machine::remove_cgroup(&place.cgroups, path);
+            let errors = alloc::clean(data_dir, record, &remove_cgroup, &ship_the_rest);
+            if let Some(Err(e)) = place.cpusets().map(|cpusets| cpusets.settle()) {
                 return vec![format!("cannot divide the cores among the tasks: {}", alloc::chain(&e))];
             }
             errors.iter().map(|e| format!("allocation {}: {}", record.alloc_id, alloc::chain(e))).collect()
@@ -98,6 +101,23 @@ fn clean(data_dir: &Path, finding: &Finding) -> Vec<String> {
             Err(e) => vec![format!("cannot remove {}: {e}", path.display())],
         },
         _ => Vec::new(),
+    }
+}
+
+/// Hands the log sinks of a killed run what they did not get.
+fn ship_the_rest(alloc_dir: &Path) {
+    let (logs, records) = (alloc_dir.join("alloc/logs"), ship::records(alloc_dir));
+    let ship = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let errors = runtime.block_on(async { ship::resume(&outlets(false), &logs, &records, SINKS_PATIENCE).await.1 });
+        runtime.shutdown_background();
+        errors.iter().for_each(|error| complain(&error.to_string()));
+        std::io::Result::Ok(())
+    };
+    // A thread of its own, as the caller's may have a runtime of its own.
+    let done = std::thread::scope(|scope| scope.spawn(ship).join());
+    if let Ok(Err(error)) = done {
+        complain(&format!("cannot ship what a killed run left: {error}"));
     }
 }
 

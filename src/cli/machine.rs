@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use crate::alloc::{Machine, Node, Orphans, PortPool, Records, SocketDir, compute};
-use crate::cgroup::{CgroupFs, Cpusets, Regime, TaskCgroup};
+use crate::cgroup::{CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
 use crate::driver::{DockerDriver, Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
 use crate::spec::AllocId;
 
@@ -32,6 +32,11 @@ pub(super) fn data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     made.with_context(|| format!("cannot use the data directory {}; give another --data-dir", dir.display()))
 }
 
+/// Where the logs of allocations are that have ended.
+pub(super) fn kept_logs(data_dir: &Path) -> PathBuf {
+    data_dir.join("logs")
+}
+
 /// Where the folders of sockets are. A socket's path has to be short, so it is not far down.
 pub(super) fn socket_base(data_dir: &Path) -> PathBuf {
     if rustix::process::geteuid().is_root() {
@@ -49,22 +54,50 @@ pub(super) fn socket_dir(data_dir: &Path) -> anyhow::Result<SocketDir> {
 }
 
 /// The cgroups of this machine.
-pub(super) fn cgroups() -> anyhow::Result<CgroupFs> {
+fn cgroups() -> anyhow::Result<CgroupFs> {
     CgroupFs::detect(Path::new("/sys/fs/cgroup")).context("cannot find out about cgroups")
 }
 
-/// How tasks are limited by this process. Making a cgroup takes root, or a delegated tree, which this command line cannot be
-/// given.
-pub(super) fn regime(cgroups: &CgroupFs) -> Regime {
-    if rustix::process::geteuid().is_root() { cgroups.regime() } else { Regime::Off }
+/// How tasks of this process are limited: as the machine is set up for root, and else below a cgroup that was delegated.
+pub(super) struct Place {
+    /// What is mounted.
+    pub cgroups: CgroupFs,
+    /// Off where this process cannot make cgroups.
+    pub regime: Regime,
+    /// The cgroup above those of all tasks, relative to each hierarchy's root.
+    parent: Option<PathBuf>,
+    delegated: Option<Delegated>,
 }
 
-/// The cores of the tasks of all agentbin processes, where they can be divided.
-pub(super) fn cpusets(cgroups: &CgroupFs, regime: Regime) -> Option<Cpusets> {
-    Cpusets::open(cgroups, Path::new(parent(regime)?), is_task).ok()
+impl Place {
+    /// Looks, and changes nothing.
+    pub(super) fn find() -> anyhow::Result<Place> {
+        let cgroups = cgroups()?;
+        let is_root = rustix::process::geteuid().is_root();
+        let delegated =
+            if is_root { None } else { Delegated::find(&cgroups).context("cannot find out about cgroups")? };
+        let regime = if is_root || delegated.is_some() { cgroups.regime() } else { Regime::Off };
+        let parent = parent(regime).map(|parent| match &delegated {
+            Some(delegated) => delegated.relative().join(parent),
+            None => PathBuf::from(parent),
+        });
+        Ok(Place { cgroups, regime, parent, delegated })
+    }
+
+    /// Makes room for tasks, where this process is in the way. To be called before it starts others; undone in the end.
+    pub(super) fn enter(mut self) -> anyhow::Result<Place> {
+        if let Some(delegated) = &mut self.delegated {
+            delegated.enter().context("cannot use the cgroup that is delegated to this user")?;
+        }
+        Ok(self)
+    }
+
+    /// The cores of the tasks of all agentbin processes, where they can be divided.
+    pub(super) fn cpusets(&self) -> Option<Cpusets> {
+        Cpusets::open(&self.cgroups, self.parent.as_deref()?, is_task).ok()
+    }
 }
 
-/// The cgroup above those of all tasks.
 const fn parent(regime: Regime) -> Option<&'static str> {
     match regime {
         Regime::V2 => Some("nomad.slice"),
@@ -106,11 +139,14 @@ pub(super) fn remove_containers(data_dir: &Path, alloc_id: &str) -> anyhow::Resu
 }
 
 /// Everything that the allocations of this process share.
-pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine> {
-    let node = Arc::new(Node::detect(data_dir).with_context(|| {
+pub(super) fn machine(data_dir: &Path, sockets: &Path, place: &Place) -> anyhow::Result<Machine> {
+    let Place { cgroups, regime, parent, .. } = place;
+    let (regime, parent) = (*regime, parent.clone());
+    let cpusets = place.cpusets();
+    let reservable = cpusets.as_ref().and_then(|cpusets| cpusets.reservable().ok()).map(|cores| cores.len());
+    let node = Arc::new(Node::detect(data_dir, regime, reservable).with_context(|| {
         format!("cannot keep the node's id in the data directory {}; give another --data-dir", data_dir.display())
     })?);
-    let cgroups = cgroups()?;
     let settings =
         Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), under_agent: false };
     let drivers: [Arc<dyn Driver>; 4] = [
@@ -119,7 +155,7 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine
         Arc::new(JavaDriver::new(settings.clone())),
         Arc::new(DockerDriver::new(settings)),
     ];
-    let regime = regime(&cgroups);
+    let remove_from = cgroups.clone();
     Ok(Machine {
         data_dir: data_dir.to_owned(),
         drivers: drivers.into_iter().map(|d| (d.name().to_owned(), d)).collect(),
@@ -128,9 +164,10 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path) -> anyhow::Result<Machine
         ports: PortPool::default(),
         cgroup: Box::new(move |id, task| {
             let unit = if regime == Regime::V2 { ".scope" } else { "" };
-            parent(regime).map_or_else(PathBuf::new, |parent| Path::new(parent).join(format!("{id}-{task}{unit}")))
+            parent.as_ref().map_or_else(PathBuf::new, |parent| parent.join(format!("{id}-{task}{unit}")))
         }),
-        cpusets: cpusets(&cgroups, regime),
+        remove_cgroup: Arc::new(move |path| remove_cgroup(&remove_from, path)),
+        cpusets,
         orphans: Arc::new(Orphans::inherit(data_dir).context("cannot look at processes in /proc")?),
         node,
     })

@@ -3,7 +3,9 @@
 mod args;
 mod doctor;
 mod gc;
+mod logs;
 mod machine;
+mod node;
 mod output;
 mod plugin;
 mod probe;
@@ -24,7 +26,9 @@ const CANNOT: i32 = 125;
 #[derive(Debug, clap::Parser)]
 #[command(name = "agentbin", version, about = "Run Nomad jobs on this machine, without a server or a daemon")]
 #[command(disable_help_subcommand = true, max_term_width = 100)]
-#[command(after_help = "A Nomad agent runs it as its task drivers exec, raw_exec, java and docker: see agentbin-driver(8).")]
+#[command(
+    after_help = "A Nomad agent runs it as its task drivers exec, raw_exec, java and docker: see agentbin-driver(8)."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -34,10 +38,15 @@ struct Cli {
 enum Command {
     /// Run a job file in the foreground
     Run(RunArgs),
+    /// Print the output of a task of a run that goes on, or that kept it
+    Logs(LogsArgs),
     /// Find and remove what killed runs left behind, and only that
     Gc(GcArgs),
     /// Say what this machine has for tasks, what a lack costs, and how it is mended
     Doctor(DoctorArgs),
+    /// This machine as a node
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
@@ -69,9 +78,48 @@ struct RunArgs {
     /// Print no events, only the output of the tasks
     #[arg(long)]
     quiet: bool,
+    /// Keep the logs of its tasks for agentbin logs when the job has ended
+    #[arg(long)]
+    keep_logs: bool,
     /// Stop the job after this time (90s, 5m, 1h30m) and exit with 124
     #[arg(long, value_name = "DURATION", value_parser = args::duration)]
     timeout: Option<Duration>,
+    /// Send each line of output there, too: <file:/PATH>, <journald:>, <syslog:unix:/dev/log>, <syslog:udp://HOST:PORT>,
+    /// <syslog:tcp://HOST:PORT>, <otlp:http://HOST:PORT> (may be repeated)
+    #[arg(long, value_name = "URL")]
+    log_sink: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct LogsArgs {
+    /// Allocation id, or the beginning of one
+    alloc: String,
+    /// Task [default: the only one]
+    task: Option<String>,
+    /// The task, as a flag
+    #[arg(long = "task", value_name = "TASK", conflicts_with = "task")]
+    task_flag: Option<String>,
+    /// Print what comes, too, until the allocation ends; both streams if none is named
+    #[arg(short = 'f', long)]
+    follow: bool,
+    /// Print stdout
+    #[arg(long)]
+    stdout: bool,
+    /// Print stderr
+    #[arg(long)]
+    stderr: bool,
+    /// Begin near the end: 10 lines before it, or as -n or -c say
+    #[arg(long)]
+    tail: bool,
+    /// Begin this many lines before the end
+    #[arg(short = 'n', value_name = "LINES", conflicts_with = "bytes")]
+    lines: Option<u64>,
+    /// Begin this many bytes before the end
+    #[arg(short = 'c', value_name = "BYTES")]
+    bytes: Option<u64>,
+    /// Where allocations are kept [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -97,6 +145,22 @@ struct DoctorArgs {
     level: Option<probe::Level>,
     /// Where the probes' allocations are made [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
     #[arg(long, value_name = "DIR", requires = "probe")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum NodeCommand {
+    /// Print what an agent on this machine publishes of it: attributes, drivers, resources
+    Status(NodeStatusArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct NodeStatusArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Where the node's id is kept [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
+    #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
 
@@ -130,8 +194,10 @@ pub fn run(args: Vec<OsString>) -> i32 {
     };
     let done = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Logs(args) => logs::run(&args),
         Command::Gc(args) => gc::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Node(NodeCommand::Status(args)) => node::status(&args),
         Command::Plugin(PluginCommand::Launch(args)) => plugin::launch(&args),
         Command::Version => print(format!("agentbin {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
         Command::Completion { shell } => {

@@ -20,7 +20,7 @@ use crate::driver::{
     TaskConfig, TaskState, TaskStatus, fingerprint_of, stats_of, wire_task,
 };
 use crate::plugin::{Client, HclogLine, Launch, Program};
-use crate::spec::{AllocId, ExitResult, MemoryLimits, Resources, Signal, TaskStats};
+use crate::spec::{AllocId, ExitResult, MemoryLimits, Pressure, Resources, Signal, Stall, TaskStats};
 use crate::wire::cty;
 use crate::wire::drivers as wire;
 use crate::wire::hclspec::{Spec, spec};
@@ -588,7 +588,7 @@ const fn mode_name(mode: NetworkMode) -> &'static str {
 }
 
 fn exit_json(exit: &ExitResult) -> Json {
-    json!({"exit_code": exit.exit_code, "signal": exit.signal, "oom_killed": exit.oom_killed})
+    json!({"exit_code": exit.exit_code, "signal": exit.signal, "oom_killed": exit.oom_killed, "core_dumped": exit.core_dumped})
 }
 
 fn time_json(time: Option<std::time::SystemTime>) -> Json {
@@ -641,8 +641,19 @@ fn stats_json(stats: &TaskStats) -> Json {
         "time": time_json(Some(stats.time)),
         "cpu": {"percent": cpu.percent, "system": cpu.system_mode, "user": cpu.user_mode, "ticks": cpu.total_ticks},
         "memory": {"rss": memory.rss, "cache": memory.cache, "usage": memory.usage, "swap": memory.swap},
+        "pressure": {
+            "cpu": stats.pressure.cpu.map(|p| pressure_json(&p)),
+            "memory": stats.pressure.memory.map(|p| pressure_json(&p)),
+            "io": stats.pressure.io.map(|p| pressure_json(&p)),
+        },
         "pids": stats.by_pid.keys().collect::<Vec<_>>(),
     })
+}
+
+/// Percent of the last 10, 60 and 300 seconds, and microseconds in all; null where it is not measured.
+fn pressure_json(pressure: &Pressure) -> Json {
+    let stall = |s: &Stall| json!({"avg10": s.avg10, "avg60": s.avg60, "avg300": s.avg300, "total_us": s.total_us});
+    json!({"some": stall(&pressure.some), "full": pressure.full.as_ref().map(stall)})
 }
 
 /// A schema as people read it.

@@ -13,8 +13,9 @@ use anyhow::{Context as _, anyhow, bail};
 use rustix::fs::{Mode, OFlags};
 use tokio::time::timeout;
 
+use super::machine::{self, Place};
 use super::signals::Signals;
-use super::{complain, gc, machine};
+use super::{complain, gc};
 use crate::alloc::{AllocDir, Handle, Machine, Record, chain};
 use crate::container::probe::{Host, Report};
 use crate::driver::{Driver, TaskConfig};
@@ -72,7 +73,8 @@ pub(super) fn run(levels: &[Level], data_dir: Option<&Path>) -> anyhow::Result<V
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     runtime.block_on(async {
         let mut signals = Signals::catch().context("cannot catch signals")?;
-        let machine = machine::machine(&data_dir, sockets.path())?;
+        let place = Place::find()?.enter()?;
+        let machine = machine::machine(&data_dir, sockets.path(), &place)?;
         let mut outcomes = Vec::new();
         for level in levels {
             match probe(&machine, *level, &mut signals).await {
@@ -177,6 +179,7 @@ fn allocate<'a>(
         stderr_file: format!("{PROBE}.stderr"),
         max_files: 1,
         max_file_size_bytes: REPORT_SIZE,
+        ..LogCollection::default()
     };
     let task = TaskConfig {
         id: format!("{id}/{PROBE}/{:08x}", std::process::id()),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,21 +11,26 @@ use anyhow::{Context as _, bail};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::machine::{self, Place};
 use super::output::{Piece, Shape, Source, Stream, Style, Writer};
 use super::signals::Signals;
-use super::{CANNOT, RunArgs, complain, gc, machine};
+use super::{CANNOT, RunArgs, complain, gc};
 use crate::alloc::{
     Alloc, AllocEvent, AllocResult, CleanupError, Failure, Machine, Outcome, Stop, TaskErrorKind, chain,
 };
 use crate::cgroup::Regime;
+use crate::driver::{self, Reader};
 use crate::jobspec;
 use crate::logs::follower::{Finisher, Follower, Output, Start};
+use crate::logs::ship::{self, Outlets, Report, Shipment, Sink};
 use crate::spec::{Job, Signal};
 
 /// Exit status when `--timeout` ran out.
 const TIMED_OUT: i32 = 124;
 /// How long what is left of the job in the end may resist.
 const LEFTOVERS_PATIENCE: Duration = Duration::from_secs(10);
+/// How long log sinks may take for the rest when the job has ended.
+pub(super) const SINKS_PATIENCE: Duration = Duration::from_secs(5);
 /// What poststop tasks get after a time-out before everything is killed.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 
@@ -33,11 +39,13 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
     let status = runtime.block_on(async {
         let signals = Signals::catch().context("cannot catch signals")?;
         let job = Arc::new(job(args)?);
+        let sinks = args.log_sink.iter().map(|url| url.parse()).collect::<Result<Vec<Sink>, _>>()?;
         let data_dir = machine::data_dir(args.data_dir.as_deref())?;
         let sockets = machine::socket_dir(&data_dir)?;
-        let machine = Arc::new(machine::machine(&data_dir, sockets.path())?);
+        let place = Place::find()?.enter()?;
+        let machine = Arc::new(machine::machine(&data_dir, sockets.path(), &place)?);
         check(&job, &machine)?;
-        if !args.quiet && machine::regime(&machine::cgroups()?) == Regime::Off {
+        if !args.quiet && place.regime == Regime::Off {
             let why = if rustix::process::geteuid().is_root() { "no cgroups are mounted" } else { "you are not root" };
             complain(&format!("warning: {why}, so that memory and cpu limits of the tasks are not enforced"));
         }
@@ -47,7 +55,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let writer = Writer::new(std::io::stdout(), std::io::stderr(), one_screen).context("cannot start")?;
         let style = Style::new(args.json, args.quiet);
         let orphans = Arc::clone(&machine.orphans);
-        let run = Run { job, machine, style, timeout: args.timeout };
+        let kept_logs = args.keep_logs.then(|| machine::kept_logs(&data_dir));
+        let outlets = outlets(args.quiet);
+        let run = Run { job, machine, style, timeout: args.timeout, kept_logs, sinks, outlets };
         let status = run.execute(writer, signals).await;
         match orphans.sweep(true, LEFTOVERS_PATIENCE) {
             Ok(()) => Ok(status),
@@ -57,6 +67,15 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
     // A write that nobody reads may still hold a thread; the process ends without it.
     runtime.shutdown_background();
     status
+}
+
+/// The sinks of this process, which say on stderr what goes wrong with them.
+pub(super) fn outlets(quiet: bool) -> Outlets {
+    Outlets::new(Arc::new(move |report: Report| {
+        if !quiet || !matches!(report, Report::Up { .. }) {
+            complain(&report.to_string());
+        }
+    }))
 }
 
 fn job(args: &RunArgs) -> anyhow::Result<Job> {
@@ -115,6 +134,11 @@ struct Run {
     machine: Arc<Machine>,
     style: Style,
     timeout: Option<Duration>,
+    /// Where logs go when their allocation is removed.
+    kept_logs: Option<PathBuf>,
+    /// Where the output of all tasks goes besides.
+    sinks: Vec<Sink>,
+    outlets: Outlets,
 }
 
 /// What ended a run.
@@ -136,6 +160,7 @@ struct Ends {
 struct Started {
     alloc: Alloc,
     readers: Vec<(Follower, Shape, Source)>,
+    shipments: Vec<Shipment>,
 }
 
 impl Run {
@@ -187,9 +212,9 @@ impl Run {
             for index in 0..group.count {
                 let mut alloc = Alloc::new(&self.machine, &self.job, number, index);
                 let result = match alloc.set_up().await {
-                    Ok(()) => match self.readers(&alloc, &labels) {
-                        Ok(readers) => {
-                            started.push(Started { alloc, readers });
+                    Ok(()) => match self.readers(&alloc, &labels).and_then(|r| Ok((r, self.shipments(&alloc)?))) {
+                        Ok((readers, shipments)) => {
+                            started.push(Started { alloc, readers, shipments });
                             continue;
                         }
                         Err(error) => (error, alloc.destroy().await),
@@ -234,6 +259,24 @@ impl Run {
         Ok(readers)
     }
 
+    fn shipments(&self, alloc: &Alloc) -> anyhow::Result<Vec<Shipment>> {
+        let mut shipments = Vec::new();
+        for task in alloc.group().tasks.iter().filter(|t| !t.logs.disabled) {
+            let mut sinks = driver::log_sinks(&Reader::any("", &task.config))?;
+            sinks.extend_from_slice(&self.sinks);
+            let labels = ship::Labels {
+                job: self.job.id.clone(),
+                group: alloc.group().name.clone(),
+                task: task.name.clone(),
+                alloc: alloc.id().to_string(),
+            };
+            let records = ship::records(alloc.dir());
+            let shipment = Shipment::start(&self.outlets, &sinks, &labels, &alloc.log_dir(), &records);
+            shipments.push(shipment.context("cannot ship the output")?);
+        }
+        Ok(shipments)
+    }
+
     /// Runs what has been set up to its end; the exit status, and what people must be told after the output.
     async fn run(
         &self,
@@ -248,7 +291,8 @@ impl Run {
         let mut running = JoinSet::new();
         for one in started {
             let (ends, events, queue) = (ends.clone(), events.clone(), writer.queue());
-            running.spawn(allocation(one, ends, events, queue, self.style, Arc::clone(&labels)));
+            let kept = self.kept_logs.clone();
+            running.spawn(allocation(one, ends, events, queue, self.style, Arc::clone(&labels), kept));
         }
         drop(events);
         let (mut results, mut broken) = (Vec::new(), Vec::new());
@@ -359,8 +403,9 @@ async fn allocation(
     queue: mpsc::Sender<Piece>,
     style: Style,
     labels: Arc<Labels>,
+    kept_logs: Option<PathBuf>,
 ) -> (AllocResult, Vec<CleanupError>) {
-    let Started { mut alloc, readers } = started;
+    let Started { mut alloc, readers, shipments } = started;
     let mut reading = JoinSet::new();
     let mut finishers: Vec<Finisher> = Vec::new();
     for (follower, shape, source) in readers {
@@ -369,14 +414,31 @@ async fn allocation(
     }
     let result = alloc.run(ends.stop.subscribe(), events).await;
     finishers.iter().for_each(Finisher::finish);
+    shipments.iter().for_each(Shipment::finish);
+    let mut shipping = JoinSet::new();
+    for shipment in shipments {
+        shipping.spawn(shipment.drain(SINKS_PATIENCE));
+    }
     let mut abandoned = ends.abandon.subscribe();
-    let drained = async { while reading.join_next().await.is_some() {} };
+    let drained = async {
+        while reading.join_next().await.is_some() {}
+        while shipping.join_next().await.is_some() {}
+    };
     tokio::select! {
         biased;
         () = drained => {}
         _ = abandoned.wait_for(|a| *a) => {}
     }
-    drop(reading);
+    drop((reading, shipping));
+    if let Some(dir) = kept_logs {
+        let keep = || {
+            std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&dir)?;
+            std::fs::rename(alloc.log_dir(), dir.join(alloc.id().as_str()))
+        };
+        if let Err(error) = keep() {
+            complain(&format!("cannot keep the logs of allocation {} in {}: {error}", alloc.id(), dir.display()));
+        }
+    }
     (result, alloc.destroy().await)
 }
 
@@ -511,11 +573,13 @@ mod tests {
             records: Arc::new(Records::new(&path)),
             ports: PortPool::default(),
             cgroup: Box::new(|_, _| PathBuf::new()),
+            remove_cgroup: Arc::new(|_| Ok(())),
             cpusets: None,
             orphans: Arc::new(Orphans::ignore()),
             data_dir: path.clone(),
         };
-        let run = Run { job: Arc::new(job), machine: Arc::new(machine), style, timeout };
+        let (job, machine) = (Arc::new(job), Arc::new(machine));
+        let run = Run { job, machine, style, timeout, kept_logs: None, sinks: Vec::new(), outlets: outlets(false) };
         let (stdout, stderr) = (Shared::default(), Shared::default());
         let writer = Writer::new(stdout.clone(), stderr.clone(), false).unwrap();
         let status = run.execute(writer, Signals::catch().unwrap()).await;
@@ -591,7 +655,7 @@ mod tests {
     #[test]
     fn the_first_failure_of_all_allocations_decides() {
         let now = Instant::now();
-        let exited = |exit_code, signal| Outcome::Exited(ExitResult { exit_code, signal, oom_killed: false });
+        let exited = |exit_code, signal| Outcome::Exited(ExitResult { exit_code, signal, ..ExitResult::default() });
         let later = now + Duration::from_secs(1);
         let results =
             [result(exited(3, 0), true, later), result(exited(137, 9), true, now), result(exited(0, 0), false, now)];
@@ -615,6 +679,7 @@ mod tests {
             records: Arc::new(Records::new(&path)),
             ports: PortPool::default(),
             cgroup: Box::new(|_, _| PathBuf::new()),
+            remove_cgroup: Arc::new(|_| Ok(())),
             cpusets: None,
             orphans: Arc::new(Orphans::ignore()),
             data_dir: path,

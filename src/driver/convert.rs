@@ -350,11 +350,21 @@ pub(super) fn wire_override(network: DriverNetwork) -> wire::NetworkOverride {
 }
 
 pub(super) fn wire_exit(exit: ExitResult) -> wire::ExitResult {
-    wire::ExitResult { exit_code: exit.exit_code, signal: exit.signal, oom_killed: exit.oom_killed }
+    wire::ExitResult {
+        exit_code: exit.exit_code,
+        signal: exit.signal,
+        oom_killed: exit.oom_killed,
+        core_dumped: exit.core_dumped,
+    }
 }
 
 pub(super) fn exit(wire: wire::ExitResult) -> ExitResult {
-    ExitResult { exit_code: wire.exit_code, signal: wire.signal, oom_killed: wire.oom_killed }
+    ExitResult {
+        exit_code: wire.exit_code,
+        signal: wire.signal,
+        oom_killed: wire.oom_killed,
+        core_dumped: wire.core_dumped,
+    }
 }
 
 /// "Not yet" is Go's zero time: a host refuses an answer without a time.

@@ -22,8 +22,11 @@ use crate::sys::mutant;
 pub const EXECUTOR_LOG: &str = "-executor.out";
 /// Name of that log in the task's folder, where an agent expects it.
 const AGENT_LOG: &str = "executor.out";
-/// How long the executor of an ended task may take to say so, and a found one to answer.
+/// How long the executor of an ended task may take to say so.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a found executor may take to answer: on a busy machine that starts up long, and its task is as good as lost
+/// when it does not.
+const FOUND_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the leftovers of a lost executor may resist.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -240,10 +243,10 @@ impl Tasks {
         let kept = Kept::find(driver_state, self.agents_cgroup(task)).await?;
         let client = Client::reattach(kept.reattach.clone()).await.map_err(|e| unreachable(&e.to_string()))?;
         let executor = ExecutorClient::new(client.channel());
-        match tokio::time::timeout(ANSWER_PATIENCE, executor.version()).await {
+        match tokio::time::timeout(FOUND_PATIENCE, executor.version()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return Err(unreachable(&error.to_string())),
-            Err(_) => return Err(unreachable(&format!("no answer within {ANSWER_PATIENCE:?}"))),
+            Err(_) => return Err(unreachable(&format!("no answer within {FOUND_PATIENCE:?}"))),
         }
         self.keep(task, client, executor, kept, self.note(task));
         Ok(())

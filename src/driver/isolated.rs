@@ -165,8 +165,10 @@ pub struct IsolatedConfig {
 
 impl IsolatedConfig {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 9] = [
+    pub const KEYS: [&'static str; 11] = [
         Common::KEYS[0],
+        Common::KEYS[1],
+        Common::KEYS[2],
         "default_pid_mode",
         "default_ipc_mode",
         "allow_caps",
@@ -255,7 +257,7 @@ impl IsolatedConfig {
             network_modes: vec![NetworkMode::Host, NetworkMode::Group],
             must_create_network: false,
             no_mounts: false,
-            disable_log_collection: self.common.collects_logs(),
+            disable_log_collection: self.common.needs_no_logmon(),
             dynamic_workload_users: false,
         }
     }
@@ -380,7 +382,7 @@ const OWN_TASK_KEYS: [&str; 9] =
 
 impl IsolatedConfig {
     /// The keys of a task's configuration that it reads.
-    pub const TASK_KEYS: [&'static str; 14] = [
+    pub const TASK_KEYS: [&'static str; 15] = [
         OWN_TASK_KEYS[0],
         OWN_TASK_KEYS[1],
         OWN_TASK_KEYS[2],
@@ -395,6 +397,7 @@ impl IsolatedConfig {
         on_executor::TASK_KEYS[2],
         on_executor::TASK_KEYS[3],
         on_executor::TASK_KEYS[4],
+        on_executor::TASK_KEYS[5],
     ];
 
     /// Their schema.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::config::Reader;
 use super::handle::{Settings, Tasks};
 use super::restrict::{self, Restrictions};
+use super::shipping::Shipping;
 use super::{
     Capabilities, Driver, DriverError, ExecStreaming, ExecTaskResult, ExecTaskStreamingRaw, Fingerprint, NodeConfig,
     TaskConfig, TaskHandle, TaskStatus,
@@ -14,7 +15,8 @@ use super::{
 use crate::cgroup::Regime;
 use crate::executor::{ExecRequests, ExecResponses, Isolation};
 use crate::logs::fifo::{self, FifoError, Writer};
-use crate::spec::{DriverConfig, ExitResult, LaunchSpec, LogCollection, Signal, TaskStats};
+use crate::logs::ship::{Sink, SinkError};
+use crate::spec::{DriverConfig, ExitResult, LaunchSpec, LogCollection, LogKeeping, Signal, TaskStats};
 use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
@@ -68,15 +70,24 @@ pub trait Plan: Send + Sync + Sized + 'static {
 pub struct Common {
     /// The executor collects the output, instead of the agent's logmon.
     collect_logs: bool,
+    /// Nobody collects it.
+    disable_log_collection: bool,
+    /// Where the output of all tasks goes besides.
+    log_sinks: Vec<Sink>,
+    /// The kinds of sinks that a task may name for itself.
+    task_log_sinks: Vec<String>,
 }
 
 impl Common {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 1] = ["collect_logs"];
+    pub const KEYS: [&'static str; 4] = ["collect_logs", "disable_log_collection", "log_sinks", "task_log_sinks"];
 
     /// Their schema.
-    pub fn schema() -> [(&'static str, Spec); 1] {
-        [("collect_logs", schema::with_default(schema::attr("collect_logs", "bool", false), Literal::bool(true)))]
+    pub fn schema() -> [(&'static str, Spec); 4] {
+        let list = |name| (name, schema::attr(name, "list(string)", false));
+        let flag =
+            |name, default| (name, schema::with_default(schema::attr(name, "bool", false), Literal::bool(default)));
+        [flag("collect_logs", true), flag("disable_log_collection", false), list("log_sinks"), list("task_log_sinks")]
     }
 
     /// Reads them.
@@ -84,25 +95,69 @@ impl Common {
     /// # Errors
     /// [`DriverError::Config`].
     pub fn read(reader: &Reader<'_>) -> Result<Common, DriverError> {
-        Ok(Common { collect_logs: reader.flag("collect_logs")?.unwrap_or(true) })
+        let task_log_sinks = reader.strings("task_log_sinks")?;
+        if let Some(kind) = task_log_sinks.iter().find(|kind| !Sink::KINDS.contains(&kind.as_str())) {
+            let text = format!("task_log_sinks lists kinds of sinks, {}; got {kind:?}", Sink::KINDS.join(", "));
+            return Err(reader.error("task_log_sinks", &text));
+        }
+        let collect_logs = reader.flag("collect_logs")?.unwrap_or(true);
+        let disable_log_collection = reader.flag("disable_log_collection")?.unwrap_or(false);
+        Ok(Common { collect_logs, disable_log_collection, log_sinks: log_sinks(reader)?, task_log_sinks })
     }
 
-    /// For the driver's [`Capabilities::disable_log_collection`].
+    /// Where the output of the task with this configuration goes besides. Under an agent whoever writes a job is not whoever runs
+    /// the machine, and a sink is written to as the agent's user: a task names only what it may.
+    fn sinks_of(&self, reader: &Reader<'_>) -> Result<Vec<Sink>, DriverError> {
+        let mut sinks = self.log_sinks.clone();
+        for sink in log_sinks(reader)? {
+            if !self.task_log_sinks.iter().any(|kind| kind == sink.kind()) {
+                let kind = sink.kind();
+                let text = format!("log sink {sink} is not allowed: the plugin's task_log_sinks lists no {kind:?}");
+                return Err(reader.error("log_sinks", &text));
+            }
+            sinks.push(sink);
+        }
+        Ok(sinks)
+    }
+
+    /// For the driver's [`Capabilities::disable_log_collection`]: the agent has no logs to collect.
     #[must_use]
-    pub fn collects_logs(&self) -> bool {
-        self.collect_logs
+    pub fn needs_no_logmon(&self) -> bool {
+        self.collect_logs || self.disable_log_collection
     }
 }
 
+/// The sinks that `log_sinks` of a plugin's or a task's configuration names.
+///
+/// # Errors
+/// [`DriverError::Config`], without what is secret in them.
+pub fn log_sinks(reader: &Reader<'_>) -> Result<Vec<Sink>, DriverError> {
+    let sink = |text: &String| text.parse().map_err(|e: SinkError| reader.error("log_sinks", &e.to_string()));
+    reader.strings("log_sinks")?.iter().map(sink).collect()
+}
+
 /// Keys of a task's configuration that all drivers have.
-pub(super) const TASK_KEYS: [&str; 5] =
-    [restrict::TASK_KEYS[0], restrict::TASK_KEYS[1], restrict::TASK_KEYS[2], restrict::TASK_KEYS[3], "logs"];
+pub(super) const TASK_KEYS: [&str; 6] = [
+    restrict::TASK_KEYS[0],
+    restrict::TASK_KEYS[1],
+    restrict::TASK_KEYS[2],
+    restrict::TASK_KEYS[3],
+    "logs",
+    "log_sinks",
+];
 
 /// Their schema.
 pub(super) fn task_schema() -> Vec<(&'static str, Spec)> {
     let number = |name: &str| schema::attr(name, "number", false);
-    let logs = schema::object([("max_files", number("max_files")), ("max_file_size", number("max_file_size"))]);
-    restrict::task_schema().into_iter().chain([("logs", schema::block("logs", false, logs))]).collect()
+    let logs = schema::object([
+        ("max_files", number("max_files")),
+        ("max_file_size", number("max_file_size")),
+        ("compress", schema::attr("compress", "bool", false)),
+        ("max_age", schema::attr("max_age", "string", false)),
+    ]);
+    let logs = ("logs", schema::block("logs", false, logs));
+    let sinks = ("log_sinks", schema::attr("log_sinks", "list(string)", false));
+    restrict::task_schema().into_iter().chain([logs, sinks]).collect()
 }
 
 /// Nomad's defaults of a task's `logs` block.
@@ -112,16 +167,20 @@ const LOG_FILE_MIB: u64 = 10;
 /// How a task's output is collected under an agent, which does not hand over the task's `logs` block.
 pub(super) fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<LogCollection, DriverError> {
     let logs = reader.block("logs")?;
-    let logs = Reader::new(reader.driver(), &logs, &["max_files", "max_file_size"])?;
+    let logs = Reader::new(reader.driver(), &logs, &["max_files", "max_file_size", "compress", "max_age"])?;
     let max_files = logs.limit("max_files")?.map_or(Ok(LOG_FILES), u32::try_from);
     let max_files = max_files.map_err(|_| logs.error("max_files", "max_files is too large"))?;
     let mib = logs.limit("max_file_size")?.unwrap_or(LOG_FILE_MIB);
+    let max_age = logs.string("max_age")?.filter(|text| !text.is_empty()).map(|text| {
+        humantime::parse_duration(&text).map_err(|e| logs.error("max_age", &format!("{text:?} is no duration: {e}")))
+    });
     Ok(LogCollection {
         dir: task.alloc_dir.join("alloc/logs"),
         stdout_file: format!("{}.stdout", task.name),
         stderr_file: format!("{}.stderr", task.name),
         max_files,
         max_file_size_bytes: mib.saturating_mul(1024 * 1024),
+        keeping: LogKeeping { compress: logs.flag("compress")?.unwrap_or(false), max_age: max_age.transpose()? },
     })
 }
 
@@ -156,6 +215,7 @@ pub(super) async fn wanted_fifo(path: &str) -> Wanted {
 #[derive(Debug)]
 pub struct OnExecutor<P: Plan> {
     tasks: Tasks,
+    shipping: Arc<Shipping>,
     config: Mutex<Arc<P::Config>>,
 }
 
@@ -163,7 +223,7 @@ impl<P: Plan> OnExecutor<P> {
     /// A driver without tasks.
     #[must_use]
     pub fn new(settings: Settings) -> OnExecutor<P> {
-        OnExecutor { tasks: Tasks::new(P::ISOLATION, settings), config: Mutex::default() }
+        OnExecutor { tasks: Tasks::new(P::ISOLATION, settings), shipping: Shipping::new(), config: Mutex::default() }
     }
 
     fn config(&self) -> Arc<P::Config> {
@@ -178,12 +238,25 @@ impl<P: Plan> OnExecutor<P> {
         Ok(())
     }
 
+    /// Whoever runs a task without an agent ships its output, too.
+    fn sinks(&self, config: &P::Config, task: &DriverConfig) -> Result<Vec<Sink>, DriverError> {
+        let reader = Reader::any(P::NAME, task);
+        if self.tasks.settings().under_agent { P::common(config).sinks_of(&reader) } else { log_sinks(&reader) }
+    }
+
     fn launch_spec(&self, task: &TaskConfig, config: &P::Config, fifos: bool) -> Result<LaunchSpec, DriverError> {
         let reader = Reader::any(P::NAME, &task.config);
         let under_agent = self.tasks.settings().under_agent;
         self.check_logs(&reader)?;
         let cgroup = if under_agent { self.tasks.agents_cgroup(task) } else { task.cgroup.clone() };
-        let collects = under_agent && P::common(config).collect_logs && !fifos;
+        let common = P::common(config);
+        let disabled = common.disable_log_collection;
+        let logs = match under_agent && common.collect_logs && !fifos {
+            _ if disabled => None,
+            true => Some(agent_logs(task, &reader)?),
+            false => task.logs.clone(),
+        };
+        let output = |path: &str| if disabled { "/dev/null".to_owned() } else { path.to_owned() };
         let mut spec = LaunchSpec {
             env: task.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
             user: task.user.clone(),
@@ -192,9 +265,9 @@ impl<P: Plan> OnExecutor<P> {
             resource_limits: !cgroup.as_os_str().is_empty(),
             cgroup,
             cpuset_cgroup: task.cpuset_cgroup.clone(),
-            stdout_path: task.stdout_path.clone(),
-            stderr_path: task.stderr_path.clone(),
-            logs: if collects { Some(agent_logs(task, &reader)?) } else { task.logs.clone() },
+            stdout_path: output(&task.stdout_path),
+            stderr_path: output(&task.stderr_path),
+            logs,
             network_namespace: task.network.as_ref().map(|network| network.path.clone()).unwrap_or_default(),
             ..LaunchSpec::default()
         };
@@ -239,6 +312,7 @@ impl<P: Plan> Driver for OnExecutor<P> {
         let reader = Reader::any(P::NAME, config);
         self.check_logs(&reader)?;
         Restrictions::read(&reader)?;
+        self.sinks(&self.config(), config)?;
         P::validate(&self.config(), config)
     }
 
@@ -246,12 +320,28 @@ impl<P: Plan> Driver for OnExecutor<P> {
         // An agent names its FIFOs whatever a driver says, and one of before 1.6 also reads them. Held until the executor
         // has them open: a reader that sees its last writer go would end.
         let fifos = [wanted_fifo(&task.stdout_path).await, wanted_fifo(&task.stderr_path).await];
-        let spec = self.launch_spec(task, &self.config(), fifos.iter().any(Wanted::is_wanted))?;
-        self.tasks.start(task, spec).await
+        let config = self.config();
+        let spec = self.launch_spec(task, &config, fifos.iter().any(Wanted::is_wanted))?;
+        let sinks = self.sinks(&config, &task.config)?;
+        // A job that switches its logs off has /dev/null for both, and no files.
+        let collected = spec.logs.is_some() || fifos.iter().any(|wanted| matches!(wanted, Wanted::Fifo(_)));
+        let handle = self.tasks.start(task, spec).await?;
+        if self.tasks.settings().under_agent && collected {
+            self.shipping.start(task, &sinks).await;
+        }
+        Ok(handle)
     }
 
     async fn recover_task(&self, task: &TaskConfig, driver_state: &[u8]) -> Result<(), DriverError> {
-        self.tasks.recover(task, driver_state).await
+        self.tasks.recover(task, driver_state).await?;
+        if self.tasks.settings().under_agent {
+            self.shipping.recover(task, &P::common(&self.config()).log_sinks);
+        }
+        Ok(())
+    }
+
+    async fn shutdown(&self) {
+        self.shipping.halt().await;
     }
 
     async fn wait_task(&self, id: &str) -> Result<ExitResult, DriverError> {
@@ -263,7 +353,9 @@ impl<P: Plan> Driver for OnExecutor<P> {
     }
 
     async fn destroy_task(&self, id: &str, force: bool) -> Result<(), DriverError> {
-        self.tasks.destroy(id, force).await
+        self.tasks.destroy(id, force).await?;
+        self.shipping.finish(id);
+        Ok(())
     }
 
     async fn inspect_task(&self, id: &str) -> Result<TaskStatus, DriverError> {

@@ -144,7 +144,7 @@ impl Plan for RawExec {
             network_modes: vec![NetworkMode::Host, NetworkMode::Group],
             must_create_network: false,
             no_mounts: true,
-            disable_log_collection: config.common.collects_logs(),
+            disable_log_collection: config.common.needs_no_logmon(),
             dynamic_workload_users: false,
         }
     }

@@ -142,7 +142,7 @@ pub(super) async fn hold(
         // The caller has gone: what runs is dropped, and so killed.
         () = responses.closed() => return Ok(()),
     };
-    let result = wire::ExitResult { exit_code: exit.exit_code, signal: exit.signal, oom_killed: exit.oom_killed };
+    let result = super::convert::wire_exit(exit);
     let last = wire::ExecTaskStreamingResponse { exited: true, result: Some(result), ..Default::default() };
     let _gone = responses.send(Ok(last)).await;
     Ok(())

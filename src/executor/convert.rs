@@ -8,9 +8,9 @@ use tonic::Status;
 
 use super::ExecutorError;
 use crate::spec::{
-    CpuField, CpuStats, Device, ExitResult, IoLimit, LaunchSpec, LimitedResource, LogCollection, Masks, MemoryField,
-    MemoryLimits, MemoryStats, Mount, NamespaceMode, OwnNamespaces, ProcessState, Propagation, ResourceLimit,
-    Resources, Seccomp, TaskStats, Unveil, Usage,
+    CpuField, CpuStats, Device, ExitResult, IoLimit, LaunchSpec, LimitedResource, LogCollection, LogKeeping, Masks,
+    MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, OwnNamespaces, Pressure, Pressures, ProcessState,
+    Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts, TaskOutput, TaskStats, Unveil, Usage,
 };
 use crate::wire::drivers::{self, cpu_usage, memory_usage};
 use crate::wire::executor as wire;
@@ -107,6 +107,10 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
             stderr_file: l.stderr_file,
             max_files: l.max_files,
             max_file_size_bytes: l.max_file_size_bytes,
+            keeping: LogKeeping {
+                compress: l.compress,
+                max_age: (l.max_age_seconds > 0).then(|| Duration::from_secs(l.max_age_seconds)),
+            },
         }),
     })
 }
@@ -248,6 +252,8 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
                 stderr_file: l.stderr_file,
                 max_files: l.max_files,
                 max_file_size_bytes: l.max_file_size_bytes,
+                compress: l.keeping.compress,
+                max_age_seconds: l.keeping.max_age.map_or(0, |age| age.as_secs().max(1)),
             }),
             cgroup: path(spec.cgroup),
             pids_limit: spec.resources.pids_max.unwrap_or(0),
@@ -273,18 +279,24 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
 
 /// A running process has exit code -1 on the wire.
 pub(super) fn wire_state(state: &ProcessState) -> wire::ProcessState {
-    let exit = state.exit.unwrap_or(ExitResult { exit_code: -1, signal: 0, oom_killed: false });
+    let exit = state.exit.unwrap_or(ExitResult { exit_code: -1, ..ExitResult::default() });
     wire::ProcessState {
         pid: state.pid,
         exit_code: exit.exit_code,
         signal: exit.signal,
         time: Some(timestamp(state.time)),
         oom_killed: exit.oom_killed,
+        core_dumped: exit.core_dumped,
     }
 }
 
 pub(super) fn spec_state(state: wire::ProcessState, running: bool) -> ProcessState {
-    let exit = ExitResult { exit_code: state.exit_code, signal: state.signal, oom_killed: state.oom_killed };
+    let exit = ExitResult {
+        exit_code: state.exit_code,
+        signal: state.signal,
+        oom_killed: state.oom_killed,
+        core_dumped: state.core_dumped,
+    };
     ProcessState {
         pid: state.pid,
         exit: (!running).then_some(exit),
@@ -314,7 +326,46 @@ pub fn wire_stats(stats: &TaskStats) -> drivers::TaskStats {
         timestamp: Some(timestamp(stats.time)),
         agg_resource_usage: Some(wire_usage(&stats.total)),
         resource_usage_by_pid: stats.by_pid.iter().map(|(pid, usage)| (pid.to_string(), wire_usage(usage))).collect(),
+        pressure: (stats.pressure != Pressures::default()).then(|| drivers::Pressures {
+            cpu: stats.pressure.cpu.map(wire_pressure),
+            memory: stats.pressure.memory.map(wire_pressure),
+            io: stats.pressure.io.map(wire_pressure),
+        }),
+        output: stats.output.map(|output| drivers::TaskOutput {
+            stdout: Some(wire_counts(output.stdout)),
+            stderr: Some(wire_counts(output.stderr)),
+        }),
     }
+}
+
+fn wire_counts(counts: StreamCounts) -> drivers::StreamCounts {
+    let StreamCounts { bytes, lines, dropped_bytes, dropped_lines, rotations, split_lines } = counts;
+    drivers::StreamCounts { bytes, lines, dropped_bytes, dropped_lines, rotations, split_lines }
+}
+
+fn spec_counts(counts: drivers::StreamCounts) -> StreamCounts {
+    let drivers::StreamCounts { bytes, lines, dropped_bytes, dropped_lines, rotations, split_lines } = counts;
+    StreamCounts { bytes, lines, dropped_bytes, dropped_lines, rotations, split_lines }
+}
+
+fn wire_pressure(pressure: Pressure) -> drivers::Pressure {
+    let stall = |stall: Stall| drivers::Stall {
+        avg10: stall.avg10,
+        avg60: stall.avg60,
+        avg300: stall.avg300,
+        total_us: stall.total_us,
+    };
+    drivers::Pressure { some: Some(stall(pressure.some)), full: pressure.full.map(stall) }
+}
+
+fn spec_pressure(pressure: drivers::Pressure) -> Pressure {
+    let stall = |stall: drivers::Stall| Stall {
+        avg10: stall.avg10,
+        avg60: stall.avg60,
+        avg300: stall.avg300,
+        total_us: stall.total_us,
+    };
+    Pressure { some: pressure.some.map(stall).unwrap_or_default(), full: pressure.full.map(stall) }
 }
 
 /// A sample from the wire.
@@ -327,6 +378,15 @@ pub fn spec_stats(stats: drivers::TaskStats) -> TaskStats {
             .into_iter()
             .filter_map(|(pid, usage)| Some((pid.parse().ok()?, spec_usage(usage))))
             .collect(),
+        pressure: stats.pressure.map_or_else(Pressures::default, |pressure| Pressures {
+            cpu: pressure.cpu.map(spec_pressure),
+            memory: pressure.memory.map(spec_pressure),
+            io: pressure.io.map(spec_pressure),
+        }),
+        output: stats.output.map(|output| TaskOutput {
+            stdout: output.stdout.map(spec_counts).unwrap_or_default(),
+            stderr: output.stderr.map(spec_counts).unwrap_or_default(),
+        }),
     }
 }
 
@@ -505,6 +565,7 @@ mod tests {
                 stderr_file: "t.stderr".into(),
                 max_files: 3,
                 max_file_size_bytes: 4,
+                keeping: LogKeeping { compress: true, max_age: Some(Duration::from_secs(5)) },
             }),
         };
         assert_eq!(launch_spec(launch_request(spec.clone())), Ok(spec.clone()));
@@ -555,7 +616,20 @@ mod tests {
             time: UNIX_EPOCH + Duration::from_millis(1500),
             total: usage.clone(),
             by_pid: BTreeMap::from([(7, usage)]),
+            pressure: Pressures::default(),
+            output: Some(TaskOutput {
+                stdout: StreamCounts { bytes: 1, lines: 2, rotations: 5, split_lines: 6, ..StreamCounts::default() },
+                stderr: StreamCounts { dropped_bytes: 3, dropped_lines: 4, ..StreamCounts::default() },
+            }),
         };
+        assert_eq!(spec_stats(wire_stats(&stats)), stats);
+        let stall = |n| Stall { avg10: n, avg60: n + 0.25, avg300: n + 0.5, total_us: 7 };
+        let pressure = Pressures {
+            cpu: Some(Pressure { some: stall(1.0), full: None }),
+            memory: Some(Pressure { some: stall(2.0), full: Some(stall(3.0)) }),
+            io: None,
+        };
+        let stats = TaskStats { pressure, ..stats };
         assert_eq!(spec_stats(wire_stats(&stats)), stats);
     }
 

@@ -112,7 +112,7 @@ impl Lead {
         self.ended = true;
         self.sessions.forget(self.pid);
         // Somebody else reaped it: a lost process must not look successful.
-        let status = status.unwrap_or(WaitStatus { code: Some(1), signal: None });
+        let status = status.unwrap_or(WaitStatus { code: Some(1), signal: None, dumped: false });
         let by_kernel = status.signal == Some(libc::SIGKILL) && !self.killed;
         if by_kernel {
             // All of them: the kernel may have taken others of the session as well, and the task lives.

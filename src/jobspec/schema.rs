@@ -223,7 +223,14 @@ pub(super) static RESOURCES: Schema = Schema {
 };
 
 pub(super) static LOGS: Schema = Schema {
-    attrs: &[("disabled", Taken), ("enabled", Taken), ("max_file_size", Taken), ("max_files", Taken)],
+    attrs: &[
+        ("compress", Taken),
+        ("disabled", Taken),
+        ("enabled", Taken),
+        ("max_age", Taken),
+        ("max_file_size", Taken),
+        ("max_files", Taken),
+    ],
     blocks: &[],
     free: false,
 };

@@ -7,7 +7,7 @@ use super::job::{RestartFields, Surroundings};
 use super::schema::{FREE, LIFECYCLE, LOGS, RESOURCES, TASK};
 use super::section::{Expanded, Section, Sink, expand};
 use super::value::Value;
-use crate::spec::{DriverConfig, Lifecycle, LifecycleHook, LogConfig, Signal, Task, TaskResources};
+use crate::spec::{DriverConfig, Lifecycle, LifecycleHook, LogConfig, LogKeeping, Signal, Task, TaskResources};
 
 /// Least memory of a task in MiB.
 const MIN_MEMORY_MIB: i128 = 10;
@@ -80,7 +80,7 @@ fn resources(task: &Section<'_>) -> TaskResources {
 }
 
 fn logs(task: &Section<'_>, disk_mib: u64) -> LogConfig {
-    let mut out = LogConfig { max_files: 10, max_file_size_mib: 10, disabled: false };
+    let mut out = LogConfig { max_files: 10, max_file_size_mib: 10, disabled: false, keeping: LogKeeping::default() };
     let section = task.child("logs", &LOGS);
     if let Some(section) = &section {
         out.max_files = section.int("max_files", 1).unwrap_or(out.max_files);
@@ -94,6 +94,8 @@ fn logs(task: &Section<'_>, disk_mib: u64) -> LogConfig {
             section.sink.warn(&attr.pos, "enabled is deprecated; use disabled");
         }
         out.disabled = disabled.unwrap_or(enabled == Some(false));
+        out.keeping.compress = section.bool("compress").unwrap_or(false);
+        out.keeping.max_age = section.duration("max_age").filter(|age| !age.is_zero());
     }
     let size = u64::from(out.max_files) * u64::from(out.max_file_size_mib);
     if size >= disk_mib {

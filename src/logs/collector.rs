@@ -10,10 +10,11 @@ use rustix::pipe::PipeFlags;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::journal::Journal;
 use super::pump::{End, Finished, Pump, PumpHandle};
-use super::rotator::{Counters, Limits, Rotator};
+use super::rotator::{Limits, Rotator};
 use super::{dir, fifo};
-use crate::spec::LogCollection;
+use crate::spec::{LogCollection, TaskOutput};
 
 /// What the task gets as descriptors 1 and 2: blocking, write-only, and here still close-on-exec.
 #[derive(Debug)]
@@ -22,15 +23,6 @@ pub struct ChildEnds {
     pub stdout: OwnedFd,
     /// The task's stderr.
     pub stderr: OwnedFd,
-}
-
-/// The figures of both streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct BothCounters {
-    /// Of stdout.
-    pub stdout: Counters,
-    /// Of stderr.
-    pub stderr: Counters,
 }
 
 /// What both streams came to.
@@ -60,8 +52,12 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn spawn(source: impl Into<std::sync::Arc<OwnedFd>>, rotator: Rotator) -> Stream {
-        let (pump, handle) = Pump::new(source, rotator);
+    pub(super) fn spawn(
+        source: impl Into<std::sync::Arc<OwnedFd>>,
+        rotator: Rotator,
+        journal: Option<Journal>,
+    ) -> Stream {
+        let (pump, handle) = Pump::with_journal(source, rotator, journal);
         Stream { handle, task: tokio::spawn(pump.run()) }
     }
 
@@ -109,8 +105,8 @@ impl Collector {
 
     /// The figures of this moment.
     #[must_use]
-    pub fn counters(&self) -> BothCounters {
-        BothCounters { stdout: self.stdout.handle.counters(), stderr: self.stderr.handle.counters() }
+    pub fn counters(&self) -> TaskOutput {
+        TaskOutput { stdout: self.stdout.handle.counters(), stderr: self.stderr.handle.counters() }
     }
 
     /// Reads what is in the pipes now and goes on collecting: afterwards everything that an ended process wrote is in the
@@ -134,7 +130,7 @@ fn collect(dir: &Path, base: &str, limits: Limits) -> io::Result<(Stream, OwnedF
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     // Of our end only: the task expects a stdout that blocks.
     rustix::io::ioctl_fionbio(&read, true)?;
-    Ok((Stream::spawn(read, rotator), write))
+    Ok((Stream::spawn(read, rotator, None), write))
 }
 
 /// An output that somebody else collects, or nobody.
@@ -201,6 +197,7 @@ mod tests {
             stderr_file: "web.stderr".into(),
             max_files: 3,
             max_file_size_bytes: 1 << 20,
+            ..LogCollection::default()
         }
     }
 

@@ -23,6 +23,26 @@ pub(super) struct Entry {
     pub(super) regular: bool,
 }
 
+/// What a directory holds of a base, each by rising index.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    /// `<base>.<n>`.
+    pub(super) plain: Vec<Entry>,
+    /// Regular files `<base>-<n>.zst`.
+    pub(super) packed: Vec<u64>,
+}
+
+impl Listing {
+    /// The indexes of regular files, plain or packed, by rising index.
+    pub(super) fn indexes(&self) -> Vec<u64> {
+        let plain = self.plain.iter().filter(|e| e.regular).map(|e| e.index);
+        let mut all: Vec<_> = plain.chain(self.packed.iter().copied()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
 /// Opens a directory for names beneath it. The last component is not followed when it is a symlink: the log directory
 /// lies in a folder where the task may rename things (CVE-2026-6959), the path above it does not.
 pub(super) fn open_dir(path: &Path) -> io::Result<Root> {
@@ -47,30 +67,53 @@ pub(super) fn file_name(base: &str, index: u64) -> String {
     format!("{base}.{index}")
 }
 
+/// `<base>-<index>.zst`. Nothing that begins with `<base>.`: what stands behind that is a number to Nomad's readers.
+pub(super) fn packed_name(base: &str, index: u64) -> String {
+    format!("{base}-{index}.zst")
+}
+
 /// The index in `<base>.<index>`; `None` for every other name, with leading zeros too.
 pub(super) fn parse_index(base: &str, name: &[u8]) -> Option<u64> {
-    let digits = name.strip_prefix(base.as_bytes())?.strip_prefix(b".")?;
+    parse_digits(name.strip_prefix(base.as_bytes())?.strip_prefix(b".")?)
+}
+
+/// The index in `<base>-<index>.zst`.
+pub(super) fn parse_packed(base: &str, name: &[u8]) -> Option<u64> {
+    parse_digits(name.strip_prefix(base.as_bytes())?.strip_prefix(b"-")?.strip_suffix(b".zst")?)
+}
+
+fn parse_digits(digits: &[u8]) -> Option<u64> {
     let canonical = matches!(digits, [b'0'] | [b'1'..=b'9', ..]) && digits.iter().all(u8::is_ascii_digit);
     let index = std::str::from_utf8(digits).ok().filter(|_| canonical)?.parse().ok()?;
     (index < INDEX_LIMIT).then_some(index)
 }
 
-/// All names of `base`, by rising index.
+/// All names `<base>.<n>`, by rising index.
 pub(super) fn entries(root: &Root, base: &str) -> io::Result<Vec<Entry>> {
+    Ok(list(root, base)?.plain)
+}
+
+/// All names of `base`.
+pub(super) fn list(root: &Root, base: &str) -> io::Result<Listing> {
     let fd = root.open_beneath(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-    let mut found = Vec::new();
+    let mut found = Listing::default();
     for entry in Dir::new(fd)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
-        let Some(index) = parse_index(base, name) else { continue };
+        let (plain, packed) = (parse_index(base, name), parse_packed(base, name));
+        if plain.or(packed).is_none() {
+            continue;
+        }
         let regular = match entry.file_type() {
             FileType::RegularFile => true,
             FileType::Unknown => is_regular(root, std::os::unix::ffi::OsStrExt::from_bytes(name)),
             _ => false,
         };
-        found.push(Entry { index, regular });
+        found.plain.extend(plain.map(|index| Entry { index, regular }));
+        found.packed.extend(packed.filter(|_| regular));
     }
-    found.sort_unstable_by_key(|e| e.index);
+    found.plain.sort_unstable_by_key(|e| e.index);
+    found.packed.sort_unstable();
     Ok(found)
 }
 
@@ -93,6 +136,11 @@ mod tests {
         }
         assert_eq!(index("redis.stdout.9223372036854775807"), None);
         assert_eq!(index("redis.stderr.1"), None);
+        let packed = |name: &str| parse_packed("redis.stdout", name.as_bytes());
+        assert_eq!(packed(&packed_name("redis.stdout", 12)), Some(12));
+        for other in ["redis.stdout-1.zst.part", "redis.stdout-01.zst", "redis.stdout.1.zst", "redis.stdout-.zst"] {
+            assert_eq!(packed(other), None, "{other}");
+        }
     }
 
     #[test]

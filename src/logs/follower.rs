@@ -15,8 +15,9 @@
 //!
 //! Notices are taken off the queue *before* the file is read, so that one which comes afterwards wakes us again.
 
+use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -25,7 +26,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -33,11 +33,18 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
+use super::pack::{self, Packed};
 use super::{dir, fifo};
 use crate::sys::path::Root;
 
 /// Bytes handed out at once, at most.
 const CHUNK: usize = 64 * 1024;
+
+/// Indexes that were not listed and are tried all the same, at once.
+const MOST_UNSEEN: usize = 100;
+
+/// Files whose ends are remembered, in case later ones are deleted.
+const MOST_LEFT: usize = 8;
 
 /// How often to look where the kernel has no inotify instance to spare (there are few per user).
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -49,6 +56,12 @@ pub enum Start {
     Beginning,
     /// After the newest byte that is there.
     End,
+    /// This many bytes after the oldest that is there, or at the end.
+    Offset(u64),
+    /// This many bytes before the end, or at the beginning.
+    LastBytes(u64),
+    /// This many lines before the end, or at the beginning. What follows the last line end is a line.
+    LastLines(u64),
     /// Where an earlier follower stood. If that file is gone, at the next one, and the loss is reported.
     At(Cursor),
 }
@@ -90,14 +103,56 @@ pub struct Follower {
     look: bool,
     /// Lowest index at or below the current one that was made anew.
     remade: Option<u64>,
+    /// Where the files were left that were read before the current one, the last at the end.
+    left: VecDeque<Cursor>,
     finish: Finisher,
 }
 
 #[derive(Debug)]
 struct Current {
-    file: File,
+    file: Source,
     cursor: Cursor,
     watch: Option<i32>,
+}
+
+/// A file of the stream, as it is or compressed.
+#[derive(Debug)]
+enum Source {
+    Plain(File),
+    Packed(Box<Packed>),
+}
+
+impl Source {
+    /// The inode of the plain file, also when it is packed by now.
+    fn inode(&self) -> io::Result<u64> {
+        match self {
+            Source::Plain(file) => Ok(file.metadata()?.ino()),
+            Source::Packed(packed) => Ok(packed.facts.inode),
+        }
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        match self {
+            Source::Plain(file) => Ok(file.metadata()?.len()),
+            Source::Packed(packed) => Ok(packed.facts.bytes),
+        }
+    }
+
+    /// Somebody deleted the name it was found by; a packed file is complete all the same.
+    fn is_deleted(&self) -> io::Result<bool> {
+        match self {
+            Source::Plain(file) => Ok(file.metadata()?.nlink() == 0),
+            Source::Packed(_) => Ok(false),
+        }
+    }
+
+    /// Reads what follows `offset`; a packed file stands there already.
+    fn read(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        match self {
+            Source::Plain(file) => Ok(rustix::io::retry_on_intr(|| rustix::io::pread(&*file, &mut *buffer, offset))?),
+            Source::Packed(packed) => packed.read(buffer),
+        }
+    }
 }
 
 /// Tells a follower that the writer is done. Clones tell the same follower.
@@ -144,7 +199,7 @@ impl Watch {
     }
 
     fn add_file(&self, file: &File) -> Option<i32> {
-        inotify::add_watch(self.fd().get_ref(), fifo::proc_path(file), WatchFlags::MODIFY).ok()
+        inotify::add_watch(self.fd().get_ref(), fifo::proc_path(file), WatchFlags::MODIFY | WatchFlags::ATTRIB).ok()
     }
 
     fn remove(&self, watch: i32) {
@@ -152,7 +207,8 @@ impl Watch {
         let _ = inotify::remove_watch(self.fd().get_ref(), watch);
     }
 
-    /// Takes all notices and calls `made` for each name that appeared, with `None` when some were lost.
+    /// Takes all notices and calls `made` for each name that appeared, with `None` when some were lost or a file's name may be
+    /// gone.
     fn take(&self, mut made: impl FnMut(Option<&[u8]>)) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); 4096];
         let result: io::Result<()> = self.fd().try_io(Interest::READABLE, |fd| {
@@ -162,7 +218,7 @@ impl Watch {
                     Err(Errno::INTR) => continue,
                     other => other?,
                 };
-                if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
+                if event.events().intersects(ReadFlags::QUEUE_OVERFLOW | ReadFlags::ATTRIB) {
                     made(None);
                 } else if event.wd() == self.dir
                     && let Some(name) = event.file_name()
@@ -207,6 +263,7 @@ impl Follower {
             expected: 0,
             look: true,
             remade: None,
+            left: VecDeque::new(),
             finish: Finisher::default(),
         };
         follower.go_to(start)?;
@@ -217,7 +274,7 @@ impl Follower {
         if let Start::At(cursor) = start {
             self.expected = cursor.index;
             if let Some(file) = self.open_index(cursor.index)?
-                && file.metadata()?.ino() == cursor.inode
+                && file.inode()? == cursor.inode
             {
                 self.read_from(file, cursor.index, cursor.offset)?;
             }
@@ -225,23 +282,60 @@ impl Follower {
         }
         // Purged between the listing and the opening: list again.
         loop {
-            let mut plain: Vec<_> = dir::entries(&self.root, &self.base)?.into_iter().filter(|e| e.regular).collect();
-            if start == Start::End {
-                plain.reverse();
+            let indexes = dir::list(&self.root, &self.base)?.indexes();
+            if self.find(start, &indexes)? {
+                return Ok(());
             }
-            let Some(first) = plain.first() else { return Ok(()) };
-            for entry in &plain {
-                if let Some(file) = self.open_index(entry.index)? {
-                    let offset = if start == Start::End { file.metadata()?.len() } else { 0 };
-                    return self.read_from(file, entry.index, offset);
-                }
-            }
-            let still = dir::entries(&self.root, &self.base)?;
-            if still.iter().any(|e| e.index == first.index) {
+            let Some(first) = indexes.first() else { return Ok(()) };
+            if dir::list(&self.root, &self.base)?.indexes().contains(first) {
                 // There, but nothing of ours.
                 return Ok(());
             }
         }
+    }
+
+    /// Goes to where a start is among these files; false when none of them can be read.
+    fn find(&mut self, start: Start, indexes: &[u64]) -> io::Result<bool> {
+        let backwards = !matches!(start, Start::Beginning | Start::Offset(_));
+        let mut order = indexes.to_vec();
+        if backwards {
+            order.reverse();
+        }
+        let mut left = match start {
+            Start::Offset(n) | Start::LastBytes(n) | Start::LastLines(n) => n,
+            _ => 0,
+        };
+        let mut newest = true;
+        let mut reached = None;
+        for index in order {
+            let Some(mut file) = self.open_index(index)? else { continue };
+            let size = file.size()?;
+            let found = match start {
+                Start::LastLines(0) | Start::End => Some(size),
+                Start::LastLines(_) => line_start(&mut file, &mut left, newest)?,
+                Start::LastBytes(_) => {
+                    let at = size.checked_sub(left);
+                    left = left.saturating_sub(size);
+                    at
+                }
+                _ => {
+                    let at = (left <= size).then_some(left);
+                    left = left.saturating_sub(size);
+                    at
+                }
+            };
+            newest = false;
+            reached = Some((index, if backwards { 0 } else { size }));
+            if let Some(offset) = found {
+                reached = Some((index, offset));
+                break;
+            }
+        }
+        let Some((index, offset)) = reached else { return Ok(false) };
+        // Opened again: a packed file is read in one direction only.
+        let Some(file) = self.open_index(index)? else { return Ok(false) };
+        self.read_from(file, index, offset)?;
+        Ok(true)
     }
 
     /// A handle to end this follower with.
@@ -327,96 +421,177 @@ impl Follower {
         let mut data = Vec::new();
         loop {
             // Allocated only where there is something to read: most calls find nothing.
-            let size = file.metadata()?.len();
+            let size = file.size()?;
             if size < cursor.offset {
                 cursor.offset = 0;
             }
             if size == cursor.offset {
                 return Ok(None);
             }
-            data.reserve_exact(CHUNK.min(usize::try_from(size - cursor.offset).unwrap_or(CHUNK)));
-            match rustix::io::pread(&*file, spare_capacity(&mut data), cursor.offset) {
-                Ok(0) | Err(Errno::INTR) => {}
+            data.resize(CHUNK.min(usize::try_from(size - cursor.offset).unwrap_or(CHUNK)), 0);
+            match file.read(&mut data, cursor.offset) {
+                // Nothing of it can be read any more.
+                Ok(0) if matches!(file, Source::Packed(_)) => {
+                    cursor.offset = size;
+                    let text = "the compressed log file ends early";
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+                }
+                Err(error) => {
+                    if matches!(file, Source::Packed(_)) {
+                        cursor.offset = size;
+                    }
+                    return Err(error);
+                }
+                Ok(0) => {}
                 Ok(n) => {
+                    data.truncate(n);
                     cursor.offset += n as u64;
                     return Ok(Some(data));
                 }
-                Err(e) => return Err(e.into()),
             }
         }
     }
 
     /// At the end of the current file: goes on to the next, if there is one.
     fn step(&mut self) -> io::Result<Step> {
-        let entries = dir::entries(&self.root, &self.base)?;
         let (from, remade) = match &self.current {
             None => (self.expected, false),
             Some(current) => match self.remade.take() {
                 // Somebody deleted what we read and the writer began again at a lower number.
-                Some(index) if current.file.metadata()?.nlink() == 0 => (index, true),
+                Some(index) if current.file.is_deleted()? => (index, true),
                 _ => (current.cursor.index + 1, false),
             },
         };
+        let listing = dir::list(&self.root, &self.base)?;
+        if !remade && self.step_back(listing.indexes().last().copied())? {
+            return Ok(Step::Again);
+        }
+        let mut named: Vec<_> = listing.plain.iter().map(|e| e.index).chain(listing.packed.iter().copied()).collect();
+        named.retain(|index| *index >= from);
+        named.sort_unstable();
+        named.dedup();
         let mut missing = 0;
         let mut expected = from;
-        for entry in entries.iter().filter(|e| e.index >= from) {
-            missing += entry.index - expected;
-            expected = entry.index + 1;
-            if !entry.regular {
-                continue;
-            }
-            // The current file's writer left it before this one was made: what it holds now is all.
-            if !remade && let Some(data) = self.read()? {
-                return Ok(Step::Out(Output::Data(data)));
-            }
-            match self.open_index(entry.index)? {
-                Some(file) => {
-                    self.read_from(file, entry.index, 0)?;
-                    let gap = Output::Gap { missing_files: missing };
-                    return Ok(if missing > 0 { Step::Out(gap) } else { Step::Again });
+        for index in named {
+            // Packed while the names were listed, one may be seen under neither name.
+            for unseen in (expected..index).take(MOST_UNSEEN) {
+                if let Some(file) = self.open_index(unseen)? {
+                    return self.go_on(file, unseen, unseen - expected + missing, remade);
                 }
+            }
+            missing += index - expected;
+            expected = index + 1;
+            match self.open_index(index)? {
+                Some(file) => return self.go_on(file, index, missing, remade),
                 // Purged since it was listed, and then there is a later one; or not ours.
-                None if self.is_gone(entry.index)? => return Ok(Step::Again),
+                None if self.is_gone(index)? => return Ok(Step::Again),
                 None => {}
             }
         }
         Ok(Step::Nothing)
     }
 
-    fn is_gone(&self, index: u64) -> io::Result<bool> {
-        Ok(dir::entries(&self.root, &self.base)?.iter().all(|e| e.index != index))
-    }
-
-    /// Opens a plain file that has no other name (a hard link may lead to a host file); `None` for all else.
-    fn open_index(&self, index: u64) -> io::Result<Option<File>> {
-        let name = dir::file_name(&self.base, index);
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        match self.root.open_beneath(Path::new(&name), flags, Mode::empty()) {
-            Ok(fd) => {
-                let file = File::from(fd);
-                let meta = file.metadata()?;
-                Ok(Some(file).filter(|_| meta.is_file() && meta.nlink() <= 1))
-            }
-            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ELOOP | libc::ENXIO | libc::ENODEV)) => {
-                Ok(None)
-            }
-            Err(e) => Err(e),
+    /// Where the newest file was deleted, a writer that begins anew goes on with the one before it.
+    fn step_back(&mut self, newest: Option<u64>) -> io::Result<bool> {
+        let (Some(newest), Some(current)) = (newest, &self.current) else { return Ok(false) };
+        if newest >= current.cursor.index || !current.file.is_deleted()? {
+            return Ok(false);
+        }
+        let Some(left) = self.left.iter().rev().copied().find(|left| left.index == newest) else { return Ok(false) };
+        match self.open_index(newest)? {
+            Some(file) if file.inode()? == left.inode => self.read_from(file, newest, left.offset).map(|()| true),
+            _ => Ok(false),
         }
     }
 
-    fn read_from(&mut self, file: File, index: u64, offset: u64) -> io::Result<()> {
-        let cursor = Cursor { index, inode: file.metadata()?.ino(), offset };
-        let added = self.watch.as_ref().map(|watch| watch.add_file(&file));
-        if added == Some(None) {
+    fn go_on(&mut self, file: Source, index: u64, missing_files: u64, remade: bool) -> io::Result<Step> {
+        // The current file's writer left it before this one was made: what it holds now is all.
+        if !remade && let Some(data) = self.read()? {
+            return Ok(Step::Out(Output::Data(data)));
+        }
+        self.read_from(file, index, 0)?;
+        Ok(if missing_files > 0 { Step::Out(Output::Gap { missing_files }) } else { Step::Again })
+    }
+
+    fn is_gone(&self, index: u64) -> io::Result<bool> {
+        let listing = dir::list(&self.root, &self.base)?;
+        Ok(listing.plain.iter().all(|e| e.index != index) && !listing.packed.contains(&index))
+    }
+
+    /// Opens a file of ours, plain or packed; `None` for all else.
+    fn open_index(&self, index: u64) -> io::Result<Option<Source>> {
+        // The plain one goes last when it is packed.
+        if let Some(file) = pack::open_plain(&self.root, &self.base, index)? {
+            return Ok(Some(Source::Plain(file)));
+        }
+        Ok(Packed::open(&self.root, &self.base, index)?.map(Box::new).map(Source::Packed))
+    }
+
+    fn read_from(&mut self, mut file: Source, index: u64, offset: u64) -> io::Result<()> {
+        let cursor = Cursor { index, inode: file.inode()?, offset };
+        self.look = true;
+        let added = match &mut file {
+            Source::Plain(file) => self.watch.as_ref().map(|watch| watch.add_file(file)),
+            Source::Packed(packed) => {
+                packed.skip(offset)?;
+                Some(None)
+            }
+        };
+        if added == Some(None) && matches!(file, Source::Plain(_)) {
             // Out of watches: look from time to time instead.
             self.watch = None;
         }
-        let old = self.current.replace(Current { file, cursor, watch: added.flatten() });
-        if let (Some(watch), Some(old)) = (&self.watch, old.and_then(|old| old.watch)) {
+        let Some(old) = self.current.replace(Current { file, cursor, watch: added.flatten() }) else { return Ok(()) };
+        self.left.push_back(old.cursor);
+        if self.left.len() > MOST_LEFT {
+            self.left.pop_front();
+        }
+        if let (Some(watch), Some(old)) = (&self.watch, old.watch) {
             watch.remove(old);
         }
         Ok(())
     }
+}
+
+/// Where the last `left` lines of a file begin; `None` when it has fewer, which are then taken off `left`. `newest`: a
+/// line end at the very end of it ends a line and begins none.
+fn line_start(file: &mut Source, left: &mut u64, newest: bool) -> io::Result<Option<u64>> {
+    let size = file.size()?;
+    if let Source::Packed(packed) = file
+        && !newest
+        && packed.facts.lines < *left
+    {
+        *left -= packed.facts.lines;
+        return Ok(None);
+    }
+    // Line ends from the front, of which the last ones are kept: a packed file cannot be read backwards.
+    let keep = usize::try_from(*left).unwrap_or(usize::MAX).saturating_add(1);
+    let mut starts: VecDeque<u64> = VecDeque::new();
+    let (mut at, mut buffer) = (0, vec![0; CHUNK]);
+    while at < size {
+        let most = buffer.len().min(usize::try_from(size - at).unwrap_or(usize::MAX));
+        let n = file.read(&mut buffer[..most], at)?;
+        if n == 0 {
+            break;
+        }
+        for end in memchr::memchr_iter(b'\n', &buffer[..n]) {
+            starts.push_back(at + end as u64 + 1);
+            if starts.len() > keep {
+                starts.pop_front();
+            }
+        }
+        at += n as u64;
+    }
+    if newest && starts.back() == Some(&at) {
+        starts.pop_back();
+    }
+    // A file begins with a line of its own only after one that ended with its line; that is decided there.
+    let have = starts.len() as u64;
+    if have >= *left {
+        return Ok(starts.get(starts.len() - usize::try_from(*left).unwrap_or(0)).copied());
+    }
+    *left -= have;
+    Ok(None)
 }
 
 enum Step {
@@ -435,11 +610,13 @@ mod tests {
 
     use super::super::rotator::{Limits, Rotator};
     use super::*;
+    use crate::spec::LogKeeping;
 
     const BASE: &str = "t.stdout";
 
     fn rotator(dir: &TempDir, max_files: u32, size: u64) -> Rotator {
-        Rotator::open(dir.path(), BASE, Limits { max_files, max_file_size_bytes: size }).unwrap()
+        Rotator::open(dir.path(), BASE, Limits { max_files, max_file_size_bytes: size, keeping: LogKeeping::default() })
+            .unwrap()
     }
 
     fn follow(dir: &TempDir, start: Start) -> Follower {
@@ -587,6 +764,93 @@ mod tests {
             writer.write(b"six\n");
         });
         assert_eq!(read, Some(data("six\n")));
+    }
+
+    /// A stream of `text` in files of `size` bytes, all but the last of them packed.
+    fn packed(dir: &TempDir, text: &str, size: u64) -> Rotator {
+        let keeping = LogKeeping { compress: true, max_age: None };
+        let limits = Limits { max_files: 1000, max_file_size_bytes: size, keeping };
+        let mut writer = Rotator::open(dir.path(), BASE, limits).unwrap();
+        writer.write(text.as_bytes());
+        while writer.chore_at().is_some() {
+            writer.do_chore();
+        }
+        writer
+    }
+
+    async fn text_from(dir: &TempDir, start: Start) -> String {
+        let follower = follow(dir, start);
+        follower.finisher().finish();
+        String::from_utf8(rest(follower).await.0).unwrap()
+    }
+
+    #[tokio::test]
+    async fn d5_packed_files_are_read_like_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let text: String = (0..40).map(|n| format!("line {n}\n")).collect();
+        let mut writer = rotator(&dir, 1000, 60);
+        writer.write(&text.as_bytes()[..30]);
+        let mut early = follow(&dir, Start::Beginning);
+        let mut read = Vec::new();
+        while read.len() < 30 {
+            let Some(Output::Data(data)) = next(&mut early).await else { panic!("ends early") };
+            read.extend(data);
+        }
+        let cursor = early.cursor().unwrap();
+        drop(writer);
+        let _writer = packed(&dir, &text[30..], 60);
+        let plain = std::fs::read_dir(dir.path())
+            .unwrap()
+            .filter(|e| dir::parse_index(BASE, e.as_ref().unwrap().file_name().as_encoded_bytes()).is_some());
+        assert_eq!(plain.count(), 1);
+        assert_eq!(text_from(&dir, Start::Beginning).await, text);
+        // The file of which it had read a part is packed meanwhile.
+        assert_eq!(text_from(&dir, Start::At(cursor)).await, &text[30..]);
+        early.finisher().finish();
+        assert_eq!(rest(early).await, (text.as_bytes()[30..].to_vec(), 0));
+        let bytes = text.len() as u64;
+        for n in [0, 1, 59, 60, 61, 200, bytes - 1, bytes, bytes + 1] {
+            let at = usize::try_from(n.min(bytes)).unwrap();
+            assert_eq!(text_from(&dir, Start::Offset(n)).await, &text[at..], "offset {n}");
+            assert_eq!(text_from(&dir, Start::LastBytes(n)).await, &text[text.len() - at..], "last {n}");
+        }
+        for n in [0, 1, 2, 7, 8, 39, 40, 41] {
+            let lines: Vec<_> = text.split_inclusive('\n').collect();
+            let expected = lines[lines.len().saturating_sub(n)..].concat();
+            assert_eq!(text_from(&dir, Start::LastLines(n as u64)).await, expected, "last {n} lines");
+        }
+    }
+
+    #[tokio::test]
+    async fn d5_an_unfinished_line_is_a_line() {
+        let dir = tempfile::tempdir().unwrap();
+        rotator(&dir, 10, 6).write(b"one\ntwo\nthr");
+        assert_eq!(text_from(&dir, Start::LastLines(1)).await, "thr");
+        assert_eq!(text_from(&dir, Start::LastLines(2)).await, "two\nthr");
+        assert_eq!(text_from(&dir, Start::LastLines(9)).await, "one\ntwo\nthr");
+    }
+
+    #[tokio::test]
+    async fn d5_a_broken_packed_file_is_an_error_and_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = packed(&dir, "one\ntwo\n", 4);
+        writer.write(b"end\n");
+        let path = dir.path().join(dir::packed_name(BASE, 0));
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() - 8]).unwrap();
+        let mut follower = follow(&dir, Start::Beginning);
+        follower.finisher().finish();
+        let mut errors = 0;
+        let mut all = Vec::new();
+        loop {
+            match follower.next().await {
+                Ok(Some(Output::Data(data))) => all.extend(data),
+                Ok(Some(Output::Gap { .. })) => {}
+                Ok(None) => break,
+                Err(_) => errors += 1,
+            }
+        }
+        assert!(errors == 1 && all.ends_with(b"two\nend\n"), "{errors} {all:?}");
     }
 
     /// A writer thread against `readers` followers, with a rotation every few lines.

@@ -13,8 +13,13 @@
 //! the next `Start`, and the kernel keeps that. `Start` opens the FIFO a second time before it lets go of the first
 //! descriptor, so that at no moment the pipe is without a holder. There is no spare write end: the end of the stream is
 //! how `Start` knows a restart from a repeated call.
+//!
+//! Killed, it loses nothing: the pipe is kept by whoever started the task ([`super::collector::Keeper`]), and what was taken
+//! from it by its [`Journal`].
 
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -22,9 +27,11 @@ use tokio::time::Instant;
 
 use super::collector::Stream;
 use super::fifo::{self, FifoError};
+use super::journal::{self, Journal};
 use super::pump::{End, Finished};
 use super::rotator::{Limits, Rotator};
 use super::{LogMonError, LogMonitor, StartConfig};
+use crate::spec::LogKeeping;
 
 /// How long a stop waits for writers to close.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -32,6 +39,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Collects in this process. Works on a current-thread runtime, and adds no thread.
 #[derive(Debug, Default)]
 pub struct LogMon {
+    journals: Option<PathBuf>,
     streams: Mutex<Option<Streams>>,
 }
 
@@ -41,21 +49,58 @@ struct Streams {
     stderr: Stream,
 }
 
+impl LogMon {
+    /// One that keeps journals in a folder of its user's own, made when it is missing; best on a file system in memory.
+    /// Without one (`default()`), what it has read and not written is lost when it is killed.
+    #[must_use]
+    pub fn new(journals: PathBuf) -> LogMon {
+        LogMon { journals: Some(journals), streams: Mutex::default() }
+    }
+}
+
+/// The journal of a FIFO; without one collection goes on all the same.
+async fn open_journal(dir: Option<&Path>, reader: &OwnedFd, fifo: &Path) -> Option<Journal> {
+    static SWEPT: Once = Once::new();
+    let dir = dir?;
+    SWEPT.call_once(|| journal::sweep(dir));
+    match Journal::open(dir, reader, fifo).await {
+        Ok(journal) => Some(journal),
+        Err(error) => {
+            tracing::warn!(%error, fifo = %fifo.display(), "no journal: what is being copied is lost when logmon is killed");
+            None
+        }
+    }
+}
+
 impl Streams {
-    fn open(config: &StartConfig) -> Result<Streams, LogMonError> {
+    async fn open(config: &StartConfig, journals: Option<&Path>) -> Result<Streams, LogMonError> {
         let limits = Limits {
             max_files: config.max_files,
             max_file_size_bytes: u64::from(config.max_file_size_mb) * 1024 * 1024,
+            // Whoever starts a logmon reads plain files, and cannot ask for more.
+            keeping: LogKeeping::default(),
         };
-        let open = |stream, base: &str, fifo: &Path| -> Result<Stream, LogMonError> {
+        let open = |stream, base: &str, fifo: &Path| -> Result<_, LogMonError> {
             let file_failed = |source| LogMonError::File { stream, base: base.to_owned(), source };
             let rotator = Rotator::open(&config.log_dir, base, limits).map_err(file_failed)?;
             let reader = open_or_create(fifo).map_err(|source| LogMonError::Fifo { source })?;
-            Ok(Stream::spawn(reader.into_fd(), rotator))
+            Ok((rotator, reader.into_fd()))
         };
         let stdout = open("stdout", &config.stdout_file, &config.stdout_fifo)?;
         let stderr = open("stderr", &config.stderr_file, &config.stderr_fifo)?;
-        Ok(Streams { stdout, stderr })
+        let spawn = async |(rotator, reader): (Rotator, Arc<OwnedFd>), base: &str, fifo: &Path| {
+            let journal = open_journal(journals, &reader, fifo).await;
+            // The reader before us may have begun another file while it died.
+            let rotator = match journal.as_ref().map(|_| Rotator::open(&config.log_dir, base, limits)) {
+                Some(Ok(later)) => later,
+                Some(Err(_)) | None => rotator,
+            };
+            Stream::spawn(reader, rotator, journal)
+        };
+        Ok(Streams {
+            stdout: spawn(stdout, &config.stdout_file, &config.stdout_fifo).await,
+            stderr: spawn(stderr, &config.stderr_file, &config.stderr_fifo).await,
+        })
     }
 
     /// Both still copy, and not because the news of their end is still under way.
@@ -90,7 +135,7 @@ impl LogMonitor for LogMon {
         if let Some(old) = &mut old {
             old.finish_by(Instant::now()).await;
         }
-        match Streams::open(&config) {
+        match Streams::open(&config, self.journals.as_deref()).await {
             Ok(new) => {
                 *streams = Some(new);
                 Ok(())

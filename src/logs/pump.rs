@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::buffer::{self, Lease};
+use super::journal::{self, Journal};
 use super::rotator::{Change, Counters, LiveCounters, Rotator};
 
 /// Capacity asked for: enough for a writer of 1 GB/s during one pause.
@@ -51,6 +51,8 @@ pub struct Finished {
 pub struct Pump {
     source: Arc<OwnedFd>,
     rotator: Rotator,
+    /// Where what was read and is not written survives this process.
+    journal: Option<Journal>,
     wishes: watch::Receiver<Wish>,
     /// Number of the last wish that was met.
     met: watch::Sender<u64>,
@@ -90,6 +92,8 @@ enum Wake {
     Readable,
     Wished(Wish),
     Late,
+    /// Time for what the rotator does while the stream rests.
+    Chore,
     Failed(io::Error),
 }
 
@@ -105,13 +109,27 @@ enum Round {
 impl Pump {
     /// Takes the read end, which must be non-blocking, and raises its capacity to 1 MiB where the kernel lets us.
     pub fn new(source: impl Into<Arc<OwnedFd>>, rotator: Rotator) -> (Pump, PumpHandle) {
+        Pump::with_journal(source, rotator, None)
+    }
+
+    /// The same for a FIFO that outlives this process, with what is to be known of it then. What an earlier reader had
+    /// taken goes into the files first.
+    pub fn with_journal(
+        source: impl Into<Arc<OwnedFd>>,
+        mut rotator: Rotator,
+        journal: Option<Journal>,
+    ) -> (Pump, PumpHandle) {
+        if let Some(journal) = &journal {
+            let change = rotator.take_over(journal);
+            report(rotator.base(), change);
+        }
         let source = source.into();
         let capacity = enlarge(&source);
         let (wishing, wishes) = watch::channel(Wish::default());
         let (met, met_wishes) = watch::channel(0);
         let counters = rotator.live_counters();
         let handle = PumpHandle { source: source.clone(), wishes: wishing, met: met_wishes, counters };
-        (Pump { source, rotator, wishes, met, capacity, pace: Pace::default() }, handle)
+        (Pump { source, rotator, journal, wishes, met, capacity, pace: Pace::default() }, handle)
     }
 
     /// Copies until the end of the stream, or until asked to finish. A FIFO without a writer is waited for; it has not
@@ -146,9 +164,18 @@ impl Pump {
                     Round::Drained | Round::More => Round::Over(End::Deadline),
                 },
                 Wake::Failed(error) => Round::Over(End::Failed(error)),
+                Wake::Chore => {
+                    self.rotator.do_chore();
+                    Round::Drained
+                }
             };
             match round {
-                Round::Drained => lease = None,
+                Round::Drained => {
+                    lease = None;
+                    if let Some(journal) = &mut self.journal {
+                        journal.rest();
+                    }
+                }
                 Round::More => {}
                 Round::Over(end) => break end,
             }
@@ -192,11 +219,20 @@ impl Pump {
                 None => std::future::pending().await,
             }
         };
+        let chore = async {
+            match self.rotator.chore_at().map(Instant::from_std) {
+                // The event loop looks at the pipe first.
+                Some(at) if at <= Instant::now() => tokio::task::yield_now().await,
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             _ = self.wishes.changed(), if !deserted => Wake::Wished(*self.wishes.borrow_and_update()),
             () = late => Wake::Late,
             wake = readable => wake,
+            () = chore => Wake::Chore,
         }
     }
 
@@ -214,11 +250,12 @@ impl Pump {
     /// Reads once, and after little waits a moment for more.
     async fn gather(&mut self, lease: &mut Lease, deserted: bool) -> Round {
         let paused = std::mem::take(&mut self.pace.paused);
-        let pause = match read_once(lease, &self.source, &mut self.rotator) {
+        let most = if self.journal.is_some() { journal::SIZE } else { buffer::SIZE };
+        let pause = match self.read_once(lease, false) {
             Ok(0) => return Round::Over(End::Eof),
             Ok(n) => {
                 if paused {
-                    self.pace.slow_writer = n < buffer::SIZE;
+                    self.pace.slow_writer = n < most;
                 }
                 n < SMALL_READ
             }
@@ -249,7 +286,7 @@ impl Pump {
     fn read_all(&mut self, lease: &mut Lease) -> Round {
         let mut left = self.capacity;
         while left > 0 {
-            match read_once(lease, &self.source, &mut self.rotator) {
+            match self.read_once(lease, true) {
                 Ok(0) => return Round::Over(End::Eof),
                 Ok(n) => left = left.saturating_sub(n),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Round::Drained,
@@ -257,6 +294,25 @@ impl Pump {
             }
         }
         Round::More
+    }
+}
+
+impl Pump {
+    /// One read and its way into the files. `Ok(0)` is the end of the stream; `last`: also where it never began.
+    fn read_once(&mut self, lease: &mut Lease, last: bool) -> io::Result<usize> {
+        let Pump { source, rotator, journal, .. } = self;
+        let (n, change) = match journal {
+            Some(journal) => {
+                let n = journal.take(source, last)?;
+                (n, rotator.write(journal.data(n)))
+            }
+            None => lease.with(|buffer| {
+                let n = rustix::io::retry_on_intr(|| rustix::io::read(&*source, &mut *buffer))?;
+                Ok::<_, io::Error>((n, rotator.write(&buffer[..n])))
+            })?,
+        };
+        report(rotator.base(), change);
+        Ok(n)
     }
 }
 
@@ -299,27 +355,18 @@ impl PumpHandle {
     }
 }
 
-/// One read and its way into the files. `Ok(0)` is the end of the stream.
-fn read_once(lease: &mut Lease, source: &OwnedFd, rotator: &mut Rotator) -> io::Result<usize> {
-    lease.with(|buffer| {
-        let n = loop {
-            match rustix::io::read(source, &mut *buffer) {
-                Err(Errno::INTR) => {}
-                other => break other?,
-            }
-        };
-        match rotator.write(&buffer[..n]) {
-            None => {}
-            Some(Change::Failed(error)) => {
-                let error = &error as &(dyn std::error::Error + 'static);
-                tracing::warn!(stream = rotator.base(), error, "error writing to log file; output is being dropped");
-            }
-            Some(Change::Healed { dropped_bytes, dropped_lines }) => {
-                tracing::info!(stream = rotator.base(), dropped_bytes, dropped_lines, "log file is written again");
-            }
+/// Says that writing failed, or works again.
+fn report(stream: &str, change: Option<Change>) {
+    match change {
+        None => {}
+        Some(Change::Failed(error)) => {
+            let error = &error as &(dyn std::error::Error + 'static);
+            tracing::warn!(stream, error, "error writing to log file; output is being dropped");
         }
-        Ok(n)
-    })
+        Some(Change::Healed { dropped_bytes, dropped_lines }) => {
+            tracing::info!(stream, dropped_bytes, dropped_lines, "log file is written again");
+        }
+    }
 }
 
 /// Raises the capacity and gives what it is now. Refused to the unprivileged beyond a limit per user.
@@ -338,8 +385,10 @@ mod tests {
 
     use super::super::rotator::Limits;
     use super::*;
+    use crate::spec::LogKeeping;
 
-    const LIMITS: Limits = Limits { max_files: 10, max_file_size_bytes: 1 << 20 };
+    const LIMITS: Limits =
+        Limits { max_files: 10, max_file_size_bytes: 1 << 20, keeping: LogKeeping { compress: false, max_age: None } };
 
     fn pipe() -> (OwnedFd, File) {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
@@ -525,7 +574,7 @@ mod tests {
     }
 
     fn measure_ours(dir: &std::path::Path, block: usize, total: usize) -> (f64, f64) {
-        let limits = Limits { max_files: 3, max_file_size_bytes: 10 << 20 };
+        let limits = Limits { max_files: 3, max_file_size_bytes: 10 << 20, ..LIMITS };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (read, write) = pipe();
         let rotator = Rotator::open(dir, "ours", limits).unwrap();

@@ -1,17 +1,20 @@
 //! Rotated files `<base>.<n>`: one stream's output on disk, written through, never read back.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 
 use super::dir;
-use crate::spec::LogCollection;
+use super::journal::{Journal, Ledger, Target};
+use super::pack::Packing;
+use crate::spec::{LogCollection, LogKeeping, StreamCounts};
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
@@ -28,11 +31,11 @@ const MAX_OCCUPIED: u64 = 100;
 /// Files deleted after one rotation; whoever plants more of them delays their end, not the output.
 const MAX_PURGED: usize = 1000;
 
+/// Extended attribute of a file that begins inside a line, which began in the file before.
+const CONTINUES: &str = "user.agentbin.continues";
+
 /// Pause between attempts to write again during an outage.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-
-/// How often, while data flows, the current file is checked for having been deleted.
-const CHECK_EVERY: Duration = Duration::from_secs(5);
 
 /// What went wrong with a log file.
 #[derive(Debug, thiserror::Error)]
@@ -95,28 +98,18 @@ pub struct Limits {
     pub max_files: u32,
     /// Size in bytes that no file exceeds.
     pub max_file_size_bytes: u64,
+    /// What becomes of full files.
+    pub keeping: LogKeeping,
 }
 
 impl From<&LogCollection> for Limits {
     fn from(logs: &LogCollection) -> Limits {
-        Limits { max_files: logs.max_files, max_file_size_bytes: logs.max_file_size_bytes }
+        Limits { max_files: logs.max_files, max_file_size_bytes: logs.max_file_size_bytes, keeping: logs.keeping }
     }
 }
 
-/// What one stream came to so far. Every byte that was handed in is in `bytes` or in `dropped_bytes`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Bytes in files.
-    pub bytes: u64,
-    /// Line ends in files.
-    pub lines: u64,
-    /// Bytes that no file would take.
-    pub dropped_bytes: u64,
-    /// Lines of which at least one byte was dropped.
-    pub dropped_lines: u64,
-    /// Times that a further file was begun.
-    pub rotations: u64,
-}
+/// What one stream came to so far.
+pub type Counters = StreamCounts;
 
 /// Counters that can be read while the stream runs.
 #[derive(Debug, Clone, Default)]
@@ -129,6 +122,7 @@ struct Cells {
     dropped_bytes: AtomicU64,
     dropped_lines: AtomicU64,
     rotations: AtomicU64,
+    split_lines: AtomicU64,
 }
 
 impl LiveCounters {
@@ -142,6 +136,7 @@ impl LiveCounters {
             dropped_bytes: read(&self.0.dropped_bytes),
             dropped_lines: read(&self.0.dropped_lines),
             rotations: read(&self.0.rotations),
+            split_lines: read(&self.0.split_lines),
         }
     }
 }
@@ -184,16 +179,32 @@ pub struct Rotator {
     next: u64,
     /// What the files hold ends inside a line.
     mid_line: bool,
+    /// The line that the files end in has been counted as split.
+    split: bool,
     outage: Option<Outage>,
     retry_after: Duration,
-    check_at: Instant,
     counters: LiveCounters,
+    /// Where a successor reads how far we came.
+    ledger: Option<Ledger>,
+    chores: Chores,
+}
+
+/// What is to be done with full files while the stream rests.
+#[derive(Debug, Default)]
+struct Chores {
+    keeping: LogKeeping,
+    /// Indexes of files that are to be packed.
+    to_pack: VecDeque<u64>,
+    packing: Option<Packing>,
+    /// When the oldest file is old enough to be deleted.
+    expires: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Current {
     file: File,
     index: u64,
+    inode: u64,
     size: u64,
 }
 
@@ -265,7 +276,10 @@ impl Rotator {
         let open_failed = |source| RotatorError::OpenDir { path: dir.to_owned(), source };
         let root = dir::open_dir(dir).map_err(open_failed)?;
         let list_failed = |source| RotatorError::List { path: dir.to_owned(), source };
-        let entries = dir::entries(&root, base).map_err(list_failed)?;
+        let listing = dir::list(&root, base).map_err(list_failed)?;
+        let usable = |index: &u64| *index < dir::START_LIMIT;
+        let plain = listing.plain.iter().rev().filter(|e| e.regular).map(|e| e.index).find(usable);
+        let packed = listing.packed.iter().rev().copied().find(usable).map(|index| index + 1);
         let mut rotator = Rotator {
             dir_path: dir.to_owned(),
             root: Some(root),
@@ -273,17 +287,40 @@ impl Rotator {
             max_files: limits.max_files.max(1) as usize,
             limit: limits.max_file_size_bytes.max(1),
             current: None,
-            next: entries.iter().rev().find(|e| e.regular && e.index < dir::START_LIMIT).map_or(0, |e| e.index),
+            next: plain.max(packed).unwrap_or(0),
             mid_line: false,
+            split: false,
             outage: None,
             retry_after: RETRY_AFTER,
-            check_at: Instant::now() + CHECK_EVERY,
             counters: LiveCounters::default(),
+            ledger: None,
+            chores: Chores { keeping: limits.keeping, ..Chores::default() },
         };
         let current = rotator.open_from(rotator.next, true)?;
         rotator.mid_line = ends_mid_line(&current);
+        let closed = listing.plain.iter().filter(|e| e.regular && e.index < current.index);
+        rotator.chores.to_pack = closed.filter(|_| limits.keeping.compress).map(|e| e.index).collect();
         rotator.current = Some(current);
+        if limits.keeping.max_age.is_some() {
+            rotator.purge();
+        }
         Ok(rotator)
+    }
+
+    /// Writes what a killed reader had taken and not written, and notes its own progress in that journal from now on.
+    pub(super) fn take_over(&mut self, journal: &Journal) -> Option<Change> {
+        self.ledger = Some(journal.ledger());
+        let pending = journal.pending()?;
+        let written = pending.piece.map_or(0, |(target, len)| self.written_of(target).map_or(len, |n| n.min(len)));
+        self.write(journal.resume(&pending, written))
+    }
+
+    /// By how much a file has grown; `None` when it is another by now.
+    fn written_of(&mut self, target: Target) -> Option<usize> {
+        let name = dir::file_name(&self.base, target.index);
+        let stat = rustix::fs::statat(self.root().ok()?, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let size = u64::try_from(stat.st_size).ok().filter(|_| stat.st_ino == target.inode)?;
+        usize::try_from(size.checked_sub(target.size)?).ok()
     }
 
     /// Appends `data`, starting new files as they fill up.
@@ -293,23 +330,25 @@ impl Rotator {
     /// directory gone) the data is dropped and counted, whole lines at a time, and writing is tried again with later
     /// data. Says once when either state begins.
     pub fn write(&mut self, data: &[u8]) -> Option<Change> {
+        let Some(outage) = &self.outage else {
+            self.look_at_file();
+            return match self.store(data) {
+                Ok(()) => None,
+                Err(failure) => self.lost(data, failure, Instant::now()),
+            };
+        };
         let now = Instant::now();
-        let mut rest = data;
-        if let Some(outage) = &self.outage {
-            if now < outage.retry_at {
-                self.drop_data(data);
-                return None;
-            }
-            rest = self.skip_dropped_line(data);
-            if let Err(failure) = self.store_owed_newline() {
-                return self.lost(rest, failure, now);
-            }
-            if rest.is_empty() {
-                return None;
-            }
-        } else if now >= self.check_at {
-            self.check_at = now + CHECK_EVERY;
-            self.forget_deleted_file();
+        if now < outage.retry_at {
+            self.drop_data(data);
+            return None;
+        }
+        self.look_at_file();
+        let rest = self.skip_dropped_line(data);
+        if let Err(failure) = self.store_owed_newline() {
+            return self.lost(rest, failure, now);
+        }
+        if rest.is_empty() {
+            return None;
         }
         match self.store(rest) {
             Ok(()) => self
@@ -359,6 +398,10 @@ impl Rotator {
     fn write_current(&mut self, data: &[u8]) -> Result<(), (usize, RotatorError)> {
         let Some(current) = &mut self.current else { return Ok(()) };
         let mut done = 0;
+        if let Some(ledger) = &self.ledger {
+            let Current { index, inode, size, .. } = *current;
+            ledger.begin(Target { index, inode, size }, data.len());
+        }
         let result = loop {
             if done == data.len() {
                 break Ok(());
@@ -370,12 +413,17 @@ impl Rotator {
                 Err(e) => break Err(e),
             }
         };
+        if let Some(ledger) = &self.ledger {
+            ledger.advance(done);
+        }
         let written = &data[..done];
         if let Some(&last) = written.last() {
+            let lines = count_lines(written);
             self.mid_line = last != b'\n';
+            self.split &= lines == 0;
             current.size += done as u64;
             add(&self.counters.0.bytes, done as u64);
-            add(&self.counters.0.lines, count_lines(written));
+            add(&self.counters.0.lines, lines);
         }
         let index = current.index;
         result.map_err(|source| (done, RotatorError::Write { name: dir::file_name(&self.base, index), source }))
@@ -393,7 +441,18 @@ impl Rotator {
     fn rotate(&mut self) -> Result<(), RotatorError> {
         let from = self.current.as_ref().map_or(self.next, |c| c.index + 1);
         let next = self.open_from(from, false)?;
-        self.current = Some(next);
+        if self.mid_line && next.size == 0 {
+            // A mark for people and tools; not every file system has a place for it.
+            let _ = rustix::fs::fsetxattr(&next.file, CONTINUES, b"1", XattrFlags::empty());
+            if !self.split {
+                add(&self.counters.0.split_lines, 1);
+                self.split = true;
+            }
+        }
+        let full = self.current.replace(next);
+        if self.chores.keeping.compress {
+            self.chores.to_pack.extend(full.map(|file| file.index));
+        }
         add(&self.counters.0.rotations, 1);
         self.purge();
         Ok(())
@@ -405,7 +464,9 @@ impl Rotator {
             let name = dir::file_name(&self.base, index);
             let failed = |source| RotatorError::OpenFile { name: name.clone(), source };
             match self.open_name(&name).map_err(failed)? {
-                Some((file, size)) if full_too || size < self.limit => return Ok(Current { file, index, size }),
+                Some((file, inode, size)) if full_too || size < self.limit => {
+                    return Ok(Current { file, index, inode, size });
+                }
                 _ => {}
             }
         }
@@ -413,7 +474,7 @@ impl Rotator {
         let name = dir::file_name(&self.base, index);
         let failed = |source| RotatorError::OpenFile { name: name.clone(), source };
         match self.open_name(&name).map_err(failed)? {
-            Some((file, size)) if !mutant::on("b18") => Ok(Current { file, index, size }),
+            Some((file, inode, size)) if !mutant::on("b18") => Ok(Current { file, index, inode, size }),
             _ => Err(failed(io::ErrorKind::AlreadyExists.into())),
         }
     }
@@ -425,8 +486,8 @@ impl Rotator {
         taken.fold(from, |free, index| if index == free { free + 1 } else { free })
     }
 
-    /// Opens or creates one name; `None` when something else has it.
-    fn open_name(&mut self, name: &str) -> io::Result<Option<(File, u64)>> {
+    /// Opens or creates one name: the file, its inode and its size; `None` when something else has it.
+    fn open_name(&mut self, name: &str) -> io::Result<Option<(File, u64, u64)>> {
         // O_NONBLOCK: a planted FIFO must not hold us. Read access is for looking at the last byte.
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
         let mode = Mode::from_raw_mode(0o644);
@@ -460,7 +521,7 @@ impl Rotator {
         if meta.len() == 0 && meta.mode() & 0o7777 != 0o644 {
             rustix::fs::fchmod(&file, mode)?;
         }
-        Ok(Some((file, meta.len())))
+        Ok(Some((file, meta.ino(), meta.len())))
     }
 
     fn root(&mut self) -> io::Result<&Root> {
@@ -470,26 +531,99 @@ impl Rotator {
         }
     }
 
-    /// Deletes the oldest files beyond the number to keep. Best effort: what stays is tried again at the next rotation.
+    /// Deletes the oldest files beyond the number to keep, and those that are too old. Best effort: what stays is tried
+    /// again at the next rotation.
     fn purge(&mut self) {
+        self.chores.expires = None;
         let Some(current) = self.current.as_ref().map(|c| c.index) else { return };
         let Some(root) = &self.root else { return };
-        let Ok(entries) = dir::entries(root, &self.base) else { return };
+        let Ok(listing) = dir::list(root, &self.base) else { return };
         // Higher indexes than ours are somebody else's plant, and must not push our own files out.
-        let ours: Vec<_> = entries.iter().filter(|e| e.regular && e.index <= current).collect();
-        for old in ours[..ours.len().saturating_sub(self.max_files)].iter().take(MAX_PURGED) {
-            let name = dir::file_name(&self.base, old.index);
-            if let Err(error) = rustix::fs::unlinkat(root, &name, AtFlags::empty()) {
-                tracing::debug!(name, %error, "cannot delete an old log file");
+        let mut ours = listing.indexes();
+        ours.retain(|index| *index <= current);
+        let mut kept = ours.split_off(ours.len().saturating_sub(self.max_files));
+        kept.pop_if(|last| *last == current);
+        if let Some(max_age) = self.chores.keeping.max_age {
+            let now = SystemTime::now();
+            for index in kept {
+                // Files age in their order.
+                match now.duration_since(modified(root, &self.base, index).unwrap_or(now)) {
+                    Ok(age) if age >= max_age => ours.push(index),
+                    age => {
+                        self.chores.expires =
+                            Instant::now().checked_add(max_age.saturating_sub(age.unwrap_or_default()));
+                        break;
+                    }
+                }
+            }
+        }
+        for index in ours.iter().take(MAX_PURGED) {
+            if listing.plain.iter().any(|e| e.regular && e.index == *index) {
+                delete(root, &dir::file_name(&self.base, *index));
+            }
+            if listing.packed.contains(index) {
+                delete(root, &dir::packed_name(&self.base, *index));
+            }
+        }
+        if let Some(packing) = self.chores.packing.take_if(|packing| ours.contains(&packing.index())) {
+            packing.abandon(root, &self.base);
+        }
+    }
+
+    /// When there is something to do beside writing; a time that has come for what is due.
+    pub(super) fn chore_at(&self) -> Option<Instant> {
+        if self.outage.is_some() {
+            return None;
+        }
+        if self.chores.packing.is_some() || !self.chores.to_pack.is_empty() {
+            return Some(Instant::now());
+        }
+        self.chores.expires
+    }
+
+    /// Does a little of it: about a millisecond's work.
+    pub(super) fn do_chore(&mut self) {
+        if self.chores.expires.is_some_and(|at| Instant::now() >= at) {
+            self.purge();
+        }
+        let Some(root) = &self.root else {
+            self.chores.to_pack.clear();
+            return;
+        };
+        let result = match &mut self.chores.packing {
+            Some(packing) => packing.step(root, &self.base),
+            None => match self.chores.to_pack.pop_front().map(|index| Packing::begin(root, &self.base, index)) {
+                Some(Ok(packing)) => {
+                    self.chores.packing = packing;
+                    Ok(false)
+                }
+                Some(Err(error)) => Err(error),
+                None => Ok(false),
+            },
+        };
+        match result {
+            Ok(false) => {}
+            Ok(true) => self.chores.packing = None,
+            // Most likely there is no room; the plain file stays, and the next start tries again.
+            Err(error) => {
+                tracing::debug!(%error, "cannot compress a log file");
+                if let Some(packing) = self.chores.packing.take() {
+                    packing.abandon(root, &self.base);
+                }
             }
         }
     }
 
-    fn forget_deleted_file(&mut self) {
-        let Some(current) = &self.current else { return };
-        if current.file.metadata().is_ok_and(|meta| meta.nlink() == 0) {
+    /// Others may delete the file or cut it short.
+    fn look_at_file(&mut self) {
+        let Some(current) = &mut self.current else { return };
+        let Ok(meta) = current.file.metadata() else { return };
+        if meta.nlink() == 0 {
             self.next = current.index;
             self.current = None;
+        } else if meta.len() != current.size {
+            current.size = meta.len();
+            self.mid_line = ends_mid_line(current);
         }
     }
 
@@ -520,6 +654,9 @@ impl Rotator {
     }
 
     fn drop_data(&mut self, data: &[u8]) {
+        if let Some(ledger) = &self.ledger {
+            ledger.advance(data.len());
+        }
         let Some(outage) = &mut self.outage else { return };
         let mut rest = data;
         let (mut bytes, mut lines) = (0, 0);
@@ -564,7 +701,11 @@ impl Rotator {
         if !self.outage.as_ref().is_some_and(|o| o.owed_newline) {
             return Ok(());
         }
-        self.store(b"\n")?;
+        // It is none of the bytes that the ledger speaks of.
+        let ledger = self.ledger.take();
+        let stored = self.store(b"\n");
+        self.ledger = ledger;
+        stored?;
         if let Some(outage) = &mut self.outage {
             outage.owed_newline = false;
         }
@@ -579,6 +720,19 @@ impl Drop for Rotator {
             add(&self.counters.0.dropped_bytes, 1);
         }
     }
+}
+
+fn delete(root: &Root, name: &str) {
+    if let Err(error) = rustix::fs::unlinkat(root, name, AtFlags::empty()) {
+        tracing::debug!(name, %error, "cannot delete an old log file");
+    }
+}
+
+/// When a closed file was last written.
+fn modified(root: &Root, base: &str, index: u64) -> Option<SystemTime> {
+    let stat = |name: String| rustix::fs::statat(root, &name, AtFlags::SYMLINK_NOFOLLOW).ok();
+    let stat = stat(dir::file_name(base, index)).or_else(|| stat(dir::packed_name(base, index)))?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(stat.st_mtime).ok()?))
 }
 
 /// Whether the file's last byte is inside a line; an empty or unreadable file counts as line start.
@@ -606,7 +760,7 @@ mod tests {
     const BASE: &str = "redis.stdout";
 
     fn limits(max_files: u32, max_file_size_bytes: u64) -> Limits {
-        Limits { max_files, max_file_size_bytes }
+        Limits { max_files, max_file_size_bytes, keeping: LogKeeping::default() }
     }
 
     fn open(dir: &TempDir, max_files: u32, size: u64) -> Rotator {
@@ -660,7 +814,7 @@ mod tests {
         let mut rotator = open(&dir, 10, 5);
         assert!(rotator.write(b"abcdefgh").is_none());
         assert_eq!(files(&dir), ["abcde", "fgh"]);
-        assert_eq!(rotator.counters(), Counters { bytes: 8, rotations: 1, ..Counters::default() });
+        assert_eq!(rotator.counters(), Counters { bytes: 8, rotations: 1, split_lines: 1, ..Counters::default() });
     }
 
     #[test]
@@ -671,7 +825,7 @@ mod tests {
             assert!(rotator.write(line.as_bytes()).is_none());
         }
         assert_eq!(files(&dir), ["ab\n", "cdef\n", "12345", "67890", "\n"]);
-        assert_eq!(rotator.counters().lines, 3);
+        assert_eq!((rotator.counters().lines, rotator.counters().split_lines), (3, 1));
     }
 
     #[test]
@@ -791,6 +945,85 @@ mod tests {
         assert_eq!(files(&dir), ["abc\nde", "f\ng\n"]);
     }
 
+    // Full files.
+
+    fn kept(dir: &TempDir, max_files: u32, keeping: LogKeeping) -> Rotator {
+        Rotator::open(dir.path(), BASE, Limits { max_files, max_file_size_bytes: 4, keeping }).unwrap()
+    }
+
+    fn names(dir: &TempDir) -> Vec<String> {
+        let names = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    fn do_chores(rotator: &mut Rotator) {
+        while rotator.chore_at().is_some_and(|at| at <= Instant::now()) {
+            rotator.do_chore();
+        }
+    }
+
+    #[test]
+    fn d2_full_files_are_packed_counted_and_gone_on_from() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeping = LogKeeping { compress: true, max_age: None };
+        let mut rotator = kept(&dir, 3, keeping);
+        for line in ["000\n", "111\n", "222\n", "333\n"] {
+            rotator.write(line.as_bytes());
+            do_chores(&mut rotator);
+        }
+        assert_eq!(names(&dir), ["redis.stdout-1.zst", "redis.stdout-2.zst", "redis.stdout.3"]);
+        // Half-done work of a killed one, and a file that nobody packed.
+        rotator.write(b"444\n");
+        drop(rotator);
+        std::fs::write(dir.path().join("redis.stdout-3.zst.part"), "half").unwrap();
+        let mut rotator = kept(&dir, 3, keeping);
+        do_chores(&mut rotator);
+        assert_eq!(names(&dir), ["redis.stdout-2.zst", "redis.stdout-3.zst", "redis.stdout.4"]);
+        drop(rotator);
+        std::fs::remove_file(dir.path().join("redis.stdout.4")).unwrap();
+        kept(&dir, 3, keeping).write(b"new\n");
+        assert!(names(&dir).contains(&"redis.stdout.4".to_owned()), "{:?}", names(&dir));
+    }
+
+    #[test]
+    fn d2_old_files_go_when_their_time_comes() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeping = LogKeeping { compress: false, max_age: Some(Duration::from_hours(1)) };
+        let mut rotator = kept(&dir, 10, keeping);
+        rotator.write(b"000\n111\n222\n");
+        let due = rotator.chore_at().unwrap() - Instant::now();
+        assert!(due > Duration::from_mins(58) && due <= Duration::from_hours(1), "{due:?}");
+        let aged = File::options().write(true).open(dir.path().join("redis.stdout.0")).unwrap();
+        aged.set_modified(SystemTime::now() - Duration::from_hours(2)).unwrap();
+        rotator.chores.expires = Some(Instant::now());
+        do_chores(&mut rotator);
+        assert_eq!(names(&dir), ["redis.stdout.1", "redis.stdout.2"]);
+        // The one that is written stays, however old.
+        for n in [1, 2] {
+            let aged = File::options().write(true).open(dir.path().join(format!("redis.stdout.{n}"))).unwrap();
+            aged.set_modified(SystemTime::now() - Duration::from_hours(2)).unwrap();
+        }
+        drop(rotator);
+        kept(&dir, 10, keeping);
+        assert_eq!(names(&dir), ["redis.stdout.2"]);
+    }
+
+    #[test]
+    fn d2_what_others_do_to_the_file_is_seen_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rotator = open(&dir, 10, 8);
+        rotator.write(b"one\ntw");
+        let path = dir.path().join("redis.stdout.0");
+        File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        rotator.write(b"one\nfour");
+        assert_eq!(files(&dir), ["one\nfour"], "its size is what it has now");
+        std::fs::remove_file(&path).unwrap();
+        rotator.write(b"five\n");
+        assert_eq!(files(&dir), ["five\n"]);
+    }
+
     // Outages (R09).
 
     /// A rotator whose writes fail: its file is open for reading only, and retries happen at every write.
@@ -824,7 +1057,7 @@ mod tests {
         assert!(matches!(change, Some(Change::Healed { dropped_bytes: 24, dropped_lines: 5 })), "{change:?}");
         assert!(rotator.write(b"seven\n").is_none());
         assert_eq!(files(&dir), ["six\nseven\n"], "a line is dropped as a whole");
-        let expected = Counters { bytes: 10, lines: 2, dropped_bytes: 24, dropped_lines: 5, rotations: 0 };
+        let expected = Counters { bytes: 10, lines: 2, dropped_bytes: 24, dropped_lines: 5, ..Counters::default() };
         assert_eq!(rotator.counters(), expected);
     }
 
@@ -852,7 +1085,6 @@ mod tests {
         rotator.retry_after = Duration::ZERO;
         rotator.write(b"a\n");
         std::fs::remove_dir_all(&logs).unwrap();
-        rotator.check_at = Instant::now();
         assert!(matches!(rotator.write(b"b\n"), Some(Change::Failed(RotatorError::OpenFile { .. }))));
         assert!(rotator.write(b"c\n").is_none());
         std::fs::create_dir(&logs).unwrap();

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use rustix::fs::Mode;
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
@@ -223,13 +224,29 @@ fn prefix(pid: i32) -> String {
     format!("plugin{pid:x}-")
 }
 
-/// Removes the sockets that a process of ours left in `dir`. To be called when it has ended and its number is still its own.
-pub(super) fn remove_sockets(dir: &Path, pid: i32) {
-    let prefix = prefix(pid);
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(&prefix) {
-            // Gone already: nothing to mend.
-            let _ = std::fs::remove_file(entry.path());
+/// The folder of the sockets of a process of ours that is about to start. Opened beforehand, as what has to be removed when
+/// the start fails may fail for want of a descriptor.
+#[derive(Debug)]
+pub(super) struct SocketFolder(OwnedFd);
+
+impl SocketFolder {
+    /// # Errors
+    /// What `open(2)` says.
+    pub(super) fn open(path: &Path) -> io::Result<SocketFolder> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(SocketFolder(rustix::fs::open(path, flags, Mode::empty())?))
+    }
+
+    /// Removes the sockets that the process left. To be called when it has ended and its number is still its own.
+    pub(super) fn remove_sockets(&self, pid: i32) {
+        let prefix = prefix(pid);
+        let mut buffer = Vec::with_capacity(4096);
+        let mut entries = RawDir::new(&self.0, buffer.spare_capacity_mut());
+        while let Some(Ok(entry)) = entries.next() {
+            if entry.file_name().to_bytes().starts_with(prefix.as_bytes()) {
+                // Gone already: nothing to mend.
+                let _ = rustix::fs::unlinkat(&self.0, entry.file_name(), AtFlags::empty());
+            }
         }
     }
 }

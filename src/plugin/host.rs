@@ -19,7 +19,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::connection::{self, Address, Sockets};
+use super::connection::{self, Address, SocketFolder, Sockets};
 use super::hclog::HclogLines;
 use super::tls::{Identity, Tls};
 use super::{Broker, Handshake, HandshakeError, HclogLine, Protocol, Reattach};
@@ -216,6 +216,9 @@ impl<'a> Launch<'a> {
             command.env("PLUGIN_CLIENT_CERT", identity.pem());
         }
         let deadline = Instant::now() + self.start_timeout;
+        let sockets_dir = self.socket_dir.map_or_else(std::env::temp_dir, Path::to_owned);
+        let ours = matches!(self.program, Program::Own(_));
+        let sockets = ours.then(|| SocketFolder::open(&sockets_dir)).transpose().map_err(start_error)?;
         let spawned = if self.new_session { sys::process::spawn_in_session(&mut command) } else { command.spawn() };
         let mut child = spawned.map_err(start_error)?;
         #[expect(clippy::cast_possible_wrap, reason = "a pid fits in pid_t")]
@@ -224,14 +227,12 @@ impl<'a> Launch<'a> {
         let stdout = owned(child.stdout.take().map(OwnedFd::from))?;
         let stderr = owned(child.stderr.take().map(OwnedFd::from))?;
         // The number cannot be reused before somebody reaps the child, and only the watcher below does.
-        let sockets_dir = self.socket_dir.map_or_else(std::env::temp_dir, Path::to_owned);
-        let sockets = matches!(self.program, Program::Own(_)).then(|| sockets_dir.clone());
         let pidfd = Arc::new(sys::process::open_pidfd(pid).map_err(|source| {
             // Nobody would know of it. It cannot resist, so this does not take long.
             let _ = child.kill();
             let _ = child.wait();
             if let Some(dir) = &sockets {
-                connection::remove_sockets(dir, pid);
+                dir.remove_sockets(pid);
             }
             start_error(source)
         })?);
@@ -318,7 +319,7 @@ struct Launched {
     pid: i32,
     pidfd: Arc<OwnedFd>,
     /// Where it makes its sockets, if it is one of ours.
-    sockets: Option<PathBuf>,
+    sockets: Option<SocketFolder>,
 }
 
 /// Kills the plugin when starting it fails half-way, and removes the socket that it may have made.
@@ -338,7 +339,7 @@ impl Drop for KillOnDrop {
         let patience = Timespec { tv_sec: KILL_PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
         let ended = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&patience)).is_ok_and(|ready| ready > 0);
         if let (Some(dir), true) = (sockets, ended) {
-            connection::remove_sockets(dir, *pid);
+            dir.remove_sockets(*pid);
         }
         let _ = sys::process::try_wait(pidfd.as_fd());
     }

@@ -1,4 +1,5 @@
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use tokio::runtime::Builder;
 use tonic::service::Routes;
@@ -25,7 +26,7 @@ pub(super) fn run(args: &[OsString]) -> i32 {
     let _ = tracing::subscriber::set_global_default(subscriber);
     sys::prctl::set_name(Role::Logmon.name());
     let served = Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from).and_then(|runtime| {
-        let routes = Routes::new(LogMonServer::new(Service(LogMon::default())));
+        let routes = Routes::new(LogMonServer::new(Service(journals().map_or_else(LogMon::default, LogMon::new))));
         runtime.block_on(server.serve(routes)).map_err(anyhow::Error::from)
     });
     match served {
@@ -35,4 +36,14 @@ pub(super) fn run(args: &[OsString]) -> i32 {
             1
         }
     }
+}
+
+/// Where journals are kept: in memory on most machines, and gone with the next start of the machine.
+fn journals() -> Option<PathBuf> {
+    let base = if rustix::process::geteuid().is_root() {
+        PathBuf::from("/run")
+    } else {
+        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute() && dir.is_dir())?
+    };
+    Some(base.join("agentbin/logmon"))
 }

@@ -9,6 +9,8 @@ pub struct ExitResult {
     pub signal: i32,
     /// The kernel killed a process of the task for memory.
     pub oom_killed: bool,
+    /// The signal made the kernel write a core file, or give one to the program that `core_pattern` names.
+    pub core_dumped: bool,
 }
 
 impl ExitResult {
@@ -21,11 +23,12 @@ impl ExitResult {
     /// The result for a raw `waitid(2)` status: an exit status or a signal number.
     #[must_use]
     pub const fn from_wait(status: Option<i32>, signal: Option<i32>) -> ExitResult {
-        match (status, signal) {
-            (_, Some(signal)) => ExitResult { exit_code: 128 + signal, signal, oom_killed: false },
-            (Some(code), None) => ExitResult { exit_code: code, signal: 0, oom_killed: false },
-            (None, None) => ExitResult { exit_code: 1, signal: 0, oom_killed: false },
-        }
+        let (exit_code, signal) = match (status, signal) {
+            (_, Some(signal)) => (128 + signal, signal),
+            (Some(code), None) => (code, 0),
+            (None, None) => (1, 0),
+        };
+        ExitResult { exit_code, signal, oom_killed: false, core_dumped: false }
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Signal;
+use super::{LogKeeping, Signal};
 
 /// A place in a job file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -210,6 +210,8 @@ pub struct LogConfig {
     pub max_file_size_mib: u32,
     /// Collect nothing.
     pub disabled: bool,
+    /// What becomes of rotated files: `compress` and `max_age`, which Nomad does not know.
+    pub keeping: LogKeeping,
 }
 
 /// What happens when the attempts are used up.

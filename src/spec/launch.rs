@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::{Masks, OwnNamespaces, ResourceLimit, Resources, Seccomp, Unveil};
 
@@ -94,8 +95,18 @@ impl NamespaceMode {
     }
 }
 
+/// What becomes of rotated files before their number is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LogKeeping {
+    /// Compress them (zstd) under another name. Whoever reads plain files, as `nomad alloc logs` does, then sees the
+    /// newest only.
+    pub compress: bool,
+    /// Delete those that were last written longer ago than this.
+    pub max_age: Option<Duration>,
+}
+
 /// Where an executor that collects its task's output writes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogCollection {
     /// Existing directory of the rotated files.
     pub dir: PathBuf,
@@ -107,6 +118,8 @@ pub struct LogCollection {
     pub max_files: u32,
     /// Size at which a file is rotated, in bytes, at least 1.
     pub max_file_size_bytes: u64,
+    /// What becomes of rotated files.
+    pub keeping: LogKeeping,
 }
 
 /// Everything an executor needs to start a task: the executor service's `LaunchRequest` as values.

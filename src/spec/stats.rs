@@ -84,4 +84,68 @@ pub struct TaskStats {
     pub total: Usage,
     /// By process id.
     pub by_pid: BTreeMap<i32, Usage>,
+    /// What the task waited for.
+    pub pressure: Pressures,
+    /// What became of its output; `None` when its executor does not collect it.
+    pub output: Option<TaskOutput>,
+}
+
+/// What became of a task's output since its executor collects it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TaskOutput {
+    /// Of stdout.
+    pub stdout: StreamCounts,
+    /// Of stderr.
+    pub stderr: StreamCounts,
+}
+
+/// What one stream came to so far. Every byte of it is in `bytes` or in `dropped_bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StreamCounts {
+    /// Bytes in files.
+    pub bytes: u64,
+    /// Line ends in files.
+    pub lines: u64,
+    /// Bytes that no file would take.
+    pub dropped_bytes: u64,
+    /// Lines of which at least one byte was dropped.
+    pub dropped_lines: u64,
+    /// Times that a further file was begun.
+    pub rotations: u64,
+    /// Lines longer than a file has room for, so that a part of them stands in the next one.
+    pub split_lines: u64,
+}
+
+/// How much of the time work had to wait for want of CPU, memory or disk; `None` where the kernel does not measure it
+/// (cgroup v1, no cgroup, `psi=0`).
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Pressures {
+    /// For a core.
+    pub cpu: Option<Pressure>,
+    /// For memory: reclaim, swap, refaults.
+    pub memory: Option<Pressure>,
+    /// For disks.
+    pub io: Option<Pressure>,
+}
+
+/// Pressure by one resource.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Pressure {
+    /// At least one process waited.
+    pub some: Stall,
+    /// All of them did; kernels before 5.13 do not say it of CPU.
+    pub full: Option<Stall>,
+}
+
+/// Time spent waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Stall {
+    /// Percent of the last 10 seconds.
+    pub avg10: f64,
+    /// Percent of the last 60 seconds.
+    pub avg60: f64,
+    /// Percent of the last 300 seconds.
+    pub avg300: f64,
+    /// Microseconds since the task's cgroup exists.
+    pub total_us: u64,
 }

@@ -22,3 +22,16 @@ pub fn loopback_up() -> io::Result<()> {
     let rc = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, std::ptr::from_ref(&request)) };
     if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// Bytes that a connected TCP socket has been given and the other side's kernel has not acknowledged; after the connection has
+/// broken, too. `SIOCOUTQ` of `tcp(7)`.
+///
+/// # Errors
+/// What `ioctl(2)` says of a descriptor that is no such socket.
+pub fn unacknowledged(socket: &impl std::os::fd::AsFd) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: writes one int, which lives; the descriptor is open.
+    let rc = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, std::ptr::from_mut(&mut bytes)) };
+    if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(u64::try_from(bytes).unwrap_or(0)) }
+}

@@ -1,8 +1,10 @@
-//! Anonymous memory that goes back to the kernel when it is dropped.
+//! Memory outside the heap: anonymous, that goes back to the kernel when it is dropped, or a file's, that outlives the process.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 
 /// Zeroed private pages outside the heap: an allocator keeps large freed blocks for later, the kernel does not.
 /// Pages that were never touched cost nothing.
@@ -21,9 +23,24 @@ impl Pages {
     /// # Errors
     /// ENOMEM when there is no room, EINVAL for no bytes.
     pub fn map(len: usize) -> io::Result<Pages> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        Pages::map_with(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    }
+
+    /// Maps `len` bytes of a file from `offset` on, a multiple of the page size; what is stored there is in the file, also
+    /// when this process is killed in the next moment. Nobody else may map or cut the file meanwhile: touching what was
+    /// cut off kills.
+    ///
+    /// # Errors
+    /// What `mmap(2)` says.
+    pub fn map_file(file: impl AsFd, offset: u64, len: usize) -> io::Result<Pages> {
+        let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        Pages::map_with(len, libc::MAP_SHARED, file.as_fd().as_raw_fd(), offset)
+    }
+
+    fn map_with(len: usize, flags: libc::c_int, fd: libc::c_int, offset: libc::off_t) -> io::Result<Pages> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: without MAP_FIXED the kernel picks an address range that nothing else uses.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -56,9 +73,56 @@ impl Drop for Pages {
     }
 }
 
+/// Numbers in a file's memory. Stores reach the file in the order in which they are made, wherever the process is killed.
+#[derive(Debug)]
+pub struct Words(Pages);
+
+// SAFETY: the mapping is reached as atomics only, which threads may share.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// Maps the first `count` numbers of a file, which has room for them.
+    ///
+    /// # Errors
+    /// What `mmap(2)` says.
+    pub fn map_file(file: impl AsFd, count: usize) -> io::Result<Words> {
+        Pages::map_file(file, 0, count * size_of::<AtomicU64>()).map(Words)
+    }
+}
+
+impl Deref for Words {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        let count = self.0.len / size_of::<AtomicU64>();
+        // SAFETY: mappings begin at a page, so they are aligned; any bits are a number; and nothing else refers to the
+        // mapping but atomics, as `Pages` is not given away.
+        unsafe { std::slice::from_raw_parts(self.0.start.as_ptr().cast(), count) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt as _;
+    use std::sync::atomic::Ordering;
+
     use super::*;
+
+    #[test]
+    fn what_is_stored_in_a_mapped_file_is_in_the_file() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8192).unwrap();
+        let words = Words::map_file(&file, 4).unwrap();
+        let mut pages = Pages::map_file(&file, 4096, 4096).unwrap();
+        words[3].store(7, Ordering::SeqCst);
+        pages[4095] = 9;
+        let mut found = [0; 8];
+        file.read_exact_at(&mut found, 24).unwrap();
+        assert_eq!((words.len(), u64::from_ne_bytes(found)), (4, 7));
+        file.read_exact_at(&mut found[..1], 8191).unwrap();
+        assert_eq!(found[0], 9);
+        assert!(Pages::map_file(&file, 1, 4096).is_err());
+    }
 
     #[test]
     fn pages_are_zeroed_and_writable() {

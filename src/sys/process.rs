@@ -367,6 +367,14 @@ pub struct WaitStatus {
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
+    /// With a core file, or one for the program that takes them.
+    pub dumped: bool,
+}
+
+impl From<rustix::process::WaitIdStatus> for WaitStatus {
+    fn from(status: rustix::process::WaitIdStatus) -> WaitStatus {
+        WaitStatus { code: status.exit_status(), signal: status.terminating_signal(), dumped: status.dumped() }
+    }
 }
 
 /// Reaps a child that has ended; `None` while it runs. `waitid(P_PIDFD)`.
@@ -376,7 +384,7 @@ pub struct WaitStatus {
 pub fn try_wait(pidfd: BorrowedFd<'_>) -> io::Result<Option<WaitStatus>> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     let status = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::PidFd(pidfd), options))?;
-    Ok(status.map(|s| WaitStatus { code: s.exit_status(), signal: s.terminating_signal() }))
+    Ok(status.map(WaitStatus::from))
 }
 
 /// Waits for the end of a child and reaps it. `waitid(P_PIDFD)`.
@@ -395,7 +403,7 @@ pub fn wait(pidfd: BorrowedFd<'_>) -> io::Result<()> {
 pub fn peek(pidfd: BorrowedFd<'_>) -> io::Result<Option<WaitStatus>> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let status = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::PidFd(pidfd), options))?;
-    Ok(status.map(|s| WaitStatus { code: s.exit_status(), signal: s.terminating_signal() }))
+    Ok(status.map(WaitStatus::from))
 }
 
 /// Starts a command as leader of a new session, so that signals of our terminal do not reach it. `setsid(2)`.

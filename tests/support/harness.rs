@@ -28,15 +28,19 @@ pub fn run(tests: &[Test]) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let (mut passed, mut failed) = (0, Vec::new());
+    let all = Instant::now();
     for (name, test) in tests.iter().filter(|(name, _)| chosen(name)) {
+        let started = Instant::now();
         let ok = catch_unwind(AssertUnwindSafe(test)).is_ok();
         println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
+        println!("took {:.2?}", started.elapsed());
         if ok { passed += 1 } else { failed.push(*name) }
     }
     let verdict = if failed.is_empty() { "ok" } else { "FAILED" };
     println!(
-        "\ntest result: {verdict}. {passed} passed; {} failed; 0 ignored; 0 measured; 0 filtered out",
-        failed.len()
+        "\ntest result: {verdict}. {passed} passed; {} failed; 0 ignored; 0 measured; 0 filtered out; finished in {:.2?}",
+        failed.len(),
+        all.elapsed()
     );
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

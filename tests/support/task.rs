@@ -120,6 +120,7 @@ impl Task {
                 stderr_file: "task.stderr".to_owned(),
                 max_files: 2,
                 max_file_size_bytes: 1 << 20,
+                ..LogCollection::default()
             }),
             ..LaunchSpec::default()
         }

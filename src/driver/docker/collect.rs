@@ -383,6 +383,7 @@ mod tests {
             stderr_file: "e".to_owned(),
             max_files: 2,
             max_file_size_bytes: 1 << 20,
+            ..LogCollection::default()
         };
         let bookmark = dir.join("cursor");
         for cut in cuts.iter().copied().chain([messages.len()]) {

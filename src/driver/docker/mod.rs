@@ -726,7 +726,12 @@ async fn wait_for_end(life: &Life, id: &str, lost: impl Fn(bool)) -> (End, Syste
                 return (Err(text.to_owned()), SystemTime::now());
             }
             Ok(Some(container)) if !container.running && container.was_started => {
-                let exit = ExitResult { exit_code: container.exit_code, signal: 0, oom_killed: container.oom_killed };
+                let exit = ExitResult {
+                    exit_code: container.exit_code,
+                    signal: 0,
+                    oom_killed: container.oom_killed,
+                    core_dumped: false,
+                };
                 return (Ok(exit), container.finished_at.unwrap_or_else(SystemTime::now));
             }
             Ok(Some(_)) => {
@@ -853,9 +858,10 @@ impl Driver for DockerDriver {
     async fn task_stats(&self, id: &str) -> Result<TaskStats, DriverError> {
         let task = self.0.task(id)?;
         let cgroup = TaskCgroup::open(&self.0.settings.cgroups, Path::new(&task.own.cgroup));
-        let usage = cgroup.and_then(|cgroup| cgroup.stats(&mut lock(&task.sampler)));
-        let total = usage.map_err(|e| failed(format!("failed to read the container's cgroup: {e}"), true))?;
-        Ok(TaskStats { time: SystemTime::now(), total, by_pid: BTreeMap::new() })
+        let read = cgroup.and_then(|cgroup| Ok((cgroup.stats(&mut lock(&task.sampler))?, cgroup.pressure()?)));
+        let (total, pressure) =
+            read.map_err(|e| failed(format!("failed to read the container's cgroup: {e}"), true))?;
+        Ok(TaskStats { time: SystemTime::now(), total, by_pid: BTreeMap::new(), pressure, output: None })
     }
 
     async fn signal_task(&self, id: &str, signal: Signal) -> Result<(), DriverError> {

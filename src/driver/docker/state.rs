@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::collect::Target;
 use crate::driver::{DriverNetwork, TaskConfig};
 use crate::plugin::ReattachConfig;
-use crate::spec::LogCollection;
+use crate::spec::{LogCollection, LogKeeping};
 use crate::wire::msgpack;
 
 /// How the name of a cursor's file ends.
@@ -81,6 +82,10 @@ pub(super) struct Own {
     pub(super) max_files: u32,
     /// In bytes.
     pub(super) max_file_size: u64,
+    /// Full files are compressed.
+    pub(super) compress: bool,
+    /// Seconds until full files are deleted; 0 for never.
+    pub(super) max_age: u64,
 }
 
 impl Own {
@@ -94,6 +99,8 @@ impl Own {
                 self.log_dir = logs.dir.display().to_string();
                 (self.stdout, self.stderr) = (logs.stdout_file.clone(), logs.stderr_file.clone());
                 (self.max_files, self.max_file_size) = (logs.max_files, logs.max_file_size_bytes);
+                self.compress = logs.keeping.compress;
+                self.max_age = logs.keeping.max_age.map_or(0, |age| age.as_secs());
             }
         }
     }
@@ -111,6 +118,10 @@ impl Own {
             stderr_file: self.stderr.clone(),
             max_files: self.max_files,
             max_file_size_bytes: self.max_file_size,
+            keeping: LogKeeping {
+                compress: self.compress,
+                max_age: (self.max_age > 0).then(|| Duration::from_secs(self.max_age)),
+            },
         }))
     }
 }

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::{Given, around_group, around_task, errors, job, task_of};
 use crate::spec::{
-    ArtifactMode, ChangeMode, JobType, Lifecycle, LifecycleHook, LogConfig, RestartMode, RestartPolicy, Signal,
-    TaskResources,
+    ArtifactMode, ChangeMode, JobType, Lifecycle, LifecycleHook, LogConfig, LogKeeping, RestartMode, RestartPolicy,
+    Signal, TaskResources,
 };
 
 #[test]
@@ -22,7 +22,10 @@ fn a_minimal_job_has_the_defaults() {
     assert_eq!((group.pos.line, group.pos.column, group.pos.file.as_ref()), (2, 1, "job.hcl"));
     let task = &group.tasks[0];
     assert_eq!(task.resources, TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0 });
-    assert_eq!(task.logs, LogConfig { max_files: 10, max_file_size_mib: 10, disabled: false });
+    assert_eq!(
+        task.logs,
+        LogConfig { max_files: 10, max_file_size_mib: 10, disabled: false, keeping: LogKeeping::default() }
+    );
     assert_eq!((task.kill_signal, task.kill_timeout), (None, Duration::from_secs(5)));
     assert_eq!((task.lifecycle, task.leader, task.user.as_str()), (None, false, ""));
     assert_eq!(task.pos.line, 3);
@@ -70,6 +73,8 @@ job "web" {
       logs {
         max_files     = 3
         max_file_size = 2
+        compress = true
+        max_age = "72h"
       }
       lifecycle {
         hook    = "prestart"
@@ -116,7 +121,8 @@ job "web" {
     assert_eq!((task.config.pos.line, task.config.positions["args"].line), (26, 28));
     assert_eq!((task.env["A"].as_str(), task.meta["k"].as_str()), ("b", "true"));
     assert_eq!(task.resources, TaskResources { cpu_mhz: 500, cores: 0, memory_mib: 64, memory_max_mib: 128 });
-    assert_eq!(task.logs, LogConfig { max_files: 3, max_file_size_mib: 2, disabled: false });
+    let keeping = LogKeeping { compress: true, max_age: Some(Duration::from_hours(72)) };
+    assert_eq!(task.logs, LogConfig { max_files: 3, max_file_size_mib: 2, disabled: false, keeping });
     assert_eq!(task.lifecycle, Some(Lifecycle { hook: LifecycleHook::Prestart, sidecar: true }));
     let template = &task.templates[0];
     assert_eq!((template.data.as_str(), template.destination.as_str(), template.perms), ("x", "local/x", 0o600));

@@ -1,0 +1,173 @@
+//! `agentbin logs`: what a task has printed, and prints.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::task::JoinSet;
+
+use super::output::Stream;
+use super::{LogsArgs, complain, machine};
+use crate::alloc::{AllocDir, Record};
+use crate::logs::follower::{Finisher, Follower, Output, Start};
+use crate::spec::AllocId;
+
+/// Lines of a `--tail` without a number.
+const TAIL: u64 = 10;
+/// How often to look whether an allocation that is followed goes on.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Where the logs of an allocation are.
+struct Place {
+    id: String,
+    dir: PathBuf,
+    /// Its record, which goes with it; none when it has ended.
+    record: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &LogsArgs) -> anyhow::Result<i32> {
+    let data_dir = machine::data_dir(args.data_dir.as_deref())?;
+    let place = find(&data_dir, &args.alloc)?;
+    let task = task(&place, args.task.as_deref().or(args.task_flag.as_deref()))?;
+    let start = match (args.lines, args.bytes) {
+        (Some(lines), _) => Start::LastLines(lines),
+        (None, Some(bytes)) => Start::LastBytes(bytes),
+        (None, None) if args.tail => Start::LastLines(TAIL),
+        (None, None) => Start::Beginning,
+    };
+    let none = !args.stdout && !args.stderr;
+    let streams = [(Stream::Stdout, args.stdout || none), (Stream::Stderr, args.stderr || none && args.follow)];
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    runtime.block_on(async {
+        let mut reading = JoinSet::new();
+        let mut finishers = Vec::new();
+        for (stream, _) in streams.into_iter().filter(|(_, wanted)| *wanted) {
+            let follower = Follower::open(&place.dir, &format!("{task}.{}", stream.name()), start)
+                .with_context(|| format!("cannot read the logs in {}", place.dir.display()))?;
+            finishers.push(follower.finisher());
+            reading.spawn(copy(follower, stream));
+        }
+        let end = tokio::spawn(end(place.record.filter(|_| args.follow), finishers));
+        while let Some(copied) = reading.join_next().await {
+            match copied? {
+                // Whoever read it has seen enough.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+                copied => copied.with_context(|| format!("cannot print the output of task {task:?}"))?,
+            }
+        }
+        end.abort();
+        Ok(0)
+    })
+}
+
+/// Lets the readers end: at once, or when the allocation has.
+async fn end(followed: Option<PathBuf>, finishers: Vec<Finisher>) {
+    if let Some(record) = followed {
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        while goes_on(&record) {
+            look.tick().await;
+        }
+    }
+    finishers.iter().for_each(Finisher::finish);
+}
+
+/// Whether an allocation has its record, and whoever looks after it.
+fn goes_on(record: &Path) -> bool {
+    let Ok(record) = Record::read(record) else { return false };
+    crate::sys::processes::stat(record.owner.pid)
+        .is_ok_and(|stat| stat.is_some_and(|s| s.start_ticks == record.owner.start_ticks && !s.ended))
+}
+
+async fn copy(mut follower: Follower, stream: Stream) -> io::Result<()> {
+    while let Some(output) = follower.next().await? {
+        match (output, stream) {
+            (Output::Data(data), Stream::Stdout) => {
+                let mut out = io::stdout().lock();
+                out.write_all(&data)?;
+                out.flush()?;
+            }
+            (Output::Data(data), Stream::Stderr) => io::stderr().write_all(&data)?,
+            (Output::Gap { missing_files }, _) => {
+                complain(&format!(
+                    "{}: {missing_files} log files were rotated away before they were read",
+                    stream.name()
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The only allocation whose id begins so: of a run that goes on or was killed, or one whose logs were kept.
+fn find(data_dir: &Path, prefix: &str) -> anyhow::Result<Place> {
+    let allocs = data_dir.join("alloc");
+    let kept = machine::kept_logs(data_dir);
+    let mut ids = BTreeSet::new();
+    for dir in [&allocs, &kept] {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            ids.extend(AllocId::parse(&name).filter(|id| id.as_str().starts_with(prefix)));
+        }
+    }
+    let mut ids = ids.into_iter();
+    match (ids.next(), ids.next()) {
+        (Some(id), None) => {
+            let dir = AllocDir::new(data_dir, &id).logs();
+            let record = allocs.join(format!("{id}.json"));
+            Ok(if dir.exists() {
+                Place { id: id.to_string(), dir, record: Some(record) }
+            } else {
+                Place { id: id.to_string(), dir: kept.join(id.as_str()), record: None }
+            })
+        }
+        (Some(one), Some(other)) => {
+            bail!("{prefix:?} begins several allocation ids, such as {one} and {other}; give more of it")
+        }
+        (None, _) => bail!(
+            "there is no allocation {prefix:?} in {}; a job that ended has logs when it was run with --keep-logs",
+            data_dir.display()
+        ),
+    }
+}
+
+/// The task that was asked for, or the only one that there is.
+fn task(place: &Place, asked: Option<&str>) -> anyhow::Result<String> {
+    let entries =
+        std::fs::read_dir(&place.dir).with_context(|| format!("cannot read the logs in {}", place.dir.display()))?;
+    let tasks: BTreeSet<String> = entries.flatten().filter_map(|e| task_of(e.file_name().to_str()?)).collect();
+    let known = || tasks.iter().cloned().collect::<Vec<_>>().join(", ");
+    match asked {
+        Some(asked) if tasks.contains(asked) => Ok(asked.to_owned()),
+        _ if tasks.is_empty() => bail!("allocation {} has no logs", place.id),
+        Some(asked) => bail!("allocation {} has no logs of a task {asked:?}; it has those of {}", place.id, known()),
+        None if tasks.len() == 1 => Ok(known()),
+        None => bail!("allocation {} has the tasks {}; name one", place.id, known()),
+    }
+}
+
+/// The task of `<task>.stdout.<n>` and its like.
+fn task_of(name: &str) -> Option<String> {
+    let name = name.strip_suffix(".zst").and_then(|name| name.rsplit_once('-')).or_else(|| name.rsplit_once('.'))?.0;
+    let task = name.strip_suffix(".stdout").or_else(|| name.strip_suffix(".stderr"))?;
+    (!task.starts_with('.')).then(|| task.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_known_by_their_files() {
+        for (name, task) in [
+            ("web.stdout.0", Some("web")),
+            ("my.web-1.stderr.12", Some("my.web-1")),
+            ("web.stdout-3.zst", Some("web")),
+            (".web.stdout.fifo", None),
+            ("web.out", None),
+        ] {
+            assert_eq!(task_of(name).as_deref(), task, "{name}");
+        }
+    }
+}

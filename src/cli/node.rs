@@ -1,0 +1,124 @@
+//! `agentbin node status`: this machine as an agent would publish it, in Nomad's names.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::Context as _;
+use serde_json::{Value as Json, json};
+
+use super::machine::{self, Place};
+use super::{NodeStatusArgs, print};
+use crate::alloc::Node;
+use crate::driver::{Attribute, Fingerprint, Health};
+use crate::spec::CpuSet;
+
+pub(super) fn status(args: &NodeStatusArgs) -> anyhow::Result<i32> {
+    let data_dir = machine::data_dir(args.data_dir.as_deref())?;
+    let machine = machine::machine(&data_dir, &machine::socket_base(&data_dir), &Place::find()?)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let drivers = runtime.block_on(async {
+        let mut drivers = BTreeMap::new();
+        for (name, driver) in &machine.drivers {
+            drivers.insert(name.clone(), driver.fingerprint().await);
+        }
+        drivers
+    });
+    let attributes = attributes(&machine.node, &drivers);
+    let reservable = machine.cpusets.as_ref().and_then(|cpusets| cpusets.reservable().ok());
+    let text = if args.json {
+        format!("{:#}\n", to_json(&machine.node, &attributes, &drivers, reservable.as_ref()))
+    } else {
+        to_text(&machine.node, &attributes, &drivers)
+    };
+    print(text.as_bytes())
+}
+
+/// Those of the machine and those of the drivers that work; `driver.<name>` itself is 1, as agents write it.
+fn attributes(node: &Node, drivers: &BTreeMap<String, Fingerprint>) -> BTreeMap<String, String> {
+    let mut all = node.attributes.clone();
+    for (name, fingerprint) in drivers {
+        for (key, value) in &fingerprint.attributes {
+            let is_switch = *key == format!("driver.{name}") && *value == Attribute::Bool(true);
+            all.insert(key.clone(), if is_switch { "1".to_owned() } else { text(value) });
+        }
+    }
+    all
+}
+
+fn text(value: &Attribute) -> String {
+    match value {
+        Attribute::String(text) => text.clone(),
+        Attribute::Bool(value) => value.to_string(),
+        Attribute::Int(value, unit) => format!("{value}{unit}"),
+        Attribute::Float(value, unit) => format!("{value}{unit}"),
+    }
+}
+
+/// The names and shapes of a node in Nomad's API.
+fn to_json(
+    node: &Node,
+    attributes: &BTreeMap<String, String>,
+    drivers: &BTreeMap<String, Fingerprint>,
+    reservable: Option<&CpuSet>,
+) -> Json {
+    let number = |key: &str| attributes.get(key).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
+    let cores = reservable.map_or_else(Vec::new, |cores| cores.iter().collect::<Vec<_>>());
+    let driver = |fingerprint: &Fingerprint| {
+        let attributes = fingerprint.attributes.iter().map(|(key, value)| (key.clone(), text(value).into()));
+        json!({
+            "Attributes": attributes.collect::<serde_json::Map<_, Json>>(),
+            "Detected": fingerprint.health != Health::Undetected,
+            "Healthy": fingerprint.health == Health::Healthy,
+            "HealthDescription": fingerprint.description,
+        })
+    };
+    json!({
+        "ID": node.id,
+        "Name": node.name,
+        "Datacenter": node.datacenter,
+        "NodeClass": node.class,
+        "NodePool": node.pool,
+        "Attributes": attributes,
+        "Meta": node.meta,
+        "Drivers": drivers.iter().map(|(name, f)| (name.clone(), driver(f))).collect::<serde_json::Map<_, Json>>(),
+        "NodeResources": {
+            "Cpu": {
+                "CpuShares": number("cpu.totalcompute"),
+                "TotalCpuCores": number("cpu.numcores"),
+                "ReservableCpuCores": cores,
+            },
+            "Memory": { "MemoryMB": number("memory.totalbytes") >> 20 },
+        },
+    })
+}
+
+fn to_text(node: &Node, attributes: &BTreeMap<String, String>, drivers: &BTreeMap<String, Fingerprint>) -> String {
+    let mut rows: Vec<(&str, Vec<(&str, &str)>)> = vec![(
+        "node",
+        vec![("ID", &node.id), ("Name", &node.name), ("Datacenter", &node.datacenter), ("Node Pool", &node.pool)],
+    )];
+    let state = |fingerprint: &Fingerprint| match fingerprint.health {
+        Health::Healthy => "healthy",
+        Health::Unhealthy => "unhealthy",
+        Health::Undetected => "not detected",
+    };
+    let described: Vec<(&str, String)> = drivers
+        .iter()
+        .map(|(name, f)| {
+            let why = if f.description.is_empty() || f.health == Health::Healthy { "" } else { ": " };
+            let description = if why.is_empty() { "" } else { &f.description };
+            (name.as_str(), format!("{}{why}{description}", state(f)))
+        })
+        .collect();
+    rows.push(("drivers", described.iter().map(|(name, state)| (*name, state.as_str())).collect()));
+    rows.push(("attributes", attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()));
+    let width = rows.iter().flat_map(|(_, rows)| rows).map(|(key, _)| key.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for (title, rows) in rows {
+        let _ = writeln!(out, "{}{title}", if out.is_empty() { "" } else { "\n" });
+        for (key, value) in rows {
+            let _ = writeln!(out, "  {key:width$}  {value}");
+        }
+    }
+    out
+}

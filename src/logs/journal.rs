@@ -1,0 +1,526 @@
+//! What was taken out of a FIFO and is not in a log file yet, kept where the successor of a killed reader finds it.
+//!
+//! Reading a pipe and writing a file are two steps, and what a reader has in its own memory between them dies with it.
+//! So the data is read straight into the memory of a small file, and what is being done is noted beside it, by plain
+//! stores: what a process has stored is in the file whenever it is killed, and costs no system call.
+//!
+//! ```text
+//!   [empty] --note length, put a guard where the last bytes will be--> [reading] --read(2)--> [held] --write(2)...--> all done
+//! ```
+//!
+//! Killed in `reading`, it is the guard that tells whether the read happened: it is still there, or the data is. The guard
+//! is random; of less than its length, so that it could be the data by accident, the data is looked at first (`tee(2)`) and
+//! its complement taken. Killed in `held`, the size of the log file tells how much of the piece under way was written.
+//!
+//! This is for a FIFO, which others keep alive. An executor's pipe dies with it, so it has no journal.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags};
+use sha2::Digest as _;
+use tokio::time::Instant;
+
+use crate::sys;
+use crate::sys::pages::{Pages, Words};
+
+/// Bytes read at once. Each stream has its own, for as long as its reader lives, so they are few.
+pub(super) const SIZE: usize = 64 * 1024;
+
+const GUARD: usize = 16;
+const MAGIC: u64 = u64::from_be_bytes(*b"agblog\x00\x01");
+
+/// Where the FIFO's name stands in the file, as text, and where the data begins.
+const NAME_AT: u64 = 512;
+const NAME_MAX: usize = 3072;
+const DATA_AT: u64 = 4096;
+
+/// The reader before us may still be dying.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_AGAIN: Duration = Duration::from_millis(2);
+
+const EMPTY: u64 = 0;
+const READING: u64 = 1;
+const HELD: u64 = 2;
+
+/// The numbers at the start of the file.
+#[derive(Debug, Clone, Copy)]
+#[repr(usize)]
+enum Word {
+    Magic,
+    State,
+    Len,
+    Guard,
+    /// The second half of the guard.
+    GuardMore,
+    /// Bytes of the data that are in files or dropped.
+    Done,
+    /// A piece of the data that is being written; no bytes for none.
+    PieceLen,
+    /// Where it begins in the data.
+    PieceAt,
+    /// The file that it goes to, and that file's size before.
+    FileIndex,
+    FileInode,
+    FileSize,
+    NameLen,
+    Count,
+}
+
+/// What is noted. The rotator has it too, and notes there how far it came.
+#[derive(Debug, Clone)]
+pub(super) struct Ledger(Arc<Words>);
+
+/// A log file that is being written, as far as a successor must know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) index: u64,
+    pub(super) inode: u64,
+    pub(super) size: u64,
+}
+
+impl Ledger {
+    fn word(&self, word: Word) -> &AtomicU64 {
+        &self.0[word as usize]
+    }
+
+    fn get(&self, word: Word) -> u64 {
+        self.word(word).load(Ordering::SeqCst)
+    }
+
+    fn set(&self, word: Word, value: u64) {
+        self.word(word).store(value, Ordering::SeqCst);
+    }
+
+    /// The next `len` bytes are about to be written.
+    pub(super) fn begin(&self, target: Target, len: usize) {
+        self.set(Word::PieceAt, self.get(Word::Done));
+        self.set(Word::FileIndex, target.index);
+        self.set(Word::FileInode, target.inode);
+        self.set(Word::FileSize, target.size);
+        self.set(Word::PieceLen, len as u64);
+    }
+
+    /// `len` bytes more are where they belong, or dropped.
+    pub(super) fn advance(&self, len: usize) {
+        // In this order: as long as a piece is under way, `Done` is not looked at.
+        let piece = self.get(Word::PieceLen) > 0;
+        let from = self.get(if piece { Word::PieceAt } else { Word::Done });
+        self.set(Word::Done, from + len as u64);
+        self.set(Word::PieceLen, 0);
+    }
+}
+
+/// One stream's journal, held by one reader.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    /// Keeps the lock.
+    _file: File,
+    ledger: Ledger,
+    data: Pages,
+    /// For looking at data without taking it; made when it is needed first.
+    scratch: Option<[OwnedFd; 2]>,
+}
+
+/// What a killed reader held.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Pending {
+    /// Not in any file yet, but for what `written` finds.
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// The piece that was being written, and its length.
+    pub(super) piece: Option<(Target, usize)>,
+}
+
+impl Journal {
+    /// Opens or makes the journal of a FIFO in `dir`, which is made for its owner only, and waits a moment for the reader
+    /// that had it before.
+    ///
+    /// # Errors
+    /// `WouldBlock` while another reader has it; else what the system says, and what is wrong with `dir`.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with time enabled.
+    pub async fn open(dir: &Path, fifo: &OwnedFd, name: &Path) -> io::Result<Journal> {
+        own_dir(dir)?;
+        let path = dir.join(key(fifo, name)?);
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match Journal::open_now(&path, name) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                    tokio::time::sleep(LOCK_AGAIN).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn open_now(path: &Path, name: &Path) -> io::Result<Journal> {
+        let name = name.as_os_str().as_bytes();
+        if name.len() > NAME_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+        let file = options.open(path)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let meta = file.metadata()?;
+        if !meta.is_file() || meta.nlink() != 1 {
+            // Its last owner removed it at this very moment.
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        // All of it, so that memory of a full file system is never touched.
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, DATA_AT + SIZE as u64)?;
+        let ledger = Ledger(Arc::new(Words::map_file(&file, Word::Count as usize)?));
+        let data = Pages::map_file(&file, DATA_AT, SIZE)?;
+        if ledger.get(Word::Magic) != MAGIC {
+            ledger.set(Word::State, EMPTY);
+            file.write_all_at(name, NAME_AT)?;
+            ledger.set(Word::NameLen, name.len() as u64);
+            ledger.set(Word::Magic, MAGIC);
+        }
+        Ok(Journal { path: path.to_owned(), _file: file, ledger, data, scratch: None })
+    }
+
+    /// For the rotator.
+    pub(super) fn ledger(&self) -> Ledger {
+        self.ledger.clone()
+    }
+
+    /// What the reader before had taken and not written.
+    pub(super) fn pending(&self) -> Option<Pending> {
+        let get = |word| self.ledger.get(word);
+        let small = |word| usize::try_from(get(word)).ok();
+        let len = small(Word::Len).filter(|len| *len <= SIZE)?;
+        match get(Word::State) {
+            READING if self.guard_stands(len) => None,
+            READING => Some(Pending { from: 0, to: len, piece: None }),
+            HELD => {
+                let piece_len = small(Word::PieceLen).filter(|n| *n > 0);
+                let from = small(if piece_len.is_some() { Word::PieceAt } else { Word::Done })?;
+                let target =
+                    Target { index: get(Word::FileIndex), inode: get(Word::FileInode), size: get(Word::FileSize) };
+                let piece = piece_len.filter(|n| from.checked_add(*n).is_some_and(|to| to <= len)).map(|n| (target, n));
+                (from < len).then_some(Pending { from, to: len, piece })
+            }
+            _ => None,
+        }
+    }
+
+    fn guard(&self) -> [u8; GUARD] {
+        let mut guard = [0; GUARD];
+        guard[..8].copy_from_slice(&self.ledger.get(Word::Guard).to_ne_bytes());
+        guard[8..].copy_from_slice(&self.ledger.get(Word::GuardMore).to_ne_bytes());
+        guard
+    }
+
+    fn guard_stands(&self, len: usize) -> bool {
+        let n = len.min(GUARD);
+        self.data[len - n..len] == self.guard()[..n]
+    }
+
+    /// Says that what is held from here on begins at `done`, for a rotator that goes on with it.
+    pub(super) fn resume(&self, pending: &Pending, written: usize) -> &[u8] {
+        let from = (pending.from + written).min(pending.to);
+        self.ledger.set(Word::Done, from as u64);
+        self.ledger.set(Word::PieceLen, 0);
+        self.ledger.set(Word::State, HELD);
+        &self.data[from..pending.to]
+    }
+
+    /// Takes what the pipe holds, at most [`SIZE`] bytes; 0 when the last writer has gone and all is taken.
+    ///
+    /// `last`: a FIFO that nobody has open for writing counts as ended, also when nobody ever had.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is nothing; else what `read(2)` says.
+    pub(super) fn take(&mut self, source: &OwnedFd, last: bool) -> io::Result<usize> {
+        let ready = loop {
+            let ready = rustix::io::ioctl_fionread(source)?;
+            if ready > 0 {
+                break usize::try_from(ready).unwrap_or(SIZE).min(SIZE);
+            }
+            if self.ended(source, last)? {
+                return Ok(0);
+            }
+        };
+        let guard = self.new_guard(source, ready)?;
+        self.ledger.set(Word::State, EMPTY);
+        self.ledger.set(Word::Done, 0);
+        self.ledger.set(Word::PieceLen, 0);
+        self.ledger.set(Word::Len, ready as u64);
+        let half = |at: usize| u64::from_ne_bytes(std::array::from_fn(|n| guard[at + n]));
+        self.ledger.set(Word::Guard, half(0));
+        self.ledger.set(Word::GuardMore, half(8));
+        let n = ready.min(GUARD);
+        self.data[ready - n..ready].copy_from_slice(&guard[..n]);
+        self.ledger.set(Word::State, READING);
+        // We alone read, so that these bytes are there and one call brings them.
+        let got = rustix::io::retry_on_intr(|| rustix::io::read(source, &mut self.data[..ready]))?;
+        self.ledger.set(Word::Len, got as u64);
+        self.ledger.set(Word::State, HELD);
+        Ok(got)
+    }
+
+    /// What was taken last.
+    pub(super) fn data(&self, len: usize) -> &[u8] {
+        &self.data[..len]
+    }
+
+    /// With nothing in the pipe: whether it has ended; `WouldBlock` when it has not.
+    fn ended(&mut self, source: &OwnedFd, last: bool) -> io::Result<bool> {
+        if last {
+            // The only question that a FIFO nobody wrote to answers as `read(2)` would.
+            return match self.look(source, &mut [0; 1])? {
+                Some(0) => Ok(true),
+                Some(_) => Ok(false),
+                None => Err(io::ErrorKind::WouldBlock.into()),
+            };
+        }
+        let mut fds = [PollFd::new(source, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+        match fds[0].revents() {
+            revents if revents.contains(PollFlags::IN) => Ok(false),
+            revents if revents.contains(PollFlags::HUP) => Ok(true),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn new_guard(&mut self, source: &OwnedFd, ready: usize) -> io::Result<[u8; GUARD]> {
+        if ready >= GUARD {
+            return Ok(sys::random::bits().to_ne_bytes());
+        }
+        let mut guard = [0; GUARD];
+        self.look(source, &mut guard[..ready])?;
+        for byte in &mut guard {
+            *byte = !*byte;
+        }
+        Ok(guard)
+    }
+
+    /// Copies what comes next without taking it; `None` when that is to be waited for.
+    fn look(&mut self, source: &OwnedFd, out: &mut [u8]) -> io::Result<Option<usize>> {
+        let [read, write] = match &self.scratch {
+            Some(scratch) => scratch,
+            None => {
+                let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+                self.scratch.insert([read, write])
+            }
+        };
+        match rustix::pipe::tee(source, write, out.len(), SpliceFlags::NONBLOCK) {
+            Ok(0) => Ok(Some(0)),
+            Ok(n) => Ok(Some(rustix::io::read(read, &mut out[..n])?)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The stream is at rest: gives back what is not needed to wait.
+    pub(super) fn rest(&mut self) {
+        self.scratch = None;
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if self.pending().is_none() {
+            // We have the lock, so nobody else relies on it; one that stays is found by `sweep`.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes the folder, for its owner only; one of somebody else is refused.
+fn own_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let meta = std::fs::symlink_metadata(dir)?;
+    if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the folder of journals is not its user's alone"));
+    }
+    Ok(())
+}
+
+/// One name per FIFO that ever was: its number is used again when it is deleted, its time of birth is not.
+fn key(fifo: &OwnedFd, name: &Path) -> io::Result<String> {
+    let stat = rustix::fs::statx(fifo, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+    let mut hash = sha2::Sha256::new();
+    hash.update(name.as_os_str().as_bytes());
+    for number in [
+        u64::from(stat.stx_dev_major),
+        u64::from(stat.stx_dev_minor),
+        stat.stx_ino,
+        stat.stx_btime.tv_sec.cast_unsigned(),
+        u64::from(stat.stx_btime.tv_nsec),
+    ] {
+        hash.update(number.to_be_bytes());
+    }
+    Ok(hash.finalize()[..16].iter().fold(String::with_capacity(32), |mut text, byte| {
+        text.extend([byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0')));
+        text
+    }))
+}
+
+/// Removes the journals of FIFOs that are no more. Those in use are left alone.
+pub fn sweep(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let Ok(file) = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path) else { continue };
+        let mut len = [0; 8];
+        let mut name = [0; NAME_MAX];
+        // One that is just being made has no name yet.
+        let at = Word::NameLen as u64 * 8;
+        let Some(name) = file.read_exact_at(&mut len, at).ok().and_then(|()| {
+            let len = usize::try_from(u64::from_ne_bytes(len)).ok().filter(|len| (1..=NAME_MAX).contains(len))?;
+            file.read_exact_at(&mut name[..len], NAME_AT).ok().map(|()| &name[..len])
+        }) else {
+            continue;
+        };
+        let fifo = Path::new(std::ffi::OsStr::from_bytes(name));
+        let lives = std::fs::symlink_metadata(fifo).is_ok_and(|meta| meta.file_type().is_fifo());
+        if !lives && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    struct Stand {
+        dir: tempfile::TempDir,
+        read: OwnedFd,
+        write: Option<File>,
+    }
+
+    fn stand() -> Stand {
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+        rustix::io::ioctl_fionbio(&read, true).unwrap();
+        Stand { dir: tempfile::tempdir().unwrap(), read, write: Some(File::from(write)) }
+    }
+
+    impl Stand {
+        async fn open(&self) -> io::Result<Journal> {
+            Journal::open(&self.dir.path().join("journals"), &self.read, Path::new("/no/such/fifo")).await
+        }
+
+        fn write(&mut self, data: &[u8]) {
+            self.write.as_mut().unwrap().write_all(data).unwrap();
+        }
+
+        fn files(&self) -> usize {
+            std::fs::read_dir(self.dir.path().join("journals")).unwrap().count()
+        }
+    }
+
+    #[tokio::test]
+    async fn d2_what_was_taken_is_found_by_the_next() {
+        // A journal that is dropped with something pending is one whose reader was killed.
+        let mut stand = stand();
+        stand.write(b"some lines, longer than a guard\n");
+        let mut first = stand.open().await.unwrap();
+        assert_eq!(first.take(&stand.read, false).unwrap(), 32);
+        drop(first);
+        let second = stand.open().await.unwrap();
+        let pending = second.pending().unwrap();
+        assert_eq!(pending, Pending { from: 0, to: 32, piece: None });
+        assert_eq!(second.resume(&pending, 0), b"some lines, longer than a guard\n");
+        let target = Target { index: 3, inode: 5, size: 7 };
+        second.ledger().begin(target, 11);
+        drop(second);
+        let third = stand.open().await.unwrap();
+        let pending = third.pending().unwrap();
+        assert_eq!(pending, Pending { from: 0, to: 32, piece: Some((target, 11)) });
+        assert_eq!(third.resume(&pending, 11), b" longer than a guard\n");
+        third.ledger().advance(21);
+        assert_eq!(third.pending(), None);
+        drop(third);
+        assert_eq!(stand.files(), 0);
+    }
+
+    #[tokio::test]
+    async fn d2_a_read_that_was_not_made_is_known_by_its_guard() {
+        for data in [&b"x"[..], b"fifteen bytes..", b"sixteen bytes...", &[b'y'; 5000]] {
+            let mut stand = stand();
+            stand.write(data);
+            let mut journal = stand.open().await.unwrap();
+            // As `take` leaves it when it is killed before `read(2)`.
+            let guard = journal.new_guard(&stand.read, data.len()).unwrap();
+            let n = data.len().min(GUARD);
+            journal.data[data.len() - n..data.len()].copy_from_slice(&guard[..n]);
+            journal.ledger.set(Word::Len, data.len() as u64);
+            journal.ledger.set(Word::Guard, u64::from_ne_bytes(std::array::from_fn(|n| guard[n])));
+            journal.ledger.set(Word::GuardMore, u64::from_ne_bytes(std::array::from_fn(|n| guard[n + 8])));
+            journal.ledger.set(Word::State, READING);
+            assert_eq!(journal.pending(), None);
+            // And after it.
+            let len = rustix::io::read(&stand.read, &mut journal.data[..data.len()]).unwrap();
+            assert_eq!(journal.pending(), Some(Pending { from: 0, to: len, piece: None }));
+        }
+    }
+
+    #[tokio::test]
+    async fn d2_the_end_and_nothing_are_told_apart() {
+        let mut stand = stand();
+        let mut journal = stand.open().await.unwrap();
+        for last in [false, true] {
+            assert_eq!(journal.take(&stand.read, last).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        }
+        stand.write(b"abc");
+        drop(stand.write.take());
+        assert_eq!(journal.take(&stand.read, false).unwrap(), 3);
+        assert_eq!(journal.data(3), b"abc");
+        for last in [false, true] {
+            assert_eq!(journal.take(&stand.read, last).unwrap(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn d2_two_readers_do_not_share_a_journal() {
+        let stand = stand();
+        let first = stand.open().await.unwrap();
+        assert_eq!(stand.open().await.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(first);
+        stand.open().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn d2_a_journal_whose_fifo_is_gone_is_swept() {
+        let mut stand = stand();
+        stand.write(b"data\n");
+        let mut journal = stand.open().await.unwrap();
+        journal.take(&stand.read, false).unwrap();
+        let dir = stand.dir.path().join("journals");
+        sweep(&dir);
+        assert_eq!(stand.files(), 1, "it is in use");
+        drop(journal);
+        assert_eq!(stand.files(), 1, "something is pending");
+        sweep(&dir);
+        assert_eq!(stand.files(), 0);
+    }
+
+    #[tokio::test]
+    async fn d2_a_folder_that_others_can_write_is_not_used() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let stand = stand();
+        let dir = stand.dir.path().join("journals");
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(stand.open().await.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+}

@@ -1,0 +1,208 @@
+//! One sink of this process: its connection, which all streams share, and the patience with it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use super::entry::Batch;
+use super::file::{self, FileSink};
+use super::journald::Journald;
+use super::otlp::{Collector, Rejected};
+use super::sink::Target;
+use super::syslog::{self, Carry};
+use super::{Labels, Report, Reporter, Sink, Stream};
+use crate::sys::lock::lock;
+
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Pauses between attempts at a sink that is down: the first, doubled until the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The sinks of this process, by their URLs.
+pub struct Outlets {
+    report: Reporter,
+    open: Mutex<BTreeMap<Sink, Weak<Outlet>>>,
+}
+
+impl std::fmt::Debug for Outlets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outlets").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+impl Outlets {
+    /// None yet. What goes wrong with one is told to `report`.
+    #[must_use]
+    pub fn new(report: Reporter) -> Outlets {
+        Outlets { report, open: Mutex::default() }
+    }
+
+    pub(super) fn report(&self) -> &Reporter {
+        &self.report
+    }
+
+    /// The outlet of `sink`; streams with the same sink share it.
+    pub(super) fn get(&self, sink: &Sink) -> Arc<Outlet> {
+        let mut open = lock(&self.open);
+        open.retain(|_, outlet| outlet.strong_count() > 0);
+        if let Some(outlet) = open.get(sink).and_then(Weak::upgrade) {
+            return outlet;
+        }
+        let outlet = Arc::new(Outlet {
+            sink: sink.clone(),
+            report: Arc::clone(&self.report),
+            down: AtomicBool::new(false),
+            state: tokio::sync::Mutex::default(),
+        });
+        open.insert(sink.clone(), Arc::downgrade(&outlet));
+        outlet
+    }
+}
+
+pub(super) struct Outlet {
+    sink: Sink,
+    report: Reporter,
+    /// Said so, and not yet that it is up.
+    down: AtomicBool,
+    state: tokio::sync::Mutex<State>,
+}
+
+impl std::fmt::Debug for Outlet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outlet").field("sink", &self.sink).field("down", &self.down).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<Connection>,
+    /// A syslog receiver may not have these.
+    carry: Carry,
+    /// Attempts that failed since the last one that did not.
+    failures: u32,
+    /// Not before that.
+    next_attempt: Option<tokio::time::Instant>,
+}
+
+enum Connection {
+    File(Arc<FileSink>),
+    Journald(Journald),
+    Syslog(syslog::Connection),
+    Otlp(Collector),
+}
+
+impl Connection {
+    async fn open(target: &Target) -> io::Result<Connection> {
+        let open = async {
+            Ok(match target {
+                Target::File { path, max_bytes, max_files } => {
+                    Connection::File(Arc::new(FileSink::new(path, *max_bytes, *max_files)))
+                }
+                Target::Journald(path) => Connection::Journald(Journald::connect(path)?),
+                Target::Syslog(to) => Connection::Syslog(syslog::Connection::open(to).await?),
+                Target::Otlp(to) => Connection::Otlp(Collector::connect(to).await?),
+            })
+        };
+        tokio::time::timeout(CONNECT, open).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+
+    async fn send(
+        &mut self,
+        labels: &Labels,
+        stream: Stream,
+        batch: &Batch,
+        done: &mut usize,
+    ) -> io::Result<Option<Rejected>> {
+        match self {
+            Connection::File(file) => {
+                let (file, lines) = (Arc::clone(file), file::encode(labels, stream, batch, *done));
+                tokio::task::spawn_blocking(move || file.append(&lines)).await.map_err(io::Error::other)??;
+                *done = batch.entries.len();
+            }
+            Connection::Journald(journald) => journald.send(labels, stream, batch, done).await?,
+            Connection::Syslog(syslog) => syslog.send(labels, stream, batch, done).await?,
+            Connection::Otlp(collector) => return collector.send(labels, stream, batch, done).await,
+        }
+        Ok(None)
+    }
+}
+
+impl Outlet {
+    pub(super) fn sink(&self) -> &Sink {
+        &self.sink
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
+    }
+
+    /// Delivers the entries of `batch` from `done` on, and counts it up, however long that takes; what the sink would not have is
+    /// returned. Dropping the future keeps what `done` says.
+    pub(super) async fn send(
+        &self,
+        labels: &Labels,
+        stream: Stream,
+        batch: &Batch,
+        done: &mut usize,
+    ) -> Option<Rejected> {
+        let mut state = self.state.lock().await;
+        loop {
+            if let Some(at) = state.next_attempt {
+                tokio::time::sleep_until(at).await;
+                state.next_attempt = None;
+            }
+            // Taken out: a future that is dropped half-way through a message leaves a connection of no use.
+            let (mut connection, fresh) = match state.connection.take() {
+                Some(connection) => (connection, false),
+                None => match Connection::open(self.sink.target()).await {
+                    Ok(connection) => (connection, true),
+                    Err(error) => {
+                        self.failed(&mut state, &error);
+                        continue;
+                    }
+                },
+            };
+            let sent = match &mut connection {
+                Connection::Syslog(syslog) if !state.carry.is_empty() => syslog.send_carry(&mut state.carry).await,
+                _ => Ok(()),
+            };
+            let sent = match sent {
+                Ok(()) if *done < batch.entries.len() => connection.send(labels, stream, batch, done).await,
+                other => other.map(|()| None),
+            };
+            match sent {
+                Ok(rejected) => {
+                    state.connection = Some(connection);
+                    state.failures = 0;
+                    if self.down.swap(false, Ordering::Relaxed) {
+                        (self.report)(Report::Up { sink: self.sink.to_string() });
+                    }
+                    return rejected;
+                }
+                Err(error) => {
+                    if let Connection::Syslog(syslog) = connection {
+                        let mut carry = syslog.into_carry().await;
+                        carry.append(&mut state.carry);
+                        state.carry = carry;
+                    }
+                    // One that was used before may just have been closed by the other side.
+                    if fresh {
+                        self.failed(&mut state, &error);
+                    }
+                }
+            }
+        }
+    }
+
+    fn failed(&self, state: &mut State, error: &io::Error) {
+        let pause = FIRST_PAUSE.saturating_mul(1 << state.failures.min(16)).min(LAST_PAUSE);
+        state.failures = state.failures.saturating_add(1);
+        state.next_attempt = Some(tokio::time::Instant::now() + pause);
+        if !self.down.swap(true, Ordering::Relaxed) {
+            (self.report)(Report::Down { sink: self.sink.to_string(), error: error.to_string() });
+        }
+    }
+}

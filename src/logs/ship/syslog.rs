@@ -1,0 +1,339 @@
+//! syslog messages (RFC 5424) as datagrams (RFC 5426, and to a unix socket) or counted octets over TCP (RFC 6587).
+//!
+//! The protocol has no answers. Over TCP a line counts as delivered when the receiver's kernel has it; what was on its way
+//! when a connection breaks is sent again. A datagram counts as delivered when it was sent.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::io;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpStream, UdpSocket, UnixDatagram};
+
+use super::entry::{Batch, Entry};
+use super::sink::Syslog;
+use super::{Labels, Stream};
+use crate::sys::net::unacknowledged;
+
+/// Text of a datagram, at most: with its header below the 64 KiB that a UDP packet holds.
+const DATAGRAM_TEXT: usize = 32 * 1024;
+/// Bytes that may be on their way: they are kept until they have arrived.
+const SEND_BUFFER: usize = 128 * 1024;
+/// How long bytes may be on their way.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+/// How long they may be on their way to a receiver that says goodbye, and how often to look: there is no event for it.
+const GOODBYE: Duration = Duration::from_secs(1);
+const GOODBYE_LOOK: Duration = Duration::from_millis(5);
+/// Facility `user`; severities `informational` and `error`.
+const STDOUT: u8 = 8 + 6;
+const STDERR: u8 = 8 + 3;
+
+/// A connection to a syslog receiver.
+#[derive(Debug)]
+pub(super) enum Connection {
+    Unix(UnixDatagram),
+    Udp(UdpSocket),
+    Tcp(Tcp),
+}
+
+/// Messages that the receiver may not have.
+#[derive(Debug, Default)]
+pub(super) struct Carry(VecDeque<Messages>);
+
+impl Carry {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds what comes after.
+    pub(super) fn append(&mut self, later: &mut Carry) {
+        self.0.append(&mut later.0);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Messages {
+    bytes: Vec<u8>,
+    /// Where each of them ends.
+    ends: Vec<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Tcp {
+    stream: TcpStream,
+    /// The receiver will send no more.
+    goodbye: bool,
+    /// Given to the kernel, of all connections that this one carries on.
+    sent: u64,
+    /// The ends of these are counted as `sent` is.
+    on_their_way: VecDeque<(u64, Messages)>,
+}
+
+impl Connection {
+    pub(super) async fn open(to: &Syslog) -> io::Result<Connection> {
+        Ok(match to {
+            Syslog::Unix(path) => {
+                let socket = UnixDatagram::unbound()?;
+                socket.connect(path)?;
+                Connection::Unix(socket)
+            }
+            Syslog::Udp(address) => {
+                let target = tokio::net::lookup_host(address).await?.next();
+                let target = target.ok_or_else(|| io::Error::other("the name has no address"))?;
+                let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                let socket = UdpSocket::bind(any).await?;
+                socket.connect(target).await?;
+                Connection::Udp(socket)
+            }
+            Syslog::Tcp(address) => {
+                let stream = TcpStream::connect(address).await?;
+                sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER)?;
+                sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED.as_millis() as u32)?;
+                Connection::Tcp(Tcp { stream, goodbye: false, sent: 0, on_their_way: VecDeque::new() })
+            }
+        })
+    }
+
+    /// Sends again what was on its way when an earlier connection broke; with an error it is still carried.
+    pub(super) async fn send_carry(&mut self, carry: &mut Carry) -> io::Result<()> {
+        let Connection::Tcp(tcp) = self else { return Ok(()) };
+        while let Some(messages) = carry.0.front() {
+            tcp.write(&messages.bytes).await?;
+            if let Some(messages) = carry.0.pop_front() {
+                tcp.on_their_way.push_back((tcp.sent, messages));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the entries from `done` on, and counts it up. Over TCP with an error they are among those that the next
+    /// connection carries.
+    pub(super) async fn send(
+        &mut self,
+        labels: &Labels,
+        stream: Stream,
+        batch: &Batch,
+        done: &mut usize,
+    ) -> io::Result<()> {
+        match self {
+            Connection::Unix(socket) => {
+                while let Some(entry) = batch.entries.get(*done) {
+                    for message in datagrams(labels, stream, batch, entry) {
+                        socket.send(&message).await?;
+                    }
+                    *done += 1;
+                }
+            }
+            Connection::Udp(socket) => {
+                while let Some(entry) = batch.entries.get(*done) {
+                    for message in datagrams(labels, stream, batch, entry) {
+                        socket.send(&message).await?;
+                        // On this machine a missing receiver is told at once, and of the datagram just sent.
+                        if let Some(error) = socket.take_error()? {
+                            return Err(error);
+                        }
+                    }
+                    *done += 1;
+                }
+            }
+            Connection::Tcp(tcp) => {
+                tcp.forget_arrived()?;
+                let mut messages = Messages::default();
+                for entry in &batch.entries[*done..] {
+                    let mut message = header(labels, stream, batch, entry, None);
+                    message.extend_from_slice(batch.text(entry));
+                    messages.bytes.extend_from_slice(format!("{} ", message.len()).as_bytes());
+                    messages.bytes.extend_from_slice(&message);
+                    messages.ends.push(messages.bytes.len());
+                }
+                let end = tcp.sent + messages.bytes.len() as u64;
+                tcp.on_their_way.push_back((end, messages));
+                *done = batch.entries.len();
+                tcp.write_last().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the next connection has to send again.
+    pub(super) async fn into_carry(self) -> Carry {
+        match self {
+            Connection::Tcp(mut tcp) => {
+                if tcp.goodbye {
+                    tcp.say_goodbye().await;
+                }
+                tcp.into_carry()
+            }
+            _ => Carry::default(),
+        }
+    }
+}
+
+impl Tcp {
+    /// A receiver that says goodbye reads what it was sent before, and nothing from here on.
+    fn check_goodbye(&mut self) -> io::Result<()> {
+        match self.stream.try_read(&mut [0; 256]) {
+            Ok(0) => {
+                self.goodbye = true;
+                Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the receiver closed the connection"))
+            }
+            Ok(_) => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Ends our side, and waits for what is on its way: kernels put off saying that they have it, but not for long.
+    async fn say_goodbye(&mut self) {
+        if self.stream.shutdown().await.is_err() {
+            return;
+        }
+        let arrived = async {
+            let mut look = tokio::time::interval(GOODBYE_LOOK);
+            while unacknowledged(&self.stream).is_ok_and(|bytes| bytes > 0) {
+                look.tick().await;
+            }
+        };
+        // What has not arrived by then is sent again.
+        let _ = tokio::time::timeout(GOODBYE, arrived).await;
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.check_goodbye()?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let written = self.stream.write(rest).await?;
+            self.sent += written as u64;
+            rest = &rest[written..];
+        }
+        Ok(())
+    }
+
+    async fn write_last(&mut self) -> io::Result<()> {
+        self.check_goodbye()?;
+        let Some((_, messages)) = self.on_their_way.back() else { return Ok(()) };
+        let mut from = 0;
+        while from < messages.bytes.len() {
+            let written = self.stream.write(&messages.bytes[from..]).await?;
+            self.sent += written as u64;
+            from += written;
+        }
+        Ok(())
+    }
+
+    /// How much of `sent` the receiver's kernel has.
+    fn arrived(&self) -> io::Result<u64> {
+        Ok(self.sent.saturating_sub(unacknowledged(&self.stream)?))
+    }
+
+    fn forget_arrived(&mut self) -> io::Result<()> {
+        let arrived = self.arrived()?;
+        while self.on_their_way.front().is_some_and(|(end, _)| *end <= arrived) {
+            self.on_their_way.pop_front();
+        }
+        Ok(())
+    }
+
+    fn into_carry(self) -> Carry {
+        let arrived = self.arrived().unwrap_or(0);
+        let mut carry = VecDeque::new();
+        for (end, mut messages) in self.on_their_way {
+            let begin = end.saturating_sub(messages.bytes.len() as u64);
+            let whole = usize::try_from(arrived.saturating_sub(begin)).unwrap_or(usize::MAX);
+            // A message that arrived in part is none.
+            let gone = messages.ends.iter().take_while(|end| **end <= whole).count();
+            let cut = if gone == 0 { 0 } else { messages.ends[gone - 1] };
+            if cut == messages.bytes.len() {
+                continue;
+            }
+            messages.bytes.drain(..cut);
+            messages.ends.drain(..gone);
+            messages.ends.iter_mut().for_each(|end| *end -= cut);
+            carry.push_back(messages);
+        }
+        Carry(carry)
+    }
+}
+
+/// An entry as one message, or as several where it is too long for a datagram.
+fn datagrams(labels: &Labels, stream: Stream, batch: &Batch, entry: &Entry) -> Vec<Vec<u8>> {
+    let text = batch.text(entry);
+    let parts = text.len().div_ceil(DATAGRAM_TEXT).max(1);
+    let part = |n: usize| {
+        let mut message = header(labels, stream, batch, entry, (parts > 1).then_some((n + 1, parts)));
+        message
+            .extend_from_slice(&text[(n * DATAGRAM_TEXT).min(text.len())..((n + 1) * DATAGRAM_TEXT).min(text.len())]);
+        message
+    };
+    (0..parts).map(part).collect()
+}
+
+/// All of a message but its text. The structured data is that of RFC 5424's example number, as no number is registered.
+fn header(labels: &Labels, stream: Stream, batch: &Batch, entry: &Entry, part: Option<(usize, usize)>) -> Vec<u8> {
+    let uname = rustix::system::uname();
+    let host = word(&uname.nodename().to_string_lossy(), 255);
+    let priority = if stream == Stream::Stderr { STDERR } else { STDOUT };
+    let time = humantime::format_rfc3339_micros(batch.time);
+    let mut out = format!("<{priority}>1 {time} {host} {} - {} [nomad@32473", word(&labels.task, 48), stream.name());
+    let place = (entry.at.index.to_string(), entry.at.offset.to_string());
+    let params = [
+        ("job", labels.job.as_str()),
+        ("group", &labels.group),
+        ("task", &labels.task),
+        ("alloc", &labels.alloc),
+        ("stream", stream.name()),
+        ("file", &place.0),
+        ("offset", &place.1),
+    ];
+    for (name, value) in params {
+        let _ = write!(out, " {name}=\"{}\"", escaped(value));
+    }
+    if let Some((n, of)) = part {
+        let _ = write!(out, " part=\"{n}/{of}\"");
+    }
+    if entry.partial {
+        out.push_str(" partial=\"1\"");
+    }
+    out.push_str("] ");
+    out.into_bytes()
+}
+
+/// Printable ASCII without blanks, or `-`.
+fn word(text: &str, longest: usize) -> String {
+    let word: String = text.chars().filter(char::is_ascii_graphic).take(longest).collect();
+    if word.is_empty() { "-".to_owned() } else { word }
+}
+
+fn escaped(value: &str) -> String {
+    let mut out = String::with_capacity(value.len());
+    for c in value.chars() {
+        if matches!(c, '"' | '\\' | ']') {
+            out.push('\\');
+        }
+        out.push(if c.is_control() { ' ' } else { c });
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::super::super::follower::Cursor;
+    use super::super::entry::Lines;
+    use super::*;
+
+    #[test]
+    fn a_message_is_rfc_5424() {
+        let labels = Labels { job: "a\"]\\".into(), group: "g".into(), task: "web 1".into(), alloc: "id".into() };
+        let at = Cursor { index: 2, inode: 1, offset: 6 };
+        let batch = Lines::default().feed(b"hello\n", at, SystemTime::UNIX_EPOCH).unwrap();
+        let message = datagrams(&labels, Stream::Stderr, &batch, &batch.entries[0]).remove(0);
+        let text = String::from_utf8(message).unwrap();
+        assert!(text.starts_with("<11>1 1970-01-01T00:00:00.000000Z "), "{text}");
+        let end = r#" web1 - stderr [nomad@32473 job="a\"\]\\" group="g" task="web 1" alloc="id" stream="stderr" file="2" offset="0"] hello"#;
+        assert!(text.ends_with(end), "{text}");
+    }
+}

@@ -1,0 +1,648 @@
+//! What holds whichever cgroups a machine has: how a task's end is told, what it is charged for and measured at, where it is
+//! put, also by a plain user. Real executors, the real binary, real load. `AGENTBIN_FULL=1` runs the full counts.
+
+#[path = "support/harness.rs"]
+mod harness;
+#[path = "support/task.rs"]
+mod task;
+#[path = "support/world.rs"]
+mod world;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use agentbin::cgroup::{Regime, TaskCgroup};
+use agentbin::executor::Executor as _;
+use agentbin::spec::{CpuField, ExitResult, LaunchSpec, MemoryField, MemoryLimits, Resources, TaskStats};
+use harness::{block_on, eventually, is_alive, run, tests};
+use rustix::process::Pid;
+use task::{Task, cgroups, nap, slower};
+use world::{World, batch, plain_user, wait_for_text};
+
+const MIB: u64 = 1 << 20;
+const BOTH: [bool; 2] = [false, true];
+
+fn main() -> ExitCode {
+    agentbin::init();
+    if !rustix::process::geteuid().is_root() {
+        // What is left without root, in a cgroup that was given to this user.
+        return match given() {
+            Some(base) => {
+                println!("a plain user in a cgroup below {}", base.display());
+                run(tests![c2_a_plain_user_has_limits_in_the_cgroup_that_he_was_given])
+            }
+            None => harness::skip("regime", "needs root, or a cgroup of one's own (scripts/guest --user tester)"),
+        };
+    }
+    run(tests![
+        c1_node_status_tells_the_regime,
+        b7_figures_are_those_of_the_load,
+        b7_pressure_is_told_where_it_is_measured,
+        b1_a_core_file_is_told,
+        b6_who_flees_by_forking_is_caught_without_a_cgroup,
+        c2_memory_kills_and_plain_kills_are_told_apart,
+        c2_a_task_of_8_mib_starts_and_pays_for_nothing_of_ours,
+        c2_raw_exec_joins_the_cgroup_that_it_names,
+        c2_a_plain_user_has_limits_below_a_delegated_cgroup,
+        n5_gc_leaves_a_look_alike_alone,
+    ])
+}
+
+fn full() -> bool {
+    std::env::var_os("AGENTBIN_FULL").is_some_and(|v| v == "1")
+}
+
+/// The folder of a cgroup in the tree of `controller`.
+fn folder(cgroup: &Path, controller: &str) -> PathBuf {
+    let cgroups = cgroups();
+    let tree = cgroups.hierarchies().find(|h| cgroups.regime() == Regime::V2 || h.has(controller)).unwrap();
+    tree.mount_point.join(cgroup)
+}
+
+fn shell(spec: &mut LaunchSpec, script: &str) {
+    "/bin/sh".clone_into(&mut spec.command);
+    spec.args = vec!["-c".to_owned(), script.replace("sleep 1000", &format!("sleep {}", nap()))];
+}
+
+/// C1, C4, N8: what an agent publishes is what is there, by Nomad's names.
+fn c1_node_status_tells_the_regime() {
+    let world = World::new();
+    let data_dir = world.data_dir();
+    let status = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+        command.args(["node", "status", "--data-dir", data_dir.to_str().unwrap()]).args(args);
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let json: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
+    let attribute = |name: &str| json["Attributes"][name].as_str();
+    let expected = match cgroups().regime() {
+        Regime::V1 => [Some("1"), Some("v1")],
+        Regime::V2 => [Some("2"), Some("v2")],
+        Regime::Off => [None, None],
+    };
+    assert_eq!([attribute("os.cgroups.version"), attribute("unique.cgroups.version")], expected);
+    let number = |name: &str| attribute(name).unwrap_or_else(|| panic!("no {name}: {json}")).parse::<u64>().unwrap();
+    let cores = std::thread::available_parallelism().unwrap().get() as u64;
+    assert_eq!(number("cpu.numcores"), cores);
+    // All, unless somebody has narrowed the cgroup above the tasks.
+    assert!((1..=cores).contains(&number("cpu.reservablecores")));
+    let listed = json["NodeResources"]["Cpu"]["ReservableCpuCores"].as_array().unwrap().len() as u64;
+    assert_eq!(listed, number("cpu.reservablecores"));
+    let meminfo = <procfs::Meminfo as procfs::Current>::current().unwrap();
+    assert_eq!(number("memory.totalbytes"), meminfo.mem_total);
+    let uname = rustix::system::uname();
+    assert_eq!(attribute("kernel.name"), Some("linux"));
+    assert_eq!(attribute("kernel.version"), Some(uname.release().to_str().unwrap()));
+    assert_eq!(attribute("unique.hostname"), json["Name"].as_str());
+    for driver in ["exec", "raw_exec"] {
+        assert_eq!(attribute(&format!("driver.{driver}")), Some("1"), "{json}");
+        assert_eq!(json["Drivers"][driver]["Healthy"], true, "{json}");
+    }
+    // A driver that is not there says so, and has no attribute.
+    let java = json["Drivers"]["java"]["Detected"].as_bool().unwrap();
+    assert_eq!(attribute("driver.java").is_some(), java, "{json}");
+    let text = status(&[]);
+    assert!(text.contains("os.cgroups.version") && text.contains(json["ID"].as_str().unwrap()), "{text}");
+    // And a job file can refer to it.
+    let script = r#"["-c", "echo ${attr.os.cgroups.version} ${attr.cpu.reservablecores}"]"#;
+    let out = world.run_text(&batch("raw_exec", "/bin/sh", script), &["--quiet"]);
+    let expected =
+        format!("{} {}\n", expected[0].unwrap_or("${attr.os.cgroups.version}"), number("cpu.reservablecores"));
+    assert_eq!(out.stdout, expected, "{out:?}");
+    world.assert_clean();
+}
+
+/// Burns one second of CPU, mostly its own, holding 50 MiB; then waits.
+const LOAD: &str = r#"$| = 1; my $x = "x" x (50 << 20); my $y = 0;
+    while ((times)[0] + (times)[1] < 1.0) { $y += $_ for 1 .. 10000 } print "done @{[(times)[0] + (times)[1]]}\n"; sleep NAP;"#;
+
+fn b7_figures_are_those_of_the_load() {
+    block_on(async {
+        // With its cgroup's figures, with those of its processes in a cgroup, and with those of its descendants.
+        for (isolated, limited) in [(true, true), (false, true), (false, false), (true, false)] {
+            let task = Task::with(isolated, |spec| {
+                "/usr/bin/perl".clone_into(&mut spec.command);
+                spec.args = vec!["-e".to_owned(), LOAD.replace("NAP", &nap())];
+                spec.resource_limits = limited;
+                if !limited {
+                    spec.cgroup = PathBuf::new();
+                }
+            })
+            .await;
+            let output = task.dir.path().join("alloc/logs/task.stdout.0");
+            let earlier = cpu_seconds(task.pid);
+            let first = task.executor.stats().await.unwrap();
+            assert!(first.total.cpu.percent.abs() < f64::EPSILON, "the first sample: {:?}", first.total.cpu);
+            // What it used before the first sample is no part of the second. The sample lies between two looks.
+            let begun = [earlier, cpu_seconds(task.pid)];
+            eventually("the load", || std::fs::read_to_string(&output).is_ok_and(|t| t.starts_with("done"))).await;
+            let second = task.executor.stats().await.unwrap();
+            let [most, least] = begun.map(|begun| cpu_seconds(task.pid) - begun);
+            let wall = second.time.duration_since(first.time).unwrap().as_secs_f64();
+            let told = second.total.cpu.percent / 100.0 * wall;
+            println!(
+                "isolated {isolated}, limited {limited}: {told:.3} s told of {least:.3} to {most:.3} s in {wall:.2} s"
+            );
+            // Processes are counted in ticks of 10 ms, each of two times.
+            assert!(told > least * 0.9 - 0.05 && told < most * 1.1 + 0.05, "told {told}, used {least} to {most}");
+            let parts = second.total.cpu.user_mode + second.total.cpu.system_mode;
+            assert!((parts - second.total.cpu.percent).abs() < 0.1, "{:?}", second.total.cpu);
+            let memory = &second.total.memory;
+            // Of a cgroup it is anonymous memory, of processes all that they have mapped.
+            let status = procfs::process::Process::new(task.pid).and_then(|p| p.status()).unwrap();
+            let kib = if isolated && limited { status.rssanon } else { status.vmrss };
+            let resident = kib.unwrap() * 1024;
+            println!("    memory: {} told of {resident}", memory.rss);
+            assert!(memory.rss > 50 * MIB && memory.rss.abs_diff(resident) < MIB, "{memory:?}, {resident}");
+            assert_eq!(memory.swap, 0);
+            check_measured(&second, isolated && limited);
+            // It rests: nothing is told any more.
+            eventually("rest", || state(task.pid) == Some('S')).await;
+            let _ = task.executor.stats().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let rest = task.executor.stats().await.unwrap();
+            assert!(rest.total.cpu.percent < 5.0, "{:?}", rest.total.cpu);
+            task.end().await;
+        }
+    });
+}
+
+fn check_measured(stats: &TaskStats, by_cgroup: bool) {
+    use CpuField::{Percent, SystemMode, ThrottledPeriods, ThrottledTime, UserMode};
+    use MemoryField::{Cache, KernelMaxUsage, KernelUsage, MaxUsage, Rss, Swap, Usage};
+    let (cpu, memory) = (&stats.total.cpu.measured, &stats.total.memory.measured);
+    let has = |all: &[CpuField]| all.iter().all(|field| cpu.contains(field)) && cpu.len() == all.len();
+    if !by_cgroup {
+        assert!(has(&[SystemMode, UserMode, Percent]), "{cpu:?}");
+        assert_eq!(*memory, [Rss, Swap]);
+        return;
+    }
+    assert!(has(&[SystemMode, UserMode, ThrottledPeriods, ThrottledTime, Percent]), "{cpu:?}");
+    let expected: &[MemoryField] = match cgroups().regime() {
+        Regime::V2 => &[Rss, Cache, Swap, Usage],
+        _ => &[Rss, Cache, Swap, Usage, MaxUsage, KernelUsage, KernelMaxUsage],
+    };
+    assert!(expected.iter().all(|field| memory.contains(field)), "{memory:?}");
+}
+
+#[expect(clippy::cast_precision_loss, reason = "some hundred ticks")]
+fn cpu_seconds(pid: i32) -> f64 {
+    let stat = procfs::process::Process::new(pid).and_then(|p| p.stat()).unwrap();
+    (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64
+}
+
+fn state(pid: i32) -> Option<char> {
+    procfs::process::Process::new(pid).and_then(|p| p.stat()).ok().map(|s| s.state)
+}
+
+/// PSI: a task that may have a twentieth of a core waits for it most of the time.
+fn b7_pressure_is_told_where_it_is_measured() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::with(isolated, |spec| {
+                shell(spec, "while :; do :; done");
+                spec.resources.cpu_quota_us = Some((5_000, 100_000));
+            })
+            .await;
+            let read = async || task.executor.stats().await.unwrap().pressure;
+            if cgroups().regime() != Regime::V2 || !Path::new("/proc/pressure/cpu").exists() {
+                println!("no pressure figures: {:?}", cgroups().regime());
+                assert_eq!(read().await, agentbin::spec::Pressures::default());
+                task.end().await;
+                continue;
+            }
+            let deadline = Instant::now() + Duration::from_secs(60) * slower();
+            loop {
+                let pressure = read().await;
+                let cpu = pressure.cpu.expect("pressure of cpu");
+                let kernel = std::fs::read_to_string(folder(&task.cgroup, "").join("cpu.pressure")).unwrap();
+                if cpu.some.total_us > 100_000 && cpu.some.avg10 > 1.0 {
+                    println!("isolated {isolated}: {cpu:?}");
+                    assert!(pressure.memory.is_some() && pressure.io.is_some(), "{pressure:?}");
+                    // The kernel counts on: what was told before is not more than it says now.
+                    let total = kernel.lines().next().unwrap().rsplit('=').next().unwrap().parse::<u64>().unwrap();
+                    assert!(cpu.some.total_us <= total, "{cpu:?}: {kernel}");
+                    break;
+                }
+                assert!(Instant::now() < deadline, "no pressure: {cpu:?}: {kernel}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            task.end().await;
+        }
+    });
+}
+
+async fn ended(task: &Task) -> ExitResult {
+    let wait = tokio::time::timeout(Duration::from_mins(2) * slower(), task.executor.wait());
+    wait.await.expect("the end of the task in time").unwrap().exit.unwrap()
+}
+
+/// The flag is the kernel's: the same program, started by this test, is told to have dumped one or not.
+fn b1_a_core_file_is_told() {
+    block_on(async {
+        for core in [true, false] {
+            let script = format!("cd \"$1\"; ulimit -c {}; kill -SEGV $$", if core { "unlimited" } else { "0" });
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+            let place = dir.path().to_str().unwrap();
+            let oracle = Command::new("/bin/sh").args(["-c", &script, "sh", place]).status().unwrap();
+            assert_eq!(oracle.signal(), Some(libc::SIGSEGV));
+            let task = Task::with(false, |spec| {
+                shell(spec, &script);
+                spec.args.extend(["sh".to_owned(), place.to_owned()]);
+                spec.user = String::new();
+            })
+            .await;
+            let exit = ended(&task).await;
+            assert_eq!((exit.exit_code, exit.signal, exit.oom_killed), (139, libc::SIGSEGV, false));
+            assert_eq!(exit.core_dumped, oracle.core_dumped(), "core {core}");
+            println!("core {core}: dumped {}", exit.core_dumped);
+            task.end().await;
+        }
+    });
+}
+
+/// Processes that are another one whenever somebody looks: each forks and ends. In a cgroup they are frozen first.
+fn b6_who_flees_by_forking_is_caught_without_a_cgroup() {
+    block_on(async {
+        let mark = format!("flees-{}", std::process::id());
+        let fleeing = || {
+            let all = procfs::process::all_processes().unwrap().flatten();
+            all.filter(|p| p.cmdline().is_ok_and(|c| c.last() == Some(&mark))).map(|p| p.pid).collect::<Vec<_>>()
+        };
+        for (limited, many) in [(true, 4), (false, 1), (false, 4)] {
+            let task = Task::with(false, |spec| {
+                "/usr/bin/perl".clone_into(&mut spec.command);
+                let script = format!(
+                    "$| = 1; for (1 .. {many}) {{ if (!fork) {{ setpgrp; while (1) {{ exit if fork }} }} }} print \"ready\\n\"; sleep {}",
+                    nap()
+                );
+                spec.args = vec!["-e".to_owned(), script, mark.clone()];
+                spec.resource_limits = limited;
+                if !limited {
+                    spec.cgroup = PathBuf::new();
+                }
+            })
+            .await;
+            let output = task.dir.path().join("alloc/logs/task.stdout.0");
+            eventually("ready", || std::fs::read_to_string(&output).is_ok_and(|t| t.contains("ready"))).await;
+            let began = Instant::now();
+            task.executor.shutdown("", Duration::ZERO).await.unwrap();
+            println!("cgroup {limited}, {many} that flee: caught after {:?}", began.elapsed());
+            assert_eq!(fleeing(), Vec::<i32>::new(), "cgroup {limited}, {many}");
+            task.end().await;
+        }
+    });
+}
+
+/// How a task comes to its end, and whether the kernel killed for memory in it.
+const ENDS: [(&str, &str, bool); 7] = [
+    ("its main process is killed for memory", "exec tail /dev/zero", true),
+    ("a process of it is", "(exec tail /dev/zero); exit 3", true),
+    ("killed from outside", "echo ready; exec sleep 1000", false),
+    (
+        "killed from outside, its memory full of files",
+        "head -c $SIZE /dev/zero > $PLACE; echo ready; exec sleep 1000",
+        false,
+    ),
+    ("a process of it kills another", "sh -c 'kill -9 $$'; exit 137", false),
+    ("it exits as if killed", "exit 137", false),
+    ("a session of it is killed for memory, then it from outside", "echo ready; exec sleep 1000", false),
+];
+
+fn c2_memory_kills_and_plain_kills_are_told_apart() {
+    // Of each sort.
+    let each = if full() { 1000 } else { 20 / slower().min(4) };
+    let (mut right, mut seen) = ([0u32; 2], [0u32; ENDS.len()]);
+    let ends = |oom: bool| (0..ENDS.len()).filter(move |at| ENDS[*at].2 == oom);
+    block_on(async {
+        for number in 0..each {
+            for oom in BOTH {
+                let choice = ends(oom).cycle().nth(number as usize).unwrap();
+                let isolated = number / 3 % 2 == 0;
+                one_end(choice, isolated).await;
+                right[usize::from(oom)] += 1;
+                seen[choice] += 1;
+            }
+        }
+    });
+    println!("told right: {} kills for memory, {} other ends; {seen:?}", right[1], right[0]);
+}
+
+async fn one_end(choice: usize, isolated: bool) {
+    let (what, script, oom) = ENDS[choice];
+    let began = Instant::now();
+    let task = Task::with(isolated, |spec| {
+        shell(spec, script);
+        spec.resources.memory = MemoryLimits { hard_bytes: Some(16 * MIB), soft_bytes: None };
+        let place =
+            if isolated { "/local/file".to_owned() } else { spec.task_dir.join("local/file").display().to_string() };
+        // More than its limit, where the kernel can write it to a disk.
+        let disk = rustix::fs::statfs(&spec.task_dir).unwrap().f_type;
+        let in_memory = disk == libc::TMPFS_MAGIC || disk == 0x8584_58f6;
+        spec.env.extend([format!("PLACE={place}"), format!("SIZE={}", if in_memory { 4_000_000 } else { 40_000_000 })]);
+    })
+    .await;
+    if script.contains("ready") {
+        let output = task.dir.path().join("alloc/logs/task.stdout.0");
+        eventually("ready", || std::fs::read_to_string(&output).is_ok_and(|t| t.contains("ready"))).await;
+        if what.contains("session") {
+            let script = "echo 1000 > /proc/self/oom_score_adj; exec tail /dev/zero";
+            assert_eq!(task.run(script, false).await.code, 137, "{what}");
+            assert!(is_alive(task.pid), "{what}");
+        }
+        task.executor.signal(libc::SIGKILL).await.unwrap();
+    }
+    let exit = ended(&task).await;
+    let expected = match choice {
+        1 => (3, 0),
+        4 | 5 => (137, 0),
+        _ => (137, 9),
+    };
+    assert_eq!((exit.exit_code, exit.signal), expected, "{what}, isolated {isolated}: {exit:?}");
+    assert_eq!(exit.oom_killed, oom, "{what}, isolated {isolated}: {exit:?}");
+    if !full() {
+        println!("{what}, isolated {isolated}: {:?}", began.elapsed());
+    }
+    task.end().await;
+}
+
+/// Anonymous memory and files that a cgroup is charged for, in bytes.
+fn charged(cgroup: &Path) -> u64 {
+    let text = std::fs::read_to_string(folder(cgroup, "memory").join("memory.stat")).unwrap();
+    let keys = if cgroups().regime() == Regime::V2 { ["anon", "file"] } else { ["rss", "cache"] };
+    let value = |key: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' ')).unwrap();
+        line.parse::<u64>().unwrap()
+    };
+    keys.iter().map(|key| value(key)).sum()
+}
+
+fn procs(cgroup: &Path, controller: &str) -> Vec<i32> {
+    let text = std::fs::read_to_string(folder(cgroup, controller).join("cgroup.procs")).unwrap();
+    text.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+/// What a bare child is charged for that joins a new cgroup and becomes the same command.
+fn bare() -> u64 {
+    let path = PathBuf::from(format!("agentbin-test-{}-bare/t", std::process::id()));
+    let cgroup = TaskCgroup::create(&cgroups(), &path, &Resources::default()).unwrap();
+    let mut child = Command::new("/bin/sh");
+    let child = child.args(["-c", &format!("read go; exec sleep {}", nap())]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut child = Owned(child);
+    cgroup.join(Pid::from_child(&child.0)).unwrap();
+    drop(child.0.stdin.take());
+    let pid = i32::try_from(child.0.id()).unwrap();
+    block_on(eventually("sleep", || command(pid) == "sleep" && state(pid) == Some('S')));
+    let charged = charged(&path);
+    drop(child);
+    cgroup.remove(Instant::now() + Duration::from_secs(10)).unwrap();
+    charged
+}
+
+fn command(pid: i32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
+}
+
+/// A child that does not outlive its test.
+struct Owned(Child);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn c2_a_task_of_8_mib_starts_and_pays_for_nothing_of_ours() {
+    let bare = bare();
+    block_on(async {
+        for isolated in BOTH {
+            let limits = MemoryLimits { hard_bytes: Some(8 * MIB), soft_bytes: None };
+            let task = Task::with(isolated, |spec| spec.resources.memory = limits).await;
+            eventually("sleep", || command(task.pid) == "sleep" && state(task.pid) == Some('S')).await;
+            let limit = if cgroups().regime() == Regime::V2 { "memory.max" } else { "memory.limit_in_bytes" };
+            let text = std::fs::read_to_string(folder(&task.cgroup, "memory").join(limit)).unwrap();
+            assert_eq!(text.trim(), (8 * MIB).to_string());
+            let peak = if cgroups().regime() == Regime::V2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
+            let peak = std::fs::read_to_string(folder(&task.cgroup, "memory").join(peak)).unwrap_or_default();
+            let charged = charged(&task.cgroup);
+            println!(
+                "isolated {isolated}: charged {charged}, a bare sleep {bare}; at most {} with what the kernel takes",
+                peak.trim()
+            );
+            // The kernel settles its accounts in lots of 64 pages.
+            assert!(charged <= bare + 256 * 1024, "charged {charged}, a bare sleep {bare}");
+            let executor = task.executor_pid();
+            for hierarchy in cgroups().hierarchies() {
+                let controller = hierarchy.controllers.first().map_or("", String::as_str);
+                assert_eq!(procs(&task.cgroup, controller), [task.pid], "{hierarchy:?}");
+            }
+            let own = std::fs::read_to_string(format!("/proc/{executor}/cgroup")).unwrap();
+            assert!(!own.contains(task.cgroup.to_str().unwrap()), "the executor is in the task's cgroup: {own}");
+            task.end().await;
+        }
+    });
+}
+
+/// Cgroups that a host gives: exactly these are joined, nothing is written there, what the task left is ended, they stay.
+fn c2_raw_exec_joins_the_cgroup_that_it_names() {
+    let world = World::new();
+    let given = PathBuf::from(format!("agentbin-test-{}-given/host", std::process::id()));
+    let host = TaskCgroup::create(&cgroups(), &given, &Resources::default()).unwrap();
+    let v1 = cgroups().regime() == Regime::V1;
+    let name = given.display();
+    // Relative and absolute.
+    let keys = if v1 {
+        vec![format!(
+            "cgroup_v1_override = [{{ pids = \"{name}\", memory = \"{}\" }}]",
+            folder(&given, "memory").display()
+        )]
+    } else {
+        vec![
+            format!("cgroup_v2_override = \"{name}\""),
+            format!("cgroup_v2_override = \"{}\"", folder(&given, "").display()),
+        ]
+    };
+    let script = format!("cat /proc/self/cgroup; (setsid sleep {} &); exit 4", nap());
+    for key in &keys {
+        let job = batch("raw_exec", "/bin/sh", &format!("[\"-c\", \"{script}\"]\n        {key}"));
+        let out = world.run_text(&job, &["--quiet"]);
+        assert_eq!(out.status, 4, "{out:?}");
+        let joined: Vec<&str> = out.stdout.lines().filter(|l| l.ends_with(&format!("/{name}"))).collect();
+        assert_eq!(joined.len(), if v1 { 2 } else { 1 }, "{out:?}");
+        assert!(!out.stdout.contains("/nomad"), "{out:?}");
+        assert!(host.pids().unwrap().is_empty() && host.exists(), "{key}");
+        let limit = if v1 { "memory.limit_in_bytes" } else { "memory.max" };
+        let limit = std::fs::read_to_string(folder(&given, "memory").join(limit)).unwrap();
+        assert_eq!(limit.trim(), if v1 { "9223372036854771712" } else { "max" });
+    }
+    host.remove(Instant::now() + Duration::from_secs(10)).unwrap();
+    // They are not made, and a task does not run elsewhere instead.
+    let job = batch("raw_exec", "/bin/true", &format!("[]\n        {}", keys[0]));
+    let out = world.run_text(&job, &[]);
+    assert!(
+        out.status != 0 && out.stderr.contains("unable to configure cgroups: no such file or directory"),
+        "{out:?}"
+    );
+    world.assert_clean();
+}
+
+/// The cgroup that was given to this user: above the one that he is in.
+fn given() -> Option<PathBuf> {
+    let cgroups = cgroups();
+    agentbin::cgroup::Delegated::find(&cgroups).ok()??;
+    let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = PathBuf::from(text.trim().strip_prefix("0::/")?);
+    own.parent().map(Path::to_owned)
+}
+
+/// As root: a cgroup is given to a plain user, and a run of his is started in it, alone or beside.
+fn c2_a_plain_user_has_limits_below_a_delegated_cgroup() {
+    if cgroups().regime() != Regime::V2 {
+        println!("v1: a cgroup cannot be delegated");
+        return;
+    }
+    let world = World::new();
+    let user = plain_user(5);
+    for alone in BOTH {
+        let base = PathBuf::from(format!("agentbin-test-{}-delegated", std::process::id()));
+        // Its parents get the controllers that its own have.
+        let inner = TaskCgroup::create(&cgroups(), &base.join("command"), &Resources::default()).unwrap();
+        std::fs::write(folder(&base, "").join("cgroup.subtree_control"), "-cpu -memory -pids -cpuset -io").unwrap();
+        for path in [folder(&base, ""), folder(&base.join("command"), "")] {
+            for name in ["", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
+                std::os::unix::fs::chown(path.join(name), Some(user), Some(user)).unwrap();
+            }
+        }
+        let start = folder(&if alone { base.clone() } else { base.join("command") }, "");
+        for driver in ["raw_exec", "exec"] {
+            plain_user_run(&base, driver, |file| {
+                let plain = world.command_as(user, &["run"]);
+                let script = format!(
+                    "echo $$ > {}/cgroup.procs && exec setpriv --reuid={user} --regid={user} --clear-groups \"$@\"",
+                    start.display()
+                );
+                let mut command = Command::new("/bin/sh");
+                command.args(["-c", &script, "sh"]).arg(plain.get_program()).args(plain.get_args()).arg(file);
+                command.stdin(Stdio::null()).env_clear();
+                command.envs(plain.get_envs().filter_map(|(key, value)| Some((key, value?))));
+                command
+            });
+        }
+        let left: Vec<_> =
+            std::fs::read_dir(folder(&base, "")).unwrap().flatten().filter(|e| e.path().is_dir()).collect();
+        assert_eq!(left.len(), 1, "alone {alone}: {left:?}");
+        inner.remove(Instant::now() + Duration::from_secs(20) * slower()).unwrap();
+        let _ = std::fs::remove_dir(folder(&base, ""));
+        assert!(!folder(&base, "").exists());
+    }
+    world.assert_clean();
+}
+
+/// As a plain user: in the cgroup that he is in.
+fn c2_a_plain_user_has_limits_in_the_cgroup_that_he_was_given() {
+    let base = given().unwrap();
+    let data = tempfile::tempdir().unwrap();
+    for driver in ["raw_exec", "exec"] {
+        plain_user_run(&base, driver, |file| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+            command.args(["run", "--data-dir"]).arg(data.path()).arg(file).stdin(Stdio::null());
+            command.env("XDG_RUNTIME_DIR", data.path());
+            command
+        });
+    }
+}
+
+/// A run of a plain user in `base`: its task has its limits, is killed as one with what it left, and for memory.
+fn plain_user_run(base: &Path, driver: &str, start: impl Fn(&Path) -> Command) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let job = |script: &str| {
+        let file = dir.path().join("job.nomad.hcl");
+        let text = batch(driver, "/bin/sh", &format!("[\"-c\", {script:?}]"));
+        let limits = "resources {\n cpu = 200\n memory = 32\n }\n      config {";
+        std::fs::write(&file, text.replacen("config {", limits, 1)).unwrap();
+        file
+    };
+    let scopes = || -> Vec<PathBuf> {
+        let tasks = std::fs::read_dir(folder(&base.join("nomad.slice"), "")).into_iter().flatten().flatten();
+        tasks.map(|e| e.path()).filter(|p| p.is_dir()).collect()
+    };
+
+    let mut run = World::start_command(start(&job(&format!("(setsid sleep {0} &); echo ready; sleep {0}", nap()))));
+    wait_for_text(&run.stdout, "ready");
+    let stderr = String::from_utf8_lossy(&run.stderr.lock().unwrap()).into_owned();
+    assert!(!stderr.contains("warning"), "{driver}: {stderr}");
+    let [scope] = &scopes()[..] else { panic!("{driver}: {:?} in {}", scopes(), base.display()) };
+    let read = |name: &str| std::fs::read_to_string(scope.join(name)).unwrap().trim().to_owned();
+    assert_eq!(read("memory.max"), (32 * MIB).to_string());
+    assert_eq!(read("cpu.weight"), agentbin::spec::cpu_weight_from_shares(200).to_string());
+    let pids: Vec<i32> = read("cgroup.procs").lines().map(|l| l.parse().unwrap()).collect();
+    assert!(pids.len() >= 2, "{driver}: {pids:?}");
+    world::signal(&run.child, "TERM");
+    let out = run.finish();
+    assert!(pids.iter().all(|pid| !is_alive(*pid)), "{driver}: {out:?}");
+    assert!(scopes().is_empty(), "{driver}: {:?}: {out:?}", scopes());
+
+    let out = World::start_command(start(&job("exec tail /dev/zero"))).finish();
+    assert!(out.status == 137 && out.stderr.contains("OOM Killed"), "{driver}: {out:?}");
+    assert!(scopes().is_empty(), "{driver}: {:?}", scopes());
+    println!("{driver} in {}: limits, kill and out of memory", base.display());
+}
+
+/// What another program made under the names that ours have is not touched: there is no record of it.
+fn n5_gc_leaves_a_look_alike_alone() {
+    let world = World::new();
+    let parent = if cgroups().regime() == Regime::V2 { "nomad.slice" } else { "nomad" };
+    let unit = if cgroups().regime() == Regime::V2 { ".scope" } else { "" };
+    let stranger = uuid::Uuid::new_v4();
+    let names = [format!("{stranger}-web{unit}"), format!("{stranger}.web{unit}")];
+    let make =
+        |name: &String| TaskCgroup::create(&cgroups(), &Path::new(parent).join(name), &Resources::default()).unwrap();
+    let strange: Vec<TaskCgroup> = names.iter().map(make).collect();
+    let mut inside: Vec<Owned> = Vec::new();
+    for cgroup in &strange {
+        let child = Owned(Command::new("/bin/sleep").arg(nap()).stdin(Stdio::null()).spawn().unwrap());
+        cgroup.join(Pid::from_child(&child.0)).unwrap();
+        inside.push(child);
+    }
+    for driver in ["exec", "raw_exec"] {
+        let script = format!(r#"["-c", "echo ready; (setsid sleep {0} &) ; sleep {0}"]"#, nap());
+        let mut run = world.start_text(&batch(driver, "/bin/sh", &script));
+        wait_for_text(&run.stdout, "ready");
+        let folders = || -> Vec<String> {
+            let all = std::fs::read_dir(folder(Path::new(parent), "memory")).unwrap().flatten();
+            all.filter(|e| e.path().is_dir()).map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+        };
+        let records: Vec<String> = std::fs::read_dir(world.data_dir().join("alloc"))
+            .unwrap()
+            .flatten()
+            .filter_map(|e| e.file_name().to_str()?.strip_suffix(".json").map(str::to_owned))
+            .collect();
+        let ours: Vec<String> = folders().into_iter().filter(|f| records.iter().any(|id| f.starts_with(id))).collect();
+        assert_eq!((records.len(), ours.len()), (1, 1), "{records:?} {:?}", folders());
+        world::signal(&run.child, "KILL");
+        run.finish();
+        let shown = world.agentbin(&["gc", "--dry-run"]);
+        assert!(shown.stdout.contains("would remove") && shown.stdout.contains("cgroups 1"), "{shown:?}");
+        assert!(shown.stdout.contains(&records[0]) && !shown.stdout.contains(&stranger.to_string()), "{shown:?}");
+        let gc = world.agentbin(&["gc"]);
+        assert_eq!(gc.status, 0, "{gc:?}");
+        assert!(!folders().contains(&ours[0]), "{driver}: {:?}", folders());
+        for (cgroup, process) in strange.iter().zip(&mut inside) {
+            assert!(cgroup.exists() && process.0.try_wait().unwrap().is_none(), "{driver}: a stranger was touched");
+            assert_eq!(cgroup.pids().unwrap(), [i32::try_from(process.0.id()).unwrap()]);
+        }
+    }
+    drop(inside);
+    for cgroup in &strange {
+        cgroup.remove(Instant::now() + Duration::from_secs(10)).unwrap();
+    }
+    world.assert_clean();
+}
