@@ -369,7 +369,7 @@ fn e1_what_is_asked_for_is_what_the_container_has() {
             "command": "sleep", "args": ["1000"], "hostname": "host-1", "work_dir": "/tmp", "init": true,
             "labels": [{ "colour": "blue", "com.hashicorp.nomad.alloc_id": "forged" }], "readonly_rootfs": true,
             "cap_add": ["net_raw"], "cap_drop": ["chown"], "ulimit": [{ "nofile": "100:200" }],
-            "sysctl": [{ "net.core.somaxconn": "300" }], "pids_limit": 50, "shm_size": 1048576, "group_add": ["7"],
+            "sysctl": [{ "net.core.somaxconn": "300" }], "pids_limit": 50, "shm_size": 1_048_576, "group_add": ["7"],
             "cpu_hard_limit": true, "security_opt": ["no-new-privileges"], "healthchecks": [{ "disable": true }],
             "devices": [{ "host_path": "/dev/zero", "container_path": "/dev/nought" }],
             "mount": [{ "type": "tmpfs", "target": "/scratch", "tmpfs_options": [{ "size": 65536 }] }],
@@ -803,6 +803,7 @@ fn e4_exactly_the_dangling_ones_go() {
     });
 }
 
+/// N2: by the driver itself, without a process per task.
 fn d3_output_is_complete_with_and_without_a_terminal() {
     block_on(async {
         let world = World::new();

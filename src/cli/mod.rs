@@ -26,7 +26,9 @@ const CANNOT: i32 = 125;
 #[derive(Debug, clap::Parser)]
 #[command(name = "agentbin", version, about = "Run Nomad jobs on this machine, without a server or a daemon")]
 #[command(disable_help_subcommand = true, max_term_width = 100)]
-#[command(after_help = "A Nomad agent runs it as its task drivers exec, raw_exec and java: see agentbin-driver(8).")]
+#[command(
+    after_help = "A Nomad agent runs it as its task drivers exec, raw_exec, java and docker: see agentbin-driver(8)."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bollard::errors::Error;
 use bollard::{BollardRequest, ClientVersion, Docker};
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Collected, Empty};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::{Request, Response, Uri, header};
 use hyper_util::rt::TokioIo;
@@ -238,7 +238,7 @@ impl Connector {
         if status.is_success() || status == hyper::StatusCode::SWITCHING_PROTOCOLS {
             return Ok(response);
         }
-        let body = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let body = response.into_body().collect().await.map(Collected::to_bytes).unwrap_or_default();
         let said: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
         let message = said.and_then(|value| value.get("message")?.as_str().map(str::to_owned));
         let message = message.unwrap_or_else(|| String::from_utf8_lossy(&body).trim().to_owned());

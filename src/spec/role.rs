@@ -9,7 +9,7 @@ pub enum Role {
     Shim,
     /// Copies a task's two FIFOs into rotated files and serves the logmon service over go-plugin.
     Logmon,
-    /// Copies a container's output into a task's two FIFOs and serves the docker_logger service over go-plugin.
+    /// Copies a container's output into a task's two FIFOs and serves the `docker_logger` service over go-plugin.
     DockerLogger,
     /// Says what it can do where it was started. `agentbin doctor --probe` starts it inside a task.
     IsolationProbe,

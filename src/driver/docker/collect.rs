@@ -72,11 +72,12 @@ impl Cursor {
     fn from_line(line: &str, container: &str) -> Option<Cursor> {
         let rest = line.strip_suffix('\n')?.strip_prefix(MARK)?.strip_prefix(' ')?.strip_prefix(container)?;
         let words: Vec<&str> = rest.split_ascii_whitespace().collect();
-        let [a, b, c, d, e, f] = words[..] else { return None };
-        let part = |time: &str, index: &str, bytes: &str| {
+        let (Some(out), Some(err), 6) = (words.get(..3), words.get(3..), words.len()) else { return None };
+        let part = |part: &[&str]| {
+            let [time, index, bytes] = part else { return None };
             Some(Position { time_ns: time.parse().ok()?, index: index.parse().ok()?, bytes: bytes.parse().ok()? })
         };
-        Some(Cursor { stdout: part(a, b, c)?, stderr: part(d, e, f)? })
+        Some(Cursor { stdout: part(out)?, stderr: part(err)? })
     }
 }
 
@@ -428,8 +429,8 @@ mod tests {
         let path = dir.path().join("cursor");
         let (bookmark, cursor) = Bookmark::open(Some(&path), "aa");
         assert_eq!(cursor, Cursor::default());
-        let mut cursor = Cursor::default();
-        cursor.stdout = Position { time_ns: 12, index: 3, bytes: 4 };
+        let stdout = Position { time_ns: 12, index: 3, bytes: 4 };
+        let cursor = Cursor { stdout, ..Cursor::default() };
         bookmark.save(cursor);
         assert_eq!(Bookmark::open(Some(&path), "aa").1, cursor);
         assert_eq!(Bookmark::open(Some(&path), "ab").1, Cursor::default());

@@ -356,7 +356,7 @@ mod tests {
 
     use super::*;
 
-    fn read(values: serde_json::Value) -> Result<Config, String> {
+    fn read(values: &serde_json::Value) -> Result<Config, String> {
         let values = values.as_object().unwrap().clone();
         Config::read(&DriverConfig { values, ..DriverConfig::default() }).map_err(|e| e.to_string())
     }
@@ -370,17 +370,17 @@ mod tests {
             json!({"gc": {"dangling_containers": {}}}),
             json!({"gc": {"dangling_containers": {"enabled": null}}, "logging": {}, "volumes": null}),
         ] {
-            let config = read(values).unwrap();
+            let config = read(&values).unwrap();
             assert!(config.gc_image && config.gc_container && config.dangling.enabled && !config.dangling.dry_run);
             assert_eq!(config.image_delay, Duration::from_mins(3));
             assert_eq!(config.dangling.creation_grace, Duration::from_mins(5));
             assert_eq!((config.log_driver.as_str(), config.log_options["max-size"].as_str()), ("json-file", "2m"));
             assert!(!config.volumes && !config.allow_privileged && config.pids_limit == 0);
         }
-        let config = read(json!({"gc": {"image": false, "dangling_containers": {"period": "10m"}}})).unwrap();
+        let config = read(&json!({"gc": {"image": false, "dangling_containers": {"period": "10m"}}})).unwrap();
         assert!(!config.gc_image && config.dangling.enabled);
         assert_eq!(config.dangling.period, Duration::from_mins(10));
-        let config = read(json!({"logging": {"type": "syslog"}})).unwrap();
+        let config = read(&json!({"logging": {"type": "syslog"}})).unwrap();
         assert!(config.log_options.is_empty(), "another log driver does not know json-file's options");
     }
 
@@ -399,9 +399,9 @@ mod tests {
                 "cannot apply allowed_modes configuration, \"hist\" is not a valid pid_mode",
             ),
         ] {
-            let error = read(values).unwrap_err();
+            let error = read(&values).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
-        assert_eq!(read(json!({"allowed_modes": {"ipc": ["*"]}})).unwrap().allowed_modes.ipc, ["*"]);
+        assert_eq!(read(&json!({"allowed_modes": {"ipc": ["*"]}})).unwrap().allowed_modes.ipc, ["*"]);
     }
 }

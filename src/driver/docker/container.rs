@@ -1,6 +1,7 @@
 //! From a task to the body of the engine's create call. Never calls the engine.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 
 use super::config::Config;
@@ -142,7 +143,7 @@ impl Builder<'_> {
             ..ContainerCreateBody::default()
         };
         // Two starts of one configuration have the same mark: that one that runs may be adopted.
-        let mark = self.mark(&body);
+        let mark = mark(&body);
         body.labels.get_or_insert_default().insert(LABEL_CONFIG.to_owned(), mark);
         Ok(body)
     }
@@ -175,16 +176,6 @@ impl Builder<'_> {
             }
         }
         labels
-    }
-
-    fn mark(&self, body: &ContainerCreateBody) -> String {
-        use sha2::Digest as _;
-        let mut value = serde_json::to_value(body).unwrap_or_default();
-        if let Some(labels) = value.get_mut("Labels").and_then(serde_json::Value::as_object_mut) {
-            labels.remove(LABEL_START);
-        }
-        sort(&mut value);
-        sha2::Sha256::digest(value.to_string().as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     fn limits(&self, host: &mut HostConfig) -> Result<(), DriverError> {
@@ -529,6 +520,22 @@ impl Builder<'_> {
     }
 }
 
+/// A digest of what is asked for, whichever start asks.
+fn mark(body: &ContainerCreateBody) -> String {
+    use sha2::Digest as _;
+    let mut value = serde_json::to_value(body).unwrap_or_default();
+    if let Some(labels) = value.get_mut("Labels").and_then(serde_json::Value::as_object_mut) {
+        labels.remove(LABEL_START);
+    }
+    sort(&mut value);
+    let digest = sha2::Sha256::digest(value.to_string().as_bytes());
+    digest.iter().fold(String::new(), |mut text, byte| {
+        // Writing into a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
 fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
@@ -617,12 +624,12 @@ pub(super) fn hosts_text(address: &str, hostname: &str, extra: &[String]) -> Res
                     ff00::0 ip6-mcastprefix\nff02::1 ip6-allnodes\nff02::2 ip6-allrouters\nff02::3 ip6-allhosts\n"
         .to_owned();
     if !address.is_empty() {
-        text += &format!("{address} {hostname}\n");
+        let _ = writeln!(text, "{address} {hostname}");
     }
     for entry in extra {
         let pair = entry.split_once(':').filter(|(name, ip)| !name.is_empty() && !ip.is_empty());
         let (name, ip) = pair.ok_or_else(|| bad(format!("invalid hosts entry {entry:?}; write host:ip")))?;
-        text += &format!("{ip} {name}\n");
+        let _ = writeln!(text, "{ip} {name}");
     }
     Ok(text)
 }

@@ -1,4 +1,4 @@
-//! The docker_logger: copies one container's output into the two FIFOs of a task. Never knows the task.
+//! The `docker_logger`: copies one container's output into the two FIFOs of a task. Never knows the task.
 
 pub mod service;
 
@@ -11,7 +11,7 @@ use super::collect::{Collector, Target};
 use crate::docker::{Deadlines, Endpoint, Engine, EngineError, Tls};
 use crate::sys::lock::lock;
 
-/// What a docker_logger is to copy: the `StartRequest` as values.
+/// What a `docker_logger` is to copy: the `StartRequest` as values.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StartConfig {
     /// Where the engine listens; empty is what the environment says.

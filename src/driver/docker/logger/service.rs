@@ -6,7 +6,7 @@ use super::{DockerLogger, StartConfig};
 use crate::docker::Tls;
 use crate::wire::docker_logger as wire;
 
-/// Serves a docker_logger; wrap it in `crate::wire::docker_logger::docker_logger_server::DockerLoggerServer`.
+/// Serves a `docker_logger`; wrap it in `crate::wire::docker_logger::docker_logger_server::DockerLoggerServer`.
 #[derive(Debug, Default)]
 pub struct Service(DockerLogger);
 
