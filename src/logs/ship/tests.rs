@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 
 use super::super::rotator::{Limits, Rotator};
 use super::*;
+use crate::spec::LogKeeping;
 use crate::sys::lock::lock;
 
 /// A bound that is not the thing under test.
@@ -41,7 +42,7 @@ impl Place {
         let reports = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&reports);
         let outlets = Outlets::new(Arc::new(move |report| lock(&heard).push(report)));
-        let limits = Limits { max_files, max_file_size_bytes: size };
+        let limits = Limits { max_files, max_file_size_bytes: size, keeping: LogKeeping::default() };
         let rotator = Rotator::open(&dir.path().join("logs"), "web.stdout", limits).unwrap();
         Place { dir, reports, outlets, rotator }
     }
