@@ -218,16 +218,18 @@ mod tests {
         (z ^ (z >> 31)) as usize
     }
 
-    /// What was found once is found again at once, and a few hundred inputs beside it, always the same.
+    /// What was found once is found again at once, and a hundred inputs like it for each target, always the same;
+    /// `AGENTBIN_FUZZ` says how many.
     #[test]
     fn every_target_takes_its_corpus_and_inputs_like_it() {
+        let runs = std::env::var("AGENTBIN_FUZZ").ok().map_or(100_u64, |runs| runs.parse().unwrap());
         for (name, target) in TARGETS {
             let corpus = corpus(name);
             assert!(!corpus.is_empty(), "{name} has no corpus");
             target(b"");
             corpus.iter().for_each(|input| target(input));
             let mut state = 1;
-            for _ in 0..100 {
+            for _ in 0..runs {
                 let mut input = corpus[next(&mut state) % corpus.len()].clone();
                 for _ in 0..=next(&mut state) % 4 {
                     let at = next(&mut state) % (input.len() + 1);

@@ -111,7 +111,9 @@ fn ship_the_rest(alloc_dir: &Path) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let errors = runtime.block_on(async { ship::resume(&outlets(false), &logs, &records, SINKS_PATIENCE).await.1 });
         runtime.shutdown_background();
-        errors.iter().for_each(|error| complain(&error.to_string()));
+        for error in &errors {
+            complain(&error.to_string());
+        }
         std::io::Result::Ok(())
     };
     // A thread of its own, as the caller's may have a runtime of its own.

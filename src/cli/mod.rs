@@ -84,8 +84,8 @@ struct RunArgs {
     /// Stop the job after this time (90s, 5m, 1h30m) and exit with 124
     #[arg(long, value_name = "DURATION", value_parser = args::duration)]
     timeout: Option<Duration>,
-    /// Send each line of output there, too: <file:/PATH>, <journald:>, <syslog:unix:/dev/log>, <syslog:udp://HOST:PORT>,
-    /// <syslog:tcp://HOST:PORT>, <otlp:http://HOST:PORT> (may be repeated)
+    /// Send each line of output there, too: `file:/PATH`, `journald:`, `syslog:unix:/dev/log`, `syslog:udp://HOST:PORT`,
+    /// `syslog:tcp://HOST:PORT` or `otlp:http://HOST:PORT`; may be repeated
     #[arg(long, value_name = "URL")]
     log_sink: Vec<String>,
 }

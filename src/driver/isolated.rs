@@ -165,10 +165,11 @@ pub struct IsolatedConfig {
 
 impl IsolatedConfig {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 11] = [
+    pub const KEYS: [&'static str; 12] = [
         Common::KEYS[0],
         Common::KEYS[1],
         Common::KEYS[2],
+        Common::KEYS[3],
         "default_pid_mode",
         "default_ipc_mode",
         "allow_caps",

@@ -8,7 +8,7 @@ use crate::logs::ship::{self, Labels, Outlets, Report, Shipment, Sink};
 use crate::sys::lock::lock;
 
 /// How long the sinks of an ended task may take for the rest of its output.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The shipping of a driver's tasks under an agent. What goes wrong with it is told in the agent's log, and never the task's
 /// problem.
@@ -57,9 +57,12 @@ fn labels(task: &TaskConfig) -> Labels {
 
 impl Shipping {
     pub(super) fn new() -> Arc<Shipping> {
-        let report = |report: Report| match report {
-            Report::Up { .. } => tracing::info!("{report}"),
-            _ => tracing::warn!("{report}"),
+        let report = |report: Report| {
+            if matches!(report, Report::Up { .. }) {
+                tracing::info!("{report}");
+            } else {
+                tracing::warn!("{report}");
+            }
         };
         Arc::new(Shipping { outlets: Outlets::new(Arc::new(report)), state: Mutex::default() })
     }

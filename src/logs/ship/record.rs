@@ -134,8 +134,8 @@ impl Record {
     /// `<task>.<stream>.<of the sink>.json`.
     fn file_name(&self) -> String {
         let digest = Sha256::digest(self.sink.secret_text());
-        let of_sink: String = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{}.{}.{of_sink}.json", self.labels.task, self.stream.name())
+        let of_sink = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
+        format!("{}.{}.{of_sink:08x}.json", self.labels.task, self.stream.name())
     }
 
     /// Reads the record of the same sink and stream in `folder`, if there is one.
