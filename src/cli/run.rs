@@ -579,7 +579,8 @@ mod tests {
             data_dir: path.clone(),
         };
         let (job, machine) = (Arc::new(job), Arc::new(machine));
-        let run = Run { job, machine, style, timeout, sinks: Vec::new(), outlets: outlets(false) };
+        let outlets = outlets(false);
+        let run = Run { job, machine, style, timeout, kept_logs: None, sinks: Vec::new(), outlets };
         let (stdout, stderr) = (Shared::default(), Shared::default());
         let writer = Writer::new(stdout.clone(), stderr.clone(), false).unwrap();
         let status = run.execute(writer, Signals::catch().unwrap()).await;

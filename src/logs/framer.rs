@@ -331,6 +331,7 @@ mod tests {
     use super::super::follower::Start;
     use super::super::rotator::{Limits, Rotator};
     use super::*;
+    use crate::spec::LogKeeping;
 
     /// Pieces, each after a pause.
     struct Script {
@@ -509,8 +510,12 @@ mod tests {
     #[tokio::test]
     async fn d5_rotated_files_come_out_as_they_are_with_their_names() {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer =
-            Rotator::open(dir.path(), "t.stdout", Limits { max_files: 1000, max_file_size_bytes: 50 }).unwrap();
+        let mut writer = Rotator::open(
+            dir.path(),
+            "t.stdout",
+            Limits { max_files: 1000, max_file_size_bytes: 50, keeping: LogKeeping::default() },
+        )
+        .unwrap();
         let follower = Follower::open(dir.path(), "t.stdout", Start::Beginning).unwrap();
         let finisher = follower.finisher();
         let mut framer = Framer::new(Followed::new(follower, "alloc/logs", "t.stdout"));
