@@ -10,8 +10,11 @@ pub mod alloc;
 pub mod cgroup;
 pub mod cli;
 pub mod container;
+pub mod docker;
 pub mod driver;
 pub mod executor;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod jobspec;
 pub mod logs;
 pub mod plugin;

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         n1_a_task_lives_in_each_driver,
         h1_commands_and_sessions_go_through_the_plugin,
         n2_logs_are_collected_unless_switched_off,
+        n5_log_sinks_get_what_tasks_print_across_a_kill,
         n3_the_agents_folder_stays_empty,
         a6_errors_are_those_that_agents_know,
         a6_configurations_of_go_hosts_are_read,
@@ -473,6 +474,66 @@ fn n2_logs_are_collected_unless_switched_off() {
 fn reads_fifo() -> bool {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     threads.map(|t| std::fs::read_to_string(t.path().join("wchan")).unwrap_or_default()).any(|w| w.contains("partner"))
+}
+
+fn n5_log_sinks_get_what_tasks_print_across_a_kill() {
+    block_on(async {
+        let world = World::new();
+        let (all, own) = (world.dir.path().join("all.json"), world.dir.path().join("own.json"));
+        let sink = |path: &Path| format!("file:{}", path.display());
+        let sinks = ("log_sinks", texts(&[&sink(&all)]));
+        let lines = |path: &Path| -> Vec<String> {
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            let objects = whole.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+            objects.map(|object| object["line"].as_str().unwrap().to_owned()).collect()
+        };
+        let counted = |to: u32| (1..=to).map(|n| n.to_string()).collect::<Vec<_>>();
+
+        let mut plugin = Plugin::driver("raw_exec", &[sinks.clone()]).await;
+        let go = world.dir.path().join("go");
+        let script = format!("seq 1 500; while ! [ -e {} ]; do sleep 0.05; done; seq 501 1000", go.display());
+        let named = |script: &str| {
+            let args = texts(&["-c", script]);
+            world.task(&[("command", text("/bin/sh")), ("args", args), ("log_sinks", texts(&[&sink(&own)]))])
+        };
+        let refused = plugin.start_task(&named("true")).await.unwrap_err();
+        assert!(refused.message().contains("task_log_sinks lists no \"file\""), "{refused:?}");
+        plugin.client.kill().await;
+
+        let config = [sinks, ("task_log_sinks", texts(&["file"]))];
+        let mut plugin = Plugin::driver("raw_exec", &config).await;
+        let task = named(&script);
+        let handle = plugin.start_task(&task).await.unwrap();
+        for path in [&all, &own] {
+            eventually("what the task printed first", || lines(path) == counted(500)).await;
+        }
+        // Within that time it is noted that they have it.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        kill(plugin.client.reattach_config().unwrap().process.pid);
+        plugin.client.exited().await;
+        std::fs::write(&go, "").unwrap();
+        let mut plugin = Plugin::driver("raw_exec", &config).await;
+        plugin.recover(&handle).await.unwrap();
+        assert_eq!(plugin.wait(&task.id).await.result.unwrap().exit_code, 0);
+        plugin.destroy(&task.id, false).await.unwrap();
+        for path in [&all, &own] {
+            eventually("the rest", || lines(path).len() >= 1000).await;
+            assert!(lines(path) == counted(1000), "{} lines", lines(path).len());
+        }
+
+        // The next start of the task goes on behind them.
+        let mut again = named("seq 1001 1500");
+        again.id.push('2');
+        plugin.start_task(&again).await.unwrap();
+        plugin.wait(&again.id).await;
+        plugin.destroy(&again.id, false).await.unwrap();
+        for path in [&all, &own] {
+            eventually("what the second start printed", || lines(path).len() >= 1500).await;
+            assert!(lines(path) == counted(1500), "{} lines", lines(path).len());
+        }
+        plugin.client.kill().await;
+    });
 }
 
 fn n3_the_agents_folder_stays_empty() {

@@ -30,7 +30,7 @@ const TIMED_OUT: i32 = 124;
 /// How long what is left of the job in the end may resist.
 const LEFTOVERS_PATIENCE: Duration = Duration::from_secs(10);
 /// How long log sinks may take for the rest when the job has ended.
-pub(super) const SINKS_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const SINKS_PATIENCE: Duration = Duration::from_secs(5);
 /// What poststop tasks get after a time-out before everything is killed.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 

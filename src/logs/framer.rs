@@ -331,7 +331,6 @@ mod tests {
     use super::super::follower::Start;
     use super::super::rotator::{Limits, Rotator};
     use super::*;
-    use crate::spec::LogKeeping;
 
     /// Pieces, each after a pause.
     struct Script {
@@ -513,7 +512,7 @@ mod tests {
         let mut writer = Rotator::open(
             dir.path(),
             "t.stdout",
-            Limits { max_files: 1000, max_file_size_bytes: 50, keeping: LogKeeping::default() },
+            Limits { max_files: 1000, max_file_size_bytes: 50, keeping: crate::spec::LogKeeping::default() },
         )
         .unwrap();
         let follower = Follower::open(dir.path(), "t.stdout", Start::Beginning).unwrap();

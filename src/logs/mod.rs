@@ -21,6 +21,12 @@ use std::path::PathBuf;
 use self::fifo::FifoError;
 use self::rotator::RotatorError;
 
+/// The number of a rotated file in its name.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn rotation_index(base: &str, name: &[u8]) -> Option<u64> {
+    dir::parse_index(base, name)
+}
+
 /// What a logmon is to collect: the `StartRequest` as values.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StartConfig {

@@ -50,11 +50,6 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Where the line begins that is not complete yet.
-    pub(super) fn position(&self) -> Option<Cursor> {
-        self.at
-    }
-
     /// The next bytes, which end at `end`; the lines that are complete with them.
     pub(super) fn feed(&mut self, data: &[u8], end: Cursor, time: SystemTime) -> Option<Batch> {
         let start = Cursor { offset: end.offset.saturating_sub(data.len() as u64), ..end };
@@ -120,13 +115,13 @@ mod tests {
         let batch = lines.feed(b"one\ntw", at(0, 6), time).unwrap();
         assert_eq!((batch.resume, batch.size()), (at(0, 4), 4));
         assert_eq!(texts(Some(batch)), [("one".to_owned(), at(0, 0), false)]);
-        assert_eq!(lines.position(), Some(at(0, 4)));
+        assert_eq!(lines.at, Some(at(0, 4)));
         assert_eq!(lines.feed(b"o", at(1, 1), time), None);
         let batch = lines.feed(b"!\n\nx", at(1, 5), time).unwrap();
         assert_eq!(batch.resume, at(1, 4));
         assert_eq!(texts(Some(batch)), [("two!".to_owned(), at(0, 4), false), (String::new(), at(1, 3), false)]);
         assert_eq!(texts(lines.cut(at(1, 5), time)), [("x".to_owned(), at(1, 4), true)]);
-        assert_eq!((lines.position(), lines.cut(at(1, 5), time)), (None, None));
+        assert_eq!(lines.cut(at(1, 5), time), None);
     }
 
     proptest! {

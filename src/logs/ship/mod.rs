@@ -21,6 +21,8 @@ mod shipper;
 mod sink;
 mod syslog;
 mod tally;
+#[cfg(test)]
+mod tests;
 
 pub use outlet::Outlets;
 pub use record::{Account, RecordError, Shipped};
@@ -185,3 +187,37 @@ impl fmt::Display for Report {
 
 /// Takes reports; must not block.
 pub type Reporter = Arc<dyn Fn(Report) + Send + Sync>;
+
+/// A record that can be read is the same when it is written and read again.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn check_record(bytes: &[u8]) {
+    if let Ok(record) = record::Record::parse(bytes) {
+        assert_eq!(record::Record::parse(&record.to_bytes()), Ok(record));
+    }
+}
+
+/// Whatever pieces a stream comes in, the bytes and their places are the same. Each piece has its length before it.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn check_lines(mut data: &[u8], time: std::time::SystemTime) {
+    use super::follower::Cursor;
+
+    let (mut lines, mut got, mut whole) = (entry::Lines::default(), Vec::new(), Vec::new());
+    let at = |offset: usize| Cursor { index: 0, inode: 0, offset: offset as u64 };
+    let mut take = |batch: Option<entry::Batch>| {
+        let Some(batch) = batch else { return };
+        for entry in &batch.entries {
+            assert_eq!(entry.at.offset, got.len() as u64);
+            got.extend_from_slice(batch.text(entry));
+            got.extend((!entry.partial).then_some(b'\n'));
+        }
+        assert_eq!(batch.resume.offset, got.len() as u64);
+    };
+    while let Some((length, rest)) = data.split_first() {
+        let (piece, rest) = rest.split_at(usize::from(*length).min(rest.len()));
+        whole.extend_from_slice(piece);
+        take(lines.feed(piece, at(whole.len()), time));
+        data = rest;
+    }
+    take(lines.cut(at(whole.len()), time));
+    assert!(got == whole);
+}

@@ -184,7 +184,7 @@ impl Outlet {
                 }
                 Err(error) => {
                     if let Connection::Syslog(syslog) = connection {
-                        let mut carry = syslog.into_carry();
+                        let mut carry = syslog.into_carry().await;
                         carry.append(&mut state.carry);
                         state.carry = carry;
                     }

@@ -239,7 +239,7 @@ mod tests {
             ("syslog:tcp://::1", "[::1]:port"),
             ("syslog:udp://h:99999", "65535"),
             ("otlp:https://h", "for TLS"),
-            ("otlp:http://h\r\nX: y", "host:port"),
+            ("otlp:http://h\r\nX", "host:port"),
         ] {
             let error = text.parse::<Sink>().unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");

@@ -23,6 +23,9 @@ const DATAGRAM_TEXT: usize = 32 * 1024;
 const SEND_BUFFER: usize = 128 * 1024;
 /// How long bytes may be on their way.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+/// How long they may be on their way to a receiver that says goodbye, and how often to look: there is no event for it.
+const GOODBYE: Duration = Duration::from_secs(1);
+const GOODBYE_LOOK: Duration = Duration::from_millis(5);
 /// Facility `user`; severities `informational` and `error`.
 const STDOUT: u8 = 8 + 6;
 const STDERR: u8 = 8 + 3;
@@ -60,6 +63,8 @@ struct Messages {
 #[derive(Debug)]
 pub(super) struct Tcp {
     stream: TcpStream,
+    /// The receiver will send no more.
+    goodbye: bool,
     /// Given to the kernel, of all connections that this one carries on.
     sent: u64,
     /// The ends of these are counted as `sent` is.
@@ -86,7 +91,7 @@ impl Connection {
                 let stream = TcpStream::connect(address).await?;
                 sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER)?;
                 sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED.as_millis() as u32)?;
-                Connection::Tcp(Tcp { stream, sent: 0, on_their_way: VecDeque::new() })
+                Connection::Tcp(Tcp { stream, goodbye: false, sent: 0, on_their_way: VecDeque::new() })
             }
         })
     }
@@ -153,9 +158,14 @@ impl Connection {
     }
 
     /// What the next connection has to send again.
-    pub(super) fn into_carry(self) -> Carry {
+    pub(super) async fn into_carry(self) -> Carry {
         match self {
-            Connection::Tcp(tcp) => tcp.into_carry(),
+            Connection::Tcp(mut tcp) => {
+                if tcp.goodbye {
+                    tcp.say_goodbye().await;
+                }
+                tcp.into_carry()
+            }
             _ => Carry::default(),
         }
     }
@@ -163,13 +173,31 @@ impl Connection {
 
 impl Tcp {
     /// A receiver that says goodbye reads what it was sent before, and nothing from here on.
-    fn check_goodbye(&self) -> io::Result<()> {
+    fn check_goodbye(&mut self) -> io::Result<()> {
         match self.stream.try_read(&mut [0; 256]) {
-            Ok(0) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the receiver closed the connection")),
+            Ok(0) => {
+                self.goodbye = true;
+                Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the receiver closed the connection"))
+            }
             Ok(_) => Ok(()),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
             Err(e) => Err(e),
         }
+    }
+
+    /// Ends our side, and waits for what is on its way: kernels put off saying that they have it, but not for long.
+    async fn say_goodbye(&mut self) {
+        if self.stream.shutdown().await.is_err() {
+            return;
+        }
+        let arrived = async {
+            let mut look = tokio::time::interval(GOODBYE_LOOK);
+            while unacknowledged(&self.stream).is_ok_and(|bytes| bytes > 0) {
+                look.tick().await;
+            }
+        };
+        // What has not arrived by then is sent again.
+        let _ = tokio::time::timeout(GOODBYE, arrived).await;
     }
 
     async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
