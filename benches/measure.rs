@@ -24,8 +24,10 @@ use serde_json::{Value, json};
 mod idle;
 #[path = "isolation.rs"]
 mod isolation;
+#[path = "logs.rs"]
+mod logs;
 
-const USAGE: &str = "usage: measure launch|exec|memory|isolation|idle|all [--json] [--runs N] [--tasks N]";
+const USAGE: &str = "usage: measure launch|exec|memory|logs|isolation|idle|all [--json] [--runs N] [--tasks N]";
 const IDLE_PAUSE: Duration = Duration::from_millis(100);
 const MEMORY_LIMIT: u64 = 64 << 20;
 const CPU_SHARES: u64 = 100;
@@ -39,7 +41,11 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    match run() {
+    let done = match std::env::var(logs::WRITER) {
+        Ok(load) => logs::write(&load).map(|()| true),
+        Err(_) => run(),
+    };
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
@@ -87,6 +93,13 @@ fn run() -> Result<bool> {
             }
         }
     }
+    if matches!(options.what.as_str(), "logs" | "all") {
+        let logs = logs::measure(&options, &agentbin, dir.path())?;
+        if !options.json {
+            println!("{}", logs.table());
+        }
+        report.insert("logs".to_owned(), logs.json());
+    }
     if matches!(options.what.as_str(), "idle" | "all") {
         match idle::measure() {
             Ok(idle) => {
@@ -129,7 +142,7 @@ fn options() -> Result<Options> {
             "--json" => options.json = true,
             "--runs" => options.runs = number()?,
             "--tasks" => options.tasks = number()?,
-            "launch" | "exec" | "memory" | "isolation" | "idle" | "all" => options.what = argument,
+            "launch" | "exec" | "memory" | "logs" | "isolation" | "idle" | "all" => options.what = argument,
             _ => bail!("unknown argument: {argument}\n{USAGE}"),
         }
     }

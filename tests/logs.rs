@@ -426,8 +426,6 @@ async fn check_stream(mut follower: Follower, seen: Arc<AtomicU64>) -> u64 {
 enum Act {
     /// Lines of these lengths.
     Write(Vec<usize>),
-    /// The reader is told to stop, and another one begins.
-    Restart,
     /// The reader ends without being told; in this process that is as near to a kill as one gets.
     Lose,
     TruncateCurrent,
@@ -438,7 +436,6 @@ enum Act {
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         8 => proptest::collection::vec(0_usize..3000, 1..40).prop_map(Act::Write),
-        1 => Just(Act::Restart),
         1 => Just(Act::Lose),
         1 => Just(Act::TruncateCurrent),
         1 => Just(Act::DeleteCurrent),
@@ -469,10 +466,6 @@ async fn live(acts: &[Act]) {
     for act in acts {
         let Act::Write(lens) = act else {
             match act {
-                Act::Restart => {
-                    logmon.stop().await.unwrap();
-                    logmon = start(&config).await;
-                }
                 Act::Lose => {
                     drop(logmon);
                     logmon = start(&config).await;
