@@ -932,7 +932,11 @@ fn d3_docker_logger_goes_on_where_it_was_killed() {
         for (reader, word) in readers.into_iter().zip(["out", "err"]) {
             let seen = reader.join().unwrap();
             let expected: Vec<String> = (1..=lines).map(|n| format!("{word} {n}")).collect();
-            assert!(seen == expected, "{word}: {} lines instead of {lines}", seen.len());
+            // One that is killed between the FIFO and its cursor's file hands that message on once more.
+            let mut once = seen.clone();
+            once.dedup();
+            assert!(once == expected, "{word}: {} lines instead of {lines}", once.len());
+            assert!(seen.len() - once.len() <= usize::try_from(kills).unwrap(), "{word}: {} lines", seen.len());
         }
         engine().docker(&["rm", "-f", &name]);
     });

@@ -158,6 +158,8 @@ pub enum FailureKind {
     NotExecutable,
     /// The job asks for something impossible: no such user, a path that leaves the root.
     Invalid,
+    /// The task's cgroup was removed before the shim was in it.
+    CgroupGone,
     /// The kernel or the privileges do not allow it.
     System,
 }
@@ -178,7 +180,9 @@ impl fmt::Display for Failure {
         match self.kind {
             // These read as sentences of their own, in the words that hosts know.
             FailureKind::CommandNotFound | FailureKind::Invalid => f.write_str(&self.message),
-            FailureKind::NotExecutable | FailureKind::System => write!(f, "{}: {}", self.step, self.message),
+            FailureKind::NotExecutable | FailureKind::CgroupGone | FailureKind::System => {
+                write!(f, "{}: {}", self.step, self.message)
+            }
         }
     }
 }

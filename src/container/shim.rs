@@ -54,7 +54,11 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     // Before anything that costs memory or time: the task must not run a moment outside its cgroups.
     let join: Vec<PathBuf> = serde_json::from_str(join).step(|| "read the arguments".to_owned())?;
     for tasks in &join {
-        std::fs::write(tasks, "0").step(|| format!("join cgroup {}", tasks.display()))?;
+        std::fs::write(tasks, "0").map_err(|error| {
+            let gone = error.raw_os_error() == Some(libc::ENOENT);
+            let kind = if gone { FailureKind::CgroupGone } else { FailureKind::System };
+            Failure { kind, ..Failure::new(format!("join cgroup {}", tasks.display()), error) }
+        })?;
     }
 
     let (config_file, sent) = receive(control)?;

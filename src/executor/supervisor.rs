@@ -233,7 +233,19 @@ impl LocalExecutor {
         Ok(running)
     }
 
+    /// Starts the task; once more when its cgroup was removed meanwhile, which an executor that a killed host left behind
+    /// does to what has this name.
     async fn start(&self, spec: &LaunchSpec) -> Result<Arc<Running>, ExecutorError> {
+        match self.try_start(spec).await {
+            Err(NotStarted::CgroupGone(error)) => {
+                tracing::debug!(%error, "starting once more");
+                self.try_start(spec).await.map_err(NotStarted::into_error)
+            }
+            other => other.map_err(NotStarted::into_error),
+        }
+    }
+
+    async fn try_start(&self, spec: &LaunchSpec) -> Result<Arc<Running>, NotStarted> {
         let (config, devices) = match self.isolation {
             Isolation::Isolated => (isolated::config(spec), Some(isolated::devices(spec)?)),
             Isolation::Universal => (universal::config(spec)?, None),
@@ -263,7 +275,7 @@ impl LocalExecutor {
                 let missing = devices.filter(|rules| has_devices.as_ref() != Some(rules));
                 self.start_in(spec, &config, cgroup.as_ref(), missing.as_deref(), shim).await
             }
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         launched.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))
     }
@@ -275,13 +287,13 @@ impl LocalExecutor {
         cgroup: Option<&TaskCgroup>,
         devices: Option<&[DeviceRule]>,
         shim: Prepared,
-    ) -> Result<Arc<Running>, ExecutorError> {
+    ) -> Result<Arc<Running>, NotStarted> {
         let ready = forbid_devices(cgroup, devices).and_then(|()| open_output(spec, config));
         let (output, ends) = match ready {
             Ok(ready) => ready,
             Err(error) => {
                 end_child(shim.child).await;
-                return Err(error);
+                return Err(error.into());
             }
         };
         let null = open_null()?;
@@ -292,14 +304,14 @@ impl LocalExecutor {
             Ok(starting) => starting,
             Err((error, child)) => {
                 end_child(child).await;
-                return Err(ExecutorError::System(error.to_string()));
+                return Err(ExecutorError::System(error.to_string()).into());
             }
         };
         drop(ends);
         if let Err(error) = readable(starting.report()).await {
             // It may become the task all the same.
             end_child(starting.child).await;
-            return Err(error);
+            return Err(error.into());
         }
         let started = match starting.outcome() {
             Ok(Some(started)) => started,
@@ -308,11 +320,13 @@ impl LocalExecutor {
             Ok(None) => {
                 end_child(starting.child).await;
                 let text = format!("failed to start command path={:?}: the shim ended without a word", spec.command);
-                return Err(ExecutorError::System(text));
+                return Err(ExecutorError::System(text).into());
             }
             Err(failure) => {
                 end_child(starting.child).await;
-                return Err(start_error(&spec.command, config.rootless.is_some(), &failure));
+                let gone = failure.kind == FailureKind::CgroupGone;
+                let error = start_error(&spec.command, config.rootless.is_some(), &failure);
+                return Err(if gone { NotStarted::CgroupGone(error) } else { error.into() });
             }
         };
         let namespaces = namespaces.map(|namespaces| namespaces.and(started.namespaces));
@@ -737,13 +751,34 @@ fn nomad_v1_path(task_dir: &Path) -> Result<PathBuf, ExecutorError> {
     }
 }
 
+/// Why a start came to nothing.
+enum NotStarted {
+    /// The cgroup was removed under it.
+    CgroupGone(ExecutorError),
+    /// Anything else.
+    Failed(ExecutorError),
+}
+
+impl NotStarted {
+    fn into_error(self) -> ExecutorError {
+        let (NotStarted::CgroupGone(error) | NotStarted::Failed(error)) = self;
+        error
+    }
+}
+
+impl From<ExecutorError> for NotStarted {
+    fn from(error: ExecutorError) -> NotStarted {
+        NotStarted::Failed(error)
+    }
+}
+
 /// What a caller hears of a command that could not be started.
 pub(super) fn start_error(command: &str, rootless: bool, failure: &Failure) -> ExecutorError {
     match failure.kind {
         FailureKind::CommandNotFound => ExecutorError::CommandNotFound(failure.to_string()),
         FailureKind::NotExecutable => ExecutorError::NotExecutable(failure.to_string()),
         FailureKind::Invalid => ExecutorError::Invalid(failure.to_string()),
-        FailureKind::System => {
+        FailureKind::CgroupGone | FailureKind::System => {
             let text = format!("failed to start command path={command:?}: {failure}");
             ExecutorError::System(unprivileged_hint(rootless, text))
         }
