@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     generate(&["nomad/hclspec.proto", "nomad/structs.proto"], &[])?;
     generate(&["nomad/base.proto", "nomad/driver.proto"], &["hclspec", "structs"])?;
     generate(&["nomad/executor.proto"], &["hclspec", "structs", "drivers"])?;
-    generate(&["goplugin/plugin.proto", "nomad/logmon.proto"], &[])?;
+    generate(&["goplugin/plugin.proto", "nomad/logmon.proto", "nomad/docker_logger.proto"], &[])?;
     // Relocations in a tenth of the space. A linker that does not know the word says so and goes on.
     println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     link_customary_path();

@@ -20,10 +20,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
+#[path = "idle.rs"]
+mod idle;
 #[path = "isolation.rs"]
 mod isolation;
+#[path = "logs.rs"]
+mod logs;
 
-const USAGE: &str = "usage: measure launch|exec|memory|isolation|all [--json] [--runs N] [--tasks N]";
+const USAGE: &str = "usage: measure launch|exec|memory|logs|isolation|idle|all [--json] [--runs N] [--tasks N]";
 const IDLE_PAUSE: Duration = Duration::from_millis(100);
 const MEMORY_LIMIT: u64 = 64 << 20;
 const CPU_SHARES: u64 = 100;
@@ -37,7 +41,11 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    match run() {
+    let done = match std::env::var(logs::WRITER) {
+        Ok(load) => logs::write(&load).map(|()| true),
+        Err(_) => run(),
+    };
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
@@ -85,6 +93,28 @@ fn run() -> Result<bool> {
             }
         }
     }
+    if matches!(options.what.as_str(), "logs" | "all") {
+        let logs = logs::measure(&options, &agentbin, dir.path())?;
+        if !options.json {
+            println!("{}", logs.table());
+        }
+        report.insert("logs".to_owned(), logs.json());
+    }
+    if matches!(options.what.as_str(), "idle" | "all") {
+        match idle::measure() {
+            Ok(idle) => {
+                if !options.json {
+                    println!("{}", idle.table());
+                }
+                report.insert("idle".to_owned(), idle.json());
+            }
+            Err(error) => {
+                complete = false;
+                eprintln!("measure: idle: {error:#}");
+                report.insert("idle".to_owned(), json!({ "error": format!("{error:#}") }));
+            }
+        }
+    }
     if options.what == "isolation" {
         let isolation = isolation::measure(&agentbin, dir.path())?;
         complete &= isolation.ours_ran;
@@ -112,7 +142,7 @@ fn options() -> Result<Options> {
             "--json" => options.json = true,
             "--runs" => options.runs = number()?,
             "--tasks" => options.tasks = number()?,
-            "launch" | "exec" | "memory" | "isolation" | "all" => options.what = argument,
+            "launch" | "exec" | "memory" | "logs" | "isolation" | "idle" | "all" => options.what = argument,
             _ => bail!("unknown argument: {argument}\n{USAGE}"),
         }
     }

@@ -11,14 +11,19 @@
 //! - `session`: `ExecStreaming` of it with pipes, to the end of the stream
 //! - `terminal`: the same with a terminal
 //!
-//! `bench_launch [--exec] [--runs N] [--pause-ms MILLISECONDS]`, as root. Sizes are those of a Nomad task start: the exec driver's
+//! With `--idle` instead, what nothing costs: `--tasks N` tasks that sleep, for `--seconds S`. One line:
+//! `{"tasks", "seconds", "cpu_ms", "wakeups", "worst_wakeups", "asked_ms", "cgroups", "read_ms", "read_cpu_ms"}`: what the kernel
+//! gave all supervisors in that time, the figures of all tasks asked over gRPC (medians of five rounds), and those of 500
+//! cgroups read by this process.
+//!
+//! `bench_launch [--exec|--idle] [--runs N] [--pause-ms MILLISECONDS] [--tasks N] [--seconds S]`, as root. Sizes are those of a Nomad task start: the exec driver's
 //! mounts, memory, cpu and pids limits, log collection.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use agentbin::cgroup::{CgroupFs, Regime};
+use agentbin::cgroup::{CgroupFs, Regime, Sampler, TaskCgroup};
 use agentbin::executor::{Executor as _, ExecutorClient};
 use agentbin::plugin::{Launch, Program, role_environment};
 use agentbin::spec::{
@@ -38,14 +43,21 @@ fn main() -> anyhow::Result<()> {
     let mut pause = Duration::ZERO;
     let mut args = std::env::args().skip(1).peekable();
     let exec = args.next_if(|arg| arg == "--exec").is_some();
+    let idle = args.next_if(|arg| arg == "--idle").is_some();
+    let (mut tasks, mut seconds) = (200, 20);
     while let (Some(flag), Some(value)) = (args.next(), args.next()) {
         match flag.as_str() {
             "--runs" => runs = value.parse()?,
             "--pause-ms" => pause = Duration::from_millis(value.parse()?),
-            other => anyhow::bail!("unknown flag {other}; known are --runs and --pause-ms"),
+            "--tasks" => tasks = value.parse()?,
+            "--seconds" => seconds = value.parse()?,
+            other => anyhow::bail!("unknown flag {other}; known are --runs, --pause-ms, --tasks and --seconds"),
         }
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if idle {
+        return runtime.block_on(measure_idle(tasks, Duration::from_secs(seconds)));
+    }
     if exec { runtime.block_on(measure_exec(runs, pause)) } else { runtime.block_on(measure(runs, pause)) }
 }
 
@@ -95,6 +107,124 @@ async fn measure_exec(runs: usize, pause: Duration) -> anyhow::Result<()> {
         println!("{}", serde_json::json!({"what": what, "us": times}));
     }
     Ok(())
+}
+
+/// Cgroups that an agent with many tasks would read.
+const SWEPT: usize = 500;
+const ROUNDS: usize = 5;
+
+async fn measure_idle(tasks: usize, time: Duration) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    for folder in ["alloc/logs", "task/local", "task/secrets", "task/tmp"] {
+        std::fs::create_dir_all(dir.path().join(folder))?;
+    }
+    let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup"))?;
+    let mut running = Vec::with_capacity(tasks);
+    for number in 0..tasks {
+        let config = serde_json::json!({
+            "LogFile": dir.path().join(format!("executor-{number}.out")), "LogLevel": "info", "FSIsolation": true,
+        });
+        let launch = Launch {
+            args: &[OsString::from(config.to_string())],
+            env: role_environment(),
+            new_session: true,
+            socket_dir: Some(dir.path()),
+            log: Box::new(|_| {}),
+            ..Launch::new(Program::Own(Role::Executor))
+        };
+        let client = launch.start().await?;
+        let executor = ExecutorClient::new(client.channel());
+        let mut spec = spec(dir.path(), cgroups.regime(), number);
+        default(&mut spec);
+        if let Some(logs) = &mut spec.logs {
+            logs.stdout_file = format!("task-{number}.stdout");
+            logs.stderr_file = format!("task-{number}.stderr");
+        }
+        let cgroup = spec.cgroup.clone();
+        executor
+            .launch(LaunchSpec { command: "/bin/sleep".to_owned(), args: vec!["100000".to_owned()], ..spec })
+            .await?;
+        running.push((client, executor, cgroup));
+    }
+    let pids: Vec<i32> =
+        running.iter().map(|(client, ..)| Ok(client.reattach_config()?.process.pid)).collect::<anyhow::Result<_>>()?;
+    // What a start leaves to do is done.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let before = pids.iter().map(|pid| scheduled(*pid)).collect::<anyhow::Result<Vec<_>>>()?;
+    tokio::time::sleep(time).await;
+    let after = pids.iter().map(|pid| scheduled(*pid)).collect::<anyhow::Result<Vec<_>>>()?;
+    let spent: Vec<(u64, u64)> = before.iter().zip(&after).map(|(b, a)| (a.0 - b.0, a.1 - b.1)).collect();
+
+    let mut asked = Vec::new();
+    for _ in 0..ROUNDS {
+        let begin = Instant::now();
+        for (_, executor, _) in &running {
+            executor.stats().await?;
+        }
+        asked.push(begin.elapsed());
+    }
+    let (read, read_cpu) = sweep(&cgroups, running.iter().map(|(_, _, cgroup)| cgroup))?;
+    for (client, executor, _) in running {
+        executor.shutdown("", Duration::ZERO).await?;
+        client.kill().await;
+    }
+    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+    println!(
+        "{}",
+        serde_json::json!({
+            "tasks": tasks,
+            "seconds": time.as_secs_f64(),
+            "cpu_ms": ms(Duration::from_nanos(spent.iter().map(|(cpu, _)| cpu).sum())),
+            "wakeups": spent.iter().map(|(_, wakeups)| wakeups).sum::<u64>(),
+            "worst_wakeups": spent.iter().map(|(_, wakeups)| *wakeups).max(),
+            "asked_ms": ms(median(asked)),
+            "cgroups": SWEPT,
+            "read_ms": ms(read),
+            "read_cpu_ms": ms(read_cpu),
+        })
+    );
+    Ok(())
+}
+
+/// Reads the figures of [`SWEPT`] cgroups, those of the tasks among them: time and CPU of one round, medians.
+fn sweep<'a>(cgroups: &CgroupFs, tasks: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<(Duration, Duration)> {
+    let mut swept = tasks.take(SWEPT).map(|path| TaskCgroup::open(cgroups, path)).collect::<Result<Vec<_>, _>>()?;
+    let busy = swept.len();
+    let own = PathBuf::from(format!("agentbin-bench-sweep-{}", std::process::id()));
+    for number in busy..SWEPT {
+        swept.push(TaskCgroup::create(cgroups, &own.join(number.to_string()), &Resources::default())?);
+    }
+    let mut samplers = vec![Sampler::new(1000.0); SWEPT];
+    let own_pid = std::process::id().cast_signed();
+    let (mut wall, mut cpu) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let (begin, used) = (Instant::now(), scheduled(own_pid)?.0);
+        for (cgroup, sampler) in swept.iter().zip(&mut samplers) {
+            cgroup.stats(sampler)?;
+            cgroup.pressure()?;
+        }
+        wall.push(begin.elapsed());
+        cpu.push(Duration::from_nanos(scheduled(own_pid)?.0 - used));
+    }
+    for cgroup in &swept[busy..] {
+        cgroup.remove(Instant::now() + Duration::from_secs(5))?;
+    }
+    Ok((median(wall), median(cpu)))
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// CPU time in nanoseconds, and how often it was put on a CPU, since its start.
+fn scheduled(pid: i32) -> anyhow::Result<(u64, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+    let mut fields = text.split_whitespace().map(str::parse::<u64>);
+    match (fields.next(), fields.nth(1)) {
+        (Some(Ok(time)), Some(Ok(slices))) => Ok((time, slices)),
+        _ => anyhow::bail!("/proc/{pid}/schedstat reads {text:?}"),
+    }
 }
 
 async fn session(executor: &ExecutorClient, tty: bool) -> anyhow::Result<i32> {

@@ -10,6 +10,7 @@ pub mod alloc;
 pub mod cgroup;
 pub mod cli;
 pub mod container;
+pub mod docker;
 pub mod driver;
 pub mod executor;
 #[cfg(any(test, feature = "fuzzing"))]

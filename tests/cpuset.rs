@@ -202,6 +202,32 @@ fn c3_whatever_starts_and_ends_everybody_has_his_cores() {
     bench.end();
 }
 
+/// Between two runs of a task nobody else gets its cores, and its next run does.
+#[test]
+fn c3_a_task_keeps_its_cores_while_it_has_no_cgroup() {
+    let Some(mut bench) = Bench::new("kept") else { return };
+    let keeper = Cpusets::keeper("task-1");
+    let own = bench.cpusets.reserve(&keeper, &Cores::Any(1)).unwrap();
+    let rest = bench.all.without(&own);
+    let everything = Cores::Any(u32::try_from(bench.all.len()).unwrap() - 1);
+    for _ in 0..2 {
+        bench.start("task-1", Some(&Cores::Exactly(own.clone())), true).unwrap();
+        bench.check();
+        bench.stop("task-1", true);
+        assert_eq!(bench.cpusets.shared().unwrap(), rest);
+        let taken = bench.cpusets.reserve("task-2", &everything);
+        assert!(matches!(taken, Err(Error::Cores { .. })), "{taken:?}");
+        let taken = bench.cpusets.reserve("task-2", &Cores::Exactly(own.clone()));
+        assert!(matches!(taken, Err(Error::Cores { .. })), "{taken:?}");
+    }
+    TaskCgroup::open(&bench.fs, &bench.parent.join(&keeper)).unwrap().remove(soon()).unwrap();
+    bench.cpusets.settle().unwrap();
+    bench.start("task-2", Some(&everything), true).unwrap();
+    bench.check();
+    bench.stop("task-2", true);
+    bench.end();
+}
+
 /// Tasks that start, reserve and end at once, each seen by its own process.
 #[test]
 fn c3_many_at_once_do_not_meet() {

@@ -1,23 +1,22 @@
 //! The exec and `raw_exec` drivers through real executors, on the real kernel. This program embeds agentbin, so every
 //! executor and shim below is this very file (A2).
 
+#[path = "support/drivers.rs"]
+mod drivers;
 #[path = "support/harness.rs"]
 mod harness;
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use agentbin::cgroup::{CgroupFs, Regime};
-use agentbin::driver::{Driver, DriverError, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle};
-use agentbin::executor::Compute;
-use agentbin::spec::{DriverConfig, ExitResult, LogCollection, MemoryLimits, Resources, Signal};
-use harness::{block_on, children, eventually, is_alive, run, tests};
-use tempfile::TempDir;
+use agentbin::cgroup::Regime;
+use agentbin::driver::{Driver, DriverError, TaskConfig, TaskHandle};
+use agentbin::spec::{DriverConfig, MemoryLimits, Resources, Signal};
+use drivers::{World, nap, output};
+use harness::{block_on, eventually, is_alive, run, tests};
 
 fn main() -> ExitCode {
     agentbin::init();
@@ -50,122 +49,6 @@ fn main() -> ExitCode {
         n5_killed_executor_takes_its_task_along,
         e_start_twice_and_unknown_ids_are_errors,
     ])
-}
-
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
-/// An allocation in a temporary folder, with both drivers.
-struct World {
-    dir: TempDir,
-    cgroups: CgroupFs,
-    exec: ExecDriver,
-    raw_exec: RawExecDriver,
-}
-
-impl World {
-    fn new() -> World {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap();
-        let compute = Compute { total_mhz: 2000, cores: 2 };
-        let settings =
-            Settings { cgroups: cgroups.clone(), compute, socket_dir: dir.path().to_owned(), under_agent: false };
-        World { exec: ExecDriver::new(settings.clone()), raw_exec: RawExecDriver::new(settings), cgroups, dir }
-    }
-
-    fn task(&self, command: &str, args: &[&str]) -> TaskConfig {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let alloc_dir = self.dir.path().join("alloc-id");
-        for folder in ["alloc/logs", "alloc/data", "task/local", "task/tmp"] {
-            std::fs::create_dir_all(alloc_dir.join(folder)).unwrap();
-            std::fs::set_permissions(alloc_dir.join(folder), std::fs::Permissions::from_mode(0o777)).unwrap();
-        }
-        let mut config = DriverConfig::default();
-        config.values.insert("command".into(), command.into());
-        let args: Vec<String> = args.iter().map(|arg| arg.replace("sleep 1000", &format!("sleep {}", nap()))).collect();
-        config.values.insert("args".into(), args.into());
-        let name = format!("agentbin-test-{}-{number}", std::process::id());
-        let cgroup = match self.cgroups.regime() {
-            Regime::V2 => format!("agentbin-test.slice/{name}.scope"),
-            Regime::V1 => format!("agentbin-test/{name}"),
-            Regime::Off => String::new(),
-        };
-        TaskConfig {
-            id: format!("alloc-id/task/{number}"),
-            name: "task".into(),
-            alloc_id: "alloc-id".into(),
-            config,
-            env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into()), ("GREETING".into(), "hello".into())]),
-            user: String::new(),
-            resources: Resources::default(),
-            cgroup: cgroup.into(),
-            logs: Some(LogCollection {
-                dir: alloc_dir.join("alloc/logs"),
-                stdout_file: format!("{number}.stdout"),
-                stderr_file: format!("{number}.stderr"),
-                max_files: 10,
-                max_file_size_bytes: 1 << 20,
-                ..LogCollection::default()
-            }),
-            alloc_dir,
-            ..TaskConfig::default()
-        }
-    }
-
-    /// A shell script as task.
-    fn script(&self, text: &str) -> TaskConfig {
-        self.task("/bin/sh", &["-c", text])
-    }
-
-    fn task_dir(&self) -> PathBuf {
-        self.dir.path().join("alloc-id/task")
-    }
-
-    async fn run(&self, driver: &dyn Driver, task: &TaskConfig) -> (ExitResult, String, String) {
-        driver.start_task(task).await.unwrap();
-        let exit = driver.wait_task(&task.id).await.unwrap();
-        let (stdout, stderr) = output(task);
-        driver.destroy_task(&task.id, false).await.unwrap();
-        self.assert_gone(task).await;
-        (exit, stdout, stderr)
-    }
-
-    /// stdout of a script that must succeed.
-    async fn stdout(&self, driver: &dyn Driver, task: &TaskConfig) -> String {
-        let (exit, stdout, stderr) = self.run(driver, task).await;
-        assert!(exit.successful(), "{exit:?}: {stdout}{stderr}");
-        stdout
-    }
-
-    async fn assert_gone(&self, task: &TaskConfig) {
-        for hierarchy in self.cgroups.hierarchies() {
-            let path = hierarchy.mount_point.join(&task.cgroup);
-            assert!(!path.exists(), "{} is left", path.display());
-        }
-        // A driver that was given up and one that recovered its tasks watch the same executor; either may reap it.
-        eventually("no process is left", || children().is_empty()).await;
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        assert!(!mounts.contains(self.dir.path().to_str().unwrap()), "mounts are left: {mounts}");
-    }
-
-    fn cgroup_file(&self, task: &TaskConfig, v1_controller: &str, v1: &str, v2: &str) -> String {
-        let hierarchies: Vec<_> = self.cgroups.hierarchies().collect();
-        let (hierarchy, file) = match self.cgroups.regime() {
-            Regime::V2 => (hierarchies[0], v2),
-            _ => (*hierarchies.iter().find(|h| h.has(v1_controller)).unwrap(), v1),
-        };
-        let path = hierarchy.mount_point.join(&task.cgroup).join(file);
-        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).trim().to_owned()
-    }
-}
-
-fn output(task: &TaskConfig) -> (String, String) {
-    let logs = task.logs.as_ref().unwrap();
-    let read = |name: &str| {
-        let file = |n: u32| logs.dir.join(format!("{name}.{n}"));
-        (0..logs.max_files).map_while(|n| std::fs::read(file(n)).ok()).flat_map(String::from_utf8).collect::<String>()
-    };
-    (read(&logs.stdout_file), read(&logs.stderr_file))
 }
 
 fn b2_exec_task_has_its_own_root_and_namespaces() {
@@ -278,7 +161,8 @@ fn b2_only_three_descriptors_and_the_given_environment() {
         // A dirty caller: a folder of the host, inheritable.
         let leak = rustix::fs::open("/etc", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
         for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
-            let task = world.script("tr '\\0' '\\n' < /proc/self/environ; echo; for f in /proc/self/fd/*; do readlink $f; done | grep -c '^/etc$'; exec ls /proc/self/fd");
+            let mut task = world.script("tr '\\0' '\\n' < /proc/self/environ; echo; for f in /proc/self/fd/*; do readlink $f; done | grep -c '^/etc$'; exec ls /proc/self/fd");
+            task.env.insert("GREETING".into(), "hello".into());
             let (_, text, _) = world.run(driver, &task).await;
             assert!(
                 text.contains("GREETING=hello") && !text.contains("NOMAD_PLUGIN") && !text.contains("CARGO"),
@@ -401,7 +285,7 @@ fn device_task(world: &World, script: &str) -> TaskConfig {
 
 /// The devices list of the task on v1; v2 has none to look at.
 fn devices_list(world: &World, task: &TaskConfig) -> Option<Vec<String>> {
-    let list = || world.cgroup_file(task, "devices", "devices.list", "");
+    let list = || world.cgroup_file(task, "devices", "devices.list", "").unwrap();
     (world.cgroups.regime() == Regime::V1).then(|| list().lines().map(str::to_owned).collect())
 }
 
@@ -627,11 +511,6 @@ fn b6_everything_a_task_started_dies() {
     });
 }
 
-/// How long this program's tasks sleep: nobody else's do, so that they can be told apart.
-fn nap() -> String {
-    (1_000_000 + std::process::id()).to_string()
-}
-
 fn sleepers() -> Vec<i32> {
     let all = procfs::process::all_processes().unwrap().flatten();
     let nap = nap();
@@ -656,6 +535,7 @@ fn b7_stats_of_both_drivers() {
                 let stats = driver.task_stats(&task.id).await.unwrap();
                 assert!(!stats.total.memory.measured.is_empty(), "{stats:?}");
                 assert_eq!(stats.by_pid.len(), 1, "{stats:?}");
+                assert!(stats.output.is_some_and(|output| output.stdout.dropped_bytes == 0), "{stats:?}");
                 if stats.total.cpu.percent > 10.0 && stats.total.memory.rss > 0 {
                     break;
                 }
@@ -684,7 +564,7 @@ fn c2_limits_are_written_and_task_is_born_inside() {
             }
             driver.start_task(&task).await.unwrap();
             eventually("ready", || output(&task).0.contains("ready")).await;
-            let file = |controller: &str, v1: &str, v2: &str| world.cgroup_file(&task, controller, v1, v2);
+            let file = |controller: &str, v1: &str, v2: &str| world.cgroup_file(&task, controller, v1, v2).unwrap();
             assert_eq!(file("memory", "memory.limit_in_bytes", "memory.max"), bytes.to_string());
             assert_eq!(file("pids", "pids.max", "pids.max"), "77");
             let shares = if world.cgroups.regime() == Regime::V2 { "58" } else { "500" };

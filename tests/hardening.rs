@@ -1,6 +1,8 @@
 //! N6: how a task is held, through real executors on the real kernel. This program embeds agentbin, so every executor and shim
 //! below is this very file.
 
+#[path = "support/drivers.rs"]
+mod drivers;
 #[path = "support/harness.rs"]
 mod harness;
 
@@ -9,16 +11,14 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use agentbin::cgroup::{CgroupFs, Regime};
-use agentbin::driver::{Driver, ExecDriver, NetworkIsolation, NetworkMode, RawExecDriver, Settings, TaskConfig};
-use agentbin::executor::Compute;
-use agentbin::spec::{DriverConfig, LogCollection, Resources};
-use harness::{block_on, children, eventually, run, tests};
+use agentbin::cgroup::Regime;
+use agentbin::driver::{Driver, NetworkIsolation, NetworkMode, TaskConfig};
+use agentbin::spec::DriverConfig;
+use drivers::{World, output};
+use harness::{block_on, eventually, run, tests};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 /// Set for this program when it runs without the right to raise limits.
 const BOUND: &str = "AGENTBIN_TEST_BOUND";
@@ -60,73 +60,10 @@ fn main() -> ExitCode {
     ])
 }
 
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
-/// An allocation in a temporary folder, with both drivers.
-struct World {
-    dir: TempDir,
-    cgroups: CgroupFs,
-    exec: ExecDriver,
-    raw_exec: RawExecDriver,
-}
-
 impl World {
-    fn new() -> World {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap();
-        let compute = Compute { total_mhz: 2000, cores: 2 };
-        let settings =
-            Settings { cgroups: cgroups.clone(), compute, socket_dir: dir.path().to_owned(), under_agent: false };
-        World { exec: ExecDriver::new(settings.clone()), raw_exec: RawExecDriver::new(settings), cgroups, dir }
-    }
-
-    fn task_dir(&self) -> PathBuf {
-        self.dir.path().join("alloc-id/task")
-    }
-
-    /// A shell script as task, with these keys in its configuration.
-    fn script(&self, text: &str, keys: &Value) -> TaskConfig {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let alloc_dir = self.dir.path().join("alloc-id");
-        for folder in ["alloc/logs", "alloc/data", "task/local", "task/tmp"] {
-            std::fs::create_dir_all(alloc_dir.join(folder)).unwrap();
-            std::fs::set_permissions(alloc_dir.join(folder), std::fs::Permissions::from_mode(0o777)).unwrap();
-        }
-        let mut values = keys.as_object().unwrap().clone();
-        values.insert("command".into(), "/bin/sh".into());
-        values.insert("args".into(), json!(["-c", text]));
-        let name = format!("agentbin-test-{}-{number}", std::process::id());
-        let cgroup = match self.cgroups.regime() {
-            _ if !rustix::process::geteuid().is_root() => String::new(),
-            Regime::V2 => format!("agentbin-test.slice/{name}.scope"),
-            Regime::V1 => format!("agentbin-test/{name}"),
-            Regime::Off => String::new(),
-        };
-        TaskConfig {
-            id: format!("alloc-id/task/{number}"),
-            name: "task".into(),
-            alloc_id: "alloc-id".into(),
-            config: DriverConfig { values, ..DriverConfig::default() },
-            env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
-            resources: Resources::default(),
-            cgroup: cgroup.into(),
-            logs: Some(LogCollection {
-                dir: alloc_dir.join("alloc/logs"),
-                stdout_file: format!("{number}.stdout"),
-                stderr_file: format!("{number}.stderr"),
-                max_files: 10,
-                max_file_size_bytes: 1 << 20,
-                ..LogCollection::default()
-            }),
-            alloc_dir,
-            ..TaskConfig::default()
-        }
-    }
-
     /// Runs a script to its end; what it says.
     async fn says(&self, text: &str, keys: &Value) -> String {
-        self.says_of(self.script(text, keys)).await
+        self.says_of(self.script_with(text, keys)).await
     }
 
     async fn says_of(&self, task: TaskConfig) -> String {
@@ -138,7 +75,7 @@ impl World {
     }
 
     async fn refuses(&self, keys: &Value) -> String {
-        let task = self.script("true", keys);
+        let task = self.script_with("true", keys);
         let error = self.exec.start_task(&task).await.unwrap_err().to_string();
         self.assert_gone(&task).await;
         error
@@ -158,7 +95,7 @@ impl World {
 
     /// A task that runs a script and then stays.
     fn staying(&self, text: &str, keys: &Value) -> TaskConfig {
-        self.script(&format!("{text}\necho done; exec sleep 1000000"), keys)
+        self.script_with(&format!("{text}\necho done; exec sleep 1000000"), keys)
     }
 
     /// What task and session say alike.
@@ -167,34 +104,11 @@ impl World {
         assert_eq!(task, session, "task and session differ: {keys}");
         task
     }
-
-    async fn assert_gone(&self, task: &TaskConfig) {
-        for hierarchy in self.cgroups.hierarchies() {
-            let path = hierarchy.mount_point.join(&task.cgroup);
-            assert!(task.cgroup.as_os_str().is_empty() || !path.exists(), "{} is left", path.display());
-        }
-        // A driver that was given up and one that recovered its tasks watch the same executor; either may reap it.
-        eventually("no process is left", || children().is_empty()).await;
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        assert!(!mounts.contains(self.dir.path().to_str().unwrap()), "mounts are left: {mounts}");
-    }
-
-    /// A file of the task's cgroup; `None` where the controller is not there.
-    fn cgroup_file(&self, task: &TaskConfig, v1_controller: &str, v1: &str, v2: &str) -> Option<String> {
-        let hierarchies: Vec<_> = self.cgroups.hierarchies().collect();
-        let (hierarchy, file) = match self.cgroups.regime() {
-            Regime::V2 => (hierarchies[0], v2),
-            _ => (*hierarchies.iter().find(|h| h.has(v1_controller))?, v1),
-        };
-        let text = std::fs::read_to_string(hierarchy.mount_point.join(&task.cgroup).join(file)).ok()?;
-        Some(text.trim().to_owned())
-    }
 }
 
 fn read(task: &TaskConfig) -> String {
-    let logs = task.logs.as_ref().unwrap();
-    let read = |name: &str| std::fs::read_to_string(logs.dir.join(format!("{name}.0"))).unwrap_or_default();
-    read(&logs.stderr_file) + &read(&logs.stdout_file)
+    let (stdout, stderr) = output(task);
+    stderr + &stdout
 }
 
 /// Who and how held a process is, as the kernel says.
@@ -328,7 +242,7 @@ fn n6_a_network_that_is_given_is_joined() {
         let world = World::new();
         let mut texts = Vec::new();
         for level in ["nomad", "default", "strict"] {
-            let mut task = world.script("readlink /proc/self/ns/net", &json!({ "isolation": level }));
+            let mut task = world.script_with("readlink /proc/self/ns/net", &json!({ "isolation": level }));
             task.network = Some(NetworkIsolation {
                 mode: NetworkMode::Group,
                 path: path.clone(),
@@ -406,7 +320,7 @@ fn n6_a_user_namespace_maps_one_to_one() {
             }
         }
         let error = {
-            let mut task = world.script("true", &json!({ "user_namespace": true, "pids_limit": 1 }));
+            let mut task = world.script_with("true", &json!({ "user_namespace": true, "pids_limit": 1 }));
             task.user = "web".into();
             world.exec.start_task(&task).await.unwrap_err().to_string()
         };
@@ -548,7 +462,7 @@ fn unveiling(more: &[&str]) -> Value {
 
 /// Whether this kernel can do it; if not, a task that asks for it does not start.
 async fn can_unveil(world: &World) -> bool {
-    let task = world.script("true", &unveiling(&["r:/local"]));
+    let task = world.script_with("true", &unveiling(&["r:/local"]));
     match world.exec.start_task(&task).await {
         Ok(_) => {
             world.exec.wait_task(&task.id).await.unwrap();
@@ -616,7 +530,7 @@ fn n6_what_cannot_be_unveiled_is_an_error() {
                 "SKIP: n6_what_cannot_be_unveiled_is_an_error: no Landlock here; that it is refused was seen"
             );
         }
-        drop(world.script("true", &json!({})));
+        drop(world.script_with("true", &json!({})));
         std::os::unix::fs::symlink("/", world.task_dir().join("local/all")).unwrap();
         std::fs::write(world.task_dir().join("local/file"), "").unwrap();
         for (rule, why) in [
@@ -719,7 +633,7 @@ fn n6_a_filter_holds_and_can_be_a_file() {
         let text = profile.to_string();
         let absolute = world.dir.path().join("profile.json");
         std::fs::write(&absolute, &text).unwrap();
-        drop(world.script("true", &json!({})));
+        drop(world.script_with("true", &json!({})));
         std::fs::write(world.task_dir().join("local/profile.json"), &text).unwrap();
         for path in ["local/profile.json", absolute.to_str().unwrap()] {
             for no_new_privs in [true, false] {
@@ -732,6 +646,9 @@ fn n6_a_filter_holds_and_can_be_a_file() {
         std::fs::write(world.task_dir().join("local/bad.json"), "{ \"secret\": 1").unwrap();
         let error = world.refuses(&json!({ "seccomp": "local/bad.json" })).await;
         assert!(error.contains("seccomp") && !error.contains("secret"), "{error}");
+        // Read by root, and told to whoever wrote the job.
+        let error = world.refuses(&json!({ "seccomp": "/etc/shadow" })).await;
+        assert!(error.contains("seccomp") && !error.contains("root"), "{error}");
         let error = world.refuses(&json!({ "seccomp": "local/none.json" })).await;
         assert!(error.contains("local/none.json: No such file"), "{error}");
     });
@@ -752,7 +669,7 @@ fn n6_raw_exec_has_what_needs_no_root() {
         for key in ["seccomp", "unveil", "user_namespace", "isolation"] {
             let mut keys = json!({});
             keys[key] = "x".into();
-            let error = world.raw_exec.start_task(&world.script("true", &keys)).await.unwrap_err().to_string();
+            let error = world.raw_exec.start_task(&world.script_with("true", &keys)).await.unwrap_err().to_string();
             assert!(error.contains(&format!("unsupported key {key:?}")), "{error}");
         }
     });

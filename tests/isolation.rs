@@ -1,26 +1,25 @@
 //! What tasks cannot do to the machine (the isolation table, N9) and to each other (J01 to J11), with real tasks of our
 //! drivers. This program embeds agentbin, and is what runs inside the tasks, too.
 
+#[path = "support/drivers.rs"]
+mod drivers;
 #[path = "support/harness.rs"]
 mod harness;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use agentbin::cgroup::{CgroupFs, Regime};
 use agentbin::container::probe::{Host, ROWS, Report, score};
-use agentbin::driver::{Driver, ExecDriver, JavaDriver, RawExecDriver, Settings, TaskConfig};
-use agentbin::executor::Compute;
-use agentbin::spec::{DriverConfig, ExitResult, LogCollection, MemoryLimits, Mount, Propagation, Resources};
+use agentbin::driver::{Driver, TaskConfig};
+use agentbin::spec::{DriverConfig, ExitResult, MemoryLimits};
 use agentbin::sys::features::may_raise_limits;
+use drivers::{World, output, program};
 use harness::{block_on, children, eventually, is_alive, run, tests};
 use serde_json::json;
-use tempfile::TempDir;
 
 /// Rows that may be open at each level; any other that is names itself. `default` shares the network, as Nomad does when
 /// the job asks for none, and the user namespace; `nomad` is as open as Nomad's driver.
@@ -69,105 +68,10 @@ fn main() -> ExitCode {
     ])
 }
 
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
-/// An allocation in a temporary folder, with our drivers.
-struct World {
-    dir: TempDir,
-    cgroups: CgroupFs,
-    exec: ExecDriver,
-    raw_exec: RawExecDriver,
-    java: JavaDriver,
-}
-
 impl World {
-    fn new() -> World {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap();
-        let compute = Compute { total_mhz: 2000, cores: 2 };
-        let settings =
-            Settings { cgroups: cgroups.clone(), compute, socket_dir: dir.path().to_owned(), under_agent: false };
-        World {
-            exec: ExecDriver::new(settings.clone()),
-            raw_exec: RawExecDriver::new(settings.clone()),
-            java: JavaDriver::new(settings),
-            cgroups,
-            dir,
-        }
-    }
-
-    fn alloc_dir(&self) -> PathBuf {
-        self.dir.path().join("alloc-id")
-    }
-
-    /// A task with a folder of its own, beside the others of the allocation. This program's folder is at `/program`.
-    fn task(&self, command: &str, args: &[&str]) -> TaskConfig {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (alloc_dir, name) = (self.alloc_dir(), format!("task{number}"));
-        for folder in ["alloc/logs", "alloc/data", &format!("{name}/local"), &format!("{name}/tmp")] {
-            std::fs::create_dir_all(alloc_dir.join(folder)).unwrap();
-            std::fs::set_permissions(alloc_dir.join(folder), std::fs::Permissions::from_mode(0o777)).unwrap();
-        }
-        let mut config = DriverConfig::default();
-        config.values.insert("command".into(), command.into());
-        config.values.insert("args".into(), json!(args));
-        let cgroup = format!("agentbin-isolation-{}-{number}", std::process::id());
-        let cgroup = match self.cgroups.regime() {
-            Regime::V2 => format!("agentbin-test.slice/{cgroup}.scope"),
-            Regime::V1 => format!("agentbin-test/{cgroup}"),
-            Regime::Off => String::new(),
-        };
-        TaskConfig {
-            id: format!("alloc-id/{name}/{number}"),
-            alloc_id: "alloc-id".into(),
-            config,
-            env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
-            resources: Resources::default(),
-            cgroup: cgroup.into(),
-            mounts: vec![Mount {
-                task_path: "/program".into(),
-                host_path: program().parent().unwrap().to_owned(),
-                readonly: true,
-                propagation: Propagation::Private,
-            }],
-            logs: Some(LogCollection {
-                dir: alloc_dir.join("alloc/logs"),
-                stdout_file: format!("{name}.stdout"),
-                stderr_file: format!("{name}.stderr"),
-                max_files: 10,
-                max_file_size_bytes: 1 << 20,
-                ..LogCollection::default()
-            }),
-            alloc_dir,
-            name,
-            ..TaskConfig::default()
-        }
-    }
-
-    fn script(&self, text: &str) -> TaskConfig {
-        self.task("/bin/sh", &["-c", text])
-    }
-
     /// This program inside an isolated task.
     fn inside(&self, mode: &str, args: &[String]) -> TaskConfig {
         self.task(&in_task(), &[&[INSIDE, mode], &args.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat())
-    }
-
-    async fn run(&self, driver: &dyn Driver, task: &TaskConfig) -> (ExitResult, String, String) {
-        driver.start_task(task).await.unwrap();
-        let exit = driver.wait_task(&task.id).await.unwrap();
-        let (stdout, stderr) = output(task);
-        driver.destroy_task(&task.id, false).await.unwrap();
-        self.assert_gone(task);
-        (exit, stdout, stderr)
-    }
-
-    /// stdout of what must succeed.
-    async fn stdout(&self, driver: &dyn Driver, task: &TaskConfig) -> String {
-        let (exit, stdout, stderr) = self.run(driver, task).await;
-        assert!(exit.successful(), "{exit:?}: {stdout}{stderr}");
-        stdout
     }
 
     async fn start_and_wait_for(&self, driver: &dyn Driver, task: &TaskConfig, word: &str) {
@@ -179,32 +83,14 @@ impl World {
         driver.stop_task(&task.id, Duration::ZERO, None).await.unwrap();
         let exit = driver.wait_task(&task.id).await.unwrap();
         driver.destroy_task(&task.id, false).await.unwrap();
-        self.assert_gone(task);
+        self.assert_gone(task).await;
         exit
     }
-
-    fn assert_gone(&self, task: &TaskConfig) {
-        for hierarchy in self.cgroups.hierarchies() {
-            let path = hierarchy.mount_point.join(&task.cgroup);
-            assert!(!path.exists(), "{} is left", path.display());
-        }
-    }
-}
-
-/// This very program.
-fn program() -> PathBuf {
-    std::fs::read_link("/proc/self/exe").unwrap()
 }
 
 /// Where it is inside an isolated task.
 fn in_task() -> String {
     format!("/program/{}", program().file_name().unwrap().to_str().unwrap())
-}
-
-fn output(task: &TaskConfig) -> (String, String) {
-    let logs = task.logs.as_ref().unwrap();
-    let read = |name: &str| std::fs::read_to_string(logs.dir.join(format!("{name}.0"))).unwrap_or_default();
-    (read(&logs.stdout_file), read(&logs.stderr_file))
 }
 
 async fn main_pid(driver: &dyn Driver, task: &TaskConfig) -> i32 {
@@ -230,7 +116,7 @@ fn host() -> String {
 /// The table of each level against the rows that are known to be open there.
 fn n9_the_probe_of_each_level_holds_what_it_promises() {
     block_on(async {
-        let world = World::new();
+        let world = World::apart();
         for (level, may_be_open) in MAY_BE_OPEN {
             let mut task = world.task(&in_task(), &["isolation-probe", &host()]);
             task.config.values.insert("isolation".into(), level.into());
@@ -267,7 +153,7 @@ fn doctor(world: &World, user: Option<u32>, args: &[&str]) -> Command {
 }
 
 fn n9_doctor_says_what_there_is() {
-    let world = World::new();
+    let world = World::apart();
     let stranger = 200_000 + std::process::id();
     for user in [None, Some(stranger)] {
         let out = doctor(&world, user, &["--json", "--probe", "--level", "default"]).output().unwrap();
@@ -294,7 +180,7 @@ fn n9_doctor_says_what_there_is() {
 }
 
 fn n9_doctor_names_what_is_missing() {
-    let world = World::new();
+    let world = World::apart();
     let doctor = doctor(&world, None, &["--json"]);
     let script = "echo 0 > /proc/sys/user/max_pid_namespaces && exec \"$0\" doctor --json";
     let mut command = Command::new("unshare");
@@ -311,7 +197,7 @@ fn n9_doctor_names_what_is_missing() {
 /// One that was interrupted, and one that was killed.
 fn n9_a_doctor_leaves_nothing_behind() {
     block_on(async {
-        let world = World::new();
+        let world = World::apart();
         let allocations = || -> Vec<PathBuf> {
             let entries = std::fs::read_dir(world.dir.path().join("home-0/data/alloc")).into_iter().flatten().flatten();
             entries.map(|entry| entry.path()).collect()
@@ -350,7 +236,7 @@ fn n9_a_doctor_leaves_nothing_behind() {
 
 fn j01_a_task_cannot_touch_other_processes() {
     block_on(async {
-        let world = World::new();
+        let world = World::apart();
         let victim = world.script("echo ready; exec sleep 1000");
         world.start_and_wait_for(&world.exec, &victim, "ready").await;
         // The agent, the executor, the other task.
@@ -379,7 +265,7 @@ fn j01_a_task_cannot_touch_other_processes() {
 fn j02_no_link_leads_to_another_tasks_secrets() {
     const SECRET: &str = "the-token-of-another-task";
     block_on(async {
-        let world = World::new();
+        let world = World::apart();
         let victim = world.script("echo ready; exec sleep 1000");
         let secrets = world.alloc_dir().join(&victim.name).join("secrets");
         std::fs::create_dir_all(&secrets).unwrap();
@@ -409,7 +295,7 @@ fn j02_no_link_leads_to_another_tasks_secrets() {
 
 fn j03_no_socket_of_the_host_can_be_connected_to() {
     block_on(async {
-        let world = World::new();
+        let world = World::apart();
         let sleeper = world.script("echo ready; exec sleep 1000");
         world.start_and_wait_for(&world.exec, &sleeper, "ready").await;
         let paths = |text: &str| -> BTreeSet<String> {
@@ -436,7 +322,7 @@ fn j03_no_socket_of_the_host_can_be_connected_to() {
 
 fn j04_limits_hold_and_the_neighbour_does_not_notice() {
     block_on(async {
-        let world = World::new();
+        let world = World::apart();
         let mut neighbour =
             world.script("while read line; do echo got $line; done < /alloc/data/fifo & echo ready; wait");
         rustix::fs::mknodat(
@@ -495,7 +381,7 @@ fn j04_limits_hold_and_the_neighbour_does_not_notice() {
 fn j05_a_full_disk_of_a_task_is_its_own_trouble() {
     use nix::mount::{MsFlags, mount, umount};
     block_on(async {
-        let world = World::new();
+        let world = World::apart();
         let shared = world.alloc_dir().join("alloc");
         std::fs::create_dir_all(&shared).unwrap();
         let options = Some("size=256k,nr_inodes=64");
@@ -524,7 +410,7 @@ fn j05_a_full_disk_of_a_task_is_its_own_trouble() {
 /// Ten kinds of processes that a stop may miss.
 fn j06_nothing_survives_a_stop() {
     block_on(async {
-        let world = World::new();
+        let world = World::apart();
         for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
             let mark = mark(driver.name());
             let path = if driver.name() == "exec" { in_task() } else { program().to_str().unwrap().to_owned() };
@@ -540,7 +426,7 @@ fn j06_nothing_survives_a_stop() {
 
 fn j07_an_exit_status_cannot_be_forged() {
     block_on(async {
-        let world = World::new();
+        let world = World::apart();
         for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
             for (script, code) in [
                 // What looks like a kill or a lack of memory is an exit status.
@@ -571,7 +457,7 @@ fn j08_a_session_has_no_more_than_its_task() {
         cat /proc/self/limits; grep -E '^(Uid|Gid|Groups|Cap|NoNew|Seccomp|Sig(Blk|Ign|Cgt))' /proc/self/status; umask; \
         cat /proc/self/oom_score_adj; readlink /proc/self/root";
     block_on(async {
-        let world = World::new();
+        let world = World::apart();
         for (user, level) in users_and_levels() {
             let probe = |file: &str| {
                 format!(
@@ -604,7 +490,7 @@ fn j08_a_session_has_no_more_than_its_task() {
 /// The classic way out of a changed root: another one below it, and a folder outside of that kept open.
 fn j09_no_way_out_without_pivot_root() {
     block_on(async {
-        let world = World::new();
+        let world = World::apart();
         let canary = tempfile::tempdir().unwrap();
         std::fs::set_permissions(canary.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::write(canary.path().join("canary"), "canary").unwrap();
@@ -635,7 +521,7 @@ fn j09_no_way_out_without_pivot_root() {
 
 fn j10_options_of_a_jvm_reach_nothing_outside() {
     block_on(async {
-        let world = World::new();
+        let world = World::apart();
         let path = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&path).any(|dir| dir.join("java").exists()) {
             println!("SKIP: j10_options_of_a_jvm_reach_nothing_outside: no java");
@@ -687,7 +573,7 @@ fn j10_options_of_a_jvm_reach_nothing_outside() {
 /// It isolates nothing, and says so; what it promises all the same.
 fn j11_raw_exec_is_what_it_says() {
     block_on(async {
-        let world = World::new();
+        let world = World::apart();
         let leak = rustix::fs::open("/etc", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
         let probe = program().display().to_string();
         let task = world.script(&format!(

@@ -5,14 +5,19 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use agentbin::logs::client::Client;
-use agentbin::logs::collector::{Sink, open_sink};
+use agentbin::logs::collector::{Collector, Sink, open_sink};
+use agentbin::logs::follower::{Follower, Output, Start};
+use agentbin::logs::logmon::LogMon;
 use agentbin::logs::{LogMonitor as _, StartConfig};
 use agentbin::plugin::{self, Launch, Program};
+use agentbin::spec::LogCollection;
+use proptest::prelude::*;
 
 fn full() -> bool {
     std::env::var_os("AGENTBIN_FULL").is_some_and(|v| v == "1")
@@ -173,4 +178,367 @@ fn d2_killed_readers_lose_and_double_nothing() {
         kills
     });
     assert!(kills > u64::from(tasks) * 3, "{kills} kills are too few to say anything");
+}
+
+/// Threads that write numbered lines as fast as they are taken, until told to stop.
+fn flood(out: File, stop: Arc<AtomicBool>) -> std::thread::JoinHandle<(u64, Duration)> {
+    std::thread::spawn(move || {
+        let mut out = out;
+        let (mut bytes, mut number, mut longest) = (0, 0_u64, Duration::ZERO);
+        while !stop.load(Ordering::Relaxed) {
+            let lines: String = (number..number + 20).map(|n| format!("{n:012} {}\n", "x".repeat(86))).collect();
+            let before = Instant::now();
+            out.write_all(lines.as_bytes()).expect("a task's write never fails");
+            longest = longest.max(before.elapsed());
+            number += 20;
+            bytes += lines.len() as u64;
+            // About 20 MB/s.
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        (bytes, longest)
+    })
+}
+
+/// Runs in a private mount namespace, started by `d2_a_full_disk_drops_and_counts`.
+#[test]
+#[ignore = "run by d2_a_full_disk_drops_and_counts"]
+fn full_disk_inside() {
+    let dir = PathBuf::from(std::env::var_os("AGENTBIN_TEST_TMPFS").expect("set by its parent"));
+    let (full_for, rounds) = count((Duration::from_millis(700), 2), (Duration::from_secs(30), 1));
+    let ballast = dir.join("ballast");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let logs = LogCollection {
+            dir: dir.clone(),
+            stdout_file: "t.stdout".into(),
+            stderr_file: "t.stderr".into(),
+            // All that the folder has room for.
+            max_files: 1_000_000,
+            max_file_size_bytes: 256 * 1024,
+            ..LogCollection::default()
+        };
+        let (collector, ends) = Collector::new(&logs).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let writers = [ends.stdout, ends.stderr].map(|end| flood(File::from(end), Arc::clone(&stop)));
+        let mut removed = [0, 0];
+        for _ in 0..rounds {
+            std::fs::write(&ballast, vec![b'b'; 4 << 20]).unwrap();
+            let before = collector.counters();
+            until("both streams drop", || {
+                let now = collector.counters();
+                now.stdout.dropped_bytes > before.stdout.dropped_bytes
+                    && now.stderr.dropped_bytes > before.stderr.dropped_bytes
+            })
+            .await;
+            tokio::time::sleep(full_for).await;
+            // Room again: for the ballast, and for all files but the current ones.
+            std::fs::remove_file(&ballast).unwrap();
+            for (base, removed) in ["t.stdout", "t.stderr"].iter().zip(&mut removed) {
+                let files = files(&dir, base);
+                for path in &files[..files.len() - 1] {
+                    *removed += std::fs::metadata(path).unwrap().len();
+                    std::fs::remove_file(path).unwrap();
+                }
+            }
+            let before = collector.counters();
+            until("both streams are written again", || {
+                let now = collector.counters();
+                now.stdout.lines > before.stdout.lines && now.stderr.lines > before.stderr.lines
+            })
+            .await;
+        }
+        stop.store(true, Ordering::Relaxed);
+        let mut written = Vec::new();
+        for writer in writers {
+            written.push(tokio::task::spawn_blocking(move || writer.join().unwrap()).await.unwrap());
+        }
+        let collected = collector.finish(Duration::from_mins(1)).await;
+        let streams = [("t.stdout", collected.stdout), ("t.stderr", collected.stderr)];
+        for (((base, finished), (bytes, longest)), removed) in streams.into_iter().zip(written).zip(removed) {
+            let counts = finished.counters;
+            println!("{base}: {counts:?}, longest write {longest:?}");
+            assert_eq!(counts.bytes + counts.dropped_bytes, bytes, "every byte is accounted for");
+            let mut here = 0;
+            let mut broken = 0;
+            for path in files(&dir, base) {
+                let text = std::fs::read_to_string(path).unwrap();
+                here += text.len() as u64;
+                broken += text.lines().filter(|line| line.len() != 99).count();
+            }
+            assert_eq!(here + removed, counts.bytes, "what is said to be in files is there");
+            // The disk may fill up inside of a line.
+            assert!(broken <= rounds, "{broken} broken lines");
+        }
+        println!("full disk: seen");
+    });
+}
+
+async fn until(what: &str, mut ready: impl FnMut() -> bool) {
+    let wait = async {
+        while !ready() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1) * slower(), wait).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+#[test]
+fn d2_a_full_disk_drops_and_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=8m,mode=755 none \"$AGENTBIN_TEST_TMPFS\" || exit 77; exec \"$@\"";
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "full_disk_inside", "--ignored", "--nocapture"])
+        .env("AGENTBIN_TEST_TMPFS", dir.path())
+        .output()
+        .unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if matches!(output.status.code(), Some(77 | 1)) && !text.contains("running 1 test") {
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "CI must be able to mount: {text}");
+        println!("SKIP: d2_a_full_disk_drops_and_counts: needs root to mount a tmpfs: {}", text.trim());
+        return;
+    }
+    print!("{text}");
+    assert!(output.status.success() && text.contains("full disk: seen"), "{text}");
+}
+
+/// Threads and descriptors of a process.
+fn size(pid: i32) -> (usize, usize) {
+    let count = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+    (count("task"), count("fd"))
+}
+
+#[test]
+fn d1_restarts_in_place_leave_nothing_and_split_nothing() {
+    let restarts: u64 = count(150, 10_000);
+    let place = place(1000);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let host = logmon(&place.config).await;
+        let client = Client::new(host.channel());
+        let open = |path: &Path| File::options().write(true).open(path).unwrap();
+        let mut early = None;
+        let mut number = 0;
+        for restart in 0..restarts {
+            let (mut out, err) = (open(&place.config.stdout_fifo), open(&place.config.stderr_fifo));
+            // Some of it comes before the `Start` of a restarted task, and some after.
+            for _ in 0..1 + restart % 3 {
+                out.write_all(format!("{number:012} line\n").as_bytes()).unwrap();
+                number += 1;
+            }
+            client.start(place.config.clone()).await.unwrap();
+            out.write_all(format!("{number:012} line\n").as_bytes()).unwrap();
+            number += 1;
+            drop((out, err));
+            if restart == 20 {
+                early = Some(size(host.process().pid));
+            }
+        }
+        client.start(place.config.clone()).await.unwrap();
+        client.stop().await.unwrap();
+        check_lines(place.dir.path(), "web.stdout", number);
+        let late = size(host.process().pid);
+        println!("{restarts} restarts: (threads, descriptors) {early:?} then {late:?}");
+        let early = early.unwrap();
+        assert!(late.0 <= early.0 && late.1 <= early.1, "{early:?} then {late:?}");
+        host.kill().await;
+    });
+}
+
+#[test]
+fn d2_rotations_and_restarts_split_lose_and_double_no_line() {
+    // 10 GB in files of 10 MiB are 1,000 rotations.
+    let (lines, restarts, file_size): (u64, u64, u32) = count((400_000, 20, 1), (100_000_000, 100, 10));
+    let mut place = place(60);
+    place.config.max_file_size_mb = file_size;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let follower = Follower::open(place.dir.path(), "web.stdout", Start::Beginning).unwrap();
+        let finisher = follower.finisher();
+        let seen = Arc::new(AtomicU64::new(0));
+        // Checks every line while the files come and go.
+        let reading = tokio::spawn(check_stream(follower, Arc::clone(&seen)));
+        let written = Arc::new(AtomicU64::new(0));
+        let mut reader = logmon(&place.config).await;
+        let Sink { child_end, keeper } = open_sink(&place.config.stdout_fifo).unwrap();
+        let writing = std::thread::spawn({
+            let (written, seen) = (Arc::clone(&written), Arc::clone(&seen));
+            move || {
+                let mut out = File::from(child_end);
+                let mut batch = Vec::new();
+                for number in 0..lines {
+                    writeln!(batch, "{number:012} {}", "y".repeat(86)).unwrap();
+                    if batch.len() > 60_000 || number + 1 == lines {
+                        out.write_all(&batch).unwrap();
+                        batch.clear();
+                        written.store(number + 1, Ordering::Relaxed);
+                        // Not so far ahead that files are gone before they are read.
+                        while number > seen.load(Ordering::Relaxed) + u64::from(file_size) * 200_000 {
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                    }
+                }
+            }
+        });
+        for restart in 1..=restarts {
+            let mark = lines * restart / (restarts + 1);
+            while written.load(Ordering::Relaxed) < mark {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            kill(&reader);
+            reader = logmon(&place.config).await;
+        }
+        tokio::task::spawn_blocking(move || writing.join().unwrap()).await.unwrap();
+        drop(keeper);
+        Client::new(reader.channel()).stop().await.unwrap();
+        reader.kill().await;
+        finisher.finish();
+        assert_eq!(reading.await.unwrap(), lines);
+        let last = files(place.dir.path(), "web.stdout").pop().unwrap();
+        println!("{lines} lines, {restarts} restarts, last file {}", last.display());
+        for path in files(place.dir.path(), "web.stdout") {
+            let text = std::fs::read(&path).unwrap();
+            assert!(text.ends_with(b"\n") && text.len() as u64 <= u64::from(file_size) << 20, "{}", path.display());
+        }
+    });
+}
+
+async fn check_stream(mut follower: Follower, seen: Arc<AtomicU64>) -> u64 {
+    let (mut next, mut rest) = (0, Vec::new());
+    while let Some(output) = follower.next().await.unwrap() {
+        let Output::Data(data) = output else { panic!("files were gone before they were read") };
+        rest.extend_from_slice(&data);
+        let whole = rest.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        for line in rest[..whole].split_inclusive(|b| *b == b'\n') {
+            assert!(line.len() == 100 && line.starts_with(format!("{next:012} ").as_bytes()), "line {next}: {line:?}");
+            next += 1;
+        }
+        rest.drain(..whole);
+        seen.store(next, Ordering::Relaxed);
+    }
+    assert!(rest.is_empty());
+    next
+}
+
+/// What may happen to a stream and its files.
+#[derive(Debug, Clone)]
+enum Act {
+    /// Lines of these lengths.
+    Write(Vec<usize>),
+    /// The reader ends without being told; in this process that is as near to a kill as one gets.
+    Lose,
+    TruncateCurrent,
+    DeleteCurrent,
+    DeleteOldest,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        8 => proptest::collection::vec(0_usize..3000, 1..40).prop_map(Act::Write),
+        1 => Just(Act::Lose),
+        1 => Just(Act::TruncateCurrent),
+        1 => Just(Act::DeleteCurrent),
+        1 => Just(Act::DeleteOldest),
+    ]
+}
+
+/// The lines in the files, oldest first.
+fn lines_of(paths: &[PathBuf]) -> Vec<String> {
+    let text: String = paths.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    text.split_inclusive('\n').map(str::to_owned).collect()
+}
+
+async fn live(acts: &[Act]) {
+    let place = place(1000);
+    let journals = place.dir.path().join("journals");
+    let config = place.config.clone();
+    let start = async |config: &StartConfig| {
+        let logmon = LogMon::new(journals.clone());
+        logmon.start(config.clone()).await.unwrap();
+        logmon
+    };
+    let Sink { child_end, keeper } = open_sink(&config.stdout_fifo).unwrap();
+    let mut task = File::from(child_end);
+    let mut logmon = start(&config).await;
+    let mut follower = Follower::open(place.dir.path(), "web.stdout", Start::Beginning).unwrap();
+    let (mut expected, mut all, mut read, mut number) = (Vec::new(), String::new(), Vec::new(), 0);
+    for act in acts {
+        let Act::Write(lens) = act else {
+            match act {
+                Act::Lose => {
+                    drop(logmon);
+                    logmon = start(&config).await;
+                }
+                _ => {
+                    let files = files(place.dir.path(), "web.stdout");
+                    if files.is_empty() {
+                        continue;
+                    }
+                    let victim = if matches!(act, Act::DeleteOldest) { 0 } else { files.len() - 1 };
+                    // The one that is being written is another case.
+                    if matches!(act, Act::DeleteOldest) && files.len() == 1 {
+                        continue;
+                    }
+                    let lost = lines_of(&files[victim..=victim]).len();
+                    let before = lines_of(&files[..victim]).len();
+                    expected.drain(before..before + lost);
+                    if matches!(act, Act::TruncateCurrent) {
+                        File::options().write(true).open(&files[victim]).unwrap().set_len(0).unwrap();
+                        // A file that grew back unseen cannot be told from one that only grew.
+                        let nothing = tokio::time::timeout(Duration::from_millis(20), follower.next()).await;
+                        assert!(nothing.is_err(), "{nothing:?}");
+                    } else {
+                        std::fs::remove_file(&files[victim]).unwrap();
+                    }
+                }
+            }
+            continue;
+        };
+        let lines: Vec<String> = lens
+            .iter()
+            .map(|len| {
+                number += 1;
+                format!("{number:08} {}\n", "m".repeat(*len))
+            })
+            .collect();
+        let text = lines.concat();
+        task.write_all(text.as_bytes()).unwrap();
+        all.push_str(&text);
+        expected.extend(lines);
+        // Read before anything else happens: what is deleted unread is lost to every follower.
+        while read.len() < all.len() {
+            let next = tokio::time::timeout(Duration::from_mins(1), follower.next()).await.expect("a lost wakeup");
+            match next.unwrap().unwrap() {
+                Output::Data(data) => read.extend(data),
+                Output::Gap { missing_files } => panic!("{missing_files} files were not seen"),
+            }
+        }
+        assert_eq!(read.len(), all.len());
+    }
+    drop((task, keeper));
+    logmon.stop().await.unwrap();
+    follower.finisher().finish();
+    while let Some(Output::Data(data)) = follower.next().await.unwrap() {
+        read.extend(data);
+    }
+    assert!(read == all.as_bytes(), "the follower read {} of {} bytes", read.len(), all.len());
+    let found = lines_of(&files(place.dir.path(), "web.stdout"));
+    assert!(found == expected, "{} lines in files, of {}", found.len(), expected.len());
+    assert_eq!(std::fs::read_dir(&journals).unwrap().count(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if full() { 500 } else { 20 }, failure_persistence: None, max_shrink_iters: 60, ..ProptestConfig::default()
+    })]
+
+    /// Pump, files and follower against a list of lines.
+    #[test]
+    fn d2_whatever_happens_the_lines_are_those_of_the_model(
+        acts in proptest::collection::vec(act(), 1..40),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(live(&acts));
+    }
 }

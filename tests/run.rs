@@ -6,6 +6,7 @@ mod world;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use world::{World, batch, example, need_root, seconds, signal, wait_for_text};
@@ -387,6 +388,9 @@ fn a1_roles_by_hand_explain_themselves() {
     }
 }
 
+/// On a machine with two cores only one can be reserved at a time.
+static CORES: Mutex<()> = Mutex::new(());
+
 /// One task has a core for itself; the other is sent off it, also when it ran before.
 #[test]
 fn c3_a_reserved_core_is_nobody_elses() {
@@ -396,6 +400,7 @@ fn c3_a_reserved_core_is_nobody_elses() {
         println!("SKIP: c3_a_reserved_core_is_nobody_elses: one core");
         return;
     }
+    let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
     let world = World::new();
     let task = |name: &str, driver: &str, resources: &str, script: &str| {
         let list = "list() { sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status; }; ";
@@ -432,6 +437,44 @@ fn c3_a_reserved_core_is_nobody_elses() {
         batch("exec", "/bin/true", "[]").replace("config {", &format!("resources {{\ncores = {cores}\n}}\nconfig {{"));
     let out = world.run_text(&too_many, &["--quiet"]);
     assert!(out.status != 0 && out.stderr.contains(&format!("cannot reserve {cores} cores: ")), "{out:?}");
+    world.assert_clean();
+}
+
+/// A task that waits for its restart keeps its cores: the one that shares sees the same before and after, and meanwhile.
+#[test]
+fn c3_a_restart_keeps_its_cores() {
+    need_root!();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    if cores < 2 {
+        println!("SKIP: c3_a_restart_keeps_its_cores: one core");
+        return;
+    }
+    let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let world = World::new();
+    let list =
+        "list() { sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status; }; cd $NOMAD_ALLOC_DIR/data; ";
+    // The other looks until the second run is over: any moment without the reservation would be a second line.
+    let own = "echo own $(list) $NOMAD_CPU_CORES; if [ ! -e first ]; then until [ -e seen ]; do sleep 0.02; done; \
+               touch first; exit 1; fi; touch done; until [ -e over ]; do sleep 0.02; done";
+    let other = format!(
+        "while now=$(list); [ $now = 0-{} ]; do sleep 0.02; done; touch seen; echo other $now; \
+         until [ -e done ]; do [ $(list) = $now ] || echo other $(list); sleep 0.01; done; touch over",
+        cores - 1
+    );
+    let task = |name: &str, resources: &str, script: &str| {
+        let script = format!("{list}{script}");
+        format!(
+            "task \"{name}\" {{\ndriver = \"raw_exec\"\nconfig {{\ncommand = \"/bin/sh\"\nargs = [\"-c\", {script:?}]\n}}\n\
+             resources {{\nmemory = 32\n{resources}\n}}\nrestart {{\nattempts = 1\ndelay = \"1s\"\nmode = \"fail\"\n}}\n}}\n"
+        )
+    };
+    let tasks = task("other", "cpu = 100", &other) + &task("own", "cores = 1", own);
+    let out = world.run_text(&format!("job \"j\" {{\ntype = \"batch\"\ngroup \"g\" {{\n{tasks}}}\n}}\n"), &["--quiet"]);
+    assert_eq!(out.status, 0, "{out:?}");
+    let lines = |of: &str| out.stdout.lines().filter(|line| line.contains(of)).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(lines("| other").len(), 1, "{out:?}");
+    let own = lines("| own");
+    assert!(own.len() == 2 && own[0] == own[1], "{out:?}");
     world.assert_clean();
 }
 

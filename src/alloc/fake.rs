@@ -235,7 +235,7 @@ impl Driver for FakeDriver {
             let running = self.running.lock().unwrap();
             let running = running.get(id).ok_or(DriverError::TaskNotFound)?;
             running.signal.send_replace(Some(signal));
-            Ok(())
+            Ok::<(), DriverError>(())
         };
         send(signal)?;
         if matches!(self.running.lock().unwrap().get(id), Some(Running { act: Act::Stubborn, .. })) {

@@ -20,12 +20,12 @@ use super::node::Node;
 use super::ports::{PortMap, PortPool};
 use super::process::Orphans;
 use super::record::{Record, RecordError, Records};
-use super::task::{Outcome, Shared, TaskError, TaskErrorKind, TaskResult, TaskRunner, stop_at_least};
+use super::task::{Outcome, Shared, TaskError, TaskErrorKind, TaskResult, TaskRunner, keeper, stop_at_least};
 use super::text::go_duration;
 use super::{AllocEvent, Stop};
 use crate::cgroup::Cpusets;
 use crate::driver::Driver;
-use crate::spec::{AllocId, EventKind, Group, Job};
+use crate::spec::{AllocId, EventKind, Group, Job, Task};
 
 /// Names the cgroup of a task, relative to each hierarchy's root; empty where there is none.
 pub type CgroupPath = dyn Fn(&AllocId, &str) -> PathBuf + Send + Sync;
@@ -139,8 +139,12 @@ impl Place {
 
     /// The cgroups that its tasks may have.
     fn cgroups(&self) -> Vec<PathBuf> {
-        let named = self.group().tasks.iter().map(|task| (self.machine.cgroup)(&self.id, &task.name));
-        named.filter(|cgroup| !cgroup.as_os_str().is_empty()).collect()
+        let of = |task: &Task| {
+            let own = (self.machine.cgroup)(&self.id, &task.name);
+            let keeper = (task.resources.cores > 0).then(|| keeper(&own)).flatten();
+            [own].into_iter().chain(keeper)
+        };
+        self.group().tasks.iter().flat_map(of).filter(|cgroup| !cgroup.as_os_str().is_empty()).collect()
     }
 }
 
@@ -218,11 +222,16 @@ impl Hook<Place> for CgroupsHook {
     }
 
     async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
-        let (cgroups, remove) = (place.cgroups(), Arc::clone(&place.machine.remove_cgroup));
+        let (cgroups, machine) = (place.cgroups(), Arc::clone(&place.machine));
         let error = |subject, source| CleanupError { action: "remove cgroup", subject, source };
         let removed = tokio::task::spawn_blocking(move || {
-            let remove = |path: &PathBuf| remove(path).err().map(|e| error(path.display().to_string(), e));
-            cgroups.iter().filter_map(remove).collect::<Vec<_>>()
+            let remove =
+                |path: &PathBuf| (machine.remove_cgroup)(path).err().map(|e| error(path.display().to_string(), e));
+            let errors: Vec<_> = cgroups.iter().filter_map(remove).collect();
+            if let Some(Err(e)) = machine.cpusets.as_ref().map(Cpusets::settle) {
+                tracing::warn!(error = chain(&e), "cannot divide the cores among the tasks");
+            }
+            errors
         });
         let errors = removed.await.unwrap_or_else(|e| vec![error(place.id.to_string(), io::Error::other(e))]);
         place.recorded_is_left |= !errors.is_empty();
@@ -326,6 +335,7 @@ impl Alloc {
             records: Arc::clone(&self.place.machine.records),
             orphans: Arc::clone(&self.place.machine.orphans),
             cpusets: self.place.machine.cpusets.clone(),
+            remove_cgroup: Arc::clone(&self.place.machine.remove_cgroup),
             events,
         });
         Supervisor::new(&self.place, shared, stop).run().await
@@ -414,6 +424,7 @@ impl Supervisor {
                 task: task.clone(),
                 driver: Arc::clone(driver),
                 cgroup,
+                cores: None,
                 gate: gate_seen,
                 stop: stop_seen,
                 states: report.clone(),
@@ -560,7 +571,7 @@ mod tests {
     use crate::driver::DriverError;
     use crate::spec::{
         Artifact, ArtifactMode, ChangeMode, ExitResult, JobType, LifecycleHook, Network, Port, Pos, RestartMode,
-        RestartPolicy, Signal, Task, Template,
+        RestartPolicy, Signal, Template,
     };
 
     const SECOND: Duration = Duration::from_secs(1);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +23,7 @@ use super::node::compute;
 use super::process::Orphans;
 use super::record::{Handle, Records};
 use super::restart::{End, Tracker, Verdict, restarts_on_success};
+use super::run::RemoveCgroup;
 use super::template;
 use super::text::go_duration;
 use super::{AllocEvent, Stop};
@@ -31,7 +32,8 @@ use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle};
 use crate::executor::Compute;
 use crate::plugin::Reattach;
 use crate::spec::{
-    AllocId, EventKind, ExitResult, JobType, LogCollection, MemoryLimits, Pos, Resources, Signal, Task, TaskEvent,
+    AllocId, CpuSet, EventKind, ExitResult, JobType, LogCollection, MemoryLimits, Pos, Resources, Signal, Task,
+    TaskEvent,
 };
 
 /// Waits between the tries to stop a task.
@@ -90,7 +92,6 @@ pub struct TaskResult {
 }
 
 /// What the tasks of an allocation have in common.
-#[derive(Debug)]
 pub(super) struct Shared {
     pub(super) alloc: AllocId,
     pub(super) group: String,
@@ -100,6 +101,7 @@ pub(super) struct Shared {
     pub(super) records: Arc<Records>,
     pub(super) orphans: Arc<Orphans>,
     pub(super) cpusets: Option<Cpusets>,
+    pub(super) remove_cgroup: Arc<RemoveCgroup>,
     pub(super) events: mpsc::UnboundedSender<AllocEvent>,
 }
 
@@ -217,6 +219,8 @@ pub(super) struct TaskRunner {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) env: TaskEnv,
     pub(super) cgroup: PathBuf,
+    /// Its own cores, once it has them.
+    pub(super) cores: Option<CpuSet>,
     /// Opened when the group's order allows the task to start.
     pub(super) gate: watch::Receiver<bool>,
     pub(super) stop: watch::Receiver<Stop>,
@@ -247,6 +251,7 @@ impl TaskRunner {
         self.event(EventKind::Received, "Task received by client", &[]);
         if self.wait_for_gate().await {
             self.starts(&mut result).await;
+            self.give_back(&mut result.leftovers);
         } else {
             result.killed = true;
         }
@@ -384,8 +389,8 @@ impl TaskRunner {
         Attempt::Ended { result, killed }
     }
 
-    /// The task's cores: its own, or those that nobody has for himself.
-    fn place(&self, config: &mut TaskConfig) -> Result<(), DriverError> {
+    /// The task's cores: its own, which it keeps from its first start to its last end, or those that nobody has for himself.
+    fn place(&mut self, config: &mut TaskConfig) -> Result<(), DriverError> {
         let cores = self.task.resources.cores;
         let name = config.cgroup.file_name().and_then(OsStr::to_str);
         let (Some(cpusets), Some(name)) = (&self.shared.cpusets, name) else {
@@ -401,7 +406,12 @@ impl TaskRunner {
             }
             return Ok(());
         }
-        let own = cpusets.reserve(name, &Cores::Any(cores)).map_err(failed)?.to_string();
+        let own = match self.cores.clone() {
+            Some(own) => own,
+            None => cpusets.reserve(&Cpusets::keeper(name), &Cores::Any(cores)).map_err(failed)?,
+        };
+        self.cores = Some(own.clone());
+        let own = cpusets.reserve(name, &Cores::Exactly(own)).map_err(failed)?.to_string();
         let Compute { total_mhz, cores: all } = compute();
         let mhz = u64::from(cores) * (total_mhz / u64::from(all.max(1)));
         config.resources.cpu_shares = mhz;
@@ -409,6 +419,19 @@ impl TaskRunner {
         config.env.insert("NOMAD_CPU_CORES".to_owned(), own.clone());
         config.resources.cpuset_cpus = own;
         Ok(())
+    }
+
+    /// Ends the reservation; the cgroup of the last run is gone.
+    fn give_back(&mut self, leftovers: &mut Vec<String>) {
+        if self.cores.take().is_none() {
+            return;
+        }
+        if let Some(keeper) = keeper(&self.cgroup)
+            && let Err(error) = (self.shared.remove_cgroup)(&keeper)
+        {
+            leftovers.push(format!("task {:?} keeps its cores: {error}", self.task.name));
+        }
+        self.settle();
     }
 
     /// Cores were taken or given back, and somebody else may have done so at the same time.
@@ -600,6 +623,12 @@ impl TaskRunner {
         // The allocation outlives its tasks; without it there is nobody to tell.
         let _ = self.states.send((self.number, state));
     }
+}
+
+/// Where the cores of a task with this cgroup stay its own between two runs.
+pub(super) fn keeper(cgroup: &Path) -> Option<PathBuf> {
+    let name = cgroup.file_name().and_then(OsStr::to_str)?;
+    Some(cgroup.with_file_name(Cpusets::keeper(name)))
 }
 
 type Wait<'a> = Pin<Box<dyn Future<Output = Result<ExitResult, DriverError>> + Send + 'a>>;

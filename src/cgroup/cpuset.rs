@@ -23,6 +23,8 @@ const RESERVED: [&str; 2] = ["trusted.agentbin-cores", "user.agentbin-cores"];
 const IN_USE: [&str; 2] = ["trusted.agentbin-cpuset", "user.agentbin-cpuset"];
 /// As long as for a task's folder.
 const RACE: Duration = Duration::from_secs(1);
+/// How the folder of a reservation begins that outlives the task's own.
+const KEPT: &str = "kept-";
 /// Levels of cgroups that a v1 task may have made below its own.
 const DEPTH: usize = 32;
 
@@ -105,8 +107,16 @@ impl Cpusets {
         }
     }
 
+    /// The name under which what the task `name` has [reserved](Self::reserve) is its own also while it has no folder:
+    /// between two runs. Such a folder takes no process.
+    #[must_use]
+    pub fn keeper(name: &str) -> String {
+        format!("{KEPT}{name}")
+    }
+
     /// Gives the task `name` cores of its own and takes them from all others. Its folder is made, if it is not there; the
-    /// cores are its own until that is removed. What the task had reserved before is replaced.
+    /// cores are its own until that is removed, and its [`keeper`](Self::keeper). What the task had reserved under this
+    /// name before is replaced.
     ///
     /// # Errors
     /// [`Error::Cores`] when they cannot be had, with nothing changed; else what the files say, and then
@@ -115,7 +125,8 @@ impl Cpusets {
         let _lock = self.lock()?;
         let scope = self.parent.join(checked(Path::new(name))?);
         let tasks = self.parent_dir()?.map(|parent| self.tasks(&parent)).transpose()?.unwrap_or_default();
-        let others = tasks.iter().filter(|task| task.name != name).filter_map(|task| task.reserved.as_ref());
+        let others =
+            tasks.iter().filter(|task| owner(&task.name) != owner(name)).filter_map(|task| task.reserved.as_ref());
         let taken = others.fold(CpuSet::default(), |all, cores| all.union(cores));
         let reservable = self.reservable()?;
         let cores = pick(wanted, &reservable, &taken)?;
@@ -195,7 +206,7 @@ impl Cpusets {
     fn tasks(&self, parent: &Dir) -> Result<Vec<TaskCores>> {
         let mut tasks = Vec::new();
         for name in parent.children()? {
-            let Some(name) = name.to_str().filter(|name| (self.is_task)(name)) else { continue };
+            let Some(name) = name.to_str().filter(|name| (self.is_task)(owner(name))) else { continue };
             let dir = match parent.child(OsStr::new(name)) {
                 Err(e) if e.is_gone() => continue,
                 dir => dir?,
@@ -227,6 +238,11 @@ impl Cpusets {
 struct TaskCores {
     name: String,
     reserved: Option<CpuSet>,
+}
+
+/// The task that a folder is for.
+fn owner(name: &str) -> &str {
+    name.strip_prefix(KEPT).unwrap_or(name)
 }
 
 fn reserved(tasks: &[TaskCores]) -> CpuSet {

@@ -48,15 +48,10 @@ impl Delegated {
             let delegated = Delegated { tree: Arc::clone(tree), base: base.to_owned(), alone, entered: false };
             has_controllers(tree, base).then_some(delegated)
         };
-        if is_alone_in(tree, &own)
-            && let Some(delegated) = found(&own, true)
-        {
-            return Ok(Some(delegated));
-        }
         // The topmost of ours only: what lies between belongs to whoever made it, as a user's systemd.
-        let parent =
-            own.parent().filter(|path| is_given(tree, path) && path.parent().is_none_or(|p| !is_given(tree, p)));
-        Ok(parent.and_then(|parent| found(parent, false)))
+        let topmost = |path: &&Path| is_given(tree, path) && path.parent().is_none_or(|above| !is_given(tree, above));
+        let parent = own.parent().filter(topmost).and_then(|parent| found(parent, false));
+        Ok(parent.or_else(|| is_alone_in(tree, &own).then(|| found(&own, true)).flatten()))
     }
 
     /// The cgroup below which those of tasks can be made, relative to the tree's root.
@@ -71,9 +66,9 @@ impl Delegated {
     /// [`Error::Io`], [`Error::Write`].
     pub fn enter(&mut self) -> Result<()> {
         if self.alone && !self.entered {
-            let step = self.base.join(STEP);
-            self.tree.make(&step, Duration::ZERO)?;
-            self.tree.dir(&step)?.write("cgroup.procs", "0")?;
+            let base = self.tree.dir(&self.base)?;
+            base.make_child(STEP.as_ref())?;
+            base.child(STEP.as_ref())?.write("cgroup.procs", "0")?;
             self.entered = true;
         }
         Ok(())

@@ -111,6 +111,12 @@ impl Error {
         }
     }
 
+    /// Descriptors or memory have run out, so that another try may find some.
+    #[must_use]
+    pub fn is_shortage(&self) -> bool {
+        matches!(self.errno(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
+    }
+
     /// The file or the whole cgroup is not there; ENODEV is what an open file of a removed cgroup answers.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self.errno(), Some(libc::ENOENT | libc::ENODEV))

@@ -344,7 +344,7 @@ impl Dir {
         made
     }
 
-    fn make_child(&self, name: &OsStr) -> Result<bool> {
+    pub(super) fn make_child(&self, name: &OsStr) -> Result<bool> {
         match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => Ok(true),
             Err(rustix::io::Errno::EXIST) => Ok(false),

@@ -85,6 +85,10 @@ fn clean(data_dir: &Path, finding: &Finding) -> Vec<String> {
                 Ok(place) => place,
                 Err(e) => return vec![format!("{e:#}")],
             };
+            // First, as a container is more than its cgroup, and its folder says that it may be there.
+            if let Err(e) = machine::remove_containers(data_dir, &record.alloc_id) {
+                return vec![format!("allocation {}: remove its containers: {e:#}", record.alloc_id)];
+            }
             let remove_cgroup = |path: &Path| machine::remove_cgroup(&place.cgroups, path);
             let errors = alloc::clean(data_dir, record, &remove_cgroup, &ship_the_rest);
             if let Some(Err(e)) = place.cpusets().map(|cpusets| cpusets.settle()) {

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 
 use crate::alloc::{Machine, Node, Orphans, PortPool, Records, SocketDir, compute};
 use crate::cgroup::{CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
-use crate::driver::{Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
+use crate::driver::{DockerDriver, Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
 use crate::spec::AllocId;
 
 /// How long the processes in an abandoned cgroup may resist.
@@ -121,6 +121,23 @@ pub(super) fn remove_cgroup(cgroups: &CgroupFs, relative: &Path) -> std::io::Res
     removed.map_err(std::io::Error::other)
 }
 
+/// Removes the containers of an abandoned allocation, where it may have some.
+pub(super) fn remove_containers(data_dir: &Path, alloc_id: &str) -> anyhow::Result<()> {
+    if AllocId::parse(alloc_id).is_none() || !DockerDriver::may_have_containers(&data_dir.join("alloc").join(alloc_id))?
+    {
+        return Ok(());
+    }
+    let settings =
+        Settings { cgroups: cgroups()?, compute: compute(), socket_dir: socket_base(data_dir), under_agent: false };
+    let alloc_id = alloc_id.to_owned();
+    // On a thread of its own: whoever asks may be inside a runtime.
+    let removing = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok::<_, anyhow::Error>(runtime.block_on(DockerDriver::new(settings).remove_allocation(&alloc_id))?)
+    });
+    removing.join().map_err(|_| anyhow::anyhow!("the thread that does it panicked"))?
+}
+
 /// Everything that the allocations of this process share.
 pub(super) fn machine(data_dir: &Path, sockets: &Path, place: &Place) -> anyhow::Result<Machine> {
     let Place { cgroups, regime, parent, .. } = place;
@@ -132,10 +149,11 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path, place: &Place) -> anyhow:
     })?);
     let settings =
         Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), under_agent: false };
-    let drivers: [Arc<dyn Driver>; 3] = [
+    let drivers: [Arc<dyn Driver>; 4] = [
         Arc::new(ExecDriver::new(settings.clone())),
         Arc::new(RawExecDriver::new(settings.clone())),
-        Arc::new(JavaDriver::new(settings)),
+        Arc::new(JavaDriver::new(settings.clone())),
+        Arc::new(DockerDriver::new(settings)),
     ];
     let remove_from = cgroups.clone();
     Ok(Machine {

@@ -420,7 +420,7 @@ impl IsolatedConfig {
 }
 
 /// Writes the task's resolver configuration; what `dns` leaves out is the host's.
-fn resolv_conf(dns: &Dns, task_dir: &Path) -> Result<Mount, DriverError> {
+pub(super) fn resolv_conf(dns: &Dns, task_dir: &Path) -> Result<Mount, DriverError> {
     let host = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let text = resolv_conf_text(dns, &host);
     let path = task_dir.join(RESOLV_CONF);

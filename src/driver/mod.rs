@@ -7,6 +7,7 @@ pub mod catalog;
 mod client;
 mod config;
 mod convert;
+pub mod docker;
 mod exec;
 mod handle;
 pub mod hclspec;
@@ -25,6 +26,7 @@ mod types;
 
 pub use client::{Answers, DriverClient, PluginClient, PluginInfo, fingerprint_of, stats_of, wire_task};
 pub use config::Reader;
+pub use docker::DockerDriver;
 pub use exec::ExecDriver;
 pub use handle::{EXECUTOR_LOG, Settings};
 pub use isolated::IsolatedConfig;

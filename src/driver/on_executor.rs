@@ -165,7 +165,7 @@ const LOG_FILES: u32 = 10;
 const LOG_FILE_MIB: u64 = 10;
 
 /// How a task's output is collected under an agent, which does not hand over the task's `logs` block.
-fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<LogCollection, DriverError> {
+pub(super) fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<LogCollection, DriverError> {
     let logs = reader.block("logs")?;
     let logs = Reader::new(reader.driver(), &logs, &["max_files", "max_file_size", "compress", "max_age"])?;
     let max_files = logs.limit("max_files")?.map_or(Ok(LOG_FILES), u32::try_from);
@@ -185,20 +185,21 @@ fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<LogCollection, D
 }
 
 /// Whether somebody waits for a task's output.
-enum Wanted {
+pub(super) enum Wanted {
     No,
     /// A file, or /dev/null: a job that switches its `logs` off.
     File,
-    Fifo(#[expect(dead_code, reason = "held, so that the reader does not see it closed")] Writer),
+    /// Somebody reads.
+    Fifo(Writer),
 }
 
 impl Wanted {
-    fn is_wanted(&self) -> bool {
+    pub(super) fn is_wanted(&self) -> bool {
         !matches!(self, Wanted::No)
     }
 }
 
-async fn wanted_fifo(path: &str) -> Wanted {
+pub(super) async fn wanted_fifo(path: &str) -> Wanted {
     if path.is_empty() {
         return Wanted::No;
     }

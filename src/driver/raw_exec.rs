@@ -75,7 +75,7 @@ fn read(config: &DriverConfig) -> Result<Task, DriverError> {
 }
 
 /// Whether a name matches a pattern in which `*` stands for any text.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else { return false };

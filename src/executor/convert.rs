@@ -10,7 +10,7 @@ use super::ExecutorError;
 use crate::spec::{
     CpuField, CpuStats, Device, ExitResult, IoLimit, LaunchSpec, LimitedResource, LogCollection, LogKeeping, Masks,
     MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, OwnNamespaces, Pressure, Pressures, ProcessState,
-    Propagation, ResourceLimit, Resources, Seccomp, Stall, TaskStats, Unveil, Usage,
+    Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts, TaskOutput, TaskStats, Unveil, Usage,
 };
 use crate::wire::drivers::{self, cpu_usage, memory_usage};
 use crate::wire::executor as wire;
@@ -331,7 +331,21 @@ pub fn wire_stats(stats: &TaskStats) -> drivers::TaskStats {
             memory: stats.pressure.memory.map(wire_pressure),
             io: stats.pressure.io.map(wire_pressure),
         }),
+        output: stats.output.map(|output| drivers::TaskOutput {
+            stdout: Some(wire_counts(output.stdout)),
+            stderr: Some(wire_counts(output.stderr)),
+        }),
     }
+}
+
+fn wire_counts(counts: StreamCounts) -> drivers::StreamCounts {
+    let StreamCounts { bytes, lines, dropped_bytes, dropped_lines, rotations, split_lines } = counts;
+    drivers::StreamCounts { bytes, lines, dropped_bytes, dropped_lines, rotations, split_lines }
+}
+
+fn spec_counts(counts: drivers::StreamCounts) -> StreamCounts {
+    let drivers::StreamCounts { bytes, lines, dropped_bytes, dropped_lines, rotations, split_lines } = counts;
+    StreamCounts { bytes, lines, dropped_bytes, dropped_lines, rotations, split_lines }
 }
 
 fn wire_pressure(pressure: Pressure) -> drivers::Pressure {
@@ -368,6 +382,10 @@ pub fn spec_stats(stats: drivers::TaskStats) -> TaskStats {
             cpu: pressure.cpu.map(spec_pressure),
             memory: pressure.memory.map(spec_pressure),
             io: pressure.io.map(spec_pressure),
+        }),
+        output: stats.output.map(|output| TaskOutput {
+            stdout: output.stdout.map(spec_counts).unwrap_or_default(),
+            stderr: output.stderr.map(spec_counts).unwrap_or_default(),
         }),
     }
 }
@@ -599,6 +617,10 @@ mod tests {
             total: usage.clone(),
             by_pid: BTreeMap::from([(7, usage)]),
             pressure: Pressures::default(),
+            output: Some(TaskOutput {
+                stdout: StreamCounts { bytes: 1, lines: 2, rotations: 5, split_lines: 6, ..StreamCounts::default() },
+                stderr: StreamCounts { dropped_bytes: 3, dropped_lines: 4, ..StreamCounts::default() },
+            }),
         };
         assert_eq!(spec_stats(wire_stats(&stats)), stats);
         let stall = |n| Stall { avg10: n, avg60: n + 0.25, avg300: n + 0.5, total_us: 7 };

@@ -8,6 +8,7 @@ mod session;
 mod stats;
 mod streams;
 mod supervisor;
+mod sweep;
 mod universal;
 
 use std::pin::Pin;

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::session::{self, Sessions};
 use super::stats::{ProcessSampler, total};
-use super::{ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, isolated, universal};
+use super::{ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, isolated, sweep, universal};
 use crate::cgroup::{self, CgroupFs, DeviceRule, Regime, Sampler, TaskCgroup};
 use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared};
 use crate::logs::collector::{Collector, Keeper, open_sink};
@@ -419,37 +419,20 @@ impl Running {
     /// Kills everything that the task started, wherever it went: by cgroup, else by descent from this process, which
     /// inherits orphans.
     async fn kill_leftovers(&self) {
+        let deadline = Instant::now() + KILL_PATIENCE;
         if let Some(cgroup) = self.cgroup.as_ref().filter(|c| !c.is_host_given()) {
-            if let Err(error) = cgroup.kill_all(Instant::now() + KILL_PATIENCE) {
-                tracing::error!(%error, "processes of the task survived");
+            while let Err(error) = cgroup.kill_all(deadline) {
+                if !error.is_shortage() || Instant::now() > deadline {
+                    tracing::error!(%error, "processes of the task survived");
+                    return;
+                }
+                // No descriptor to look into the cgroup with: others will be closed.
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
             return;
         }
-        let deadline = Instant::now() + KILL_PATIENCE;
-        loop {
-            let leftovers = descendants();
-            if leftovers.as_ref().is_ok_and(Vec::is_empty) {
-                return;
-            }
-            if Instant::now() > deadline {
-                tracing::error!(?leftovers, "processes of the task survived");
-                return;
-            }
-            let Ok(leftovers) = leftovers else {
-                // No descriptor to read /proc with: others will be closed.
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                continue;
-            };
-            for leftover in leftovers {
-                let Ok(pidfd) = sys::process::open_pidfd(leftover.pid) else { continue };
-                // The number may have passed on between the listing and the opening; whom it names now is looked up.
-                if sys::processes::stat(leftover.pid)
-                    .is_ok_and(|now| now.is_some_and(|n| n.start_ticks == leftover.start_ticks))
-                {
-                    let _ = sys::process::send_signal(pidfd.as_fd(), Signal::KILL);
-                    let _ = tokio::time::timeout(Duration::from_secs(1), readable(pidfd.as_fd())).await;
-                }
-            }
+        if let Err(error) = sweep::kill_descendants(deadline).await {
+            tracing::error!(%error, "processes of the task survived");
         }
     }
 
@@ -566,7 +549,11 @@ impl Executor for LocalExecutor {
             _ => total(&by_pid),
         };
         let pressure = running.cgroup.as_ref().map(TaskCgroup::pressure).transpose().map_err(cgroup_error)?;
-        Ok(TaskStats { time: SystemTime::now(), total, by_pid, pressure: pressure.unwrap_or_default() })
+        let output = match &*lock(&running.output) {
+            Some(Output::Collected(collector)) => Some(collector.counters()),
+            _ => None,
+        };
+        Ok(TaskStats { time: SystemTime::now(), total, by_pid, pressure: pressure.unwrap_or_default(), output })
     }
 
     async fn exec(&self, deadline: SystemTime, command: &str, args: &[String]) -> Result<ExecOutput, ExecutorError> {

@@ -125,6 +125,15 @@ pub fn parse(input: &Input<'_>) -> Result<Parsed, Error> {
     }
 }
 
+/// Reads a duration as Go writes it: `5m`, `1h30m`.
+///
+/// # Errors
+/// Another text, or a negative one; the message quotes it.
+pub fn duration(text: &str) -> Result<std::time::Duration, String> {
+    let nanoseconds = duration::parse_signed(text)?;
+    u64::try_from(nanoseconds).map(std::time::Duration::from_nanos).map_err(|_| format!("\"{text}\" is negative"))
+}
+
 /// Checks what stands at the top level of the file.
 fn top_level<'a>(body: &'a Body, scope: &Scope<'a>, pos: &'a crate::spec::Pos, sink: &'a Sink) -> Vec<Expanded<'a>> {
     let whole = Expanded { kind: "file", pos, labels: Vec::new(), body, scope: scope.clone() };

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use super::journal::Journal;
 use super::pump::{End, Finished, Pump, PumpHandle};
-use super::rotator::{Counters, Limits, Rotator};
+use super::rotator::{Limits, Rotator};
 use super::{dir, fifo};
-use crate::spec::LogCollection;
+use crate::spec::{LogCollection, TaskOutput};
 
 /// What the task gets as descriptors 1 and 2: blocking, write-only, and here still close-on-exec.
 #[derive(Debug)]
@@ -23,15 +23,6 @@ pub struct ChildEnds {
     pub stdout: OwnedFd,
     /// The task's stderr.
     pub stderr: OwnedFd,
-}
-
-/// The figures of both streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct BothCounters {
-    /// Of stdout.
-    pub stdout: Counters,
-    /// Of stderr.
-    pub stderr: Counters,
 }
 
 /// What both streams came to.
@@ -114,8 +105,8 @@ impl Collector {
 
     /// The figures of this moment.
     #[must_use]
-    pub fn counters(&self) -> BothCounters {
-        BothCounters { stdout: self.stdout.handle.counters(), stderr: self.stderr.handle.counters() }
+    pub fn counters(&self) -> TaskOutput {
+        TaskOutput { stdout: self.stdout.handle.counters(), stderr: self.stderr.handle.counters() }
     }
 
     /// Reads what is in the pipes now and goes on collecting: afterwards everything that an ended process wrote is in the

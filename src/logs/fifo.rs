@@ -214,10 +214,18 @@ impl Writer {
     /// EPIPE when the last reader has gone (the process must ignore SIGPIPE, as Rust programs do).
     pub async fn write_all(&mut self, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
-            let n = self.0.async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, data)?)).await?;
+            let n = self.write(data).await?;
             data = &data[n..];
         }
         Ok(())
+    }
+
+    /// Writes as much of `data` as the pipe takes, waiting while it is full, and returns how much that was.
+    ///
+    /// # Errors
+    /// As [`write_all`](Self::write_all).
+    pub async fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.0.async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, data)?)).await
     }
 }
 

@@ -43,6 +43,9 @@ const CHUNK: usize = 64 * 1024;
 /// Indexes that were not listed and are tried all the same, at once.
 const MOST_UNSEEN: usize = 100;
 
+/// Files whose ends are remembered, in case later ones are deleted.
+const MOST_LEFT: usize = 8;
+
 /// How often to look where the kernel has no inotify instance to spare (there are few per user).
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -100,6 +103,8 @@ pub struct Follower {
     look: bool,
     /// Lowest index at or below the current one that was made anew.
     remade: Option<u64>,
+    /// Where the files were left that were read before the current one, the last at the end.
+    left: VecDeque<Cursor>,
     finish: Finisher,
 }
 
@@ -194,7 +199,7 @@ impl Watch {
     }
 
     fn add_file(&self, file: &File) -> Option<i32> {
-        inotify::add_watch(self.fd().get_ref(), fifo::proc_path(file), WatchFlags::MODIFY).ok()
+        inotify::add_watch(self.fd().get_ref(), fifo::proc_path(file), WatchFlags::MODIFY | WatchFlags::ATTRIB).ok()
     }
 
     fn remove(&self, watch: i32) {
@@ -202,7 +207,8 @@ impl Watch {
         let _ = inotify::remove_watch(self.fd().get_ref(), watch);
     }
 
-    /// Takes all notices and calls `made` for each name that appeared, with `None` when some were lost.
+    /// Takes all notices and calls `made` for each name that appeared, with `None` when some were lost or a file's name may be
+    /// gone.
     fn take(&self, mut made: impl FnMut(Option<&[u8]>)) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); 4096];
         let result: io::Result<()> = self.fd().try_io(Interest::READABLE, |fd| {
@@ -212,7 +218,7 @@ impl Watch {
                     Err(Errno::INTR) => continue,
                     other => other?,
                 };
-                if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
+                if event.events().intersects(ReadFlags::QUEUE_OVERFLOW | ReadFlags::ATTRIB) {
                     made(None);
                 } else if event.wd() == self.dir
                     && let Some(name) = event.file_name()
@@ -257,6 +263,7 @@ impl Follower {
             expected: 0,
             look: true,
             remade: None,
+            left: VecDeque::new(),
             finish: Finisher::default(),
         };
         follower.go_to(start)?;
@@ -456,6 +463,9 @@ impl Follower {
             },
         };
         let listing = dir::list(&self.root, &self.base)?;
+        if !remade && self.step_back(listing.indexes().last().copied())? {
+            return Ok(Step::Again);
+        }
         let mut named: Vec<_> = listing.plain.iter().map(|e| e.index).chain(listing.packed.iter().copied()).collect();
         named.retain(|index| *index >= from);
         named.sort_unstable();
@@ -479,6 +489,19 @@ impl Follower {
             }
         }
         Ok(Step::Nothing)
+    }
+
+    /// Where the newest file was deleted, a writer that begins anew goes on with the one before it.
+    fn step_back(&mut self, newest: Option<u64>) -> io::Result<bool> {
+        let (Some(newest), Some(current)) = (newest, &self.current) else { return Ok(false) };
+        if newest >= current.cursor.index || !current.file.is_deleted()? {
+            return Ok(false);
+        }
+        let Some(left) = self.left.iter().rev().copied().find(|left| left.index == newest) else { return Ok(false) };
+        match self.open_index(newest)? {
+            Some(file) if file.inode()? == left.inode => self.read_from(file, newest, left.offset).map(|()| true),
+            _ => Ok(false),
+        }
     }
 
     fn go_on(&mut self, file: Source, index: u64, missing_files: u64, remade: bool) -> io::Result<Step> {
@@ -506,6 +529,7 @@ impl Follower {
 
     fn read_from(&mut self, mut file: Source, index: u64, offset: u64) -> io::Result<()> {
         let cursor = Cursor { index, inode: file.inode()?, offset };
+        self.look = true;
         let added = match &mut file {
             Source::Plain(file) => self.watch.as_ref().map(|watch| watch.add_file(file)),
             Source::Packed(packed) => {
@@ -517,11 +541,14 @@ impl Follower {
             // Out of watches: look from time to time instead.
             self.watch = None;
         }
-        let old = self.current.replace(Current { file, cursor, watch: added.flatten() });
-        if let (Some(watch), Some(old)) = (&self.watch, old.and_then(|old| old.watch)) {
+        let Some(old) = self.current.replace(Current { file, cursor, watch: added.flatten() }) else { return Ok(()) };
+        self.left.push_back(old.cursor);
+        if self.left.len() > MOST_LEFT {
+            self.left.pop_front();
+        }
+        if let (Some(watch), Some(old)) = (&self.watch, old.watch) {
             watch.remove(old);
         }
-        self.look = true;
         Ok(())
     }
 }

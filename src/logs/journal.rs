@@ -312,12 +312,11 @@ impl Journal {
 
     /// Copies what comes next without taking it; `None` when that is to be waited for.
     fn look(&mut self, source: &OwnedFd, out: &mut [u8]) -> io::Result<Option<usize>> {
-        let [read, write] = match &self.scratch {
-            Some(scratch) => scratch,
-            None => {
-                let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-                self.scratch.insert([read, write])
-            }
+        let [read, write] = if let Some(scratch) = &self.scratch {
+            scratch
+        } else {
+            let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+            self.scratch.insert([read, write])
         };
         match rustix::pipe::tee(source, write, out.len(), SpliceFlags::NONBLOCK) {
             Ok(0) => Ok(Some(0)),

@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use super::dir;
 use super::journal::{Journal, Ledger, Target};
 use super::pack::Packing;
-use crate::spec::{LogCollection, LogKeeping};
+use crate::spec::{LogCollection, LogKeeping, StreamCounts};
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
@@ -108,22 +108,8 @@ impl From<&LogCollection> for Limits {
     }
 }
 
-/// What one stream came to so far. Every byte that was handed in is in `bytes` or in `dropped_bytes`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Bytes in files.
-    pub bytes: u64,
-    /// Line ends in files.
-    pub lines: u64,
-    /// Bytes that no file would take.
-    pub dropped_bytes: u64,
-    /// Lines of which at least one byte was dropped.
-    pub dropped_lines: u64,
-    /// Times that a further file was begun.
-    pub rotations: u64,
-    /// Lines longer than a file has room for, so that a part of them stands in the next one.
-    pub split_lines: u64,
-}
+/// What one stream came to so far.
+pub type Counters = StreamCounts;
 
 /// Counters that can be read while the stream runs.
 #[derive(Debug, Clone, Default)]

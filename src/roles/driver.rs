@@ -8,12 +8,12 @@ use tokio::runtime::Builder;
 use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::cgroup::CgroupFs;
-use crate::driver::{self, Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
+use crate::driver::{self, DockerDriver, Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
 use crate::plugin::{HclogLayer, Level, Server};
 use crate::sys;
 
 /// The drivers that this program is.
-pub(super) const NAMES: [&str; 3] = ["exec", "raw_exec", "java"];
+pub(super) const NAMES: [&str; 4] = ["exec", "raw_exec", "java", "docker"];
 
 /// Is a Nomad task driver for the agent that started this process.
 pub(super) fn run(name: &str) -> i32 {
@@ -21,6 +21,7 @@ pub(super) fn run(name: &str) -> i32 {
         "exec" => |settings| Arc::new(ExecDriver::new(settings)),
         "raw_exec" => |settings| Arc::new(RawExecDriver::new(settings)),
         "java" => |settings| Arc::new(JavaDriver::new(settings)),
+        "docker" => |settings| Arc::new(DockerDriver::new(settings)),
         _ => {
             eprintln!("agentbin: there is no driver {name:?}; the drivers are {}", NAMES.join(", "));
             return 1;

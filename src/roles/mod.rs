@@ -1,5 +1,6 @@
 //! Decides which program this process is, and ends it. Never holds logic that somebody else would want.
 
+mod docker_logger;
 mod driver;
 mod executor;
 mod isolation_probe;
@@ -23,6 +24,7 @@ const fn table(role: Role) -> Run {
         Role::Executor => executor::run,
         Role::Shim => libcontainer_shim::run,
         Role::Logmon => logmon::run,
+        Role::DockerLogger => docker_logger::run,
         Role::IsolationProbe => isolation_probe::run,
     }
 }
@@ -117,6 +119,7 @@ mod tests {
             ("/opt/plugins/raw_exec", &["x", "--flag"], Some("raw_exec")),
             ("/opt/plugins/nomad-driver-java", &["x"], Some("java")),
             ("/usr/bin/agentbin", &["agentbin", "driver", "java"], Some("java")),
+            ("/opt/plugins/docker", &["x"], Some("docker")),
             ("/usr/bin/agentbin", &["agentbin", "driver", "dcoker"], Some("dcoker")),
             ("/usr/bin/agentbin", &["agentbin", "driver"], Some("")),
             ("/usr/bin/agentbin", &["exec"], None),

@@ -30,4 +30,7 @@ pub use restrict::{LimitedResource, Masks, OwnNamespaces, ResourceLimit, Unveil}
 pub use role::Role;
 pub use seccomp::Seccomp;
 pub use signal::Signal;
-pub use stats::{CpuField, CpuStats, MemoryField, MemoryStats, Pressure, Pressures, Stall, TaskStats, Usage};
+pub use stats::{
+    CpuField, CpuStats, MemoryField, MemoryStats, Pressure, Pressures, Stall, StreamCounts, TaskOutput, TaskStats,
+    Usage,
+};

@@ -9,13 +9,15 @@ pub enum Role {
     Shim,
     /// Copies a task's two FIFOs into rotated files and serves the logmon service over go-plugin.
     Logmon,
+    /// Copies a container's output into a task's two FIFOs and serves the docker_logger service over go-plugin.
+    DockerLogger,
     /// Says what it can do where it was started. `agentbin doctor --probe` starts it inside a task.
     IsolationProbe,
 }
 
 impl Role {
     /// Every role, in the order in which help texts name them.
-    pub const ALL: [Role; 4] = [Role::Executor, Role::Shim, Role::Logmon, Role::IsolationProbe];
+    pub const ALL: [Role; 5] = [Role::Executor, Role::Shim, Role::Logmon, Role::DockerLogger, Role::IsolationProbe];
 
     /// The exact name on a command line and as a symlink.
     #[must_use]
@@ -24,6 +26,7 @@ impl Role {
             Role::Executor => "executor",
             Role::Shim => "libcontainer-shim",
             Role::Logmon => "logmon",
+            Role::DockerLogger => "docker_logger",
             Role::IsolationProbe => "isolation-probe",
         }
     }

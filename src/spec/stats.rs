@@ -86,6 +86,34 @@ pub struct TaskStats {
     pub by_pid: BTreeMap<i32, Usage>,
     /// What the task waited for.
     pub pressure: Pressures,
+    /// What became of its output; `None` when its executor does not collect it.
+    pub output: Option<TaskOutput>,
+}
+
+/// What became of a task's output since its executor collects it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TaskOutput {
+    /// Of stdout.
+    pub stdout: StreamCounts,
+    /// Of stderr.
+    pub stderr: StreamCounts,
+}
+
+/// What one stream came to so far. Every byte of it is in `bytes` or in `dropped_bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StreamCounts {
+    /// Bytes in files.
+    pub bytes: u64,
+    /// Line ends in files.
+    pub lines: u64,
+    /// Bytes that no file would take.
+    pub dropped_bytes: u64,
+    /// Lines of which at least one byte was dropped.
+    pub dropped_lines: u64,
+    /// Times that a further file was begun.
+    pub rotations: u64,
+    /// Lines longer than a file has room for, so that a part of them stands in the next one.
+    pub split_lines: u64,
 }
 
 /// How much of the time work had to wait for want of CPU, memory or disk; `None` where the kernel does not measure it

@@ -55,3 +55,8 @@ generated! {
     /// The logmon service (`hashicorp.nomad.client.logmon.proto`).
     logmon, "hashicorp.nomad.client.logmon.proto"
 }
+
+generated! {
+    /// The docker_logger service (`hashicorp.nomad.drivers.docker.docklog.proto`).
+    docker_logger, "hashicorp.nomad.drivers.docker.docklog.proto"
+}

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use agentbin::alloc::{AllocDir, Record, Records};
 use agentbin::logs::client::Client as LogClient;
 use agentbin::logs::{LogMonitor as _, StartConfig};
-use agentbin::plugin::{Launch, Program};
 use agentbin::spec::{AllocId, LaunchSpec};
 
 use crate::framework::{Attack, Inside, Lab, Mutant, Swapper, Verdict, full, hold, own_program, patience};
@@ -35,17 +34,6 @@ const STRANGER: u32 = 12345;
 
 /// Longest start, on a machine that has other work.
 const LONGEST: Duration = Duration::from_secs(10);
-
-/// The attacked program, or the attack's own where it stands in for it, as the lab spoils it.
-fn spoiled(lab: &Lab, how: &[&str], program: &Path) -> Command {
-    let mut command = Command::new(own_program());
-    command.arg("spoil").arg(lab.openat2.name()).args(how).arg("--").arg(program);
-    command.env_clear().env("PATH", "/usr/bin:/bin").env("TMPDIR", lab.path("tmp")).stdin(Stdio::null());
-    if let Some(name) = lab.mutant {
-        command.env("AGENTBIN_MUTANT", name);
-    }
-    command
-}
 
 fn output(mut command: Command) -> Output {
     command.output().unwrap()
@@ -76,7 +64,7 @@ fn b14(lab: &mut Lab) -> Verdict {
             "",
         );
         std::fs::write(&file, job).unwrap();
-        let mut command = spoiled(lab, &[umask], &lab.program());
+        let mut command = lab.spoiled(&[umask], &lab.program());
         command.arg("run").arg("--data-dir").arg(&data).arg(&file).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut run = command.spawn().unwrap();
         lab.started.set(lab.started.get() + 1);
@@ -214,7 +202,7 @@ fn b15(lab: &mut Lab) -> Verdict {
             assert!(Instant::now() < deadline, "nothing was swapped");
             std::thread::yield_now();
         }
-        let mut command = spoiled(lab, &[], &lab.program());
+        let mut command = lab.spoiled(&[], &lab.program());
         command.arg("gc").arg("--data-dir").arg(&data);
         let said = output(command);
         lab.started.set(lab.started.get() + 1);
@@ -222,7 +210,7 @@ fn b15(lab: &mut Lab) -> Verdict {
         hold!(lab.canary("open/file").exists() && lab.canary("dir/inner").exists(), "removed through a link");
         hold!(lab.canary("secret").exists(), "removed through a mount");
         // It stopped with an error where it was raced, and goes on the next time.
-        let mut command = spoiled(lab, &[], &lab.program());
+        let mut command = lab.spoiled(&[], &lab.program());
         command.arg("gc").arg("--data-dir").arg(&data);
         let again = output(command);
         assert!(again.status.success() && !alloc.path().exists(), "{said:?}, then {again:?}");
@@ -423,24 +411,7 @@ fn race_for_logs(lab: &mut Lab, logs: &Path) -> Verdict {
 
 /// Starts a logmon on this folder, lets it read what there is, ends it. How long that took.
 fn collect(lab: &Lab, logs: &Path) -> Duration {
-    let words: Vec<std::ffi::OsString> = ["spoil", lab.openat2.name(), "--"]
-        .into_iter()
-        .map(Into::into)
-        .chain([lab.program().into(), "logmon".into()])
-        .collect();
-    let own = own_program();
-    let sockets = lab.path("sockets");
-    let mut env = vec![("PATH".into(), "/usr/bin:/bin".into()), ("TMPDIR".into(), lab.path("tmp").into())];
-    env.extend(lab.mutant.map(|name| ("AGENTBIN_MUTANT".into(), name.into())));
-    let launch = Launch {
-        args: &words,
-        env,
-        new_session: true,
-        socket_dir: Some(&sockets),
-        log: Box::new(|_| {}),
-        ..Launch::new(Program::Path(&own))
-    };
-    let client = lab.block_on("start a logmon", launch.start()).unwrap();
+    let client = lab.role(&[], &["logmon"], Vec::new());
     let begun = Instant::now();
     let config = StartConfig {
         log_dir: logs.to_owned(),
@@ -583,7 +554,7 @@ fn b21(lab: &mut Lab) -> Verdict {
         "good".to_owned(),
     ]);
     let program = if lab.mutant.is_some() { lab.program() } else { own_program() };
-    let mut command = spoiled(lab, &[], &program);
+    let mut command = lab.spoiled(&[], &program);
     command.arg("catalog").arg(&plugins).args(&names);
     let said = output(command);
     lab.started.set(lab.started.get() + 1);

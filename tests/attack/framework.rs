@@ -312,15 +312,10 @@ impl Lab {
     pub fn agentbin_run(&self, job: &str, env: &[(String, String)]) -> Run {
         let file = self.path("job.nomad.hcl");
         std::fs::write(&file, job).unwrap();
-        let mut command = Command::new(own_program());
-        command.args(["spoil", self.openat2.name(), "--"]).arg(self.program());
+        let mut command = self.spoiled(&[], &self.program());
         command.arg("run").arg("--data-dir").arg(self.path("data")).arg(&file);
-        command.env_clear().env("PATH", "/usr/bin:/bin").env("TMPDIR", self.path("tmp"));
         command.env("XDG_RUNTIME_DIR", self.path("sockets"));
         command.envs(env.iter().map(|(key, value)| (key, value)));
-        if let Some(name) = self.mutant {
-            command.env("AGENTBIN_MUTANT", name);
-        }
         self.started.set(self.started.get() + 1);
         Run::new(command)
     }
@@ -413,18 +408,41 @@ impl Lab {
         }
     }
 
+    /// The attacked program, or the attack's own where it stands in for it, spoiled in these ways.
+    pub fn spoiled(&self, how: &[&str], program: &Path) -> Command {
+        let mut command = Command::new(own_program());
+        command.arg("spoil").arg(self.openat2.name()).args(how).arg("--").arg(program);
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("TMPDIR", self.path("tmp")).stdin(Stdio::null());
+        if let Some(name) = self.mutant {
+            command.env("AGENTBIN_MUTANT", name);
+        }
+        command
+    }
+
+    /// The attacked program as a plugin: a role with its arguments, spoiled in these ways, with these variables as well.
+    pub fn role(&self, how: &[String], role: &[&str], env: Vec<(OsString, OsString)>) -> Client {
+        let mut args: Vec<OsString> = vec!["spoil".into(), self.openat2.name().into()];
+        args.extend(how.iter().map(OsString::from));
+        args.extend(["--".into(), self.program().into()]);
+        args.extend(role.iter().map(OsString::from));
+        let mut all: Vec<(OsString, OsString)> = env;
+        all.extend([("PATH".into(), "/usr/bin:/bin".into()), ("TMPDIR".into(), self.path("tmp").into())]);
+        all.extend(self.mutant.map(|name| ("AGENTBIN_MUTANT".into(), name.into())));
+        let (own, sockets) = (own_program(), self.path("sockets"));
+        let launch = Launch {
+            args: &args,
+            env: all,
+            new_session: true,
+            socket_dir: Some(&sockets),
+            ..Launch::new(Program::Path(&own))
+        };
+        self.block_on(&format!("start {}", role[0]), launch.start()).unwrap()
+    }
+
     /// A driver of ours as an agent's plugin.
     pub fn plugin(&self, driver: &str) -> Client {
         self.started.set(self.started.get() + 1);
-        let words: Vec<OsString> = vec!["spoil".into(), self.openat2.name().into(), "--".into()];
-        let program: [OsString; 3] = [self.program().into(), "driver".into(), driver.into()];
-        let mut env: Vec<(OsString, OsString)> = vec![("PATH".into(), "/usr/bin:/bin".into())];
-        env.push(("TMPDIR".into(), self.path("tmp").into()));
-        env.extend(self.mutant.map(|name| ("AGENTBIN_MUTANT".into(), name.into())));
-        let (own, sockets) = (own_program(), self.path("sockets"));
-        let args = [words, program.to_vec()].concat();
-        let launch = Launch { args: &args, env, socket_dir: Some(&sockets), ..Launch::new(Program::Path(&own)) };
-        self.block_on("start a driver", launch.start()).unwrap()
+        self.role(&[], &["driver", driver], Vec::new())
     }
 
     /// What whoever started an executor does when that was killed: an empty cgroup and a dead socket are its to remove.
@@ -803,28 +821,10 @@ impl<'a> Plan<'a> {
         spec.capabilities.retain(|name| has_capability(name));
         change(&mut spec);
 
-        let mut env = executor_env;
-        env.push(("PATH".into(), "/usr/bin:/bin".into()));
-        env.push(("TMPDIR".into(), lab.path("tmp").into()));
-        env.extend(lab.mutant.map(|name| ("AGENTBIN_MUTANT".into(), name.into())));
-        let program = lab.program();
         let settings = json!({
             "LogFile": lab.path("executor.log"), "LogLevel": "debug", "FSIsolation": isolated,
         });
-        let mut words: Vec<OsString> = vec!["spoil".into(), lab.openat2.name().into()];
-        words.extend(spoil.into_iter().map(OsString::from));
-        words.extend(["--".into(), program.into(), "executor".into(), settings.to_string().into()]);
-        let own = own_program();
-        let sockets = lab.path("sockets");
-        let launch = Launch {
-            args: &words,
-            env,
-            new_session: true,
-            socket_dir: Some(&sockets),
-            log: Box::new(|_| {}),
-            ..Launch::new(Program::Path(&own))
-        };
-        let client = lab.block_on("start an executor", launch.start()).unwrap();
+        let client = lab.role(&spoil, &["executor", &settings.to_string()], executor_env);
         let executor = ExecutorClient::new(client.channel());
         let mut task = Task {
             runtime: Rc::clone(&lab.runtime),

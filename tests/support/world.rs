@@ -278,7 +278,8 @@ impl World {
 
     /// Whether an allocation of another data dir has this cgroup: there is its record, or a process that speaks of it.
     fn is_somebody_elses(&self, cgroup: &Path) -> bool {
-        let id = cgroup.file_name().unwrap().to_str().unwrap().get(..36).unwrap_or_default().to_owned();
+        let name = cgroup.file_name().unwrap().to_str().unwrap();
+        let id = name.strip_prefix("kept-").unwrap_or(name).get(..36).unwrap_or_default().to_owned();
         let ours = self.path("data/alloc").join(format!("{id}.json"));
         let worlds = folders(self.dir.path().parent().unwrap()).into_iter().map(|w| w.join("data"));
         let mut records = worlds.chain(["/var/lib/agentbin".into()]).map(|d| d.join(format!("alloc/{id}.json")));

@@ -3,6 +3,9 @@
 //! What is unknown is refused, as a word that is overlooked in a filter is a hole in it. Two things are not: names of system
 //! calls, which differ between architectures, and fields at the top, where conditions have no place. Of several rules for the
 //! same call that apply, the strictest counts; conditions on the same argument within one rule are alternatives.
+//!
+//! An error says where something is wrong, and never a word of the file: it is read by root, wherever a job says that it is,
+//! and the error goes to whoever wrote the job.
 
 use std::borrow::Cow;
 use std::str::FromStr as _;
@@ -84,7 +87,7 @@ struct Condition<'a> {
 
 /// The text's policy for a machine and the task's capabilities.
 pub(super) fn policy(text: &str, machine: &Machine<'_>) -> Result<Policy, String> {
-    let profile: Profile<'_> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let profile: Profile<'_> = serde_json::from_str(text).map_err(|error| without_content(&error))?;
     check_surroundings(&profile)?;
     let field = ("defaultAction", "defaultErrnoRet");
     let default = action(field, &profile.default_action, profile.default_errno_ret, profile.default_errno.as_ref())?;
@@ -100,13 +103,12 @@ pub(super) fn policy(text: &str, machine: &Machine<'_>) -> Result<Policy, String
     let mut newest = 0;
     let mut said = 0;
     for (position, calls) in profile.syscalls.iter().flatten().enumerate() {
-        let place = |error: String| match calls.names.iter().flatten().chain(&calls.name).next() {
-            Some(first) => format!("syscalls[{position}] ({:?}): {error}", first.0),
-            None => format!("syscalls[{position}]: {error}"),
-        };
+        let place = |error: String| format!("syscalls[{position}]: {error}");
         let action =
             action(("action", "errnoRet"), &calls.action, calls.errno_ret, calls.errno.as_ref()).map_err(place)?;
-        let checks = calls.args.iter().flatten().map(check).collect::<Result<Vec<Check>, String>>().map_err(place)?;
+        let args = calls.args.iter().flatten().enumerate();
+        let check = |(at, arg): (usize, &Arg<'_>)| check(arg).map_err(|error| format!("args[{at}]: {error}"));
+        let checks = args.map(check).collect::<Result<Vec<Check>, String>>().map_err(place)?;
         let applies = applies(calls, machine).map_err(place)?;
         if calls.name.is_none() && calls.names.is_none() {
             return Err(place("neither \"names\" nor \"name\"".to_owned()));
@@ -147,22 +149,34 @@ pub(super) fn policy(text: &str, machine: &Machine<'_>) -> Result<Policy, String
     Ok(policy)
 }
 
+/// What the parser says, but for the words that it quotes: those stand before what it expected.
+fn without_content(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let is_ours = ["missing field ", "duplicate field "].iter().any(|start| text.starts_with(start));
+    if is_ours || !error.is_data() {
+        return text;
+    }
+    match text.rfind("expected ") {
+        Some(at) => text[at..].to_owned(),
+        None => format!("an impossible value at line {} column {}", error.line(), error.column()),
+    }
+}
+
 /// What decides nothing here, and what cannot be had.
 fn check_surroundings(profile: &Profile<'_>) -> Result<(), String> {
-    let architectures = profile.architectures.iter().flatten();
-    let map = profile.arch_map.iter().flatten();
-    let map = map.flat_map(|entry| entry.sub_architectures.iter().flatten().chain([&entry.architecture]));
-    for Word(name) in architectures.chain(map) {
-        if !name.starts_with("SCMP_ARCH_") {
-            return Err(format!("unknown architecture {name:?}; it would begin with SCMP_ARCH_"));
-        }
+    let is_unknown = |Word(name): &Word<'_>| !name.starts_with("SCMP_ARCH_");
+    if let Some(at) = profile.architectures.iter().flatten().position(is_unknown) {
+        return Err(format!("architectures[{at}]: unknown; it would begin with SCMP_ARCH_"));
     }
-    for Word(flag) in profile.flags.iter().flatten() {
-        // They are about threads that there are none of, about the log, and about what kernels since 5.16 leave off anyway.
-        let known = ["SECCOMP_FILTER_FLAG_TSYNC", "SECCOMP_FILTER_FLAG_LOG", "SECCOMP_FILTER_FLAG_SPEC_ALLOW"];
-        if !known.contains(&&**flag) {
-            return Err(format!("unknown flag {flag:?}"));
-        }
+    let is_unknown =
+        |entry: &ArchMap<'_>| entry.sub_architectures.iter().flatten().chain([&entry.architecture]).any(is_unknown);
+    if let Some(at) = profile.arch_map.iter().flatten().position(is_unknown) {
+        return Err(format!("archMap[{at}]: unknown architecture; it would begin with SCMP_ARCH_"));
+    }
+    // They are about threads that there are none of, about the log, and about what kernels since 5.16 leave off anyway.
+    let known = ["SECCOMP_FILTER_FLAG_TSYNC", "SECCOMP_FILTER_FLAG_LOG", "SECCOMP_FILTER_FLAG_SPEC_ALLOW"];
+    if let Some(at) = profile.flags.iter().flatten().position(|Word(flag)| !known.contains(&&**flag)) {
+        return Err(format!("flags[{at}]: unknown; known are {}", known.join(", ")));
     }
     if profile.listener_path.as_ref().is_some_and(|path| !path.0.is_empty()) {
         return Err(
@@ -181,12 +195,11 @@ fn action(
     let action = match &*name.0 {
         "SCMP_ACT_ERRNO" => {
             let errno = match (errno, errno_name) {
-                (None, Some(name)) => return Err(format!("errno {:?} without {errno_field:?}, its number", name.0)),
+                (None, Some(_)) => return Err(format!("a name of an errno without {errno_field:?}, its number")),
                 (errno, _) => errno.unwrap_or(i64::from(libc::EPERM)),
             };
             let in_range = u16::try_from(errno).ok().filter(|errno| i64::from(*errno) <= LARGEST_ERRNO);
-            let errno =
-                in_range.ok_or_else(|| format!("{errno_field:?} {errno} is not between 0 and {LARGEST_ERRNO}"))?;
+            let errno = in_range.ok_or_else(|| format!("{errno_field:?} is not between 0 and {LARGEST_ERRNO}"))?;
             return Ok(Action::error(errno));
         }
         "SCMP_ACT_ALLOW" => Action::ALLOW,
@@ -197,9 +210,9 @@ fn action(
         known @ ("SCMP_ACT_NOTIFY" | "SCMP_ACT_TRACE") => {
             return Err(format!("{field:?} {known}: there is nobody here to ask about a call; take SCMP_ACT_ERRNO"));
         }
-        other => {
+        _ => {
             let known = "SCMP_ACT_ALLOW, _ERRNO, _KILL, _KILL_PROCESS, _KILL_THREAD, _TRAP and _LOG";
-            return Err(format!("unknown {field:?} {other:?}; known are {known}"));
+            return Err(format!("unknown {field:?}; known are {known}"));
         }
     };
     // Written out by some tools for every rule.
@@ -211,7 +224,7 @@ fn action(
 
 fn check(arg: &Arg<'_>) -> Result<Check, String> {
     let Some(argument) = u8::try_from(arg.index).ok().filter(|index| *index < 6) else {
-        return Err(format!("\"index\" {} is not between 0 and 5", arg.index));
+        return Err("\"index\" is not between 0 and 5".to_owned());
     };
     let equal = Test::Masked { mask: u64::MAX, value: arg.value };
     let (test, not) = match &*arg.op.0 {
@@ -222,12 +235,12 @@ fn check(arg: &Arg<'_>) -> Result<Check, String> {
         "SCMP_CMP_GE" => (Test::NotLess(arg.value), false),
         "SCMP_CMP_LT" => (Test::NotLess(arg.value), true),
         "SCMP_CMP_MASKED_EQ" if arg.value_two & !arg.value != 0 => {
-            return Err(format!("\"valueTwo\" {:#x} has bits that the mask {:#x} has not", arg.value_two, arg.value));
+            return Err("\"valueTwo\" has bits that \"value\", the mask, has not".to_owned());
         }
         "SCMP_CMP_MASKED_EQ" => (Test::Masked { mask: arg.value, value: arg.value_two }, false),
-        other => {
+        _ => {
             let known = "SCMP_CMP_EQ, _NE, _LT, _LE, _GT, _GE and _MASKED_EQ";
-            return Err(format!("unknown \"op\" {other:?}; known are {known}"));
+            return Err(format!("unknown \"op\"; known are {known}"));
         }
     };
     Ok(Check { argument, test, not })
@@ -236,12 +249,12 @@ fn check(arg: &Arg<'_>) -> Result<Check, String> {
 /// Whether the rule is for this machine and these capabilities: all that it includes, none that it excludes.
 fn applies(calls: &Calls<'_>, machine: &Machine<'_>) -> Result<bool, String> {
     let holds = |Word(name): &Word<'_>| {
-        let capability = Capability::from_str(name).map_err(|_| format!("unknown capability {name:?}"))?;
+        let capability = Capability::from_str(name).map_err(|_| "\"caps\": unknown capability".to_owned())?;
         Ok::<bool, String>(machine.held.contains(&capability))
     };
     let is_here = |Word(name): &Word<'_>| Arch::from_name(name) == Some(machine.arch);
     let runs_on = |Word(version): &Word<'_>| {
-        let wanted = super::kernel_version(version.as_bytes()).map_err(|error| format!("\"minKernel\": {error}"))?;
+        let wanted = super::kernel_version(version.as_bytes()).map_err(|_| "\"minKernel\" is no version".to_owned())?;
         Ok::<bool, String>(machine.kernel >= wanted)
     };
     let mut applies = true;

@@ -315,6 +315,63 @@ fn n6_profiles_say_what_the_filter_does() {
     }
 }
 
+/// Any file of the host may be given as a profile, and whoever wrote the job sees the error.
+#[test]
+fn n6_no_word_of_a_profile_is_in_an_error() {
+    const WORD: &str = "hunter2, expected nothing";
+    let none = CapsHashSet::new();
+    let machine = || Machine { arch: Arch::X86_64, kernel: KERNEL, held: &none };
+    let rule = |rule: serde_json::Value| json!({ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule] });
+    let arg = |arg: serde_json::Value| rule(json!({ "names": [WORD], "action": "SCMP_ACT_ERRNO", "args": [arg] }));
+    let condition = |key: &str, condition: serde_json::Value| {
+        rule(json!({ "names": ["open"], "action": "SCMP_ACT_ERRNO", key: condition }))
+    };
+    let mut texts: Vec<String> = [
+        json!(WORD),
+        json!([WORD]),
+        json!({ WORD: 1 }),
+        json!({ "defaultAction": WORD }),
+        json!({ "defaultAction": { WORD: WORD } }),
+        json!({ "defaultAction": "SCMP_ACT_ERRNO", "defaultErrno": WORD }),
+        json!({ "defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": WORD }),
+        json!({ "defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 7_734_001 }),
+        json!({ "defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 77.34 }),
+        json!({ "defaultAction": "SCMP_ACT_ALLOW", "architectures": [WORD] }),
+        json!({ "defaultAction": "SCMP_ACT_ALLOW", "architectures": WORD }),
+        json!({ "defaultAction": "SCMP_ACT_ALLOW", "archMap": [{ "architecture": WORD }] }),
+        json!({ "defaultAction": "SCMP_ACT_ALLOW", "archMap": [{ WORD: WORD }] }),
+        json!({ "defaultAction": "SCMP_ACT_ALLOW", "flags": [WORD] }),
+        json!({ "defaultAction": "SCMP_ACT_ALLOW", "listenerPath": WORD }),
+        rule(json!({ "names": ["open"], "action": WORD })),
+        rule(json!({ "names": [WORD], "action": "SCMP_ACT_TRACE" })),
+        rule(json!({ "names": WORD, "action": "SCMP_ACT_LOG" })),
+        rule(json!({ "names": [WORD], "action": "SCMP_ACT_ERRNO", "errno": WORD })),
+        rule(json!({ "names": [WORD], WORD: 1, "action": "SCMP_ACT_LOG" })),
+        arg(json!({ "index": 7_734_001, "op": "SCMP_CMP_EQ" })),
+        arg(json!({ "index": 0, "op": WORD })),
+        arg(json!({ "index": 0, "op": 7_734_001 })),
+        arg(json!({ "index": 0, "value": -7_734_001, "op": "SCMP_CMP_EQ" })),
+        arg(json!({ "index": 0, "value": 8, "valueTwo": 7_734_001, "op": "SCMP_CMP_MASKED_EQ" })),
+        arg(json!({ "index": 0, "op": "SCMP_CMP_EQ", WORD: WORD })),
+        condition("includes", json!({ "caps": [WORD] })),
+        condition("includes", json!({ "minKernel": WORD })),
+        condition("excludes", json!({ "caps": [WORD] })),
+        condition("excludes", json!({ WORD: WORD })),
+    ]
+    .iter()
+    .map(ToString::to_string)
+    .collect();
+    let files =
+        ["root:hunter2:19000:0:99999:7:::\n", "hunter2", "{ \"hunter2\"", "[hunter2]", "\"hunter2", "{\"a\": hunter2}"];
+    texts.extend(files.map(str::to_owned));
+    for text in texts {
+        let error = compiled(&text, &machine()).unwrap_err();
+        let said =
+            ["hunter2", "nothing", "7734001", "75f6d1", "760371", "77.34"].iter().find(|word| error.contains(**word));
+        assert_eq!(said, None, "{text}: {error}");
+    }
+}
+
 #[test]
 fn n6_unusable_profiles_are_refused_with_the_reason() {
     let none = CapsHashSet::new();
@@ -325,27 +382,36 @@ fn n6_unusable_profiles_are_refused_with_the_reason() {
     let arg = |more: &str| rule(&format!(r#""action": "SCMP_ACT_ERRNO", "args": [{{{more}}}]"#));
     for (text, reason) in [
         (String::new(), "EOF"),
-        ("[]".to_owned(), "invalid length 0"),
+        ("[]".to_owned(), "expected struct Profile"),
         ("{}".to_owned(), "defaultAction"),
-        (r#"{"defaultAction": "ALLOW"}"#.to_owned(), r#""ALLOW""#),
+        (r#"{"defaultAction": "ALLOW"}"#.to_owned(), r#"unknown "defaultAction"; known are"#),
         (r#"{"defaultAction": "SCMP_ACT_NOTIFY"}"#.to_owned(), "SCMP_ACT_NOTIFY: there is nobody here to ask"),
-        (r#"{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 4096}"#.to_owned(), r#""defaultErrnoRet" 4096"#),
-        (r#"{"defaultAction": "SCMP_ACT_ALLOW", "flags": ["SECCOMP_X"]}"#.to_owned(), r#""SECCOMP_X""#),
+        (
+            r#"{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 4096}"#.to_owned(),
+            r#""defaultErrnoRet" is not between"#,
+        ),
+        (r#"{"defaultAction": "SCMP_ACT_ALLOW", "flags": ["SECCOMP_X"]}"#.to_owned(), "flags[0]: unknown"),
         (r#"{"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": "/x"}"#.to_owned(), "listenerPath"),
-        (r#"{"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["amd64"]}"#.to_owned(), r#""amd64""#),
-        (rule(r#""action": "SCMP_ACT_TRACE""#), r#"syscalls[0] ("open"): "action" SCMP_ACT_TRACE"#),
-        (rule(r#""action": "SCMP_ACT_DENY""#), r#""SCMP_ACT_DENY"; known are"#),
-        (rule(r#""action": "SCMP_ACT_ERRNO", "errnoRet": -1"#), r#""errnoRet" -1 is not between 0 and 4095"#),
+        (r#"{"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["amd64"]}"#.to_owned(), "architectures[0]: unknown"),
+        (rule(r#""action": "SCMP_ACT_TRACE""#), r#"syscalls[0]: "action" SCMP_ACT_TRACE"#),
+        (rule(r#""action": "SCMP_ACT_DENY""#), r#"syscalls[0]: unknown "action"; known are"#),
+        (rule(r#""action": "SCMP_ACT_ERRNO", "errnoRet": -1"#), r#""errnoRet" is not between 0 and 4095"#),
         (rule(r#""action": "SCMP_ACT_KILL", "errnoRet": 1"#), "goes with SCMP_ACT_ERRNO"),
-        (rule(r#""action": "SCMP_ACT_ERRNO", "errno": "EIO""#), r#""EIO""#),
-        (rule(r#""action": "SCMP_ACT_ERRNO", "arg": []"#), "unknown field `arg`"),
-        (rule(r#""action": "SCMP_ACT_ERRNO", "includes": {"capabilities": []}"#), "unknown field `capabilities`"),
-        (rule(r#""action": "SCMP_ACT_ERRNO", "includes": {"caps": ["CAP_FLY"]}"#), r#""CAP_FLY""#),
-        (rule(r#""action": "SCMP_ACT_ERRNO", "includes": {"minKernel": "new"}"#), r#""minKernel": "new""#),
-        (arg(r#""index": 6, "value": 1, "op": "SCMP_CMP_EQ""#), r#""index" 6"#),
-        (arg(r#""index": 0, "value": 1, "op": "EQ""#), r#""EQ"; known are"#),
-        (arg(r#""index": 0, "value": -1, "op": "SCMP_CMP_EQ""#), "-1"),
-        (arg(r#""index": 0, "value": 1, "valueTwo": 2, "op": "SCMP_CMP_MASKED_EQ""#), r#""valueTwo" 0x2 has bits"#),
+        (rule(r#""action": "SCMP_ACT_ERRNO", "errno": "EIO""#), r#"an errno without "errnoRet""#),
+        (rule(r#""action": "SCMP_ACT_ERRNO", "arg": []"#), "expected one of `name`, `names`, `action`"),
+        (
+            rule(r#""action": "SCMP_ACT_ERRNO", "includes": {"capabilities": []}"#),
+            "expected one of `caps`, `arches`, `minKernel`",
+        ),
+        (
+            rule(r#""action": "SCMP_ACT_ERRNO", "includes": {"caps": ["CAP_FLY"]}"#),
+            r#"syscalls[0]: "caps": unknown capability"#,
+        ),
+        (rule(r#""action": "SCMP_ACT_ERRNO", "includes": {"minKernel": "new"}"#), r#""minKernel" is no version"#),
+        (arg(r#""index": 6, "value": 1, "op": "SCMP_CMP_EQ""#), r#"syscalls[0]: args[0]: "index" is"#),
+        (arg(r#""index": 0, "value": 1, "op": "EQ""#), r#"unknown "op"; known are"#),
+        (arg(r#""index": 0, "value": -1, "op": "SCMP_CMP_EQ""#), "expected u64"),
+        (arg(r#""index": 0, "value": 1, "valueTwo": 2, "op": "SCMP_CMP_MASKED_EQ""#), r#""valueTwo" has bits"#),
         (r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"action": "SCMP_ACT_LOG"}]}"#.to_owned(), "neither"),
     ] {
         let error = compiled(&text, &Machine { arch, kernel: KERNEL, held: &none }).unwrap_err();

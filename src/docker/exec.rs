@@ -1,0 +1,126 @@
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bollard::models::ExecConfig;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Request, header};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::endpoint::Connector;
+use super::error::chain;
+use super::{Engine, EngineError};
+
+/// A command to be run inside a container.
+#[derive(Debug, Clone, Default)]
+pub struct ExecCommand {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// It gets a terminal.
+    pub tty: bool,
+    /// It gets an input.
+    pub stdin: bool,
+}
+
+/// How a command is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExecState {
+    /// It has not ended.
+    pub running: bool,
+    /// Its exit status, once it has ended.
+    pub exit_code: i32,
+    /// Its pid on the host; 0 when there is none.
+    pub pid: i32,
+}
+
+/// The two directions of a command's streams: bytes as they are with a terminal, else frames ([`super::logs::Frames`]).
+/// Shutting it down for writing closes the command's input.
+pub struct Exec(TokioIo<hyper::upgrade::Upgraded>);
+
+impl AsyncRead for Exec {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Exec {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+impl Engine {
+    /// Prepares a command inside a running container and returns the id of its run.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn exec_create(&self, container: &str, command: &ExecCommand) -> Result<String, EngineError> {
+        let config = ExecConfig {
+            attach_stdin: Some(command.stdin),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            tty: Some(command.tty),
+            cmd: Some(command.command.clone()),
+            ..ExecConfig::default()
+        };
+        let call = self.client.create_exec(container, config);
+        Ok(self.within("prepare a command in the container", self.deadlines.change, call).await?.id)
+    }
+
+    /// Starts it, with its streams. `tty` has to be what it was prepared with.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn exec_start(&self, id: &str, tty: bool) -> Result<Exec, EngineError> {
+        const WHAT: &str = "start a command in the container";
+        let starting = async {
+            let uri = self.connector.versioned(&format!("/exec/{id}/start")).await?;
+            let request = Request::post(uri)
+                .header(header::HOST, "docker")
+                .header(header::CONTENT_TYPE, "application/json")
+                .header(header::CONNECTION, "Upgrade")
+                .header(header::UPGRADE, "tcp")
+                .body(Full::new(Bytes::from(format!("{{\"Detach\":false,\"Tty\":{tty}}}"))))
+                .map_err(|e| EngineError::Endpoint(e.to_string()))?;
+            let response = Connector::checked(WHAT, self.connector.send(request).await?).await?;
+            let broken = |e: hyper::Error| EngineError::Broken { what: WHAT, problem: chain(&e) };
+            Ok(Exec(TokioIo::new(hyper::upgrade::on(response).await.map_err(broken)?)))
+        };
+        let after = self.deadlines.change;
+        tokio::time::timeout(after, starting).await.unwrap_or(Err(EngineError::Timeout { what: WHAT, after }))
+    }
+
+    /// Sets the size of its terminal.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn exec_resize(&self, id: &str, height: u16, width: u16) -> Result<(), EngineError> {
+        let options = bollard::exec::ResizeExecOptions { height, width };
+        let call = self.client.resize_exec(id, options);
+        self.within("set the size of the terminal", self.deadlines.ask, call).await
+    }
+
+    /// How it is doing.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn exec_inspect(&self, id: &str) -> Result<ExecState, EngineError> {
+        let call = self.client.inspect_exec(id);
+        let state = self.within("inspect a command in the container", self.deadlines.ask, call).await?;
+        let number = |n: Option<i64>| n.and_then(|n| i32::try_from(n).ok());
+        Ok(ExecState {
+            running: state.running.unwrap_or(false),
+            exit_code: number(state.exit_code).unwrap_or(-1),
+            pid: number(state.pid).unwrap_or(0),
+        })
+    }
+}

@@ -1,0 +1,482 @@
+//! Images: fetched once however many tasks wait, and removed when the last task is long gone. Never knows containers.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base64::Engine as _;
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_stream::StreamExt as _;
+
+use super::config::Config;
+use super::task::Auth;
+use crate::docker::{Credentials, Engine, EngineError, Progress};
+use crate::driver::DriverError;
+use crate::driver::handle::failed;
+use crate::sys::lock::lock;
+
+/// How often those who wait hear how far a pull is.
+const REPORT: Duration = Duration::from_mins(2);
+/// How often a removal is tried, and the pause in between.
+const REMOVALS: u32 = 3;
+const REMOVAL_PAUSE: Duration = Duration::from_secs(3);
+/// How long a credential helper may take.
+const HELPER: Duration = Duration::from_secs(30);
+
+/// The parts of an image's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reference {
+    /// With the registry, where the name has one.
+    pub(super) repository: String,
+    /// A tag, or a digest.
+    pub(super) tag: String,
+}
+
+impl Reference {
+    pub(super) fn parse(image: &str) -> Reference {
+        let image = image.strip_prefix("https://").unwrap_or(image);
+        if let Some((repository, digest)) = image.split_once('@') {
+            // The tag beside a digest says nothing.
+            let slash = repository.rfind('/').map_or(0, |at| at + 1);
+            let repository = repository[slash..].find(':').map_or(repository, |at| &repository[..slash + at]);
+            return Reference { repository: repository.to_owned(), tag: digest.to_owned() };
+        }
+        // A colon before a slash belongs to the registry's port.
+        match image.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')) {
+            Some((repository, tag)) => Reference { repository: repository.to_owned(), tag: tag.to_owned() },
+            None => Reference { repository: image.to_owned(), tag: "latest".to_owned() },
+        }
+    }
+
+    pub(super) fn name(&self) -> String {
+        let sign = if self.tag.starts_with("sha256:") { '@' } else { ':' };
+        format!("{}{sign}{}", self.repository, self.tag)
+    }
+
+    /// The registry, as credentials name it.
+    fn registry(&self) -> &str {
+        match self.repository.split_once('/') {
+            Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
+            _ => "https://index.docker.io/v1/",
+        }
+    }
+}
+
+type Outcome = Result<String, DriverFailure>;
+
+/// A [`DriverError::Failed`] that several can have.
+#[derive(Debug, Clone)]
+struct DriverFailure {
+    message: String,
+    recoverable: bool,
+}
+
+impl DriverFailure {
+    fn into_error(self) -> DriverError {
+        failed(self.message, self.recoverable)
+    }
+}
+
+/// What somebody who waits for an image hears in between.
+pub(super) type Report<'a> = &'a (dyn Fn(String) + Send + Sync);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Pulls that run, by name.
+    pulls: HashMap<String, Arc<Pull>>,
+    /// Who uses an image, by its id.
+    users: HashMap<String, BTreeSet<String>>,
+    /// Removals that wait.
+    removals: HashMap<String, tokio::task::AbortHandle>,
+}
+
+#[derive(Debug)]
+struct Pull {
+    outcome: watch::Receiver<Option<Outcome>>,
+    said: watch::Receiver<String>,
+}
+
+/// One pull per image, and who uses which.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Images(Arc<Mutex<State>>);
+
+impl Images {
+    /// The id of the image, which is there when this returns; `user` is one more that uses it.
+    pub(super) async fn get(
+        &self,
+        engine: &Engine,
+        config: &Config,
+        wanted: &Wanted<'_>,
+        user: &str,
+        report: Report<'_>,
+    ) -> Result<String, DriverError> {
+        let reference = Reference::parse(wanted.image);
+        let name = reference.name();
+        let here = engine.image(&name).await.map_err(|e| failed(format!("image {name}: {e}"), true))?;
+        let id = match here {
+            Some(id) if !wanted.force_pull && reference.tag != "latest" => id,
+            _ if wanted.force_pull => self.pull(engine, config, wanted, &reference, report).await?,
+            here => match wanted.archive {
+                Some((dir, archive)) => {
+                    load(engine, dir, archive).await?;
+                    let loaded = engine.image(&name).await.map_err(|e| failed(format!("image {name}: {e}"), true))?;
+                    loaded.ok_or_else(|| failed(format!("the archive {archive:?} holds no image {name}"), false))?
+                }
+                None => match (self.pull(engine, config, wanted, &reference, report).await, here) {
+                    (Ok(id), _) => id,
+                    // "latest" is asked for anew each time; where no registry knows it, what is here is meant.
+                    (Err(error), Some(id)) => {
+                        tracing::warn!(%error, name, "cannot look for a newer image; using the one that is here");
+                        id
+                    }
+                    (Err(error), None) => return Err(error),
+                },
+            },
+        };
+        if config.gc_image {
+            let mut state = lock(&self.0);
+            state.users.entry(id.clone()).or_default().insert(user.to_owned());
+            if let Some(removal) = state.removals.remove(&id) {
+                removal.abort();
+            }
+        }
+        Ok(id)
+    }
+
+    async fn pull(
+        &self,
+        engine: &Engine,
+        config: &Config,
+        wanted: &Wanted<'_>,
+        reference: &Reference,
+        report: Report<'_>,
+    ) -> Result<String, DriverError> {
+        let name = reference.name();
+        let credentials = match credentials(config, wanted.auth, reference).await {
+            Ok(credentials) => credentials,
+            Err(error) if wanted.auth_soft_fail => {
+                tracing::warn!(error, name, "no credentials for the registry; asking without");
+                None
+            }
+            Err(error) => {
+                let text = format!("Failed to find docker auth for repo {:?}: {error}", reference.repository);
+                return Err(failed(text, false));
+            }
+        };
+        let running = lock(&self.0).pulls.get(&name).cloned();
+        let pull = match running {
+            Some(pull) => pull,
+            None => self.start(engine, config, wanted.timeout, reference, credentials),
+        };
+        let (mut outcome, mut said) = (pull.outcome.clone(), pull.said.clone());
+        let mut reports = tokio::time::interval_at(Instant::now() + REPORT, REPORT);
+        loop {
+            tokio::select! {
+                outcome = outcome.wait_for(Option::is_some) => {
+                    return match outcome.map(|outcome| outcome.clone()) {
+                        Ok(Some(outcome)) => outcome.map_err(DriverFailure::into_error),
+                        _ => Err(failed("wait aborted".to_owned(), true)),
+                    };
+                }
+                _ = reports.tick() => report(said.borrow_and_update().clone()),
+            }
+        }
+    }
+
+    /// On its own: those who wait may go.
+    fn start(
+        &self,
+        engine: &Engine,
+        config: &Config,
+        timeout: Duration,
+        reference: &Reference,
+        credentials: Option<Credentials>,
+    ) -> Arc<Pull> {
+        let (done, outcome) = watch::channel(None);
+        let (saying, said) = watch::channel("No progress".to_owned());
+        let pull = Arc::new(Pull { outcome, said });
+        let name = reference.name();
+        // Another may have been first.
+        if let Some(other) = lock(&self.0).pulls.get(&name) {
+            return Arc::clone(other);
+        }
+        lock(&self.0).pulls.insert(name.clone(), Arc::clone(&pull));
+        let (images, engine, reference) = (self.clone(), engine.clone(), reference.clone());
+        let (activity, own) = (config.pull_activity_timeout, Arc::clone(&pull));
+        tokio::spawn(async move {
+            let pulling = fetch(&engine, &reference, credentials, activity, &saying);
+            let outcome = tokio::time::timeout(timeout, pulling).await.unwrap_or_else(|_| {
+                let message = format!("Failed to pull `{name}`: not done within {timeout:?}");
+                Err(DriverFailure { message, recoverable: true })
+            });
+            // Only its own entry: by now another pull may have the name.
+            let mut state = lock(&images.0);
+            if state.pulls.get(&name).is_some_and(|pull| Arc::ptr_eq(pull, &own)) {
+                state.pulls.remove(&name);
+            }
+            drop(state);
+            done.send_replace(Some(outcome));
+        });
+        pull
+    }
+
+    /// `user` uses the image no more. The last one's going begins the time after which the image is removed.
+    pub(super) fn release(&self, engine: &Engine, config: &Config, id: &str, user: &str) {
+        let mut state = lock(&self.0);
+        let Some(users) = state.users.get_mut(id) else { return };
+        users.remove(user);
+        if !users.is_empty() || !config.gc_image {
+            return;
+        }
+        state.users.remove(id);
+        let (images, engine, delay, image) = (self.clone(), engine.clone(), config.image_delay, id.to_owned());
+        let removal = tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            for _ in 0..REMOVALS {
+                // From here on a new user finds it gone, or the engine refuses because of the container.
+                match engine.remove_image(&image).await {
+                    Err(error) if !error.is_not_found() && !error.is_conflict() => {
+                        tracing::debug!(%error, image, "removing an image");
+                        tokio::time::sleep(REMOVAL_PAUSE).await;
+                    }
+                    _ => break,
+                }
+            }
+            lock(&images.0).removals.remove(&image);
+        });
+        state.removals.insert(id.to_owned(), removal.abort_handle());
+    }
+
+    /// A task that was found again uses its image, too.
+    pub(super) fn adopt(&self, config: &Config, id: &str, user: &str) {
+        if config.gc_image && !id.is_empty() {
+            lock(&self.0).users.entry(id.to_owned()).or_default().insert(user.to_owned());
+        }
+    }
+}
+
+/// Which image a task wants, and how.
+pub(super) struct Wanted<'a> {
+    pub(super) image: &'a str,
+    pub(super) auth: &'a Auth,
+    pub(super) auth_soft_fail: bool,
+    pub(super) force_pull: bool,
+    pub(super) timeout: Duration,
+    /// An archive in the task's folder `local`.
+    pub(super) archive: Option<(&'a Path, &'a str)>,
+}
+
+async fn load(engine: &Engine, dir: &Path, archive: &str) -> Result<(), DriverError> {
+    let problem = |e: String| failed(format!("unable to load image from archive {archive:?}: {e}"), false);
+    let open = || {
+        let root = crate::sys::path::Root::open(dir)?;
+        root.open_beneath(Path::new(archive), rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())
+    };
+    let file = open().map_err(|e| problem(e.to_string()))?;
+    engine.load(file.into()).await.map_err(|e| problem(e.to_string()))
+}
+
+async fn fetch(
+    engine: &Engine,
+    reference: &Reference,
+    credentials: Option<Credentials>,
+    activity: Duration,
+    saying: &watch::Sender<String>,
+) -> Outcome {
+    let name = reference.name();
+    let mut layers = Layers::default();
+    let mut stream = std::pin::pin!(engine.pull(&reference.repository, &reference.tag, credentials));
+    let problem =
+        |e: &str, recoverable| DriverFailure { message: format!("Failed to pull `{name}`: {e}"), recoverable };
+    loop {
+        match tokio::time::timeout(activity, stream.next()).await {
+            Err(_) => return Err(problem(&format!("nothing received for {activity:?}"), true)),
+            Ok(None) => break,
+            Ok(Some(Err(error))) => {
+                let text = error.to_string();
+                let is_gone = error.is_not_found() || (text.contains("image ") && text.contains("not found"));
+                return Err(problem(&text, !is_gone));
+            }
+            Ok(Some(Ok(progress))) => {
+                layers.add(progress);
+                saying.send_replace(layers.to_string());
+            }
+        }
+    }
+    match engine.image(&name).await {
+        Ok(Some(id)) => Ok(id),
+        Ok(None) => Err(problem("the engine has fetched it and does not know it", true)),
+        Err(error) => Err(problem(&error.to_string(), true)),
+    }
+}
+
+/// How far the layers of an image are.
+#[derive(Debug, Default)]
+struct Layers(BTreeMap<String, Progress>);
+
+impl Layers {
+    fn add(&mut self, progress: Progress) {
+        // What the engine says of the image as a whole has the tag for its layer, and no size.
+        if progress.layer.len() != 12 {
+            return;
+        }
+        let known = self.0.entry(progress.layer.clone()).or_default();
+        if progress.status == "Downloading" {
+            (known.current, known.total) = (progress.current, progress.total);
+        } else if progress.status.starts_with("Download complete") || progress.status == "Pull complete" {
+            known.current = known.total;
+        }
+        known.status = progress.status;
+    }
+}
+
+impl std::fmt::Display for Layers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let count = |wanted: &[&str]| self.0.values().filter(|l| wanted.contains(&l.status.as_str())).count();
+        let pulled =
+            count(&["Pull complete", "Already exists", "Download complete", "Extracting", "Verifying Checksum"]);
+        let (waiting, pulling) = (count(&["Waiting", "Pulling fs layer"]), count(&["Downloading"]));
+        #[expect(clippy::cast_precision_loss, reason = "for people")]
+        let mib = |n: u64| n as f64 / 1024.0 / 1024.0;
+        let (current, total) = self.0.values().fold((0, 0), |(c, t), l| (c + l.current, t + l.total));
+        let layers = self.0.len();
+        write!(f, "Pulled {pulled}/{layers} ({:.1}MiB/{:.1}MiB) layers: ", mib(current), mib(total))?;
+        write!(f, "{waiting} waiting/{pulling} pulling")
+    }
+}
+
+/// The task's own, then those of the file, then the helper's.
+async fn credentials(config: &Config, auth: &Auth, reference: &Reference) -> Result<Option<Credentials>, String> {
+    if !auth.username.is_empty() || !auth.password.is_empty() {
+        return Ok(Some(Credentials {
+            username: Some(auth.username.clone()),
+            password: Some(auth.password.clone()),
+            serveraddress: (!auth.server_address.is_empty()).then(|| auth.server_address.clone()),
+            ..Credentials::default()
+        }));
+    }
+    let registry = reference.registry();
+    if let Some(path) = &config.auth_file {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        if let Some(found) = from_file(&text, registry).map_err(|e| format!("{}: {e}", path.display()))? {
+            return Ok(Some(found));
+        }
+    }
+    if config.auth_helper.is_empty() { Ok(None) } else { from_helper(&config.auth_helper, registry).await }
+}
+
+fn from_file(text: &str, registry: &str) -> Result<Option<Credentials>, String> {
+    let file: serde_json::Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let bare = |name: &str| {
+        let name = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://")).unwrap_or(name);
+        name.split('/').next().unwrap_or_default().to_owned()
+    };
+    let auths = file.get("auths").and_then(serde_json::Value::as_object);
+    let entry = auths.and_then(|auths| {
+        auths.get(registry).or_else(|| auths.iter().find(|(name, _)| bare(name) == bare(registry)).map(|(_, v)| v))
+    });
+    let Some(entry) = entry else { return Ok(None) };
+    let text = |key: &str| entry.get(key).and_then(serde_json::Value::as_str).filter(|t| !t.is_empty());
+    let mut found = Credentials {
+        username: text("username").map(str::to_owned),
+        password: text("password").map(str::to_owned),
+        identitytoken: text("identitytoken").map(str::to_owned),
+        serveraddress: Some(registry.to_owned()),
+        ..Credentials::default()
+    };
+    if let Some(auth) = text("auth") {
+        let decoded = base64::engine::general_purpose::STANDARD.decode(auth).map_err(|e| format!("auth: {e}"))?;
+        let decoded = String::from_utf8(decoded).map_err(|e| format!("auth: {e}"))?;
+        let (name, password) = decoded.split_once(':').ok_or("auth holds no user and password")?;
+        found.username = Some(name.to_owned());
+        found.password = Some(password.trim_end_matches('\0').to_owned());
+    }
+    Ok((found.username.is_some() || found.identitytoken.is_some()).then_some(found))
+}
+
+async fn from_helper(helper: &str, registry: &str) -> Result<Option<Credentials>, String> {
+    let program = format!("docker-credential-{helper}");
+    let asking = async {
+        let mut child = tokio::process::Command::new(&program)
+            .arg("get")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(registry.as_bytes()).await?;
+        }
+        child.wait_with_output().await
+    };
+    let output =
+        tokio::time::timeout(HELPER, asking).await.map_err(|_| format!("{program}: no answer in {HELPER:?}"))?;
+    let output = output.map_err(|e| format!("{program}: {e}"))?;
+    if !output.status.success() {
+        // It says on stdout what is wrong.
+        return Err(format!("{program}: {}", String::from_utf8_lossy(&output.stdout).trim()));
+    }
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).map_err(|e| format!("{program}: {e}"))?;
+    let text = |key: &str| said.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+    let (username, secret) = (text("Username"), text("Secret"));
+    if username.is_empty() && secret.is_empty() {
+        return Ok(None);
+    }
+    let token = username == "<token>";
+    Ok(Some(Credentials {
+        username: (!token).then_some(username),
+        password: (!token).then(|| secret.clone()),
+        identitytoken: token.then_some(secret),
+        serveraddress: Some(registry.to_owned()),
+        ..Credentials::default()
+    }))
+}
+
+/// An engine that cannot be asked is worth another try.
+pub(super) fn unknown(error: &EngineError) -> DriverError {
+    failed(error.to_string(), error.is_uncertain())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `TestDockerImageRef`, `TestParseDockerImage`.
+    #[test]
+    fn e1_names_of_images_are_taken_apart() {
+        for (image, repository, tag, name) in [
+            ("busybox", "busybox", "latest", "busybox:latest"),
+            ("busybox:1.36", "busybox", "1.36", "busybox:1.36"),
+            ("https://gcr.io/a/b:c", "gcr.io/a/b", "c", "gcr.io/a/b:c"),
+            ("host:5000/a/b", "host:5000/a/b", "latest", "host:5000/a/b:latest"),
+            ("host:5000/a/b:v1", "host:5000/a/b", "v1", "host:5000/a/b:v1"),
+            ("a/b:tag@sha256:00ff", "a/b", "sha256:00ff", "a/b@sha256:00ff"),
+            ("h:5000/b@sha256:00ff", "h:5000/b", "sha256:00ff", "h:5000/b@sha256:00ff"),
+        ] {
+            let reference = Reference::parse(image);
+            assert_eq!((reference.repository.as_str(), reference.tag.as_str()), (repository, tag), "{image}");
+            assert_eq!(reference.name(), name);
+        }
+        assert_eq!(Reference::parse("a/b").registry(), "https://index.docker.io/v1/");
+        assert_eq!(Reference::parse("localhost/b").registry(), "localhost");
+        assert_eq!(Reference::parse("r.io:1/b").registry(), "r.io:1");
+    }
+
+    /// `TestDockerDriver_AuthConfiguration`.
+    #[test]
+    fn e1_credentials_are_found_in_a_file() {
+        let file = r#"{"auths": {"https://index.docker.io/v1/": {"auth": "dGVzdDoxMjM0"},
+                       "quay.io": {"username": "u", "password": "p"}, "empty.io": {}}}"#;
+        let of = |registry: &str| from_file(file, registry).unwrap().map(|c| (c.username, c.password));
+        let pair = |a: &str, b: &str| Some((Some(a.to_owned()), Some(b.to_owned())));
+        assert_eq!(of("https://index.docker.io/v1/"), pair("test", "1234"));
+        assert_eq!(of("quay.io"), pair("u", "p"));
+        assert_eq!(of("other.io"), None);
+        assert_eq!(of("empty.io"), None);
+        assert!(from_file("{", "x").is_err());
+        assert!(from_file(r#"{"auths": {"x": {"auth": "?"}}}"#, "x").is_err());
+    }
+}

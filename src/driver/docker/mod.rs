@@ -1,0 +1,892 @@
+//! The `docker` driver: a task as a container of a Docker Engine. Never believes that an answer that did not come means that
+//! nothing was done.
+//!
+//! What the engine is asked for is in [`container`], how it is made sure in [`life`], the output in [`collect`].
+
+pub mod logger;
+
+mod collect;
+mod config;
+mod container;
+mod exec;
+mod image;
+mod life;
+mod network;
+mod reconcile;
+mod state;
+mod task;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::{broadcast, watch};
+use tokio::task::JoinHandle;
+
+use self::collect::{Bookmark, Collector, Target};
+use self::config::Config;
+use self::container::{Builder, Facts};
+use self::image::{Images, Wanted};
+use self::life::Life;
+use self::reconcile::Identity;
+use self::state::{Own, State};
+use self::task::Task as Read;
+use super::handle::failed;
+use super::on_executor::{Wanted as Reader_, agent_logs, wanted_fifo};
+use super::{
+    Attribute, Capabilities, Driver, DriverError, DriverNetwork, ExecStreaming, ExecTaskResult, Fingerprint,
+    FsIsolation, Health, NetworkIsolation, NetworkMode, NodeConfig, Reader, Settings, TaskConfig, TaskEvent,
+    TaskHandle, TaskState, TaskStatus,
+};
+use crate::cgroup::{Regime, Sampler, TaskCgroup};
+use crate::docker::{Container, Endpoint, Engine, Info};
+use crate::logs::fifo::Writer;
+use crate::spec::{DriverConfig, ExitResult, Signal, TaskStats};
+use crate::sys::lock::lock;
+use crate::wire::hclspec::Spec;
+
+const NAME: &str = "docker";
+/// Nomad's label: the allocation of a container.
+const LABEL_ALLOC: &str = "com.hashicorp.nomad.alloc_id";
+/// Ours: the node whose agent made it. Another one's are never touched.
+const LABEL_NODE: &str = "agentbin.node";
+/// Ours: the start that made it.
+const LABEL_START: &str = "agentbin.start";
+/// Ours: a digest of what was asked for.
+const LABEL_CONFIG: &str = "agentbin.config";
+/// How long the last lines of a container that has ended may take.
+const LAST_LINES: Duration = Duration::from_secs(20);
+/// Pauses of those who wait for a container of an engine that does not answer.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How often a container is made anew that is gone before it was started.
+const REMADE: u32 = 5;
+/// How long what a cgroup still holds may resist.
+const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
+/// Events that wait for a slow listener.
+const EVENTS: usize = 64;
+
+/// How a task ended, or why nobody will know.
+type End = Result<ExitResult, String>;
+
+/// A task that this process knows.
+#[derive(Debug)]
+struct Task {
+    id: String,
+    name: String,
+    container: String,
+    own: Own,
+    started_at: SystemTime,
+    ended_at: Mutex<Option<SystemTime>>,
+    end: watch::Receiver<Option<End>>,
+    /// The engine did not answer when it was asked last.
+    lost: AtomicBool,
+    network: Option<DriverNetwork>,
+    sampler: Mutex<Sampler>,
+    waiting: Mutex<Option<JoinHandle<()>>>,
+    bookmark: PathBuf,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        lock(&self.waiting).take().iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// What a driver and what it does in the background share.
+#[derive(Debug)]
+struct Shared {
+    settings: Settings,
+    config: Mutex<Arc<Config>>,
+    life: Mutex<Option<(Endpoint, Life)>>,
+    images: Images,
+    tasks: Mutex<HashMap<String, Arc<Task>>>,
+    /// Starts that are under way: their containers are tracked by name.
+    starting: Mutex<BTreeSet<String>>,
+    sandboxes: Mutex<BTreeSet<String>>,
+    identity: Mutex<Identity>,
+    info: Mutex<Option<Info>>,
+    events: broadcast::Sender<TaskEvent>,
+    /// The engine has answered at least once.
+    detected: AtomicBool,
+    /// It answered the last time.
+    healthy: AtomicBool,
+    reconciling: OnceLock<()>,
+}
+
+/// The `docker` driver.
+#[derive(Debug, Clone)]
+pub struct DockerDriver(Arc<Shared>);
+
+impl DockerDriver {
+    /// A driver without tasks; the engine is not asked yet.
+    #[must_use]
+    pub fn new(settings: Settings) -> DockerDriver {
+        DockerDriver(Arc::new(Shared {
+            settings,
+            config: Mutex::new(Arc::new(Config::default())),
+            life: Mutex::default(),
+            images: Images::default(),
+            tasks: Mutex::default(),
+            starting: Mutex::default(),
+            sandboxes: Mutex::default(),
+            identity: Mutex::default(),
+            info: Mutex::default(),
+            events: broadcast::channel(EVENTS).0,
+            detected: AtomicBool::new(false),
+            healthy: AtomicBool::new(false),
+            reconciling: OnceLock::new(),
+        }))
+    }
+
+    /// Looks once for containers that are this agent's and that nobody knows, without waiting for the period; `grace` is how
+    /// old one has to be. Returns the ids of what was removed.
+    ///
+    /// # Errors
+    /// The engine does not answer.
+    pub async fn reconcile_now(&self, grace: Duration) -> Result<Vec<String>, DriverError> {
+        let dangling = config::Dangling { creation_grace: grace, ..self.0.config().dangling };
+        if !dangling.enabled {
+            return Ok(Vec::new());
+        }
+        self.0.reconcile(dangling).await.map_err(|e| image::unknown(&e))
+    }
+
+    /// Whether an allocation, by its folder, may have containers.
+    ///
+    /// # Errors
+    /// What reading the folder says.
+    pub fn may_have_containers(alloc_dir: &Path) -> std::io::Result<bool> {
+        let is = |name: std::ffi::OsString| name.to_string_lossy().ends_with(state::BOOKMARK);
+        match std::fs::read_dir(alloc_dir) {
+            Ok(entries) => Ok(entries.flatten().any(|entry| is(entry.file_name()))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the containers of an allocation that nobody looks after any more.
+    ///
+    /// # Errors
+    /// The engine does not answer, or does not let go of one.
+    pub async fn remove_allocation(&self, alloc_id: &str) -> Result<(), DriverError> {
+        let life = self.0.life()?;
+        let label = format!("{LABEL_ALLOC}={alloc_id}");
+        let listed = life.engine.list(Some(&label), true).await.map_err(|e| image::unknown(&e))?;
+        for container in listed.iter().filter(|container| container.labels.contains_key(LABEL_NODE)) {
+            life.remove(&container.id).await.map_err(|e| image::unknown(&e))?;
+        }
+        Ok(())
+    }
+
+    /// A container's output as its engine keeps it, for a task whose output is not collected: standard output and standard
+    /// error, as they are now.
+    ///
+    /// # Errors
+    /// [`DriverError::TaskNotFound`], or what the engine says; some of its log drivers cannot be read.
+    pub async fn task_logs(&self, id: &str) -> Result<(Vec<u8>, Vec<u8>), DriverError> {
+        use crate::docker::logs::{Channel, Decoder};
+        let (life, task) = (self.0.life()?, self.0.task(id)?);
+        let said = |e: &dyn std::error::Error| failed(e.to_string(), true);
+        let mut stream = life.engine.logs(&task.container, 0, false).await.map_err(|e| said(&e))?;
+        let (mut decoder, mut stdout, mut stderr) = (Decoder::new(task.own.tty), Vec::new(), Vec::new());
+        loop {
+            let bytes = stream.next().await.map_err(|e| said(&e))?;
+            let at_end = bytes.is_none();
+            decoder.push(&bytes.unwrap_or_default());
+            while let Some(message) = decoder.next_message().map_err(|e| said(&e))? {
+                if message.channel == Channel::Stderr { &mut stderr } else { &mut stdout }.extend(message.data);
+            }
+            if at_end {
+                stdout.extend(decoder.finish().into_iter().flat_map(|message| message.data));
+                return Ok((stdout, stderr));
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn config(&self) -> Arc<Config> {
+        Arc::clone(&lock(&self.config))
+    }
+
+    fn life(&self) -> Result<Life, DriverError> {
+        let config = self.config();
+        let mut life = lock(&self.life);
+        if let Some((_, life)) = life.as_ref().filter(|(endpoint, _)| *endpoint == config.endpoint) {
+            return Ok(life.clone());
+        }
+        let engine = Engine::new(&config.endpoint, config.deadlines)
+            .map_err(|e| DriverError::Unsupported(format!("Failed to initialize docker client: {e}")))?;
+        let new = Life::new(engine);
+        *life = Some((config.endpoint.clone(), new.clone()));
+        Ok(new)
+    }
+
+    fn task(&self, id: &str) -> Result<Arc<Task>, DriverError> {
+        lock(&self.tasks).get(id).cloned().ok_or(DriverError::TaskNotFound)
+    }
+
+    fn know_sandbox(&self, id: &str) {
+        lock(&self.sandboxes).insert(id.to_owned());
+    }
+
+    fn forget_sandbox(&self, id: &str) {
+        lock(&self.sandboxes).remove(id);
+    }
+
+    fn tracked(&self) -> BTreeSet<String> {
+        let tasks: Vec<String> = lock(&self.tasks).values().map(|task| task.container.clone()).collect();
+        tasks.into_iter().chain(lock(&self.sandboxes).clone()).collect()
+    }
+
+    fn identity(&self) -> Identity {
+        lock(&self.identity).clone()
+    }
+
+    /// Which node this is, as its last task named it.
+    fn node(&self) -> String {
+        lock(&self.identity).nodes.last().cloned().unwrap_or_default()
+    }
+
+    /// The agent says who it is with every task.
+    fn learn(&self, task: &TaskConfig) {
+        let mut identity = lock(&self.identity);
+        if !task.node_id.is_empty() {
+            identity.nodes.insert(task.node_id.clone());
+        }
+        if let Some(dir) = task.alloc_dir.parent() {
+            identity.dirs.insert(dir.to_owned());
+        }
+    }
+
+    fn event(&self, task: &TaskConfig, message: &str, annotations: &[(&str, &str)]) {
+        // Nobody may be listening.
+        let _ = self.events.send(TaskEvent {
+            task_id: task.id.clone(),
+            alloc_id: task.alloc_id.clone(),
+            task_name: task.name.clone(),
+            time: SystemTime::now(),
+            message: message.to_owned(),
+            annotations: annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        });
+    }
+
+    async fn info(&self, life: &Life) -> Result<Info, DriverError> {
+        let known = lock(&self.info).clone();
+        if let Some(info) = known {
+            return Ok(info);
+        }
+        let info = life.engine.info().await.map_err(|e| {
+            let text = format!("Failed to connect to docker daemon: {e}");
+            // One that nobody started is the machine's fault, one that was there may come again.
+            let may_come = self.settings.under_agent || self.detected.load(Ordering::Relaxed);
+            if may_come { failed(text, true) } else { DriverError::Unsupported(text) }
+        })?;
+        *lock(&self.info) = Some(info.clone());
+        Ok(info)
+    }
+
+    /// The cgroup that a container of this task is put into at its creation, relative to each hierarchy's root, and whether
+    /// it is there for this task alone. Processes are never moved later.
+    fn cgroup_parent(&self, task: &TaskConfig, config: &Config, info: &Info) -> (String, bool) {
+        if !config.cgroup_parent.is_empty() {
+            return (config.cgroup_parent.clone(), false);
+        }
+        let regime = self.settings.cgroups.regime();
+        let same = match regime {
+            Regime::V1 => info.cgroup_version != "2",
+            Regime::V2 => info.cgroup_version == "2",
+            Regime::Off => false,
+        };
+        if !same || !matches!(config.endpoint, Endpoint::Unix(_)) {
+            return (String::new(), false);
+        }
+        if info.cgroup_driver == "systemd" {
+            // It takes slices only.
+            return (if regime == Regime::V2 { "nomad.slice".to_owned() } else { String::new() }, false);
+        }
+        let own = if self.settings.under_agent {
+            match regime {
+                Regime::V2 => self.settings.cgroups.relative(&task.cpuset_cgroup).unwrap_or_default(),
+                _ => PathBuf::from(format!("nomad/{}.{}", task.alloc_id, task.name)),
+            }
+        } else {
+            task.cgroup.clone()
+        };
+        if own.as_os_str().is_empty() { (String::new(), false) } else { (format!("/{}", own.display()), true) }
+    }
+
+    /// Where the container's own cgroup is.
+    fn cgroup(parent: &str, info: &Info, id: &str) -> String {
+        if info.cgroup_driver == "systemd" {
+            let slice = if parent.is_empty() { "system.slice" } else { parent };
+            return format!("{slice}/docker-{id}.scope");
+        }
+        let parent = parent.trim_matches('/');
+        format!("{}/{id}", if parent.is_empty() { "docker" } else { parent })
+    }
+
+    /// Where the output goes, and what keeps its readers waiting until it comes.
+    async fn target(&self, task: &TaskConfig, config: &Config) -> Result<(Option<Target>, Vec<Writer>), DriverError> {
+        if config.disable_log_collection {
+            return Ok((None, Vec::new()));
+        }
+        if !self.settings.under_agent {
+            if Reader::any(NAME, &task.config).has("logs") {
+                let text = "logs belongs into the task, beside its config, and not into it";
+                return Err(Reader::any(NAME, &task.config).error("logs", text));
+            }
+            return Ok((task.logs.clone().map(Target::Files), Vec::new()));
+        }
+        let wanted = [wanted_fifo(&task.stdout_path).await, wanted_fifo(&task.stderr_path).await];
+        if wanted.iter().any(Reader_::is_wanted) {
+            let fifos = wanted.iter().any(|wanted| matches!(wanted, Reader_::Fifo(_)));
+            let held = wanted.into_iter().filter_map(|wanted| match wanted {
+                Reader_::Fifo(writer) => Some(writer),
+                _ => None,
+            });
+            let target = Target::Fifos(task.stdout_path.clone().into(), task.stderr_path.clone().into());
+            return Ok((fifos.then_some(target), held.collect()));
+        }
+        if !config.collect_logs {
+            return Ok((None, Vec::new()));
+        }
+        let logs = agent_logs(task, &Reader::any(NAME, &task.config))?;
+        Ok((Some(Target::Files(logs)), Vec::new()))
+    }
+
+    async fn start(self: &Arc<Self>, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
+        self.learn(task);
+        let (config, read) = (self.config(), Read::read(&task.config)?);
+        let (target, held) = self.target(task, &config).await?;
+        let life = self.life()?;
+        let info = self.info(&life).await?;
+        let (parent, parent_is_own) = self.cgroup_parent(task, &config, &info);
+        let facts = Facts {
+            runtimes: info.runtimes.clone(),
+            cgroup_parent: parent.clone(),
+            cores: self.settings.compute.cores,
+            swappiness: info.cgroup_version != "2",
+            node: task.node_id.clone(),
+        };
+        let mut task = task.clone();
+        if task.resources.cpuset_cpus.is_empty() && self.settings.cgroups.regime() == Regime::V1 {
+            // On v2 the agent's own cgroup is above the container's, and says it at any time.
+            task.resources.cpuset_cpus = shared_cores(&task.cpuset_cgroup);
+        }
+        let task = &task;
+        let builder = Builder { task, read: &read, config: &config, facts: &facts };
+        // Before anything is fetched: what is wrong is wrong without the image.
+        builder.body("")?;
+        let local = task.alloc_dir.join(&task.name).join("local");
+        let wanted = Wanted {
+            image: &read.image,
+            auth: &read.auth,
+            auth_soft_fail: read.auth_soft_fail,
+            force_pull: read.force_pull,
+            timeout: read.image_pull_timeout.unwrap_or(config.image_pull_timeout),
+            archive: (!read.load.is_empty()).then_some((local.as_path(), read.load.as_str())),
+        };
+        let report = |far: String| self.event(task, &format!("Docker image pull progress: {far}"), &[]);
+        self.event(task, "Downloading image", &[("image", &read.image)]);
+        let image = self.images.get(&life.engine, &config, &wanted, &task.id, &report).await?;
+        // From here on there may be a container: who comes after a crash sees it by this file.
+        let bookmark = state::bookmark(task);
+        drop(Bookmark::open(Some(&bookmark), ""));
+        let started = self.start_container(&life, &config, &builder, &image).await;
+        let container = match started {
+            Ok(container) => container,
+            Err(error) => {
+                let _ = std::fs::remove_file(&bookmark);
+                self.images.release(&life.engine, &config, &image, &task.id);
+                self.sweep(if parent_is_own { &parent } else { "" }).await;
+                return Err(error);
+            }
+        };
+        let network = network_of(&container, &read, &builder);
+        let mut own = Own {
+            name: container.name.clone(),
+            tty: container.tty,
+            image,
+            cgroup: Shared::cgroup(&parent, &info, &container.id),
+            cgroup_parent: if parent_is_own { parent.clone() } else { String::new() },
+            ..Own::default()
+        };
+        own.set_target(target.as_ref());
+        let kept = State {
+            agentbin: Some(own.clone()),
+            reattach_config: None,
+            container: container.id.clone(),
+            driver_network: network.as_ref().map(state::Network::from),
+        };
+        let driver_state = match kept.to_bytes() {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                // What matters is why.
+                let _retried_later = life.remove_surely(&container.name, &task.id).await;
+                return Err(failed(format!("failed to encode the task's state: {error}"), false));
+            }
+        };
+        self.keep(task, &life, &container, own, target, held, network.clone());
+        Ok(TaskHandle { driver_state, executor: None, network })
+    }
+
+    /// The container runs, or has run, when this returns; else there is none.
+    async fn start_container(
+        &self,
+        life: &Life,
+        config: &Config,
+        builder: &Builder<'_>,
+        image: &str,
+    ) -> Result<Container, DriverError> {
+        let (name, body) = (container::name(builder.task), builder.body(image)?);
+        let start = &builder.task.id;
+        let conflicts = builder.read.container_exists_attempts.unwrap_or(config.container_exists_attempts);
+        let mut remade = 0;
+        loop {
+            let made = life.create(&name, &body, conflicts).await?;
+            let error = match life.start(&made.id).await {
+                Ok(container) => return Ok(container),
+                Err(error) => error,
+            };
+            let removed = life.remove_surely(&name, start).await;
+            if let Err(error) = &removed {
+                tracing::warn!(%error, name, "a container that could not be started is removed later");
+            }
+            remade += 1;
+            let again = matches!(error, DriverError::Failed { recoverable: true, .. }) && remade < REMADE;
+            if removed.is_err() || !again {
+                return Err(error);
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a start and a recovery have found out")]
+    fn keep(
+        self: &Arc<Self>,
+        task: &TaskConfig,
+        life: &Life,
+        container: &Container,
+        own: Own,
+        target: Option<Target>,
+        held: Vec<Writer>,
+        network: Option<DriverNetwork>,
+    ) {
+        let (sender, end) = watch::channel(None);
+        let compute = self.settings.compute;
+        #[expect(clippy::cast_precision_loss, reason = "MHz")]
+        let core_mhz = compute.total_mhz as f64 / f64::from(compute.cores.max(1));
+        let bookmark = state::bookmark(task);
+        let collector = target.map(|target| Collector {
+            engine: life.engine.clone(),
+            container: container.id.clone(),
+            tty: own.tty,
+            target,
+            bookmark: Some(bookmark.clone()),
+            held,
+        });
+        let kept = Arc::new(Task {
+            id: task.id.clone(),
+            name: task.name.clone(),
+            container: container.id.clone(),
+            own,
+            started_at: container.started_at.unwrap_or_else(SystemTime::now),
+            ended_at: Mutex::default(),
+            end,
+            lost: AtomicBool::new(false),
+            network,
+            sampler: Mutex::new(Sampler::new(core_mhz)),
+            waiting: Mutex::default(),
+            bookmark,
+        });
+        let (life, weak) = (life.clone(), Arc::downgrade(&kept));
+        let id = container.id.clone();
+        let waiting = tokio::spawn(async move {
+            let lost = |lost: bool| {
+                if let Some(task) = weak.upgrade() {
+                    task.lost.store(lost, Ordering::Relaxed);
+                }
+            };
+            let mut collecting = collector.map(|collector| AbortOnDrop(tokio::spawn(collector.run())));
+            let (end, at) = wait_for_end(&life, &id, lost).await;
+            if let Some(AbortOnDrop(collecting)) = &mut collecting {
+                // The last lines belong to the task's life. One whose reader is away is not waited for.
+                let _late = tokio::time::timeout(LAST_LINES, collecting).await;
+            }
+            if let Some(task) = weak.upgrade() {
+                // The engine notes both by itself, and of a short life the wrong way round.
+                *lock(&task.ended_at) = Some(at.max(task.started_at));
+            }
+            sender.send_replace(Some(end));
+            // A reader that comes later still gets what is left.
+            if let Some(AbortOnDrop(collecting)) = &mut collecting
+                && !collecting.is_finished()
+            {
+                let _ended = collecting.await;
+            }
+        });
+        *lock(&kept.waiting) = Some(waiting);
+        lock(&self.tasks).insert(task.id.clone(), kept);
+    }
+
+    async fn recover(self: &Arc<Self>, task: &TaskConfig, driver_state: &[u8]) -> Result<(), DriverError> {
+        self.learn(task);
+        if lock(&self.tasks).contains_key(&task.id) {
+            return Ok(());
+        }
+        let undecodable = |e: String| failed(format!("failed to decode task state from handle: {e}"), false);
+        let state = State::from_bytes(driver_state).map_err(|e| undecodable(e.to_string()))?;
+        if state.container.is_empty() {
+            return Err(undecodable("it names no container".to_owned()));
+        }
+        let life = self.life()?;
+        let gone = || failed(format!("failed to inspect container {}: it is gone", state.container), false);
+        let container = match life.engine.inspect(&state.container).await {
+            Ok(found) => found.ok_or_else(gone)?,
+            // Nothing is known of it, which is no reason to start another.
+            Err(error) if error.is_uncertain() => {
+                tracing::warn!(%error, id = task.id, "the engine does not answer; the task's container is looked for later");
+                Container { id: state.container.clone(), ..Container::default() }
+            }
+            Err(error) => {
+                return Err(failed(format!("failed to inspect container {}: {error}", state.container), false));
+            }
+        };
+        // Nomad's own driver left a process that collects the output.
+        let own = state.agentbin.unwrap_or_else(|| Own {
+            name: container.name.clone(),
+            tty: container.tty,
+            image: container.image.clone(),
+            cgroup: format!("docker/{}", container.id),
+            ..Own::default()
+        });
+        self.images.adopt(&self.config(), &own.image, &task.id);
+        let target = own.target();
+        self.keep(task, &life, &container, own, target, Vec::new(), state.driver_network.map(DriverNetwork::from));
+        Ok(())
+    }
+
+    /// Removes the cgroup that was made for one container.
+    async fn sweep(&self, parent: &str) {
+        let cgroups = self.settings.cgroups.clone();
+        if parent.is_empty() || cgroups.regime() == Regime::Off {
+            return;
+        }
+        let path = PathBuf::from(parent.trim_start_matches('/'));
+        let deadline = Instant::now() + SWEEP_PATIENCE;
+        let removing = tokio::task::spawn_blocking(move || {
+            TaskCgroup::open(&cgroups, &path).and_then(|cgroup| cgroup.destroy(deadline))
+        });
+        if let Ok(Err(error)) = removing.await {
+            tracing::warn!(%error, parent, "removing the cgroup of a container");
+        }
+    }
+
+    async fn destroy(&self, id: &str, force: bool) -> Result<(), DriverError> {
+        let (task, life, config) = (self.task(id)?, self.life()?, self.config());
+        let running = task.end.borrow().is_none();
+        if running && !force {
+            let found = life.engine.inspect(&task.container).await.map_err(|e| image::unknown(&e))?;
+            if found.is_some_and(|container| container.running) {
+                let text = "must call StopTask for the given task before Destroy or set force to true";
+                return Err(failed(text.to_owned(), false));
+            }
+        }
+        if config.gc_container {
+            life.remove_surely(&task.container, id).await.map_err(|e| image::unknown(&e))?;
+        } else if running {
+            life.stop(&task.container, Duration::ZERO, None).await.map_err(|e| image::unknown(&e))?;
+        }
+        lock(&self.tasks).remove(id);
+        self.images.release(&life.engine, &config, &task.own.image, id);
+        if config.gc_container {
+            self.sweep(&task.own.cgroup_parent).await;
+        }
+        // It says nothing any more; one that is not there never had to.
+        let _ = std::fs::remove_file(&task.bookmark);
+        Ok(())
+    }
+
+    async fn fingerprint(self: &Arc<Self>) -> Fingerprint {
+        if self.settings.under_agent && self.reconciling.set(()).is_ok() {
+            tokio::spawn(Arc::clone(self).reconcile_for_ever());
+        }
+        let found = match self.life() {
+            Err(error) => return Fingerprint::without(Health::Undetected, &error.to_string()),
+            Ok(life) => {
+                life.engine.renegotiate();
+                life.engine.info().await.map(|info| (life, info))
+            }
+        };
+        let (life, info) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                if self.healthy.swap(false, Ordering::Relaxed) {
+                    tracing::warn!(%error, "the engine does not answer");
+                }
+                let seen = self.detected.load(Ordering::Relaxed);
+                let health = if seen { Health::Unhealthy } else { Health::Undetected };
+                return Fingerprint::without(health, "Failed to connect to docker daemon");
+            }
+        };
+        if !self.detected.swap(true, Ordering::Relaxed) {
+            self.know_sandboxes(&life).await;
+        }
+        if !self.healthy.swap(true, Ordering::Relaxed) {
+            tracing::info!(version = info.version, "the engine answers");
+        }
+        *lock(&self.info) = Some(info.clone());
+        if info.os_type == "windows" {
+            return Fingerprint::without(Health::Unhealthy, "the engine runs containers of Windows, and only those");
+        }
+        let config = self.config();
+        let mut fingerprint = Fingerprint::healthy(NAME);
+        let mut add = |key: &str, value| fingerprint.attributes.insert(format!("driver.docker.{key}"), value);
+        add("version", Attribute::String(info.version.clone()));
+        if config.allow_privileged {
+            add("privileged.enabled", Attribute::Bool(true));
+        }
+        if config.pids_limit > 0 {
+            add("pids.limit", Attribute::Int(config.pids_limit, String::new()));
+        }
+        if config.volumes {
+            add("volumes.enabled", Attribute::Bool(true));
+        }
+        add("runtimes", Attribute::String(info.runtimes.join(",")));
+        add("os_type", Attribute::String(info.os_type.clone()));
+        if !rustix::process::geteuid().is_root() {
+            add("cpuset_management.disabled", Attribute::Bool(true));
+        }
+        if let Ok(gateway) = life.engine.bridge_gateway().await
+            && !gateway.is_empty()
+        {
+            add("bridge_ip", Attribute::String(gateway));
+        }
+        fingerprint
+    }
+
+    /// The containers of groups' networks that an earlier process made.
+    async fn know_sandboxes(&self, life: &Life) {
+        match life.engine.list(Some(LABEL_ALLOC), false).await {
+            Ok(listed) => {
+                let is = |names: &[String]| names.iter().any(|name| name.starts_with(network::PREFIX));
+                listed.iter().filter(|c| is(&c.names)).for_each(|container| self.know_sandbox(&container.id));
+            }
+            Err(error) => tracing::debug!(%error, "looking for the containers of groups' networks"),
+        }
+    }
+}
+
+/// Ends a task of the runtime with its owner.
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The cores of tasks that have none for themselves, as the agent's cgroup says; empty where it does not.
+fn shared_cores(cgroup: &Path) -> String {
+    let names = ["cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"];
+    let read = |name: &&str| std::fs::read_to_string(cgroup.join(name)).ok();
+    if cgroup.as_os_str().is_empty() {
+        return String::new();
+    }
+    names.iter().find_map(read).unwrap_or_default().trim().to_owned()
+}
+
+fn network_of(container: &Container, read: &Read, builder: &Builder<'_>) -> Option<DriverNetwork> {
+    if container.networks.len() > 1 {
+        tracing::warn!(
+            name = container.name,
+            "the container is in several networks; the first one's address is announced"
+        );
+    }
+    let (network, v4, v6) = container.networks.first()?;
+    let ip = if read.advertise_ipv6 && !v6.is_empty() { v6 } else { v4 };
+    if ip.is_empty() {
+        return None;
+    }
+    let auto_advertise = network != "bridge" && network != "nat";
+    Some(DriverNetwork { port_map: builder.port_map(), ip: ip.clone(), auto_advertise })
+}
+
+/// How and when the container ended. An engine that does not answer means nothing.
+async fn wait_for_end(life: &Life, id: &str, lost: impl Fn(bool)) -> (End, SystemTime) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let waited = life.engine.wait(id).await;
+        match life.engine.inspect(id).await {
+            Ok(None) => {
+                let text = "the container was removed by somebody else, and how it ended is not known";
+                return (Err(text.to_owned()), SystemTime::now());
+            }
+            Ok(Some(container)) if !container.running && container.was_started => {
+                let exit = ExitResult {
+                    exit_code: container.exit_code,
+                    signal: 0,
+                    oom_killed: container.oom_killed,
+                    core_dumped: false,
+                };
+                return (Ok(exit), container.finished_at.unwrap_or_else(SystemTime::now));
+            }
+            Ok(Some(_)) => {
+                lost(false);
+                if waited.is_ok() {
+                    // Restarted by a policy of the engine, or about to be seen as ended.
+                    pause = FIRST_PAUSE;
+                }
+            }
+            Err(error) => {
+                lost(true);
+                tracing::debug!(%error, id, "waiting for a container");
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+#[tonic::async_trait]
+impl Driver for DockerDriver {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn config_schema(&self) -> Option<Spec> {
+        Some(config::schema())
+    }
+
+    fn set_config(&self, config: &DriverConfig, _: Option<&NodeConfig>) -> Result<(), DriverError> {
+        let read = Config::read(config)?;
+        *lock(&self.0.config) = Arc::new(read);
+        Ok(())
+    }
+
+    fn task_config_schema(&self) -> Spec {
+        task::schema()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let config = self.0.config();
+        Capabilities {
+            send_signals: true,
+            exec: true,
+            fs_isolation: FsIsolation::Image,
+            network_modes: vec![NetworkMode::Host, NetworkMode::Group, NetworkMode::Task],
+            must_create_network: true,
+            no_mounts: false,
+            disable_log_collection: config.disable_log_collection || config.collect_logs,
+            dynamic_workload_users: false,
+        }
+    }
+
+    async fn fingerprint(&self) -> Fingerprint {
+        self.0.fingerprint().await
+    }
+
+    fn validate(&self, config: &DriverConfig) -> Result<(), DriverError> {
+        let reader = Reader::any(NAME, config);
+        if reader.has("logs") && !self.0.settings.under_agent {
+            return Err(reader.error("logs", "logs belongs into the task, beside its config, and not into it"));
+        }
+        Read::read(config).map(drop)
+    }
+
+    async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
+        let id = &task.id;
+        if lock(&self.0.tasks).contains_key(id) || !lock(&self.0.starting).insert(id.clone()) {
+            return Err(failed(format!("task with ID {id:?} already started"), false));
+        }
+        let started = self.0.start(task).await;
+        lock(&self.0.starting).remove(id);
+        started
+    }
+
+    async fn recover_task(&self, task: &TaskConfig, driver_state: &[u8]) -> Result<(), DriverError> {
+        self.0.recover(task, driver_state).await
+    }
+
+    async fn wait_task(&self, id: &str) -> Result<ExitResult, DriverError> {
+        let mut end = self.0.task(id)?.end.clone();
+        match end.wait_for(Option::is_some).await.map(|end| end.clone()) {
+            Ok(Some(Ok(exit))) => Ok(exit),
+            Ok(Some(Err(text))) => Err(failed(text, false)),
+            Ok(None) | Err(_) => Err(failed("the task was destroyed".to_owned(), false)),
+        }
+    }
+
+    async fn stop_task(&self, id: &str, timeout: Duration, signal: Option<Signal>) -> Result<(), DriverError> {
+        let (task, life) = (self.0.task(id)?, self.0.life()?);
+        if task.end.borrow().is_some() {
+            return Ok(());
+        }
+        life.stop(&task.container, timeout, signal.map(Signal::number)).await.map_err(|e| image::unknown(&e))
+    }
+
+    async fn destroy_task(&self, id: &str, force: bool) -> Result<(), DriverError> {
+        self.0.destroy(id, force).await
+    }
+
+    async fn inspect_task(&self, id: &str) -> Result<TaskStatus, DriverError> {
+        let task = self.0.task(id)?;
+        let end = task.end.borrow().clone();
+        let state = match &end {
+            Some(Ok(_)) => TaskState::Exited,
+            Some(Err(_)) => TaskState::Unknown,
+            None if task.lost.load(Ordering::Relaxed) => TaskState::Unknown,
+            None => TaskState::Running,
+        };
+        let completed_at = *lock(&task.ended_at);
+        Ok(TaskStatus {
+            id: task.id.clone(),
+            name: task.name.clone(),
+            state,
+            started_at: Some(task.started_at),
+            completed_at,
+            exit: end.and_then(Result::ok),
+            attributes: BTreeMap::from([("container_id".to_owned(), task.container.clone())]),
+            network: task.network.clone(),
+        })
+    }
+
+    /// From the files of the container's cgroup: the engine has nothing to do with it.
+    async fn task_stats(&self, id: &str) -> Result<TaskStats, DriverError> {
+        let task = self.0.task(id)?;
+        let cgroup = TaskCgroup::open(&self.0.settings.cgroups, Path::new(&task.own.cgroup));
+        let read = cgroup.and_then(|cgroup| Ok((cgroup.stats(&mut lock(&task.sampler))?, cgroup.pressure()?)));
+        let (total, pressure) =
+            read.map_err(|e| failed(format!("failed to read the container's cgroup: {e}"), true))?;
+        Ok(TaskStats { time: SystemTime::now(), total, by_pid: BTreeMap::new(), pressure, output: None })
+    }
+
+    async fn signal_task(&self, id: &str, signal: Signal) -> Result<(), DriverError> {
+        let (task, life) = (self.0.task(id)?, self.0.life()?);
+        life.engine.kill(&task.container, signal.number()).await.map_err(|e| image::unknown(&e))
+    }
+
+    async fn exec_task(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecTaskResult, DriverError> {
+        let (task, life) = (self.0.task(id)?, self.0.life()?);
+        exec::run(&life.engine, &task.container, command, timeout).await
+    }
+
+    fn exec_streaming(&self) -> ExecStreaming<'_> {
+        ExecStreaming::HighLevel(self)
+    }
+
+    fn task_events(&self) -> Option<broadcast::Receiver<TaskEvent>> {
+        Some(self.0.events.subscribe())
+    }
+
+    async fn create_network(&self, alloc_id: &str, hostname: &str) -> Result<(NetworkIsolation, bool), DriverError> {
+        self.0.create_network(alloc_id, hostname).await
+    }
+
+    async fn destroy_network(&self, alloc_id: &str, network: &NetworkIsolation) -> Result<(), DriverError> {
+        self.0.destroy_network(alloc_id, network).await
+    }
+}

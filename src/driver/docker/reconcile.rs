@@ -1,0 +1,171 @@
+//! Containers that the engine started although nobody heard of it. Never touches what is not certainly this agent's.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use super::config::Dangling;
+use super::{LABEL_ALLOC, LABEL_NODE, Shared};
+use crate::docker::{EngineError, Listed};
+use crate::spec::AllocId;
+
+/// What this agent is known by.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Identity {
+    /// Ids of its node, as its tasks name it.
+    pub(super) nodes: BTreeSet<String>,
+    /// Folders above the allocations, in which only this agent works.
+    pub(super) dirs: BTreeSet<PathBuf>,
+}
+
+impl Identity {
+    /// By the label of ours. A container of Nomad's own driver has none: it is ours when what it has mounted are the folders
+    /// of an allocation of this agent, and its name ends with the same allocation.
+    fn owns(&self, listed: &Listed) -> bool {
+        if let Some(node) = listed.labels.get(LABEL_NODE) {
+            return self.nodes.contains(node);
+        }
+        let source = |target: &str| listed.mounts.iter().find(|(_, to)| to == target).map(|(from, _)| Path::new(from));
+        let (Some(alloc), Some(local), Some(secrets)) = (source("/alloc"), source("/local"), source("/secrets")) else {
+            return false;
+        };
+        let Some(dir) = alloc.parent().filter(|_| alloc.ends_with("alloc")) else { return false };
+        let named = |id: &str| listed.names.iter().any(|name| name.ends_with(&format!("-{id}")));
+        let id = dir.file_name().and_then(|id| id.to_str()).filter(|id| AllocId::parse(id).is_some() && named(id));
+        let labelled = |id: &str| listed.labels.get(LABEL_ALLOC).is_none_or(|alloc| alloc == id);
+        let ours = dir.parent().is_some_and(|parent| self.dirs.contains(parent));
+        ours && id.is_some_and(labelled) && local.starts_with(dir) && secrets.starts_with(dir)
+    }
+}
+
+/// Which of the engine's containers nobody knows any more.
+pub(super) fn dangling<'a>(
+    listed: &'a [Listed],
+    tracked: &BTreeSet<String>,
+    identity: &Identity,
+    created_before: i64,
+) -> Vec<&'a Listed> {
+    let is = |container: &&Listed| {
+        // One that was made and never started is left over from a start, too; what has ended is kept for whoever looks.
+        let live =
+            container.state == "running" || (container.state == "created" && container.labels.contains_key(LABEL_NODE));
+        live && !tracked.contains(&container.id) && container.created <= created_before && identity.owns(container)
+    };
+    listed.iter().filter(is).collect()
+}
+
+impl Shared {
+    /// Looks every period, until the driver ends. The first time is late enough for all tasks to have been found again.
+    pub(super) async fn reconcile_for_ever(self: Arc<Self>) {
+        let dangling = self.config().dangling;
+        if !dangling.enabled {
+            tracing::debug!("skipping dangling containers handling; is disabled");
+            return;
+        }
+        tokio::time::sleep(dangling.period.max(dangling.creation_grace)).await;
+        let mut silent = false;
+        loop {
+            let dangling = self.config().dangling;
+            if self.healthy.load(Ordering::Relaxed) {
+                match self.reconcile(dangling).await {
+                    Ok(_) => silent = false,
+                    Err(error) if !silent => {
+                        tracing::warn!(%error, "failed to find untracked containers");
+                        silent = true;
+                    }
+                    Err(_) => {}
+                }
+            }
+            tokio::time::sleep(dangling.period).await;
+        }
+    }
+
+    /// One look. Returns the ids of what was removed, or would have been.
+    pub(super) async fn reconcile(&self, dangling: Dangling) -> Result<Vec<String>, EngineError> {
+        let life = self.life().map_err(|e| EngineError::Endpoint(e.to_string()))?;
+        // What is known first, then what there is: one that is made in between is too young.
+        let tracked = self.tracked();
+        let identity = self.identity();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let before = now.saturating_sub(dangling.creation_grace).as_secs();
+        let listed = life.engine.list(None, true).await?;
+        let found = self::dangling(&listed, &tracked, &identity, i64::try_from(before).unwrap_or(0));
+        let mut removed = Vec::new();
+        if dangling.dry_run {
+            let ids: Vec<String> = found.iter().map(|container| container.id.clone()).collect();
+            if !ids.is_empty() {
+                tracing::info!(?ids, "detected untracked containers");
+            }
+            return Ok(ids);
+        }
+        for container in found {
+            match life.remove(&container.id).await {
+                Ok(()) => {
+                    tracing::info!(id = container.id, "removed untracked container");
+                    removed.push(container.id.clone());
+                }
+                Err(error) => tracing::warn!(%error, id = container.id, "failed to remove untracked container"),
+            }
+        }
+        Ok(removed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALLOC: &str = "0a1b2c3d-0000-4000-8000-00000000000a";
+
+    fn container(id: &str, labels: &[(&str, &str)]) -> Listed {
+        Listed {
+            id: id.to_owned(),
+            names: vec![format!("web-{ALLOC}")],
+            labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            created: 100,
+            state: "running".to_owned(),
+            mounts: Vec::new(),
+        }
+    }
+
+    fn mounted(id: &str, dir: &str) -> Listed {
+        let mounts = [("alloc", "/alloc"), ("web/local", "/local"), ("web/secrets", "/secrets")];
+        let mounts = mounts.map(|(from, to)| (format!("{dir}/{from}"), to.to_owned())).to_vec();
+        Listed { mounts, ..container(id, &[]) }
+    }
+
+    /// `TestDanglingContainerRemoval_normal`, and everybody else's containers beside them.
+    #[test]
+    fn e4_only_what_is_certainly_ours_is_dangling() {
+        let identity = Identity {
+            nodes: BTreeSet::from(["node".to_owned()]),
+            dirs: BTreeSet::from([PathBuf::from("/data/alloc")]),
+        };
+        let own = [(LABEL_NODE, "node"), (LABEL_ALLOC, ALLOC)];
+        let crowd = vec![
+            container("dangling", &own),
+            container("tracked", &own),
+            Listed { created: 200, ..container("young", &own) },
+            Listed { state: "exited".to_owned(), ..container("ended", &own) },
+            Listed { state: "created".to_owned(), ..container("never-started", &own) },
+            container("another-agent", &[(LABEL_NODE, "other"), (LABEL_ALLOC, ALLOC)]),
+            container("nomads-own-on-another-agent", &[(LABEL_ALLOC, ALLOC)]),
+            container("by-hand", &[]),
+            mounted("nomads-own-of-this-agent", &format!("/data/alloc/{ALLOC}")),
+            mounted("look-alike", &format!("/home/me/{ALLOC}")),
+            Listed { names: vec!["web".to_owned()], ..mounted("other-name", &format!("/data/alloc/{ALLOC}")) },
+            Listed {
+                mounts: mounted("", &format!("/data/alloc/{ALLOC}")).mounts[..2].to_vec(),
+                ..container("two", &[])
+            },
+        ];
+        let tracked = BTreeSet::from(["tracked".to_owned()]);
+        let ids =
+            |before| dangling(&crowd, &tracked, &identity, before).iter().map(|c| c.id.as_str()).collect::<Vec<_>>();
+        assert_eq!(ids(150), ["dangling", "never-started", "nomads-own-of-this-agent"]);
+        assert_eq!(ids(50), Vec::<&str>::new());
+        assert!(dangling(&crowd, &tracked, &Identity::default(), 1000).is_empty());
+    }
+}

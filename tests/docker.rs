@@ -1,0 +1,1102 @@
+//! The docker driver on a real engine of this program's own, through a proxy that loses answers where that is the subject.
+
+#[path = "support/engine.rs"]
+mod engine;
+#[path = "support/harness.rs"]
+mod harness;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use agentbin::cgroup::CgroupFs;
+use agentbin::driver::{
+    DockerDriver, Driver, DriverError, ExecOptions, ExecStreaming, Health, Settings, TaskConfig, TaskHandle, TaskState,
+    TerminalSize,
+};
+use agentbin::executor::Compute;
+use agentbin::spec::{DriverConfig, ExitResult, LogCollection, MemoryLimits, Mount, Propagation, Resources, Signal};
+use engine::{FAULTS, Fault, IMAGE, Proxy, ROUTES, Route, TestEngine};
+use harness::{block_on, eventually, run, tests};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+static ENGINE: OnceLock<TestEngine> = OnceLock::new();
+
+fn main() -> ExitCode {
+    agentbin::init();
+    match TestEngine::start() {
+        Ok(engine) => assert!(ENGINE.set(engine).is_ok()),
+        Err(reason) => return harness::skip("docker", &reason),
+    }
+    let result = run(tests![
+        e1_a_task_from_start_to_end,
+        e1_exit_status_signals_and_stop,
+        e1_commands_and_sessions_inside,
+        e1_a_task_is_found_again,
+        e1_what_is_asked_for_is_what_the_container_has,
+        e1_starts_that_fail_leave_nothing,
+        e1_fingerprint_says_what_there_is,
+        e5_volumes_are_split_and_stay_below_the_allocation,
+        f2_mounts_propagate_as_asked,
+        e2_create_converges_with_what_is_there,
+        e3_starting_twice_is_starting_once,
+        e2_lost_answers_leave_one_container_and_then_none,
+        e2_an_engine_that_stands_still_or_crashes,
+        e4_exactly_the_dangling_ones_go,
+        d3_output_is_complete_with_and_without_a_terminal,
+        d3_every_line_once_whoever_restarts,
+        d3_docker_logger_goes_on_where_it_was_killed,
+        d3_a_log_that_cannot_be_read_is_given_up_at_once,
+        e1_a_run_with_containers_and_one_that_is_killed,
+        e1_the_driver_is_a_plugin,
+        d4_switched_off_collects_nothing_and_reads_on_demand,
+        g2_a_group_has_its_network_from_a_container,
+        e1_stats_come_from_the_cgroup,
+    ]);
+    // A static is never dropped.
+    engine().end();
+    result
+}
+
+fn engine() -> &'static TestEngine {
+    ENGINE.get().expect("main has started it")
+}
+
+fn full() -> bool {
+    std::env::var("AGENTBIN_FULL").is_ok_and(|full| full == "1")
+}
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// An allocation of its own, and a driver.
+struct World {
+    dir: TempDir,
+    alloc: String,
+    driver: DockerDriver,
+}
+
+fn settings(under_agent: bool, dir: &Path) -> Settings {
+    Settings {
+        cgroups: CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap(),
+        compute: Compute { total_mhz: 4000, cores: 2 },
+        socket_dir: dir.to_owned(),
+        under_agent,
+    }
+}
+
+fn driver(endpoint: &str, more: Value, dir: &Path) -> DockerDriver {
+    let driver = DockerDriver::new(settings(false, dir));
+    set_config(&driver, endpoint, more);
+    driver
+}
+
+fn set_config(driver: &DockerDriver, endpoint: &str, more: Value) {
+    let mut values = json!({ "endpoint": endpoint, "infra_image": "pause:test", "gc": { "image": false } });
+    values.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let values = values.as_object().unwrap().clone();
+    driver.set_config(&DriverConfig { values, ..DriverConfig::default() }, None).unwrap();
+}
+
+impl World {
+    fn new() -> World {
+        World::with(&engine().endpoint(), json!({}))
+    }
+
+    fn with(endpoint: &str, config: Value) -> World {
+        let dir = tempfile::Builder::new().prefix("agentbin-dockertest-").tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let alloc = format!("0a1b2c3d-0000-4000-8000-{:04x}{number:08x}", std::process::id() % 0xffff);
+        for folder in ["alloc/logs", "alloc/data", "web/local", "web/secrets", "web/tmp"] {
+            std::fs::create_dir_all(dir.path().join(&alloc).join(folder)).unwrap();
+        }
+        let driver = driver(endpoint, config, dir.path());
+        World { dir, alloc, driver }
+    }
+
+    fn alloc_dir(&self) -> PathBuf {
+        self.dir.path().join(&self.alloc)
+    }
+
+    fn label(&self) -> String {
+        format!("com.hashicorp.nomad.alloc_id={}", self.alloc)
+    }
+
+    fn name(&self) -> String {
+        format!("web-{}", self.alloc)
+    }
+
+    fn task(&self, config: Value) -> TaskConfig {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mut values = json!({ "image": IMAGE, "network_mode": "none" });
+        values.as_object_mut().unwrap().extend(config.as_object().unwrap().clone());
+        TaskConfig {
+            id: format!("{}/web/{number:08x}", self.alloc),
+            name: "web".to_owned(),
+            alloc_id: self.alloc.clone(),
+            node_id: "node-1".to_owned(),
+            config: DriverConfig { values: values.as_object().unwrap().clone(), ..DriverConfig::default() },
+            env: BTreeMap::from([("GREETING".to_owned(), "hello".to_owned())]),
+            resources: Resources {
+                cpu_shares: 100,
+                memory: MemoryLimits { hard_bytes: Some(64 << 20), soft_bytes: None },
+                ..Resources::default()
+            },
+            cgroup: PathBuf::from(format!("nomad/{}-web", self.alloc)),
+            alloc_dir: self.alloc_dir(),
+            logs: Some(LogCollection {
+                dir: self.alloc_dir().join("alloc/logs"),
+                stdout_file: "web.stdout".to_owned(),
+                stderr_file: "web.stderr".to_owned(),
+                max_files: 100,
+                max_file_size_bytes: 10 << 20,
+            }),
+            ..TaskConfig::default()
+        }
+    }
+
+    fn script(&self, script: &str) -> TaskConfig {
+        self.task(json!({ "command": "/bin/sh", "args": ["-c", script] }))
+    }
+
+    fn log(&self, stream: &str) -> String {
+        let mut text = String::new();
+        for index in 0.. {
+            let path = self.alloc_dir().join(format!("alloc/logs/web.{stream}.{index}"));
+            match std::fs::read_to_string(path) {
+                Ok(more) => text += &more,
+                Err(_) => break,
+            }
+        }
+        text
+    }
+
+    async fn start(&self, task: &TaskConfig) -> TaskHandle {
+        self.driver.start_task(task).await.unwrap()
+    }
+
+    async fn wait(&self, task: &TaskConfig) -> ExitResult {
+        let patience = Duration::from_mins(2);
+        tokio::time::timeout(patience, self.driver.wait_task(&task.id)).await.expect("it ends").unwrap()
+    }
+
+    /// Runs it to its end and removes it.
+    async fn run(&self, task: &TaskConfig) -> ExitResult {
+        self.start(task).await;
+        let exit = self.wait(task).await;
+        self.driver.destroy_task(&task.id, false).await.unwrap();
+        exit
+    }
+
+    async fn assert_nothing_left(&self) {
+        assert_eq!(engine().containers(&self.label()).await, Vec::<String>::new());
+        let cgroup = Path::new("/sys/fs/cgroup/memory/nomad").join(format!("{}-web", self.alloc));
+        assert!(!cgroup.exists(), "{} is left", cgroup.display());
+    }
+}
+
+fn e1_a_task_from_start_to_end() {
+    block_on(async {
+        let world = World::new();
+        let task = world
+            .script("echo $GREETING; id -u; echo error >&2; echo mine > /local/file; ls -d /alloc /secrets; exit 3");
+        world.start(&task).await;
+        let again = world.driver.start_task(&task).await.unwrap_err().to_string();
+        assert_eq!(again, format!("task with ID {:?} already started", task.id));
+        let waiters = [world.driver.wait_task(&task.id), world.driver.wait_task(&task.id)];
+        for waiter in waiters {
+            assert_eq!(waiter.await.unwrap(), ExitResult { exit_code: 3, ..ExitResult::default() });
+        }
+        let status = world.driver.inspect_task(&task.id).await.unwrap();
+        assert_eq!((status.state, status.exit.unwrap().exit_code), (TaskState::Exited, 3));
+        assert!(status.completed_at.unwrap() >= status.started_at.unwrap());
+        assert_eq!(status.attributes["container_id"].len(), 64);
+        // All output is there when the end is told.
+        assert_eq!(world.log("stdout"), "hello\n0\n/alloc\n/secrets\n");
+        assert_eq!(world.log("stderr"), "error\n");
+        assert_eq!(std::fs::read_to_string(world.alloc_dir().join("web/local/file")).unwrap(), "mine\n");
+        world.driver.destroy_task(&task.id, false).await.unwrap();
+        assert!(matches!(world.driver.inspect_task(&task.id).await, Err(DriverError::TaskNotFound)));
+        world.assert_nothing_left().await;
+    });
+}
+
+fn e1_exit_status_signals_and_stop() {
+    block_on(async {
+        let world = World::new();
+        // A signal of the caller's, then death.
+        let task = world
+            .script("trap 'echo usr1' USR1; trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.1; done");
+        world.start(&task).await;
+        eventually("it is ready", || world.log("stdout").contains("ready")).await;
+        world.driver.signal_task(&task.id, Signal::from_name("SIGUSR1").unwrap()).await.unwrap();
+        eventually("it has the signal", || world.log("stdout").contains("usr1")).await;
+        assert_eq!(world.driver.inspect_task(&task.id).await.unwrap().state, TaskState::Running);
+        let refused = world.driver.destroy_task(&task.id, false).await.unwrap_err().to_string();
+        assert!(refused.contains("must call StopTask"), "{refused}");
+        world.driver.stop_task(&task.id, Duration::from_secs(30), None).await.unwrap();
+        assert_eq!(world.wait(&task).await.exit_code, 7);
+        assert!(world.log("stdout").ends_with("term\n"));
+        world.driver.stop_task(&task.id, Duration::ZERO, None).await.unwrap();
+        world.driver.destroy_task(&task.id, false).await.unwrap();
+
+        // One that does not listen is killed; the signal first.
+        let task = world.script("trap 'echo int' INT; echo ready; while :; do sleep 0.1; done");
+        world.start(&task).await;
+        eventually("it is ready", || world.log("stdout").contains("ready")).await;
+        world.driver.stop_task(&task.id, Duration::from_secs(2), Some(Signal::INT)).await.unwrap();
+        assert_eq!(world.wait(&task).await.exit_code, 137);
+        assert!(world.log("stdout").contains("int"));
+        // Forced, without a stop.
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+        let task = world.script("sleep 1000");
+        world.start(&task).await;
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+        world.assert_nothing_left().await;
+    });
+}
+
+/// A session's output and status.
+async fn session(world: &World, task: &TaskConfig, command: &[&str], tty: bool, input: &str) -> (String, String, i32) {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let ExecStreaming::HighLevel(streaming) = world.driver.exec_streaming() else { panic!("no sessions") };
+    let ((mut to, stdin), (stdout, mut from), (stderr, mut errors)) =
+        (tokio::io::duplex(1 << 16), tokio::io::duplex(1 << 16), tokio::io::duplex(1 << 16));
+    let (sizes, resize) = tokio::sync::watch::channel(TerminalSize { height: 33, width: 77 });
+    let options = ExecOptions {
+        command: command.iter().map(|word| (*word).to_owned()).collect(),
+        tty,
+        stdin: Box::pin(stdin),
+        stdout: Box::pin(stdout),
+        stderr: Box::pin(stderr),
+        resize,
+    };
+    let (mut out, mut err) = (String::new(), String::new());
+    let input = async {
+        to.write_all(input.as_bytes()).await.unwrap();
+        to.shutdown().await.unwrap();
+    };
+    let (exit, (), out_read, err_read) = tokio::join!(
+        streaming.exec_task_streaming(&task.id, options),
+        input,
+        from.read_to_string(&mut out),
+        errors.read_to_string(&mut err)
+    );
+    out_read.unwrap();
+    err_read.unwrap();
+    drop(sizes);
+    (out, err, exit.unwrap().exit_code)
+}
+
+fn e1_commands_and_sessions_inside() {
+    block_on(async {
+        let world = World::new();
+        let task = world.script("sleep 1000");
+        world.start(&task).await;
+        let exec = async |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            world.driver.exec_task(&task.id, &words, Duration::from_secs(60)).await
+        };
+        let result = exec(&["/bin/sh", "-c", "echo out; echo err >&2; exit 5"]).await.unwrap();
+        assert_eq!((result.stdout, result.stderr, result.exit.exit_code), (b"out\n".to_vec(), b"err\n".to_vec(), 5));
+        let long = exec(&["/bin/sh", "-c", "seq 1 5000"]).await.unwrap();
+        assert_eq!(long.stdout.len(), 4096);
+        assert!(long.stdout.ends_with(b"5000\n"));
+        assert_eq!(exec(&[]).await.unwrap_err().to_string(), "cmd is required, but was empty");
+
+        let (out, err, status) =
+            session(&world, &task, &["/bin/sh", "-c", "cat; echo e >&2; exit 4"], false, "in\n").await;
+        assert_eq!((out.as_str(), err.as_str(), status), ("in\n", "e\n", 4));
+        let big = "x".repeat(300_000);
+        let (out, _, status) = session(&world, &task, &["/bin/cat"], false, &big).await;
+        assert_eq!((out.len(), status), (300_000, 0), "the tail is there");
+        // A terminal: one stream, bytes as they are, and its size.
+        let script = "printf '\\001\\000\\000\\000x'; while [ \"$(stty size)\" != '33 77' ]; do sleep 0.05; done; stty size; exit 6";
+        let (out, err, status) = session(&world, &task, &["/bin/sh", "-c", script], true, "").await;
+        assert!(out.starts_with("\u{1}\u{0}\u{0}\u{0}x") && out.contains("33 77"), "{out:?}");
+        assert_eq!((err.as_str(), status), ("", 6));
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+    });
+}
+
+fn e1_a_task_is_found_again() {
+    block_on(async {
+        let world = World::new();
+        let task = world.script("echo begin; while [ ! -e /local/go ]; do sleep 0.05; done; echo end; exit 9");
+        let handle = world.start(&task).await;
+        eventually("it has begun", || world.log("stdout").contains("begin")).await;
+        // Another process of the driver, which gets the task without its configuration.
+        let World { dir, alloc, driver: first } = world;
+        drop(first);
+        let world = World { driver: driver(&engine().endpoint(), json!({}), dir.path()), dir, alloc };
+        let kept = TaskConfig { config: DriverConfig::default(), logs: None, ..task.clone() };
+        world.driver.recover_task(&kept, &handle.driver_state).await.unwrap();
+        world.driver.recover_task(&kept, &handle.driver_state).await.unwrap();
+        assert_eq!(world.driver.inspect_task(&task.id).await.unwrap().state, TaskState::Running);
+        std::fs::write(world.alloc_dir().join("web/local/go"), "").unwrap();
+        assert_eq!(world.wait(&task).await.exit_code, 9);
+        assert_eq!(world.log("stdout"), "begin\nend\n", "nothing twice, nothing lost");
+        world.driver.destroy_task(&task.id, false).await.unwrap();
+        // What is gone is gone.
+        let gone = world.driver.recover_task(&kept, &handle.driver_state).await.unwrap_err().to_string();
+        assert!(gone.contains("failed to inspect container"), "{gone}");
+        let bad = world.driver.recover_task(&kept, b"rubbish").await.unwrap_err().to_string();
+        assert!(bad.contains("failed to decode task state from handle"), "{bad}");
+        // An engine that does not answer is no reason to think the task dead.
+        let silent = driver("unix:///nonexistent/docker.sock", json!({}), world.dir.path());
+        silent.recover_task(&kept, &handle.driver_state).await.unwrap();
+        let waiting = tokio::time::timeout(Duration::from_secs(1), silent.wait_task(&task.id)).await;
+        assert!(waiting.is_err(), "unknown is not dead");
+        assert_eq!(silent.inspect_task(&task.id).await.unwrap().state, TaskState::Unknown);
+        world.assert_nothing_left().await;
+    });
+}
+
+fn e1_what_is_asked_for_is_what_the_container_has() {
+    block_on(async {
+        let config = json!({
+            "allow_caps": ["chown", "net_raw", "net_bind_service"], "extra_labels": ["job_*", "node_id"],
+            "volumes": { "enabled": true }, "pids_limit": 200,
+        });
+        let world = World::with(&engine().endpoint(), config);
+        let mut task = world.task(json!({
+            "command": "sleep", "args": ["1000"], "hostname": "host-1", "work_dir": "/tmp", "init": true,
+            "labels": [{ "colour": "blue", "com.hashicorp.nomad.alloc_id": "forged" }], "readonly_rootfs": true,
+            "cap_add": ["net_raw"], "cap_drop": ["chown"], "ulimit": [{ "nofile": "100:200" }],
+            "sysctl": [{ "net.core.somaxconn": "300" }], "pids_limit": 50, "shm_size": 1048576, "group_add": ["7"],
+            "cpu_hard_limit": true, "security_opt": ["no-new-privileges"], "healthchecks": [{ "disable": true }],
+            "devices": [{ "host_path": "/dev/zero", "container_path": "/dev/nought" }],
+            "mount": [{ "type": "tmpfs", "target": "/scratch", "tmpfs_options": [{ "size": 65536 }] }],
+            "logging": [{ "type": "json-file", "config": [{ "max-size": "1m" }] }],
+        }));
+        task.job_name = "the job".to_owned();
+        task.job_id = "job-id".to_owned();
+        task.percent_ticks = 0.25;
+        task.resources.memory = MemoryLimits { hard_bytes: Some(64 << 20), soft_bytes: Some(32 << 20) };
+        world.start(&task).await;
+        let seen: Value = serde_json::from_str(&engine().docker(&["inspect", &world.name()])).unwrap();
+        let seen = &seen[0];
+        let host = &seen["HostConfig"];
+        for (pointer, expected) in [
+            ("/Config/Hostname", json!("host-1")),
+            ("/Config/WorkingDir", json!("/tmp")),
+            ("/Config/Cmd", json!(["sleep", "1000"])),
+            ("/Config/Labels/colour", json!("blue")),
+            ("/Config/Labels/com.hashicorp.nomad.alloc_id", json!(world.alloc)),
+            ("/Config/Labels/com.hashicorp.nomad.job_id", json!("job-id")),
+            ("/Config/Labels/com.hashicorp.nomad.node_id", json!("node-1")),
+            ("/Config/Labels/agentbin.node", json!("node-1")),
+            ("/Config/Healthcheck/Test", json!(["NONE"])),
+            ("/HostConfig/Memory", json!(64 << 20)),
+            ("/HostConfig/MemoryReservation", json!(32 << 20)),
+            ("/HostConfig/MemorySwap", json!(64 << 20)),
+            ("/HostConfig/CpuShares", json!(100)),
+            ("/HostConfig/CpuQuota", json!(50_000)),
+            ("/HostConfig/PidsLimit", json!(50)),
+            ("/HostConfig/CapDrop", json!(["ALL"])),
+            ("/HostConfig/CapAdd", json!(["CAP_NET_BIND_SERVICE", "CAP_NET_RAW"])),
+            ("/HostConfig/Init", json!(true)),
+            ("/HostConfig/ReadonlyRootfs", json!(true)),
+            ("/HostConfig/GroupAdd", json!(["7"])),
+            ("/HostConfig/ShmSize", json!(1_048_576)),
+            ("/HostConfig/NetworkMode", json!("none")),
+            ("/HostConfig/SecurityOpt", json!(["no-new-privileges"])),
+            ("/HostConfig/LogConfig/Config/max-size", json!("1m")),
+            ("/HostConfig/Ulimits/0/Hard", json!(200)),
+            ("/HostConfig/Sysctls/net.core.somaxconn", json!("300")),
+            ("/HostConfig/Devices/0/PathInContainer", json!("/dev/nought")),
+            ("/HostConfig/Mounts/0/TmpfsOptions/SizeBytes", json!(65_536)),
+        ] {
+            assert_eq!(seen.pointer(pointer), Some(&expected), "{pointer}");
+        }
+        let binds: Vec<&str> = host["Binds"].as_array().unwrap().iter().map(|bind| bind.as_str().unwrap()).collect();
+        let dir = world.alloc_dir();
+        let shared = dir.join("alloc").display().to_string();
+        assert!(binds.contains(&format!("{shared}:/alloc").as_str()), "{binds:?}");
+        assert!(binds.contains(&format!("{shared}/logs:/alloc/logs:ro").as_str()), "{binds:?}");
+        assert!(!seen["Config"]["Labels"].as_object().unwrap().contains_key("com.hashicorp.nomad.task_name"));
+        // Born where it stays: never moved.
+        let pid = seen["State"]["Pid"].as_i64().unwrap();
+        let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        let wanted = format!("/nomad/{}-web/", world.alloc);
+        assert!(cgroups.lines().any(|line| line.contains(&wanted)), "{cgroups}");
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+        world.assert_nothing_left().await;
+    });
+}
+
+fn e1_starts_that_fail_leave_nothing() {
+    block_on(async {
+        let world = World::new();
+        let fails = async |config: Value| world.driver.start_task(&world.task(config)).await.unwrap_err();
+        for (config, expected) in [
+            (json!({ "privileged": true }), "Docker privileged mode is disabled on this Nomad agent"),
+            (json!({ "pid_mode": "host" }), "cannot apply \"pid_mode\" configuration"),
+            (json!({ "runtime": "kata" }), "requested runtime \"kata\" is not allowed"),
+            (json!({ "cap_add": ["sys_admin"] }), "driver does not allow the following capabilities: sys_admin"),
+            (json!({ "security_opt": ["what"] }), "invalid security_opt: \"what\""),
+            (json!({ "ulimit": [{ "nofile": "a" }] }), "Malformed soft ulimit nofile"),
+            (json!({ "ports": ["http"], "network_mode": "bridge" }), "Port \"http\" not found, check network block"),
+            (json!({ "command": " sleep" }), "command contains extra white space"),
+            (json!({ "volumes": ["/etc"] }), "not <src>:<destination> format"),
+            (json!({ "mount": [{ "type": "bend" }] }), "invalid mount type"),
+            (json!({ "load": "missing.tar", "image": "nothing:1" }), "unable to load image from archive"),
+            (json!({ "image": "127.0.0.1:1/nothing:1" }), "Failed to pull `127.0.0.1:1/nothing:1`"),
+            (json!({ "imgae": "x" }), "unsupported key \"imgae\""),
+        ] {
+            let error = fails(config).await.to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        let missing = fails(json!({ "command": "/bin/nothing" })).await;
+        assert!(matches!(missing, DriverError::CommandNotFound(_)), "{missing:?}");
+        world.assert_nothing_left().await;
+
+        // An archive in the task's folder is an image, too.
+        let archive = world.alloc_dir().join("web/local/image.tar");
+        engine().docker(&["tag", IMAGE, "loaded:1"]);
+        engine().docker(&["save", "-o", archive.to_str().unwrap(), "loaded:1"]);
+        engine().docker(&["rmi", "loaded:1"]);
+        let task = world.task(json!({ "image": "loaded:1", "load": "image.tar", "command": "true" }));
+        assert_eq!(world.run(&task).await.exit_code, 0);
+        engine().docker(&["rmi", "loaded:1"]);
+    });
+}
+
+fn e1_fingerprint_says_what_there_is() {
+    block_on(async {
+        let world = World::with(&engine().endpoint(), json!({ "volumes": { "enabled": true } }));
+        let found = world.driver.fingerprint().await;
+        assert_eq!((found.health, found.description.as_str()), (Health::Healthy, "Healthy"));
+        for key in ["driver.docker", "driver.docker.version", "driver.docker.volumes.enabled", "driver.docker.runtimes"]
+        {
+            assert!(found.attributes.contains_key(key), "{key}");
+        }
+        assert!(!found.attributes.contains_key("driver.docker.privileged.enabled"));
+        set_config(&world.driver, "unix:///nonexistent/docker.sock", json!({}));
+        let lost = world.driver.fingerprint().await;
+        assert_eq!(lost.health, Health::Unhealthy, "it was there before");
+        assert_eq!(lost.description, "Failed to connect to docker daemon");
+        let never = driver("unix:///nonexistent/docker.sock", json!({}), world.dir.path());
+        assert_eq!(never.fingerprint().await.health, Health::Undetected);
+    });
+}
+
+fn e5_volumes_are_split_and_stay_below_the_allocation() {
+    block_on(async {
+        let world = World::new();
+        std::fs::write(world.alloc_dir().join("web/local/file"), "inside\n").unwrap();
+        // What the parts mean is the engine's business.
+        let task = world.task(json!({
+            "command": "sh", "args": ["-c", "cat /in/file; echo x > /in/file2 || echo read-only"],
+            "volumes": ["local:/in:ro", "../alloc/data:/data"],
+        }));
+        assert_eq!(world.run(&task).await.exit_code, 0);
+        assert_eq!(world.log("stdout"), "inside\nread-only\n");
+        std::os::unix::fs::symlink("/etc", world.alloc_dir().join("web/local/link")).unwrap();
+        for source in ["/etc", "../../..", "local/link", "local/link/passwd"] {
+            let task = world.task(json!({ "command": "true", "volumes": [format!("{source}:/x")] }));
+            let error = world.driver.start_task(&task).await.unwrap_err().to_string();
+            assert!(error.contains("volumes are not enabled; cannot mount host path"), "{source}: {error}");
+            let mount = json!([{ "type": "bind", "source": source, "target": "/x" }]);
+            let task = world.task(json!({ "command": "true", "mount": mount }));
+            let error = world.driver.start_task(&task).await.unwrap_err().to_string();
+            assert!(error.contains("volumes are not enabled"), "{source}: {error}");
+        }
+        // A bad mode is for the engine to say, and leaves nothing.
+        let task = world.task(json!({ "command": "true", "volumes": ["local:/x:nonsense"] }));
+        let error = world.driver.start_task(&task).await.unwrap_err().to_string();
+        assert!(error.contains("Failed to create container"), "{error}");
+        set_config(&world.driver, &engine().endpoint(), json!({ "volumes": { "enabled": true } }));
+        let task = world.task(json!({ "command": "ls", "args": ["/x/passwd"], "volumes": ["/etc:/x:ro"] }));
+        assert_eq!(world.run(&task).await.exit_code, 0);
+        world.assert_nothing_left().await;
+    });
+}
+
+fn f2_mounts_propagate_as_asked() {
+    block_on(async {
+        let world = World::new();
+        let dir = world.dir.path().join("volume");
+        std::fs::create_dir(&dir).unwrap();
+        for (propagation, expected) in [
+            (Propagation::Private, "rprivate"),
+            (Propagation::HostToTask, "rslave"),
+            (Propagation::Bidirectional, "rshared"),
+        ] {
+            let mut task = world.task(json!({ "command": "sleep", "args": ["1000"] }));
+            task.mounts = vec![Mount {
+                task_path: "/volume".to_owned(),
+                host_path: PathBuf::from("/dev/shm"),
+                readonly: false,
+                propagation,
+            }];
+            match world.driver.start_task(&task).await {
+                Ok(_) => {
+                    let format = "{{range .Mounts}}{{if eq .Destination \"/volume\"}}{{.Propagation}}{{end}}{{end}}";
+                    assert_eq!(engine().docker(&["inspect", "-f", format, &world.name()]), expected);
+                    world.driver.destroy_task(&task.id, true).await.unwrap();
+                }
+                // The engine sees what the host does not share.
+                Err(error) => {
+                    assert!(expected != "rprivate" && error.to_string().contains("not a shared"), "{expected}: {error}")
+                }
+            }
+        }
+        world.assert_nothing_left().await;
+    });
+}
+
+/// `TestDockerDriver_CreationIdempotent`, `…_ContainerAlreadyExists`.
+fn e2_create_converges_with_what_is_there() {
+    block_on(async {
+        let world = World::new();
+        // One of an earlier start that has ended goes.
+        let first = world.script("exit 0");
+        world.start(&first).await;
+        world.wait(&first).await;
+        let second = world.script("sleep 1000");
+        world.start(&second).await;
+        assert_eq!(engine().containers(&world.label()).await.len(), 1);
+        // One that runs with the same configuration is adopted.
+        let before = world.driver.inspect_task(&second.id).await.unwrap().attributes["container_id"].clone();
+        let third = world.script("sleep 1000");
+        world.start(&third).await;
+        assert_eq!(world.driver.inspect_task(&third.id).await.unwrap().attributes["container_id"], before);
+        // With another one it is replaced.
+        let fourth = world.script("sleep 1001");
+        world.start(&fourth).await;
+        assert_eq!(engine().containers(&world.label()).await.len(), 1);
+        assert_ne!(world.driver.inspect_task(&fourth.id).await.unwrap().attributes["container_id"], before);
+        world.driver.destroy_task(&fourth.id, true).await.unwrap();
+        // Somebody else's is not touched.
+        let id = engine().docker(&["create", "--name", &world.name(), IMAGE, "true"]);
+        let error = world.driver.start_task(&world.script("true")).await.unwrap_err().to_string();
+        assert!(error.contains("is taken by a container that is not this allocation's"), "{error}");
+        assert_eq!(engine().docker(&["inspect", "-f", "{{.Id}}", &world.name()]), id);
+        engine().docker(&["rm", &id]);
+        // Removed behind our back: destroy succeeds.
+        let task = world.script("sleep 1000");
+        world.start(&task).await;
+        engine().docker(&["rm", "-f", &world.name()]);
+        let lost = world.driver.wait_task(&task.id).await.unwrap_err().to_string();
+        assert!(lost.contains("removed by somebody else"), "{lost}");
+        world.driver.destroy_task(&task.id, false).await.unwrap();
+        world.assert_nothing_left().await;
+    });
+}
+
+/// E3: a 500, or nothing, after which the container runs is a success, and it was started once.
+fn e3_starting_twice_is_starting_once() {
+    block_on(async {
+        for fault in [Fault::ErrorAfter, Fault::DropAnswer, Fault::Truncate] {
+            let proxy = Proxy::new(engine(), Some((Route::Start, fault, 1)));
+            let world = World::with(&proxy.endpoint(), json!({ "api_timeout": "10s" }));
+            let task = world.script("echo once; sleep 1000");
+            world.start(&task).await;
+            assert!(proxy.was_hit());
+            eventually("it runs", || world.log("stdout") == "once\n").await;
+            assert_eq!(engine().docker(&["inspect", "-f", "{{.RestartCount}}", &world.name()]), "0");
+            world.driver.destroy_task(&task.id, true).await.unwrap();
+            world.assert_nothing_left().await;
+        }
+    });
+}
+
+/// A whole life in which one call goes wrong: exactly one container while it runs, none after it.
+async fn life(route: Route, fault: Fault, nth: u32) {
+    let what = format!("{route:?} {fault:?} {nth}");
+    let proxy = Proxy::new(engine(), Some((route, fault, nth)));
+    let world = World::with(&proxy.endpoint(), json!({ "api_timeout": "3s" }));
+    let task = world.script("echo line; sleep 1000");
+    let mut started = world.driver.start_task(&task).await;
+    for _ in 0..3 {
+        // What is recoverable is tried again by the restart policy.
+        if matches!(started, Err(DriverError::Failed { recoverable: true, .. })) {
+            started = world.driver.start_task(&task).await;
+        }
+    }
+    started.unwrap_or_else(|error| panic!("{what}: {error}\n{:?}", proxy.log()));
+    let containers = engine().containers(&world.label()).await;
+    assert_eq!(containers.len(), 1, "{what}: {:?}", proxy.log());
+    let seen = engine().api().inspect(&containers[0]).await.unwrap().unwrap();
+    assert!(seen.running, "{what}");
+    world.driver.stop_task(&task.id, Duration::from_secs(1), Some(Signal::KILL)).await.unwrap();
+    let exit = world.wait(&task).await;
+    assert_eq!(exit.exit_code, 137, "{what}");
+    assert_eq!(world.log("stdout"), "line\n", "{what}");
+    let mut destroyed = world.driver.destroy_task(&task.id, false).await;
+    for _ in 0..3 {
+        if destroyed.is_err() {
+            destroyed = world.driver.destroy_task(&task.id, true).await;
+        }
+    }
+    destroyed.unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(engine().containers(&world.label()).await, Vec::<String>::new(), "{what}: {:?}", proxy.log());
+    assert!(proxy.was_hit() || nth > 1, "{what}: the call never came: {:?}", proxy.log());
+}
+
+fn e2_lost_answers_leave_one_container_and_then_none() {
+    block_on(async {
+        let all = ROUTES.into_iter().flat_map(|route| FAULTS.into_iter().map(move |fault| (route, fault)));
+        let mut lives: Vec<(Route, Fault, u32)> = all.map(|(route, fault)| (route, fault, 1)).collect();
+        if !full() {
+            // Each fault and each call, not each pair.
+            lives = lives.into_iter().enumerate().filter(|(n, _)| n % 2 == 0).map(|(_, life)| life).collect();
+        } else {
+            let once = lives.clone();
+            lives = (0..500u32).map(|n| once[n as usize % once.len()]).collect();
+            for (n, life) in lives.iter_mut().enumerate() {
+                life.2 = 1 + u32::try_from(n / 35 % 3).unwrap();
+            }
+        }
+        let (total, begun) = (lives.len(), Instant::now());
+        let queue = Arc::new(std::sync::Mutex::new(lives));
+        let workers: Vec<_> = (0..6)
+            .map(|_| {
+                let queue = Arc::clone(&queue);
+                tokio::spawn(async move {
+                    loop {
+                        let next = queue.lock().unwrap().pop();
+                        let Some((route, fault, nth)) = next else { return };
+                        life(route, fault, nth).await;
+                    }
+                })
+            })
+            .collect();
+        for worker in workers {
+            worker.await.unwrap();
+        }
+        println!("{total} lives with a lost answer in {:?}: one container each, none left", begun.elapsed());
+    });
+}
+
+fn e2_an_engine_that_stands_still_or_crashes() {
+    use nix::sys::signal::Signal as Unix;
+    block_on(async {
+        let (tasks, pause, crashes) = if full() { (20, 60, 50) } else { (3, 4, 1) };
+        let worlds: Vec<World> =
+            (0..tasks).map(|_| World::with(&engine().endpoint(), json!({ "api_timeout": "2s" }))).collect();
+        let mut running = Vec::new();
+        for world in &worlds {
+            let task = world.script("echo up; sleep 1000");
+            world.start(&task).await;
+            running.push(task);
+        }
+        engine().signal(Unix::SIGSTOP);
+        // A start against an engine that stands still fails, or comes about; it never doubles.
+        let late = World::with(&engine().endpoint(), json!({ "api_timeout": "1s" }));
+        let late_task = late.script("sleep 1000");
+        let starting = async { late.driver.start_task(&late_task).await };
+        let standing = async {
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+            for (world, task) in worlds.iter().zip(&running) {
+                let ended = tokio::time::timeout(Duration::ZERO, world.driver.wait_task(&task.id)).await;
+                assert!(ended.is_err(), "unknown is not dead");
+            }
+            engine().signal(Unix::SIGCONT);
+        };
+        let (started, ()) = tokio::join!(starting, standing);
+        for (world, task) in worlds.iter().zip(&running) {
+            assert_eq!(engine().containers(&world.label()).await.len(), 1);
+            assert_eq!(world.driver.inspect_task(&task.id).await.unwrap().exit, None);
+            world.driver.destroy_task(&task.id, true).await.unwrap();
+            world.assert_nothing_left().await;
+        }
+        let there = engine().containers(&late.label()).await.len();
+        assert_eq!(there, usize::from(started.is_ok()), "{started:?}");
+        if started.is_ok() {
+            late.driver.destroy_task(&late_task.id, true).await.unwrap();
+        }
+        for round in 0..crashes {
+            let world = World::with(&engine().endpoint(), json!({ "api_timeout": "5s" }));
+            assert_eq!(world.driver.fingerprint().await.health, Health::Healthy);
+            let task = world.script("sleep 1000");
+            let crash = tokio::task::spawn_blocking(move || {
+                // At another moment of the creation each time.
+                std::thread::sleep(Duration::from_millis(round * 17 % 400));
+                engine().crash_and_restart();
+            });
+            let mut started = world.driver.start_task(&task).await;
+            crash.await.unwrap();
+            if matches!(started, Err(DriverError::Failed { recoverable: true, .. })) {
+                started = world.driver.start_task(&task).await;
+            }
+            started.unwrap();
+            assert_eq!(engine().containers(&world.label()).await.len(), 1, "round {round}");
+            world.driver.destroy_task(&task.id, true).await.unwrap();
+            world.assert_nothing_left().await;
+        }
+    });
+}
+
+fn e4_exactly_the_dangling_ones_go() {
+    block_on(async {
+        let world = World::new();
+        let ours = world.script("sleep 1000");
+        world.start(&ours).await;
+        let grace = Duration::from_secs(1);
+        let dir = world.alloc_dir().display().to_string();
+        let run = |name: &str, options: &[&str]| {
+            let base = ["run", "-d", "--network", "none", "--name", name];
+            engine().docker(&[&base[..], options, &[IMAGE, "sleep", "1000"]].concat())
+        };
+        let alloc_label = world.label();
+        let own = ["--label", "agentbin.node=node-1", "--label", &alloc_label];
+        let mounts = |dir: &str| {
+            [("alloc", "/alloc"), ("web/local", "/local"), ("web/secrets", "/secrets")]
+                .map(|(from, to)| ["-v".to_owned(), format!("{dir}/{from}:{to}")])
+                .concat()
+        };
+        let (real, foreign) = (mounts(&dir), mounts("/tmp/agentbin-nobody/0a1b2c3d-0000-4000-8000-00000000beef"));
+        let (real, foreign): (Vec<&str>, Vec<&str>) =
+            (real.iter().map(String::as_str).collect(), foreign.iter().map(String::as_str).collect());
+        let suffix = &world.alloc;
+        let mut dangling = vec![
+            run("dangling", &own),
+            run(&format!("go-{suffix}"), &real),
+            engine().docker(&["create", "--name", "never-started", "--label", "agentbin.node=node-1", IMAGE, "true"]),
+        ];
+        let stays = [
+            run("another-agents", &["--label", "agentbin.node=node-2", "--label", &alloc_label]),
+            run("of-another-nomad", &["--label", &alloc_label]),
+            run("look-alike-0a1b2c3d-0000-4000-8000-00000000beef", &foreign),
+            run("by-hand", &[]),
+            run(&format!("mytest-image-{suffix}"), &[]),
+        ];
+        let there = async || {
+            let listed = engine().api().list(None, true).await.unwrap();
+            listed.into_iter().map(|container| container.id).collect::<std::collections::BTreeSet<_>>()
+        };
+        let before = there().await;
+        // Too young, then a dry run, then disabled: nothing happens.
+        assert_eq!(world.driver.reconcile_now(Duration::from_secs(600)).await.unwrap(), Vec::<String>::new());
+        tokio::time::sleep(grace * 2).await;
+        let config = |enabled: bool, dry_run: bool| json!({ "gc": { "image": false, "dangling_containers": { "enabled": enabled, "dry_run": dry_run } } });
+        set_config(&world.driver, &engine().endpoint(), config(true, true));
+        let mut said = world.driver.reconcile_now(grace).await.unwrap();
+        said.sort();
+        dangling.sort();
+        assert_eq!(said, dangling);
+        set_config(&world.driver, &engine().endpoint(), config(false, false));
+        assert_eq!(world.driver.reconcile_now(grace).await.unwrap(), Vec::<String>::new());
+        assert_eq!(there().await, before);
+        // Another agent on the same engine has nothing to remove but its own.
+        set_config(&world.driver, &engine().endpoint(), config(true, false));
+        let mut removed = world.driver.reconcile_now(grace).await.unwrap();
+        removed.sort();
+        assert_eq!(removed, dangling);
+        let left = there().await;
+        assert!(stays.iter().all(|id| left.contains(id)), "{left:?}");
+        assert_eq!(left.len(), before.len() - dangling.len());
+        assert_eq!(world.driver.inspect_task(&ours.id).await.unwrap().state, TaskState::Running);
+        for id in &stays {
+            engine().docker(&["rm", "-f", id]);
+        }
+        world.driver.destroy_task(&ours.id, true).await.unwrap();
+        let _ = std::fs::remove_dir_all("/tmp/agentbin-nobody");
+    });
+}
+
+fn d3_output_is_complete_with_and_without_a_terminal() {
+    block_on(async {
+        let world = World::new();
+        let long = "x".repeat(40_000);
+        let task = world.script("seq 1 3000; seq 1 3000 >&2; head -c 40000 /dev/zero | tr '\\0' x; echo; printf tail");
+        assert_eq!(world.run(&task).await.exit_code, 0);
+        let numbers = (1..=3000).map(|n| format!("{n}\n")).collect::<String>();
+        // The engine ends the last line itself.
+        let expected = format!("{numbers}{long}\ntail");
+        assert_eq!(world.log("stdout").trim_end(), expected, "long lines are whole again");
+        assert_eq!(world.log("stderr"), numbers);
+
+        let world = World::new();
+        let script = "printf '\\001\\000\\000\\000\\000\\000\\000\\005abc\\n123\\n'; seq 1 500; head -c 40000 /dev/zero | tr '\\0' x; echo";
+        let task = world.task(json!({ "command": "/bin/sh", "args": ["-c", script], "tty": true }));
+        assert_eq!(world.run(&task).await.exit_code, 0);
+        let numbers = (1..=500).map(|n| format!("{n}\r\n")).collect::<String>();
+        let expected = format!("\u{1}\0\0\0\0\0\0\u{5}abc\r\n123\r\n{numbers}{long}\r\n");
+        assert!(world.log("stdout") == expected, "{:?}", &world.log("stdout")[..60]);
+        assert_eq!(world.log("stderr"), "");
+    });
+}
+
+/// Numbered lines of chatty containers, while drivers come and go and the engine's connection is lost: each exactly once.
+fn d3_every_line_once_whoever_restarts() {
+    block_on(async {
+        let (containers, lines, restarts) = if full() { (100, 3000, 30) } else { (4, 600, 6) };
+        let mut worlds = Vec::new();
+        for number in 0..containers {
+            let world = World::new();
+            let script = format!(
+                "i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo out $i; echo err $i >&2; \
+                 [ $((i % 50)) = 0 ] && sleep 0.2; done; exit 0"
+            );
+            let mut task = world.script(&script);
+            if number % 4 == 3 {
+                task.config.values.insert("tty".to_owned(), json!(true));
+            }
+            let handle = world.start(&task).await;
+            worlds.push((world, task, handle));
+        }
+        for restart in 0..restarts {
+            tokio::time::sleep(Duration::from_millis(130 + 70 * (restart % 3))).await;
+            for (world, task, handle) in &mut worlds {
+                // As a kill would: what the old one had in hand is lost.
+                world.driver = driver(&engine().endpoint(), json!({}), world.dir.path());
+                let kept = TaskConfig { config: DriverConfig::default(), logs: None, ..task.clone() };
+                world.driver.recover_task(&kept, &handle.driver_state).await.unwrap();
+            }
+        }
+        for (world, task, _) in &worlds {
+            assert_eq!(world.wait(task).await.exit_code, 0);
+            let tty = task.config.values.contains_key("tty");
+            let texts = if tty {
+                vec![("out", "stdout"), ("err", "stdout")]
+            } else {
+                vec![("out", "stdout"), ("err", "stderr")]
+            };
+            for (word, stream) in texts {
+                let log = world.log(stream);
+                let of_word: Vec<&str> = log.lines().filter(|line| line.starts_with(word)).map(str::trim_end).collect();
+                let expected: Vec<String> = (1..=lines).map(|n| format!("{word} {n}")).collect();
+                assert!(of_word == expected, "{word}: {} lines instead of {lines}", of_word.len());
+            }
+            world.driver.destroy_task(&task.id, false).await.unwrap();
+        }
+        println!("{containers} containers, {lines} lines each on two streams, {restarts} restarts: every line once");
+    });
+}
+
+/// The role as a process of a host's: killed again and again, each line reaches the FIFO once.
+fn d3_docker_logger_goes_on_where_it_was_killed() {
+    use agentbin::plugin::{Launch, Program};
+    use agentbin::spec::Role;
+    use agentbin::wire::docker_logger::docker_logger_client::DockerLoggerClient;
+    use agentbin::wire::docker_logger::{StartRequest, StopRequest};
+    block_on(async {
+        let kills = if full() { 50 } else { 5 };
+        let lines = 200 * kills;
+        let dir = tempfile::tempdir().unwrap();
+        let name = format!("logger-{}", std::process::id());
+        let script = format!(
+            "i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo out $i; echo err $i >&2; [ $((i % 40)) = 0 ] && sleep 0.1; done"
+        );
+        let id = engine().docker(&["run", "-d", "--network", "none", "--name", &name, IMAGE, "sh", "-c", &script]);
+        let read = |stream: &str| {
+            let path = dir.path().join(stream);
+            nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+            std::thread::spawn(move || {
+                // Open for writing, too: its writers come and go.
+                let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+                let mut reader = std::io::BufReader::new(file);
+                let mut seen = Vec::new();
+                while seen.last().is_none_or(|line: &String| !line.ends_with(&format!(" {lines}"))) {
+                    let mut line = String::new();
+                    std::io::BufRead::read_line(&mut reader, &mut line).unwrap();
+                    seen.push(line.trim_end().to_owned());
+                }
+                seen
+            })
+        };
+        let readers = [read("out"), read("err")];
+        let fifo = |stream: &str| dir.path().join(stream).display().to_string();
+        let request = StartRequest {
+            endpoint: engine().endpoint(),
+            container_id: id,
+            stdout_fifo: fifo("out"),
+            stderr_fifo: fifo("err"),
+            ..StartRequest::default()
+        };
+        for kill in 0..=kills {
+            let launch = Launch { new_session: true, ..Launch::new(Program::Own(Role::DockerLogger)) };
+            let host = launch.start().await.unwrap();
+            let mut logger = DockerLoggerClient::new(host.channel());
+            logger.start(request.clone()).await.unwrap();
+            if kill < kills {
+                tokio::time::sleep(Duration::from_millis(40 + 37 * (kill % 5))).await;
+                let pid = nix::unistd::Pid::from_raw(host.process().pid);
+                nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+            } else {
+                eventually("both streams are read", || readers.iter().all(std::thread::JoinHandle::is_finished)).await;
+                logger.stop(StopRequest {}).await.unwrap();
+            }
+            host.kill().await;
+        }
+        for (reader, word) in readers.into_iter().zip(["out", "err"]) {
+            let seen = reader.join().unwrap();
+            let expected: Vec<String> = (1..=lines).map(|n| format!("{word} {n}")).collect();
+            assert!(seen == expected, "{word}: {} lines instead of {lines}", seen.len());
+        }
+        engine().docker(&["rm", "-f", &name]);
+    });
+}
+
+/// N8: `agentbin run`, and the next one, or `gc`, after one that was killed.
+fn e1_a_run_with_containers_and_one_that_is_killed() {
+    use std::process::Command;
+    let dir = tempfile::tempdir().unwrap();
+    let job = |script: &str| {
+        let path = dir.path().join("job.nomad.hcl");
+        let text = format!(
+            "job \"j\" {{\n  type = \"batch\"\n  group \"g\" {{\n    task \"web\" {{\n      driver = \"docker\"\n      \
+             config {{\n        image = \"{IMAGE}\"\n        network_mode = \"none\"\n        command = \"/bin/sh\"\n        \
+             args = [\"-c\", \"{script}\"]\n      }}\n      resources {{\n        memory = 64\n      }}\n    }}\n  }}\n}}\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let agentbin = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+        command.args(args).env("DOCKER_HOST", engine().endpoint()).stdin(std::process::Stdio::null());
+        command
+    };
+    let data = dir.path().join("data").display().to_string();
+    let file = job("echo from a container; exit 4").display().to_string();
+    let out = agentbin(&["run", "--data-dir", &data, &file]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(4), "{said}");
+    assert!(said.contains("from a container"), "{said}");
+    let ours = || engine().docker(&["ps", "-aq", "--filter", "label=com.hashicorp.nomad.alloc_id"]);
+    assert_eq!(ours(), "");
+
+    let file = job("echo up; sleep 1000").display().to_string();
+    let mut run = agentbin(&["run", "--data-dir", &data, &file]).stdout(std::process::Stdio::null()).spawn().unwrap();
+    block_on(eventually("the container runs", || !ours().is_empty()));
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let out = agentbin(&["gc", "--data-dir", &data]).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(ours(), "");
+    let left: Vec<_> = std::fs::read_dir(dir.path().join("data/alloc")).unwrap().flatten().map(|e| e.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// N1: the same driver, as the process that an agent starts.
+fn e1_the_driver_is_a_plugin() {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+    let world = World::new();
+    let (config, task) = (world.dir.path().join("plugin.hcl"), world.dir.path().join("task.hcl"));
+    std::fs::write(&config, format!("endpoint = \"{}\"\n", engine().endpoint())).unwrap();
+    let text = format!(
+        "id = \"{alloc}/web/1\"\nname = \"web\"\nalloc_dir = \"{dir}\"\nconfig {{\n  image = \"{IMAGE}\"\n  network_mode = \"none\"\n  \
+         command = \"/bin/sh\"\n  args = [\"-c\", \"echo from a plugin; exit 6\"]\n}}\n",
+        alloc = world.alloc,
+        dir = world.alloc_dir().display()
+    );
+    std::fs::write(&task, text).unwrap();
+    let agentbin = env!("CARGO_BIN_EXE_agentbin");
+    let mut child = Command::new(agentbin)
+        .args(["plugin", "launch", agentbin, "driver", "docker", "--config", config.to_str().unwrap()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = format!("{}/web/1", world.alloc);
+    let script =
+        format!("capabilities\nfingerprint\nstart {}\nwait {id}\ninspect {id}\ndestroy {id}\n", task.display());
+    let _read_no_further = child.stdin.take().unwrap().write_all(script.as_bytes());
+    let out = child.wait_with_output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{said}{errors}");
+    for expected in
+        ["\"must_create_network\":true", "\"health\":\"healthy\"", "driver.docker.version", "\"exit_code\":6"]
+    {
+        assert!(said.contains(expected), "{expected}: {said}{errors}");
+    }
+    block_on(world.assert_nothing_left());
+}
+
+/// `TestDockerLogger_LoggingNotSupported`.
+fn d3_a_log_that_cannot_be_read_is_given_up_at_once() {
+    block_on(async {
+        let proxy = Proxy::new(engine(), None);
+        let world = World::with(&proxy.endpoint(), json!({}));
+        let task = world.task(json!({
+            "command": "sh", "args": ["-c", "echo x; sleep 2"], "logging": [{ "type": "none" }],
+        }));
+        assert_eq!(world.run(&task).await.exit_code, 0);
+        assert_eq!(world.log("stdout"), "");
+        let asked = proxy.log().iter().filter(|call| call.contains("/logs?")).count();
+        assert_eq!(asked, 1, "{:?}", proxy.log());
+    });
+}
+
+fn d4_switched_off_collects_nothing_and_reads_on_demand() {
+    block_on(async {
+        let proxy = Proxy::new(engine(), None);
+        let world = World::with(&proxy.endpoint(), json!({ "disable_log_collection": true }));
+        assert!(world.driver.capabilities().disable_log_collection);
+        let task = world.script("echo seen; echo too >&2; sleep 1000");
+        world.start(&task).await;
+        // Nobody follows; whoever asks is told.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let (stdout, stderr) = world.driver.task_logs(&task.id).await.unwrap();
+            if (stdout.as_slice(), stderr.as_slice()) == (b"seen\n", b"too\n") {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{stdout:?} {stderr:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(!proxy.log().iter().any(|call| call.contains("follow=1")));
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+        assert!(std::fs::read_dir(world.alloc_dir().join("alloc/logs")).unwrap().next().is_none());
+    });
+}
+
+fn g2_a_group_has_its_network_from_a_container() {
+    block_on(async {
+        let world = World::new();
+        assert!(world.driver.capabilities().must_create_network);
+        let (network, created) = world.driver.create_network(&world.alloc, "the-host").await.unwrap();
+        assert!(created && network.path.starts_with(engine().path()), "{network:?}");
+        assert_eq!(network.labels["docker_sandbox_hostname"], "the-host");
+        let (again, created) = world.driver.create_network(&world.alloc, "the-host").await.unwrap();
+        assert!(!created);
+        assert_eq!(again, network);
+        let mut task = world.task(json!({ "command": "sh", "args": ["-c", "ls -l /proc/self/ns/net"] }));
+        task.config.values.remove("network_mode");
+        task.network = Some(network.clone());
+        let own = |id: &str| engine().docker(&["inspect", "-f", "{{.State.Pid}}", id]);
+        let pid = own(&network.labels["docker_sandbox_container_id"]);
+        let namespace = std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
+        assert_eq!(world.run(&task).await.exit_code, 0);
+        assert!(world.log("stdout").contains(namespace.to_str().unwrap()), "{}", world.log("stdout"));
+        // It is known, so it does not dangle.
+        assert_eq!(world.driver.reconcile_now(Duration::ZERO).await.unwrap(), Vec::<String>::new());
+        world.driver.destroy_network(&world.alloc, &network).await.unwrap();
+        world.driver.destroy_network(&world.alloc, &network).await.unwrap();
+        world.assert_nothing_left().await;
+    });
+}
+
+fn e1_stats_come_from_the_cgroup() {
+    block_on(async {
+        let proxy = Proxy::new(engine(), None);
+        let world = World::with(&proxy.endpoint(), json!({}));
+        let task = world.script("while :; do :; done");
+        world.start(&task).await;
+        world.driver.task_stats(&task.id).await.unwrap();
+        let calls = proxy.log().len();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let stats = world.driver.task_stats(&task.id).await.unwrap();
+            if stats.total.cpu.percent > 5.0 && stats.total.memory.usage > 0 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{stats:?}");
+        }
+        let asked = proxy.log()[calls..].iter().filter(|call| call.contains("stats")).count();
+        assert_eq!(asked, 0, "the engine has nothing to do with it");
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+        world.assert_nothing_left().await;
+    });
+}

@@ -1,0 +1,405 @@
+//! The lives of many tasks under one driver process, each with a fault at some step of it: nothing is left of any, and the
+//! process that had them is as large as before. The default is the short form; `AGENTBIN_FULL=1` has ten thousand lives.
+
+#[path = "support/harness.rs"]
+mod harness;
+#[path = "support/task.rs"]
+mod task;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use agentbin::cgroup::{Regime, TaskCgroup};
+use agentbin::driver::{Driver, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle};
+use agentbin::executor::Compute;
+use agentbin::spec::{DriverConfig, LogCollection, MemoryLimits, Resources, Signal};
+use harness::{block_on, children, eventually, run, tests};
+use rustix::process::Pid;
+use task::{cgroups, descriptors, nap, resident_kib, sleepers, slower};
+use tempfile::TempDir;
+
+fn main() -> ExitCode {
+    agentbin::init();
+    if !rustix::process::geteuid().is_root() {
+        return harness::skip("lives", "needs root for cgroups, users and mounts");
+    }
+    run(tests![n5_nothing_is_left_of_any_life])
+}
+
+/// Lives that go on at the same time.
+const ABREAST: usize = 8;
+
+/// What goes wrong, in the order of a task's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// Its cgroup is there already, with a process in it.
+    CgroupTaken,
+    /// Its cgroup cannot be made.
+    CgroupRefused,
+    /// Its output has no place.
+    NoPlaceForOutput,
+    NoSuchUser,
+    NoSuchCommand,
+    NotExecutable,
+    /// The executor is killed while it starts.
+    ExecutorKilledEarly,
+    ExecutorKilled,
+    MainKilled,
+    OutOfMemory,
+    /// The driver's process is replaced: another instance finds the task.
+    DriverReplaced,
+    /// Everything of it stands still when it is to end.
+    Frozen,
+    /// What it left runs in sessions of its own.
+    Forked,
+    Stubborn,
+    /// It is removed while it runs, and a command runs in it.
+    RemovedWhileBusy,
+}
+
+const FAULTS: [Fault; 16] = [
+    Fault::None,
+    Fault::CgroupTaken,
+    Fault::CgroupRefused,
+    Fault::NoPlaceForOutput,
+    Fault::NoSuchUser,
+    Fault::NoSuchCommand,
+    Fault::NotExecutable,
+    Fault::ExecutorKilledEarly,
+    Fault::ExecutorKilled,
+    Fault::MainKilled,
+    Fault::OutOfMemory,
+    Fault::DriverReplaced,
+    Fault::Frozen,
+    Fault::Forked,
+    Fault::Stubborn,
+    Fault::RemovedWhileBusy,
+];
+
+impl Fault {
+    fn script(self) -> &'static str {
+        match self {
+            Fault::OutOfMemory => "echo ready; exec tail /dev/zero",
+            Fault::Forked => "(setsid sleep 1000 &); (setsid sh -c 'sleep 1000 & sleep 1000 &' &); echo ready; exit 3",
+            Fault::Stubborn => "trap '' INT TERM HUP; echo ready; while :; do sleep 0.05; done",
+            Fault::None | Fault::CgroupTaken => "echo ready; exit 3",
+            _ => "(setsid sleep 1000 &); echo ready; sleep 1000; sleep 1000",
+        }
+    }
+
+    fn cannot_start(self) -> bool {
+        use Fault::{CgroupRefused, NoPlaceForOutput, NoSuchCommand, NoSuchUser, NotExecutable};
+        matches!(self, CgroupRefused | NoPlaceForOutput | NoSuchUser | NoSuchCommand | NotExecutable)
+    }
+}
+
+/// splitmix64: the same seed, the same moments.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// The drivers of one host, and where its allocations are.
+struct Host {
+    dir: TempDir,
+    settings: Settings,
+    exec: ExecDriver,
+    raw_exec: RawExecDriver,
+}
+
+/// One life.
+struct Life {
+    number: usize,
+    fault: Fault,
+    isolated: bool,
+    moment: Duration,
+}
+
+impl Host {
+    fn new() -> Host {
+        let dir = tempfile::Builder::new().prefix("agentbin-lives-").tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let compute = Compute { total_mhz: 2000, cores: 2 };
+        let settings = Settings { cgroups: cgroups(), compute, socket_dir: dir.path().to_owned(), under_agent: false };
+        Host { exec: ExecDriver::new(settings.clone()), raw_exec: RawExecDriver::new(settings.clone()), settings, dir }
+    }
+
+    fn driver(&self, isolated: bool) -> &dyn Driver {
+        if isolated { &self.exec } else { &self.raw_exec }
+    }
+
+    fn task(&self, life: &Life) -> TaskConfig {
+        let Life { number, fault, .. } = life;
+        let alloc_dir = self.dir.path().join(format!("alloc-{number}"));
+        for folder in ["alloc/logs", "alloc/data", "task/local", "task/tmp"] {
+            std::fs::create_dir_all(alloc_dir.join(folder)).unwrap();
+            std::fs::set_permissions(alloc_dir.join(folder), std::fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        let command = match fault {
+            Fault::NoSuchCommand => "/no/such/command",
+            Fault::NotExecutable => "/etc/hostname",
+            _ => "/bin/sh",
+        };
+        let script = fault.script().replace("sleep 1000", &format!("sleep {}", nap()));
+        let mut config = DriverConfig::default();
+        config.values.insert("command".into(), command.into());
+        config.values.insert("args".into(), vec!["-c".to_owned(), script].into());
+        let cgroup = if *fault == Fault::CgroupRefused { "..".into() } else { self.cgroup(*number) };
+        let logs = if *fault == Fault::NoPlaceForOutput { "nowhere" } else { "alloc/logs" };
+        TaskConfig {
+            id: format!("alloc-{number}/task"),
+            name: "task".into(),
+            alloc_id: format!("alloc-{number}"),
+            config,
+            env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
+            user: if *fault == Fault::NoSuchUser { "no-such-user".into() } else { String::new() },
+            resources: Resources {
+                memory: MemoryLimits { hard_bytes: Some(16 << 20), soft_bytes: None },
+                ..Resources::default()
+            },
+            cgroup,
+            logs: Some(LogCollection {
+                dir: alloc_dir.join(logs),
+                stdout_file: "task.stdout".to_owned(),
+                stderr_file: "task.stderr".to_owned(),
+                max_files: 1,
+                max_file_size_bytes: 1 << 20,
+                ..LogCollection::default()
+            }),
+            alloc_dir,
+            ..TaskConfig::default()
+        }
+    }
+
+    fn parent(&self) -> PathBuf {
+        let unit = if self.settings.cgroups.regime() == Regime::V2 { ".slice" } else { "" };
+        format!("agentbin-lives-{}{unit}", std::process::id()).into()
+    }
+
+    fn cgroup(&self, number: usize) -> PathBuf {
+        self.parent().join(number.to_string())
+    }
+
+    async fn live(&self, life: Life) {
+        let task = self.task(&life);
+        let what = format!("life {}: {:?}, isolated {}", life.number, life.fault, life.isolated);
+        let stray = (life.fault == Fault::CgroupTaken).then(|| Stray::new(&task.cgroup));
+        let driver = self.driver(life.isolated);
+        let killer = async {
+            if life.fault == Fault::ExecutorKilledEarly {
+                kill_executor(&task.alloc_dir, life.moment).await;
+            }
+        };
+        let (started, ()) = tokio::join!(driver.start_task(&task), killer);
+        match started {
+            Ok(handle) => {
+                assert!(!life.fault.cannot_start(), "{what}: it started");
+                self.end(&life, &task, &handle, driver).await;
+            }
+            Err(error) => {
+                let expected = life.fault.cannot_start() || life.fault == Fault::ExecutorKilledEarly;
+                assert!(expected, "{what}: {error}");
+                assert!(driver.inspect_task(&task.id).await.is_err(), "{what}: known, though it did not start");
+            }
+        }
+        drop(stray);
+        for hierarchy in self.settings.cgroups.hierarchies() {
+            let path = hierarchy.mount_point.join(&task.cgroup);
+            assert!(life.fault == Fault::CgroupRefused || !path.exists(), "{what}: {} is left", path.display());
+        }
+        std::fs::remove_dir_all(&task.alloc_dir).unwrap_or_else(|e| panic!("{what}: {e}"));
+    }
+
+    async fn end(&self, life: &Life, task: &TaskConfig, handle: &TaskHandle, driver: &dyn Driver) {
+        let (id, what) = (task.id.as_str(), format!("{:?}, isolated {}", life.fault, life.isolated));
+        let waits = async || {
+            let wait = tokio::time::timeout(Duration::from_mins(2) * slower(), driver.wait_task(id));
+            wait.await.unwrap_or_else(|_| panic!("{what}: no end in time"))
+        };
+        let executor = Pid::from_raw(handle.executor.as_ref().unwrap().process.pid).unwrap();
+        if !matches!(life.fault, Fault::None | Fault::ExecutorKilledEarly | Fault::OutOfMemory) {
+            let output = task.logs.as_ref().unwrap().dir.join("task.stdout.0");
+            eventually("ready", || std::fs::read_to_string(&output).is_ok_and(|t| t.contains("ready"))).await;
+        }
+        match life.fault {
+            Fault::ExecutorKilledEarly => drop(waits().await),
+            Fault::ExecutorKilled => {
+                tokio::time::sleep(life.moment).await;
+                rustix::process::kill_process(executor, rustix::process::Signal::KILL).unwrap();
+                waits().await.unwrap_err();
+            }
+            Fault::MainKilled => {
+                driver.signal_task(id, Signal::KILL).await.unwrap();
+                let exit = waits().await.unwrap();
+                assert_eq!((exit.signal, exit.oom_killed), (9, false), "{what}");
+            }
+            Fault::OutOfMemory => assert!(waits().await.unwrap().oom_killed, "{what}"),
+            Fault::DriverReplaced => {
+                let other: Box<dyn Driver> = if life.isolated {
+                    Box::new(ExecDriver::new(self.settings.clone()))
+                } else {
+                    Box::new(RawExecDriver::new(self.settings.clone()))
+                };
+                other.recover_task(task, &handle.driver_state).await.unwrap();
+                other.stop_task(id, Duration::from_millis(1), None).await.unwrap();
+                other.wait_task(id).await.unwrap();
+                other.destroy_task(id, false).await.unwrap();
+            }
+            Fault::Frozen => freeze(&task.cgroup),
+            Fault::Stubborn => driver.stop_task(id, life.moment, Some(Signal::TERM)).await.unwrap(),
+            Fault::RemovedWhileBusy => {
+                let args = ["/bin/sleep".to_owned(), nap()];
+                let busy = driver.exec_task(id, &args, Duration::from_mins(10));
+                let remove = async {
+                    tokio::time::sleep(life.moment).await;
+                    driver.destroy_task(id, true).await.unwrap();
+                };
+                let (_ended, ()) = tokio::join!(busy, remove);
+                return;
+            }
+            _ => {
+                let exit = waits().await.unwrap();
+                assert_eq!((exit.exit_code, exit.signal), (3, 0), "{what}");
+            }
+        }
+        driver.destroy_task(id, true).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+    }
+}
+
+/// Waits until the executor of this allocation is there, and kills it a moment later.
+async fn kill_executor(alloc_dir: &Path, moment: Duration) {
+    let named = alloc_dir.to_str().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5) * slower();
+    while Instant::now() < deadline {
+        let is = |pid: &i32| {
+            let line = procfs::process::Process::new(*pid).and_then(|p| p.cmdline()).unwrap_or_default();
+            line.get(1).is_some_and(|role| role == "executor") && line.iter().any(|arg| arg.contains(named))
+        };
+        if let Some(pid) = children().into_iter().find(is) {
+            tokio::time::sleep(moment).await;
+            // A child of ours that nobody has waited for keeps its number; one that has ended is not killed.
+            if children().contains(&pid) && is(&pid) {
+                let _ = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL);
+            }
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn freeze(cgroup: &Path) {
+    let cgroups = cgroups();
+    for hierarchy in cgroups.hierarchies() {
+        let folder = hierarchy.mount_point.join(cgroup);
+        match cgroups.regime() {
+            Regime::V2 => std::fs::write(folder.join("cgroup.freeze"), "1").unwrap(),
+            _ if hierarchy.has("freezer") => std::fs::write(folder.join("freezer.state"), "FROZEN").unwrap(),
+            _ => {}
+        }
+    }
+}
+
+/// A process of an earlier owner in the cgroup that a task is to have.
+struct Stray(Child);
+
+impl Stray {
+    fn new(cgroup: &Path) -> Stray {
+        let cgroup = TaskCgroup::create(&cgroups(), cgroup, &Resources::default()).unwrap();
+        let stray = Stray(Command::new("/bin/sleep").arg(nap()).stdin(Stdio::null()).spawn().unwrap());
+        cgroup.join(Pid::from_child(&stray.0)).unwrap();
+        stray
+    }
+}
+
+impl Drop for Stray {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What this process has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Size {
+    descriptors: usize,
+    threads: i64,
+    kib: u64,
+}
+
+fn size() -> Size {
+    let pid = i32::try_from(std::process::id()).unwrap();
+    let threads = procfs::process::Process::new(pid).and_then(|p| p.stat()).unwrap().num_threads;
+    Size { descriptors: descriptors(pid), threads, kib: resident_kib(pid) }
+}
+
+fn mounts() -> usize {
+    std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count()
+}
+
+fn n5_nothing_is_left_of_any_life() {
+    let full = std::env::var_os("AGENTBIN_FULL").is_some_and(|v| v == "1");
+    let lives = if full { 10_000 } else { 2 * FAULTS.len() * 3 / slower().min(3) as usize };
+    let now = || u64::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos());
+    let seed = std::env::var("AGENTBIN_SEED").ok().map_or_else(now, |s| s.parse().unwrap());
+    println!("n5_nothing_is_left_of_any_life: AGENTBIN_SEED={seed}");
+    let mut random = Random(seed);
+    let before = mounts();
+    block_on(async {
+        let host = Host::new();
+        let (mut done, mut base) = (0, None);
+        let began = Instant::now();
+        while done < lives {
+            let batch: Vec<Life> = (done..lives.min(done + ABREAST))
+                .map(|number| Life {
+                    number,
+                    fault: FAULTS[number % FAULTS.len()],
+                    isolated: number / FAULTS.len() % 2 == 0,
+                    moment: Duration::from_micros(random.below(20_000)),
+                })
+                .collect();
+            done += batch.len();
+            let mut batch: Vec<_> = batch.into_iter().map(|life| Box::pin(host.live(life))).collect();
+            std::future::poll_fn(|context| {
+                batch.retain_mut(|life| life.as_mut().poll(context).is_pending());
+                if batch.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+            })
+            .await;
+            eventually("no process is left", || children().is_empty()).await;
+            assert_eq!(sleepers(), Vec::<i32>::new(), "after {done} lives");
+            // Warm: every kind has been.
+            let warm = (lives / 5).max(2 * FAULTS.len()).min(lives - 1);
+            if base.is_none() && done >= warm {
+                base = Some(size());
+            }
+            if full && done % 500 < ABREAST {
+                println!("{done} lives, {:?}: {:?}", began.elapsed(), size());
+            }
+        }
+        let (base, end) = (base.unwrap(), size());
+        println!("{lives} lives in {:?}: from {base:?} to {end:?}", began.elapsed());
+        assert_eq!(end.descriptors, base.descriptors);
+        // Each life has one call at most that blocks.
+        assert!(end.threads <= i64::try_from(1 + ABREAST).unwrap(), "{end:?}");
+        // 2 % over ten thousand lives; a short run has not met every size of buffer yet.
+        let slack = if full { base.kib / 50 } else { 4096 };
+        assert!(end.kib <= base.kib + slack, "grew from {base:?} to {end:?}");
+        assert_eq!(mounts(), before, "mounts");
+        for hierarchy in host.settings.cgroups.hierarchies() {
+            let path = hierarchy.mount_point.join(host.parent());
+            assert!(!path.exists(), "{} is left", path.display());
+        }
+        let left: Vec<_> = std::fs::read_dir(host.dir.path()).unwrap().flatten().map(|e| e.path()).collect();
+        assert!(left.is_empty(), "left in the host's folder: {left:?}");
+    });
+}
