@@ -16,8 +16,11 @@ use crate::plugin::{Handshake, HclogLine, ReattachConfig};
 use crate::spec::Seccomp;
 use crate::wire::{cty, hclspec};
 
+/// Reads anything, and must not panic.
+pub type Target = fn(&[u8]);
+
 /// Every target by its name, which is also that of its corpus.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+pub const TARGETS: &[(&str, Target)] = &[
     ("rotation_names", rotation_names),
     ("cursors", cursors),
     ("frames", frames),
@@ -226,7 +229,9 @@ mod tests {
             let corpus = corpus(name);
             assert!(!corpus.is_empty(), "{name} has no corpus");
             target(b"");
-            corpus.iter().for_each(|input| target(input));
+            for input in &corpus {
+                target(input);
+            }
             let mut state = 1;
             for _ in 0..runs {
                 let mut input = corpus[next(&mut state) % corpus.len()].clone();

@@ -74,6 +74,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("docker/endpoint.rs", "the operator's certificates"),
     ("executor/universal.rs", "open descriptors by their name in /proc"),
     ("jobspec/functions/files.rs", "files beside the job file, named by who wrote it"),
+    ("logs/journal.rs", "journals in our own folder, and whether a FIFO is still there"),
     ("logs/ship/file.rs", "the file that the operator named as a sink"),
     ("logs/ship/record.rs", "records in our own folder"),
     ("plugin/connection.rs", "sockets of our own"),

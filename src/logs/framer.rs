@@ -450,7 +450,9 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(30)).await;
             sent.push(frame);
         }
-        sent.iter().for_each(|frame| read.extend_from_slice(&frame.data));
+        for frame in &sent {
+            read.extend_from_slice(&frame.data);
+        }
         assert_eq!(String::from_utf8(read).unwrap(), text);
     }
 

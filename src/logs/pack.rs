@@ -266,7 +266,7 @@ mod tests {
         for plant in [true, false] {
             let part = dir.path().join("t-3.zst.part");
             if plant {
-                std::fs::hard_link(&canary, part).unwrap()
+                std::fs::hard_link(&canary, part).unwrap();
             } else {
                 std::os::unix::fs::symlink(&canary, part).unwrap()
             }
