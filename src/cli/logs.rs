@@ -134,9 +134,8 @@ fn find(data_dir: &Path, prefix: &str) -> anyhow::Result<Place> {
 
 /// The task that was asked for, or the only one that there is.
 fn task(place: &Place, asked: Option<&str>) -> anyhow::Result<String> {
-    let entries =
-        std::fs::read_dir(&place.dir).with_context(|| format!("cannot read the logs in {}", place.dir.display()))?;
-    let tasks: BTreeSet<String> = entries.flatten().filter_map(|e| task_of(e.file_name().to_str()?)).collect();
+    let tasks =
+        crate::logs::tasks(&place.dir).with_context(|| format!("cannot read the logs in {}", place.dir.display()))?;
     let known = || tasks.iter().cloned().collect::<Vec<_>>().join(", ");
     match asked {
         Some(asked) if tasks.contains(asked) => Ok(asked.to_owned()),
@@ -144,30 +143,5 @@ fn task(place: &Place, asked: Option<&str>) -> anyhow::Result<String> {
         Some(asked) => bail!("allocation {} has no logs of a task {asked:?}; it has those of {}", place.id, known()),
         None if tasks.len() == 1 => Ok(known()),
         None => bail!("allocation {} has the tasks {}; name one", place.id, known()),
-    }
-}
-
-/// The task of `<task>.stdout.<n>` and its like.
-fn task_of(name: &str) -> Option<String> {
-    let name = name.strip_suffix(".zst").and_then(|name| name.rsplit_once('-')).or_else(|| name.rsplit_once('.'))?.0;
-    let task = name.strip_suffix(".stdout").or_else(|| name.strip_suffix(".stderr"))?;
-    (!task.starts_with('.')).then(|| task.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tasks_are_known_by_their_files() {
-        for (name, task) in [
-            ("web.stdout.0", Some("web")),
-            ("my.web-1.stderr.12", Some("my.web-1")),
-            ("web.stdout-3.zst", Some("web")),
-            (".web.stdout.fifo", None),
-            ("web.out", None),
-        ] {
-            assert_eq!(task_of(name).as_deref(), task, "{name}");
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{Dir, FileType, Mode, OFlags};
@@ -106,7 +107,7 @@ pub(super) fn list(root: &Root, base: &str) -> io::Result<Listing> {
         }
         let regular = match entry.file_type() {
             FileType::RegularFile => true,
-            FileType::Unknown => is_regular(root, std::os::unix::ffi::OsStrExt::from_bytes(name)),
+            FileType::Unknown => is_regular(root, OsStr::from_bytes(name)),
             _ => false,
         };
         found.plain.extend(plain.map(|index| Entry { index, regular }));
@@ -115,6 +116,13 @@ pub(super) fn list(root: &Root, base: &str) -> io::Result<Listing> {
     found.plain.sort_unstable_by_key(|e| e.index);
     found.packed.sort_unstable();
     Ok(found)
+}
+
+/// The names in a directory, which is no symlink.
+pub(super) fn names(path: &Path) -> io::Result<Vec<OsString>> {
+    let fd = open_dir(path)?.open_beneath(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    let name = |entry: rustix::fs::DirEntry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
+    Dir::new(fd)?.map(|entry| Ok(name(entry?))).collect()
 }
 
 fn is_regular(root: &Root, name: &OsStr) -> bool {

@@ -16,7 +16,9 @@ pub mod rotator;
 pub mod service;
 pub mod ship;
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use self::fifo::FifoError;
 use self::rotator::RotatorError;
@@ -25,6 +27,21 @@ use self::rotator::RotatorError;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn rotation_index(base: &str, name: &[u8]) -> Option<u64> {
     dir::parse_index(base, name)
+}
+
+/// The tasks of which a directory holds output, by their files, plain and compressed. It is not followed when it is a symlink.
+///
+/// # Errors
+/// When it cannot be listed.
+pub fn tasks(dir: &Path) -> io::Result<BTreeSet<String>> {
+    Ok(dir::names(dir)?.iter().filter_map(|name| task_of(name.to_str()?)).collect())
+}
+
+/// The task of `<task>.stdout.<n>` and its like.
+fn task_of(name: &str) -> Option<String> {
+    let name = name.strip_suffix(".zst").and_then(|name| name.rsplit_once('-')).or_else(|| name.rsplit_once('.'))?.0;
+    let task = name.strip_suffix(".stdout").or_else(|| name.strip_suffix(".stderr"))?;
+    (!task.starts_with('.')).then(|| task.to_owned())
 }
 
 /// What a logmon is to collect: the `StartRequest` as values.
@@ -91,4 +108,22 @@ pub trait LogMonitor: Send + Sync + 'static {
     /// # Errors
     /// Only when the other process does not answer.
     fn stop(&self) -> impl Future<Output = Result<(), LogMonError>> + Send;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_known_by_their_files() {
+        for (name, task) in [
+            ("web.stdout.0", Some("web")),
+            ("my.web-1.stderr.12", Some("my.web-1")),
+            ("web.stdout-3.zst", Some("web")),
+            (".web.stdout.fifo", None),
+            ("web.out", None),
+        ] {
+            assert_eq!(task_of(name).as_deref(), task, "{name}");
+        }
+    }
 }
