@@ -1,6 +1,7 @@
 //! Output from a pipe into files: ours, with rotation and counters, beside `cat` and conmon.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -55,7 +56,7 @@ pub fn write(load: &str) -> Result<()> {
 }
 
 fn writer(block: usize, total: usize) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("find this program")?);
+    let mut command = Command::new("/proc/self/exe");
     command.env(WRITER, format!("{block},{total}"));
     Ok(command)
 }
@@ -160,7 +161,7 @@ fn cat(dir: &Path, block: usize, total: usize) -> Result<Measured> {
 /// With a runtime that starts the writer as the container's process and no more.
 fn conmon(conmon: &Path, dir: &Path, block: usize, total: usize) -> Result<Measured> {
     let script = dir.join("runtime");
-    let command = std::env::current_exe()?;
+    let command = std::fs::read_link("/proc/self/exe").context("find this program")?;
     let text = format!(
         "#!/bin/sh\ncase \" $* \" in *' create '*)\n  while [ $# -gt 0 ]; do\n    [ \"$1\" = --pid-file ] && file=$2\n    shift\n  done\n  \
          {WRITER}={block},{total} '{}' &\n  echo $! > \"$file\";;\nesac\n",
@@ -264,17 +265,17 @@ impl Logs {
         let mut text =
             String::from("logs: a pipe into files; ours rotates (10 x 10 MiB), keeps lines whole and counts\n");
         for ((block, _), rows) in LOADS.iter().zip(&self.loads) {
-            text += &format!("\n{block}-byte writes          MB/s   ours is      CPU s/GB   ours takes\n");
+            let _ = writeln!(text, "\n{block}-byte writes          MB/s   ours is      CPU s/GB   ours takes");
             let Some((_, ours)) = rows.first() else { continue };
             for (name, figures) in rows {
                 let (speed, cpu) = (median(&figures.mb_per_second), median(&figures.cpu_seconds_per_gb));
                 let (faster, share) = (median(&ours.mb_per_second) / speed, median(&ours.cpu_seconds_per_gb) / cpu);
-                text += &format!("  {name:<18} {speed:9.0}   {faster:5.2} x     {cpu:9.2}   {share:5.2} x\n");
+                let _ = writeln!(text, "  {name:<18} {speed:9.0}   {faster:5.2} x     {cpu:9.2}   {share:5.2} x");
             }
         }
-        text += &format!("\nidle, with a task: {} wakeups in {} s\n", self.idle_wakeups, IDLE.as_secs());
+        let _ = writeln!(text, "\nidle, with a task: {} wakeups in {} s", self.idle_wakeups, IDLE.as_secs());
         if let Some(reason) = &self.skipped {
-            text += &format!("skipped: {reason}\n");
+            let _ = writeln!(text, "skipped: {reason}");
         }
         text
     }

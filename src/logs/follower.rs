@@ -787,7 +787,7 @@ mod tests {
     #[tokio::test]
     async fn d5_packed_files_are_read_like_others() {
         let dir = tempfile::tempdir().unwrap();
-        let text: String = (0..40).map(|n| format!("line {n}\n")).collect();
+        let text = (0..40).map(|n| format!("line {n}\n")).collect::<Vec<_>>().concat();
         let mut writer = rotator(&dir, 1000, 60);
         writer.write(&text.as_bytes()[..30]);
         let mut early = follow(&dir, Start::Beginning);

@@ -354,6 +354,7 @@ mod tests {
         }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "as a source gives it")]
     fn piece(file: &str, offset: u64, data: &str) -> io::Result<Piece> {
         Ok(Piece { file: file.to_owned(), offset, data: data.into(), event: None })
     }
@@ -442,7 +443,7 @@ mod tests {
     /// A reader that is slow gets what was sent, not what the buffer became.
     #[tokio::test(start_paused = true)]
     async fn d5_ten_thousand_writes_of_three_bytes_come_in_order_to_a_slow_reader() {
-        let text: String = (0..10_000).map(|n| format!("{:02} ", n % 100)).collect();
+        let text = (0..10_000).map(|n| format!("{:02} ", n % 100)).collect::<Vec<_>>().concat();
         let pieces = (0..10_000).map(|n| (0, piece("f", n * 3, &text[n as usize * 3..][..3]))).collect();
         let mut framer = Framer::new(Script::new(pieces));
         let (mut sent, mut read) = (Vec::new(), Vec::new());

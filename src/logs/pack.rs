@@ -268,7 +268,7 @@ mod tests {
             if plant {
                 std::fs::hard_link(&canary, part).unwrap();
             } else {
-                std::os::unix::fs::symlink(&canary, part).unwrap()
+                std::os::unix::fs::symlink(&canary, part).unwrap();
             }
             pack(dir.path(), b"text\n");
             assert_eq!(std::fs::read_to_string(&canary).unwrap(), "host");
