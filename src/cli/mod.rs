@@ -112,10 +112,10 @@ struct LogsArgs {
     #[arg(long)]
     tail: bool,
     /// Begin this many lines before the end
-    #[arg(short = 'n', value_name = "LINES", conflicts_with = "bytes")]
+    #[arg(short = 'n', long, value_name = "LINES", conflicts_with = "bytes")]
     lines: Option<u64>,
     /// Begin this many bytes before the end
-    #[arg(short = 'c', value_name = "BYTES")]
+    #[arg(short = 'c', long, value_name = "BYTES")]
     bytes: Option<u64>,
     /// Where allocations are kept [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
     #[arg(long, value_name = "DIR")]
