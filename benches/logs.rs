@@ -55,10 +55,10 @@ pub fn write(load: &str) -> Result<()> {
     Ok(())
 }
 
-fn writer(block: usize, total: usize) -> Result<Command> {
+fn writer(block: usize, total: usize) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.env(WRITER, format!("{block},{total}"));
-    Ok(command)
+    command
 }
 
 /// Seconds on a CPU of all threads of a process.
@@ -121,7 +121,7 @@ async fn ours(agentbin: &Path, dir: &Path, block: usize, total: usize) -> Result
     let before = cpu_seconds(pid).context("read /proc")?;
     let began = Instant::now();
     let status = tokio::task::spawn_blocking({
-        let mut command = writer(block, total)?;
+        let mut command = writer(block, total);
         move || command.stdout(fifo).status()
     });
     ensure!(status.await??.success(), "the writer failed");
@@ -141,7 +141,7 @@ fn cat(dir: &Path, block: usize, total: usize) -> Result<Measured> {
         .spawn()
         .context("start cat")?;
     let pid = cat.id();
-    let mut writer = writer(block, total)?;
+    let mut writer = writer(block, total);
     writer.stdout(cat.stdin.take().context("cat has no stdin")?);
     let mut writing = writer.spawn().context("start the writer")?;
     drop(writer);
