@@ -1,6 +1,9 @@
 //! What becomes of a task's output when readers are killed, disks are full and files disappear. `AGENTBIN_FULL=1` runs the full
 //! counts.
 
+#![expect(clippy::disallowed_methods, reason = "writers are paced: the pace is what they are for")]
+#![expect(clippy::single_match_else, reason = "the acts read as a table")]
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write as _;
@@ -85,7 +88,7 @@ fn write_lines(mut out: File, stop: &AtomicBool, written: &AtomicU64) -> (u64, D
     let (mut number, mut longest) = (0_u64, Duration::ZERO);
     let began = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        let lines: String = (number..number + 10).map(|n| format!("{n:012} line\n")).collect();
+        let lines = (number..number + 10).map(|n| format!("{n:012} line\n")).collect::<Vec<_>>().concat();
         let before = Instant::now();
         out.write_all(lines.as_bytes()).expect("a task's write never fails");
         longest = longest.max(before.elapsed());
@@ -186,7 +189,8 @@ fn flood(out: File, stop: Arc<AtomicBool>) -> std::thread::JoinHandle<(u64, Dura
         let mut out = out;
         let (mut bytes, mut number, mut longest) = (0, 0_u64, Duration::ZERO);
         while !stop.load(Ordering::Relaxed) {
-            let lines: String = (number..number + 20).map(|n| format!("{n:012} {}\n", "x".repeat(86))).collect();
+            let lines =
+                (number..number + 20).map(|n| format!("{n:012} {}\n", "x".repeat(86))).collect::<Vec<_>>().concat();
             let before = Instant::now();
             out.write_all(lines.as_bytes()).expect("a task's write never fails");
             longest = longest.max(before.elapsed());
@@ -288,7 +292,7 @@ fn d2_a_full_disk_drops_and_counts() {
     let script = "mount -t tmpfs -o size=8m,mode=755 none \"$AGENTBIN_TEST_TMPFS\" || exit 77; exec \"$@\"";
     let output = Command::new("unshare")
         .args(["-m", "sh", "-c", script, "sh"])
-        .arg(std::env::current_exe().unwrap())
+        .arg(std::fs::read_link("/proc/self/exe").unwrap())
         .args(["--exact", "full_disk_inside", "--ignored", "--nocapture"])
         .env("AGENTBIN_TEST_TMPFS", dir.path())
         .output()
@@ -323,7 +327,7 @@ fn d1_restarts_in_place_leave_nothing_and_split_nothing() {
         for restart in 0..restarts {
             let (mut out, err) = (open(&place.config.stdout_fifo), open(&place.config.stderr_fifo));
             // Some of it comes before the `Start` of a restarted task, and some after.
-            for _ in 0..1 + restart % 3 {
+            for _ in 0..=restart % 3 {
                 out.write_all(format!("{number:012} line\n").as_bytes()).unwrap();
                 number += 1;
             }

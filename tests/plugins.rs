@@ -490,7 +490,7 @@ fn n5_log_sinks_get_what_tasks_print_across_a_kill() {
         };
         let counted = |to: u32| (1..=to).map(|n| n.to_string()).collect::<Vec<_>>();
 
-        let mut plugin = Plugin::driver("raw_exec", &[sinks.clone()]).await;
+        let mut plugin = Plugin::driver("raw_exec", std::slice::from_ref(&sinks)).await;
         let go = world.dir.path().join("go");
         let script = format!("seq 1 500; while ! [ -e {} ]; do sleep 0.05; done; seq 501 1000", go.display());
         let named = |script: &str| {
