@@ -112,7 +112,8 @@ impl FromStr for Sink {
             "journald" => Target::Journald(absolute(rest, "/run/systemd/journal/socket").map_err(|e| wrong(&e))?),
             "syslog" => Target::Syslog(syslog(rest).map_err(|e| wrong(&e))?),
             "otlp" => Target::Otlp(otlp(rest).map_err(|e| wrong(&e))?),
-            other => return Err(wrong(&format!("unknown kind {other:?}; known are {}", KINDS.join(", ")))),
+            // Not named: before the first colon may stand anything.
+            _ => return Err(wrong(&format!("unknown kind; known are {}", KINDS.join(", ")))),
         };
         Ok(Sink { text: text.to_owned(), target })
     }
@@ -261,6 +262,7 @@ mod tests {
             "otlp:http://user:x/hunter2@h",
             "otlp:http:/user:hunter2@h",
             "x//otlp:http://user:hunter2@h",
+            "x//hunter2@h:1",
         ] {
             let error = wrong.parse::<Sink>().unwrap_err();
             assert!(!format!("{error:?} {error}").contains("hunter2"), "{error}");
