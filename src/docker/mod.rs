@@ -1,6 +1,6 @@
 //! The Docker Engine API: calls with deadlines, and raw streams. Never decides what to try again.
 //!
-//! Calls and their values are those of the crate `bollard`; its connections are ours ([`endpoint`]), because it names no
+//! Calls and their values are those of the crate `bollard`; its connections are ours (`endpoint`), because it names no
 //! API version and takes the bytes of a terminal for frames.
 
 mod endpoint;

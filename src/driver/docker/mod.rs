@@ -1,7 +1,7 @@
 //! The `docker` driver: a task as a container of a Docker Engine. Never believes that an answer that did not come means that
 //! nothing was done.
 //!
-//! What the engine is asked for is in [`container`], how it is made sure in [`life`], the output in [`collect`].
+//! What the engine is asked for is in `container`, how it is made sure in `life`, the output in `collect`.
 
 pub mod logger;
 
