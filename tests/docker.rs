@@ -955,8 +955,9 @@ fn e1_a_run_with_containers_and_one_that_is_killed() {
     let job = |script: &str| {
         let path = dir.path().join("job.nomad.hcl");
         let text = format!(
-            "job \"j\" {{\n  type = \"batch\"\n  group \"g\" {{\n    task \"web\" {{\n      driver = \"docker\"\n      \
-             config {{\n        image = \"{IMAGE}\"\n        network_mode = \"none\"\n        command = \"/bin/sh\"\n        \
+            "job \"j\" {{\n  type = \"batch\"\n  group \"g\" {{\n    restart {{\n      attempts = 0\n      \
+             mode = \"fail\"\n    }}\n    task \"web\" {{\n      driver = \"docker\"\n      config {{\n        \
+             image = \"{IMAGE}\"\n        network_mode = \"none\"\n        command = \"/bin/sh\"\n        \
              args = [\"-c\", \"{script}\"]\n      }}\n      resources {{\n        memory = 64\n      }}\n    }}\n  }}\n}}\n"
         );
         std::fs::write(&path, text).unwrap();
