@@ -114,7 +114,7 @@ impl Decoder {
         self.pending.extend_from_slice(bytes);
         // Not before one may have ended: a frame that comes in small parts is read once.
         if !bytes.contains(&b'}') {
-            return self.check_length().map(|()| Vec::new());
+            return self.check_pending().map(|()| Vec::new());
         }
         let mut objects = serde_json::Deserializer::from_slice(&self.pending).into_iter::<Frame>();
         let (mut frames, mut read) = (Vec::new(), 0);
@@ -127,14 +127,17 @@ impl Decoder {
             read = objects.byte_offset();
         }
         drop(self.pending.drain(..read));
-        self.check_length().map(|()| frames)
+        self.check_pending().map(|()| frames)
     }
 
-    fn check_length(&self) -> Result<(), DecodeError> {
+    fn check_pending(&self) -> Result<(), DecodeError> {
         if self.pending.len() > LONGEST_OBJECT {
             return Err(DecodeError(format!("an object longer than {LONGEST_OBJECT} bytes")));
         }
-        Ok(())
+        match self.pending.iter().find(|byte| !byte.is_ascii_whitespace()) {
+            None | Some(b'{') => Ok(()),
+            Some(other) => Err(DecodeError(format!("a frame begins with {:?}", char::from(*other)))),
+        }
     }
 
     /// Whether the stream ended between two frames.
@@ -436,7 +439,7 @@ mod tests {
         assert_eq!(frames, [frame("", 3, "", None), Frame::default()]);
         assert!(decoder.is_complete());
         assert!(decoder.feed(b"{\"Data\":\"!\"}").is_err());
-        assert!(Decoder::default().feed(b"log entry not found }").is_err());
+        assert!(Decoder::default().feed(b"log entry not found").is_err());
     }
 
     /// A reader that is slow gets what was sent, not what the buffer became.
