@@ -114,33 +114,42 @@ impl Decoder {
         self.pending.extend_from_slice(bytes);
         // Not before one may have ended: a frame that comes in small parts is read once.
         if !bytes.contains(&b'}') {
-            return self.check_length().map(|()| Vec::new());
+            return self.check_pending().map(|()| Vec::new());
         }
-        let mut objects = serde_json::Deserializer::from_slice(&self.pending).into_iter::<Frame>();
         let (mut frames, mut read) = (Vec::new(), 0);
         loop {
+            begins_as_object(&self.pending[read..])?;
+            let mut objects = serde_json::Deserializer::from_slice(&self.pending[read..]).into_iter::<Frame>();
             match objects.next() {
                 Some(Ok(frame)) => frames.push(frame),
                 Some(Err(e)) if !e.is_eof() => return Err(DecodeError(e.to_string())),
                 Some(Err(_)) | None => break,
             }
-            read = objects.byte_offset();
+            read += objects.byte_offset();
         }
         drop(self.pending.drain(..read));
-        self.check_length().map(|()| frames)
+        self.check_pending().map(|()| frames)
     }
 
-    fn check_length(&self) -> Result<(), DecodeError> {
+    fn check_pending(&self) -> Result<(), DecodeError> {
         if self.pending.len() > LONGEST_OBJECT {
             return Err(DecodeError(format!("an object longer than {LONGEST_OBJECT} bytes")));
         }
-        Ok(())
+        begins_as_object(&self.pending)
     }
 
     /// Whether the stream ended between two frames.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.pending.iter().all(u8::is_ascii_whitespace)
+    }
+}
+
+/// A list of a frame's members would be one to serde, too.
+fn begins_as_object(bytes: &[u8]) -> Result<(), DecodeError> {
+    match bytes.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r')) {
+        None | Some(b'{') => Ok(()),
+        Some(other) => Err(DecodeError(format!("a frame begins with {:?}", char::from(*other)))),
     }
 }
 
@@ -437,7 +446,7 @@ mod tests {
         assert_eq!(frames, [frame("", 3, "", None), Frame::default()]);
         assert!(decoder.is_complete());
         assert!(decoder.feed(b"{\"Data\":\"!\"}").is_err());
-        assert!(Decoder::default().feed(b"log entry not found }").is_err());
+        assert!(Decoder::default().feed(b"log entry not found").is_err());
     }
 
     /// A reader that is slow gets what was sent, not what the buffer became.
