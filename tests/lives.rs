@@ -16,7 +16,7 @@ use agentbin::cgroup::{Regime, TaskCgroup};
 use agentbin::driver::{Driver, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle};
 use agentbin::executor::Compute;
 use agentbin::spec::{DriverConfig, LogCollection, MemoryLimits, Resources, Signal};
-use harness::{block_on, children, eventually, run, tests};
+use harness::{Random, block_on, children, eventually, run, tests};
 use rustix::process::Pid;
 use task::{cgroups, descriptors, nap, resident_kib, sleepers, slower};
 use tempfile::TempDir;
@@ -94,19 +94,6 @@ impl Fault {
     fn cannot_start(self) -> bool {
         use Fault::{CgroupRefused, NoPlaceForOutput, NoSuchCommand, NoSuchUser, NotExecutable};
         matches!(self, CgroupRefused | NoPlaceForOutput | NoSuchUser | NoSuchCommand | NotExecutable)
-    }
-}
-
-/// splitmix64: the same seed, the same moments.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
     }
 }
 

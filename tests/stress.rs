@@ -15,7 +15,7 @@ use agentbin::executor::{ExecRequests, Executor as _};
 use agentbin::spec::{Mount, Propagation};
 use agentbin::wire::drivers::exec_task_streaming_request::Setup;
 use agentbin::wire::drivers::{ExecTaskStreamingIoOperation, ExecTaskStreamingRequest};
-use harness::{block_on, eventually, is_alive, run, tests};
+use harness::{Random, block_on, eventually, is_alive, run, tests};
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -313,19 +313,6 @@ fn b4_much_data_arrives_as_it_was_sent() {
             task.end().await;
         }
     });
-}
-
-/// splitmix64: the same seed, the same states.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
 }
 
 fn r27_sessions_in_any_state_leave_nothing() {
