@@ -414,6 +414,87 @@ fn d2_a_full_disk_drops_and_counts() {
     assert!(output.status.success() && text.contains("full disk: seen"), "{text}");
 }
 
+/// Runs in a private mount namespace, started by `d2_a_file_system_that_turns_read_only_is_got_over`, on a file system of its
+/// own.
+#[test]
+#[ignore = "run by d2_a_file_system_that_turns_read_only_is_got_over"]
+fn read_only_inside() {
+    let dir = PathBuf::from(std::env::var_os("AGENTBIN_TEST_MOUNT").expect("set by its parent"));
+    let device = std::env::var("AGENTBIN_TEST_DEVICE").expect("set by its parent");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let logs = LogCollection {
+            dir: dir.clone(),
+            stdout_file: "t.stdout".into(),
+            stderr_file: "t.stderr".into(),
+            max_files: 100,
+            max_file_size_bytes: 1 << 20,
+            ..LogCollection::default()
+        };
+        let (collector, ends) = Collector::new(&logs).unwrap();
+        drop(ends.stderr);
+        let stop = Arc::new(AtomicBool::new(false));
+        let writer = flood(File::from(ends.stdout), Arc::clone(&stop));
+        let mut health = collector.health();
+        let lines = |collector: &Collector| collector.counters().stdout.lines;
+        until("lines are written", || lines(&collector) > 100).await;
+        // As after an error of the device: what is open stays open, and takes nothing any more.
+        std::fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "a test").unwrap();
+        let failed = health.changed(0).await.unwrap();
+        let reason = failed.stdout.failing.unwrap_or_default();
+        assert!(reason.contains("Read-only file system"), "{reason}");
+        let lost = dir_bytes(&dir, "t.stdout");
+        // Mended as people do: another in its place.
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "mode=755", "none"]).arg(&dir).status();
+        assert!(mounted.unwrap().success());
+        let healed = health.changed(1).await.unwrap();
+        assert!(healed.changes == 2 && healed.stdout.failing.is_none(), "{healed:?}");
+        let before = lines(&collector);
+        until("lines are written again", || lines(&collector) > before + 100).await;
+        stop.store(true, Ordering::Relaxed);
+        let (bytes, stalls) = tokio::task::spawn_blocking(move || writer.join().unwrap()).await.unwrap();
+        let counts = collector.finish(Duration::from_mins(1)).await.stdout.counters;
+        println!("{counts:?}, longest write {:?}", stalls.longest);
+        assert_eq!(counts.bytes + counts.dropped_bytes, bytes, "every byte is accounted for");
+        assert_eq!(lost + dir_bytes(&dir, "t.stdout"), counts.bytes);
+        for path in files(&dir, "t.stdout") {
+            assert!(std::fs::read_to_string(path).unwrap().lines().all(|line| line.len() == LONG_LINE - 1));
+        }
+        println!("read-only: seen");
+    });
+}
+
+fn dir_bytes(dir: &Path, base: &str) -> u64 {
+    files(dir, base).iter().map(|path| std::fs::metadata(path).unwrap().len()).sum()
+}
+
+#[test]
+fn d2_a_file_system_that_turns_read_only_is_got_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let mount = dir.path().join("mount");
+    std::fs::create_dir(&mount).unwrap();
+    let script = "cd \"$AGENTBIN_TEST_MOUNT/..\" && truncate -s 16m image && mkfs.ext4 -q -F image || exit 77
+        device=$(losetup --find --show image) || exit 77
+        trap 'umount -R -l mount 2>/dev/null; losetup -d $device' EXIT
+        mount -o errors=remount-ro $device mount && [ -e /sys/fs/ext4/${device#/dev/}/trigger_fs_error ] || exit 77
+        AGENTBIN_TEST_DEVICE=${device#/dev/} \"$@\"";
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh"])
+        .arg(std::fs::read_link("/proc/self/exe").unwrap())
+        .args(["--exact", "read_only_inside", "--ignored", "--nocapture"])
+        .env("AGENTBIN_TEST_MOUNT", &mount)
+        .output()
+        .unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if matches!(output.status.code(), Some(77 | 1 | 127)) && !text.contains("running 1 test") {
+        // Root is not enough: ext4 and loop devices are the kernel's to have.
+        println!("SKIP: d2_a_file_system_that_turns_read_only_is_got_over: needs ext4 on a loop device: {}", text.trim());
+        return;
+    }
+    print!("{text}");
+    assert!(output.status.success() && text.contains("read-only: seen"), "{text}");
+}
+
 /// Threads and descriptors of a process.
 fn size(pid: i32) -> (usize, usize) {
     let count = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
