@@ -144,8 +144,7 @@ pub(super) fn output(command: &[String]) -> Result<String> {
 }
 
 fn installed(name: &str) -> Result<String> {
-    let path =
-        program(name).with_context(|| format!("{name} is not installed (scripts/setup --bench brings it)"))?;
+    let path = program(name).with_context(|| format!("{name} is not installed (scripts/setup --bench brings it)"))?;
     Ok(path.to_string_lossy().into_owned())
 }
 

@@ -46,7 +46,8 @@ pub struct Logs {
 /// Writes what [`WRITER`] says.
 pub fn write(load: &str) -> Result<()> {
     let mut words = load.splitn(3, ',');
-    let mut number = || words.next().context("a load is two numbers")?.parse::<usize>().context("a load is two numbers");
+    let mut number =
+        || words.next().context("a load is two numbers")?.parse::<usize>().context("a load is two numbers");
     let (block, total) = (number()?, number()?);
     let mut data = vec![b'x'; block];
     data.chunks_mut(100).for_each(|line| line[line.len() - 1] = b'\n');

@@ -363,11 +363,7 @@ fn full_disk_inside() {
         let streams = [("t.stdout", collected.stdout), ("t.stderr", collected.stderr)];
         for (((base, finished), (bytes, stalls)), removed) in streams.into_iter().zip(written).zip(removed) {
             let counts = finished.counters;
-            println!(
-                "{base}: {counts:?}, longest write {:?}, 99.9 % below {:?}",
-                stalls.longest,
-                stalls.below(0.999)
-            );
+            println!("{base}: {counts:?}, longest write {:?}, 99.9 % below {:?}", stalls.longest, stalls.below(0.999));
             assert_eq!(counts.bytes + counts.dropped_bytes, bytes, "every byte is accounted for");
             let mut here = 0;
             let mut broken = 0;
@@ -488,7 +484,10 @@ fn d2_a_file_system_that_turns_read_only_is_got_over() {
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if matches!(output.status.code(), Some(77 | 1 | 127)) && !text.contains("running 1 test") {
         // Root is not enough: ext4 and loop devices are the kernel's to have.
-        println!("SKIP: d2_a_file_system_that_turns_read_only_is_got_over: needs ext4 on a loop device: {}", text.trim());
+        println!(
+            "SKIP: d2_a_file_system_that_turns_read_only_is_got_over: needs ext4 on a loop device: {}",
+            text.trim()
+        );
         return;
     }
     print!("{text}");

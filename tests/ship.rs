@@ -240,7 +240,7 @@ fn d5_kept_logs_are_read_listed_and_removed() {
         (&["--tail", "--bytes", "5"], of(5000)),
         (&["-c", "0"], String::new()),
     ] {
-        let out = logs(&world, &[&[&id[..8]], args].concat());
+        let out = logs(&world, &[&[&id[..8]][..], args].concat());
         assert!(out.status == 0 && out.stdout == expected && out.stderr.is_empty(), "{args:?}: {out:?}");
     }
     let out = logs(&world, &[&id, "--stderr"]);
@@ -280,8 +280,8 @@ fn d5_followers_read_along_and_end_with_the_allocation() {
     let mut run = world.start(&[file.to_str().unwrap()]);
     wait_for_text(&run.stdout, "\n3000\n");
     let id = name_of(&allocs(&world.data_dir().join("alloc"))[0]);
-    let mut followers =
-        [&["t"][..], &["--stdout", "-n", "2"], &["-c", "5"], &["--stderr"]].map(|args| follow(&world, &[&[&id], args].concat()));
+    let mut followers = [&["t"][..], &["--stdout", "-n", "2"], &["-c", "5"], &["--stderr"]]
+        .map(|args| follow(&world, &[&[id.as_str()][..], args].concat()));
     for (follower, wanted) in followers.iter().zip(["\n3000\n", "2999\n3000\n", "3000\n"]) {
         wait_for_text(&follower.stdout, wanted);
     }
@@ -309,7 +309,7 @@ fn d5_followers_read_along_and_end_with_the_allocation() {
 fn d4_logs_that_are_not_wanted_cost_nothing() {
     let world = World::new();
     let out = world.path("out");
-    let job = script(&format!("echo unheard; readlink /proc/$$/fd/1 /proc/$$/fd/2 >{}", out.display()));
+    let job = script(&format!("echo unheard; readlink /proc/$$/fd/1 /proc/$$/fd/2 >{}; true", out.display()));
     let job = job.replace("driver =", "logs {\n disabled = true\n }\n driver =");
     let ran = world.run_text(&job, &["--keep-logs"]);
     assert!(ran.status == 0 && !ran.stdout.contains("unheard"), "{ran:?}");
@@ -340,10 +340,12 @@ fn d2_output_that_is_lost_is_told_as_events() {
     let events: Vec<_> = events.iter().filter(|event| event["type"] == "Driver").collect();
     let [failed, healed] = &events[..] else { panic!("{events:?}") };
     let message = |event: &Value| event["message"].as_str().unwrap().to_owned();
-    assert!(message(failed).starts_with("Output is being dropped: stdout: cannot open log file t.stdout.0: No such file"));
+    assert!(
+        message(failed).starts_with("Output is being dropped: stdout: cannot open log file t.stdout.0: No such file")
+    );
     let detail = |key: &str| healed["details"][key].as_str().unwrap().to_owned();
     let dropped = (detail("dropped_lines"), detail("dropped_bytes"));
-    assert_eq!(dropped.0.parse::<u64>().unwrap() * 5, dropped.1.parse().unwrap());
+    assert_eq!(dropped.0.parse::<u64>().unwrap() * 5, dropped.1.parse::<u64>().unwrap());
     let told = format!("Output is written again: stdout: {} lines ({} bytes) were dropped", dropped.0, dropped.1);
     assert_eq!((message(healed), detail("stream").as_str(), detail("rotations").as_str()), (told, "stdout", "0"));
     world.assert_clean();

@@ -14,7 +14,9 @@ use super::{DriverError, ExecTaskResult, TaskConfig, TaskEvent, TaskHandle, Task
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
 use crate::executor::{Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError, Isolation};
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, ReattachConfig, role_environment};
-use crate::spec::{ExitResult, LaunchSpec, OutputHealth, ProcessId, ProcessState, Role, Signal, StreamHealth, TaskStats};
+use crate::spec::{
+    ExitResult, LaunchSpec, OutputHealth, ProcessId, ProcessState, Role, Signal, StreamHealth, TaskStats,
+};
 use crate::sys::lock::lock;
 use crate::sys::mutant;
 

@@ -9,8 +9,9 @@ use tonic::Status;
 use super::ExecutorError;
 use crate::spec::{
     CpuField, CpuStats, Device, ExitResult, IoLimit, LaunchSpec, LimitedResource, LogCollection, LogKeeping, Masks,
-    MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, OwnNamespaces, Pressure, Pressures, ProcessState,
-    OutputHealth, Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts, StreamHealth, TaskOutput, TaskStats, Unveil, Usage,
+    MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, OutputHealth, OwnNamespaces, Pressure, Pressures,
+    ProcessState, Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts, StreamHealth, TaskOutput,
+    TaskStats, Unveil, Usage,
 };
 use crate::wire::drivers::{self, cpu_usage, memory_usage};
 use crate::wire::executor as wire;

@@ -1168,7 +1168,9 @@ mod tests {
             assert!(rotator.write(b"four\nfi").is_none());
             rotator.fault = None;
             let change = rotator.write(b"ve\nsix\n");
-            let Some(Change::Healed { dropped_bytes: 17, dropped_lines: 4 }) = change else { panic!("{errno}: {change:?}") };
+            let Some(Change::Healed { dropped_bytes: 17, dropped_lines: 4 }) = change else {
+                panic!("{errno}: {change:?}")
+            };
             assert_eq!(files(&dir), ["one\ntw\nsix\n"]);
             assert_eq!(rotator.counters().bytes, 11);
         }
