@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::journal::Journal;
-use super::pump::{End, Finished, Health, Pump, PumpHandle};
+use super::pump::{self, End, Finished, Health, Pump, PumpHandle};
 use super::rotator::{Limits, LiveCounters, Rotator};
 use super::{dir, fifo};
 use crate::spec::{LogCollection, OutputHealth, StreamHealth, TaskOutput};
@@ -217,7 +217,7 @@ pub struct Keeper {
 /// write-only would block until it comes (and this process has one thread), and the task would get SIGPIPE when it
 /// dies. So the FIFO is first opened for both, which waits for nobody on Linux; this [`Keeper`] stays with the executor,
 /// so that the task always has a reader and the kernel keeps what it wrote for the next logmon. The task's own
-/// descriptor is a second, write-only one. The price: logmon sees the end of the stream only when the keeper is dropped.
+/// descriptor is a second, write-only one. The FIFO gets the capacity that logmon would give it. The price: logmon sees the end of the stream only when the keeper is dropped.
 ///
 /// # Errors
 /// ELOOP for a symlink, `InvalidInput` for what is neither FIFO nor plain file with one name, else what the system says.
@@ -234,6 +234,8 @@ pub fn open_sink(path: &Path) -> io::Result<Sink> {
         FileType::Fifo => {
             let both_ends = fifo::reopen(&node, OFlags::RDWR)?;
             let child_end = fifo::reopen(&node, OFlags::WRONLY)?;
+            // Room for what the task writes before its reader comes, or comes back.
+            pump::enlarge(&both_ends);
             Ok(Sink { child_end, keeper: Some(Keeper { _both_ends: both_ends }) })
         }
         FileType::RegularFile if stat.st_nlink == 1 => {

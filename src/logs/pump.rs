@@ -416,7 +416,7 @@ fn report(stream: &str, change: Option<Change>, health: &watch::Sender<Health>) 
 }
 
 /// Raises the capacity and gives what it is now. Refused to the unprivileged beyond a limit per user.
-fn enlarge(pipe: &OwnedFd) -> usize {
+pub(super) fn enlarge(pipe: &OwnedFd) -> usize {
     rustix::pipe::fcntl_setpipe_size(pipe, PIPE_SIZE)
         .or_else(|_| rustix::pipe::fcntl_getpipe_size(pipe))
         .unwrap_or(buffer::SIZE)

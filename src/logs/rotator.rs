@@ -1078,24 +1078,12 @@ mod tests {
 
     // Outages (R09).
 
-    /// A rotator whose writes fail: its file is open for reading only, and retries happen at every write.
+    /// A rotator whose writes fail, and are tried again each time.
     fn broken(dir: &TempDir, size: u64) -> Rotator {
         let mut rotator = open(dir, 10, size);
         rotator.retry_after = Duration::ZERO;
-        break_writes(&mut rotator);
+        rotator.fault = Some(libc::EIO);
         rotator
-    }
-
-    fn break_writes(rotator: &mut Rotator) {
-        let current = rotator.current.as_mut().unwrap();
-        let path = rotator.dir_path.join(dir::file_name(BASE, current.index));
-        current.file = File::open(path).unwrap();
-    }
-
-    fn mend_writes(rotator: &mut Rotator) {
-        let current = rotator.current.as_mut().unwrap();
-        let path = rotator.dir_path.join(dir::file_name(BASE, current.index));
-        current.file = File::options().read(true).append(true).open(path).unwrap();
     }
 
     #[test]
@@ -1104,7 +1092,7 @@ mod tests {
         let mut rotator = broken(&dir, 1000);
         assert!(matches!(rotator.write(b"one\ntwo\nthr"), Some(Change::Failed(RotatorError::Write { .. }))));
         assert!(rotator.write(b"ee\nfour\nfi").is_none());
-        mend_writes(&mut rotator);
+        rotator.fault = None;
         let change = rotator.write(b"ve\nsix\n");
         assert!(matches!(change, Some(Change::Healed { dropped_bytes: 24, dropped_lines: 5 })), "{change:?}");
         assert!(rotator.write(b"seven\n").is_none());
@@ -1119,9 +1107,9 @@ mod tests {
         let mut rotator = open(&dir, 10, 1000);
         rotator.retry_after = Duration::ZERO;
         rotator.write(b"begin");
-        break_writes(&mut rotator);
+        rotator.fault = Some(libc::EIO);
         assert!(matches!(rotator.write(b"-lost\nlost\n"), Some(Change::Failed(_))));
-        mend_writes(&mut rotator);
+        rotator.fault = None;
         assert!(matches!(rotator.write(b"next\n"), Some(Change::Healed { dropped_bytes: 10, dropped_lines: 2 })));
         assert_eq!(files(&dir), ["begin\nnext\n"]);
         let counters = rotator.counters();
@@ -1150,7 +1138,7 @@ mod tests {
         let mut rotator = broken(&dir, 1000);
         rotator.retry_after = Duration::from_hours(1);
         assert!(rotator.write(b"a\n").is_some());
-        mend_writes(&mut rotator);
+        rotator.fault = None;
         assert!(rotator.write(b"b\n").is_none());
         assert_eq!(rotator.counters().dropped_bytes, 4);
     }
@@ -1259,18 +1247,15 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let mut rotator = open(&dir, 100_000, 40);
             rotator.retry_after = Duration::ZERO;
-            let (mut input, mut failing) = (0, false);
+            let mut input = 0;
             for (act, toggle) in &acts {
                 if *toggle {
-                    if failing { mend_writes(&mut rotator) } else { break_writes(&mut rotator) }
-                    failing = !failing;
+                    rotator.fault = rotator.fault.xor(Some(libc::EIO));
                 }
                 if let Act::Write(data) = act {
                     rotator.write(data);
                     input += data.len() as u64;
                 }
-                // A rotation opened a writable file behind the fault's back.
-                if failing { break_writes(&mut rotator) }
             }
             let live = rotator.live_counters();
             drop(rotator);
