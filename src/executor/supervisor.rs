@@ -137,16 +137,18 @@ impl LocalExecutor {
     }
 
     /// Makes the cgroup that the task will have (relative to each hierarchy's root, empty for none; on v1 with a cpuset
-    /// that the host made, empty for its own) and starts the
+    /// that the host made, empty for its own, and with the cores reserved for it) and starts the
     /// process that will become the task, so that neither costs time when the launch is asked for. A launch that asks for
     /// something else simply begins anew.
     ///
     /// # Errors
     /// [`ExecutorError::System`]; the launch will find the same and say so.
-    pub fn prepare(&self, path: &Path, cpuset: &Path) -> Result<(), ExecutorError> {
+    pub fn prepare(&self, path: &Path, cpuset: &Path, cores: &str) -> Result<(), ExecutorError> {
         let wanted = self.cgroups.regime() != Regime::Off && !path.as_os_str().is_empty();
         let given = (self.cgroups.regime() == Regime::V1 && !cpuset.as_os_str().is_empty()).then_some(cpuset);
-        let make = || TaskCgroup::create_with_cpuset(&self.cgroups, path, given, &Resources::default());
+        let cores = given.map(|_| cores.to_owned()).unwrap_or_default();
+        let resources = Resources { cpuset_cpus: cores, ..Resources::default() };
+        let make = || TaskCgroup::create_with_cpuset(&self.cgroups, path, given, &resources);
         let cgroup = wanted.then(make);
         let cgroup = cgroup.transpose().map_err(cgroup_error)?;
         let isolation = (self.isolation == Isolation::Isolated).then(Default::default);

@@ -37,6 +37,7 @@ struct ExecutorConfig {
 struct PrepareConfig {
     cgroup: PathBuf,
     cpuset: PathBuf,
+    cores: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -129,7 +130,7 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     let executor = Arc::new(LocalExecutor::new(isolation, compute, cgroups));
     server.announce()?;
     if let Some(prepare) = &config.prepare
-        && let Err(error) = executor.prepare(&prepare.cgroup, &prepare.cpuset)
+        && let Err(error) = executor.prepare(&prepare.cgroup, &prepare.cpuset, &prepare.cores)
     {
         tracing::warn!(%error, "could not prepare the launch");
     }
