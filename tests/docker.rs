@@ -634,7 +634,8 @@ async fn life(route: Route, fault: Fault, nth: u32) {
     world.driver.stop_task(&task.id, Duration::from_secs(1), Some(Signal::KILL)).await.unwrap();
     let exit = world.wait(&task).await;
     assert_eq!(exit.exit_code, 137, "{what}");
-    assert_eq!(world.log("stdout"), "line\n", "{what}");
+    // It may have been killed before it said anything.
+    assert_eq!(world.log("stdout"), kept(engine(), &containers[0], false).await.0, "{what}");
     let mut destroyed = world.driver.destroy_task(&task.id, false).await;
     for _ in 0..3 {
         if destroyed.is_err() {
@@ -833,96 +834,282 @@ fn d3_output_is_complete_with_and_without_a_terminal() {
     });
 }
 
-/// Numbered lines of chatty containers, while drivers come and go and the engine's connection is lost: each exactly once.
+/// Who copies a chatty container's output.
+enum Copied {
+    /// The driver, into files; a killed one is followed by another.
+    Driver(TaskHandle),
+    /// A `docker_logger` into FIFOs, and who reads them.
+    Logger(Box<agentbin::plugin::Client>, Behind),
+}
+
+/// Who reads the FIFOs of a `docker_logger`.
+enum Behind {
+    Logmon(Box<agentbin::plugin::Client>),
+    /// Another's, which writes what it has every 100 ms.
+    Another(Arc<std::sync::atomic::AtomicBool>, Vec<std::thread::JoinHandle<()>>),
+}
+
+async fn launch(role: agentbin::spec::Role) -> agentbin::plugin::Client {
+    use agentbin::plugin::{Launch, Program};
+    Launch { new_session: true, ..Launch::new(Program::Own(role)) }.start().await.unwrap()
+}
+
+fn logs_path(world: &World, name: &str) -> String {
+    world.alloc_dir().join("alloc/logs").join(name).display().to_string()
+}
+
+impl Behind {
+    fn another(world: &World) -> Behind {
+        let end = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let readers = ["web.stdout", "web.stderr"].map(|base| {
+            let (fifo, file) = (logs_path(world, &format!(".{base}.fifo")), logs_path(world, &format!("{base}.0")));
+            nix::unistd::mkfifo(fifo.as_str(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+            let end = Arc::clone(&end);
+            std::thread::spawn(move || buffered(&fifo, &file, &end))
+        });
+        Behind::Another(end, readers.into())
+    }
+
+    /// As an agent does that finds both again; a logmon whose writer has gone begins anew.
+    async fn go_on(&self, world: &World) {
+        use agentbin::wire::logmon::{StartRequest, log_mon_client::LogMonClient};
+        let Behind::Logmon(host) = self else { return };
+        let request = StartRequest {
+            log_dir: logs_path(world, ""),
+            stdout_file_name: "web.stdout".to_owned(),
+            stderr_file_name: "web.stderr".to_owned(),
+            max_files: 10,
+            max_file_size_mb: 10,
+            stdout_fifo: logs_path(world, ".web.stdout.fifo"),
+            stderr_fifo: logs_path(world, ".web.stderr.fifo"),
+        };
+        LogMonClient::new(host.channel()).start(request).await.unwrap();
+    }
+}
+
+/// Copies a FIFO into a file, with what came within 100 ms in its own memory.
+fn buffered(fifo: &str, file: &str, end: &std::sync::atomic::AtomicBool) {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = std::fs::OpenOptions::new();
+    // Open for writing, too: its writers come and go.
+    let mut pipe = options.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(fifo).unwrap();
+    let mut out = std::fs::OpenOptions::new().create(true).append(true).open(file).unwrap();
+    let (mut held, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        let until = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < until {
+            if let Ok(length) = pipe.read(&mut buffer) {
+                held.extend_from_slice(&buffer[..length]);
+            } else {
+                let mut fds = [rustix::event::PollFd::new(&pipe, rustix::event::PollFlags::IN)];
+                let left = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+                rustix::event::poll(&mut fds, Some(&left)).unwrap();
+            }
+        }
+        out.write_all(&held).unwrap();
+        if held.is_empty() && end.load(Ordering::Relaxed) {
+            return;
+        }
+        held.clear();
+    }
+}
+
+/// What an engine keeps of a container's output: standard output and standard error.
+async fn kept(engine: &TestEngine, id: &str, tty: bool) -> (String, String) {
+    use agentbin::docker::logs::{Channel, Decoder};
+    let mut stream = engine.api().logs(id, 0, false).await.unwrap();
+    let (mut decoder, mut texts) = (Decoder::new(tty), [Vec::new(), Vec::new()]);
+    while let Some(bytes) = stream.next().await.unwrap() {
+        decoder.push(&bytes);
+        while let Some(message) = decoder.next_message().unwrap() {
+            texts[usize::from(message.channel == Channel::Stderr)].extend(message.data);
+        }
+    }
+    texts[0].extend(decoder.finish().into_iter().flat_map(|message| message.data));
+    let [stdout, stderr] = texts.map(|text| String::from_utf8(text).unwrap());
+    (stdout, stderr)
+}
+
+/// Numbered lines of chatty containers, while drivers and `docker_logger`s are killed and the engine is, too: each line that
+/// the engine kept exactly once, in order.
 fn d3_every_line_once_whoever_restarts() {
+    use agentbin::spec::Role;
+    use agentbin::wire::docker_logger::StartRequest;
+    use agentbin::wire::docker_logger::docker_logger_client::DockerLoggerClient;
+    use nix::sys::signal::Signal as Unix;
     block_on(async {
-        let (containers, lines, restarts) = if full() { (100, 3000, 30) } else { (4, 600, 6) };
-        let mut worlds = Vec::new();
+        let (containers, lines, rounds, engine_every) = if full() { (100, 3000, 40, 8) } else { (6, 800, 8, 4) };
+        // Containers go on without it.
+        let engine = Arc::new(TestEngine::with(&["--live-restore"]).unwrap());
+        let mut all = Vec::new();
         for number in 0..containers {
-            let world = World::new();
+            let world = World::with(&engine.endpoint(), json!({}));
+            let tty = number % 4 == 3;
             let script = format!(
                 "i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo out $i; echo err $i >&2; \
                  [ $((i % 50)) = 0 ] && sleep 0.2; done; exit 0"
             );
             let mut task = world.script(&script);
-            if number % 4 == 3 {
-                task.config.values.insert("tty".to_owned(), json!(true));
-            }
-            let handle = world.start(&task).await;
-            worlds.push((world, task, handle));
-        }
-        for restart in 0..restarts {
-            tokio::time::sleep(Duration::from_millis(130 + 70 * (restart % 3))).await;
-            for (world, task, handle) in &mut worlds {
-                // As a kill would: what the old one had in hand is lost.
-                world.driver = driver(&engine().endpoint(), json!({}), world.dir.path());
-                let kept = TaskConfig { config: DriverConfig::default(), logs: None, ..task.clone() };
-                world.driver.recover_task(&kept, &handle.driver_state).await.unwrap();
-            }
-        }
-        for (world, task, _) in &worlds {
-            assert_eq!(world.wait(task).await.exit_code, 0);
-            let tty = task.config.values.contains_key("tty");
-            let texts = if tty {
-                vec![("out", "stdout"), ("err", "stdout")]
+            task.config.values.insert("tty".to_owned(), json!(tty));
+            let (id, copied) = if number % 2 == 0 {
+                let handle = world.start(&task).await;
+                let id = world.driver.inspect_task(&task.id).await.unwrap().attributes["container_id"].clone();
+                (id, Copied::Driver(handle))
             } else {
-                vec![("out", "stdout"), ("err", "stderr")]
+                let behind = if number % 3 == 0 {
+                    Behind::another(&world)
+                } else {
+                    Behind::Logmon(Box::new(launch(Role::Logmon).await))
+                };
+                behind.go_on(&world).await;
+                let name = world.name();
+                let mut args = vec!["run", "-d", "--network", "none", "--name", &name];
+                args.extend(tty.then_some("-t"));
+                let id = engine.docker(&[&args[..], &[IMAGE, "sh", "-c", &script]].concat());
+                (id, Copied::Logger(Box::new(launch(Role::DockerLogger).await), behind))
             };
-            for (word, stream) in texts {
-                let log = world.log(stream);
-                let of_word: Vec<&str> = log.lines().filter(|line| line.starts_with(word)).map(str::trim_end).collect();
-                let expected: Vec<String> = (1..=lines).map(|n| format!("{word} {n}")).collect();
-                assert!(of_word == expected, "{word}: {} lines instead of {lines}", of_word.len());
-            }
-            world.driver.destroy_task(&task.id, false).await.unwrap();
+            all.push((world, task, id, tty, copied));
         }
-        println!("{containers} containers, {lines} lines each on two streams, {restarts} restarts: every line once");
+        let request = |world: &World, id: &str, tty: bool| StartRequest {
+            endpoint: engine.endpoint(),
+            container_id: id.to_owned(),
+            stdout_fifo: logs_path(world, ".web.stdout.fifo"),
+            stderr_fifo: logs_path(world, ".web.stderr.fifo"),
+            tty,
+            ..StartRequest::default()
+        };
+        for (world, _, id, tty, copied) in &all {
+            if let Copied::Logger(host, _) = copied {
+                DockerLoggerClient::new(host.channel()).start(request(world, id, *tty)).await.unwrap();
+            }
+        }
+        let (mut kills, mut crashes) = (0, 0);
+        for round in 1..=rounds {
+            tokio::time::sleep(Duration::from_millis(130 + 70 * (round % 3))).await;
+            let crash = (round % engine_every == 0).then(|| {
+                crashes += 1;
+                let (engine, signal) =
+                    (Arc::clone(&engine), if crashes % 2 == 1 { Unix::SIGKILL } else { Unix::SIGTERM });
+                tokio::task::spawn_blocking(move || engine.restart(signal))
+            });
+            for (number, (world, task, id, tty, copied)) in all.iter_mut().enumerate() {
+                match copied {
+                    // As a kill would: what the old one had in hand is lost.
+                    Copied::Driver(handle) => {
+                        world.driver = driver(&engine.endpoint(), json!({}), world.dir.path());
+                        let kept = TaskConfig { config: DriverConfig::default(), logs: None, ..task.clone() };
+                        world.driver.recover_task(&kept, &handle.driver_state).await.unwrap();
+                    }
+                    // Not all at once: starting a process takes longer than these lines.
+                    Copied::Logger(host, behind) if (number + round as usize) % 4 < 2 => {
+                        let pid = nix::unistd::Pid::from_raw(host.process().pid);
+                        nix::sys::signal::kill(pid, Unix::SIGKILL).unwrap();
+                        let dead = std::mem::replace(host, Box::new(launch(Role::DockerLogger).await));
+                        dead.kill().await;
+                        kills += 1;
+                        DockerLoggerClient::new(host.channel()).start(request(world, id, *tty)).await.unwrap();
+                        behind.go_on(world).await;
+                    }
+                    Copied::Logger(_, behind) => behind.go_on(world).await,
+                }
+            }
+            if let Some(crash) = crash {
+                crash.await.unwrap();
+            }
+        }
+        let (mut told, mut lost) = (0, 0);
+        for (world, task, id, tty, copied) in all {
+            let seen = |text: &(String, String)| world.log("stdout") == text.0 && world.log("stderr") == text.1;
+            let deadline = Instant::now() + Duration::from_mins(3);
+            while engine.api().inspect(&id).await.unwrap().is_some_and(|container| container.running) {
+                assert!(Instant::now() < deadline, "{id} does not end");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            let text = kept(&engine, &id, tty).await;
+            let deadline = Instant::now() + Duration::from_mins(1);
+            while !seen(&text) && Instant::now() < deadline {
+                if let Copied::Logger(_, behind) = &copied {
+                    behind.go_on(&world).await;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            let ours = (world.log("stdout"), world.log("stderr"));
+            if ours != text {
+                for (name, a, b) in [("stdout", &ours.0, &text.0), ("stderr", &ours.1, &text.1)] {
+                    let (a, b): (Vec<&str>, Vec<&str>) = (a.lines().collect(), b.lines().collect());
+                    let at = a.iter().zip(&b).position(|(a, b)| a != b).unwrap_or(a.len().min(b.len()));
+                    let near = |lines: &[&str]| lines[at.saturating_sub(2)..(at + 4).min(lines.len())].join("|");
+                    println!(
+                        "{id:.12} {name}: {} lines, {} kept; ours {} kept {}",
+                        a.len(),
+                        b.len(),
+                        near(&a),
+                        near(&b)
+                    );
+                }
+                let way = match &copied {
+                    Copied::Driver(_) => "driver",
+                    Copied::Logger(_, Behind::Logmon(_)) => "docker_logger and logmon",
+                    Copied::Logger(..) => "docker_logger and another's logmon",
+                };
+                panic!("{way}, terminal {tty}: not what the engine kept");
+            }
+            let count = text.0.lines().count() + text.1.lines().count();
+            told += count;
+            lost += 2 * lines - count;
+            match copied {
+                Copied::Driver(_) => {
+                    world.wait(&task).await;
+                    world.driver.destroy_task(&task.id, false).await.unwrap();
+                }
+                Copied::Logger(host, behind) => {
+                    host.kill().await;
+                    match behind {
+                        Behind::Logmon(logmon) => logmon.kill().await,
+                        Behind::Another(end, readers) => {
+                            end.store(true, Ordering::Relaxed);
+                            readers.into_iter().for_each(|reader| reader.join().unwrap());
+                        }
+                    }
+                }
+            }
+        }
+        println!(
+            "{containers} containers: {told} lines that the engine kept, each once ({lost} it lost itself); {rounds} rounds, \
+             {kills} loggers and {crashes} engines killed"
+        );
+        assert!(told > 0 && kills > 0 && crashes > 0);
+        engine.end();
     });
 }
 
-/// The role as a process of a host's: killed again and again, each line reaches the FIFO once.
+/// The role as a process of a host's, killed again and again while it writes without a pause: each line is in the files once.
 fn d3_docker_logger_goes_on_where_it_was_killed() {
-    use agentbin::plugin::{Launch, Program};
     use agentbin::spec::Role;
     use agentbin::wire::docker_logger::docker_logger_client::DockerLoggerClient;
     use agentbin::wire::docker_logger::{StartRequest, StopRequest};
     block_on(async {
-        let kills = if full() { 50 } else { 5 };
-        let lines = 200 * kills;
-        let dir = tempfile::tempdir().unwrap();
-        let name = format!("logger-{}", std::process::id());
+        let kills = if full() { 200 } else { 6 };
+        let lines = 400 * kills;
+        let world = World::new();
+        let name = world.name();
         let script = format!(
-            "i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo out $i; echo err $i >&2; [ $((i % 40)) = 0 ] && sleep 0.1; done"
+            "i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo out $i; echo err $i >&2; [ $((i % 100)) = 0 ] && sleep 0.05; done"
         );
         let id = engine().docker(&["run", "-d", "--network", "none", "--name", &name, IMAGE, "sh", "-c", &script]);
-        let read = |stream: &str| {
-            let path = dir.path().join(stream);
-            nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-            std::thread::spawn(move || {
-                // Open for writing, too: its writers come and go.
-                let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-                let mut reader = std::io::BufReader::new(file);
-                let mut seen = Vec::new();
-                while seen.last().is_none_or(|line: &String| !line.ends_with(&format!(" {lines}"))) {
-                    let mut line = String::new();
-                    std::io::BufRead::read_line(&mut reader, &mut line).unwrap();
-                    seen.push(line.trim_end().to_owned());
-                }
-                seen
-            })
-        };
-        let readers = [read("out"), read("err")];
-        let fifo = |stream: &str| dir.path().join(stream).display().to_string();
+        let behind = Behind::another(&world);
         let request = StartRequest {
             endpoint: engine().endpoint(),
             container_id: id,
-            stdout_fifo: fifo("out"),
-            stderr_fifo: fifo("err"),
+            stdout_fifo: logs_path(&world, ".web.stdout.fifo"),
+            stderr_fifo: logs_path(&world, ".web.stderr.fifo"),
             ..StartRequest::default()
         };
+        let all = |word: &str| (1..=lines).map(|n| format!("{word} {n}\n")).collect::<Vec<_>>().concat();
+        let (out, err) = (all("out"), all("err"));
         for kill in 0..=kills {
-            let launch = Launch { new_session: true, ..Launch::new(Program::Own(Role::DockerLogger)) };
-            let host = launch.start().await.unwrap();
+            let host = launch(Role::DockerLogger).await;
             let mut logger = DockerLoggerClient::new(host.channel());
             logger.start(request.clone()).await.unwrap();
             if kill < kills {
@@ -930,20 +1117,25 @@ fn d3_docker_logger_goes_on_where_it_was_killed() {
                 let pid = nix::unistd::Pid::from_raw(host.process().pid);
                 nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
             } else {
-                eventually("both streams are read", || readers.iter().all(std::thread::JoinHandle::is_finished)).await;
+                let patience = Instant::now() + Duration::from_mins(3);
+                while world.log("stdout").len() < out.len() || world.log("stderr").len() < err.len() {
+                    assert!(Instant::now() < patience, "not all is read");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
                 logger.stop(StopRequest {}).await.unwrap();
             }
             host.kill().await;
         }
-        for (reader, word) in readers.into_iter().zip(["out", "err"]) {
-            let seen = reader.join().unwrap();
-            let expected: Vec<String> = (1..=lines).map(|n| format!("{word} {n}")).collect();
-            // One that is killed between the FIFO and its cursor's file hands that message on once more.
-            let mut once = seen.clone();
-            once.dedup();
-            assert!(once == expected, "{word}: {} lines instead of {lines}", once.len());
-            assert!(seen.len() - once.len() <= usize::try_from(kills).unwrap(), "{word}: {} lines", seen.len());
+        let Behind::Another(end, readers) = behind else { return };
+        end.store(true, Ordering::Relaxed);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        for (stream, expected) in [("stdout", out), ("stderr", err)] {
+            let seen = world.log(stream);
+            let (seen, expected): (Vec<&str>, Vec<&str>) = (seen.lines().collect(), expected.lines().collect());
+            let at = seen.iter().zip(&expected).position(|(a, b)| a != b);
+            assert!(seen == expected, "{stream}: {} lines instead of {lines}, from {at:?} on others", seen.len());
         }
+        println!("{kills} kills of docker_logger: {} lines, each once", 2 * lines);
         engine().docker(&["rm", "-f", &name]);
     });
 }
