@@ -39,6 +39,9 @@ fn main() -> ExitCode {
         e1_a_task_from_start_to_end,
         e1_exit_status_signals_and_stop,
         e1_commands_and_sessions_inside,
+        e1_a_command_goes_with_its_caller,
+        e2_a_stop_that_the_engine_cannot_do,
+        c3_shared_cores_follow_the_agent,
         e1_a_task_is_found_again,
         e1_what_is_asked_for_is_what_the_container_has,
         e1_starts_that_fail_leave_nothing,
@@ -325,6 +328,150 @@ fn e1_commands_and_sessions_inside() {
         assert_eq!((err.as_str(), status), ("", 6));
         world.driver.destroy_task(&task.id, true).await.unwrap();
     });
+}
+
+/// Processes of the container, by their command lines.
+fn processes(world: &World) -> Vec<String> {
+    let id = engine().docker(&["inspect", "-f", "{{.Id}}", &world.name()]);
+    let procs = format!("/sys/fs/cgroup/memory/nomad/{}-web/{id}/cgroup.procs", world.alloc);
+    let pids = std::fs::read_to_string(procs).unwrap();
+    let command = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    pids.lines().map(|pid| command(pid).trim_end_matches('\0').replace('\0', " ")).collect()
+}
+
+fn e1_a_command_goes_with_its_caller() {
+    block_on(async {
+        let world = World::new();
+        let task = world.script("sleep 1000; true");
+        world.start(&task).await;
+        let has = |what: &str| processes(&world).iter().any(|command| command.contains(what));
+        // One that does not end in time, with what it has started.
+        let words = ["/bin/sh", "-c", "sleep 2001 & sleep 2002; true"].map(str::to_owned);
+        let late = world.driver.exec_task(&task.id, &words, Duration::from_secs(1)).await.unwrap_err().to_string();
+        assert!(late.contains("did not end within"), "{late}");
+        eventually("the command is gone", || !has("2001") && !has("2002")).await;
+        // A session whose caller hangs up, with and without a terminal.
+        for tty in [false, true] {
+            let words = ["/bin/sh", "-c", "sleep 2003 & echo begun; sleep 2004; true"];
+            let gone = tokio::time::timeout(Duration::from_secs(2), session(&world, &task, &words, tty, "")).await;
+            assert!(gone.is_err());
+            eventually("the session is gone", || !has("2003") && !has("2004")).await;
+        }
+        assert!(has("sleep 1000"), "the task goes on: {:?}", processes(&world));
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+        world.assert_nothing_left().await;
+    });
+}
+
+/// An engine that stands still: the stop ends all the same, by the container's own cgroup, and nobody else's.
+fn e2_a_stop_that_the_engine_cannot_do() {
+    use nix::sys::signal::Signal as Unix;
+    block_on(async {
+        let world = World::with(&engine().endpoint(), json!({ "api_timeout": "2s" }));
+        let (task, other) = (world.script("sleep 1000; true"), World::new());
+        world.start(&task).await;
+        let others = other.script("sleep 1000; true");
+        other.start(&others).await;
+        let id = engine().docker(&["run", "-d", "--network", "none", IMAGE, "sleep", "1000"]);
+        engine().signal(Unix::SIGSTOP);
+        let began = Instant::now();
+        let stopped = world.driver.stop_task(&task.id, Duration::from_secs(1), None).await;
+        let ended = tokio::time::timeout(Duration::from_mins(1), world.driver.wait_task(&task.id)).await;
+        let took = began.elapsed();
+        let destroyed = world.driver.destroy_task(&task.id, false);
+        let destroyed = tokio::time::timeout(Duration::from_secs(3), destroyed).await;
+        engine().signal(Unix::SIGCONT);
+        stopped.unwrap();
+        assert_eq!(ended.expect("it is dead, whatever the engine knows").unwrap().exit_code, 137);
+        assert!(!matches!(destroyed, Ok(Ok(()))), "nobody knows that it is removed");
+        println!("stopped without its engine in {took:?}");
+        for id in [id.clone(), other.name()] {
+            assert_eq!(engine().docker(&["inspect", "-f", "{{.State.Running}}", &id]), "true");
+        }
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+        other.driver.destroy_task(&others.id, true).await.unwrap();
+        engine().docker(&["rm", "-f", &id]);
+        world.assert_nothing_left().await;
+        other.assert_nothing_left().await;
+    });
+}
+
+/// On v1, under an agent: the cores that it leaves to its tasks are those of their containers, at any time.
+fn c3_shared_cores_follow_the_agent() {
+    block_on(async {
+        let cpuset = Path::new("/sys/fs/cgroup/cpuset");
+        let cores = std::thread::available_parallelism().unwrap().get();
+        if !cpuset.join("cpuset.cpus").exists() || cores < 2 {
+            println!("SKIP: c3_shared_cores_follow_the_agent: needs cgroup v1 and two cores");
+            return;
+        }
+        let share = Cgroup(cpuset.join(format!("agentbin-share-{}", std::process::id())));
+        std::fs::create_dir(&share.0).unwrap();
+        let root = |file: &str| std::fs::read_to_string(cpuset.join(file)).unwrap();
+        std::fs::write(share.0.join("cpuset.mems"), root("cpuset.mems")).unwrap();
+        let all = root("cpuset.cpus").trim().to_owned();
+        let one = all.split(['-', ',']).next().unwrap().to_owned();
+        let give = |cores: &str| std::fs::write(share.0.join("cpuset.cpus"), cores).unwrap();
+        let world = World::new();
+        let agents = || {
+            let driver = DockerDriver::new(settings(true, world.dir.path()));
+            set_config(&driver, &engine().endpoint(), json!({}));
+            driver
+        };
+        let start = async |driver: &DockerDriver, cores: &str| {
+            let mut task = world.script("sleep 1000");
+            task.cpuset_cgroup = share.0.clone();
+            cores.clone_into(&mut task.resources.cpuset_cpus);
+            ("/dev/null".clone_into(&mut task.stdout_path), "/dev/null".clone_into(&mut task.stderr_path));
+            let handle = driver.start_task(&task).await.unwrap();
+            (task, handle)
+        };
+        let of = || engine().docker(&["inspect", "-f", "{{.HostConfig.CpusetCpus}}", &world.name()]);
+        give(&one);
+        let driver = agents();
+        let (task, handle) = start(&driver, "").await;
+        assert_eq!(of(), one);
+        let id = engine().docker(&["inspect", "-f", "{{.Id}}", &world.name()]);
+        give(&all);
+        eventually("all cores", || of() == all).await;
+        let file = cpuset.join(format!("nomad/{}.web/{id}/cpuset.cpus", world.alloc));
+        assert_eq!(std::fs::read_to_string(file).unwrap().trim(), all);
+        // What changes while the driver is away is seen by the next one.
+        drop(driver);
+        give(&one);
+        let driver = agents();
+        driver.recover_task(&task, &handle.driver_state).await.unwrap();
+        eventually("one core again", || of() == one).await;
+        driver.destroy_task(&task.id, true).await.unwrap();
+        // Cores of its own stay.
+        let (task, _) = start(&driver, &one).await;
+        give(&all);
+        let (second, _) = {
+            let other = World::new();
+            let mut task = other.script("sleep 1000");
+            task.cpuset_cgroup = share.0.clone();
+            ("/dev/null".clone_into(&mut task.stdout_path), "/dev/null".clone_into(&mut task.stderr_path));
+            driver.start_task(&task).await.unwrap();
+            give(&one);
+            let shown = || engine().docker(&["inspect", "-f", "{{.HostConfig.CpusetCpus}}", &other.name()]);
+            eventually("the sharing one follows", || shown() == one).await;
+            (task, other)
+        };
+        give(&all);
+        assert_eq!(of(), one);
+        driver.destroy_task(&second.id, true).await.unwrap();
+        driver.destroy_task(&task.id, true).await.unwrap();
+        world.assert_nothing_left().await;
+    });
+}
+
+/// Removed when the test is over, however it ends.
+struct Cgroup(PathBuf);
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
 }
 
 fn e1_a_task_is_found_again() {
