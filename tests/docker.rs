@@ -6,6 +6,8 @@
 mod engine;
 #[path = "support/harness.rs"]
 mod harness;
+#[path = "support/registry.rs"]
+mod registry;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -24,14 +26,33 @@ use agentbin::executor::Compute;
 use agentbin::spec::{DriverConfig, ExitResult, LogCollection, MemoryLimits, Mount, Propagation, Resources, Signal};
 use engine::{FAULTS, Fault, IMAGE, Proxy, ROUTES, Route, TestEngine};
 use harness::{block_on, eventually, run, tests};
+use registry::{Pace, Registry};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 static ENGINE: OnceLock<TestEngine> = OnceLock::new();
+/// Where it listens with TLS, and the folder of certificates.
+static TLS: OnceLock<(String, PathBuf)> = OnceLock::new();
 
 fn main() -> ExitCode {
     agentbin::init();
-    match TestEngine::start() {
+    let certificates = tempfile::tempdir().unwrap();
+    registry::certificates(certificates.path(), &["engine", "client"]);
+    // Somebody else may take the port in between.
+    let mut started = Err(String::new());
+    for _ in 0..3 {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let host = format!("tcp://127.0.0.1:{port}");
+        let file = |name: &str| certificates.path().join(name).display().to_string();
+        let (ca, cert, key) = (file("ca.pem"), file("engine.pem"), file("engine-key.pem"));
+        let tls = ["--tlsverify", "--tlscacert", &ca, "--tlscert", &cert, "--tlskey", &key, "--host", &host];
+        started = TestEngine::with(&tls);
+        if started.is_ok() {
+            assert!(TLS.set((host, certificates.path().to_owned())).is_ok());
+            break;
+        }
+    }
+    match started {
         Ok(engine) => assert!(ENGINE.set(engine).is_ok()),
         Err(reason) => return harness::skip("docker", &reason),
     }
@@ -46,6 +67,10 @@ fn main() -> ExitCode {
         e1_what_is_asked_for_is_what_the_container_has,
         e1_starts_that_fail_leave_nothing,
         e1_fingerprint_says_what_there_is,
+        e1_an_engine_behind_tls,
+        e1_an_image_is_fetched_once_and_removed_after_the_last_task,
+        e1_registries_ask_for_credentials,
+        e1_a_pull_that_stalls,
         e5_volumes_are_split_and_stay_below_the_allocation,
         f2_mounts_propagate_as_asked,
         e2_create_converges_with_what_is_there,
@@ -636,6 +661,255 @@ fn e1_fingerprint_says_what_there_is() {
     });
 }
 
+fn e1_an_engine_behind_tls() {
+    use agentbin::spec::Role;
+    use agentbin::wire::docker_logger::StartRequest;
+    use agentbin::wire::docker_logger::docker_logger_client::DockerLoggerClient;
+    block_on(async {
+        let (host, dir) = TLS.get().unwrap();
+        let file = |name: &str| dir.join(name).display().to_string();
+        let tls = |cert: &str, ca: &str| {
+            let key = if cert.is_empty() { String::new() } else { file(&format!("{cert}-key.pem")) };
+            let cert = if cert.is_empty() { String::new() } else { file(&format!("{cert}.pem")) };
+            json!({ "tls": { "cert": cert, "key": key, "ca": file(ca) } })
+        };
+        let world = World::with(host, tls("client", "ca.pem"));
+        assert_eq!(world.driver.fingerprint().await.health, Health::Healthy);
+        let task = world.script("echo over TLS; exit 3");
+        world.start(&task).await;
+        assert_eq!(world.wait(&task).await.exit_code, 3);
+        assert_eq!(world.log("stdout"), "over TLS\n");
+        world.driver.destroy_task(&task.id, false).await.unwrap();
+        // Sessions have a connection of their own.
+        let task = world.script("sleep 1000");
+        world.start(&task).await;
+        let (out, _, status) = session(&world, &task, &["/bin/cat"], false, "in\n").await;
+        assert_eq!((out.as_str(), status), ("in\n", 0));
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+        // No certificate, and an authority that did not sign the engine's.
+        let strange = tempfile::tempdir().unwrap();
+        registry::certificates(strange.path(), &["client"]);
+        std::fs::copy(strange.path().join("ca.pem"), dir.join("strange.pem")).unwrap();
+        for (cert, ca) in [("", "ca.pem"), ("client", "strange.pem")] {
+            set_config(&world.driver, host, tls(cert, ca));
+            assert_ne!(world.driver.fingerprint().await.health, Health::Healthy, "{cert} {ca}");
+        }
+        set_config(&world.driver, host, tls("client", "missing.pem"));
+        let said = world.driver.fingerprint().await.description;
+        assert!(said.contains("Failed to initialize docker client") && said.contains("missing.pem"), "{said}");
+        // And the logger that an agent starts.
+        let name = world.name();
+        let id = engine().docker(&["run", "-d", "--network", "none", "--name", &name, IMAGE, "echo", "copied"]);
+        let behind = Behind::another(&world);
+        let logger = launch(Role::DockerLogger).await;
+        let request = StartRequest {
+            endpoint: host.clone(),
+            container_id: id,
+            stdout_fifo: logs_path(&world, ".web.stdout.fifo"),
+            stderr_fifo: logs_path(&world, ".web.stderr.fifo"),
+            tls_cert: file("client.pem"),
+            tls_key: file("client-key.pem"),
+            tls_ca: file("ca.pem"),
+            ..StartRequest::default()
+        };
+        DockerLoggerClient::new(logger.channel()).start(request).await.unwrap();
+        eventually("the logger copies", || world.log("stdout").ends_with("copied\n")).await;
+        logger.kill().await;
+        behind.end();
+        engine().docker(&["rm", "-f", &name]);
+        world.assert_nothing_left().await;
+    });
+}
+
+/// Whether the engine has an image of this name.
+async fn has_image(name: &str) -> bool {
+    engine().api().image(name).await.unwrap().is_some()
+}
+
+/// `TestDockerCoordinator_ConcurrentPulls`, `…_Pull_Remove`, `…_Remove_Cancel`, `…_No_Cleanup`.
+fn e1_an_image_is_fetched_once_and_removed_after_the_last_task() {
+    block_on(async {
+        let registry =
+            Registry::start(engine::busybox(), "of the registry", None, Pace::Tenths(Duration::from_millis(50)));
+        let (name, proxy) = (registry.name("test/busybox:1"), Proxy::new(engine(), None));
+        let world = World::with(&proxy.endpoint(), json!({ "gc": { "image": true, "image_delay": "3s" } }));
+        let mut tasks: Vec<TaskConfig> = (0..20).map(|_| world.task(json!({ "image": name.as_str() }))).collect();
+        for (number, task) in tasks.iter_mut().enumerate() {
+            task.name = format!("t{number}");
+            task.cgroup = PathBuf::from(format!("nomad/{}-{}", world.alloc, task.name));
+            task.logs.as_mut().unwrap().stdout_file = format!("{}.stdout", task.name);
+            task.logs.as_mut().unwrap().stderr_file = format!("{}.stderr", task.name);
+            for folder in ["local", "secrets", "tmp"] {
+                std::fs::create_dir_all(world.alloc_dir().join(&task.name).join(folder)).unwrap();
+            }
+        }
+        let mut events = world.driver.task_events().unwrap();
+        let starts: Vec<_> = tasks
+            .iter()
+            .map(|task| {
+                let (driver, task) = (world.driver.clone(), task.clone());
+                tokio::spawn(async move { driver.start_task(&task).await })
+            })
+            .collect();
+        for start in starts {
+            start.await.unwrap().unwrap();
+        }
+        let asked = || proxy.log().iter().filter(|call| call.contains("/images/create")).count();
+        assert_eq!((asked(), registry.counts().1), (1, 1), "20 starts, one pull");
+        let event = events.recv().await.unwrap();
+        assert_eq!((event.message.as_str(), event.annotations["image"].as_str()), ("Downloading image", name.as_str()));
+        for task in &tasks {
+            assert_eq!(world.wait(task).await.exit_code, 0);
+        }
+        let said = std::fs::read_to_string(world.alloc_dir().join("alloc/logs/t7.stdout.0")).unwrap();
+        assert_eq!(said, "of the registry\n", "the image's own command");
+        let (last, others) = tasks.split_last().unwrap();
+        for task in others {
+            world.driver.destroy_task(&task.id, false).await.unwrap();
+        }
+        // While one uses it, and while somebody comes back within the delay, it stays.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert!(has_image(&name).await, "the last task has it");
+        world.driver.destroy_task(&last.id, false).await.unwrap();
+        world.start(last).await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert!(has_image(&name).await, "it is used again");
+        world.wait(last).await;
+        world.driver.destroy_task(&last.id, false).await.unwrap();
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while has_image(&name).await {
+            assert!(Instant::now() < deadline, "{name} stays");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // By digest; not a second time when it is there, but when it is forced; and it stays without `gc`.
+        let keeping = World::with(&proxy.endpoint(), json!({ "gc": { "image": false, "image_delay": "0s" } }));
+        let by_digest = registry.name(&format!("test/busybox@{}", registry.digest()));
+        let before = asked();
+        for (config, pulls) in [
+            (json!({ "image": by_digest }), 1),
+            (json!({ "image": by_digest }), 1),
+            (json!({ "image": by_digest, "force_pull": true }), 2),
+        ] {
+            let task = keeping.task(config);
+            assert_eq!(keeping.run(&task).await.exit_code, 0);
+            assert_eq!(asked() - before, pulls);
+        }
+        assert!(has_image(&by_digest).await);
+        engine().docker(&["rmi", &by_digest]);
+        world.assert_nothing_left().await;
+        keeping.assert_nothing_left().await;
+    });
+}
+
+/// `TestDockerDriver_AuthFromTaskConfig`, `…_AuthConfiguration`, `…_authFromHelper`.
+fn e1_registries_ask_for_credentials() {
+    use std::process::{Command, Stdio};
+    block_on(async {
+        let registry = Registry::start(engine::busybox(), "secret", Some("me:word"), Pace::AtOnce);
+        let (dir, host) = (tempfile::tempdir().unwrap(), registry.host().to_owned());
+        let image = registry.name("private:1");
+        let file = dir.path().join("config.json");
+        let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, "me:word");
+        std::fs::write(&file, json!({ "auths": { host.as_str(): { "auth": encoded } } }).to_string()).unwrap();
+        let world = World::new();
+        let run = async |config: Value| {
+            let task = world.task(config);
+            let started = world.driver.start_task(&task).await.map(|_| ());
+            if started.is_ok() {
+                assert_eq!(world.wait(&task).await.exit_code, 0);
+                world.driver.destroy_task(&task.id, false).await.unwrap();
+                engine().docker(&["rmi", "-f", &image]);
+            }
+            started
+        };
+        let nobody = run(json!({ "image": image })).await.unwrap_err().to_string();
+        assert!(nobody.contains("Failed to pull") && !nobody.contains("word"), "{nobody}");
+        let wrong = json!({ "image": image, "auth": { "username": "me", "password": "wrong-one" } });
+        let wrong = run(wrong).await.unwrap_err().to_string();
+        assert!(wrong.contains("Failed to pull") && !wrong.contains("wrong-one"), "{wrong}");
+        let right = json!({ "username": "me", "password": "word", "server_address": host, "email": "ignored" });
+        run(json!({ "image": image, "auth": right })).await.unwrap();
+        set_config(&world.driver, &engine().endpoint(), json!({ "auth": { "config": file.display().to_string() } }));
+        run(json!({ "image": image })).await.unwrap();
+        // A file that is not there fails the start, unless that is to be passed over.
+        set_config(&world.driver, &engine().endpoint(), json!({ "auth": { "config": "/nonexistent/config.json" } }));
+        let missing = run(json!({ "image": image })).await.unwrap_err().to_string();
+        assert!(missing.contains("Failed to find docker auth for repo"), "{missing}");
+        let soft = run(json!({ "image": image, "auth_soft_fail": true })).await.unwrap_err().to_string();
+        assert!(soft.contains("Failed to pull"), "{soft}");
+
+        // A helper is a program in PATH, so this is a process of its own.
+        let helper = dir.path().join("docker-credential-tests");
+        let text = "#!/bin/sh\n[ \"$1\" = get ] || exit 1\nread -r host || true\n\
+                    echo \"{\\\"ServerURL\\\":\\\"$host\\\",\\\"Username\\\":\\\"me\\\",\\\"Secret\\\":\\\"word\\\"}\"\n";
+        std::fs::write(&helper, text).unwrap();
+        std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (config, task) = (dir.path().join("plugin.hcl"), dir.path().join("task.hcl"));
+        let plugin = format!("endpoint = \"{}\"\nauth {{\n  helper = \"tests\"\n}}\n", engine().endpoint());
+        std::fs::write(&config, plugin).unwrap();
+        let id = format!("{}/web/helped", world.alloc);
+        let alloc_dir = world.alloc_dir().display().to_string();
+        let text = format!(
+            "id = \"{id}\"\nname = \"web\"\nalloc_dir = \"{alloc_dir}\"\nconfig {{\n  image = \"{image}\"\n  \
+             network_mode = \"none\"\n}}\n"
+        );
+        std::fs::write(&task, text).unwrap();
+        let agentbin = env!("CARGO_BIN_EXE_agentbin");
+        let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+        let script = dir.path().join("script");
+        let steps = format!("start {}\nwait {id}\ndestroy {id}\n", task.display());
+        std::fs::write(&script, steps).unwrap();
+        let out = Command::new(agentbin)
+            .args(["plugin", "launch", agentbin, "driver", "docker", "--config", config.to_str().unwrap()])
+            .env("PATH", path)
+            .stdin(Stdio::from(std::fs::File::open(&script).unwrap()))
+            .output()
+            .unwrap();
+        let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success() && said.contains("\"exit_code\":0"), "{said}");
+        engine().docker(&["rmi", "-f", &image]);
+        world.assert_nothing_left().await;
+    });
+}
+
+/// `TestDockerDriver_PullImage_Timeouts`. Silence and progress are told after a minute and two: at full length only.
+fn e1_a_pull_that_stalls() {
+    block_on(async {
+        let layer = engine::busybox();
+        let registry = Registry::start(layer.clone(), "late", None, Pace::Never);
+        let world =
+            World::with(&engine().endpoint(), json!({ "image_pull_timeout": "90s", "pull_activity_timeout": "60s" }));
+        let task = world.task(json!({ "image": registry.name("stalls:1"), "image_pull_timeout": "2s" }));
+        let late = world.driver.start_task(&task).await.unwrap_err();
+        assert!(matches!(late, DriverError::Failed { recoverable: true, .. }), "{late:?}");
+        assert!(late.to_string().ends_with("not done within 2s"), "{late}");
+        // The next one begins anew, and this time it comes.
+        registry.go_on();
+        let task = world.task(json!({ "image": registry.name("stalls:1") }));
+        assert_eq!(world.run(&task).await.exit_code, 0);
+        engine().docker(&["rmi", &registry.name("stalls:1")]);
+        if full() {
+            let silent = Registry::start(layer.clone(), "silent", None, Pace::Never);
+            let task = world.task(json!({ "image": silent.name("silent:1") }));
+            let error = world.driver.start_task(&task).await.unwrap_err().to_string();
+            assert!(error.contains("nothing received for 60s"), "{error}");
+            let slow = Registry::start(layer, "slow", None, Pace::Tenths(Duration::from_secs(15)));
+            set_config(&world.driver, &engine().endpoint(), json!({}));
+            let mut events = world.driver.task_events().unwrap();
+            let task = world.task(json!({ "image": slow.name("slow:1") }));
+            assert_eq!(world.run(&task).await.exit_code, 0);
+            let mut said = Vec::new();
+            while let Ok(event) = events.try_recv() {
+                said.push(event.message);
+            }
+            let told = said.iter().find(|message| message.starts_with("Docker image pull progress: Pulled 0/1 ("));
+            println!("{}", told.expect("a pull of two minutes tells how far it is"));
+            engine().docker(&["rmi", &slow.name("slow:1")]);
+        }
+        world.assert_nothing_left().await;
+    });
+}
+
 fn e5_volumes_are_split_and_stay_below_the_allocation() {
     block_on(async {
         let world = World::new();
@@ -1017,6 +1291,13 @@ impl Behind {
         Behind::Another(end, readers.into())
     }
 
+    /// Reads what is left, and ends.
+    fn end(self) {
+        let Behind::Another(end, readers) = self else { return };
+        end.store(true, Ordering::Relaxed);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    }
+
     /// As an agent does that finds both again; a logmon whose writer has gone begins anew.
     async fn go_on(&self, world: &World) {
         use agentbin::wire::logmon::{StartRequest, log_mon_client::LogMonClient};
@@ -1214,10 +1495,7 @@ fn d3_every_line_once_whoever_restarts() {
                     host.kill().await;
                     match behind {
                         Behind::Logmon(logmon) => logmon.kill().await,
-                        Behind::Another(end, readers) => {
-                            end.store(true, Ordering::Relaxed);
-                            readers.into_iter().for_each(|reader| reader.join().unwrap());
-                        }
+                        another @ Behind::Another(..) => another.end(),
                     }
                 }
             }
@@ -1273,9 +1551,7 @@ fn d3_docker_logger_goes_on_where_it_was_killed() {
             }
             host.kill().await;
         }
-        let Behind::Another(end, readers) = behind else { return };
-        end.store(true, Ordering::Relaxed);
-        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        behind.end();
         for (stream, expected) in [("stdout", out), ("stderr", err)] {
             let seen = world.log(stream);
             let (seen, expected): (Vec<&str>, Vec<&str>) = (seen.lines().collect(), expected.lines().collect());

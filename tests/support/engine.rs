@@ -96,19 +96,8 @@ impl TestEngine {
     }
 
     fn import(&self, name: &str, options: &[&str]) {
-        let root = tempfile::tempdir().unwrap();
-        for folder in ["bin", "dev", "etc", "proc", "sys", "tmp", "root"] {
-            std::fs::create_dir(root.path().join(folder)).unwrap();
-        }
-        std::fs::write(root.path().join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
-        let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists());
-        std::fs::copy(busybox.expect("busybox-static is installed"), root.path().join("bin/busybox")).unwrap();
-        for command in COMMANDS {
-            std::os::unix::fs::symlink("busybox", root.path().join("bin").join(command)).unwrap();
-        }
-        let tar = root.path().with_extension("tar");
-        let made = Command::new("tar").arg("-C").arg(root.path()).arg("-cf").arg(&tar).arg(".").status().unwrap();
-        assert!(made.success());
+        let tar = self.dir.path().join("image.tar");
+        std::fs::write(&tar, busybox()).unwrap();
         self.docker(&[&["import"], options, &[tar.to_str().unwrap(), name]].concat());
         std::fs::remove_file(tar).unwrap();
     }
@@ -146,6 +135,23 @@ impl TestEngine {
     pub async fn containers(&self, label: &str) -> Vec<String> {
         self.api().list(Some(label), true).await.unwrap().into_iter().map(|container| container.id).collect()
     }
+}
+
+/// A root with a busybox, as tar.
+pub fn busybox() -> Vec<u8> {
+    let root = tempfile::tempdir().unwrap();
+    for folder in ["bin", "dev", "etc", "proc", "sys", "tmp", "root"] {
+        std::fs::create_dir(root.path().join(folder)).unwrap();
+    }
+    std::fs::write(root.path().join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists());
+    std::fs::copy(busybox.expect("busybox-static is installed"), root.path().join("bin/busybox")).unwrap();
+    for command in COMMANDS {
+        std::os::unix::fs::symlink("busybox", root.path().join("bin").join(command)).unwrap();
+    }
+    let made = Command::new("tar").arg("-C").arg(root.path()).args(["-cf", "-", "."]).output().unwrap();
+    assert!(made.status.success());
+    made.stdout
 }
 
 fn spawn(dir: &Path, options: &[String]) -> Child {

@@ -540,13 +540,17 @@ impl Shared {
                 }
                 tokio::time::sleep(LAST_WORD).await;
             };
-            let (end, at) = tokio::select! {
-                found = wait_for_end(&life, &id, lost) => found,
-                () = is_killed => (Ok(ExitResult { exit_code: KILLED, ..ExitResult::default() }), SystemTime::now()),
+            let (end, at, patience) = tokio::select! {
+                (end, at) = wait_for_end(&life, &id, lost) => (end, at, LAST_LINES),
+                // An engine that says nothing has no last lines either.
+                () = is_killed => {
+                    let exit = ExitResult { exit_code: KILLED, ..ExitResult::default() };
+                    (Ok(exit), SystemTime::now(), Duration::ZERO)
+                }
             };
             if let Some(AbortOnDrop(collecting)) = &mut collecting {
                 // The last lines belong to the task's life. One whose reader is away is not waited for.
-                let _late = tokio::time::timeout(LAST_LINES, collecting).await;
+                let _late = tokio::time::timeout(patience, collecting).await;
             }
             if let Some(task) = weak.upgrade() {
                 // The engine notes both by itself, and of a short life the wrong way round.
@@ -893,17 +897,19 @@ impl Driver for DockerDriver {
         if task.end.borrow().is_some() {
             return Ok(());
         }
-        let stopping = life.stop(&task.container, timeout, signal.map(Signal::number));
-        if self.0.own_cgroup(&task).is_none() {
-            return stopping.await.map_err(|e| image::unknown(&e));
-        }
-        let patience = timeout.saturating_add(self.0.config().deadlines.change);
-        let problem = match tokio::time::timeout(patience, stopping).await {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => image::unknown(&error),
-            Err(_) => failed(format!("the engine did not stop the container within {patience:?}"), true),
+        let stopping = async {
+            let signal = signal.map(Signal::number);
+            life.stop(&task.container, timeout, signal).await.map_err(|e| image::unknown(&e))
         };
-        if self.0.kill_without_engine(&task).await { Ok(()) } else { Err(problem) }
+        let mut stopping = std::pin::pin!(stopping);
+        let patience = timeout.saturating_add(self.0.config().deadlines.change);
+        match tokio::time::timeout(patience, &mut stopping).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) if self.0.kill_without_engine(&task).await => Ok(()),
+            Ok(Err(error)) => Err(error),
+            // It may have ended meanwhile: an answer is still awaited.
+            Err(_) => stopping.await,
+        }
     }
 
     async fn destroy_task(&self, id: &str, force: bool) -> Result<(), DriverError> {
