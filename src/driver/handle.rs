@@ -6,15 +6,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use super::state::{GoDriverState, GoTaskConfig, OwnState};
 use super::strays::Note;
-use super::{DriverError, ExecTaskResult, TaskConfig, TaskHandle, TaskState, TaskStatus};
+use super::{DriverError, ExecTaskResult, TaskConfig, TaskEvent, TaskHandle, TaskState, TaskStatus};
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
 use crate::executor::{Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError, Isolation};
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, ReattachConfig, role_environment};
-use crate::spec::{ExitResult, LaunchSpec, ProcessId, ProcessState, Role, Signal, TaskStats};
+use crate::spec::{
+    ExitResult, LaunchSpec, OutputHealth, ProcessId, ProcessState, Role, Signal, StreamHealth, TaskStats,
+};
 use crate::sys::lock::lock;
 use crate::sys::mutant;
 
@@ -29,6 +31,11 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 const FOUND_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the leftovers of a lost executor may resist.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Events that a slow listener may fall behind.
+const EVENTS: usize = 64;
+/// An agent keeps the last ten events of a task: output that is lost and written in turns must not push the others out.
+const OUTAGES_APART: Duration = Duration::from_secs(10);
 
 /// What the drivers need to know of this machine.
 #[derive(Debug, Clone)]
@@ -51,6 +58,7 @@ pub(super) struct Tasks {
     /// What the agent says of it later counts.
     compute: Mutex<Compute>,
     tasks: Mutex<HashMap<String, Arc<Task>>>,
+    events: broadcast::Sender<TaskEvent>,
 }
 
 #[derive(Debug)]
@@ -157,7 +165,11 @@ fn given_environment(spec: &LaunchSpec) -> Vec<(OsString, OsString)> {
 impl Tasks {
     pub(super) fn new(isolation: Isolation, settings: Settings) -> Tasks {
         let compute = Mutex::new(settings.compute);
-        Tasks { isolation, settings, compute, tasks: Mutex::new(HashMap::new()) }
+        Tasks { isolation, settings, compute, tasks: Mutex::default(), events: broadcast::channel(EVENTS).0 }
+    }
+
+    pub(super) fn events(&self) -> broadcast::Receiver<TaskEvent> {
+        self.events.subscribe()
     }
 
     pub(super) fn settings(&self) -> &Settings {
@@ -226,7 +238,7 @@ impl Tasks {
             }
         };
         let handle = TaskHandle { driver_state, executor: Some(kept.reattach.clone()), network: None };
-        self.keep(task, client, executor, kept, note);
+        self.keep(task, client, executor, kept, note, 0);
         Ok(handle)
     }
 
@@ -248,11 +260,29 @@ impl Tasks {
             Ok(Err(error)) => return Err(unreachable(&error.to_string())),
             Err(_) => return Err(unreachable(&format!("no answer within {FOUND_PATIENCE:?}"))),
         }
-        self.keep(task, client, executor, kept, self.note(task));
+        self.keep(task, client, executor, kept, self.note(task), ANY_NUMBER);
         Ok(())
     }
 
-    fn keep(&self, task: &TaskConfig, client: Client, executor: ExecutorClient, kept: Kept, note: Option<Note>) {
+    /// `known`: changes of the output's health that have been told.
+    fn keep(
+        &self,
+        task: &TaskConfig,
+        client: Client,
+        executor: ExecutorClient,
+        kept: Kept,
+        note: Option<Note>,
+        known: u64,
+    ) {
+        let event = TaskEvent {
+            task_id: task.id.clone(),
+            alloc_id: task.alloc_id.clone(),
+            task_name: task.name.clone(),
+            time: kept.started_at,
+            message: String::new(),
+            annotations: BTreeMap::new(),
+        };
+        tokio::spawn(tell_of_outages(executor.clone(), known, event, self.events.clone()));
         let (sender, end) = watch::channel(None);
         let waiting = executor.clone();
         tokio::spawn(async move {
@@ -414,6 +444,63 @@ impl Tasks {
         let swept = swept.await.map_err(|e| failed(format!("remove cgroup {}: {e}", cgroup.display()), true))?;
         swept.map_err(|error| failed(format!("remove cgroup {}: {error}", cgroup.display()), true))
     }
+}
+
+/// A number of changes that is none, so that an executor answers at once.
+const ANY_NUMBER: u64 = u64::MAX;
+
+/// Makes events of output that is being dropped, and of its being written again, until the executor ends or has nothing to
+/// tell. What was told before this process began is not told again.
+async fn tell_of_outages(executor: ExecutorClient, known: u64, event: TaskEvent, events: broadcast::Sender<TaskEvent>) {
+    let (mut known, mut told) = (known, (known == 0).then(OutputHealth::default));
+    // The executors of others do not know the call.
+    while let Ok(Some(now)) = executor.output_changed(known).await {
+        known = now.changes;
+        let failing = |health: &OutputHealth| health.stdout.failing.is_some() || health.stderr.failing.is_some();
+        if let Some(before) = &told {
+            let streams = [("stdout", &before.stdout, &now.stdout), ("stderr", &before.stderr, &now.stderr)];
+            for (stream, before, now) in streams {
+                if let Some(message) = outage(stream, before, now) {
+                    let annotations = annotations(stream, now);
+                    let time = SystemTime::now();
+                    // Nobody listens at the moment.
+                    let _ = events.send(TaskEvent { time, message, annotations, ..event.clone() });
+                }
+            }
+        }
+        let healed = !failing(&now);
+        told = Some(now);
+        if healed && known > 0 {
+            tokio::time::sleep(OUTAGES_APART).await;
+        }
+    }
+}
+
+/// What to say of a stream that was like `before`.
+fn outage(stream: &str, before: &StreamHealth, now: &StreamHealth) -> Option<String> {
+    match (&before.failing, &now.failing) {
+        (None, Some(reason)) => Some(format!("Output is being dropped: {stream}: {reason}")),
+        (Some(_), Some(_)) => None,
+        (None, None) if now.counts.dropped_bytes == before.counts.dropped_bytes => None,
+        (_, None) => {
+            let StreamHealth { counts, .. } = now;
+            let (lines, bytes) = (counts.dropped_lines, counts.dropped_bytes);
+            Some(format!("Output is written again: {stream}: {lines} lines ({bytes} bytes) were dropped"))
+        }
+    }
+}
+
+fn annotations(stream: &str, health: &StreamHealth) -> BTreeMap<String, String> {
+    let counts = health.counts;
+    let numbers = [
+        ("lines", counts.lines),
+        ("bytes", counts.bytes),
+        ("dropped_lines", counts.dropped_lines),
+        ("dropped_bytes", counts.dropped_bytes),
+        ("rotations", counts.rotations),
+    ];
+    let numbers = numbers.map(|(key, number)| (key.to_owned(), number.to_string()));
+    numbers.into_iter().chain([("stream".to_owned(), stream.to_owned())]).collect()
 }
 
 /// What a later process reads must be what this one says: rounded alike.

@@ -4,13 +4,15 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::broadcast;
+
 use super::config::Reader;
 use super::handle::{Settings, Tasks};
 use super::restrict::{self, Restrictions};
 use super::shipping::Shipping;
 use super::{
     Capabilities, Driver, DriverError, ExecStreaming, ExecTaskResult, ExecTaskStreamingRaw, Fingerprint, NodeConfig,
-    TaskConfig, TaskHandle, TaskStatus,
+    TaskConfig, TaskEvent, TaskHandle, TaskStatus,
 };
 use crate::cgroup::Regime;
 use crate::executor::{ExecRequests, ExecResponses, Isolation};
@@ -376,6 +378,10 @@ impl<P: Plan> Driver for OnExecutor<P> {
 
     fn exec_streaming(&self) -> ExecStreaming<'_> {
         ExecStreaming::Raw(self)
+    }
+
+    fn task_events(&self) -> Option<broadcast::Receiver<TaskEvent>> {
+        Some(self.tasks.events())
     }
 }
 

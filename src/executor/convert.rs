@@ -9,8 +9,9 @@ use tonic::Status;
 use super::ExecutorError;
 use crate::spec::{
     CpuField, CpuStats, Device, ExitResult, IoLimit, LaunchSpec, LimitedResource, LogCollection, LogKeeping, Masks,
-    MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, OwnNamespaces, Pressure, Pressures, ProcessState,
-    Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts, TaskOutput, TaskStats, Unveil, Usage,
+    MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, OutputHealth, OwnNamespaces, Pressure, Pressures,
+    ProcessState, Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts, StreamHealth, TaskOutput,
+    TaskStats, Unveil, Usage,
 };
 use crate::wire::drivers::{self, cpu_usage, memory_usage};
 use crate::wire::executor as wire;
@@ -336,6 +337,27 @@ pub fn wire_stats(stats: &TaskStats) -> drivers::TaskStats {
             stderr: Some(wire_counts(output.stderr)),
         }),
     }
+}
+
+pub(super) fn wire_health(health: OutputHealth) -> wire::OutputChangedResponse {
+    let stream = |stream: StreamHealth| wire::StreamHealth {
+        failing: stream.failing.unwrap_or_default(),
+        counts: Some(wire_counts(stream.counts)),
+    };
+    wire::OutputChangedResponse {
+        changes: health.changes,
+        stdout: Some(stream(health.stdout)),
+        stderr: Some(stream(health.stderr)),
+    }
+}
+
+pub(super) fn spec_health(health: wire::OutputChangedResponse) -> Option<OutputHealth> {
+    let stream = |stream: wire::StreamHealth| StreamHealth {
+        failing: Some(stream.failing).filter(|text| !text.is_empty()),
+        counts: stream.counts.map(spec_counts).unwrap_or_default(),
+    };
+    let wire::OutputChangedResponse { changes, stdout, stderr } = health;
+    Some(OutputHealth { changes, stdout: stream(stdout?), stderr: stream(stderr?) })
 }
 
 fn wire_counts(counts: StreamCounts) -> drivers::StreamCounts {

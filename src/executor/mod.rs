@@ -23,7 +23,7 @@ pub use convert::{
 pub use service::ExecutorService;
 pub use supervisor::{Compute, Isolation, LocalExecutor};
 
-use crate::spec::{LaunchSpec, ProcessState, TaskStats};
+use crate::spec::{LaunchSpec, OutputHealth, ProcessState, TaskStats};
 use crate::wire::drivers::{ExecTaskStreamingRequest, ExecTaskStreamingResponse};
 
 /// What the caller of a session says, as it is on the wire.
@@ -101,6 +101,13 @@ pub trait Executor: Send + Sync {
     /// # Errors
     /// [`ExecutorError::Invalid`] before a launch, [`ExecutorError::System`].
     async fn stats(&self) -> Result<TaskStats, ExecutorError>;
+
+    /// Waits until there is something to tell whoever knows of `known` changes of where the output goes: that it is being
+    /// dropped, or written again. `None` when nothing can change any more, or somebody else collects it.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Invalid`] before a launch; [`ExecutorError::System`] from an executor that is not ours.
+    async fn output_changed(&self, known: u64) -> Result<Option<OutputHealth>, ExecutorError>;
 
     /// Runs a command inside the task, as the task's user, until `deadline`; other statuses than 0 are no error.
     ///

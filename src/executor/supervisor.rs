@@ -16,8 +16,8 @@ use super::stats::{ProcessSampler, total};
 use super::{ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, isolated, sweep, universal};
 use crate::cgroup::{self, CgroupFs, DeviceRule, Regime, Sampler, TaskCgroup};
 use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared};
-use crate::logs::collector::{Collector, Keeper, open_sink};
-use crate::spec::{ExitResult, LaunchSpec, NamespaceMode, ProcessState, Resources, Signal, TaskStats};
+use crate::logs::collector::{Collector, HealthWatch, Keeper, open_sink};
+use crate::spec::{ExitResult, LaunchSpec, NamespaceMode, OutputHealth, ProcessState, Resources, Signal, TaskStats};
 use crate::sys;
 use crate::sys::process::{Child, WaitStatus};
 
@@ -105,6 +105,8 @@ pub(super) struct Running {
     /// Processes of sessions that the kernel killed for want of memory.
     pub(super) session_oom_kills: AtomicU64,
     output: Mutex<Option<Output>>,
+    /// Of what is collected.
+    output_health: Option<HealthWatch>,
     samplers: Mutex<(Sampler, ProcessSampler)>,
 }
 
@@ -344,6 +346,10 @@ impl LocalExecutor {
             task_dir: spec.task_dir.clone(),
             namespaces: Mutex::new(namespaces),
             session_oom_kills: AtomicU64::new(0),
+            output_health: match &output {
+                Output::Collected(collector) => Some(collector.health()),
+                Output::Sunk { .. } => None,
+            },
             output: Mutex::new(Some(output)),
             samplers: Mutex::new((Sampler::new(self.compute.core_mhz()), ProcessSampler::default())),
         }))
@@ -579,6 +585,14 @@ impl Executor for LocalExecutor {
             _ => None,
         };
         Ok(TaskStats { time: SystemTime::now(), total, by_pid, pressure: pressure.unwrap_or_default(), output })
+    }
+
+    async fn output_changed(&self, known: u64) -> Result<Option<OutputHealth>, ExecutorError> {
+        let health = self.running_or_error()?.output_health.clone();
+        match health {
+            Some(mut health) => Ok(health.changed(known).await),
+            None => Ok(None),
+        }
     }
 
     async fn exec(&self, deadline: SystemTime, command: &str, args: &[String]) -> Result<ExecOutput, ExecutorError> {

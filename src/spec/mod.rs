@@ -31,6 +31,6 @@ pub use role::Role;
 pub use seccomp::Seccomp;
 pub use signal::Signal;
 pub use stats::{
-    CpuField, CpuStats, MemoryField, MemoryStats, Pressure, Pressures, Stall, StreamCounts, TaskOutput, TaskStats,
-    Usage,
+    CpuField, CpuStats, MemoryField, MemoryStats, OutputHealth, Pressure, Pressures, Stall, StreamCounts, StreamHealth,
+    TaskOutput, TaskStats, Usage,
 };
