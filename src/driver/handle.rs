@@ -295,7 +295,13 @@ impl Tasks {
             log: Box::new(|line: HclogLine| tracing::debug!(message = %line.message, "executor")),
             ..Launch::new(Program::Own(Role::Executor))
         };
-        launch.start().await.map_err(|error| executor_error(&error))
+        // While it starts: its shim in the task's cgroup shall not be the first to need a page of our file.
+        let warm = async { crate::sys::exe::read_ahead() };
+        let (started, warmed) = tokio::join!(launch.start(), warm);
+        if let Err(error) = warmed {
+            tracing::debug!(%error, "cannot have the own executable read ahead");
+        }
+        started.map_err(|error| executor_error(&error))
     }
 
     fn task(&self, id: &str) -> Result<Arc<Task>, DriverError> {
