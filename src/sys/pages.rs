@@ -177,7 +177,8 @@ mod tests {
             line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
         };
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let total: usize = own_code(&std::fs::read_to_string("/proc/self/maps").unwrap()).map(|range| range.len()).sum();
+        let total: usize =
+            own_code(&std::fs::read_to_string("/proc/self/maps").unwrap()).map(|range| range.len()).sum();
         let resident = resident(&smaps).unwrap();
         assert!(total > 0 && resident < total as u64 / 1024, "{resident} KiB of {total} bytes");
     }

@@ -434,6 +434,33 @@ impl From<rustix::process::WaitIdStatus> for WaitStatus {
     }
 }
 
+impl WaitStatus {
+    /// From the number that `wait4(2)` gives.
+    #[must_use]
+    pub fn from_raw(raw: i32) -> WaitStatus {
+        let status = <std::process::ExitStatus as std::os::unix::process::ExitStatusExt>::from_raw(raw);
+        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+        WaitStatus { code: status.code(), signal, dumped: std::os::unix::process::ExitStatusExt::core_dumped(&status) }
+    }
+}
+
+/// `struct pidfd_info` of `<linux/pidfd.h>` in its first form: the mask first, the exit code in the last four of its bytes.
+type PidfdInfo = [u64; 8];
+
+/// How a process ended that is nobody's child here, once it was reaped; `None` before, and on kernels before 6.15, which do not
+/// tell. `ioctl_pidfd(2)`, `PIDFD_GET_INFO`.
+#[must_use]
+pub fn status_of_reaped(pidfd: BorrowedFd<'_>) -> Option<WaitStatus> {
+    const INFO_EXIT: u64 = 1 << 3;
+    nix::ioctl_readwrite!(pidfd_get_info, 0xff, 11, PidfdInfo);
+    let mut info: PidfdInfo = [INFO_EXIT, 0, 0, 0, 0, 0, 0, 0];
+    // SAFETY: these 64 bytes have the size of the kernel's first form of the struct, which is part of the request; they are
+    // alive during the call, which writes no more than that.
+    unsafe { pidfd_get_info(pidfd.as_raw_fd(), &raw mut info) }.ok()?;
+    let [.., a, b, c, d] = info[7].to_ne_bytes();
+    (info[0] & INFO_EXIT != 0).then(|| WaitStatus::from_raw(i32::from_ne_bytes([a, b, c, d])))
+}
+
 /// Reaps a child that has ended; `None` while it runs. `waitid(P_PIDFD)`.
 ///
 /// # Errors
