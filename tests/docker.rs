@@ -6,6 +6,8 @@
 mod engine;
 #[path = "support/harness.rs"]
 mod harness;
+#[path = "support/registry.rs"]
+mod registry;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -24,14 +26,33 @@ use agentbin::executor::Compute;
 use agentbin::spec::{DriverConfig, ExitResult, LogCollection, MemoryLimits, Mount, Propagation, Resources, Signal};
 use engine::{FAULTS, Fault, IMAGE, Proxy, ROUTES, Route, TestEngine};
 use harness::{block_on, eventually, run, tests};
+use registry::{Pace, Registry};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 static ENGINE: OnceLock<TestEngine> = OnceLock::new();
+/// Where it listens with TLS, and the folder of certificates.
+static TLS: OnceLock<(String, PathBuf)> = OnceLock::new();
 
 fn main() -> ExitCode {
     agentbin::init();
-    match TestEngine::start() {
+    let certificates = tempfile::tempdir().unwrap();
+    registry::certificates(certificates.path(), &["engine", "client"]);
+    // Somebody else may take the port in between.
+    let mut started = Err(String::new());
+    for _ in 0..3 {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let host = format!("tcp://127.0.0.1:{port}");
+        let file = |name: &str| certificates.path().join(name).display().to_string();
+        let (ca, cert, key) = (file("ca.pem"), file("engine.pem"), file("engine-key.pem"));
+        let tls = ["--tlsverify", "--tlscacert", &ca, "--tlscert", &cert, "--tlskey", &key, "--host", &host];
+        started = TestEngine::with(&tls);
+        if started.is_ok() {
+            assert!(TLS.set((host, certificates.path().to_owned())).is_ok());
+            break;
+        }
+    }
+    match started {
         Ok(engine) => assert!(ENGINE.set(engine).is_ok()),
         Err(reason) => return harness::skip("docker", &reason),
     }
@@ -39,10 +60,17 @@ fn main() -> ExitCode {
         e1_a_task_from_start_to_end,
         e1_exit_status_signals_and_stop,
         e1_commands_and_sessions_inside,
+        e1_a_command_goes_with_its_caller,
+        e2_a_stop_that_the_engine_cannot_do,
+        c3_shared_cores_follow_the_agent,
         e1_a_task_is_found_again,
         e1_what_is_asked_for_is_what_the_container_has,
         e1_starts_that_fail_leave_nothing,
         e1_fingerprint_says_what_there_is,
+        e1_an_engine_behind_tls,
+        e1_an_image_is_fetched_once_and_removed_after_the_last_task,
+        e1_registries_ask_for_credentials,
+        e1_a_pull_that_stalls,
         e5_volumes_are_split_and_stay_below_the_allocation,
         f2_mounts_propagate_as_asked,
         e2_create_converges_with_what_is_there,
@@ -327,6 +355,150 @@ fn e1_commands_and_sessions_inside() {
     });
 }
 
+/// Processes of the container, by their command lines.
+fn processes(world: &World) -> Vec<String> {
+    let id = engine().docker(&["inspect", "-f", "{{.Id}}", &world.name()]);
+    let procs = format!("/sys/fs/cgroup/memory/nomad/{}-web/{id}/cgroup.procs", world.alloc);
+    let pids = std::fs::read_to_string(procs).unwrap();
+    let command = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    pids.lines().map(|pid| command(pid).trim_end_matches('\0').replace('\0', " ")).collect()
+}
+
+fn e1_a_command_goes_with_its_caller() {
+    block_on(async {
+        let world = World::new();
+        let task = world.script("sleep 1000; true");
+        world.start(&task).await;
+        let has = |what: &str| processes(&world).iter().any(|command| command.contains(what));
+        // One that does not end in time, with what it has started.
+        let words = ["/bin/sh", "-c", "sleep 2001 & sleep 2002; true"].map(str::to_owned);
+        let late = world.driver.exec_task(&task.id, &words, Duration::from_secs(1)).await.unwrap_err().to_string();
+        assert!(late.contains("did not end within"), "{late}");
+        eventually("the command is gone", || !has("2001") && !has("2002")).await;
+        // A session whose caller hangs up, with and without a terminal.
+        for tty in [false, true] {
+            let words = ["/bin/sh", "-c", "sleep 2003 & echo begun; sleep 2004; true"];
+            let gone = tokio::time::timeout(Duration::from_secs(2), session(&world, &task, &words, tty, "")).await;
+            assert!(gone.is_err());
+            eventually("the session is gone", || !has("2003") && !has("2004")).await;
+        }
+        assert!(has("sleep 1000"), "the task goes on: {:?}", processes(&world));
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+        world.assert_nothing_left().await;
+    });
+}
+
+/// An engine that stands still: the stop ends all the same, by the container's own cgroup, and nobody else's.
+fn e2_a_stop_that_the_engine_cannot_do() {
+    use nix::sys::signal::Signal as Unix;
+    block_on(async {
+        let world = World::with(&engine().endpoint(), json!({ "api_timeout": "2s" }));
+        let (task, other) = (world.script("sleep 1000; true"), World::new());
+        world.start(&task).await;
+        let others = other.script("sleep 1000; true");
+        other.start(&others).await;
+        let id = engine().docker(&["run", "-d", "--network", "none", IMAGE, "sleep", "1000"]);
+        engine().signal(Unix::SIGSTOP);
+        let began = Instant::now();
+        let stopped = world.driver.stop_task(&task.id, Duration::from_secs(1), None).await;
+        let ended = tokio::time::timeout(Duration::from_mins(1), world.driver.wait_task(&task.id)).await;
+        let took = began.elapsed();
+        let destroyed = world.driver.destroy_task(&task.id, false);
+        let destroyed = tokio::time::timeout(Duration::from_secs(3), destroyed).await;
+        engine().signal(Unix::SIGCONT);
+        stopped.unwrap();
+        assert_eq!(ended.expect("it is dead, whatever the engine knows").unwrap().exit_code, 137);
+        assert!(!matches!(destroyed, Ok(Ok(()))), "nobody knows that it is removed");
+        println!("stopped without its engine in {took:?}");
+        for id in [id.clone(), other.name()] {
+            assert_eq!(engine().docker(&["inspect", "-f", "{{.State.Running}}", &id]), "true");
+        }
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+        other.driver.destroy_task(&others.id, true).await.unwrap();
+        engine().docker(&["rm", "-f", &id]);
+        world.assert_nothing_left().await;
+        other.assert_nothing_left().await;
+    });
+}
+
+/// On v1, under an agent: the cores that it leaves to its tasks are those of their containers, at any time.
+fn c3_shared_cores_follow_the_agent() {
+    block_on(async {
+        let cpuset = Path::new("/sys/fs/cgroup/cpuset");
+        let cores = std::thread::available_parallelism().unwrap().get();
+        if !cpuset.join("cpuset.cpus").exists() || cores < 2 {
+            println!("SKIP: c3_shared_cores_follow_the_agent: needs cgroup v1 and two cores");
+            return;
+        }
+        let share = Cgroup(cpuset.join(format!("agentbin-share-{}", std::process::id())));
+        std::fs::create_dir(&share.0).unwrap();
+        let root = |file: &str| std::fs::read_to_string(cpuset.join(file)).unwrap();
+        std::fs::write(share.0.join("cpuset.mems"), root("cpuset.mems")).unwrap();
+        let all = root("cpuset.cpus").trim().to_owned();
+        let one = all.split(['-', ',']).next().unwrap().to_owned();
+        let give = |cores: &str| std::fs::write(share.0.join("cpuset.cpus"), cores).unwrap();
+        let world = World::new();
+        let agents = || {
+            let driver = DockerDriver::new(settings(true, world.dir.path()));
+            set_config(&driver, &engine().endpoint(), json!({}));
+            driver
+        };
+        let start = async |driver: &DockerDriver, cores: &str| {
+            let mut task = world.script("sleep 1000");
+            task.cpuset_cgroup = share.0.clone();
+            cores.clone_into(&mut task.resources.cpuset_cpus);
+            ("/dev/null".clone_into(&mut task.stdout_path), "/dev/null".clone_into(&mut task.stderr_path));
+            let handle = driver.start_task(&task).await.unwrap();
+            (task, handle)
+        };
+        let of = || engine().docker(&["inspect", "-f", "{{.HostConfig.CpusetCpus}}", &world.name()]);
+        give(&one);
+        let driver = agents();
+        let (task, handle) = start(&driver, "").await;
+        assert_eq!(of(), one);
+        let id = engine().docker(&["inspect", "-f", "{{.Id}}", &world.name()]);
+        give(&all);
+        eventually("all cores", || of() == all).await;
+        let file = cpuset.join(format!("nomad/{}.web/{id}/cpuset.cpus", world.alloc));
+        assert_eq!(std::fs::read_to_string(file).unwrap().trim(), all);
+        // What changes while the driver is away is seen by the next one.
+        drop(driver);
+        give(&one);
+        let driver = agents();
+        driver.recover_task(&task, &handle.driver_state).await.unwrap();
+        eventually("one core again", || of() == one).await;
+        driver.destroy_task(&task.id, true).await.unwrap();
+        // Cores of its own stay.
+        let (task, _) = start(&driver, &one).await;
+        give(&all);
+        let (second, _) = {
+            let other = World::new();
+            let mut task = other.script("sleep 1000");
+            task.cpuset_cgroup = share.0.clone();
+            ("/dev/null".clone_into(&mut task.stdout_path), "/dev/null".clone_into(&mut task.stderr_path));
+            driver.start_task(&task).await.unwrap();
+            give(&one);
+            let shown = || engine().docker(&["inspect", "-f", "{{.HostConfig.CpusetCpus}}", &other.name()]);
+            eventually("the sharing one follows", || shown() == one).await;
+            (task, other)
+        };
+        give(&all);
+        assert_eq!(of(), one);
+        driver.destroy_task(&second.id, true).await.unwrap();
+        driver.destroy_task(&task.id, true).await.unwrap();
+        world.assert_nothing_left().await;
+    });
+}
+
+/// Removed when the test is over, however it ends.
+struct Cgroup(PathBuf);
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
 fn e1_a_task_is_found_again() {
     block_on(async {
         let world = World::new();
@@ -489,6 +661,255 @@ fn e1_fingerprint_says_what_there_is() {
     });
 }
 
+fn e1_an_engine_behind_tls() {
+    use agentbin::spec::Role;
+    use agentbin::wire::docker_logger::StartRequest;
+    use agentbin::wire::docker_logger::docker_logger_client::DockerLoggerClient;
+    block_on(async {
+        let (host, dir) = TLS.get().unwrap();
+        let file = |name: &str| dir.join(name).display().to_string();
+        let tls = |cert: &str, ca: &str| {
+            let key = if cert.is_empty() { String::new() } else { file(&format!("{cert}-key.pem")) };
+            let cert = if cert.is_empty() { String::new() } else { file(&format!("{cert}.pem")) };
+            json!({ "tls": { "cert": cert, "key": key, "ca": file(ca) } })
+        };
+        let world = World::with(host, tls("client", "ca.pem"));
+        assert_eq!(world.driver.fingerprint().await.health, Health::Healthy);
+        let task = world.script("echo over TLS; exit 3");
+        world.start(&task).await;
+        assert_eq!(world.wait(&task).await.exit_code, 3);
+        assert_eq!(world.log("stdout"), "over TLS\n");
+        world.driver.destroy_task(&task.id, false).await.unwrap();
+        // Sessions have a connection of their own.
+        let task = world.script("sleep 1000");
+        world.start(&task).await;
+        let (out, _, status) = session(&world, &task, &["/bin/cat"], false, "in\n").await;
+        assert_eq!((out.as_str(), status), ("in\n", 0));
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+        // No certificate, and an authority that did not sign the engine's.
+        let strange = tempfile::tempdir().unwrap();
+        registry::certificates(strange.path(), &["client"]);
+        std::fs::copy(strange.path().join("ca.pem"), dir.join("strange.pem")).unwrap();
+        for (cert, ca) in [("", "ca.pem"), ("client", "strange.pem")] {
+            set_config(&world.driver, host, tls(cert, ca));
+            assert_ne!(world.driver.fingerprint().await.health, Health::Healthy, "{cert} {ca}");
+        }
+        set_config(&world.driver, host, tls("client", "missing.pem"));
+        let said = world.driver.fingerprint().await.description;
+        assert!(said.contains("Failed to initialize docker client") && said.contains("missing.pem"), "{said}");
+        // And the logger that an agent starts.
+        let name = world.name();
+        let id = engine().docker(&["run", "-d", "--network", "none", "--name", &name, IMAGE, "echo", "copied"]);
+        let behind = Behind::another(&world);
+        let logger = launch(Role::DockerLogger).await;
+        let request = StartRequest {
+            endpoint: host.clone(),
+            container_id: id,
+            stdout_fifo: logs_path(&world, ".web.stdout.fifo"),
+            stderr_fifo: logs_path(&world, ".web.stderr.fifo"),
+            tls_cert: file("client.pem"),
+            tls_key: file("client-key.pem"),
+            tls_ca: file("ca.pem"),
+            ..StartRequest::default()
+        };
+        DockerLoggerClient::new(logger.channel()).start(request).await.unwrap();
+        eventually("the logger copies", || world.log("stdout").ends_with("copied\n")).await;
+        logger.kill().await;
+        behind.end();
+        engine().docker(&["rm", "-f", &name]);
+        world.assert_nothing_left().await;
+    });
+}
+
+/// Whether the engine has an image of this name.
+async fn has_image(name: &str) -> bool {
+    engine().api().image(name).await.unwrap().is_some()
+}
+
+/// `TestDockerCoordinator_ConcurrentPulls`, `…_Pull_Remove`, `…_Remove_Cancel`, `…_No_Cleanup`.
+fn e1_an_image_is_fetched_once_and_removed_after_the_last_task() {
+    block_on(async {
+        let registry =
+            Registry::start(engine::busybox(), "of the registry", None, Pace::Tenths(Duration::from_millis(50)));
+        let (name, proxy) = (registry.name("test/busybox:1"), Proxy::new(engine(), None));
+        let world = World::with(&proxy.endpoint(), json!({ "gc": { "image": true, "image_delay": "3s" } }));
+        let mut tasks: Vec<TaskConfig> = (0..20).map(|_| world.task(json!({ "image": name.as_str() }))).collect();
+        for (number, task) in tasks.iter_mut().enumerate() {
+            task.name = format!("t{number}");
+            task.cgroup = PathBuf::from(format!("nomad/{}-{}", world.alloc, task.name));
+            task.logs.as_mut().unwrap().stdout_file = format!("{}.stdout", task.name);
+            task.logs.as_mut().unwrap().stderr_file = format!("{}.stderr", task.name);
+            for folder in ["local", "secrets", "tmp"] {
+                std::fs::create_dir_all(world.alloc_dir().join(&task.name).join(folder)).unwrap();
+            }
+        }
+        let mut events = world.driver.task_events().unwrap();
+        let starts: Vec<_> = tasks
+            .iter()
+            .map(|task| {
+                let (driver, task) = (world.driver.clone(), task.clone());
+                tokio::spawn(async move { driver.start_task(&task).await })
+            })
+            .collect();
+        for start in starts {
+            start.await.unwrap().unwrap();
+        }
+        let asked = || proxy.log().iter().filter(|call| call.contains("/images/create")).count();
+        assert_eq!((asked(), registry.counts().1), (1, 1), "20 starts, one pull");
+        let event = events.recv().await.unwrap();
+        assert_eq!((event.message.as_str(), event.annotations["image"].as_str()), ("Downloading image", name.as_str()));
+        for task in &tasks {
+            assert_eq!(world.wait(task).await.exit_code, 0);
+        }
+        let said = std::fs::read_to_string(world.alloc_dir().join("alloc/logs/t7.stdout.0")).unwrap();
+        assert_eq!(said, "of the registry\n", "the image's own command");
+        let (last, others) = tasks.split_last().unwrap();
+        for task in others {
+            world.driver.destroy_task(&task.id, false).await.unwrap();
+        }
+        // While one uses it, and while somebody comes back within the delay, it stays.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert!(has_image(&name).await, "the last task has it");
+        world.driver.destroy_task(&last.id, false).await.unwrap();
+        world.start(last).await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert!(has_image(&name).await, "it is used again");
+        world.wait(last).await;
+        world.driver.destroy_task(&last.id, false).await.unwrap();
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while has_image(&name).await {
+            assert!(Instant::now() < deadline, "{name} stays");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // By digest; not a second time when it is there, but when it is forced; and it stays without `gc`.
+        let keeping = World::with(&proxy.endpoint(), json!({ "gc": { "image": false, "image_delay": "0s" } }));
+        let by_digest = registry.name(&format!("test/busybox@{}", registry.digest()));
+        let before = asked();
+        for (config, pulls) in [
+            (json!({ "image": by_digest }), 1),
+            (json!({ "image": by_digest }), 1),
+            (json!({ "image": by_digest, "force_pull": true }), 2),
+        ] {
+            let task = keeping.task(config);
+            assert_eq!(keeping.run(&task).await.exit_code, 0);
+            assert_eq!(asked() - before, pulls);
+        }
+        assert!(has_image(&by_digest).await);
+        engine().docker(&["rmi", &by_digest]);
+        world.assert_nothing_left().await;
+        keeping.assert_nothing_left().await;
+    });
+}
+
+/// `TestDockerDriver_AuthFromTaskConfig`, `…_AuthConfiguration`, `…_authFromHelper`.
+fn e1_registries_ask_for_credentials() {
+    use std::process::{Command, Stdio};
+    block_on(async {
+        let registry = Registry::start(engine::busybox(), "secret", Some("me:word"), Pace::AtOnce);
+        let (dir, host) = (tempfile::tempdir().unwrap(), registry.host().to_owned());
+        let image = registry.name("private:1");
+        let file = dir.path().join("config.json");
+        let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, "me:word");
+        std::fs::write(&file, json!({ "auths": { host.as_str(): { "auth": encoded } } }).to_string()).unwrap();
+        let world = World::new();
+        let run = async |config: Value| {
+            let task = world.task(config);
+            let started = world.driver.start_task(&task).await.map(|_| ());
+            if started.is_ok() {
+                assert_eq!(world.wait(&task).await.exit_code, 0);
+                world.driver.destroy_task(&task.id, false).await.unwrap();
+                engine().docker(&["rmi", "-f", &image]);
+            }
+            started
+        };
+        let nobody = run(json!({ "image": image })).await.unwrap_err().to_string();
+        assert!(nobody.contains("Failed to pull") && !nobody.contains("word"), "{nobody}");
+        let wrong = json!({ "image": image, "auth": { "username": "me", "password": "wrong-one" } });
+        let wrong = run(wrong).await.unwrap_err().to_string();
+        assert!(wrong.contains("Failed to pull") && !wrong.contains("wrong-one"), "{wrong}");
+        let right = json!({ "username": "me", "password": "word", "server_address": host, "email": "ignored" });
+        run(json!({ "image": image, "auth": right })).await.unwrap();
+        set_config(&world.driver, &engine().endpoint(), json!({ "auth": { "config": file.display().to_string() } }));
+        run(json!({ "image": image })).await.unwrap();
+        // A file that is not there fails the start, unless that is to be passed over.
+        set_config(&world.driver, &engine().endpoint(), json!({ "auth": { "config": "/nonexistent/config.json" } }));
+        let missing = run(json!({ "image": image })).await.unwrap_err().to_string();
+        assert!(missing.contains("Failed to find docker auth for repo"), "{missing}");
+        let soft = run(json!({ "image": image, "auth_soft_fail": true })).await.unwrap_err().to_string();
+        assert!(soft.contains("Failed to pull"), "{soft}");
+
+        // A helper is a program in PATH, so this is a process of its own.
+        let helper = dir.path().join("docker-credential-tests");
+        let text = "#!/bin/sh\n[ \"$1\" = get ] || exit 1\nread -r host || true\n\
+                    echo \"{\\\"ServerURL\\\":\\\"$host\\\",\\\"Username\\\":\\\"me\\\",\\\"Secret\\\":\\\"word\\\"}\"\n";
+        std::fs::write(&helper, text).unwrap();
+        std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (config, task) = (dir.path().join("plugin.hcl"), dir.path().join("task.hcl"));
+        let plugin = format!("endpoint = \"{}\"\nauth {{\n  helper = \"tests\"\n}}\n", engine().endpoint());
+        std::fs::write(&config, plugin).unwrap();
+        let id = format!("{}/web/helped", world.alloc);
+        let alloc_dir = world.alloc_dir().display().to_string();
+        let text = format!(
+            "id = \"{id}\"\nname = \"web\"\nalloc_dir = \"{alloc_dir}\"\nconfig {{\n  image = \"{image}\"\n  \
+             network_mode = \"none\"\n}}\n"
+        );
+        std::fs::write(&task, text).unwrap();
+        let agentbin = env!("CARGO_BIN_EXE_agentbin");
+        let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+        let script = dir.path().join("script");
+        let steps = format!("start {}\nwait {id}\ndestroy {id}\n", task.display());
+        std::fs::write(&script, steps).unwrap();
+        let out = Command::new(agentbin)
+            .args(["plugin", "launch", agentbin, "driver", "docker", "--config", config.to_str().unwrap()])
+            .env("PATH", path)
+            .stdin(Stdio::from(std::fs::File::open(&script).unwrap()))
+            .output()
+            .unwrap();
+        let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success() && said.contains("\"exit_code\":0"), "{said}");
+        engine().docker(&["rmi", "-f", &image]);
+        world.assert_nothing_left().await;
+    });
+}
+
+/// `TestDockerDriver_PullImage_Timeouts`. Silence and progress are told after a minute and two: at full length only.
+fn e1_a_pull_that_stalls() {
+    block_on(async {
+        let layer = engine::busybox();
+        let registry = Registry::start(layer.clone(), "late", None, Pace::Never);
+        let world =
+            World::with(&engine().endpoint(), json!({ "image_pull_timeout": "90s", "pull_activity_timeout": "60s" }));
+        let task = world.task(json!({ "image": registry.name("stalls:1"), "image_pull_timeout": "2s" }));
+        let late = world.driver.start_task(&task).await.unwrap_err();
+        assert!(matches!(late, DriverError::Failed { recoverable: true, .. }), "{late:?}");
+        assert!(late.to_string().ends_with("not done within 2s"), "{late}");
+        // The next one begins anew, and this time it comes.
+        registry.go_on();
+        let task = world.task(json!({ "image": registry.name("stalls:1") }));
+        assert_eq!(world.run(&task).await.exit_code, 0);
+        engine().docker(&["rmi", &registry.name("stalls:1")]);
+        if full() {
+            let silent = Registry::start(layer.clone(), "silent", None, Pace::Never);
+            let task = world.task(json!({ "image": silent.name("silent:1") }));
+            let error = world.driver.start_task(&task).await.unwrap_err().to_string();
+            assert!(error.contains("nothing received for 60s"), "{error}");
+            let slow = Registry::start(layer, "slow", None, Pace::Tenths(Duration::from_secs(15)));
+            set_config(&world.driver, &engine().endpoint(), json!({}));
+            let mut events = world.driver.task_events().unwrap();
+            let task = world.task(json!({ "image": slow.name("slow:1") }));
+            assert_eq!(world.run(&task).await.exit_code, 0);
+            let mut said = Vec::new();
+            while let Ok(event) = events.try_recv() {
+                said.push(event.message);
+            }
+            let told = said.iter().find(|message| message.starts_with("Docker image pull progress: Pulled 0/1 ("));
+            println!("{}", told.expect("a pull of two minutes tells how far it is"));
+            engine().docker(&["rmi", &slow.name("slow:1")]);
+        }
+        world.assert_nothing_left().await;
+    });
+}
+
 fn e5_volumes_are_split_and_stay_below_the_allocation() {
     block_on(async {
         let world = World::new();
@@ -634,7 +1055,8 @@ async fn life(route: Route, fault: Fault, nth: u32) {
     world.driver.stop_task(&task.id, Duration::from_secs(1), Some(Signal::KILL)).await.unwrap();
     let exit = world.wait(&task).await;
     assert_eq!(exit.exit_code, 137, "{what}");
-    assert_eq!(world.log("stdout"), "line\n", "{what}");
+    // It may have been killed before it said anything.
+    assert_eq!(world.log("stdout"), kept(engine(), &containers[0], false).await.0, "{what}");
     let mut destroyed = world.driver.destroy_task(&task.id, false).await;
     for _ in 0..3 {
         if destroyed.is_err() {
@@ -833,96 +1255,286 @@ fn d3_output_is_complete_with_and_without_a_terminal() {
     });
 }
 
-/// Numbered lines of chatty containers, while drivers come and go and the engine's connection is lost: each exactly once.
+/// Who copies a chatty container's output.
+enum Copied {
+    /// The driver, into files; a killed one is followed by another.
+    Driver(TaskHandle),
+    /// A `docker_logger` into FIFOs, and who reads them.
+    Logger(Box<agentbin::plugin::Client>, Behind),
+}
+
+/// Who reads the FIFOs of a `docker_logger`.
+enum Behind {
+    Logmon(Box<agentbin::plugin::Client>),
+    /// Another's, which writes what it has every 100 ms.
+    Another(Arc<std::sync::atomic::AtomicBool>, Vec<std::thread::JoinHandle<()>>),
+}
+
+async fn launch(role: agentbin::spec::Role) -> agentbin::plugin::Client {
+    use agentbin::plugin::{Launch, Program};
+    Launch { new_session: true, ..Launch::new(Program::Own(role)) }.start().await.unwrap()
+}
+
+fn logs_path(world: &World, name: &str) -> String {
+    world.alloc_dir().join("alloc/logs").join(name).display().to_string()
+}
+
+impl Behind {
+    fn another(world: &World) -> Behind {
+        let end = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let readers = ["web.stdout", "web.stderr"].map(|base| {
+            let (fifo, file) = (logs_path(world, &format!(".{base}.fifo")), logs_path(world, &format!("{base}.0")));
+            nix::unistd::mkfifo(fifo.as_str(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+            let end = Arc::clone(&end);
+            std::thread::spawn(move || buffered(&fifo, &file, &end))
+        });
+        Behind::Another(end, readers.into())
+    }
+
+    /// Reads what is left, and ends.
+    fn end(self) {
+        let Behind::Another(end, readers) = self else { return };
+        end.store(true, Ordering::Relaxed);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    }
+
+    /// As an agent does that finds both again; a logmon whose writer has gone begins anew.
+    async fn go_on(&self, world: &World) {
+        use agentbin::wire::logmon::{StartRequest, log_mon_client::LogMonClient};
+        let Behind::Logmon(host) = self else { return };
+        let request = StartRequest {
+            log_dir: logs_path(world, ""),
+            stdout_file_name: "web.stdout".to_owned(),
+            stderr_file_name: "web.stderr".to_owned(),
+            max_files: 10,
+            max_file_size_mb: 10,
+            stdout_fifo: logs_path(world, ".web.stdout.fifo"),
+            stderr_fifo: logs_path(world, ".web.stderr.fifo"),
+        };
+        LogMonClient::new(host.channel()).start(request).await.unwrap();
+    }
+}
+
+/// Copies a FIFO into a file, with what came within 100 ms in its own memory.
+fn buffered(fifo: &str, file: &str, end: &std::sync::atomic::AtomicBool) {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = std::fs::OpenOptions::new();
+    // Open for writing, too: its writers come and go.
+    let mut pipe = options.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(fifo).unwrap();
+    let mut out = std::fs::OpenOptions::new().create(true).append(true).open(file).unwrap();
+    let (mut held, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        let until = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < until {
+            if let Ok(length) = pipe.read(&mut buffer) {
+                held.extend_from_slice(&buffer[..length]);
+            } else {
+                let mut fds = [rustix::event::PollFd::new(&pipe, rustix::event::PollFlags::IN)];
+                let left = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+                rustix::event::poll(&mut fds, Some(&left)).unwrap();
+            }
+        }
+        out.write_all(&held).unwrap();
+        if held.is_empty() && end.load(Ordering::Relaxed) {
+            return;
+        }
+        held.clear();
+    }
+}
+
+/// What an engine keeps of a container's output: standard output and standard error.
+async fn kept(engine: &TestEngine, id: &str, tty: bool) -> (String, String) {
+    use agentbin::docker::logs::{Channel, Decoder};
+    let mut stream = engine.api().logs(id, 0, false).await.unwrap();
+    let (mut decoder, mut texts) = (Decoder::new(tty), [Vec::new(), Vec::new()]);
+    while let Some(bytes) = stream.next().await.unwrap() {
+        decoder.push(&bytes);
+        while let Some(message) = decoder.next_message().unwrap() {
+            texts[usize::from(message.channel == Channel::Stderr)].extend(message.data);
+        }
+    }
+    texts[0].extend(decoder.finish().into_iter().flat_map(|message| message.data));
+    let [stdout, stderr] = texts.map(|text| String::from_utf8(text).unwrap());
+    (stdout, stderr)
+}
+
+/// Numbered lines of chatty containers, while drivers and `docker_logger`s are killed and the engine is, too: each line that
+/// the engine kept exactly once, in order.
 fn d3_every_line_once_whoever_restarts() {
+    use agentbin::spec::Role;
+    use agentbin::wire::docker_logger::StartRequest;
+    use agentbin::wire::docker_logger::docker_logger_client::DockerLoggerClient;
+    use nix::sys::signal::Signal as Unix;
     block_on(async {
-        let (containers, lines, restarts) = if full() { (100, 3000, 30) } else { (4, 600, 6) };
-        let mut worlds = Vec::new();
+        let (containers, lines, rounds, engine_every) = if full() { (100, 3000, 40, 8) } else { (6, 800, 8, 4) };
+        // Containers go on without it.
+        let engine = Arc::new(TestEngine::with(&["--live-restore"]).unwrap());
+        let mut all = Vec::new();
         for number in 0..containers {
-            let world = World::new();
+            let world = World::with(&engine.endpoint(), json!({}));
+            let tty = number % 4 == 3;
             let script = format!(
                 "i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo out $i; echo err $i >&2; \
                  [ $((i % 50)) = 0 ] && sleep 0.2; done; exit 0"
             );
             let mut task = world.script(&script);
-            if number % 4 == 3 {
-                task.config.values.insert("tty".to_owned(), json!(true));
-            }
-            let handle = world.start(&task).await;
-            worlds.push((world, task, handle));
-        }
-        for restart in 0..restarts {
-            tokio::time::sleep(Duration::from_millis(130 + 70 * (restart % 3))).await;
-            for (world, task, handle) in &mut worlds {
-                // As a kill would: what the old one had in hand is lost.
-                world.driver = driver(&engine().endpoint(), json!({}), world.dir.path());
-                let kept = TaskConfig { config: DriverConfig::default(), logs: None, ..task.clone() };
-                world.driver.recover_task(&kept, &handle.driver_state).await.unwrap();
-            }
-        }
-        for (world, task, _) in &worlds {
-            assert_eq!(world.wait(task).await.exit_code, 0);
-            let tty = task.config.values.contains_key("tty");
-            let texts = if tty {
-                vec![("out", "stdout"), ("err", "stdout")]
+            task.config.values.insert("tty".to_owned(), json!(tty));
+            let (id, copied) = if number % 2 == 0 {
+                let handle = world.start(&task).await;
+                let id = world.driver.inspect_task(&task.id).await.unwrap().attributes["container_id"].clone();
+                (id, Copied::Driver(handle))
             } else {
-                vec![("out", "stdout"), ("err", "stderr")]
+                let behind = if number % 3 == 0 {
+                    Behind::another(&world)
+                } else {
+                    Behind::Logmon(Box::new(launch(Role::Logmon).await))
+                };
+                behind.go_on(&world).await;
+                let name = world.name();
+                let mut args = vec!["run", "-d", "--network", "none", "--name", &name];
+                args.extend(tty.then_some("-t"));
+                let id = engine.docker(&[&args[..], &[IMAGE, "sh", "-c", &script]].concat());
+                (id, Copied::Logger(Box::new(launch(Role::DockerLogger).await), behind))
             };
-            for (word, stream) in texts {
-                let log = world.log(stream);
-                let of_word: Vec<&str> = log.lines().filter(|line| line.starts_with(word)).map(str::trim_end).collect();
-                let expected: Vec<String> = (1..=lines).map(|n| format!("{word} {n}")).collect();
-                assert!(of_word == expected, "{word}: {} lines instead of {lines}", of_word.len());
-            }
-            world.driver.destroy_task(&task.id, false).await.unwrap();
+            all.push((world, task, id, tty, copied));
         }
-        println!("{containers} containers, {lines} lines each on two streams, {restarts} restarts: every line once");
+        let request = |world: &World, id: &str, tty: bool| StartRequest {
+            endpoint: engine.endpoint(),
+            container_id: id.to_owned(),
+            stdout_fifo: logs_path(world, ".web.stdout.fifo"),
+            stderr_fifo: logs_path(world, ".web.stderr.fifo"),
+            tty,
+            ..StartRequest::default()
+        };
+        for (world, _, id, tty, copied) in &all {
+            if let Copied::Logger(host, _) = copied {
+                DockerLoggerClient::new(host.channel()).start(request(world, id, *tty)).await.unwrap();
+            }
+        }
+        let (mut kills, mut crashes) = (0, 0);
+        for round in 1..=rounds {
+            tokio::time::sleep(Duration::from_millis(130 + 70 * (round % 3))).await;
+            let crash = (round % engine_every == 0).then(|| {
+                crashes += 1;
+                let (engine, signal) =
+                    (Arc::clone(&engine), if crashes % 2 == 1 { Unix::SIGKILL } else { Unix::SIGTERM });
+                tokio::task::spawn_blocking(move || engine.restart(signal))
+            });
+            for (number, (world, task, id, tty, copied)) in all.iter_mut().enumerate() {
+                match copied {
+                    // As a kill would: what the old one had in hand is lost.
+                    Copied::Driver(handle) => {
+                        world.driver = driver(&engine.endpoint(), json!({}), world.dir.path());
+                        let kept = TaskConfig { config: DriverConfig::default(), logs: None, ..task.clone() };
+                        world.driver.recover_task(&kept, &handle.driver_state).await.unwrap();
+                    }
+                    // Not all at once: starting a process takes longer than these lines.
+                    Copied::Logger(host, behind) if (number + round as usize) % 4 < 2 => {
+                        let pid = nix::unistd::Pid::from_raw(host.process().pid);
+                        nix::sys::signal::kill(pid, Unix::SIGKILL).unwrap();
+                        let dead = std::mem::replace(host, Box::new(launch(Role::DockerLogger).await));
+                        dead.kill().await;
+                        kills += 1;
+                        DockerLoggerClient::new(host.channel()).start(request(world, id, *tty)).await.unwrap();
+                        behind.go_on(world).await;
+                    }
+                    Copied::Logger(_, behind) => behind.go_on(world).await,
+                }
+            }
+            if let Some(crash) = crash {
+                crash.await.unwrap();
+            }
+        }
+        let (mut told, mut lost) = (0, 0);
+        for (world, task, id, tty, copied) in all {
+            let seen = |text: &(String, String)| world.log("stdout") == text.0 && world.log("stderr") == text.1;
+            let deadline = Instant::now() + Duration::from_mins(3);
+            while engine.api().inspect(&id).await.unwrap().is_some_and(|container| container.running) {
+                assert!(Instant::now() < deadline, "{id} does not end");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            let text = kept(&engine, &id, tty).await;
+            let deadline = Instant::now() + Duration::from_mins(1);
+            while !seen(&text) && Instant::now() < deadline {
+                if let Copied::Logger(_, behind) = &copied {
+                    behind.go_on(&world).await;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            let ours = (world.log("stdout"), world.log("stderr"));
+            if ours != text {
+                for (name, a, b) in [("stdout", &ours.0, &text.0), ("stderr", &ours.1, &text.1)] {
+                    let (a, b): (Vec<&str>, Vec<&str>) = (a.lines().collect(), b.lines().collect());
+                    let at = a.iter().zip(&b).position(|(a, b)| a != b).unwrap_or(a.len().min(b.len()));
+                    let near = |lines: &[&str]| lines[at.saturating_sub(2)..(at + 4).min(lines.len())].join("|");
+                    println!(
+                        "{id:.12} {name}: {} lines, {} kept; ours {} kept {}",
+                        a.len(),
+                        b.len(),
+                        near(&a),
+                        near(&b)
+                    );
+                }
+                let way = match &copied {
+                    Copied::Driver(_) => "driver",
+                    Copied::Logger(_, Behind::Logmon(_)) => "docker_logger and logmon",
+                    Copied::Logger(..) => "docker_logger and another's logmon",
+                };
+                panic!("{way}, terminal {tty}: not what the engine kept");
+            }
+            let count = text.0.lines().count() + text.1.lines().count();
+            told += count;
+            lost += 2 * lines - count;
+            match copied {
+                Copied::Driver(_) => {
+                    world.wait(&task).await;
+                    world.driver.destroy_task(&task.id, false).await.unwrap();
+                }
+                Copied::Logger(host, behind) => {
+                    host.kill().await;
+                    match behind {
+                        Behind::Logmon(logmon) => logmon.kill().await,
+                        another @ Behind::Another(..) => another.end(),
+                    }
+                }
+            }
+        }
+        println!(
+            "{containers} containers: {told} lines that the engine kept, each once ({lost} it lost itself); {rounds} rounds, \
+             {kills} loggers and {crashes} engines killed"
+        );
+        assert!(told > 0 && kills > 0 && crashes > 0);
+        engine.end();
     });
 }
 
-/// The role as a process of a host's: killed again and again, each line reaches the FIFO once.
+/// The role as a process of a host's, killed again and again while it writes without a pause: each line is in the files once.
 fn d3_docker_logger_goes_on_where_it_was_killed() {
-    use agentbin::plugin::{Launch, Program};
     use agentbin::spec::Role;
     use agentbin::wire::docker_logger::docker_logger_client::DockerLoggerClient;
     use agentbin::wire::docker_logger::{StartRequest, StopRequest};
     block_on(async {
-        let kills = if full() { 50 } else { 5 };
-        let lines = 200 * kills;
-        let dir = tempfile::tempdir().unwrap();
-        let name = format!("logger-{}", std::process::id());
+        let kills = if full() { 200 } else { 6 };
+        let lines = 400 * kills;
+        let world = World::new();
+        let name = world.name();
         let script = format!(
-            "i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo out $i; echo err $i >&2; [ $((i % 40)) = 0 ] && sleep 0.1; done"
+            "i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo out $i; echo err $i >&2; [ $((i % 100)) = 0 ] && sleep 0.05; done"
         );
         let id = engine().docker(&["run", "-d", "--network", "none", "--name", &name, IMAGE, "sh", "-c", &script]);
-        let read = |stream: &str| {
-            let path = dir.path().join(stream);
-            nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-            std::thread::spawn(move || {
-                // Open for writing, too: its writers come and go.
-                let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-                let mut reader = std::io::BufReader::new(file);
-                let mut seen = Vec::new();
-                while seen.last().is_none_or(|line: &String| !line.ends_with(&format!(" {lines}"))) {
-                    let mut line = String::new();
-                    std::io::BufRead::read_line(&mut reader, &mut line).unwrap();
-                    seen.push(line.trim_end().to_owned());
-                }
-                seen
-            })
-        };
-        let readers = [read("out"), read("err")];
-        let fifo = |stream: &str| dir.path().join(stream).display().to_string();
+        let behind = Behind::another(&world);
         let request = StartRequest {
             endpoint: engine().endpoint(),
             container_id: id,
-            stdout_fifo: fifo("out"),
-            stderr_fifo: fifo("err"),
+            stdout_fifo: logs_path(&world, ".web.stdout.fifo"),
+            stderr_fifo: logs_path(&world, ".web.stderr.fifo"),
             ..StartRequest::default()
         };
+        let all = |word: &str| (1..=lines).map(|n| format!("{word} {n}\n")).collect::<Vec<_>>().concat();
+        let (out, err) = (all("out"), all("err"));
         for kill in 0..=kills {
-            let launch = Launch { new_session: true, ..Launch::new(Program::Own(Role::DockerLogger)) };
-            let host = launch.start().await.unwrap();
+            let host = launch(Role::DockerLogger).await;
             let mut logger = DockerLoggerClient::new(host.channel());
             logger.start(request.clone()).await.unwrap();
             if kill < kills {
@@ -930,20 +1542,23 @@ fn d3_docker_logger_goes_on_where_it_was_killed() {
                 let pid = nix::unistd::Pid::from_raw(host.process().pid);
                 nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
             } else {
-                eventually("both streams are read", || readers.iter().all(std::thread::JoinHandle::is_finished)).await;
+                let patience = Instant::now() + Duration::from_mins(3);
+                while world.log("stdout").len() < out.len() || world.log("stderr").len() < err.len() {
+                    assert!(Instant::now() < patience, "not all is read");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
                 logger.stop(StopRequest {}).await.unwrap();
             }
             host.kill().await;
         }
-        for (reader, word) in readers.into_iter().zip(["out", "err"]) {
-            let seen = reader.join().unwrap();
-            let expected: Vec<String> = (1..=lines).map(|n| format!("{word} {n}")).collect();
-            // One that is killed between the FIFO and its cursor's file hands that message on once more.
-            let mut once = seen.clone();
-            once.dedup();
-            assert!(once == expected, "{word}: {} lines instead of {lines}", once.len());
-            assert!(seen.len() - once.len() <= usize::try_from(kills).unwrap(), "{word}: {} lines", seen.len());
+        behind.end();
+        for (stream, expected) in [("stdout", out), ("stderr", err)] {
+            let seen = world.log(stream);
+            let (seen, expected): (Vec<&str>, Vec<&str>) = (seen.lines().collect(), expected.lines().collect());
+            let at = seen.iter().zip(&expected).position(|(a, b)| a != b);
+            assert!(seen == expected, "{stream}: {} lines instead of {lines}, from {at:?} on others", seen.len());
         }
+        println!("{kills} kills of docker_logger: {} lines, each once", 2 * lines);
         engine().docker(&["rm", "-f", &name]);
     });
 }

@@ -233,6 +233,15 @@ impl Engine {
         self.within("remove the container", self.deadlines.change, call).await
     }
 
+    /// Sets the cores that a running container may use.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn set_cores(&self, id: &str, cores: &str) -> Result<(), EngineError> {
+        let body = models::ContainerUpdateBody { cpuset_cpus: Some(cores.to_owned()), ..Default::default() };
+        self.within("set the container's cores", self.deadlines.change, self.client.update_container(id, body)).await
+    }
+
     /// What it knows of the container with this id or name; `None` when there is none.
     ///
     /// # Errors

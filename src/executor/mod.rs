@@ -1,5 +1,6 @@
 //! Owns one task's processes: starts them, waits, signals, measures, kills every last one. Never knows allocations.
 
+mod adopt;
 mod client;
 mod convert;
 mod isolated;
@@ -33,6 +34,9 @@ pub type ExecResponses = Pin<Box<dyn Stream<Item = Result<ExecTaskStreamingRespo
 
 /// What the executor service answers to Version.
 pub const VERSION: &str = "2.0.0";
+
+/// What an executor says to a second launch.
+pub const ALREADY_LAUNCHED: &str = "this executor has launched its task already";
 
 /// Why an executor could not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -104,6 +104,25 @@ impl Collector {
         Ok((Collector { stdout, stderr }, ChildEnds { stdout: stdout_end, stderr: stderr_end }))
     }
 
+    /// Goes on with what another collector made that is gone: these are read ends of its pipes, which do not block. One that
+    /// nobody has open any more has nothing to tell.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn take_over(logs: &LogCollection, pipes: [Option<OwnedFd>; 2]) -> io::Result<Collector> {
+        let limits = Limits::from(logs);
+        let [stdout, stderr] = pipes;
+        let stream = |base: &str, pipe: Option<OwnedFd>| {
+            let rotator = Rotator::open(&logs.dir, base, limits)?;
+            let ended = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map(|(read, _)| read);
+            Ok::<_, io::Error>(Stream::spawn(pipe.map_or_else(ended, Ok)?, rotator, None))
+        };
+        Ok(Collector { stdout: stream(&logs.stdout_file, stdout)?, stderr: stream(&logs.stderr_file, stderr)? })
+    }
+
     /// The figures of this moment.
     #[must_use]
     pub fn counters(&self) -> TaskOutput {

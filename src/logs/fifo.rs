@@ -227,6 +227,14 @@ impl Writer {
     pub async fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.0.async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, data)?)).await
     }
+
+    /// How many bytes are in the pipe, that nobody has read yet.
+    ///
+    /// # Errors
+    /// What `FIONREAD` says.
+    pub fn unread(&self) -> io::Result<u64> {
+        Ok(rustix::io::ioctl_fionread(self.0.get_ref())?)
+    }
 }
 
 impl AsFd for Reader {

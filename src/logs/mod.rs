@@ -11,6 +11,7 @@ pub mod framer;
 pub mod journal;
 pub mod logmon;
 mod pack;
+pub mod place;
 pub mod pump;
 pub mod rotator;
 pub mod service;

@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use super::dir;
 use super::journal::{Journal, Ledger, Target};
 use super::pack::Packing;
+use super::place::Place;
 use crate::spec::{LogCollection, LogKeeping, StreamCounts};
 use crate::sys::mutant;
 use crate::sys::path::Root;
@@ -388,6 +389,12 @@ impl Rotator {
     #[must_use]
     pub fn live_counters(&self) -> LiveCounters {
         self.counters.clone()
+    }
+
+    /// Where the next byte goes, or may go; `None` while there is no file.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        self.current.as_ref().map(|current| Place { index: current.index, size: current.size })
     }
 
     /// The base name of the files.

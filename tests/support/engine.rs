@@ -27,11 +27,17 @@ fn slower() -> u32 {
 pub struct TestEngine {
     dir: TempDir,
     child: Mutex<Child>,
+    options: Vec<String>,
 }
 
 impl TestEngine {
     /// Starts it and waits until it answers; the reason why there is none here.
     pub fn start() -> Result<TestEngine, String> {
+        TestEngine::with(&[])
+    }
+
+    /// With more options on its command line.
+    pub fn with(options: &[&str]) -> Result<TestEngine, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("needs root".to_owned());
         }
@@ -39,8 +45,9 @@ impl TestEngine {
             return Err("needs dockerd and root: scripts/setup installs docker.io".to_owned());
         }
         let dir = tempfile::Builder::new().prefix("agentbin-docker-").tempdir().unwrap();
-        let child = Mutex::new(spawn(dir.path()));
-        let engine = TestEngine { dir, child };
+        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        let child = Mutex::new(spawn(dir.path(), &options));
+        let engine = TestEngine { dir, child, options };
         engine.wait_until_it_answers()?;
         engine.import(IMAGE, &[]);
         engine.import("pause:test", &["-c", "ENTRYPOINT [\"/bin/sleep\", \"1000000\"]"]);
@@ -89,19 +96,8 @@ impl TestEngine {
     }
 
     fn import(&self, name: &str, options: &[&str]) {
-        let root = tempfile::tempdir().unwrap();
-        for folder in ["bin", "dev", "etc", "proc", "sys", "tmp", "root"] {
-            std::fs::create_dir(root.path().join(folder)).unwrap();
-        }
-        std::fs::write(root.path().join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
-        let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists());
-        std::fs::copy(busybox.expect("busybox-static is installed"), root.path().join("bin/busybox")).unwrap();
-        for command in COMMANDS {
-            std::os::unix::fs::symlink("busybox", root.path().join("bin").join(command)).unwrap();
-        }
-        let tar = root.path().with_extension("tar");
-        let made = Command::new("tar").arg("-C").arg(root.path()).arg("-cf").arg(&tar).arg(".").status().unwrap();
-        assert!(made.success());
+        let tar = self.dir.path().join("image.tar");
+        std::fs::write(&tar, busybox()).unwrap();
         self.docker(&[&["import"], options, &[tar.to_str().unwrap(), name]].concat());
         std::fs::remove_file(tar).unwrap();
     }
@@ -112,8 +108,13 @@ impl TestEngine {
 
     /// Kills the engine, as a crash would, and starts it anew.
     pub fn crash_and_restart(&self) {
+        self.restart(nix::sys::signal::Signal::SIGKILL);
+    }
+
+    /// Ends it with a signal and starts it anew.
+    pub fn restart(&self, signal: nix::sys::signal::Signal) {
         let mut child = self.child.lock().unwrap();
-        child.kill().unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
         child.wait().unwrap();
         // What it started dies with it.
         let pid_file = self.dir.path().join("exec/containerd/containerd.pid");
@@ -125,7 +126,7 @@ impl TestEngine {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        *child = spawn(self.dir.path());
+        *child = spawn(self.dir.path(), &self.options);
         drop(child);
         self.wait_until_it_answers().unwrap();
     }
@@ -136,7 +137,24 @@ impl TestEngine {
     }
 }
 
-fn spawn(dir: &Path) -> Child {
+/// A root with a busybox, as tar.
+pub fn busybox() -> Vec<u8> {
+    let root = tempfile::tempdir().unwrap();
+    for folder in ["bin", "dev", "etc", "proc", "sys", "tmp", "root"] {
+        std::fs::create_dir(root.path().join(folder)).unwrap();
+    }
+    std::fs::write(root.path().join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists());
+    std::fs::copy(busybox.expect("busybox-static is installed"), root.path().join("bin/busybox")).unwrap();
+    for command in COMMANDS {
+        std::os::unix::fs::symlink("busybox", root.path().join("bin").join(command)).unwrap();
+    }
+    let made = Command::new("tar").arg("-C").arg(root.path()).args(["-cf", "-", "."]).output().unwrap();
+    assert!(made.status.success());
+    made.stdout
+}
+
+fn spawn(dir: &Path, options: &[String]) -> Child {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
     let path = |name: &str| dir.join(name).display().to_string();
     let mut command = Command::new("setpriv");
@@ -144,6 +162,7 @@ fn spawn(dir: &Path) -> Child {
         .args(["--pdeathsig", "TERM", "dockerd", "--bridge=none", "--iptables=false", "--ip6tables=false"])
         .args(["--data-root", &path("data"), "--exec-root", &path("exec"), "--pidfile", &path("pid")])
         .args(["--host", &format!("unix://{}", path("sock")), "--max-concurrent-downloads", "2"])
+        .args(options)
         .stdin(Stdio::null())
         .stdout(Stdio::from(log.try_clone().unwrap()))
         .stderr(Stdio::from(log));

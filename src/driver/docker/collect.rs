@@ -2,150 +2,175 @@
 //! Never decides whether the task lives.
 //!
 //! The engine keeps the output, with times. What was handed on last is a cursor: for each stream the time of a message, its
-//! number among those of that time, and how many of its bytes. It is written down after every write, so that another
-//! process goes on with the next byte.
+//! number among those of that time, and how many of its bytes. Before a piece is written its length is noted there, and a
+//! place in the files: a process that is killed before it can note that it wrote leaves to the next one a question which
+//! the size of the files answers. Behind a FIFO, these are the files of its reader.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
 use tokio::time::Instant;
+
+use super::cursor::{Bookmark, Cursor, Position, Replay};
 
 use crate::docker::logs::{Channel, Decoder, LogStream, Message, is_unreadable};
 use crate::docker::{Engine, EngineError};
 use crate::logs::fifo::{self, FifoError, Writer};
+use crate::logs::place::Place;
 use crate::logs::rotator::{Change, Limits, Rotator};
 use crate::spec::LogCollection;
-use crate::sys::path::Root;
 
-/// First word of a cursor's file, and its version.
-const MARK: &str = "agentbin-cursor 1";
-/// The engine's own times are in order within a stream; between the two they may be this far apart.
-const SKEW_NS: i64 = 10_000_000_000;
 /// Bounds of the pause before the engine is asked again.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// A stream that lived this long was a good one: the next pause is the first again.
 const GOOD: Duration = Duration::from_secs(5);
-
-/// How far a stream was handed on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Position {
-    /// Time of the message.
-    time_ns: i64,
-    /// Its number among the messages of that time.
-    index: u32,
-    /// How many bytes of it.
-    bytes: u64,
-}
-
-/// How far both streams were handed on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Cursor {
-    stdout: Position,
-    stderr: Position,
-}
-
-impl Cursor {
-    /// From where on the engine is to be asked.
-    fn since_ns(&self) -> i64 {
-        let last = self.stdout.time_ns.max(self.stderr.time_ns);
-        (last - SKEW_NS).max(0)
-    }
-
-    fn position(&mut self, channel: Channel) -> &mut Position {
-        match channel {
-            Channel::Stdout => &mut self.stdout,
-            Channel::Stderr => &mut self.stderr,
-        }
-    }
-
-    /// A line of one length: a shorter one would leave a piece of the longer.
-    fn to_line(self, container: &str) -> String {
-        let part = |p: Position| format!("{:020} {:010} {:020}", p.time_ns, p.index, p.bytes);
-        format!("{MARK} {container:.64} {} {}\n", part(self.stdout), part(self.stderr))
-    }
-
-    fn from_line(line: &str, container: &str) -> Option<Cursor> {
-        let rest = line.strip_suffix('\n')?.strip_prefix(MARK)?.strip_prefix(' ')?.strip_prefix(container)?;
-        let words: Vec<&str> = rest.split_ascii_whitespace().collect();
-        let (Some(out), Some(err), 6) = (words.get(..3), words.get(3..), words.len()) else { return None };
-        let part = |part: &[&str]| {
-            let [time, index, bytes] = part else { return None };
-            Some(Position { time_ns: time.parse().ok()?, index: index.parse().ok()?, bytes: bytes.parse().ok()? })
-        };
-        Some(Cursor { stdout: part(out)?, stderr: part(err)? })
-    }
-}
-
-/// Where a cursor is kept.
-#[derive(Debug)]
-pub(super) struct Bookmark {
-    file: Option<File>,
-    container: String,
-}
-
-impl Bookmark {
-    /// Opens the file, or makes it, and reads what it says of this container. Without a file the cursor is only remembered.
-    pub(super) fn open(path: Option<&Path>, container: &str) -> (Bookmark, Cursor) {
-        let container = container.to_owned();
-        let Some(path) = path else { return (Bookmark { file: None, container }, Cursor::default()) };
-        match Bookmark::open_file(path) {
-            Ok(file) => {
-                let mut line = vec![0; Cursor::default().to_line(&container).len()];
-                let read = file.read_at(&mut line, 0).unwrap_or(0);
-                let text = std::str::from_utf8(&line[..read]).unwrap_or_default();
-                let cursor = Cursor::from_line(text, &container).unwrap_or_default();
-                (Bookmark { file: Some(file), container }, cursor)
-            }
-            Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "cannot keep where a container's output was left");
-                (Bookmark { file: None, container }, Cursor::default())
-            }
-        }
-    }
-
-    fn open_file(path: &Path) -> io::Result<File> {
-        let (dir, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::InvalidInput)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW;
-        let file: File = Root::open(dir)?.open_beneath(Path::new(name), flags, Mode::RUSR | Mode::WUSR)?.into();
-        if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
-    }
-
-    fn save(&self, cursor: Cursor) {
-        let line = cursor.to_line(&self.container);
-        // One that cannot be written costs lines that come twice after a crash, and nothing now.
-        if let Some(Err(error)) = self.file.as_ref().map(|file| file.write_all_at(line.as_bytes(), 0)) {
-            tracing::debug!(%error, "keeping where a container's output was left");
-        }
-    }
-}
+/// How long the reader of a FIFO is waited for that has something in hand, and how often it is looked for.
+const QUIET: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(10);
+/// After how many bytes through a FIFO a new place in the files behind it is looked for, so that few files lie between.
+const MARK_EVERY: u64 = 1 << 20;
 
 /// Where the output of one stream goes.
 enum Sink {
     Nowhere,
-    Files(Box<Rotator>),
+    Files(Box<Rotator>, PathBuf),
     /// Opened when its reader is there.
-    Fifo(PathBuf, Option<Writer>),
+    Fifo(Pipe),
+}
+
+/// A FIFO, and the files into which its reader writes.
+struct Pipe {
+    path: PathBuf,
+    writer: Option<Writer>,
+    /// Folder and base name.
+    files: Option<(PathBuf, String)>,
+    /// From how many bytes on a new place is looked for.
+    mark_at: u64,
+}
+
+impl Pipe {
+    /// Nomad calls the FIFO of `<base>.<n>` `.<base>.fifo`.
+    fn new(path: &Path, writer: Writer) -> Pipe {
+        let base = path.file_name().and_then(|name| name.to_str()?.strip_prefix('.')?.strip_suffix(".fifo"));
+        let files = path.parent().zip(base).map(|(dir, base)| (dir.to_owned(), base.to_owned()));
+        Pipe { path: path.to_owned(), writer: Some(writer), files, mark_at: MARK_EVERY }
+    }
+
+    fn unread(&self) -> u64 {
+        self.writer.as_ref().and_then(|writer| writer.unread().ok()).unwrap_or(0)
+    }
+
+    /// Where the files end, and by how much they have grown since `place`.
+    fn grown(&self, place: Place) -> Option<(Place, u64)> {
+        let (dir, base) = self.files.as_ref()?;
+        place.until_end(dir, base).ok().flatten()
+    }
+
+    /// Begins to count where the files end now. What is in the pipe will follow.
+    fn mark(&mut self, position: &mut Position) {
+        position.place = self.files.as_ref().and_then(|(dir, base)| Place::end(dir, base).ok());
+        position.handed = self.unread();
+        self.mark_at = MARK_EVERY;
+    }
+
+    /// The same, once all is in the files that was handed on: a place far back may be rotated away when it is needed.
+    fn mark_again(&mut self, position: &mut Position) {
+        if position.handed < self.mark_at {
+            return;
+        }
+        self.mark_at = position.handed + MARK_EVERY / 16;
+        match position.place.map(|place| self.grown(place)) {
+            Some(Some((end, bytes))) if bytes == position.handed && self.unread() == 0 => {
+                (position.place, position.handed) = (Some(end), 0);
+                self.mark_at = MARK_EVERY;
+            }
+            Some(Some(_)) => {}
+            Some(None) | None => self.mark(position),
+        }
+    }
+
+    /// How much of the piece arrived that the process before had in hand. The pipe, or the files behind it, hold it then.
+    /// Waits for a reader that may have it in its memory.
+    async fn arrived(&self, position: &Position) -> u64 {
+        let Some(place) = position.place else { return 0 };
+        let (mut seen, mut changed) = ((0, 0), Instant::now());
+        loop {
+            // In this order: what is read and written in between is counted once, or not.
+            let Some((_, grown)) = self.grown(place) else { return 0 };
+            let unread = self.unread();
+            let arrived = (grown + unread).saturating_sub(position.handed);
+            if arrived >= position.pending {
+                return position.pending;
+            }
+            if unread > 0 || seen != (grown, unread) {
+                (seen, changed) = ((grown, unread), Instant::now());
+            }
+            if changed.elapsed() > QUIET {
+                return arrived;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+async fn open_fifo(path: &Path) -> Option<Writer> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match fifo::open_writer(path).await {
+            Ok(writer) => return Some(writer),
+            Err(FifoError::NotAFifo(_)) => return None,
+            Err(error) => {
+                tracing::debug!(%error, "opening a FIFO of a container's output");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
 }
 
 impl Sink {
     async fn open_fifo(path: &Path) -> Sink {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            match fifo::open_writer(path).await {
-                Ok(writer) => return Sink::Fifo(path.to_owned(), Some(writer)),
-                Err(FifoError::NotAFifo(_)) => return Sink::Nowhere,
-                Err(error) => {
-                    tracing::debug!(%error, "opening a FIFO of a container's output");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+        open_fifo(path).await.map_or(Sink::Nowhere, |writer| Sink::Fifo(Pipe::new(path, writer)))
+    }
+
+    /// Finds out what became of the piece that the process before was killed over.
+    async fn resume(&mut self, position: &mut Position) {
+        if position.pending > 0 {
+            let arrived = match self {
+                Sink::Nowhere => position.pending,
+                Sink::Files(rotator, dir) => {
+                    let grown = position.place.map(|place| place.until_end(dir, rotator.base()).ok().flatten());
+                    // What is rotated away or packed by now was written.
+                    grown.flatten().map_or(position.pending, |(_, bytes)| bytes.min(position.pending))
                 }
-            }
+                Sink::Fifo(pipe) => pipe.arrived(position).await,
+            };
+            position.bytes += arrived;
+            position.handed += arrived;
+            position.pending = 0;
         }
+        if let Sink::Fifo(pipe) = self
+            && position.place.is_none_or(|place| pipe.grown(place).is_none())
+        {
+            pipe.mark(position);
+        }
+    }
+
+    /// Notes that the next `len` bytes are about to be handed on, so that a successor can tell whether they were.
+    fn announce(&mut self, position: &mut Position, len: usize) {
+        match self {
+            Sink::Nowhere => {}
+            Sink::Files(rotator, _) => (position.place, position.handed) = (rotator.place(), 0),
+            Sink::Fifo(pipe) => pipe.mark_again(position),
+        }
+        position.pending = len as u64;
+    }
+
+    /// Whether the files alone tell a successor that a piece was written.
+    fn tells(&self) -> bool {
+        matches!(self, Sink::Files(..))
     }
 
     /// Hands on what can be handed on at once, at least a byte.
@@ -153,7 +178,7 @@ impl Sink {
         loop {
             match self {
                 Sink::Nowhere => return data.len(),
-                Sink::Files(rotator) => {
+                Sink::Files(rotator, _) => {
                     match rotator.write(data) {
                         Some(Change::Failed(error)) => {
                             tracing::error!(%error, "a container's output cannot be written and is dropped");
@@ -165,18 +190,21 @@ impl Sink {
                     }
                     return data.len();
                 }
-                Sink::Fifo(path, writer) => {
-                    let broken = match writer {
+                Sink::Fifo(pipe) => {
+                    let broken = match &mut pipe.writer {
                         Some(writer) => match writer.write(data).await {
                             Ok(length) => return length,
                             Err(error) => error,
                         },
                         None => io::ErrorKind::NotConnected.into(),
                     };
-                    // Its reader has gone, and will come again: the engine keeps what it misses.
+                    // Its reader has gone, and will come again: the engine keeps what it misses. Until the new end is open the
+                    // old one keeps what is in the pipe.
                     tracing::debug!(error = %broken, "a FIFO of a container's output has no reader");
-                    let path = path.clone();
-                    *self = Sink::open_fifo(&path).await;
+                    match open_fifo(&pipe.path).await {
+                        Some(writer) => pipe.writer = Some(writer),
+                        None => *self = Sink::Nowhere,
+                    }
                 }
             }
         }
@@ -197,7 +225,7 @@ impl Target {
         match self {
             Target::Files(logs) => {
                 let open = |base: &str| Rotator::open(&logs.dir, base, Limits::from(logs));
-                let open = |base: &str| open(base).map(|rotator| Sink::Files(Box::new(rotator)));
+                let open = |base: &str| open(base).map(|rotator| Sink::Files(Box::new(rotator), logs.dir.clone()));
                 Ok([open(&logs.stdout_file)?, open(&logs.stderr_file)?])
             }
             Target::Fifos(stdout, stderr) => {
@@ -219,36 +247,6 @@ pub(super) enum Ended {
     Unreadable,
     /// The files cannot be opened.
     NoSink,
-}
-
-/// Which messages of a stream were handed on before.
-#[derive(Debug, Clone, Copy, Default)]
-struct Replay {
-    time_ns: i64,
-    index: u32,
-    /// All that come now are new.
-    caught_up: bool,
-}
-
-impl Replay {
-    /// How many of the message's first bytes were handed on; the cursor's message is this one from now on, unless it was
-    /// handed on wholly.
-    fn admit(&mut self, position: &mut Position, message: &Message) -> usize {
-        self.index = if message.time_ns == self.time_ns { self.index + 1 } else { 0 };
-        self.time_ns = message.time_ns;
-        let here = (message.time_ns, self.index);
-        if !self.caught_up {
-            if here < (position.time_ns, position.index) {
-                return message.data.len();
-            }
-            self.caught_up = true;
-            if here == (position.time_ns, position.index) {
-                return usize::try_from(position.bytes).unwrap_or(usize::MAX).min(message.data.len());
-            }
-        }
-        *position = Position { time_ns: here.0, index: here.1, bytes: 0 };
-        0
-    }
 }
 
 /// Copies a container's output until it ends.
@@ -275,6 +273,9 @@ impl Collector {
         };
         self.held.clear();
         let (bookmark, mut cursor) = Bookmark::open(self.bookmark.as_deref(), &self.container);
+        let Cursor { stdout, stderr } = &mut cursor;
+        let [to_stdout, to_stderr] = &mut sinks;
+        tokio::join!(to_stdout.resume(stdout), to_stderr.resume(stderr));
         let mut pause = FIRST_PAUSE;
         let mut last_round = false;
         loop {
@@ -350,7 +351,7 @@ impl Collector {
     }
 }
 
-/// Everything of the message that was not handed on before, and the cursor after each piece.
+/// Everything of the message that was not handed on before, and the cursor around each piece.
 async fn hand_on(
     message: &Message,
     cursor: &mut Cursor,
@@ -361,9 +362,16 @@ async fn hand_on(
     let at = usize::from(message.channel == Channel::Stderr);
     let mut done = replays[at].admit(cursor.position(message.channel), message);
     while done < message.data.len() {
-        done += sinks[at].write(&message.data[done..]).await;
-        cursor.position(message.channel).bytes = done as u64;
+        sinks[at].announce(cursor.position(message.channel), message.data.len() - done);
         bookmark.save(*cursor);
+        let written = sinks[at].write(&message.data[done..]).await;
+        done += written;
+        let position = cursor.position(message.channel);
+        (position.bytes, position.pending) = (done as u64, 0);
+        position.handed += written as u64;
+        if !sinks[at].tells() {
+            bookmark.save(*cursor);
+        }
     }
 }
 
@@ -423,28 +431,50 @@ mod tests {
         }
     }
 
+    /// The same for a piece that was written, and not noted as written, and for one of which only a part was.
     #[tokio::test]
-    async fn d3_a_cursor_is_that_of_one_container_and_counts_bytes() {
+    async fn d3_a_piece_that_was_in_hand_is_written_once() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("cursor");
-        let (bookmark, cursor) = Bookmark::open(Some(&path), "aa");
-        assert_eq!(cursor, Cursor::default());
-        let stdout = Position { time_ns: 12, index: 3, bytes: 4 };
-        let cursor = Cursor { stdout, ..Cursor::default() };
-        bookmark.save(cursor);
-        assert_eq!(Bookmark::open(Some(&path), "aa").1, cursor);
-        assert_eq!(Bookmark::open(Some(&path), "ab").1, Cursor::default());
-
-        let mut replay = Replay::default();
-        let mut position = Position { time_ns: 5, index: 0, bytes: 2 };
-        assert_eq!(replay.admit(&mut position, &message(Channel::Stdout, 5, "abcd")), 2);
-        assert_eq!(replay.admit(&mut position, &message(Channel::Stdout, 5, "next")), 0);
-        assert_eq!(position, Position { time_ns: 5, index: 1, bytes: 0 });
-        // A clock that was set back costs nothing while somebody reads along.
-        assert_eq!(replay.admit(&mut position, &message(Channel::Stdout, 4, "back")), 0);
-
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert_eq!(Bookmark::open(Some(&link), "aa").1, Cursor::default());
+        let (base, text) = ("web.stdout", "0123456789\n");
+        let file = dir.path().join("web.stdout.0");
+        let fifo = dir.path().join(".web.stdout.fifo");
+        let mut reader = fifo::create_and_read(&fifo).unwrap();
+        let logs = LogCollection {
+            dir: dir.path().to_owned(),
+            stdout_file: base.to_owned(),
+            stderr_file: "web.stderr".to_owned(),
+            max_files: 2,
+            max_file_size_bytes: 1 << 20,
+            ..LogCollection::default()
+        };
+        for (written, in_pipe) in [(0, 0), (4, 0), (11, 0), (3, 8), (0, 11)] {
+            for fifos in [false, true] {
+                if in_pipe > 0 && !fifos {
+                    continue;
+                }
+                std::fs::write(&file, "before\n").unwrap();
+                let target = if fifos {
+                    Target::Fifos(fifo.clone(), PathBuf::from("/dev/null"))
+                } else {
+                    Target::Files(logs.clone())
+                };
+                let [mut sink, _] = target.open().await.unwrap();
+                let mut position = Position::default();
+                sink.resume(&mut position).await;
+                sink.announce(&mut position, text.len());
+                // Here it is killed.
+                std::fs::write(&file, format!("before\n{}", &text[..written])).unwrap();
+                if let Sink::Fifo(pipe) = &mut sink {
+                    pipe.writer.as_mut().unwrap().write_all(&text.as_bytes()[..in_pipe]).await.unwrap();
+                }
+                let [mut sink, _] = target.open().await.unwrap();
+                sink.resume(&mut position).await;
+                let expected = (written + in_pipe) as u64;
+                assert_eq!((position.bytes, position.pending), (expected, 0), "{written} {in_pipe} {fifos}");
+                if in_pipe > 0 {
+                    assert_eq!(reader.read(&mut [0; 64]).await.unwrap(), in_pipe);
+                }
+            }
+        }
     }
 }

@@ -1,25 +1,33 @@
 //! Commands inside a running container. Never leaves one behind whose caller has gone, where the engine's machine is ours.
 
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
+use nix::unistd::{Pid, getsid};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::DockerDriver;
 use super::image::unknown;
+use crate::cgroup::TaskCgroup;
 use crate::docker::logs::{Channel, Frames};
 use crate::docker::{Engine, ExecCommand};
 use crate::driver::handle::failed;
 use crate::driver::{DriverError, ExecOptions, ExecTaskResult, ExecTaskStreaming, TerminalSize};
-use crate::spec::ExitResult;
+use crate::spec::{ExitResult, Signal};
+use crate::sys;
 
 /// How much of a command's output is kept, the last of it.
 const KEPT: usize = 4096;
 const BUFFER: usize = 16 * 1024;
 /// What a terminal takes for the end of its input.
 const END_OF_TRANSMISSION: u8 = 4;
-/// How long the engine may take to see that a command has ended whose streams have.
-const STATUS: Duration = Duration::from_secs(10);
-const STATUS_PAUSE: Duration = Duration::from_millis(20);
+/// Bounds of the pause between two looks whether a command has ended whose streams have.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long a command is looked for whose caller has gone, while the engine is slow to start it or to answer.
+const ABANDONED: Duration = Duration::from_secs(30);
+/// How often what is left of its session is looked for: those that were just being forked appear the next time.
+const ROUNDS: usize = 3;
 
 fn keep_last(kept: &mut Vec<u8>, more: &[u8]) {
     kept.extend_from_slice(more);
@@ -27,10 +35,107 @@ fn keep_last(kept: &mut Vec<u8>, more: &[u8]) {
     kept.drain(..surplus);
 }
 
+/// A command inside a container, killed with its session when this is dropped before it has ended.
+struct Command {
+    engine: Engine,
+    id: String,
+    /// The container's own; none on another machine.
+    cgroup: Option<TaskCgroup>,
+    ended: bool,
+}
+
+impl Command {
+    async fn create(
+        engine: &Engine,
+        container: &str,
+        cgroup: Option<TaskCgroup>,
+        command: &ExecCommand,
+    ) -> Result<Command, DriverError> {
+        let id = engine.exec_create(container, command).await.map_err(|e| unknown(&e))?;
+        Ok(Command { engine: engine.clone(), id, cgroup, ended: false })
+    }
+
+    /// Its exit status; to be asked for when its streams have ended.
+    async fn status(&mut self) -> Result<ExitResult, DriverError> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let state = self.engine.exec_inspect(&self.id).await.map_err(|e| unknown(&e))?;
+            if !state.running {
+                self.ended = true;
+                return Ok(ExitResult { exit_code: state.exit_code, ..ExitResult::default() });
+            }
+            // It may close its output and go on; the caller says for how long.
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+impl Drop for Command {
+    fn drop(&mut self) {
+        let Some(cgroup) = self.cgroup.take().filter(|_| !self.ended) else { return };
+        let (engine, id) = (self.engine.clone(), self.id.clone());
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                match tokio::time::timeout(ABANDONED, kill(&engine, &id, &cgroup)).await {
+                    Ok(Ok(())) => tracing::debug!(id, "a command whose caller has gone has ended"),
+                    Ok(Err(error)) => tracing::warn!(%error, id, "killing a command whose caller has gone"),
+                    Err(_) => tracing::warn!(id, "a command whose caller has gone was not found"),
+                }
+            });
+        }
+    }
+}
+
+/// Kills a command of the engine's and what is left of its session. Nothing is signalled that is not in the container's
+/// cgroup.
+async fn kill(engine: &Engine, id: &str, cgroup: &TaskCgroup) -> std::io::Result<()> {
+    let mut pause = FIRST_PAUSE;
+    let (lead, pidfd) = loop {
+        let asked = async || engine.exec_inspect(id).await.map_err(std::io::Error::other);
+        let state = asked().await?;
+        if !state.running && state.exit_code >= 0 {
+            return Ok(());
+        }
+        if state.running && state.pid > 1 {
+            let pidfd = match sys::process::open_pidfd(state.pid) {
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+                pidfd => pidfd?,
+            };
+            // The number may have passed on before the descriptor was there.
+            let again = asked().await?;
+            let inside = cgroup.pids().map_err(std::io::Error::other)?.contains(&state.pid);
+            if inside && again.running && again.pid == state.pid {
+                break (state.pid, pidfd);
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    };
+    sys::process::send_signal(pidfd.as_fd(), Signal::KILL)?;
+    let belongs = |pid: i32| getsid(Some(Pid::from_raw(pid))) == Ok(Pid::from_raw(lead));
+    for _ in 0..ROUNDS {
+        let pids = cgroup.pids().map_err(std::io::Error::other)?;
+        let members: Vec<i32> = pids.into_iter().filter(|pid| *pid > 1 && *pid != lead && belongs(*pid)).collect();
+        for pid in &members {
+            let Ok(pidfd) = sys::process::open_pidfd(*pid) else { continue };
+            if belongs(*pid) {
+                // ESRCH: it has ended by itself.
+                let _ = sys::process::send_signal(pidfd.as_fd(), Signal::KILL);
+            }
+        }
+        if members.is_empty() {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// Runs a command to its end and keeps the last of what it says.
 pub(super) async fn run(
     engine: &Engine,
     container: &str,
+    cgroup: Option<TaskCgroup>,
     command: &[String],
     timeout: Duration,
 ) -> Result<ExecTaskResult, DriverError> {
@@ -39,8 +144,8 @@ pub(super) async fn run(
     }
     let running = async {
         let command = ExecCommand { command: command.to_vec(), tty: false, stdin: false };
-        let id = engine.exec_create(container, &command).await.map_err(|e| unknown(&e))?;
-        let mut streams = engine.exec_start(&id, false).await.map_err(|e| unknown(&e))?;
+        let mut command = Command::create(engine, container, cgroup, &command).await?;
+        let mut streams = engine.exec_start(&command.id, false).await.map_err(|e| unknown(&e))?;
         let (mut frames, mut buffer) = (Frames::default(), vec![0; BUFFER]);
         let mut result = ExecTaskResult::default();
         loop {
@@ -56,28 +161,12 @@ pub(super) async fn run(
                 }
             }
         }
-        result.exit = status(engine, &id).await?;
+        result.exit = command.status().await?;
         Ok(result)
     };
     tokio::time::timeout(timeout, running)
         .await
         .unwrap_or_else(|_| Err(failed(format!("the command did not end within {timeout:?}"), false)))
-}
-
-/// The exit status of a command whose streams have ended.
-async fn status(engine: &Engine, id: &str) -> Result<ExitResult, DriverError> {
-    let deadline = tokio::time::Instant::now() + STATUS;
-    loop {
-        let state = engine.exec_inspect(id).await.map_err(|e| unknown(&e))?;
-        if !state.running {
-            return Ok(ExitResult { exit_code: state.exit_code, ..ExitResult::default() });
-        }
-        if tokio::time::Instant::now() >= deadline {
-            // Its streams are closed, and it goes on.
-            return Err(failed("the command closed its output and did not end".to_owned(), false));
-        }
-        tokio::time::sleep(STATUS_PAUSE).await;
-    }
 }
 
 #[tonic::async_trait]
@@ -87,7 +176,8 @@ impl ExecTaskStreaming for DockerDriver {
         let engine = &life.engine;
         let tty = options.tty;
         let command = ExecCommand { command: options.command, tty, stdin: true };
-        let id = engine.exec_create(&task.container, &command).await.map_err(|e| unknown(&e))?;
+        let mut command = Command::create(engine, &task.container, self.0.own_cgroup(&task), &command).await?;
+        let id = command.id.clone();
         let streams = engine.exec_start(&id, tty).await.map_err(|e| unknown(&e))?;
         let (mut from, mut to) = tokio::io::split(streams);
         let input = async {
@@ -143,6 +233,6 @@ impl ExecTaskStreaming for DockerDriver {
         }
         let _closed = options.stdout.shutdown().await;
         let _closed = options.stderr.shutdown().await;
-        status(engine, &id).await
+        command.status().await
     }
 }

@@ -1,5 +1,6 @@
 //! Images: fetched once however many tasks wait, and removed when the last task is long gone. Never knows containers.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -200,10 +201,10 @@ impl Images {
         let pull = Arc::new(Pull { outcome, said });
         let name = reference.name();
         // Another may have been first.
-        if let Some(other) = lock(&self.0).pulls.get(&name) {
-            return Arc::clone(other);
+        match lock(&self.0).pulls.entry(name.clone()) {
+            Entry::Occupied(other) => return Arc::clone(other.get()),
+            Entry::Vacant(none) => drop(none.insert(Arc::clone(&pull))),
         }
-        lock(&self.0).pulls.insert(name.clone(), Arc::clone(&pull));
         let (images, engine, reference) = (self.clone(), engine.clone(), reference.clone());
         let (activity, own) = (config.pull_activity_timeout, Arc::clone(&pull));
         tokio::spawn(async move {

@@ -8,6 +8,8 @@ pub mod logger;
 mod collect;
 mod config;
 mod container;
+mod cores;
+mod cursor;
 mod exec;
 mod image;
 mod life;
@@ -22,12 +24,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::JoinHandle;
 
-use self::collect::{Bookmark, Collector, Target};
+use self::collect::{Collector, Target};
 use self::config::Config;
 use self::container::{Builder, Facts};
+use self::cursor::Bookmark;
 use self::image::{Images, Wanted};
 use self::life::Life;
 use self::reconcile::Identity;
@@ -65,6 +68,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const REMADE: u32 = 5;
 /// How long what a cgroup still holds may resist.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
+/// Digits of a container's id.
+const ID_LENGTH: usize = 64;
+/// How long an engine may take to say how a container ended that was killed without it.
+const LAST_WORD: Duration = Duration::from_secs(5);
+/// Exit status of what was killed.
+const KILLED: i32 = 128 + libc::SIGKILL;
 /// Events that wait for a slow listener.
 const EVENTS: usize = 64;
 
@@ -81,12 +90,16 @@ struct Task {
     started_at: SystemTime,
     ended_at: Mutex<Option<SystemTime>>,
     end: watch::Receiver<Option<End>>,
+    /// Its processes were killed without the engine.
+    killed: watch::Sender<bool>,
     /// The engine did not answer when it was asked last.
     lost: AtomicBool,
     network: Option<DriverNetwork>,
     sampler: Mutex<Sampler>,
     waiting: Mutex<Option<JoinHandle<()>>>,
     bookmark: PathBuf,
+    /// The cgroup whose cores it shares, and those that its container has; none for one with cores of its own.
+    shared_cores: Mutex<Option<(PathBuf, String)>>,
 }
 
 impl Drop for Task {
@@ -114,6 +127,8 @@ struct Shared {
     /// It answered the last time.
     healthy: AtomicBool,
     reconciling: OnceLock<()>,
+    /// Cgroups whose cores are followed, and how to have one looked at now.
+    followed: Mutex<HashMap<PathBuf, Arc<Notify>>>,
 }
 
 /// The `docker` driver.
@@ -138,6 +153,7 @@ impl DockerDriver {
             detected: AtomicBool::new(false),
             healthy: AtomicBool::new(false),
             reconciling: OnceLock::new(),
+            followed: Mutex::default(),
         }))
     }
 
@@ -373,9 +389,9 @@ impl Shared {
             node: task.node_id.clone(),
         };
         let mut task = task.clone();
-        if task.resources.cpuset_cpus.is_empty() && self.settings.cgroups.regime() == Regime::V1 {
-            // On v2 the agent's own cgroup is above the container's, and says it at any time.
-            task.resources.cpuset_cpus = shared_cores(&task.cpuset_cgroup);
+        let shares = self.shares_cores(&task);
+        if shares {
+            task.resources.cpuset_cpus = cores::read(&task.cpuset_cgroup);
         }
         let task = &task;
         let builder = Builder { task, read: &read, config: &config, facts: &facts };
@@ -431,6 +447,9 @@ impl Shared {
             }
         };
         self.keep(task, &life, &container, own, target, held, network.clone());
+        if shares {
+            self.follow_cores(task, &task.resources.cpuset_cpus);
+        }
         Ok(TaskHandle { driver_state, executor: None, network })
     }
 
@@ -476,6 +495,7 @@ impl Shared {
         network: Option<DriverNetwork>,
     ) {
         let (sender, end) = watch::channel(None);
+        let (killed, mut is_killed) = watch::channel(false);
         let compute = self.settings.compute;
         #[expect(clippy::cast_precision_loss, reason = "MHz")]
         let core_mhz = compute.total_mhz as f64 / f64::from(compute.cores.max(1));
@@ -496,11 +516,13 @@ impl Shared {
             started_at: container.started_at.unwrap_or_else(SystemTime::now),
             ended_at: Mutex::default(),
             end,
+            killed,
             lost: AtomicBool::new(false),
             network,
             sampler: Mutex::new(Sampler::new(core_mhz)),
             waiting: Mutex::default(),
             bookmark,
+            shared_cores: Mutex::default(),
         });
         let (life, weak) = (life.clone(), Arc::downgrade(&kept));
         let id = container.id.clone();
@@ -511,10 +533,24 @@ impl Shared {
                 }
             };
             let mut collecting = collector.map(|collector| AbortOnDrop(tokio::spawn(collector.run())));
-            let (end, at) = wait_for_end(&life, &id, lost).await;
+            let is_killed = async {
+                let killed = is_killed.wait_for(|killed| *killed).await.is_ok();
+                if !killed {
+                    std::future::pending::<()>().await;
+                }
+                tokio::time::sleep(LAST_WORD).await;
+            };
+            let (end, at, patience) = tokio::select! {
+                (end, at) = wait_for_end(&life, &id, lost) => (end, at, LAST_LINES),
+                // An engine that says nothing has no last lines either.
+                () = is_killed => {
+                    let exit = ExitResult { exit_code: KILLED, ..ExitResult::default() };
+                    (Ok(exit), SystemTime::now(), Duration::ZERO)
+                }
+            };
             if let Some(AbortOnDrop(collecting)) = &mut collecting {
                 // The last lines belong to the task's life. One whose reader is away is not waited for.
-                let _late = tokio::time::timeout(LAST_LINES, collecting).await;
+                let _late = tokio::time::timeout(patience, collecting).await;
             }
             if let Some(task) = weak.upgrade() {
                 // The engine notes both by itself, and of a short life the wrong way round.
@@ -566,7 +602,47 @@ impl Shared {
         self.images.adopt(&self.config(), &own.image, &task.id);
         let target = own.target();
         self.keep(task, &life, &container, own, target, Vec::new(), state.driver_network.map(DriverNetwork::from));
+        if self.shares_cores(task) {
+            // Nobody knows what it had; the next look says it to the engine.
+            self.follow_cores(task, "");
+        }
         Ok(())
+    }
+
+    /// The container's own cgroup, with nobody else in it, where this machine is the engine's.
+    fn own_cgroup(&self, task: &Task) -> Option<TaskCgroup> {
+        let here = matches!(self.config().endpoint, Endpoint::Unix(_));
+        // Engines name it by the container's id, which no other one has.
+        let name = Path::new(&task.own.cgroup).file_name()?.to_str()?;
+        let own = task.container.len() == ID_LENGTH && name.contains(&task.container);
+        (here && own).then(|| TaskCgroup::open(&self.settings.cgroups, Path::new(&task.own.cgroup)).ok()).flatten()
+    }
+
+    /// The last resort of a stop, when the engine cannot: kills what is in the container's own cgroup. True when nothing
+    /// runs in it any more.
+    async fn kill_without_engine(&self, task: &Task) -> bool {
+        let Some(cgroup) = self.own_cgroup(task) else { return false };
+        let deadline = Instant::now() + SWEEP_PATIENCE;
+        let killing = tokio::task::spawn_blocking(move || {
+            // One that is not where it was looked for is not known to be dead.
+            if !cgroup.exists() {
+                return Ok(false);
+            }
+            cgroup.kill_all(deadline).map(|()| true)
+        });
+        match killing.await {
+            Ok(Ok(true)) => {
+                let (id, name) = (&task.container, &task.own.name);
+                tracing::warn!(id, name, "the engine did not stop the container; its processes were killed");
+                task.killed.send_replace(true);
+                true
+            }
+            Ok(Ok(false)) | Err(_) => false,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, id = task.container, "killing a container that its engine does not stop");
+                false
+            }
+        }
     }
 
     /// Removes the cgroup that was made for one container.
@@ -596,7 +672,13 @@ impl Shared {
             }
         }
         if config.gc_container {
-            life.remove_surely(&task.container, id).await.map_err(|e| image::unknown(&e))?;
+            if let Err(error) = life.remove_surely(&task.container, id).await {
+                // It is removed when the engine can be asked; until then it does not run on.
+                if running {
+                    self.kill_without_engine(&task).await;
+                }
+                return Err(image::unknown(&error));
+            }
         } else if running {
             life.stop(&task.container, Duration::ZERO, None).await.map_err(|e| image::unknown(&e))?;
         }
@@ -687,16 +769,6 @@ impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
-}
-
-/// The cores of tasks that have none for themselves, as the agent's cgroup says; empty where it does not.
-fn shared_cores(cgroup: &Path) -> String {
-    let names = ["cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"];
-    let read = |name: &&str| std::fs::read_to_string(cgroup.join(name)).ok();
-    if cgroup.as_os_str().is_empty() {
-        return String::new();
-    }
-    names.iter().find_map(read).unwrap_or_default().trim().to_owned()
 }
 
 fn network_of(container: &Container, read: &Read, builder: &Builder<'_>) -> Option<DriverNetwork> {
@@ -825,7 +897,19 @@ impl Driver for DockerDriver {
         if task.end.borrow().is_some() {
             return Ok(());
         }
-        life.stop(&task.container, timeout, signal.map(Signal::number)).await.map_err(|e| image::unknown(&e))
+        let stopping = async {
+            let signal = signal.map(Signal::number);
+            life.stop(&task.container, timeout, signal).await.map_err(|e| image::unknown(&e))
+        };
+        let mut stopping = std::pin::pin!(stopping);
+        let patience = timeout.saturating_add(self.0.config().deadlines.change);
+        match tokio::time::timeout(patience, &mut stopping).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) if self.0.kill_without_engine(&task).await => Ok(()),
+            Ok(Err(error)) => Err(error),
+            // It may have ended meanwhile: an answer is still awaited.
+            Err(_) => stopping.await,
+        }
     }
 
     async fn destroy_task(&self, id: &str, force: bool) -> Result<(), DriverError> {
@@ -871,7 +955,7 @@ impl Driver for DockerDriver {
 
     async fn exec_task(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecTaskResult, DriverError> {
         let (task, life) = (self.0.task(id)?, self.0.life()?);
-        exec::run(&life.engine, &task.container, command, timeout).await
+        exec::run(&life.engine, &task.container, self.0.own_cgroup(&task), command, timeout).await
     }
 
     fn exec_streaming(&self) -> ExecStreaming<'_> {

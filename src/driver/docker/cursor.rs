@@ -1,0 +1,195 @@
+//! How far a container's output was handed on, kept where the next process finds it. Never knows where the output goes.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::docker::logs::{Channel, Message};
+use crate::logs::place::Place;
+use crate::sys::path::Root;
+
+/// First word of a cursor's file, and its version.
+const MARK: &str = "agentbin-cursor 2";
+/// The engine's own times are in order within a stream; between the two they may be this far apart.
+const SKEW_NS: i64 = 10_000_000_000;
+/// Stands for no place.
+const NOWHERE: u64 = u64::MAX;
+
+/// How far a stream was handed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Position {
+    /// Time of the message.
+    time_ns: i64,
+    /// Its number among the messages of that time.
+    index: u32,
+    /// How many bytes of it were handed on.
+    pub(super) bytes: u64,
+    /// How many are being handed on: whether they arrived, the files tell.
+    pub(super) pending: u64,
+    /// A place in the files.
+    pub(super) place: Option<Place>,
+    /// How many bytes follow it there when all arrives that was handed on.
+    pub(super) handed: u64,
+}
+
+/// How far both streams were handed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Cursor {
+    pub(super) stdout: Position,
+    pub(super) stderr: Position,
+}
+
+impl Cursor {
+    /// From where on the engine is to be asked.
+    pub(super) fn since_ns(&self) -> i64 {
+        let last = self.stdout.time_ns.max(self.stderr.time_ns);
+        (last - SKEW_NS).max(0)
+    }
+
+    pub(super) fn position(&mut self, channel: Channel) -> &mut Position {
+        match channel {
+            Channel::Stdout => &mut self.stdout,
+            Channel::Stderr => &mut self.stderr,
+        }
+    }
+
+    /// A line of one length: a shorter one would leave a piece of the longer.
+    fn to_line(self, container: &str) -> String {
+        let part = |p: Position| {
+            let place = p.place.unwrap_or(Place { index: NOWHERE, size: 0 });
+            let (index, size) = (place.index, place.size);
+            let (time_ns, number, bytes, pending, handed) = (p.time_ns, p.index, p.bytes, p.pending, p.handed);
+            format!("{time_ns:020} {number:010} {bytes:020} {pending:020} {index:020} {size:020} {handed:020}")
+        };
+        format!("{MARK} {container:.64} {} {}\n", part(self.stdout), part(self.stderr))
+    }
+
+    fn from_line(line: &str, container: &str) -> Option<Cursor> {
+        let rest = line.strip_suffix('\n')?.strip_prefix(MARK)?.strip_prefix(' ')?.strip_prefix(container)?;
+        let numbers: Option<Vec<u64>> = rest.split_ascii_whitespace().map(|word| word.parse().ok()).collect();
+        let numbers = numbers.filter(|numbers| numbers.len() == 14)?;
+        let part = |part: &[u64]| {
+            let &[time, index, bytes, pending, file, size, handed] = part else { return None };
+            Some(Position {
+                time_ns: i64::try_from(time).ok()?,
+                index: u32::try_from(index).ok()?,
+                bytes,
+                pending,
+                place: (file != NOWHERE).then_some(Place { index: file, size }),
+                handed,
+            })
+        };
+        Some(Cursor { stdout: part(&numbers[..7])?, stderr: part(&numbers[7..])? })
+    }
+}
+
+/// Where a cursor is kept.
+#[derive(Debug)]
+pub(super) struct Bookmark {
+    file: Option<File>,
+    container: String,
+}
+
+impl Bookmark {
+    /// Opens the file, or makes it, and reads what it says of this container. Without a file the cursor is only remembered.
+    pub(super) fn open(path: Option<&Path>, container: &str) -> (Bookmark, Cursor) {
+        let container = container.to_owned();
+        let Some(path) = path else { return (Bookmark { file: None, container }, Cursor::default()) };
+        match Bookmark::open_file(path) {
+            Ok(file) => {
+                let mut line = vec![0; Cursor::default().to_line(&container).len()];
+                let read = file.read_at(&mut line, 0).unwrap_or(0);
+                let text = std::str::from_utf8(&line[..read]).unwrap_or_default();
+                let cursor = Cursor::from_line(text, &container).unwrap_or_default();
+                (Bookmark { file: Some(file), container }, cursor)
+            }
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "cannot keep where a container's output was left");
+                (Bookmark { file: None, container }, Cursor::default())
+            }
+        }
+    }
+
+    fn open_file(path: &Path) -> io::Result<File> {
+        let (dir, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::InvalidInput)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW;
+        let file: File = Root::open(dir)?.open_beneath(Path::new(name), flags, Mode::RUSR | Mode::WUSR)?.into();
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+
+    pub(super) fn save(&self, cursor: Cursor) {
+        let line = cursor.to_line(&self.container);
+        // One that cannot be written costs lines that come twice after a crash, and nothing now.
+        if let Some(Err(error)) = self.file.as_ref().map(|file| file.write_all_at(line.as_bytes(), 0)) {
+            tracing::debug!(%error, "keeping where a container's output was left");
+        }
+    }
+}
+
+/// Which messages of a stream were handed on before.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Replay {
+    time_ns: i64,
+    index: u32,
+    /// All that come now are new.
+    caught_up: bool,
+}
+
+impl Replay {
+    /// How many of the message's first bytes were handed on; the cursor's message is this one from now on, unless it was
+    /// handed on wholly.
+    pub(super) fn admit(&mut self, position: &mut Position, message: &Message) -> usize {
+        self.index = if message.time_ns == self.time_ns { self.index + 1 } else { 0 };
+        self.time_ns = message.time_ns;
+        let here = (message.time_ns, self.index);
+        if !self.caught_up {
+            if here < (position.time_ns, position.index) {
+                return message.data.len();
+            }
+            self.caught_up = true;
+            if here == (position.time_ns, position.index) {
+                return usize::try_from(position.bytes).unwrap_or(usize::MAX).min(message.data.len());
+            }
+        }
+        (position.time_ns, position.index, position.bytes) = (here.0, here.1, 0);
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(time_ns: i64, text: &str) -> Message {
+        Message { channel: Channel::Stdout, time_ns, data: text.as_bytes().to_vec() }
+    }
+
+    #[test]
+    fn d3_a_cursor_is_that_of_one_container_and_counts_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cursor");
+        let (bookmark, cursor) = Bookmark::open(Some(&path), "aa");
+        assert_eq!(cursor, Cursor::default());
+        let place = Some(Place { index: 6, size: 7 });
+        let stdout = Position { time_ns: 12, index: 3, bytes: 4, pending: 5, place, handed: 8 };
+        let cursor = Cursor { stdout, ..Cursor::default() };
+        bookmark.save(cursor);
+        assert_eq!(Bookmark::open(Some(&path), "aa").1, cursor);
+        assert_eq!(Bookmark::open(Some(&path), "ab").1, Cursor::default());
+
+        let mut replay = Replay::default();
+        let mut position = Position { time_ns: 5, bytes: 2, handed: 9, ..Position::default() };
+        assert_eq!(replay.admit(&mut position, &message(5, "abcd")), 2);
+        assert_eq!(replay.admit(&mut position, &message(5, "next")), 0);
+        assert_eq!(position, Position { time_ns: 5, index: 1, bytes: 0, handed: 9, ..Position::default() });
+        // A clock that was set back costs nothing while somebody reads along.
+        assert_eq!(replay.admit(&mut position, &message(4, "back")), 0);
+
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert_eq!(Bookmark::open(Some(&link), "aa").1, Cursor::default());
+    }
+}
