@@ -397,6 +397,9 @@ mod tests {
         for cut in cuts.iter().copied().chain([messages.len()]) {
             let mut sinks = Target::Files(logs.clone()).open().await.unwrap();
             let (bookmark, mut cursor) = Bookmark::open(Some(&bookmark), "0a");
+            let [stdout, stderr] = &mut sinks;
+            stdout.resume(&mut cursor.stdout).await;
+            stderr.resume(&mut cursor.stderr).await;
             let mut replays = [Replay::default(); 2];
             let since = cursor.since_ns();
             for message in messages.iter().take(cut).filter(|m| m.time_ns >= since) {
