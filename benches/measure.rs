@@ -20,6 +20,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
+#[path = "docker.rs"]
+mod docker;
+#[path = "../tests/support/engine.rs"]
+mod engine;
 #[path = "idle.rs"]
 mod idle;
 #[path = "isolation.rs"]
@@ -27,7 +31,7 @@ mod isolation;
 #[path = "logs.rs"]
 mod logs;
 
-const USAGE: &str = "usage: measure launch|exec|memory|logs|isolation|idle|all [--json] [--runs N] [--tasks N]";
+const USAGE: &str = "usage: measure launch|exec|memory|logs|isolation|idle|docker|all [--json] [--runs N] [--tasks N]";
 const IDLE_PAUSE: Duration = Duration::from_millis(100);
 const MEMORY_LIMIT: u64 = 64 << 20;
 const CPU_SHARES: u64 = 100;
@@ -115,6 +119,13 @@ fn run() -> Result<bool> {
             }
         }
     }
+    if options.what == "docker" {
+        let docker = docker::measure(&options, &agentbin, dir.path())?;
+        if !options.json {
+            println!("{}", docker.table());
+        }
+        report.insert("docker".to_owned(), docker.json());
+    }
     if options.what == "isolation" {
         let isolation = isolation::measure(&agentbin, dir.path())?;
         complete &= isolation.ours_ran;
@@ -142,7 +153,7 @@ fn options() -> Result<Options> {
             "--json" => options.json = true,
             "--runs" => options.runs = number()?,
             "--tasks" => options.tasks = number()?,
-            "launch" | "exec" | "memory" | "logs" | "isolation" | "idle" | "all" => options.what = argument,
+            "launch" | "exec" | "memory" | "logs" | "isolation" | "idle" | "docker" | "all" => options.what = argument,
             _ => bail!("unknown argument: {argument}\n{USAGE}"),
         }
     }

@@ -168,6 +168,8 @@ pub struct TaskConfig {
     pub group: String,
     /// Job id.
     pub job_id: String,
+    /// Id of the periodic or parameterized job that this one is an instance of.
+    pub parent_job_id: String,
     /// Job name.
     pub job_name: String,
     /// Job's namespace.

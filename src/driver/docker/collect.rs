@@ -147,7 +147,7 @@ impl Sink {
                 }
                 Sink::Fifo(pipe) => pipe.arrived(position).await,
             };
-            position.bytes += arrived;
+            position.ahead += arrived;
             position.handed += arrived;
             position.pending = 0;
         }
@@ -340,38 +340,52 @@ impl Collector {
             while let Some(message) = decoder.next_message().map_err(|e| garbled(&e))? {
                 batch.push(message);
             }
-            for message in &batch {
-                hand_on(message, cursor, bookmark, sinks, &mut replays).await;
-            }
+            hand_on(&batch, cursor, bookmark, sinks, &mut replays).await;
         }
         if let Some(message) = decoder.finish() {
-            hand_on(&message, cursor, bookmark, sinks, &mut replays).await;
+            hand_on(&[message], cursor, bookmark, sinks, &mut replays).await;
         }
         Ok(())
     }
 }
 
-/// Everything of the message that was not handed on before, and the cursor around each piece.
+/// Everything of the messages that was not handed on before, in one piece for each stream, and the cursor around it.
 async fn hand_on(
-    message: &Message,
+    batch: &[Message],
     cursor: &mut Cursor,
     bookmark: &Bookmark,
     sinks: &mut [Sink; 2],
     replays: &mut [Replay; 2],
 ) {
-    let at = usize::from(message.channel == Channel::Stderr);
-    let mut done = replays[at].admit(cursor.position(message.channel), message);
-    while done < message.data.len() {
-        sinks[at].announce(cursor.position(message.channel), message.data.len() - done);
-        bookmark.save(*cursor);
-        let written = sinks[at].write(&message.data[done..]).await;
-        done += written;
-        let position = cursor.position(message.channel);
-        (position.bytes, position.pending) = (done as u64, 0);
-        position.handed += written as u64;
-        if !sinks[at].tells() {
-            bookmark.save(*cursor);
+    for (channel, (sink, replay)) in [Channel::Stdout, Channel::Stderr].into_iter().zip(sinks.iter_mut().zip(replays)) {
+        let (mut data, mut until_ns) = (Vec::new(), None);
+        for message in batch.iter().filter(|message| message.channel == channel) {
+            if let Some(rest) = replay.admit(cursor.position(channel), message) {
+                data.extend_from_slice(rest);
+                until_ns = Some(message.time_ns);
+            }
         }
+        let Some(until_ns) = until_ns else { continue };
+        let mut rest = data.as_slice();
+        while !rest.is_empty() {
+            let position = cursor.position(channel);
+            position.until_ns = until_ns;
+            sink.announce(position, rest.len());
+            bookmark.save(*cursor);
+            let written = sink.write(rest).await;
+            rest = &rest[written..];
+            let position = cursor.position(channel);
+            position.ahead += written as u64;
+            position.handed += written as u64;
+            position.pending = 0;
+            if rest.is_empty() {
+                replay.pass(position);
+            }
+            if !sink.tells() {
+                bookmark.save(*cursor);
+            }
+        }
+        replay.pass(cursor.position(channel));
     }
 }
 
@@ -397,10 +411,14 @@ mod tests {
         for cut in cuts.iter().copied().chain([messages.len()]) {
             let mut sinks = Target::Files(logs.clone()).open().await.unwrap();
             let (bookmark, mut cursor) = Bookmark::open(Some(&bookmark), "0a");
+            let [stdout, stderr] = &mut sinks;
+            stdout.resume(&mut cursor.stdout).await;
+            stderr.resume(&mut cursor.stderr).await;
             let mut replays = [Replay::default(); 2];
             let since = cursor.since_ns();
-            for message in messages.iter().take(cut).filter(|m| m.time_ns >= since) {
-                hand_on(message, &mut cursor, &bookmark, &mut sinks, &mut replays).await;
+            let asked: Vec<Message> = messages.iter().take(cut).filter(|m| m.time_ns >= since).cloned().collect();
+            for batch in asked.chunks(3) {
+                hand_on(batch, &mut cursor, &bookmark, &mut sinks, &mut replays).await;
             }
         }
         let text = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
@@ -470,7 +488,7 @@ mod tests {
                 let [mut sink, _] = target.open().await.unwrap();
                 sink.resume(&mut position).await;
                 let expected = (written + in_pipe) as u64;
-                assert_eq!((position.bytes, position.pending), (expected, 0), "{written} {in_pipe} {fifos}");
+                assert_eq!((position.ahead, position.pending), (expected, 0), "{written} {in_pipe} {fifos}");
                 if in_pipe > 0 {
                     assert_eq!(reader.read(&mut [0; 64]).await.unwrap(), in_pipe);
                 }

@@ -404,4 +404,51 @@ mod tests {
         }
         assert_eq!(read(&json!({"allowed_modes": {"ipc": ["*"]}})).unwrap().allowed_modes.ipc, ["*"]);
     }
+
+    #[test]
+    fn e1_every_key_of_the_plugin_is_read_and_told() {
+        let Some(crate::wire::hclspec::spec::Block::Object(object)) = schema().block else { panic!("no object") };
+        let told: std::collections::BTreeSet<&str> = object.attributes.keys().map(String::as_str).collect();
+        assert_eq!(told, KEYS.into_iter().collect());
+        let config = read(&json!({
+            "endpoint": "tcp://h:1", "tls": { "cert": "c", "key": "k", "ca": "a" },
+            "auth": { "config": "/f", "helper": "h" }, "extra_labels": ["x"], "logging": { "config": { "o": "p" } },
+            "gc": { "image": false, "image_delay": "1m", "container": false,
+                    "dangling_containers": { "enabled": false, "period": "2m", "creation_grace": "3m", "dry_run": true } },
+            "volumes": { "enabled": true, "selinuxlabel": "z" }, "allow_privileged": true, "allow_caps": ["chown"],
+            "allow_runtimes": [], "nvidia_runtime": "n", "infra_image": "https://pause:1",
+            "infra_image_pull_timeout": "4m", "image_pull_timeout": "5m", "pull_activity_timeout": "6m",
+            "container_exists_attempts": 7, "pids_limit": 8, "oom_score_adj": 9, "disable_log_collection": true,
+            "windows_allow_insecure_container_admin": true, "collect_logs": false, "api_timeout": "10s",
+            "allowed_modes": { "pid": ["host"], "ipc": ["none"], "userns": ["host"], "uts": ["host"] },
+            "cgroup_parent": "/p",
+        }));
+        let config = config.unwrap();
+        let tls = Tls { cert: "c".into(), key: "k".into(), ca: "a".into() };
+        assert_eq!(config.endpoint, Endpoint::Tcp("h:1".to_owned(), Some(tls)));
+        assert_eq!((config.auth_file, config.auth_helper.as_str()), (Some(PathBuf::from("/f")), "h"));
+        assert_eq!((config.extra_labels, &*config.log_driver), (vec!["x".to_owned()], "json-file"));
+        assert_eq!(config.log_options, BTreeMap::from([("o".to_owned(), "p".to_owned())]));
+        assert!(!config.gc_image && !config.gc_container && config.volumes && config.allow_privileged);
+        let minutes = |n| Duration::from_mins(n);
+        assert_eq!(config.image_delay, minutes(1));
+        let dangling = Dangling { enabled: false, period: minutes(2), creation_grace: minutes(3), dry_run: true };
+        assert_eq!(config.dangling, dangling);
+        assert_eq!((config.selinux_label.as_str(), config.nvidia_runtime.as_str()), ("z", "n"));
+        assert!(config.allow_runtimes.is_empty(), "an empty list is no default");
+        assert_eq!(config.infra_image, "pause:1");
+        let timeouts = (config.infra_image_pull_timeout, config.image_pull_timeout, config.pull_activity_timeout);
+        assert_eq!(timeouts, (minutes(4), minutes(5), minutes(6)));
+        assert_eq!((config.container_exists_attempts, config.pids_limit, config.oom_score_adj), (7, 8, 9));
+        assert!(config.disable_log_collection && !config.collect_logs);
+        let ten = Duration::from_secs(10);
+        assert_eq!(config.deadlines, Deadlines { change: ten, ask: ten });
+        let list = |text: &str| vec![text.to_owned()];
+        let modes = AllowedModes { pid: list("host"), ipc: list("none"), userns: list("host"), uts: list("host") };
+        assert_eq!((config.allowed_modes, config.cgroup_parent.as_str()), (modes, "/p"));
+        for key in ["infra_image_pull_timeout", "image_pull_timeout", "pull_activity_timeout"] {
+            let error = read(&json!({ key: "x" })).unwrap_err();
+            assert!(error.contains(&format!("failed to parse '{key}' duration")), "{error}");
+        }
+    }
 }

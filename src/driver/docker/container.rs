@@ -164,6 +164,7 @@ impl Builder<'_> {
         let extra = [
             ("job_name", &task.job_name),
             ("job_id", &task.job_id),
+            ("parent_job_id", &task.parent_job_id),
             ("task_group_name", &task.group),
             ("task_name", &task.name),
             ("namespace", &task.namespace),
@@ -171,7 +172,8 @@ impl Builder<'_> {
             ("node_id", &task.node_id),
         ];
         for (name, value) in extra {
-            if self.config.extra_labels.iter().any(|glob| matches(glob, name)) {
+            let absent = name == "parent_job_id" && value.is_empty();
+            if !absent && self.config.extra_labels.iter().any(|glob| matches(glob, name)) {
                 labels.insert(format!("com.hashicorp.nomad.{name}"), value.clone());
             }
         }
@@ -184,8 +186,8 @@ impl Builder<'_> {
         let (hard, soft) = (bytes(resources.memory.hard_bytes), bytes(resources.memory.soft_bytes));
         let own = read.memory_hard_limit_mib.saturating_mul(MIB);
         let (hard, reservation) = match (hard, soft) {
-            // No hard limit by the job.
-            (0, soft) => (own, soft),
+            // The job wants none.
+            (0, soft) => (0, soft),
             (memory, 0) if own > 0 => (own, memory),
             (memory, 0) => (memory, 0),
             (most, memory) => (most.max(own), memory),
@@ -644,4 +646,357 @@ fn write_hosts(dir: &Path, text: &str) -> Result<(), DriverError> {
         std::fs::File::from(file).write_all(text.as_bytes())
     };
     write().map_err(|e| bad(format!("write the task's hosts file in {}: {e}", dir.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::driver::docker::task::KEYS;
+    use crate::driver::{Dns, NetworkIsolation, Port};
+    use crate::spec::{DriverConfig, MemoryLimits, Resources};
+
+    fn object(value: &Value) -> DriverConfig {
+        DriverConfig { values: value.as_object().unwrap().clone(), ..DriverConfig::default() }
+    }
+
+    fn task(config: Value) -> TaskConfig {
+        let mut values = json!({ "image": "i" });
+        values.as_object_mut().unwrap().extend(config.as_object().unwrap().clone());
+        let port = |label: &str, value, to| Port { label: label.to_owned(), value, to, host_ip: None };
+        TaskConfig {
+            id: "a/web/1".to_owned(),
+            name: "web".to_owned(),
+            alloc_id: "a".to_owned(),
+            alloc_dir: PathBuf::from("/data/a"),
+            config: object(&values),
+            percent_ticks: 0.5,
+            ports: vec![port("http", 20_000, 80), port("raw", 20_001, 0)],
+            resources: Resources {
+                cpu_shares: 500,
+                memory: MemoryLimits { hard_bytes: Some(256 << 20), soft_bytes: None },
+                ..Resources::default()
+            },
+            ..TaskConfig::default()
+        }
+    }
+
+    fn body_of(task: &TaskConfig, plugin: &Value) -> Result<Value, String> {
+        let read = Task::read(&task.config).map_err(|e| e.to_string())?;
+        let config = Config::read(&object(plugin)).map_err(|e| e.to_string())?;
+        let runtimes = vec!["nvidia".to_owned(), "runc".to_owned()];
+        let facts = Facts { runtimes, cores: 4, swappiness: true, ..Facts::default() };
+        let builder = Builder { task, read: &read, config: &config, facts: &facts };
+        builder.body("sha256:1").map(|body| serde_json::to_value(body).unwrap()).map_err(|e| e.to_string())
+    }
+
+    fn body(config: Value, plugin: Value) -> Result<Value, String> {
+        body_of(&task(config), &plugin)
+    }
+
+    /// A key that no row names, or that does nothing, is a mistake here.
+    #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
+    fn e1_every_key_of_a_task_reaches_the_engine() {
+        let privileged = json!({ "allow_privileged": true, "volumes": { "enabled": true }, "allow_runtimes": ["kata"],
+                                 "allow_caps": ["all"] });
+        let rows = [
+            ("command", json!({ "command": "c" }), "/Cmd", json!(["c"])),
+            ("args", json!({ "command": "c", "args": ["a", "b"] }), "/Cmd", json!(["c", "a", "b"])),
+            ("args", json!({ "args": ["a"] }), "/Cmd", json!(["a"])),
+            ("entrypoint", json!({ "entrypoint": ["e", "f"] }), "/Entrypoint", json!(["e", "f"])),
+            ("work_dir", json!({ "work_dir": "/w" }), "/WorkingDir", json!("/w")),
+            ("hostname", json!({ "hostname": "h" }), "/Hostname", json!("h")),
+            ("labels", json!({ "labels": [{ "k": "v" }] }), "/Labels/k", json!("v")),
+            ("network_mode", json!({ "network_mode": "host" }), "/HostConfig/NetworkMode", json!("host")),
+            (
+                "network_aliases",
+                json!({ "network_mode": "n", "network_aliases": ["x"] }),
+                "/NetworkingConfig/EndpointsConfig/n/Aliases/0",
+                json!("x"),
+            ),
+            (
+                "ipv4_address",
+                json!({ "network_mode": "n", "ipv4_address": "10.0.0.9" }),
+                "/NetworkingConfig/EndpointsConfig/n/IPAMConfig/IPv4Address",
+                json!("10.0.0.9"),
+            ),
+            (
+                "ipv6_address",
+                json!({ "network_mode": "n", "ipv6_address": "fd00::9" }),
+                "/NetworkingConfig/EndpointsConfig/n/IPAMConfig/IPv6Address",
+                json!("fd00::9"),
+            ),
+            (
+                "mac_address",
+                json!({ "network_mode": "n", "mac_address": "02:00:00:00:00:01" }),
+                "/NetworkingConfig/EndpointsConfig/n/MacAddress",
+                json!("02:00:00:00:00:01"),
+            ),
+            ("ports", json!({ "ports": ["http"] }), "/HostConfig/PortBindings/80~1tcp/0/HostPort", json!("20000")),
+            ("ports", json!({ "ports": ["http"] }), "/HostConfig/PortBindings/80~1udp/0/HostPort", json!("20000")),
+            ("ports", json!({ "ports": ["raw"] }), "/HostConfig/PortBindings/20001~1tcp/0/HostPort", json!("20001")),
+            (
+                "port_map",
+                json!({ "port_map": [{ "raw": 8080 }] }),
+                "/HostConfig/PortBindings/8080~1tcp/0/HostPort",
+                json!("20001"),
+            ),
+            ("dns_servers", json!({ "dns_servers": ["1.1.1.1"] }), "/HostConfig/Dns", json!(["1.1.1.1"])),
+            ("dns_search_domains", json!({ "dns_search_domains": ["d"] }), "/HostConfig/DnsSearch", json!(["d"])),
+            ("dns_options", json!({ "dns_options": ["rotate"] }), "/HostConfig/DnsOptions", json!(["rotate"])),
+            ("extra_hosts", json!({ "extra_hosts": ["h:1.2.3.4"] }), "/HostConfig/ExtraHosts", json!(["h:1.2.3.4"])),
+            (
+                "cap_add",
+                json!({ "cap_drop": ["all"], "cap_add": ["sys_time"] }),
+                "/HostConfig/CapAdd",
+                json!(["CAP_SYS_TIME"]),
+            ),
+            ("cap_drop", json!({ "cap_drop": ["all"] }), "/HostConfig/CapAdd", json!([])),
+            ("privileged", json!({ "privileged": true }), "/HostConfig/Privileged", json!(true)),
+            ("security_opt", json!({ "security_opt": ["label:x"] }), "/HostConfig/SecurityOpt", json!(["label=x"])),
+            (
+                "security_opt",
+                json!({ "security_opt": ["seccomp=unconfined"] }),
+                "/HostConfig/SecurityOpt",
+                json!(["seccomp=unconfined"]),
+            ),
+            ("readonly_rootfs", json!({ "readonly_rootfs": true }), "/HostConfig/ReadonlyRootfs", json!(true)),
+            ("userns_mode", json!({ "userns_mode": "host" }), "/HostConfig/UsernsMode", json!("host")),
+            ("pid_mode", json!({ "pid_mode": "host" }), "/HostConfig/PidMode", json!("host")),
+            ("ipc_mode", json!({ "ipc_mode": "private" }), "/HostConfig/IpcMode", json!("private")),
+            ("uts_mode", json!({ "uts_mode": "host" }), "/HostConfig/UTSMode", json!("host")),
+            ("cgroupns", json!({ "cgroupns": "private" }), "/HostConfig/CgroupnsMode", json!("private")),
+            ("group_add", json!({ "group_add": ["g"] }), "/HostConfig/GroupAdd", json!(["g"])),
+            ("cpu_hard_limit", json!({ "cpu_hard_limit": true }), "/HostConfig/CpuQuota", json!(200_000)),
+            (
+                "cpu_cfs_period",
+                json!({ "cpu_hard_limit": true, "cpu_cfs_period": 50_000 }),
+                "/HostConfig/CpuQuota",
+                json!(100_000),
+            ),
+            ("memory_hard_limit", json!({ "memory_hard_limit": 512 }), "/HostConfig/Memory", json!(512 << 20)),
+            (
+                "memory_hard_limit",
+                json!({ "memory_hard_limit": 512 }),
+                "/HostConfig/MemoryReservation",
+                json!(256 << 20),
+            ),
+            ("oom_score_adj", json!({ "oom_score_adj": 7 }), "/HostConfig/OomScoreAdj", json!(7)),
+            ("pids_limit", json!({ "pids_limit": 9 }), "/HostConfig/PidsLimit", json!(9)),
+            ("shm_size", json!({ "shm_size": 99 }), "/HostConfig/ShmSize", json!(99)),
+            ("ulimit", json!({ "ulimit": [{ "nofile": "1:2" }] }), "/HostConfig/Ulimits/0/Soft", json!(1)),
+            ("ulimit", json!({ "ulimit": [{ "nproc": "3" }] }), "/HostConfig/Ulimits/0/Hard", json!(3)),
+            ("sysctl", json!({ "sysctl": [{ "a.b": "1" }] }), "/HostConfig/Sysctls/a.b", json!("1")),
+            ("storage_opt", json!({ "storage_opt": { "size": "1G" } }), "/HostConfig/StorageOpt/size", json!("1G")),
+            (
+                "devices",
+                json!({ "devices": [{ "host_path": "/dev/x" }] }),
+                "/HostConfig/Devices/0",
+                json!({ "PathOnHost": "/dev/x", "PathInContainer": "/dev/x", "CgroupPermissions": "rwm" }),
+            ),
+            (
+                "mount",
+                json!({ "mount": [{ "type": "bind", "source": "local", "target": "/t", "readonly": true,
+                                    "bind_options": [{ "propagation": "rslave" }] }] }),
+                "/HostConfig/Mounts/0",
+                json!({ "Type": "bind", "Source": "/data/a/web/local", "Target": "/t", "ReadOnly": true,
+                        "BindOptions": { "Propagation": "rslave" } }),
+            ),
+            (
+                "mounts",
+                json!({ "mounts": [{ "source": "v", "target": "/t", "volume_options": [{ "no_copy": true,
+                    "labels": [{ "k": "v" }], "driver_config": [{ "name": "d", "options": [{ "o": "p" }] }] }] }] }),
+                "/HostConfig/Mounts/0/VolumeOptions",
+                json!({ "NoCopy": true, "Labels": { "k": "v" }, "DriverConfig": { "Name": "d", "Options": { "o": "p" } } }),
+            ),
+            (
+                "mount",
+                json!({ "mount": [{ "type": "tmpfs", "target": "/t", "tmpfs_options": [{ "size": 5, "mode": 511 }] }] }),
+                "/HostConfig/Mounts/0/TmpfsOptions",
+                json!({ "SizeBytes": 5, "Mode": 511 }),
+            ),
+            (
+                "volumes",
+                json!({ "volumes": ["local/x:/x:ro"] }),
+                "/HostConfig/Binds/4",
+                json!("/data/a/web/local/x:/x:ro"),
+            ),
+            ("volumes", json!({ "volumes": ["/etc:/x"] }), "/HostConfig/Binds/4", json!("/etc:/x")),
+            ("volume_driver", json!({ "volume_driver": "d" }), "/HostConfig/VolumeDriver", json!("d")),
+            (
+                "volume_driver",
+                json!({ "volume_driver": "d", "volumes": ["name:/x"] }),
+                "/HostConfig/Binds/4",
+                json!("name:/x"),
+            ),
+            (
+                "logging",
+                json!({ "logging": [{ "driver": "local", "config": [{ "max-size": "1m" }] }] }),
+                "/HostConfig/LogConfig",
+                json!({ "Type": "local", "Config": { "max-size": "1m" } }),
+            ),
+            (
+                "logging",
+                json!({ "logging": [{ "type": "gelf", "driver": "local" }] }),
+                "/HostConfig/LogConfig/Type",
+                json!("gelf"),
+            ),
+            ("healthchecks", json!({ "healthchecks": [{ "disable": true }] }), "/Healthcheck/Test", json!(["NONE"])),
+            ("init", json!({ "init": true }), "/HostConfig/Init", json!(true)),
+            ("interactive", json!({ "interactive": true }), "/OpenStdin", json!(true)),
+            ("tty", json!({ "tty": true }), "/Tty", json!(true)),
+            ("runtime", json!({ "runtime": "kata" }), "/HostConfig/Runtime", json!("kata")),
+        ];
+        let mut seen = BTreeSet::new();
+        for (key, config, pointer, expected) in rows {
+            let built = body(config.clone(), privileged.clone()).unwrap();
+            assert_eq!(built.pointer(pointer), Some(&expected), "{key}: {config}");
+            seen.insert(key);
+        }
+        // What is no part of the container: fetching its image, its name, our own files; two that have no effect.
+        seen.extend(["image", "auth", "auth_soft_fail", "force_pull", "image_pull_timeout", "load", "logs"]);
+        seen.extend(["container_exists_attempts", "advertise_ipv6_address", "isolation", "cpuset_cpus"]);
+        assert_eq!(seen, KEYS.into_iter().collect());
+    }
+
+    /// `TestDockerDriver_memoryLimits`: hard and soft of the job in MiB, the task's own limit; the container's.
+    #[test]
+    fn e1_memory_is_limited_as_nomad_does() {
+        for (hard, soft, own, expected) in [
+            (Some(256), None, 0, Ok((Some(256), None))),
+            (Some(256), None, 512, Ok((Some(512), Some(256)))),
+            (Some(512), Some(256), 0, Ok((Some(512), Some(256)))),
+            (Some(512), Some(256), 1024, Ok((Some(1024), Some(256)))),
+            (Some(512), Some(256), 300, Ok((Some(512), Some(256)))),
+            // memory_max = -1
+            (None, Some(256), 0, Ok((None, Some(256)))),
+            (None, Some(256), 512, Ok((None, Some(256)))),
+            (Some(256), None, 128, Err("task memory requirements exceed driver hard limit of 128 MB")),
+        ] {
+            let mut task = task(json!({ "memory_hard_limit": own }));
+            let bytes = |mib: Option<u64>| mib.map(|mib| mib << 20);
+            task.resources.memory = MemoryLimits { hard_bytes: bytes(hard), soft_bytes: bytes(soft) };
+            let built = body_of(&task, &json!({}));
+            let built = built.as_ref().map_err(String::as_str).map(|body| {
+                let mib = |key: &str| body["HostConfig"][key].as_i64().map(|bytes| bytes >> 20);
+                // Never swap beyond it.
+                assert_eq!((mib("MemorySwap"), mib("MemorySwappiness")), (mib("Memory"), mib("Memory").map(|_| 0)));
+                (mib("Memory"), mib("MemoryReservation"))
+            });
+            match expected {
+                Ok(expected) => assert_eq!(built, Ok(expected), "{hard:?} {soft:?} {own}"),
+                Err(text) => assert!(built.is_err_and(|e| e.contains(text)), "{hard:?} {soft:?} {own}"),
+            }
+        }
+    }
+
+    /// Keys of the plugin; those that are no part of a container have tests in `config` and on an engine.
+    #[test]
+    fn e1_what_the_plugin_decides_reaches_the_engine() {
+        let labels = |key: &str| format!("/Labels/com.hashicorp.nomad.{key}");
+        let mut asked = task(json!({ "pid_mode": "host", "cap_add": ["net_raw"], "cap_drop": ["all"] }));
+        let of_job =
+            [&mut asked.job_name, &mut asked.job_id, &mut asked.parent_job_id, &mut asked.group, &mut asked.namespace];
+        for (field, value) in of_job.into_iter().zip(["n", "n/1", "parent", "g", "default"]) {
+            value.clone_into(field);
+        }
+        let base = json!({
+            "allowed_modes": { "pid": ["h*"] }, "allow_caps": ["net_raw"], "extra_labels": ["*job*", "namespace"],
+            "pids_limit": 77, "oom_score_adj": 3, "volumes": { "selinuxlabel": "z" },
+            "logging": { "type": "journald", "config": { "tag": "t" } },
+        });
+        let built = body_of(&asked, &base).unwrap();
+        for (pointer, expected) in [
+            (labels("job_name"), json!("n")),
+            (labels("job_id"), json!("n/1")),
+            (labels("parent_job_id"), json!("parent")),
+            (labels("namespace"), json!("default")),
+            ("/HostConfig/PidMode".to_owned(), json!("host")),
+            ("/HostConfig/CapAdd".to_owned(), json!(["CAP_NET_RAW"])),
+            ("/HostConfig/PidsLimit".to_owned(), json!(77)),
+            ("/HostConfig/OomScoreAdj".to_owned(), json!(3)),
+            ("/HostConfig/LogConfig".to_owned(), json!({ "Type": "journald", "Config": { "tag": "t" } })),
+            (
+                "/HostConfig/Binds".to_owned(),
+                json!([
+                    "/data/a/alloc:/alloc:z",
+                    "/data/a/web/local:/local:z",
+                    "/data/a/web/secrets:/secrets:z",
+                    "/data/a/alloc/logs:/alloc/logs:ro,z"
+                ]),
+            ),
+            ("/HostConfig/CpuShares".to_owned(), json!(500)),
+        ] {
+            assert_eq!(built.pointer(&pointer), Some(&expected), "{pointer}");
+        }
+        assert_eq!(built.pointer(&labels("task_group_name")), None, "not asked for");
+        // One without a parent has no label for it.
+        asked.parent_job_id.clear();
+        assert_eq!(body_of(&asked, &base).unwrap().pointer(&labels("parent_job_id")), None);
+        for (plugin, config, problem) in [
+            (json!({ "pids_limit": 5 }), json!({ "pids_limit": 6 }), "nomad plugin config pids_limit: 5"),
+            (json!({}), json!({ "uts_mode": "host" }), "cannot apply \"uts_mode\" configuration"),
+            (
+                json!({ "allowed_modes": { "ipc": ["host"] } }),
+                json!({ "ipc_mode": "private" }),
+                "cannot apply \"ipc_mode\"",
+            ),
+            (json!({ "allow_runtimes": ["runc"] }), json!({ "runtime": "nvidia" }), "requested runtime \"nvidia\""),
+            (json!({}), json!({ "volume_driver": "d" }), "volumes are not enabled; cannot use volume driver"),
+            (json!({}), json!({ "mount": [{ "source": "v", "target": "/t" }] }), "cannot mount volume: \"v\""),
+            (json!({}), json!({ "port_map": [{ "none": 1 }] }), "Port \"none\" not found"),
+            (json!({}), json!({ "ports": ["http"], "port_map": [{ "http": 1 }] }), "use 'ports' instead"),
+            (json!({}), json!({ "cgroupns": "own" }), "invalid cgroupns"),
+            (json!({}), json!({ "security_opt": ["seccomp=/nonexistent"] }), "opening seccomp profile"),
+        ] {
+            let said = body(config, plugin).unwrap_err();
+            assert!(said.contains(problem), "{said}");
+        }
+    }
+
+    #[test]
+    fn e1_what_the_agent_gives_reaches_the_engine() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut given = task(json!({ "ports": ["http"], "dns_servers": ["9.9.9.9"], "extra_hosts": ["h:1.2.3.4"] }));
+        given.alloc_dir = dir.path().to_owned();
+        std::fs::create_dir(dir.path().join("web")).unwrap();
+        given.env = BTreeMap::from([("A".to_owned(), "b=c".to_owned())]);
+        "1000:1000".clone_into(&mut given.user);
+        "0-1".clone_into(&mut given.resources.cpuset_cpus);
+        given.dns = Some(Dns { servers: vec!["1.1.1.1".to_owned()], ..Dns::default() });
+        given.network = Some(NetworkIsolation {
+            mode: NetworkMode::Group,
+            path: PathBuf::from("/var/run/netns/x"),
+            labels: BTreeMap::from([(crate::driver::docker::network::LABEL_SANDBOX.to_owned(), "pause".to_owned())]),
+            hosts: Some(("name".to_owned(), "10.0.0.2".to_owned())),
+        });
+        let built = body_of(&given, &json!({})).unwrap();
+        let host = &built["HostConfig"];
+        assert_eq!(built["Env"], json!(["A=b=c"]));
+        assert_eq!((&built["User"], &host["CpusetCpus"]), (&json!("1000:1000"), &json!("0-1")));
+        assert_eq!(host["NetworkMode"], json!("container:pause"));
+        // In another one's network, names and ports are that one's.
+        assert!(["PortBindings", "Dns", "ExtraHosts"].iter().all(|key| host[key].is_null()), "{host}");
+        let targets: Vec<&str> =
+            host["Mounts"].as_array().unwrap().iter().map(|mount| mount["Target"].as_str().unwrap()).collect();
+        assert_eq!(targets, ["/etc/resolv.conf", "/etc/hosts"]);
+        let hosts = std::fs::read_to_string(dir.path().join("web/hosts")).unwrap();
+        assert!(hosts.contains("10.0.0.2 name\n") && hosts.ends_with("1.2.3.4 h\n"), "{hosts}");
+        // Shares that the kernel does not take.
+        for (shares, expected) in [(1, 2), (300_000, 262_144)] {
+            given.resources.cpu_shares = shares;
+            assert_eq!(body_of(&given, &json!({})).unwrap()["HostConfig"]["CpuShares"], json!(expected));
+        }
+        // Equal wishes have one mark, whichever start wishes.
+        let mark = |task: &TaskConfig| body_of(task, &json!({})).unwrap()["Labels"][LABEL_CONFIG].clone();
+        let before = mark(&given);
+        "a/web/2".clone_into(&mut given.id);
+        assert_eq!(mark(&given), before);
+        given.env.clear();
+        assert_ne!(mark(&given), before);
+    }
 }

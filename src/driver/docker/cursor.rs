@@ -21,14 +21,16 @@ const NOWHERE: u64 = u64::MAX;
 /// How far a stream was handed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Position {
-    /// Time of the message.
-    time_ns: i64,
+    /// Time of the last message that was handed on wholly.
+    pub(super) time_ns: i64,
     /// Its number among the messages of that time.
-    index: u32,
-    /// How many bytes of it were handed on.
-    pub(super) bytes: u64,
-    /// How many are being handed on: whether they arrived, the files tell.
+    pub(super) index: u32,
+    /// How many bytes of those after it were handed on.
+    pub(super) ahead: u64,
+    /// How many more are being handed on: whether they arrived, the files tell.
     pub(super) pending: u64,
+    /// Time of the last message that these bytes belong to.
+    pub(super) until_ns: i64,
     /// A place in the files.
     pub(super) place: Option<Place>,
     /// How many bytes follow it there when all arrives that was handed on.
@@ -61,8 +63,10 @@ impl Cursor {
         let part = |p: Position| {
             let place = p.place.unwrap_or(Place { index: NOWHERE, size: 0 });
             let (index, size) = (place.index, place.size);
-            let (time_ns, number, bytes, pending, handed) = (p.time_ns, p.index, p.bytes, p.pending, p.handed);
-            format!("{time_ns:020} {number:010} {bytes:020} {pending:020} {index:020} {size:020} {handed:020}")
+            let (time_ns, number, ahead, pending) = (p.time_ns, p.index, p.ahead, p.pending);
+            let (until_ns, handed) = (p.until_ns, p.handed);
+            let message = format!("{time_ns:020} {number:010} {ahead:020} {pending:020} {until_ns:020}");
+            format!("{message} {index:020} {size:020} {handed:020}")
         };
         format!("{MARK} {container:.64} {} {}\n", part(self.stdout), part(self.stderr))
     }
@@ -70,19 +74,20 @@ impl Cursor {
     fn from_line(line: &str, container: &str) -> Option<Cursor> {
         let rest = line.strip_suffix('\n')?.strip_prefix(MARK)?.strip_prefix(' ')?.strip_prefix(container)?;
         let numbers: Option<Vec<u64>> = rest.split_ascii_whitespace().map(|word| word.parse().ok()).collect();
-        let numbers = numbers.filter(|numbers| numbers.len() == 14)?;
+        let numbers = numbers.filter(|numbers| numbers.len() == 16)?;
         let part = |part: &[u64]| {
-            let &[time, index, bytes, pending, file, size, handed] = part else { return None };
+            let &[time, index, ahead, pending, until, file, size, handed] = part else { return None };
             Some(Position {
                 time_ns: i64::try_from(time).ok()?,
                 index: u32::try_from(index).ok()?,
-                bytes,
+                ahead,
                 pending,
+                until_ns: i64::try_from(until).ok()?,
                 place: (file != NOWHERE).then_some(Place { index: file, size }),
                 handed,
             })
         };
-        Some(Cursor { stdout: part(&numbers[..7])?, stderr: part(&numbers[7..])? })
+        Some(Cursor { stdout: part(&numbers[..8])?, stderr: part(&numbers[8..])? })
     }
 }
 
@@ -134,28 +139,32 @@ impl Bookmark {
 pub(super) struct Replay {
     time_ns: i64,
     index: u32,
-    /// All that come now are new.
-    caught_up: bool,
+    /// Bytes of what comes next that were handed on; nothing more is known while the position was not passed.
+    ahead: Option<u64>,
 }
 
 impl Replay {
-    /// How many of the message's first bytes were handed on; the cursor's message is this one from now on, unless it was
-    /// handed on wholly.
-    pub(super) fn admit(&mut self, position: &mut Position, message: &Message) -> usize {
+    /// What of the message is still to be handed on; `None` for one that the position has behind it.
+    pub(super) fn admit<'a>(&mut self, position: &Position, message: &'a Message) -> Option<&'a [u8]> {
         self.index = if message.time_ns == self.time_ns { self.index + 1 } else { 0 };
         self.time_ns = message.time_ns;
-        let here = (message.time_ns, self.index);
-        if !self.caught_up {
-            if here < (position.time_ns, position.index) {
-                return message.data.len();
-            }
-            self.caught_up = true;
-            if here == (position.time_ns, position.index) {
-                return usize::try_from(position.bytes).unwrap_or(usize::MAX).min(message.data.len());
-            }
-        }
-        (position.time_ns, position.index, position.bytes) = (here.0, here.1, 0);
-        0
+        let ahead = match self.ahead {
+            None if (message.time_ns, self.index) <= (position.time_ns, position.index) => return None,
+            // The engine may have thrown away by now what these bytes were of.
+            None if message.time_ns > position.until_ns => 0,
+            None => position.ahead,
+            Some(ahead) => ahead,
+        };
+        let length = message.data.len();
+        let before = usize::try_from(ahead).unwrap_or(usize::MAX).min(length);
+        self.ahead = Some(ahead - before as u64);
+        Some(&message.data[before..])
+    }
+
+    /// Makes the message that was admitted last the position's.
+    pub(super) fn pass(&self, position: &mut Position) {
+        (position.time_ns, position.index) = (self.time_ns, self.index);
+        position.ahead = self.ahead.unwrap_or(0);
     }
 }
 
@@ -174,19 +183,27 @@ mod tests {
         let (bookmark, cursor) = Bookmark::open(Some(&path), "aa");
         assert_eq!(cursor, Cursor::default());
         let place = Some(Place { index: 6, size: 7 });
-        let stdout = Position { time_ns: 12, index: 3, bytes: 4, pending: 5, place, handed: 8 };
+        let stdout = Position { time_ns: 12, index: 3, ahead: 4, pending: 5, until_ns: 6, place, handed: 8 };
         let cursor = Cursor { stdout, ..Cursor::default() };
         bookmark.save(cursor);
         assert_eq!(Bookmark::open(Some(&path), "aa").1, cursor);
         assert_eq!(Bookmark::open(Some(&path), "ab").1, Cursor::default());
 
         let mut replay = Replay::default();
-        let mut position = Position { time_ns: 5, bytes: 2, handed: 9, ..Position::default() };
-        assert_eq!(replay.admit(&mut position, &message(5, "abcd")), 2);
-        assert_eq!(replay.admit(&mut position, &message(5, "next")), 0);
-        assert_eq!(position, Position { time_ns: 5, index: 1, bytes: 0, handed: 9, ..Position::default() });
+        let mut position = Position { time_ns: 5, ahead: 6, until_ns: 7, handed: 9, ..Position::default() };
+        let rest = |replay: &mut Replay, position: &Position, time_ns, text: &str| {
+            replay.admit(position, &message(time_ns, text)).map(|rest| String::from_utf8(rest.to_vec()).unwrap())
+        };
+        assert_eq!(rest(&mut replay, &position, 5, "old"), None);
+        assert_eq!(rest(&mut replay, &position, 5, "abcd").as_deref(), Some(""));
+        assert_eq!(rest(&mut replay, &position, 7, "efgh").as_deref(), Some("gh"));
+        replay.pass(&mut position);
+        assert_eq!(position, Position { time_ns: 7, until_ns: 7, handed: 9, ..Position::default() });
         // A clock that was set back costs nothing while somebody reads along.
-        assert_eq!(replay.admit(&mut position, &message(4, "back")), 0);
+        assert_eq!(rest(&mut replay, &position, 4, "back").as_deref(), Some("back"));
+        // What the bytes were of is gone: nothing of what follows is.
+        let position = Position { time_ns: 5, ahead: 6, until_ns: 7, ..Position::default() };
+        assert_eq!(rest(&mut Replay::default(), &position, 8, "later").as_deref(), Some("later"));
 
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();

@@ -10,7 +10,7 @@ use crate::spec::DriverConfig;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 
-const KEYS: [&str; 59] = [
+pub(super) const KEYS: [&str; 59] = [
     "image",
     "command",
     "args",
@@ -250,6 +250,8 @@ pub(super) fn schema() -> Spec {
     attributes.extend(named(&numbers, "number"));
     let auth = named(&["username", "password", "email", "server_address"], "string");
     let device = named(&["host_path", "container_path", "cgroup_permissions"], "string");
+    let mut logs = named(&["max_files", "max_file_size"], "number");
+    logs.extend([("compress".to_owned(), attr("compress", "bool")), ("max_age".to_owned(), attr("max_age", "string"))]);
     let period = schema::with_default(attr("cpu_cfs_period", "number"), Literal::number(100_000));
     let attempts = schema::with_default(attr("container_exists_attempts", "number"), Literal::number(5));
     let others = [
@@ -268,7 +270,7 @@ pub(super) fn schema() -> Spec {
         ("logging", schema::block("logging", false, schema::object(logging))),
         ("healthchecks", schema::block("healthchecks", false, schema::object([("disable", attr("disable", "bool"))]))),
         ("container_exists_attempts", attempts),
-        ("logs", schema::block("logs", false, schema::object(named(&["max_files", "max_file_size"], "number")))),
+        ("logs", schema::block("logs", false, schema::object(logs))),
     ];
     schema::object(attributes.into_iter().chain(others.into_iter().map(|(name, spec)| (name.to_owned(), spec))))
 }
@@ -443,5 +445,18 @@ impl Task {
             runtime: text(&reader, "runtime")?,
             container_exists_attempts: attempts,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is read is what agents are told of, in both directions.
+    #[test]
+    fn e1_the_schema_has_the_keys_that_are_read() {
+        let Some(crate::wire::hclspec::spec::Block::Object(object)) = schema().block else { panic!("no object") };
+        let told: std::collections::BTreeSet<&str> = object.attributes.keys().map(String::as_str).collect();
+        assert_eq!(told, KEYS.into_iter().collect());
     }
 }
