@@ -31,6 +31,8 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a found executor may take to answer: on a busy machine that starts up long, and its task is as good as lost
 /// when it does not.
 const FOUND_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the end of a process may come after that of its connections.
+const DEATH_PATIENCE: Duration = Duration::from_secs(3);
 /// How long the leftovers of a lost executor may resist.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -123,6 +125,15 @@ impl Heir {
 impl Task {
     fn executor(&self) -> ExecutorClient {
         self.executor.borrow().clone()
+    }
+
+    /// Whether a call failed because the executor has ended: the end of a connection is seen a moment before that.
+    async fn lost_its_executor(&self) -> bool {
+        let life = lock(&self.client).as_ref().map(Client::life);
+        match life {
+            Some(life) => tokio::time::timeout(DEATH_PATIENCE, life.exited()).await.is_ok(),
+            None => true,
+        }
     }
 
     /// Keeps a new executor, unless the task is to be forgotten.
@@ -492,8 +503,8 @@ impl Tasks {
         let (waiting, starter, events) = (Arc::clone(&kept), Arc::clone(&self.starter), self.events.clone());
         tokio::spawn(async move {
             let mut end = waiting.executor().wait().await;
-            while let (Err(ExecutorError::PluginShutdown), Some(heir)) = (&end, &waiting.heir) {
-                if lock(&waiting.client).is_none() {
+            while let (Err(_), Some(heir)) = (&end, &waiting.heir) {
+                if !waiting.lost_its_executor().await || lock(&waiting.client).is_none() {
                     break;
                 }
                 let kept = match starter.take_over(heir, waiting.note.as_ref()).await {
@@ -537,7 +548,7 @@ impl Tasks {
             let executor = owner.borrow_and_update().clone();
             match executor.shutdown(&signal, timeout).await {
                 Ok(()) => return Ok(()),
-                Err(ExecutorError::PluginShutdown) if task.heir.is_some() => {
+                Err(_) if task.heir.is_some() && task.lost_its_executor().await => {
                     // The next one is told to, or there will be none.
                     let taken_over = tokio::select! {
                         _ = end.wait_for(Option::is_some) => false,

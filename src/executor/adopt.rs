@@ -182,9 +182,8 @@ mod tests {
         let inode = inode_of(&read).unwrap();
         let both = both_ends(&write).unwrap();
         drop(write);
-        let mut child = Command::new("sh").args(["-c", "read go; echo alive; read go"]);
-        let child = child.stdin(Stdio::piped()).stdout(both);
-        let mut child = child.spawn().unwrap();
+        let script = "read go; echo alive; read go";
+        let mut child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).stdout(both).spawn().unwrap();
         drop(read);
         let pid = i32::try_from(child.id()).unwrap();
         child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();

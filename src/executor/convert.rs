@@ -585,6 +585,7 @@ mod tests {
             user_namespace: true,
             unveil: vec![Unveil { path: "/u:v".into(), read: true, create: true, ..Unveil::default() }],
             masks: Masks::Nomad,
+            outlive: Some(Outlive { record: "/r".into(), adopt: true }),
             logs: Some(LogCollection {
                 dir: "/l".into(),
                 stdout_file: "t.stdout".into(),
