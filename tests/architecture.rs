@@ -65,11 +65,9 @@ const BY_NAME: &[(&str, &str)] = &[
     ),
     ("driver/catalog.rs", "the operator's plugin folder"),
     ("driver/docker/container.rs", "a seccomp profile that the job names, as Nomad's driver reads it"),
+    ("driver/docker/cores.rs", "the cgroup that the agent names"),
     ("driver/docker/image.rs", "the operator's credentials"),
-    (
-        "driver/docker/mod.rs",
-        "the cgroup that the agent names, and files in the allocation's folder, where no task can write",
-    ),
+    ("driver/docker/mod.rs", "files in the allocation's folder, where no task can write"),
     ("driver/ids.rs", "the host's tables of users"),
     ("driver/java.rs", "the host's programs"),
     ("driver/strays.rs", "notes in our own folder"),

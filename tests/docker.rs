@@ -224,9 +224,15 @@ impl World {
         exit
     }
 
+    /// The parent of its container's, where its processes are listed.
+    fn cgroup(&self) -> PathBuf {
+        let root = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].map(Path::new).into_iter().find(|root| root.exists());
+        root.unwrap().join(format!("nomad/{}-web", self.alloc))
+    }
+
     async fn assert_nothing_left(&self) {
         assert_eq!(engine().containers(&self.label()).await, Vec::<String>::new());
-        let cgroup = Path::new("/sys/fs/cgroup/memory/nomad").join(format!("{}-web", self.alloc));
+        let cgroup = self.cgroup();
         assert!(!cgroup.exists(), "{} is left", cgroup.display());
     }
 }
@@ -358,7 +364,7 @@ fn e1_commands_and_sessions_inside() {
 /// Processes of the container, by their command lines.
 fn processes(world: &World) -> Vec<String> {
     let id = engine().docker(&["inspect", "-f", "{{.Id}}", &world.name()]);
-    let procs = format!("/sys/fs/cgroup/memory/nomad/{}-web/{id}/cgroup.procs", world.alloc);
+    let procs = world.cgroup().join(id).join("cgroup.procs");
     let pids = std::fs::read_to_string(procs).unwrap();
     let command = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     pids.lines().map(|pid| command(pid).trim_end_matches('\0').replace('\0', " ")).collect()
@@ -447,7 +453,8 @@ fn c3_shared_cores_follow_the_agent() {
             let mut task = world.script("sleep 1000");
             task.cpuset_cgroup = share.0.clone();
             cores.clone_into(&mut task.resources.cpuset_cpus);
-            ("/dev/null".clone_into(&mut task.stdout_path), "/dev/null".clone_into(&mut task.stderr_path));
+            "/dev/null".clone_into(&mut task.stdout_path);
+            "/dev/null".clone_into(&mut task.stderr_path);
             let handle = driver.start_task(&task).await.unwrap();
             (task, handle)
         };
@@ -475,7 +482,8 @@ fn c3_shared_cores_follow_the_agent() {
             let other = World::new();
             let mut task = other.script("sleep 1000");
             task.cpuset_cgroup = share.0.clone();
-            ("/dev/null".clone_into(&mut task.stdout_path), "/dev/null".clone_into(&mut task.stderr_path));
+            "/dev/null".clone_into(&mut task.stdout_path);
+            "/dev/null".clone_into(&mut task.stderr_path);
             driver.start_task(&task).await.unwrap();
             give(&one);
             let shown = || engine().docker(&["inspect", "-f", "{{.HostConfig.CpusetCpus}}", &other.name()]);
@@ -1295,7 +1303,9 @@ impl Behind {
     fn end(self) {
         let Behind::Another(end, readers) = self else { return };
         end.store(true, Ordering::Relaxed);
-        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        for reader in readers {
+            reader.join().unwrap();
+        }
     }
 
     /// As an agent does that finds both again; a logmon whose writer has gone begins anew.

@@ -36,7 +36,7 @@ impl TestEngine {
         TestEngine::with(&[])
     }
 
-    /// With more options on its command line.
+    /// With more options on its command line; and those of `AGENTBIN_DOCKERD`, for machines that need some.
     pub fn with(options: &[&str]) -> Result<TestEngine, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("needs root".to_owned());
@@ -45,7 +45,9 @@ impl TestEngine {
             return Err("needs dockerd and root: scripts/setup installs docker.io".to_owned());
         }
         let dir = tempfile::Builder::new().prefix("agentbin-docker-").tempdir().unwrap();
-        let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+        let machine = std::env::var("AGENTBIN_DOCKERD").unwrap_or_default();
+        let options = options.iter().copied().chain(machine.split_whitespace());
+        let options: Vec<String> = options.map(str::to_owned).collect();
         let child = Mutex::new(spawn(dir.path(), &options));
         let engine = TestEngine { dir, child, options };
         engine.wait_until_it_answers()?;

@@ -190,9 +190,9 @@ impl Shared {
                 continue;
             }
             if std::ptr::eq(body, self.layer.as_slice()) {
-                self.send_layer(&mut client)?
+                self.send_layer(&mut client)?;
             } else {
-                client.write_all(body)?
+                client.write_all(body)?;
             }
         }
     }
