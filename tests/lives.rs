@@ -3,6 +3,8 @@
 
 #[path = "support/harness.rs"]
 mod harness;
+#[path = "support/random.rs"]
+mod random;
 #[path = "support/task.rs"]
 mod task;
 
@@ -10,13 +12,14 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use agentbin::cgroup::{Regime, TaskCgroup};
 use agentbin::driver::{Driver, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle};
 use agentbin::executor::Compute;
 use agentbin::spec::{DriverConfig, LogCollection, MemoryLimits, Resources, Signal};
-use harness::{Random, block_on, children, eventually, run, tests};
+use harness::{block_on, children, eventually, run, tests};
+use random::Random;
 use rustix::process::Pid;
 use task::{cgroups, descriptors, nap, resident_kib, sleepers, slower};
 use tempfile::TempDir;
@@ -346,10 +349,7 @@ fn mounts() -> usize {
 fn n5_nothing_is_left_of_any_life() {
     let full = std::env::var_os("AGENTBIN_FULL").is_some_and(|v| v == "1");
     let lives = if full { 10_000 } else { 2 * FAULTS.len() * 3 / slower().min(3) as usize };
-    let now = || u64::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos());
-    let seed = std::env::var("AGENTBIN_SEED").ok().map_or_else(now, |s| s.parse().unwrap());
-    println!("n5_nothing_is_left_of_any_life: AGENTBIN_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::new("n5_nothing_is_left_of_any_life");
     let before = mounts();
     block_on(async {
         let host = Host::new();
@@ -474,8 +474,8 @@ fn executors(alloc_dir: &Path) -> Vec<i32> {
 }
 
 fn kill(pid: i32) {
-    let pid = Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    // It may just have ended by itself.
+    let _ = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL);
 }
 
 /// Kills the executor and reaps it where no runtime is there that would.
@@ -585,10 +585,7 @@ fn n5_a_task_outlives_its_executor() {
 fn n5_who_dies_when_leaves_one_task_or_none() {
     let full = std::env::var_os("AGENTBIN_FULL").is_some_and(|v| v == "1");
     let rounds = if full { 1000 } else { 16 / slower().min(4) as usize };
-    let now = || u64::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos());
-    let seed = std::env::var("AGENTBIN_SEED").ok().map_or_else(now, |s| s.parse().unwrap());
-    println!("n5_who_dies_when_leaves_one_task_or_none: AGENTBIN_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::new("n5_who_dies_when_leaves_one_task_or_none");
     let dir = tempfile::Builder::new().prefix("agentbin-adopt-").tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut seen = BTreeMap::<String, u32>::new();
@@ -617,7 +614,8 @@ fn n5_who_dies_when_leaves_one_task_or_none() {
         let what = format!("isolated {isolated}, both {both}, started {}", started.is_some());
         let agent = if both {
             drop(agent);
-            executors(&task.alloc_dir).into_iter().for_each(kill_and_reap);
+            // Executors all of them, those included that nobody waits for any more.
+            executors(&task.alloc_dir).into_iter().chain(children()).for_each(kill_and_reap);
             Agent::new(dir.path())
         } else {
             agent
@@ -631,8 +629,14 @@ fn n5_who_dies_when_leaves_one_task_or_none() {
                 None => drop(driver.start_task(&task).await.unwrap_or_else(|e| panic!("{what}: {e}"))),
             }
             let before = lines(&task).len();
-            eventually("output", || lines(&task).len() > before).await;
-            assert_eq!(sleepers().len(), 1, "{what}, after {moment:?}: one task");
+            let deadline = Instant::now() + Duration::from_mins(1) * slower();
+            while lines(&task).len() <= before {
+                let log = std::fs::read_to_string(task.alloc_dir.join("task/executor.out")).unwrap_or_default();
+                let status = driver.inspect_task(id).await;
+                assert!(Instant::now() < deadline, "{what}, after {moment:?}: no output: {status:?}: {log}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            eventually("one task", || sleepers().len() == 1).await;
             driver.destroy_task(id, true).await.unwrap_or_else(|e| panic!("{what}: {e}"));
             eventually("no process is left", || children().is_empty()).await;
         });
