@@ -384,7 +384,7 @@ fn e1_a_command_goes_with_its_caller() {
         // A session whose caller hangs up, with and without a terminal.
         for tty in [false, true] {
             let words = ["/bin/sh", "-c", "sleep 2003 & echo begun; sleep 2004; true"];
-            let gone = tokio::time::timeout(Duration::from_secs(2), session(&world, &task, &words, tty, "")).await;
+            let gone = tokio::time::timeout(Duration::from_secs(1), session(&world, &task, &words, tty, "")).await;
             assert!(gone.is_err());
             eventually("the session is gone", || !has("2003") && !has("2004")).await;
         }
@@ -410,7 +410,7 @@ fn e2_a_stop_that_the_engine_cannot_do() {
         let ended = tokio::time::timeout(Duration::from_mins(1), world.driver.wait_task(&task.id)).await;
         let took = began.elapsed();
         let destroyed = world.driver.destroy_task(&task.id, false);
-        let destroyed = tokio::time::timeout(Duration::from_secs(3), destroyed).await;
+        let destroyed = tokio::time::timeout(Duration::from_secs(1), destroyed).await;
         engine().signal(Unix::SIGCONT);
         stopped.unwrap();
         assert_eq!(ended.expect("it is dead, whatever the engine knows").unwrap().exit_code, 137);
@@ -740,8 +740,9 @@ fn e1_an_image_is_fetched_once_and_removed_after_the_last_task() {
         let registry =
             Registry::start(engine::busybox(), "of the registry", None, Pace::Tenths(Duration::from_millis(50)));
         let (name, proxy) = (registry.name("test/busybox:1"), Proxy::new(engine(), None));
-        let world = World::with(&proxy.endpoint(), json!({ "gc": { "image": true, "image_delay": "3s" } }));
-        let mut tasks: Vec<TaskConfig> = (0..20).map(|_| world.task(json!({ "image": name.as_str() }))).collect();
+        let world = World::with(&proxy.endpoint(), json!({ "gc": { "image": true, "image_delay": "1s" } }));
+        let starts = if full() { 20 } else { 8 };
+        let mut tasks: Vec<TaskConfig> = (0..starts).map(|_| world.task(json!({ "image": name.as_str() }))).collect();
         for (number, task) in tasks.iter_mut().enumerate() {
             task.name = format!("t{number}");
             task.cgroup = PathBuf::from(format!("nomad/{}-{}", world.alloc, task.name));
@@ -752,18 +753,18 @@ fn e1_an_image_is_fetched_once_and_removed_after_the_last_task() {
             }
         }
         let mut events = world.driver.task_events().unwrap();
-        let starts: Vec<_> = tasks
+        let starting: Vec<_> = tasks
             .iter()
             .map(|task| {
                 let (driver, task) = (world.driver.clone(), task.clone());
                 tokio::spawn(async move { driver.start_task(&task).await })
             })
             .collect();
-        for start in starts {
+        for start in starting {
             start.await.unwrap().unwrap();
         }
         let asked = || proxy.log().iter().filter(|call| call.contains("/images/create")).count();
-        assert_eq!((asked(), registry.counts().1), (1, 1), "20 starts, one pull");
+        assert_eq!((asked(), registry.counts().1), (1, 1), "{starts} starts, one pull");
         let event = events.recv().await.unwrap();
         assert_eq!((event.message.as_str(), event.annotations["image"].as_str()), ("Downloading image", name.as_str()));
         for task in &tasks {
@@ -776,11 +777,11 @@ fn e1_an_image_is_fetched_once_and_removed_after_the_last_task() {
             world.driver.destroy_task(&task.id, false).await.unwrap();
         }
         // While one uses it, and while somebody comes back within the delay, it stays.
-        tokio::time::sleep(Duration::from_secs(4)).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(has_image(&name).await, "the last task has it");
         world.driver.destroy_task(&last.id, false).await.unwrap();
         world.start(last).await;
-        tokio::time::sleep(Duration::from_secs(4)).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(has_image(&name).await, "it is used again");
         world.wait(last).await;
         world.driver.destroy_task(&last.id, false).await.unwrap();
@@ -1377,7 +1378,7 @@ fn d3_every_line_once_whoever_restarts() {
     use agentbin::wire::docker_logger::docker_logger_client::DockerLoggerClient;
     use nix::sys::signal::Signal as Unix;
     block_on(async {
-        let (containers, lines, rounds, engine_every) = if full() { (100, 3000, 40, 8) } else { (6, 800, 8, 4) };
+        let (containers, lines, rounds, engine_every) = if full() { (100, 3000, 40, 8) } else { (6, 600, 4, 4) };
         // Containers go on without it.
         let engine = Arc::new(TestEngine::with(&["--live-restore"]).unwrap());
         let mut all = Vec::new();
