@@ -663,7 +663,7 @@ mod tests {
         DriverConfig { values: value.as_object().unwrap().clone(), ..DriverConfig::default() }
     }
 
-    fn task(config: Value) -> TaskConfig {
+    fn task(config: &Value) -> TaskConfig {
         let mut values = json!({ "image": "i" });
         values.as_object_mut().unwrap().extend(config.as_object().unwrap().clone());
         let port = |label: &str, value, to| Port { label: label.to_owned(), value, to, host_ip: None };
@@ -693,8 +693,8 @@ mod tests {
         builder.body("sha256:1").map(|body| serde_json::to_value(body).unwrap()).map_err(|e| e.to_string())
     }
 
-    fn body(config: Value, plugin: Value) -> Result<Value, String> {
-        body_of(&task(config), &plugin)
+    fn body(config: &Value, plugin: &Value) -> Result<Value, String> {
+        body_of(&task(config), plugin)
     }
 
     /// A key that no row names, or that does nothing, is a mistake here.
@@ -853,7 +853,7 @@ mod tests {
         ];
         let mut seen = BTreeSet::new();
         for (key, config, pointer, expected) in rows {
-            let built = body(config.clone(), privileged.clone()).unwrap();
+            let built = body(&config, &privileged).unwrap();
             assert_eq!(built.pointer(pointer), Some(&expected), "{key}: {config}");
             seen.insert(key);
         }
@@ -877,7 +877,7 @@ mod tests {
             (None, Some(256), 512, Ok((None, Some(256)))),
             (Some(256), None, 128, Err("task memory requirements exceed driver hard limit of 128 MB")),
         ] {
-            let mut task = task(json!({ "memory_hard_limit": own }));
+            let mut task = task(&json!({ "memory_hard_limit": own }));
             let bytes = |mib: Option<u64>| mib.map(|mib| mib << 20);
             task.resources.memory = MemoryLimits { hard_bytes: bytes(hard), soft_bytes: bytes(soft) };
             let built = body_of(&task, &json!({}));
@@ -898,7 +898,7 @@ mod tests {
     #[test]
     fn e1_what_the_plugin_decides_reaches_the_engine() {
         let labels = |key: &str| format!("/Labels/com.hashicorp.nomad.{key}");
-        let mut asked = task(json!({ "pid_mode": "host", "cap_add": ["net_raw"], "cap_drop": ["all"] }));
+        let mut asked = task(&json!({ "pid_mode": "host", "cap_add": ["net_raw"], "cap_drop": ["all"] }));
         let of_job =
             [&mut asked.job_name, &mut asked.job_id, &mut asked.parent_job_id, &mut asked.group, &mut asked.namespace];
         for (field, value) in of_job.into_iter().zip(["n", "n/1", "parent", "g", "default"]) {
@@ -953,7 +953,7 @@ mod tests {
             (json!({}), json!({ "cgroupns": "own" }), "invalid cgroupns"),
             (json!({}), json!({ "security_opt": ["seccomp=/nonexistent"] }), "opening seccomp profile"),
         ] {
-            let said = body(config, plugin).unwrap_err();
+            let said = body(&config, &plugin).unwrap_err();
             assert!(said.contains(problem), "{said}");
         }
     }
@@ -961,7 +961,7 @@ mod tests {
     #[test]
     fn e1_what_the_agent_gives_reaches_the_engine() {
         let dir = tempfile::tempdir().unwrap();
-        let mut given = task(json!({ "ports": ["http"], "dns_servers": ["9.9.9.9"], "extra_hosts": ["h:1.2.3.4"] }));
+        let mut given = task(&json!({ "ports": ["http"], "dns_servers": ["9.9.9.9"], "extra_hosts": ["h:1.2.3.4"] }));
         given.alloc_dir = dir.path().to_owned();
         std::fs::create_dir(dir.path().join("web")).unwrap();
         given.env = BTreeMap::from([("A".to_owned(), "b=c".to_owned())]);
