@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::{pause, program};
 
 const PROBE: &str = "isolation-probe";
-const IMAGE: &str = "agentbin-isolation-probe";
+pub(super) const IMAGE: &str = "agentbin-isolation-probe";
 /// A unit's lines that take away what a plain program does not need.
 const HARDENED_UNIT: &[&str] = &[
     "NoNewPrivileges=yes",
@@ -137,15 +137,14 @@ fn ask(command: &[String]) -> Result<Report> {
     serde_json::from_str(&output(command)?).context("not a report")
 }
 
-fn output(command: &[String]) -> Result<String> {
+pub(super) fn output(command: &[String]) -> Result<String> {
     let out = Command::new("sh").args(["-c", "exec \"$@\" 9</", "sh"]).args(command).stdin(Stdio::null()).output()?;
     ensure!(out.status.success(), "{}: {}", out.status, String::from_utf8_lossy(&out.stderr).trim());
     Ok(String::from_utf8(out.stdout)?)
 }
 
 fn installed(name: &str) -> Result<String> {
-    let path =
-        program(name).with_context(|| format!("{name} is not installed (scripts/setup --isolation brings it)"))?;
+    let path = program(name).with_context(|| format!("{name} is not installed (scripts/setup --bench brings it)"))?;
     Ok(path.to_string_lossy().into_owned())
 }
 
@@ -170,14 +169,14 @@ fn by_runtime(name: &str, dir: &Path, root: &Path, host: &str) -> Result<Report>
 }
 
 /// A daemon of our own, on a socket and in folders of our own; ended when dropped.
-struct Docker {
+pub(super) struct Docker {
     daemon: Child,
     client: String,
     socket: String,
 }
 
 impl Docker {
-    fn start(dir: &Path, root: &Path) -> Result<Docker> {
+    pub(super) fn start(dir: &Path, root: &Path) -> Result<Docker> {
         let (daemon, client) = (installed("dockerd")?, installed("docker")?);
         let dir = dir.join("docker");
         fs::create_dir_all(&dir)?;
@@ -211,7 +210,7 @@ impl Docker {
         Ok(docker)
     }
 
-    fn words(&self, words: &[&str]) -> Vec<String> {
+    pub(super) fn words(&self, words: &[&str]) -> Vec<String> {
         let mut all = vec![self.client.clone(), "--host".to_owned(), self.socket.clone()];
         all.extend(words.iter().map(|w| (*w).to_owned()));
         all

@@ -1,5 +1,6 @@
-//! Output from a pipe into files: ours, with rotation and counters, beside `cat` and conmon.
+//! Output from a pipe into files: ours, with rotation and counters, beside `cat`, conmon and Docker with json-file.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -15,9 +16,10 @@ use agentbin::plugin::{self, Launch, Program};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{Options, median, pause, program};
+use super::{Options, isolation, median, pause, program};
 
-/// `<bytes of a write>,<bytes in all>`: this program is to write lines of 100 bytes to its stdout.
+/// `<bytes of a write>,<bytes in all>[,<file>]`: this program is to write lines of 100 bytes to its stdout, and to say in the
+/// file how many seconds that took.
 pub const WRITER: &str = "AGENTBIN_BENCH_WRITER";
 
 /// Bytes of a write, and bytes in all.
@@ -34,25 +36,31 @@ struct Figures {
 
 /// What was found out.
 pub struct Logs {
-    /// By load and candidate: `agentbin logmon`, `cat`, `conmon`.
+    /// By load and candidate: `agentbin logmon`, `cat`, `conmon`, `docker`.
     loads: Vec<Vec<(&'static str, Figures)>>,
     /// Context switches of an idle logmon with a task, in [`IDLE`].
     idle_wakeups: u64,
-    skipped: Option<String>,
+    skipped: Vec<String>,
 }
 
 /// Writes what [`WRITER`] says.
 pub fn write(load: &str) -> Result<()> {
-    let (block, total) = load.split_once(',').context("a load is two numbers")?;
-    let (block, total): (usize, usize) = (block.parse()?, total.parse()?);
+    let mut words = load.splitn(3, ',');
+    let mut number =
+        || words.next().context("a load is two numbers")?.parse::<usize>().context("a load is two numbers");
+    let (block, total) = (number()?, number()?);
     let mut data = vec![b'x'; block];
     data.chunks_mut(100).for_each(|line| line[line.len() - 1] = b'\n');
     // Not through a buffer: the size of the writes is what is measured.
     let mut out = File::options().write(true).open("/proc/self/fd/1").context("open stdout")?;
+    let began = Instant::now();
     for _ in 0..total / block {
         out.write_all(&data).context("write")?;
     }
-    Ok(())
+    match words.next() {
+        Some(file) => fs::write(file, began.elapsed().as_secs_f64().to_string()).context("write the seconds"),
+        None => Ok(()),
+    }
 }
 
 fn writer(block: usize, total: usize) -> Command {
@@ -207,6 +215,59 @@ fn conmon(conmon: &Path, dir: &Path, block: usize, total: usize) -> Result<Measu
     Ok((wall, cpu))
 }
 
+/// A daemon with an image that holds the writer.
+struct Docker {
+    daemon: isolation::Docker,
+    dir: PathBuf,
+}
+
+impl Docker {
+    fn start(dir: &Path) -> Result<Docker> {
+        let (dir, root) = (dir.join("logs-docker"), dir.join("logs-docker-root"));
+        for folder in ["dev", "etc", "proc", "sys", "out"] {
+            fs::create_dir_all(root.join(folder))?;
+        }
+        fs::create_dir_all(&dir)?;
+        fs::copy("/proc/self/exe", root.join("writer")).context("copy this program")?;
+        Ok(Docker { daemon: isolation::Docker::start(&dir, &root)?, dir })
+    }
+
+    /// CPU seconds of what belongs to the daemon, by pid, beside what is known of those that have ended.
+    fn cpu(&self, known: &mut BTreeMap<u32, f64>) -> Result<f64> {
+        let ours = self.dir.to_string_lossy().into_owned();
+        for entry in fs::read_dir("/proc")?.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            if String::from_utf8_lossy(&line).contains(&ours)
+                && let Some(seconds) = cpu_seconds(pid)
+            {
+                let most = known.entry(pid).or_default();
+                *most = most.max(seconds);
+            }
+        }
+        Ok(known.values().sum())
+    }
+
+    /// The wall time is the writer's: it goes no faster than its pipe is emptied, and a container's start is not in it.
+    fn measure(&self, place: &Path, block: usize, total: usize) -> Result<Measured> {
+        let (load, mount) = (format!("{WRITER}={block},{total},/out/seconds"), format!("{}:/out", place.display()));
+        let create = ["create", "--log-driver", "json-file", "--network", "none", "-e", &load, "-v", &mount];
+        let id = isolation::output(&self.daemon.words(&[&create[..], &[isolation::IMAGE, "/writer"]].concat()))?;
+        let id = id.trim();
+        isolation::output(&self.daemon.words(&["start", id]))?;
+        let mut known = BTreeMap::new();
+        let before = self.cpu(&mut known)?;
+        while !place.join("seconds").exists() {
+            pause(Duration::from_millis(10));
+            self.cpu(&mut known)?;
+        }
+        isolation::output(&self.daemon.words(&["wait", id]))?;
+        let cpu = self.cpu(&mut known)? - before;
+        isolation::output(&self.daemon.words(&["rm", id]))?;
+        Ok((fs::read_to_string(place.join("seconds"))?.parse().context("seconds of the writer")?, cpu))
+    }
+}
+
 async fn idle_wakeups(agentbin: &Path, dir: &Path) -> Result<u64> {
     let logmon = Logmon::start(agentbin, dir).await?;
     let mut task = File::options().write(true).open(&logmon.config.stdout_fifo).context("open the FIFO")?;
@@ -224,18 +285,26 @@ async fn idle_wakeups(agentbin: &Path, dir: &Path) -> Result<u64> {
 pub fn measure(_options: &Options, agentbin: &Path, dir: &Path) -> Result<Logs> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let found = program("conmon");
-    let mut skipped = found.is_none().then(|| "conmon is not installed (apt-get install conmon)".to_owned());
+    let mut skipped = Vec::new();
+    if found.is_none() {
+        skipped.push("conmon is not installed (scripts/setup --bench brings it)".to_owned());
+    }
+    let docker = Docker::start(dir).map_err(|error| skipped.push(format!("docker: {error:#}"))).ok();
     let mut loads = Vec::new();
     for (block, total) in LOADS {
         let mut rows = vec![("agentbin logmon", Figures::default()), ("cat", Figures::default())];
         rows.extend(found.as_ref().map(|_| ("conmon", Figures::default())));
+        rows.extend(docker.as_ref().map(|_| ("docker", Figures::default())));
         for round in 0..ROUNDS {
             for (name, figures) in &mut rows {
                 let place = dir.join(format!("logs-{block}-{round}-{}", name.replace(' ', "-")));
                 fs::create_dir(&place)?;
-                let measured = match (*name, &found) {
-                    ("cat", _) => cat(&place, block, total),
-                    ("conmon", Some(path)) => conmon(path, &place, block, total),
+                // Slow enough that less says as much.
+                let total = if *name == "docker" { total / 16 } else { total };
+                let measured = match (*name, &found, &docker) {
+                    ("cat", ..) => cat(&place, block, total),
+                    ("conmon", Some(path), _) => conmon(path, &place, block, total),
+                    ("docker", _, Some(docker)) => docker.measure(&place, block, total),
                     _ => runtime.block_on(ours(agentbin, &place, block, total)),
                 };
                 fs::remove_dir_all(&place)?;
@@ -245,7 +314,7 @@ pub fn measure(_options: &Options, agentbin: &Path, dir: &Path) -> Result<Logs> 
                         figures.mb_per_second.push(gb * 1e3 / wall);
                         figures.cpu_seconds_per_gb.push(cpu / gb);
                     }
-                    Err(error) if *name == "conmon" => skipped = Some(format!("conmon: {error:#}")),
+                    Err(error) if matches!(*name, "conmon" | "docker") => skipped.push(format!("{name}: {error:#}")),
                     Err(error) => return Err(error.context(name.to_string())),
                 }
             }
@@ -274,7 +343,7 @@ impl Logs {
             }
         }
         let _ = writeln!(text, "\nidle, with a task: {} wakeups in {} s", self.idle_wakeups, IDLE.as_secs());
-        if let Some(reason) = &self.skipped {
+        for reason in &self.skipped {
             let _ = writeln!(text, "skipped: {reason}");
         }
         text

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use agentbin::cgroup::{CgroupFs, Regime, Sampler, TaskCgroup};
 use agentbin::executor::{Executor as _, ExecutorClient};
-use agentbin::plugin::{Launch, Program, role_environment};
+use agentbin::plugin::{Client, Launch, Program, role_environment};
 use agentbin::spec::{
     LaunchSpec, LimitedResource, LogCollection, MemoryLimits, Mount, OwnNamespaces, Propagation, ResourceLimit,
     Resources, Role, Seccomp, Unveil,
@@ -61,6 +61,22 @@ fn main() -> anyhow::Result<()> {
     if exec { runtime.block_on(measure_exec(runs, pause)) } else { runtime.block_on(measure(runs, pause)) }
 }
 
+/// An isolated executor in `dir`, which goes ahead with this cgroup.
+async fn start_executor(dir: &Path, log: &str, cgroup: Option<&Path>) -> anyhow::Result<Client> {
+    let mut config = serde_json::json!({ "LogFile": dir.join(log), "LogLevel": "info", "FSIsolation": true });
+    if let Some(cgroup) = cgroup {
+        config["Prepare"] = serde_json::json!({ "Cgroup": cgroup });
+    }
+    let launch = Launch {
+        args: &[OsString::from(config.to_string())],
+        env: role_environment(),
+        new_session: true,
+        socket_dir: Some(dir),
+        ..Launch::new(Program::Own(Role::Executor))
+    };
+    Ok(launch.start().await?)
+}
+
 async fn measure_exec(runs: usize, pause: Duration) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     for folder in ["alloc/logs", "task/local", "task/secrets", "task/tmp"] {
@@ -69,18 +85,7 @@ async fn measure_exec(runs: usize, pause: Duration) -> anyhow::Result<()> {
     let regime = CgroupFs::detect(Path::new("/sys/fs/cgroup"))?.regime();
     let mut spec = spec(dir.path(), regime, 0);
     default(&mut spec);
-    let config = serde_json::json!({
-        "LogFile": dir.path().join("executor.out"), "LogLevel": "info", "FSIsolation": true,
-    });
-    let launch = Launch {
-        args: &[OsString::from(config.to_string())],
-        env: role_environment(),
-        new_session: true,
-        socket_dir: Some(dir.path()),
-        log: Box::new(|_| {}),
-        ..Launch::new(Program::Own(Role::Executor))
-    };
-    let client = launch.start().await?;
+    let client = start_executor(dir.path(), "executor.out", None).await?;
     let executor = ExecutorClient::new(client.channel());
     executor.launch(LaunchSpec { command: "/bin/sleep".to_owned(), args: vec!["100000".to_owned()], ..spec }).await?;
     let mut figures = [("script", Vec::new()), ("session", Vec::new()), ("terminal", Vec::new())];
@@ -121,18 +126,7 @@ async fn measure_idle(tasks: usize, time: Duration) -> anyhow::Result<()> {
     let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup"))?;
     let mut running = Vec::with_capacity(tasks);
     for number in 0..tasks {
-        let config = serde_json::json!({
-            "LogFile": dir.path().join(format!("executor-{number}.out")), "LogLevel": "info", "FSIsolation": true,
-        });
-        let launch = Launch {
-            args: &[OsString::from(config.to_string())],
-            env: role_environment(),
-            new_session: true,
-            socket_dir: Some(dir.path()),
-            log: Box::new(|_| {}),
-            ..Launch::new(Program::Own(Role::Executor))
-        };
-        let client = launch.start().await?;
+        let client = start_executor(dir.path(), &format!("executor-{number}.out"), None).await?;
         let executor = ExecutorClient::new(client.channel());
         let mut spec = spec(dir.path(), cgroups.regime(), number);
         default(&mut spec);
@@ -254,22 +248,8 @@ async fn measure(runs: usize, pause: Duration) -> anyhow::Result<()> {
             tokio::time::sleep(pause).await;
             let mut spec = spec(dir.path(), regime, run);
             hold(&mut spec);
-            let config = serde_json::json!({
-                "LogFile": dir.path().join("executor.out"),
-                "LogLevel": "info",
-                "FSIsolation": true,
-                "Prepare": { "Cgroup": spec.cgroup },
-            });
             let begin = Instant::now();
-            let client = Launch {
-                args: &[OsString::from(config.to_string())],
-                env: role_environment(),
-                new_session: true,
-                socket_dir: Some(dir.path()),
-                start_timeout: Duration::from_secs(10),
-                ..Launch::new(Program::Own(Role::Executor))
-            };
-            let client = client.start().await?;
+            let client = start_executor(dir.path(), "executor.out", Some(&spec.cgroup)).await?;
             let executor = ExecutorClient::new(client.channel());
             if !launch_at_once {
                 tokio::time::sleep(pause.max(SETTLED)).await;

@@ -53,6 +53,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("alloc/sockets.rs", "sockets in our own folder"),
     ("cgroup/facts.rs", "the cgroup root and the list of mounts, given by the caller"),
     ("cgroup/fs.rs", "the list of mounts, given by the caller"),
+    ("cli/gc.rs", "our own folder of kept logs, beneath which no link is followed"),
     ("cli/logs.rs", "our own folders of allocations; what lies in them is listed by logs"),
     ("cli/plugin.rs", "files that the operator names"),
     ("cli/probe.rs", "a folder of our own, before a task runs in it and after"),

@@ -480,6 +480,37 @@ fn a_shared_cpuset_of_the_host_stays() {
     bench.nothing_left();
 }
 
+/// An agent makes the folder of a task with reserved cores and leaves it empty; the one that all others share is empty as
+/// long as nobody has set up partitions.
+#[test]
+fn c3_an_empty_cpuset_of_the_host_gets_the_reserved_cores_or_is_passed_over() {
+    let Some(bench) = Bench::new("given") else { return };
+    if bench.fs.regime() != Regime::V1 || !bench.fs.hierarchies().any(|h| h.has("cpuset")) {
+        println!("only v1 has cpusets that are empty");
+        return;
+    }
+    let above = bench.create("reserve", &Resources::default());
+    let given = bench.folder("cpuset", "reserve").join("t");
+    std::fs::create_dir(&given).unwrap();
+    let read = |name: &str| std::fs::read_to_string(given.join(name)).unwrap().trim().to_owned();
+    for (cores, members) in [("", 0), ("0", 1)] {
+        let resources = Resources { cpuset_cpus: cores.to_owned(), ..Resources::default() };
+        let create = || TaskCgroup::create_with_cpuset(&bench.fs, &bench.path("t"), Some(&given), &resources);
+        let task = create().unwrap();
+        let process = Process::start(&task, "sleep", &["1000"]);
+        assert_eq!((read("cpuset.cpus").as_str(), read("cgroup.procs").lines().count()), (cores, members));
+        assert_eq!(task.pids().unwrap(), [process.id()]);
+        task.kill_all(soon(5)).unwrap();
+        drop(process);
+        task.remove(soon(5)).unwrap();
+    }
+    std::fs::remove_dir(&given).unwrap();
+    let missing = TaskCgroup::create_with_cpuset(&bench.fs, &bench.path("t"), Some(&given), &Resources::default());
+    missing.unwrap().remove(soon(5)).unwrap();
+    above.remove(soon(5)).unwrap();
+    bench.nothing_left();
+}
+
 #[test]
 #[expect(clippy::disallowed_methods, reason = "this program starts itself; it is no role")]
 fn d28_our_own_process_is_never_killed() {

@@ -3,6 +3,9 @@
 //! Needs root, a cpuset controller and two cores. Without them a test says why it did not run, and fails where `CI` is
 //! `true`.
 
+#[path = "support/random.rs"]
+mod random;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use agentbin::cgroup::{CgroupFs, Cores, Cpusets, Error, Regime, TaskCgroup};
 use agentbin::spec::{CpuSet, Resources};
+use random::Random;
 use rustix::process::Pid;
 
 /// A parent of our own per test; what is in it is removed whatever happens.
@@ -144,27 +148,11 @@ impl Drop for Bench {
     }
 }
 
-/// splitmix64: the same seed, the same sequence.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        usize::try_from((z ^ (z >> 31)) >> 33).unwrap() % bound
-    }
-}
-
 /// Random starts, reservations and ends against a model, on the real tree.
 #[test]
 fn c3_whatever_starts_and_ends_everybody_has_his_cores() {
     let Some(mut bench) = Bench::new("model") else { return };
-    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos().into();
-    let seed = std::env::var("AGENTBIN_SEED").ok().map_or_else(now, |s| s.parse().unwrap());
-    println!("AGENTBIN_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::new("c3_whatever_starts_and_ends_everybody_has_his_cores");
     let full = std::env::var_os("AGENTBIN_FULL").is_some_and(|v| v == "1");
     for step in 0..if full { 2000 } else { 120 } {
         let names: Vec<String> = bench.running.keys().cloned().collect();
@@ -173,7 +161,7 @@ fn c3_whatever_starts_and_ends_everybody_has_his_cores() {
         match random.below(8) {
             0..=1 => bench.start(&name, None, random.below(2) == 0).unwrap(),
             2..=3 => {
-                let count = 1 + random.below(bench.all.len());
+                let count = 1 + random.index(bench.all.len());
                 let wanted = Cores::Any(u32::try_from(count).unwrap());
                 match bench.start(&name, Some(&wanted), random.below(2) == 0) {
                     Ok(()) => assert!(count <= free),
@@ -190,7 +178,7 @@ fn c3_whatever_starts_and_ends_everybody_has_his_cores() {
             }
             _ if names.is_empty() => {}
             kind => {
-                bench.stop(&names[random.below(names.len())], kind != 5);
+                bench.stop(&names[random.index(names.len())], kind != 5);
                 if kind == 5 {
                     // Somebody else looks, at some other time.
                     bench.cpusets.settle().unwrap();

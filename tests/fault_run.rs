@@ -4,12 +4,15 @@
 
 #![expect(clippy::disallowed_methods, reason = "the moments of the faults are drawn, not awaited")]
 
+#[path = "support/random.rs"]
+mod random;
 #[path = "support/world.rs"]
 mod world;
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use random::Random;
 use world::{Out, Running, World, batch, need_root, plain_user, seconds, signal, slower, wait_for_text};
 
 /// The life of a short run, start to end, on the machine where these tests are written.
@@ -21,34 +24,6 @@ fn full() -> bool {
 
 fn count(short: u64, full_count: u64) -> u64 {
     if full() { full_count } else { short }
-}
-
-/// splitmix64: the same seed, the same moments.
-struct Random(u64);
-
-impl Random {
-    fn new(test: &str) -> Random {
-        let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos().into();
-        let seed = std::env::var("AGENTBIN_SEED").ok().map_or_else(now, |s| s.parse().unwrap());
-        println!("{test}: AGENTBIN_SEED={seed}");
-        Random(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn moment(&mut self, span: Duration) -> Duration {
-        Duration::from_micros(self.below(u64::try_from(span.as_micros()).unwrap()))
-    }
 }
 
 /// What tasks do. `for` in their environment names the world: a process that hides everything else has that.

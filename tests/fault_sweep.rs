@@ -8,6 +8,8 @@
 
 #[path = "support/harness.rs"]
 mod harness;
+#[path = "support/random.rs"]
+mod random;
 #[path = "support/tracer.rs"]
 mod tracer;
 #[path = "support/world.rs"]
@@ -19,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Mutex;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use agentbin::cgroup::{CgroupFs, Regime};
 use agentbin::driver::{Driver, DriverError, ExecDriver, ExecStreaming, RawExecDriver, Settings, TaskConfig};
@@ -28,6 +30,7 @@ use agentbin::spec::{DriverConfig, Signal};
 use agentbin::wire::drivers::exec_task_streaming_request::Setup;
 use agentbin::wire::drivers::{ExecTaskStreamingIoOperation, ExecTaskStreamingRequest};
 use harness::{run, tests};
+use random::Random;
 use tokio_stream::StreamExt as _;
 use tracer::{Fault, NEW_CALLS, Role, Traced, errnos, trace};
 use world::{Out, World, slower};
@@ -311,33 +314,6 @@ impl DriverHost {
 
 // ---- points ------------------------------------------------------------------------------------------------------
 
-/// splitmix64: the same seed, the same points.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn draw<T>(&mut self, mut from: Vec<T>, count: usize) -> Vec<T> {
-        let mut drawn = Vec::new();
-        while drawn.len() < count && !from.is_empty() {
-            let at = usize::try_from(self.next() % from.len() as u64).unwrap();
-            drawn.push(from.swap_remove(at));
-        }
-        drawn
-    }
-}
-
-fn seed() -> u64 {
-    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos().into();
-    std::env::var("AGENTBIN_SEED").ok().map_or_else(now, |s| s.parse().unwrap())
-}
-
 #[derive(Debug, Clone, Copy)]
 struct Point {
     scenario: Scenario,
@@ -378,7 +354,7 @@ fn sweep(
     judge: fn(&Quiet, Fault, &Traced, &Out) -> Result<(), String>,
 ) {
     let full = std::env::var_os("AGENTBIN_FULL").is_some_and(|v| v == "1");
-    let seed = seed();
+    let seed = random::seed();
     let wanted = std::env::var("AGENTBIN_POINTS").ok();
     let all = points.len();
     let points = match &wanted {

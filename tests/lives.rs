@@ -3,6 +3,8 @@
 
 #[path = "support/harness.rs"]
 mod harness;
+#[path = "support/random.rs"]
+mod random;
 #[path = "support/task.rs"]
 mod task;
 
@@ -10,13 +12,14 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use agentbin::cgroup::{Regime, TaskCgroup};
 use agentbin::driver::{Driver, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle};
 use agentbin::executor::Compute;
 use agentbin::spec::{DriverConfig, LogCollection, MemoryLimits, Resources, Signal};
-use harness::{Random, block_on, children, eventually, run, tests};
+use harness::{block_on, children, eventually, run, tests};
+use random::Random;
 use rustix::process::Pid;
 use task::{cgroups, descriptors, nap, resident_kib, sleepers, slower};
 use tempfile::TempDir;
@@ -26,7 +29,11 @@ fn main() -> ExitCode {
     if !rustix::process::geteuid().is_root() {
         return harness::skip("lives", "needs root for cgroups, users and mounts");
     }
-    run(tests![n5_nothing_is_left_of_any_life])
+    run(tests![
+        n5_nothing_is_left_of_any_life,
+        n5_a_task_outlives_its_executor,
+        n5_who_dies_when_leaves_one_task_or_none
+    ])
 }
 
 /// Lives that go on at the same time.
@@ -342,10 +349,7 @@ fn mounts() -> usize {
 fn n5_nothing_is_left_of_any_life() {
     let full = std::env::var_os("AGENTBIN_FULL").is_some_and(|v| v == "1");
     let lives = if full { 10_000 } else { 2 * FAULTS.len() * 3 / slower().min(3) as usize };
-    let now = || u64::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos());
-    let seed = std::env::var("AGENTBIN_SEED").ok().map_or_else(now, |s| s.parse().unwrap());
-    println!("n5_nothing_is_left_of_any_life: AGENTBIN_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::new("n5_nothing_is_left_of_any_life");
     let before = mounts();
     block_on(async {
         let host = Host::new();
@@ -394,4 +398,251 @@ fn n5_nothing_is_left_of_any_life() {
         let left: Vec<_> = std::fs::read_dir(host.dir.path()).unwrap().flatten().map(|e| e.path()).collect();
         assert!(left.is_empty(), "left in the host's folder: {left:?}");
     });
+}
+
+/// An agent's driver whose tasks outlive their executors, in a runtime that can be dropped as if its process had died.
+struct Agent {
+    runtime: tokio::runtime::Runtime,
+    exec: ExecDriver,
+    raw_exec: RawExecDriver,
+}
+
+impl Agent {
+    fn new(dir: &Path) -> Agent {
+        let compute = Compute { total_mhz: 2000, cores: 2 };
+        let settings = Settings { cgroups: cgroups(), compute, socket_dir: dir.to_owned(), under_agent: true };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let agent = Agent { runtime, exec: ExecDriver::new(settings.clone()), raw_exec: RawExecDriver::new(settings) };
+        let mut config = DriverConfig::default();
+        config.values.insert("on_executor_loss".into(), "adopt".into());
+        agent.exec.set_config(&config, None).unwrap();
+        config.values.insert("enabled".into(), true.into());
+        agent.raw_exec.set_config(&config, None).unwrap();
+        agent
+    }
+
+    fn driver(&self, isolated: bool) -> &dyn Driver {
+        if isolated { &self.exec } else { &self.raw_exec }
+    }
+}
+
+/// Counts aloud until it is told to end; what it leaves sleeps.
+const COUNTS: &str = "trap 'echo term; exit 7' TERM; (setsid sleep 1000 &); echo ready; n=0; \
+                      while :; do n=$((n+1)); echo line $n; sleep 0.02; done";
+
+fn agents_task(dir: &Path, number: usize) -> TaskConfig {
+    let alloc_dir = dir.join(format!("adopt-{}-{number}", std::process::id()));
+    for folder in ["alloc/logs", "alloc/data", "task/local", "task/tmp"] {
+        std::fs::create_dir_all(alloc_dir.join(folder)).unwrap();
+        std::fs::set_permissions(alloc_dir.join(folder), std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let mut config = DriverConfig::default();
+    config.values.insert("command".into(), "/bin/sh".into());
+    let script = COUNTS.replace("sleep 1000", &format!("sleep {}", nap()));
+    config.values.insert("args".into(), vec!["-c".to_owned(), script].into());
+    let scope = Path::new("/sys/fs/cgroup").join(agents_cgroup(number));
+    TaskConfig {
+        id: format!("adopt-{number}/task"),
+        name: "task".into(),
+        alloc_id: format!("adopt-{number}"),
+        config,
+        env: BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]),
+        cpuset_cgroup: if cgroups().regime() == Regime::V2 { scope } else { PathBuf::new() },
+        alloc_dir,
+        ..TaskConfig::default()
+    }
+}
+
+/// As an agent names it.
+fn agents_cgroup(number: usize) -> PathBuf {
+    let name = format!("adopt-{}-{number}.task", std::process::id());
+    if cgroups().regime() == Regime::V2 {
+        format!("nomad.slice/{name}.scope").into()
+    } else {
+        format!("nomad/{name}").into()
+    }
+}
+
+/// The executors of an allocation, dead ones left out.
+fn executors(alloc_dir: &Path) -> Vec<i32> {
+    let named = alloc_dir.to_str().unwrap();
+    let is = |p: &procfs::process::Process| {
+        let line = p.cmdline().unwrap_or_default();
+        line.get(1).is_some_and(|role| role == "executor") && line.iter().any(|arg| arg.contains(named))
+    };
+    procfs::process::all_processes().unwrap().flatten().filter(is).map(|p| p.pid).collect()
+}
+
+fn kill(pid: i32) {
+    // It may just have ended by itself.
+    let _ = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL);
+}
+
+/// Kills the executor and reaps it where no runtime is there that would.
+fn kill_and_reap(pid: i32) {
+    kill(pid);
+    let _ = rustix::process::waitpid(Pid::from_raw(pid), rustix::process::WaitOptions::empty());
+}
+
+fn lines(task: &TaskConfig) -> Vec<u64> {
+    let text = std::fs::read_to_string(task.alloc_dir.join("alloc/logs/task.stdout.0")).unwrap_or_default();
+    text.lines().filter_map(|line| line.strip_prefix("line ")?.parse().ok()).collect()
+}
+
+fn assert_nothing_left(dir: &Path, task: &TaskConfig, number: usize) {
+    assert_eq!(executors(&task.alloc_dir), Vec::<i32>::new(), "executors");
+    assert_eq!(sleepers(), Vec::<i32>::new(), "sleepers");
+    for hierarchy in cgroups().hierarchies() {
+        let path = hierarchy.mount_point.join(agents_cgroup(number));
+        assert!(!path.exists(), "{} is left", path.display());
+    }
+    let notes: Vec<_> = std::fs::read_dir(dir).unwrap().flatten().filter(|e| e.path().is_file()).collect();
+    assert!(notes.is_empty(), "{notes:?}");
+    std::fs::remove_dir_all(&task.alloc_dir).unwrap();
+}
+
+/// The driver lives, and gives it another executor; twice. Then both die at once, and another driver recovers it.
+fn n5_a_task_outlives_its_executor() {
+    let dir = tempfile::Builder::new().prefix("agentbin-adopt-").tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    for (number, isolated) in [(0, false), (1, true)] {
+        let task = agents_task(dir.path(), number);
+        let id = task.id.as_str();
+        let agent = Agent::new(dir.path());
+        let handle = agent.runtime.block_on(async {
+            let driver = agent.driver(isolated);
+            let handle = driver.start_task(&task).await.unwrap();
+            let pid = driver.inspect_task(id).await.unwrap().attributes["pid"].clone();
+            for _ in 0..2 {
+                let before = lines(&task).len();
+                eventually("output", || lines(&task).len() > before + 3).await;
+                let [executor] = executors(&task.alloc_dir)[..] else { panic!("{:?}", executors(&task.alloc_dir)) };
+                kill(executor);
+                let deadline = Instant::now() + Duration::from_mins(1) * slower();
+                while let Err(error) = driver.task_stats(id).await {
+                    assert!(Instant::now() < deadline, "not taken over: {error}");
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                assert_ne!(executors(&task.alloc_dir), [executor]);
+            }
+            assert_eq!(driver.inspect_task(id).await.unwrap().attributes["pid"], pid);
+            let echo = ["/bin/echo".to_owned(), "in it".to_owned()];
+            let out = driver.exec_task(id, &echo, Duration::from_mins(1) * slower()).await;
+            assert_eq!(String::from_utf8(out.unwrap().stdout).unwrap(), "in it\n");
+            handle
+        });
+        drop(agent);
+        let [executor] = executors(&task.alloc_dir)[..] else { panic!("{:?}", executors(&task.alloc_dir)) };
+        kill_and_reap(executor);
+
+        let agent = Agent::new(dir.path());
+        agent.runtime.block_on(async {
+            let driver = agent.driver(isolated);
+            driver.recover_task(&task, &handle.driver_state).await.unwrap();
+            let before = lines(&task).len();
+            eventually("output again", || lines(&task).len() > before + 3).await;
+            driver.stop_task(id, Duration::from_mins(1) * slower(), Some(Signal::TERM)).await.unwrap();
+            match driver.wait_task(id).await {
+                Ok(exit) => assert_eq!((exit.exit_code, exit.signal, exit.oom_killed), (7, 0, false)),
+                Err(error) => assert!(error.to_string().contains("its exit status is not known"), "{error}"),
+            }
+            driver.destroy_task(id, false).await.unwrap();
+        });
+        let counted = lines(&task);
+        let lost = counted.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
+        println!("isolated {isolated}: {} lines, {lost} gaps", counted.len());
+        assert!(lost <= 3, "what an executor has in hand when it is killed is lost, and no more: {counted:?}");
+        drop(agent);
+        assert_nothing_left(dir.path(), &task, number);
+    }
+
+    // A record that names somebody else: nobody is touched, and nothing is left.
+    let task = agents_task(dir.path(), 2);
+    let agent = Agent::new(dir.path());
+    let handle = agent.runtime.block_on(agent.raw_exec.start_task(&task)).unwrap();
+    drop(agent);
+    let mut bystander = Command::new("/bin/cat").stdin(Stdio::piped()).spawn().unwrap();
+    let mut files = std::fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.path());
+    let record = files.find(|p| p.extension().is_some_and(|e| e == "task")).unwrap();
+    let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+    json["process"]["pid"] = bystander.id().into();
+    std::fs::write(&record, json.to_string()).unwrap();
+    kill_and_reap(executors(&task.alloc_dir)[0]);
+    let agent = Agent::new(dir.path());
+    let refused = agent.runtime.block_on(agent.raw_exec.recover_task(&task, &handle.driver_state)).unwrap_err();
+    assert!(refused.to_string().contains("has ended"), "{refused}");
+    assert!(bystander.try_wait().unwrap().is_none(), "it only has the number");
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
+    agent.runtime.block_on(eventually("the executor that came for nothing", || executors(&task.alloc_dir).is_empty()));
+    drop(agent);
+    std::fs::remove_file(dir.path().join(record.with_extension("json").file_name().unwrap())).unwrap();
+    assert_nothing_left(dir.path(), &task, 2);
+}
+
+/// The executor, or it and the driver, killed at any moment of the start and after it: one reconcile later there is one task, and
+/// when that is removed there is nothing.
+fn n5_who_dies_when_leaves_one_task_or_none() {
+    let full = std::env::var_os("AGENTBIN_FULL").is_some_and(|v| v == "1");
+    let rounds = if full { 1000 } else { 16 / slower().min(4) as usize };
+    let mut random = Random::new("n5_who_dies_when_leaves_one_task_or_none");
+    let dir = tempfile::Builder::new().prefix("agentbin-adopt-").tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut seen = BTreeMap::<String, u32>::new();
+    for number in 0..rounds {
+        let (isolated, both) = (number % 2 == 0, number / 2 % 2 == 0);
+        let task = agents_task(dir.path(), number);
+        let id = task.id.as_str();
+        // Until a little after a start, which takes some ms here.
+        let moment = Duration::from_micros(random.below(40_000)) * slower();
+        let agent = Agent::new(dir.path());
+        let started = agent.runtime.block_on(async {
+            let driver = agent.driver(isolated);
+            let killer = async {
+                tokio::time::sleep(moment).await;
+                if !both {
+                    executors(&task.alloc_dir).into_iter().for_each(kill);
+                }
+            };
+            if both {
+                // Given up in the middle, as by a process that dies.
+                tokio::time::timeout(moment, driver.start_task(&task)).await.ok().and_then(Result::ok)
+            } else {
+                tokio::join!(driver.start_task(&task), killer).0.ok()
+            }
+        });
+        let what = format!("isolated {isolated}, both {both}, started {}", started.is_some());
+        let agent = if both {
+            drop(agent);
+            // Executors all of them, those included that nobody waits for any more.
+            executors(&task.alloc_dir).into_iter().chain(children()).for_each(kill_and_reap);
+            Agent::new(dir.path())
+        } else {
+            agent
+        };
+        agent.runtime.block_on(async {
+            let driver = agent.driver(isolated);
+            match &started {
+                Some(handle) => {
+                    driver.recover_task(&task, &handle.driver_state).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+                }
+                None => drop(driver.start_task(&task).await.unwrap_or_else(|e| panic!("{what}: {e}"))),
+            }
+            let before = lines(&task).len();
+            let deadline = Instant::now() + Duration::from_mins(1) * slower();
+            while lines(&task).len() <= before {
+                let log = std::fs::read_to_string(task.alloc_dir.join("task/executor.out")).unwrap_or_default();
+                let status = driver.inspect_task(id).await;
+                assert!(Instant::now() < deadline, "{what}, after {moment:?}: no output: {status:?}: {log}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            eventually("one task", || sleepers().len() == 1).await;
+            driver.destroy_task(id, true).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            eventually("no process is left", || children().is_empty()).await;
+        });
+        drop(agent);
+        assert_nothing_left(dir.path(), &task, number);
+        *seen.entry(what).or_default() += 1;
+    }
+    println!("{seen:?}");
 }

@@ -466,6 +466,21 @@ fn n2_logs_are_collected_unless_switched_off() {
             plugin.destroy(&task.id, false).await.unwrap();
             assert_eq!(world.log("stdout"), "through the fifo\n", "nothing was added");
             plugin.client.kill().await;
+
+            // D4: a plugin that is to collect nothing. Nothing lies between the task and /dev/null.
+            let world = World::new();
+            let mut plugin = Plugin::driver(name, &[("disable_log_collection", Value::Bool(true))]).await;
+            assert!(plugin.capabilities().await.disable_log_collection);
+            let task = world.script("echo unheard; exec sleep 300");
+            plugin.start_task(&task).await.unwrap();
+            let pid = pid_of(&plugin.inspect(&task.id).await);
+            for fd in [1, 2] {
+                assert_eq!(std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap(), Path::new("/dev/null"));
+            }
+            plugin.destroy(&task.id, true).await.unwrap();
+            let files: Vec<_> = std::fs::read_dir(world.alloc_dir().join("alloc/logs")).unwrap().flatten().collect();
+            assert!(files.is_empty(), "{files:?}");
+            plugin.client.kill().await;
         }
     });
 }

@@ -1,4 +1,5 @@
-//! Log sinks of `agentbin run`: the real binary, real receivers.
+//! What becomes of the output of `agentbin run`: log sinks, `agentbin logs`, logs that are kept, lost or not wanted. The real
+//! binary, real receivers.
 
 #![expect(clippy::disallowed_methods, reason = "what other processes do is looked for until a deadline")]
 
@@ -7,11 +8,12 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
-use world::{World, batch, seconds, wait_for_text};
+use world::{Out, Running, World, batch, seconds, wait_for_text};
 
 fn json_lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
@@ -77,7 +79,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn bind(path: &std::path::Path) -> Receiver {
+    fn bind(path: &Path) -> Receiver {
         let socket = UnixDatagram::bind(path).unwrap();
         // To look whether the test has ended.
         socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -187,5 +189,165 @@ fn n5_a_run_killed_while_it_ships_loses_nothing() {
     println!("{before} messages before the kill, {messages} in all");
     assert!(lines == counted(20_000));
     drop(receiver);
+    world.assert_clean();
+}
+
+/// `agentbin logs` of what a run in `world` has, or kept.
+fn logs(world: &World, args: &[&str]) -> Out {
+    let data_dir = world.data_dir();
+    world.agentbin(&[&["logs", "--data-dir", data_dir.to_str().unwrap()], args].concat())
+}
+
+fn follow(world: &World, args: &[&str]) -> Running {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_agentbin"));
+    command.args(["logs", "-f", "--data-dir"]).arg(world.data_dir()).args(args).stdin(std::process::Stdio::null());
+    World::start_command(command)
+}
+
+/// The folders of allocations in a folder.
+fn allocs(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+/// A script as a job, in the words of HCL.
+fn script(text: &str) -> String {
+    batch("raw_exec", "/bin/sh", &format!("[\"-c\", \"{text}\"]"))
+}
+
+#[test]
+fn d5_kept_logs_are_read_listed_and_removed() {
+    let world = World::new();
+    assert_eq!(world.run_text(&script("seq 1 5000; echo oops >&2"), &["--keep-logs", "--quiet"]).status, 0);
+    world.assert_clean();
+    let kept = allocs(&world.data_dir().join("logs"));
+    let [dir] = &kept[..] else { panic!("{kept:?}") };
+    let id = name_of(dir);
+    let of = |from: u32| (from..=5000).fold(String::new(), |text, n| text + &n.to_string() + "\n");
+    for (args, expected) in [
+        (&["t"][..], of(1)),
+        (&["--task", "t", "--stdout"], of(1)),
+        (&["--tail"], of(4991)),
+        (&["-n", "3"], of(4998)),
+        (&["--lines", "1", "t"], of(5000)),
+        (&["-n", "0"], String::new()),
+        (&["-n", "9999"], of(1)),
+        (&["-c", "7"], "9\n5000\n".to_owned()),
+        (&["--tail", "--bytes", "5"], of(5000)),
+        (&["-c", "0"], String::new()),
+    ] {
+        let out = logs(&world, &[&[&id[..8]][..], args].concat());
+        assert!(out.status == 0 && out.stdout == expected && out.stderr.is_empty(), "{args:?}: {out:?}");
+    }
+    let out = logs(&world, &[&id, "--stderr"]);
+    assert!(out.status == 0 && out.stdout.is_empty() && out.stderr == "oops\n", "{out:?}");
+    let out = logs(&world, &[&id, "--stdout", "--stderr", "-n", "1"]);
+    assert!(out.stdout == "5000\n" && out.stderr == "oops\n", "{out:?}");
+    let out = follow(&world, &[&id, "-n", "1"]).finish();
+    assert!(out.status == 0 && out.stdout == "5000\n" && out.stderr == "oops\n", "it has ended: {out:?}");
+    let out = logs(&world, &[&id, "other"]);
+    assert!(out.status == 125 && out.stderr.contains("it has those of t"), "{out:?}");
+    let out = logs(&world, &["ffffffff"]);
+    assert!(out.status == 125 && out.stderr.contains("--keep-logs"), "{out:?}");
+
+    let stranger = world.data_dir().join("logs/not-an-allocation");
+    std::fs::create_dir(&stranger).unwrap();
+    for (args, word, stays) in [
+        (&["gc"][..], "kept logs", true),
+        (&["gc", "--kept-logs", "7d"], "kept logs", true),
+        (&["gc", "--kept-logs", "0", "--dry-run"], "would remove", true),
+        (&["gc", "--kept-logs", "0"], "removed", false),
+    ] {
+        let out = world.agentbin(args);
+        let told = out.stdout.lines().any(|line| line.starts_with(word) && line.contains(&id));
+        assert!(out.status == 0 && told && dir.exists() == stays, "{args:?}: {out:?}");
+    }
+    assert_eq!(world.agentbin(&["gc"]).stdout, "");
+    assert!(stranger.exists());
+}
+
+#[test]
+fn d5_followers_read_along_and_end_with_the_allocation() {
+    let world = World::new();
+    let (more, last) = (world.path("more"), world.path("last"));
+    let wait = |file: &Path| format!("while [ ! -e {} ]; do sleep 0.05; done", file.display());
+    let text = format!("seq 1 3000; {}; seq 3001 6000; echo end >&2; {}", wait(&more), wait(&last));
+    let file = world.file("job.nomad.hcl", &script(&text));
+    let mut run = world.start(&[file.to_str().unwrap()]);
+    wait_for_text(&run.stdout, "\n3000\n");
+    let id = name_of(&allocs(&world.data_dir().join("alloc"))[0]);
+    let mut followers = [&["t"][..], &["--stdout", "-n", "2"], &["-c", "5"], &["--stderr"]]
+        .map(|args| follow(&world, &[&[id.as_str()][..], args].concat()));
+    for (follower, wanted) in followers.iter().zip(["\n3000\n", "2999\n3000\n", "3000\n"]) {
+        wait_for_text(&follower.stdout, wanted);
+    }
+    let once = logs(&world, &[&id]);
+    assert!(once.stdout.ends_with("\n3000\n") && once.stdout.lines().eq(counted(3000)), "{once:?}");
+    std::fs::write(&more, "").unwrap();
+    for follower in &followers[..3] {
+        wait_for_text(&follower.stdout, "\n6000\n");
+    }
+    wait_for_text(&followers[0].stderr, "end\n");
+    wait_for_text(&followers[3].stderr, "end\n");
+    std::fs::write(&last, "").unwrap();
+    assert_eq!(run.finish().status, 0);
+    let ended = followers.each_mut().map(Running::finish);
+    let all = counted(6000);
+    for (out, from, stderr) in [(&ended[0], 0, "end\n"), (&ended[1], 2998, ""), (&ended[2], 2999, "end\n")] {
+        assert_eq!((out.status, out.stderr.as_str()), (0, stderr));
+        assert!(out.stdout.lines().eq(&all[from..]), "{:?}", &out.stdout[..out.stdout.len().min(100)]);
+    }
+    assert_eq!((ended[3].stdout.as_str(), ended[3].stderr.as_str()), ("", "end\n"));
+    world.assert_clean();
+}
+
+#[test]
+fn d4_logs_that_are_not_wanted_cost_nothing() {
+    let world = World::new();
+    let out = world.path("out");
+    let text = "echo unheard; found=$(readlink /proc/$$/fd/1 /proc/$$/fd/2); echo $found";
+    let job = script(&format!("{text} >{}", out.display()));
+    let job = job.replace("driver =", "logs {\n disabled = true\n }\n driver =");
+    let ran = world.run_text(&job, &["--keep-logs"]);
+    assert!(ran.status == 0 && !ran.stdout.contains("unheard"), "{ran:?}");
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), "/dev/null /dev/null\n");
+    for dir in allocs(&world.data_dir().join("logs")) {
+        assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
+    }
+    world.assert_clean();
+}
+
+#[test]
+fn d2_output_that_is_lost_is_told_as_events() {
+    let world = World::new();
+    let stop = world.path("stop");
+    let text = format!("while [ ! -e {} ]; do echo line; sleep 0.02; done", stop.display());
+    let file = world.file("job.nomad.hcl", &script(&text));
+    let mut run = world.start(&["--json", file.to_str().unwrap()]);
+    wait_for_text(&run.stdout, "\"type\":\"Output\"");
+    let folder = allocs(&world.data_dir().join("alloc"))[0].join("alloc/logs");
+    std::fs::remove_dir_all(&folder).unwrap();
+    wait_for_text(&run.stdout, "Output is being dropped");
+    std::fs::create_dir(&folder).unwrap();
+    wait_for_text(&run.stdout, "Output is written again");
+    std::fs::write(&stop, "").unwrap();
+    let out = run.finish();
+    assert_eq!(out.status, 0, "{}", out.stderr);
+    let events = json_lines(&out.stdout);
+    let events: Vec<_> = events.iter().filter(|event| event["type"] == "Driver").collect();
+    let [failed, healed] = &events[..] else { panic!("{events:?}") };
+    let message = |event: &Value| event["message"].as_str().unwrap().to_owned();
+    assert!(
+        message(failed).starts_with("Output is being dropped: stdout: cannot open log file t.stdout.0: No such file")
+    );
+    let detail = |key: &str| healed["details"][key].as_str().unwrap().to_owned();
+    let dropped = (detail("dropped_lines"), detail("dropped_bytes"));
+    assert_eq!(dropped.0.parse::<u64>().unwrap() * 5, dropped.1.parse::<u64>().unwrap());
+    let told = format!("Output is written again: stdout: {} lines ({} bytes) were dropped", dropped.0, dropped.1);
+    assert_eq!((message(healed), detail("stream").as_str(), detail("rotations").as_str()), (told, "stdout", "0"));
     world.assert_clean();
 }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::artifact::{self, Copy};
@@ -336,6 +338,7 @@ impl TaskRunner {
         }
         let mut config = self.config(&setup.env);
         let driver = Arc::clone(&self.driver);
+        let _events = self.pass_on_events(&config.id);
         let placed = self.place(&mut config);
         let started = match placed {
             Ok(()) => driver.start_task(&config).await,
@@ -387,6 +390,26 @@ impl TaskRunner {
             self.sweep_orphans(leftovers);
         }
         Attempt::Ended { result, killed }
+    }
+
+    /// Passes on what the driver says of this start of the task, until what is returned is dropped.
+    fn pass_on_events(&self, id: &str) -> JoinSet<()> {
+        let mut passing = JoinSet::new();
+        let Some(mut events) = self.driver.task_events() else { return passing };
+        let (shared, name, id) = (Arc::clone(&self.shared), self.task.name.clone(), id.to_owned());
+        passing.spawn(async move {
+            loop {
+                match events.recv().await {
+                    Ok(event) if event.task_id == id => {
+                        let details: Vec<_> = event.annotations.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
+                        shared.event(&name, EventKind::Driver, event.message, &details);
+                    }
+                    Ok(_) | Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                }
+            }
+        });
+        passing
     }
 
     /// The task's cores: its own, which it keeps from its first start to its last end, or those that nobody has for himself.

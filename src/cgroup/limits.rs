@@ -52,7 +52,7 @@ fn v1(task: &TaskCgroup, resources: &Resources, lift: bool) -> Result<()> {
     if !resources.io.is_empty() || (lift && task.member("blkio").is_some()) {
         io::v1(&dir("blkio")?, &resources.io, lift)?;
     }
-    // A cpuset that the host gave has its cores already.
+    // One that the host gave has its cores since the cgroup was made.
     if !resources.cpuset_cpus.is_empty() && task.member("cpuset").is_none_or(|m| m.ours) {
         dir("cpuset")?.write("cpuset.cpus", &resources.cpuset_cpus)?;
     }

@@ -52,6 +52,27 @@ impl Member {
         self.tree.path(&self.relative)
     }
 
+    /// Whether this cpuset of v1 takes a process; an empty one answers ENOSPC. Is first filled with `cores`, if those are
+    /// asked for.
+    fn has_cores(&self, cores: &str) -> Result<bool> {
+        let dir = if cores.is_empty() { self.dir_if_there()? } else { Some(self.dir()?) };
+        let Some(dir) = dir else { return Ok(false) };
+        let empty = |name| Ok::<_, Error>(dir.read(name)?.trim().is_empty());
+        if cores.is_empty() {
+            return Ok(!empty("cpuset.cpus")? && !empty("cpuset.mems")?);
+        }
+        if empty("cpuset.mems")? {
+            let above = self
+                .tree
+                .dir(self.relative.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+            dir.write("cpuset.mems", above.read("cpuset.mems")?.trim())?;
+        }
+        if empty("cpuset.cpus")? {
+            dir.write("cpuset.cpus", cores)?;
+        }
+        Ok(true)
+    }
+
     fn remove(&self, deadline: Instant) -> Result<()> {
         let Some(name) = self.relative.file_name() else { return Err(Error::BadPath(self.path())) };
         let parent = self.relative.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -96,6 +117,10 @@ impl TaskCgroup {
     /// As [`create`](Self::create), but on v1 the cpuset is a folder that the host made and owns, perhaps shared by many
     /// tasks (`/sys/fs/cgroup/cpuset/nomad/share`, or relative to the cpuset tree). On v2 it changes nothing.
     ///
+    /// One that is empty gets the cores that `resources` ask for: Nomad makes a folder for a task with reserved cores and
+    /// leaves it to the executor to fill it. Where none are asked for, an empty or missing one is passed over, and the
+    /// task stays in the cpuset of its parent.
+    ///
     /// # Errors
     /// As [`create`](Self::create).
     pub fn create_with_cpuset(
@@ -109,9 +134,11 @@ impl TaskCgroup {
         }
         let mut task = TaskCgroup::open(fs, relative)?;
         if let (Some(path), Regime::V1) = (cpuset, fs.regime()) {
-            let shared = given_member(fs, "cpuset", path)?;
+            let given = given_member(fs, "cpuset", path)?;
             task.members.retain(|m| !m.tree.hierarchy.has("cpuset"));
-            task.members.push(shared);
+            if given.has_cores(&resources.cpuset_cpus)? {
+                task.members.push(given);
+            }
         }
         let mut backoff = Backoff::until(Instant::now() + RACE);
         loop {

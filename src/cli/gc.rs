@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 
@@ -10,6 +11,7 @@ use super::run::{SINKS_PATIENCE, outlets};
 use super::{GcArgs, complain, print};
 use crate::alloc::{self, Finding, Record, SocketDir};
 use crate::logs::ship;
+use crate::spec::AllocId;
 
 /// Some of it could not be removed.
 const LEFTOVERS: i32 = 1;
@@ -48,8 +50,67 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
             }
         }
     }
+    for kept in kept_logs(&data_dir)? {
+        let KeptLogs { dir, bytes, age } = &kept;
+        let about = format!("{} ({bytes} bytes, {} old)", dir.display(), humantime::format_duration(in_seconds(*age)));
+        if args.kept_logs.is_none_or(|most| *age < most) {
+            let _ = writeln!(text, "kept logs      {about}");
+            continue;
+        }
+        match if args.dry_run { Ok(()) } else { std::fs::remove_dir_all(dir) } {
+            Ok(()) => _ = writeln!(text, "{remove:<14} {about}"),
+            Err(e) => {
+                complain(&format!("cannot remove {}: {e}", dir.display()));
+                status = LEFTOVERS;
+            }
+        }
+    }
     print(text.as_bytes())?;
     Ok(status)
+}
+
+/// What `run --keep-logs` kept of one allocation.
+struct KeptLogs {
+    dir: PathBuf,
+    /// Of its files.
+    bytes: u64,
+    /// Since the last of them was written.
+    age: Duration,
+}
+
+/// All of them, in the order of their names. Only folders that are called as an allocation is: the rest is not ours.
+fn kept_logs(data_dir: &Path) -> anyhow::Result<Vec<KeptLogs>> {
+    let base = machine::kept_logs(data_dir);
+    let failed = || format!("cannot look for kept logs in {}", base.display());
+    let entries = match std::fs::read_dir(&base) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(failed)?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.with_context(failed)?;
+        let is_ours = AllocId::parse(&entry.file_name().to_string_lossy()).is_some();
+        if !is_ours || !entry.file_type().with_context(failed)?.is_dir() {
+            continue;
+        }
+        let dir = entry.path();
+        let (mut bytes, mut written) = (0, None);
+        let files = std::fs::read_dir(&dir).with_context(failed)?.flatten().filter_map(|file| file.metadata().ok());
+        for meta in files {
+            bytes += meta.len();
+            written = written.max(meta.modified().ok());
+        }
+        let written = written.or_else(|| entry.metadata().ok()?.modified().ok());
+        let age = written.and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default();
+        found.push(KeptLogs { dir, bytes, age });
+    }
+    found.sort_by(|one, other| one.dir.cmp(&other.dir));
+    Ok(found)
+}
+
+/// What people want to read.
+fn in_seconds(age: Duration) -> Duration {
+    Duration::from_secs(age.as_secs())
 }
 
 /// Removes what earlier runs left, and says only what went wrong.

@@ -127,6 +127,9 @@ struct GcArgs {
     /// Only say what would be removed
     #[arg(long)]
     dry_run: bool,
+    /// Remove logs that were kept (run --keep-logs) and that nobody wrote to for this time (168h)
+    #[arg(long, value_name = "DURATION", value_parser = args::duration)]
+    kept_logs: Option<Duration>,
     /// Where allocations are kept [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,

@@ -43,6 +43,8 @@ pub struct Config {
     pub network_namespace: Option<PathBuf>,
     /// Set when the executor is not root and works through a user namespace.
     pub rootless: Option<Rootless>,
+    /// The command goes on when the executor is killed.
+    pub outlives: bool,
     /// Set for a further process of a task that runs. Its `host_ids` are those of the task and believed as they are.
     pub session: Option<SessionConfig>,
 }

@@ -23,6 +23,25 @@ impl Namespaces {
         wanted.iter().map(|kind| Ok((*kind, open(pid, *kind)?))).collect::<io::Result<_>>().map(Namespaces)
     }
 
+    /// Those of the process `pid`, if they are the ones that [`Namespaces::identities`] told of it before: `None` when it has
+    /// moved.
+    ///
+    /// # Errors
+    /// What `open(2)` of the files in `/proc/<pid>/ns` says.
+    pub fn reopen(pid: i32, told: &[(Namespace, u64)]) -> io::Result<Option<Namespaces>> {
+        let kinds: Vec<Namespace> = told.iter().map(|(kind, _)| *kind).collect();
+        let namespaces = Namespaces::open(pid, &kinds)?;
+        Ok(Some(namespaces.identities()?).filter(|found| found == told).map(|_| namespaces))
+    }
+
+    /// What names each of them as long as the machine runs: its inode.
+    ///
+    /// # Errors
+    /// What `fstat(2)` says.
+    pub fn identities(&self) -> io::Result<Vec<(Namespace, u64)>> {
+        self.0.iter().map(|(kind, fd)| Ok((*kind, rustix::fs::fstat(fd)?.st_ino))).collect()
+    }
+
     /// Which they are, in the order of [`Namespaces::fds`].
     #[must_use]
     pub fn kinds(&self) -> Vec<Namespace> {

@@ -151,7 +151,7 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     }
 
     let unveiled = !config.unveil.is_empty();
-    let command = Command { argv: &argv, envp: &envp, filter: filter.as_deref(), unveiled };
+    let command = Command { argv: &argv, envp: &envp, filter: filter.as_deref(), outlives: config.outlives, unveiled };
     let mut became = Became { ids, pid: None, terminal: terminal.is_some(), namespaces: made.kinds() };
     if born_inside {
         let child = start_inside(session, report, &command)?;
@@ -176,6 +176,8 @@ struct Command<'a> {
     envp: &'a [CString],
     /// Installed directly before.
     filter: Option<&'a [libc::sock_filter]>,
+    /// It goes on when the executor is killed.
+    outlives: bool,
     /// Not every file is there for it.
     unveiled: bool,
 }
@@ -223,8 +225,9 @@ fn install(filter: &[libc::sock_filter]) -> Result<(), Failure> {
 
 /// Executes the command. Returns why that failed.
 fn execute(report: &File, command: &Command<'_>) -> Failure {
-    let Command { argv, envp, filter, unveiled } = command;
+    let Command { argv, envp, filter, outlives, unveiled } = command;
     let ready = die_with_parent(report)
+        .and_then(|()| if *outlives { outlive_parent() } else { Ok(()) })
         .and_then(|()| prctl::reset_signals().step(|| "reset signals".to_owned()))
         .and_then(|()| filter.map_or(Ok(()), install));
     if let Err(failure) = ready {
@@ -492,6 +495,11 @@ fn strings(config: &Config, ids: Option<&Ids>, command: &Path) -> Result<(Vec<CS
         envp.push(c_string(format!("{key}={value}").as_bytes())?);
     }
     Ok((argv, envp))
+}
+
+/// From here on whoever is to end the task goes by its cgroup.
+fn outlive_parent() -> Result<(), Failure> {
+    prctl::forget_parent_death_signal().step(|| "part from the executor's life".to_owned())
 }
 
 /// The task dies with its executor, also with one that died before the kernel was told so.

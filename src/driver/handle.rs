@@ -2,19 +2,23 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use super::state::{GoDriverState, GoTaskConfig, OwnState};
 use super::strays::Note;
-use super::{DriverError, ExecTaskResult, TaskConfig, TaskHandle, TaskState, TaskStatus};
+use super::{DriverError, ExecTaskResult, TaskConfig, TaskEvent, TaskHandle, TaskState, TaskStatus};
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
-use crate::executor::{Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError, Isolation};
+use crate::executor::{
+    ALREADY_LAUNCHED, Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError, Isolation,
+};
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, ReattachConfig, role_environment};
-use crate::spec::{ExitResult, LaunchSpec, ProcessId, ProcessState, Role, Signal, TaskStats};
+use crate::spec::{
+    ExitResult, LaunchSpec, Outlive, OutputHealth, ProcessId, ProcessState, Role, Signal, StreamHealth, TaskStats,
+};
 use crate::sys::lock::lock;
 use crate::sys::mutant;
 
@@ -27,8 +31,15 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a found executor may take to answer: on a busy machine that starts up long, and its task is as good as lost
 /// when it does not.
 const FOUND_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the end of a process may come after that of its connections.
+const DEATH_PATIENCE: Duration = Duration::from_secs(3);
 /// How long the leftovers of a lost executor may resist.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Events that a slow listener may fall behind.
+const EVENTS: usize = 64;
+/// An agent keeps the last ten events of a task: output that is lost and written in turns must not push the others out.
+const OUTAGES_APART: Duration = Duration::from_secs(10);
 
 /// What the drivers need to know of this machine.
 #[derive(Debug, Clone)]
@@ -46,11 +57,18 @@ pub struct Settings {
 /// The tasks of one driver.
 #[derive(Debug)]
 pub(super) struct Tasks {
+    starter: Arc<Starter>,
+    tasks: Mutex<HashMap<String, Arc<Task>>>,
+    events: broadcast::Sender<TaskEvent>,
+}
+
+/// Starts executors.
+#[derive(Debug)]
+struct Starter {
     isolation: Isolation,
     settings: Settings,
     /// What the agent says of it later counts.
     compute: Mutex<Compute>,
-    tasks: Mutex<HashMap<String, Arc<Task>>>,
 }
 
 #[derive(Debug)]
@@ -58,11 +76,86 @@ struct Task {
     name: String,
     pid: i32,
     started_at: SystemTime,
+    /// `None` once the task is to be forgotten.
     client: Mutex<Option<Client>>,
-    executor: ExecutorClient,
+    /// Another one when the task was taken over.
+    executor: watch::Sender<ExecutorClient>,
     cgroup: PathBuf,
     note: Option<Note>,
+    /// Of a task that outlives its executor, as it is to be taken over.
+    heir: Option<Heir>,
     end: watch::Receiver<Option<End>>,
+}
+
+/// What is kept beside a task.
+#[derive(Debug)]
+struct Companions {
+    note: Option<Note>,
+    heir: Option<Heir>,
+    /// Changes of the output's health that have been told.
+    known: u64,
+}
+
+/// What it takes to give a task that outlives its executor another one.
+#[derive(Debug, Clone)]
+struct Heir {
+    log_file: PathBuf,
+    spec: Arc<LaunchSpec>,
+}
+
+impl Heir {
+    fn of(starter: &Starter, task: &TaskConfig, spec: &LaunchSpec) -> Option<Heir> {
+        let outlive = spec.outlive.clone()?;
+        let spec = LaunchSpec { outlive: Some(Outlive { adopt: true, ..outlive }), ..spec.clone() };
+        Some(Heir { log_file: starter.log_file(task), spec: Arc::new(spec) })
+    }
+
+    fn record(&self) -> Option<&Path> {
+        self.spec.outlive.as_ref().map(|outlive| outlive.record.as_path())
+    }
+
+    fn remove_record(&self) {
+        if let Some(record) = self.record() {
+            // Mostly its executor has done so.
+            let _ = std::fs::remove_file(record);
+        }
+    }
+}
+
+impl Task {
+    fn executor(&self) -> ExecutorClient {
+        self.executor.borrow().clone()
+    }
+
+    /// Whether a call failed because the executor has ended: the end of a connection is seen a moment before that.
+    async fn lost_its_executor(&self) -> bool {
+        let life = lock(&self.client).as_ref().map(Client::life);
+        match life {
+            Some(life) => tokio::time::timeout(DEATH_PATIENCE, life.exited()).await.is_ok(),
+            None => true,
+        }
+    }
+
+    /// Keeps a new executor, unless the task is to be forgotten.
+    async fn inherit(&self, client: Client) -> bool {
+        let executor = ExecutorClient::new(client.channel());
+        let unwanted = {
+            let mut kept = lock(&self.client);
+            match kept.as_mut() {
+                Some(lost) => {
+                    *lost = client;
+                    None
+                }
+                None => Some(client),
+            }
+        };
+        if let Some(client) = unwanted {
+            client.kill().await;
+            return false;
+        }
+        self.executor.send_replace(executor);
+        true
+    }
 }
 
 /// How a task ended, or why nobody knows.
@@ -75,6 +168,8 @@ struct Kept {
     pid: i32,
     started_at: SystemTime,
     cgroup: PathBuf,
+    /// See [`OwnState::record`].
+    record: PathBuf,
 }
 
 impl Kept {
@@ -86,6 +181,7 @@ impl Kept {
                 start_ticks: process.start_ticks,
                 boot_id: process.boot_id.clone(),
                 cgroup: self.cgroup.display().to_string(),
+                record: self.record.display().to_string(),
             }),
             reattach_config: Some(ReattachConfig::from(&self.reattach)),
             task_config: Some(GoTaskConfig {
@@ -116,17 +212,17 @@ impl Kept {
             |problem: String| failed(format!("failed to decode task state from handle: {problem}"), false);
         let state = GoDriverState::from_bytes(bytes).map_err(|e| undecodable(e.to_string()))?;
         let config = state.reattach_config.ok_or_else(|| undecodable("it names no executor".to_owned()))?;
-        let (reattach, cgroup) = match state.agentbin {
+        let (reattach, cgroup, record) = match state.agentbin {
             Some(own) => {
-                let OwnState { start_ticks, boot_id, cgroup } = own;
+                let OwnState { start_ticks, boot_id, cgroup, record } = own;
                 let process = ProcessId { pid: config.pid, start_ticks, boot_id };
-                (Reattach { process, socket: config.addr.into() }, cgroup.into())
+                (Reattach { process, socket: config.addr.into() }, cgroup.into(), record.into())
             }
-            None => (config.adopt().await.map_err(|e| unreachable(&e.to_string()))?, cgroup),
+            None => (config.adopt().await.map_err(|e| unreachable(&e.to_string()))?, cgroup, PathBuf::new()),
         };
         let pid = i32::try_from(state.pid).map_err(|_| undecodable(format!("pid {} is none", state.pid)))?;
         let started_at = state.started_at.to_system_time().unwrap_or(SystemTime::UNIX_EPOCH);
-        Ok(Kept { reattach, pid, started_at, cgroup })
+        Ok(Kept { reattach, pid, started_at, cgroup, record })
     }
 }
 
@@ -154,23 +250,95 @@ fn given_environment(spec: &LaunchSpec) -> Vec<(OsString, OsString)> {
     role_environment().into_iter().chain(given.map(|(key, value)| (key.into(), value.into()))).collect()
 }
 
+impl Starter {
+    fn log_file(&self, task: &TaskConfig) -> PathBuf {
+        if self.settings.under_agent {
+            task.alloc_dir.join(&task.name).join(AGENT_LOG)
+        } else {
+            // Beside the task's folder and not in it: the task cannot put a link in its place.
+            task.alloc_dir.join(format!("{}{EXECUTOR_LOG}", task.name))
+        }
+    }
+
+    /// Starts an executor, which prepares what `ahead` will ask for.
+    async fn start(&self, log_file: &Path, ahead: Option<&LaunchSpec>) -> Result<Client, DriverError> {
+        let compute = *lock(&self.compute);
+        let mut config = serde_json::json!({
+            "LogFile": log_file,
+            "LogLevel": "debug",
+            "FSIsolation": self.isolation == Isolation::Isolated,
+            "Compute": { "tc": compute.total_mhz, "nc": compute.cores },
+        });
+        if let Some(spec) = ahead {
+            let cores = &spec.resources.cpuset_cpus;
+            config["Prepare"] =
+                serde_json::json!({ "Cgroup": spec.cgroup, "Cpuset": spec.cpuset_cgroup, "Cores": cores });
+        }
+        let given = ahead.filter(|_| mutant::on("a06"));
+        let launch = Launch {
+            args: &[OsString::from(config.to_string())],
+            env: given.map_or_else(role_environment, given_environment),
+            new_session: true,
+            socket_dir: Some(&self.settings.socket_dir),
+            log: Box::new(|line: HclogLine| tracing::debug!(message = %line.message, "executor")),
+            ..Launch::new(Program::Own(Role::Executor))
+        };
+        // While it starts: its shim in the task's cgroup shall not be the first to need a page of our file.
+        let warm = async { crate::sys::exe::read_ahead() };
+        let (started, warmed) = tokio::join!(launch.start(), warm);
+        if let Err(error) = warmed {
+            tracing::debug!(%error, "cannot have the own executable read ahead");
+        }
+        started.map_err(|error| executor_error(&error))
+    }
+
+    /// Gives a task whose executor was killed another one, and notes that for a later driver.
+    async fn take_over(&self, heir: &Heir, note: Option<&Note>) -> Result<Client, DriverError> {
+        let client = self.start(&heir.log_file, None).await?;
+        let noted = match (client.reattach_config(), note) {
+            (Ok(reattach), Some(note)) => note.write(&reattach),
+            _ => Ok(()),
+        };
+        if let Err(error) = noted {
+            tracing::warn!(%error, "cannot note the executor of a task");
+        }
+        match ExecutorClient::new(client.channel()).launch(LaunchSpec::clone(&heir.spec)).await {
+            Ok(_) => Ok(client),
+            Err(error) => {
+                client.kill().await;
+                Err(launch_error(error))
+            }
+        }
+    }
+}
+
+/// Whether this executor has certainly ended.
+fn is_gone(executor: &Reattach) -> bool {
+    crate::sys::time::is_alive(&executor.process).is_ok_and(|alive| !alive)
+}
+
 impl Tasks {
     pub(super) fn new(isolation: Isolation, settings: Settings) -> Tasks {
         let compute = Mutex::new(settings.compute);
-        Tasks { isolation, settings, compute, tasks: Mutex::new(HashMap::new()) }
+        let starter = Arc::new(Starter { isolation, settings, compute });
+        Tasks { starter, tasks: Mutex::default(), events: broadcast::channel(EVENTS).0 }
+    }
+
+    pub(super) fn events(&self) -> broadcast::Receiver<TaskEvent> {
+        self.events.subscribe()
     }
 
     pub(super) fn settings(&self) -> &Settings {
-        &self.settings
+        &self.starter.settings
     }
 
     pub(super) fn set_compute(&self, compute: Compute) {
-        *lock(&self.compute) = compute;
+        *lock(&self.starter.compute) = compute;
     }
 
     /// The cgroup that the agent made for `task`, relative to each hierarchy's root; empty where there is none.
     pub(super) fn agents_cgroup(&self, task: &TaskConfig) -> PathBuf {
-        let cgroups = &self.settings.cgroups;
+        let cgroups = &self.starter.settings.cgroups;
         match cgroups.regime() {
             // By the folder, which is what agents and executors go by: the id may be missing.
             Regime::V1 => match task.alloc_dir.file_name() {
@@ -180,6 +348,11 @@ impl Tasks {
             Regime::V2 => cgroups.relative(&task.cpuset_cgroup).unwrap_or_default(),
             Regime::Off => PathBuf::new(),
         }
+    }
+
+    /// Where what is needed to take the task over is written, by the same name as its note.
+    pub(super) fn record_of(&self, task: &TaskConfig) -> PathBuf {
+        Note::of(&self.starter.settings.socket_dir, task).record()
     }
 
     /// Starts an executor and through it the task. The executor is gone when this fails.
@@ -192,7 +365,9 @@ impl Tasks {
             end_stray(note).await;
         }
         let cgroup = spec.cgroup.clone();
-        let started = self.start_executor(task, &spec).await;
+        let heir = Heir::of(&self.starter, task, &spec);
+        let record = heir.as_ref().and_then(Heir::record).map(Path::to_owned).unwrap_or_default();
+        let started = self.starter.start(&self.starter.log_file(task), Some(&spec)).await;
         // An executor that was killed before it launched may have made the cgroup already.
         let client = match started {
             Ok(client) => client,
@@ -210,7 +385,7 @@ impl Tasks {
                 let launched = executor.launch(spec).await.map_err(launch_error);
                 launched.and_then(|state| {
                     let started_at = to_milliseconds(state.time);
-                    let kept = Kept { reattach, pid: state.pid, started_at, cgroup: cgroup.clone() };
+                    let kept = Kept { reattach, pid: state.pid, started_at, cgroup: cgroup.clone(), record };
                     kept.to_bytes(task).map(|driver_state| (kept, driver_state))
                 })
             }
@@ -222,80 +397,132 @@ impl Tasks {
                 client.kill().await;
                 note.iter().for_each(Note::remove);
                 self.sweep_after_failure(cgroup).await;
+                heir.iter().for_each(Heir::remove_record);
                 return Err(error);
             }
         };
         let handle = TaskHandle { driver_state, executor: Some(kept.reattach.clone()), network: None };
-        self.keep(task, client, executor, kept, note);
+        self.keep(task, client, executor, kept, Companions { note, heir, known: 0 });
         Ok(handle)
     }
 
     /// Our own agent has records of its own.
     fn note(&self, task: &TaskConfig) -> Option<Note> {
-        self.settings.under_agent.then(|| Note::of(&self.settings.socket_dir, task))
+        let settings = &self.starter.settings;
+        settings.under_agent.then(|| Note::of(&settings.socket_dir, task))
     }
 
-    /// Finds the executor of a task that an earlier process started.
-    pub(super) async fn recover(&self, task: &TaskConfig, driver_state: &[u8]) -> Result<(), DriverError> {
+    /// Finds the executor of a task that an earlier process started; where it was killed and the task outlived it, starts
+    /// another one, with what `spec` says.
+    pub(super) async fn recover(
+        &self,
+        task: &TaskConfig,
+        driver_state: &[u8],
+        spec: impl FnOnce() -> Result<LaunchSpec, DriverError>,
+    ) -> Result<(), DriverError> {
         if lock(&self.tasks).contains_key(&task.id) {
             return Ok(());
         }
-        let kept = Kept::find(driver_state, self.agents_cgroup(task)).await?;
-        let client = Client::reattach(kept.reattach.clone()).await.map_err(|e| unreachable(&e.to_string()))?;
+        let mut kept = Kept::find(driver_state, self.agents_cgroup(task)).await?;
+        let note = self.note(task);
+        let mut heir = None;
+        if !kept.record.as_os_str().is_empty() {
+            let outlive = Some(Outlive { record: kept.record.clone(), adopt: true });
+            let spec = LaunchSpec { cgroup: kept.cgroup.clone(), outlive, ..spec()? };
+            heir = Heir::of(&self.starter, task, &spec);
+        }
+        let client = match Client::reattach(kept.reattach.clone()).await {
+            Ok(client) => client,
+            Err(error) => {
+                let Some(heir) = heir.as_ref().filter(|_| is_gone(&kept.reattach)) else {
+                    return Err(unreachable(&error.to_string()));
+                };
+                let client = self.inherited(&kept, note.as_ref(), heir).await?;
+                kept.reattach = client.reattach_config().map_err(|e| executor_error(&e))?;
+                client
+            }
+        };
         let executor = ExecutorClient::new(client.channel());
         match tokio::time::timeout(FOUND_PATIENCE, executor.version()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return Err(unreachable(&error.to_string())),
             Err(_) => return Err(unreachable(&format!("no answer within {FOUND_PATIENCE:?}"))),
         }
-        self.keep(task, client, executor, kept, self.note(task));
+        self.keep(task, client, executor, kept, Companions { note, heir, known: ANY_NUMBER });
         Ok(())
     }
 
-    fn keep(&self, task: &TaskConfig, client: Client, executor: ExecutorClient, kept: Kept, note: Option<Note>) {
+    /// The executor that took the task over under an earlier driver, or one that does it now.
+    async fn inherited(&self, kept: &Kept, note: Option<&Note>, heir: &Heir) -> Result<Client, DriverError> {
+        if let Some(noted) = note.and_then(Note::read).filter(|noted| *noted != kept.reattach)
+            && let Ok(client) = Client::reattach(noted).await
+        {
+            // Its driver may have died before it was told what it is for.
+            let launched = ExecutorClient::new(client.channel()).launch(LaunchSpec::clone(&heir.spec)).await;
+            match launched {
+                Err(ExecutorError::Invalid(text)) if text == ALREADY_LAUNCHED => return Ok(client),
+                Ok(_) => return Ok(client),
+                Err(error) => tracing::warn!(%error, "the executor that was to take over a task"),
+            }
+            client.kill().await;
+        }
+        match self.starter.take_over(heir, note).await {
+            Ok(client) => Ok(client),
+            Err(error) => {
+                // What cannot be taken over is nobody's.
+                self.sweep_after_failure(kept.cgroup.clone()).await;
+                heir.remove_record();
+                Err(error)
+            }
+        }
+    }
+
+    fn keep(&self, task: &TaskConfig, client: Client, executor: ExecutorClient, kept: Kept, companions: Companions) {
+        let Companions { note, heir, known } = companions;
+        let event = TaskEvent {
+            task_id: task.id.clone(),
+            alloc_id: task.alloc_id.clone(),
+            task_name: task.name.clone(),
+            time: kept.started_at,
+            message: String::new(),
+            annotations: BTreeMap::new(),
+        };
+        tokio::spawn(tell_of_outages(executor.clone(), known, event.clone(), self.events.clone()));
         let (sender, end) = watch::channel(None);
-        let waiting = executor.clone();
-        tokio::spawn(async move {
-            let end = waiting.wait().await.map_err(|error| error.to_string());
-            sender.send_replace(Some(end));
-        });
-        let kept = Task {
+        let kept = Arc::new(Task {
             name: task.name.clone(),
             pid: kept.pid,
             started_at: kept.started_at,
             client: Mutex::new(Some(client)),
-            executor,
+            executor: watch::Sender::new(executor),
             cgroup: kept.cgroup,
             note,
+            heir,
             end,
-        };
-        lock(&self.tasks).insert(task.id.clone(), Arc::new(kept));
-    }
-
-    async fn start_executor(&self, task: &TaskConfig, spec: &LaunchSpec) -> Result<Client, DriverError> {
-        let compute = *lock(&self.compute);
-        let log_file = if self.settings.under_agent {
-            task.alloc_dir.join(&task.name).join(AGENT_LOG)
-        } else {
-            // Beside the task's folder and not in it: the task cannot put a link in its place.
-            task.alloc_dir.join(format!("{}{EXECUTOR_LOG}", task.name))
-        };
-        let config = serde_json::json!({
-            "LogFile": log_file,
-            "LogLevel": "debug",
-            "FSIsolation": self.isolation == Isolation::Isolated,
-            "Compute": { "tc": compute.total_mhz, "nc": compute.cores },
-            "Prepare": { "Cgroup": spec.cgroup, "Cpuset": spec.cpuset_cgroup },
         });
-        let launch = Launch {
-            args: &[OsString::from(config.to_string())],
-            env: if mutant::on("a06") { given_environment(spec) } else { role_environment() },
-            new_session: true,
-            socket_dir: Some(&self.settings.socket_dir),
-            log: Box::new(|line: HclogLine| tracing::debug!(message = %line.message, "executor")),
-            ..Launch::new(Program::Own(Role::Executor))
-        };
-        launch.start().await.map_err(|error| executor_error(&error))
+        let (waiting, starter, events) = (Arc::clone(&kept), Arc::clone(&self.starter), self.events.clone());
+        tokio::spawn(async move {
+            let mut end = waiting.executor().wait().await;
+            while let (Err(_), Some(heir)) = (&end, &waiting.heir) {
+                if !waiting.lost_its_executor().await || lock(&waiting.client).is_none() {
+                    break;
+                }
+                let kept = match starter.take_over(heir, waiting.note.as_ref()).await {
+                    Ok(client) => waiting.inherit(client).await,
+                    Err(error) => {
+                        tracing::error!(%error, pid = waiting.pid, "a task whose executor was killed cannot be taken over");
+                        false
+                    }
+                };
+                if !kept {
+                    break;
+                }
+                tokio::spawn(tell_of_outages(waiting.executor(), 0, event.clone(), events.clone()));
+                end = waiting.executor().wait().await;
+            }
+            sender.send_replace(Some(end.map_err(|error| error.to_string())));
+        });
+        lock(&self.tasks).insert(task.id.clone(), kept);
     }
 
     fn task(&self, id: &str) -> Result<Arc<Task>, DriverError> {
@@ -316,20 +543,35 @@ impl Tasks {
     pub(super) async fn stop(&self, id: &str, timeout: Duration, signal: Option<Signal>) -> Result<(), DriverError> {
         let task = self.task(id)?;
         let signal = signal.map(|signal| signal.to_string()).unwrap_or_default();
-        match task.executor.shutdown(&signal, timeout).await {
-            // An executor that has gone has taken its task along.
-            Ok(()) | Err(ExecutorError::PluginShutdown) => Ok(()),
-            Err(error) => Err(failed(format!("executor Shutdown failed: {error}"), true)),
+        let (mut owner, mut end) = (task.executor.subscribe(), task.end.clone());
+        loop {
+            let executor = owner.borrow_and_update().clone();
+            match executor.shutdown(&signal, timeout).await {
+                Ok(()) => return Ok(()),
+                Err(_) if task.heir.is_some() && task.lost_its_executor().await => {
+                    // The next one is told to, or there will be none.
+                    let taken_over = tokio::select! {
+                        _ = end.wait_for(Option::is_some) => false,
+                        _ = owner.changed() => true,
+                    };
+                    if !taken_over {
+                        return self.sweep(task.cgroup.clone()).await;
+                    }
+                }
+                // An executor that has gone has taken its task along.
+                Err(ExecutorError::PluginShutdown) => return Ok(()),
+                Err(error) => return Err(failed(format!("executor Shutdown failed: {error}"), true)),
+            }
         }
     }
 
     pub(super) async fn signal(&self, id: &str, signal: Signal) -> Result<(), DriverError> {
-        let result = self.task(id)?.executor.signal(signal.number()).await;
+        let result = self.task(id)?.executor().signal(signal.number()).await;
         result.map_err(|error| failed(error.to_string(), false))
     }
 
     pub(super) async fn stats(&self, id: &str) -> Result<TaskStats, DriverError> {
-        self.task(id)?.executor.stats().await.map_err(|error| failed(error.to_string(), true))
+        self.task(id)?.executor().stats().await.map_err(|error| failed(error.to_string(), true))
     }
 
     pub(super) fn inspect(&self, id: &str) -> Result<TaskStatus, DriverError> {
@@ -362,14 +604,14 @@ impl Tasks {
             return Err(failed("error cmd must have at least one value".to_owned(), false));
         };
         let deadline = SystemTime::now() + timeout;
-        let result = self.task(id)?.executor.exec(deadline, program, args).await;
+        let result = self.task(id)?.executor().exec(deadline, program, args).await;
         let output = result.map_err(|error| failed(error.to_string(), false))?;
         let exit = ExitResult { exit_code: output.exit_code, ..ExitResult::default() };
         Ok(ExecTaskResult { stdout: output.output, stderr: Vec::new(), exit })
     }
 
     pub(super) async fn exec_streaming(&self, id: &str, requests: ExecRequests) -> Result<ExecResponses, DriverError> {
-        let result = self.task(id)?.executor.exec_streaming(requests).await;
+        let result = self.task(id)?.executor().exec_streaming(requests).await;
         result.map_err(|error| failed(error.to_string(), false))
     }
 
@@ -379,17 +621,20 @@ impl Tasks {
         if !force && tokio::time::timeout(ANSWER_PATIENCE, ended).await.is_err() {
             return Err(failed("cannot destroy running task".to_owned(), false));
         }
+        // From here on no other executor takes it over.
+        let client = lock(&task.client).take();
         // The executor kills what is left and removes the cgroup; when it is gone that falls to us below.
-        if let Err(error) = task.executor.shutdown("", Duration::ZERO).await {
+        if let Err(error) = task.executor().shutdown("", Duration::ZERO).await {
             tracing::debug!(%error, id, "executor Shutdown");
         }
-        let client = lock(&task.client).take();
         if let Some(client) = client {
             client.kill().await;
         }
         task.note.iter().for_each(Note::remove);
         lock(&self.tasks).remove(id);
-        self.sweep(task.cgroup.clone()).await
+        let swept = self.sweep(task.cgroup.clone()).await;
+        task.heir.iter().for_each(Heir::remove_record);
+        swept
     }
 
     /// The start's own error is the one to tell.
@@ -401,7 +646,7 @@ impl Tasks {
 
     /// Nothing to do after an orderly end.
     async fn sweep(&self, cgroup: PathBuf) -> Result<(), DriverError> {
-        let cgroups = self.settings.cgroups.clone();
+        let cgroups = self.starter.settings.cgroups.clone();
         if cgroup.as_os_str().is_empty() || cgroups.regime() == Regime::Off {
             return Ok(());
         }
@@ -414,6 +659,63 @@ impl Tasks {
         let swept = swept.await.map_err(|e| failed(format!("remove cgroup {}: {e}", cgroup.display()), true))?;
         swept.map_err(|error| failed(format!("remove cgroup {}: {error}", cgroup.display()), true))
     }
+}
+
+/// A number of changes that is none, so that an executor answers at once.
+const ANY_NUMBER: u64 = u64::MAX;
+
+/// Makes events of output that is being dropped, and of its being written again, until the executor ends or has nothing to
+/// tell. What was told before this process began is not told again.
+async fn tell_of_outages(executor: ExecutorClient, known: u64, event: TaskEvent, events: broadcast::Sender<TaskEvent>) {
+    let (mut known, mut told) = (known, (known == 0).then(OutputHealth::default));
+    // The executors of others do not know the call.
+    while let Ok(Some(now)) = executor.output_changed(known).await {
+        known = now.changes;
+        let failing = |health: &OutputHealth| health.stdout.failing.is_some() || health.stderr.failing.is_some();
+        if let Some(before) = &told {
+            let streams = [("stdout", &before.stdout, &now.stdout), ("stderr", &before.stderr, &now.stderr)];
+            for (stream, before, now) in streams {
+                if let Some(message) = outage(stream, before, now) {
+                    let annotations = annotations(stream, now);
+                    let time = SystemTime::now();
+                    // Nobody listens at the moment.
+                    let _ = events.send(TaskEvent { time, message, annotations, ..event.clone() });
+                }
+            }
+        }
+        let healed = !failing(&now);
+        told = Some(now);
+        if healed && known > 0 {
+            tokio::time::sleep(OUTAGES_APART).await;
+        }
+    }
+}
+
+/// What to say of a stream that was like `before`.
+fn outage(stream: &str, before: &StreamHealth, now: &StreamHealth) -> Option<String> {
+    match (&before.failing, &now.failing) {
+        (None, Some(reason)) => Some(format!("Output is being dropped: {stream}: {reason}")),
+        (Some(_), Some(_)) => None,
+        (None, None) if now.counts.dropped_bytes == before.counts.dropped_bytes => None,
+        (_, None) => {
+            let StreamHealth { counts, .. } = now;
+            let (lines, bytes) = (counts.dropped_lines, counts.dropped_bytes);
+            Some(format!("Output is written again: {stream}: {lines} lines ({bytes} bytes) were dropped"))
+        }
+    }
+}
+
+fn annotations(stream: &str, health: &StreamHealth) -> BTreeMap<String, String> {
+    let counts = health.counts;
+    let numbers = [
+        ("lines", counts.lines),
+        ("bytes", counts.bytes),
+        ("dropped_lines", counts.dropped_lines),
+        ("dropped_bytes", counts.dropped_bytes),
+        ("rotations", counts.rotations),
+    ];
+    let numbers = numbers.map(|(key, number)| (key.to_owned(), number.to_string()));
+    numbers.into_iter().chain([("stream".to_owned(), stream.to_owned())]).collect()
 }
 
 /// What a later process reads must be what this one says: rounded alike.

@@ -165,11 +165,12 @@ pub struct IsolatedConfig {
 
 impl IsolatedConfig {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 12] = [
+    pub const KEYS: [&'static str; 13] = [
         Common::KEYS[0],
         Common::KEYS[1],
         Common::KEYS[2],
         Common::KEYS[3],
+        Common::KEYS[4],
         "default_pid_mode",
         "default_ipc_mode",
         "allow_caps",
@@ -383,7 +384,7 @@ const OWN_TASK_KEYS: [&str; 9] =
 
 impl IsolatedConfig {
     /// The keys of a task's configuration that it reads.
-    pub const TASK_KEYS: [&'static str; 15] = [
+    pub const TASK_KEYS: [&'static str; 16] = [
         OWN_TASK_KEYS[0],
         OWN_TASK_KEYS[1],
         OWN_TASK_KEYS[2],
@@ -399,6 +400,7 @@ impl IsolatedConfig {
         on_executor::TASK_KEYS[3],
         on_executor::TASK_KEYS[4],
         on_executor::TASK_KEYS[5],
+        on_executor::TASK_KEYS[6],
     ];
 
     /// Their schema.

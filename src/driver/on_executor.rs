@@ -4,19 +4,21 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::broadcast;
+
 use super::config::Reader;
 use super::handle::{Settings, Tasks};
 use super::restrict::{self, Restrictions};
 use super::shipping::Shipping;
 use super::{
     Capabilities, Driver, DriverError, ExecStreaming, ExecTaskResult, ExecTaskStreamingRaw, Fingerprint, NodeConfig,
-    TaskConfig, TaskHandle, TaskStatus,
+    TaskConfig, TaskEvent, TaskHandle, TaskStatus,
 };
 use crate::cgroup::Regime;
 use crate::executor::{ExecRequests, ExecResponses, Isolation};
 use crate::logs::fifo::{self, FifoError, Writer};
 use crate::logs::ship::{Sink, SinkError};
-use crate::spec::{DriverConfig, ExitResult, LaunchSpec, LogCollection, LogKeeping, Signal, TaskStats};
+use crate::spec::{DriverConfig, ExitResult, LaunchSpec, LogCollection, LogKeeping, Outlive, Signal, TaskStats};
 use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
@@ -76,18 +78,57 @@ pub struct Common {
     log_sinks: Vec<Sink>,
     /// The kinds of sinks that a task may name for itself.
     task_log_sinks: Vec<String>,
+    /// What becomes of tasks that do not say it themselves.
+    on_executor_loss: OnExecutorLoss,
+}
+
+/// What becomes of a task when its executor is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnExecutorLoss {
+    /// The kernel kills it too.
+    #[default]
+    Kill,
+    /// It goes on, and another executor takes it over.
+    Adopt,
+}
+
+/// Name of the key, of plugin and task.
+const ON_EXECUTOR_LOSS: &str = "on_executor_loss";
+
+impl OnExecutorLoss {
+    fn read(reader: &Reader<'_>) -> Result<Option<OnExecutorLoss>, DriverError> {
+        match reader.string(ON_EXECUTOR_LOSS)?.as_deref() {
+            None | Some("") => Ok(None),
+            Some("kill") => Ok(Some(OnExecutorLoss::Kill)),
+            Some("adopt") => Ok(Some(OnExecutorLoss::Adopt)),
+            Some(other) => {
+                let text = format!("on_executor_loss must be \"kill\" or \"adopt\", got {other:?}");
+                Err(reader.error(ON_EXECUTOR_LOSS, &text))
+            }
+        }
+    }
 }
 
 impl Common {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 4] = ["collect_logs", "disable_log_collection", "log_sinks", "task_log_sinks"];
+    pub const KEYS: [&'static str; 5] =
+        ["collect_logs", "disable_log_collection", "log_sinks", "task_log_sinks", ON_EXECUTOR_LOSS];
 
     /// Their schema.
-    pub fn schema() -> [(&'static str, Spec); 4] {
+    pub fn schema() -> [(&'static str, Spec); 5] {
         let list = |name| (name, schema::attr(name, "list(string)", false));
         let flag =
             |name, default| (name, schema::with_default(schema::attr(name, "bool", false), Literal::bool(default)));
-        [flag("collect_logs", true), flag("disable_log_collection", false), list("log_sinks"), list("task_log_sinks")]
+        [
+            flag("collect_logs", true),
+            flag("disable_log_collection", false),
+            list("log_sinks"),
+            list("task_log_sinks"),
+            (
+                ON_EXECUTOR_LOSS,
+                schema::with_default(schema::attr(ON_EXECUTOR_LOSS, "string", false), Literal::string("kill")),
+            ),
+        ]
     }
 
     /// Reads them.
@@ -102,7 +143,9 @@ impl Common {
         }
         let collect_logs = reader.flag("collect_logs")?.unwrap_or(true);
         let disable_log_collection = reader.flag("disable_log_collection")?.unwrap_or(false);
-        Ok(Common { collect_logs, disable_log_collection, log_sinks: log_sinks(reader)?, task_log_sinks })
+        let on_executor_loss = OnExecutorLoss::read(reader)?.unwrap_or_default();
+        let log_sinks = log_sinks(reader)?;
+        Ok(Common { collect_logs, disable_log_collection, log_sinks, task_log_sinks, on_executor_loss })
     }
 
     /// Where the output of the task with this configuration goes besides. Under an agent whoever writes a job is not whoever runs
@@ -137,13 +180,14 @@ pub fn log_sinks(reader: &Reader<'_>) -> Result<Vec<Sink>, DriverError> {
 }
 
 /// Keys of a task's configuration that all drivers have.
-pub(super) const TASK_KEYS: [&str; 6] = [
+pub(super) const TASK_KEYS: [&str; 7] = [
     restrict::TASK_KEYS[0],
     restrict::TASK_KEYS[1],
     restrict::TASK_KEYS[2],
     restrict::TASK_KEYS[3],
     "logs",
     "log_sinks",
+    ON_EXECUTOR_LOSS,
 ];
 
 /// Their schema.
@@ -157,7 +201,8 @@ pub(super) fn task_schema() -> Vec<(&'static str, Spec)> {
     ]);
     let logs = ("logs", schema::block("logs", false, logs));
     let sinks = ("log_sinks", schema::attr("log_sinks", "list(string)", false));
-    restrict::task_schema().into_iter().chain([logs, sinks]).collect()
+    let loss = (ON_EXECUTOR_LOSS, schema::attr(ON_EXECUTOR_LOSS, "string", false));
+    restrict::task_schema().into_iter().chain([logs, sinks, loss]).collect()
 }
 
 /// Nomad's defaults of a task's `logs` block.
@@ -244,6 +289,16 @@ impl<P: Plan> OnExecutor<P> {
         if self.tasks.settings().under_agent { P::common(config).sinks_of(&reader) } else { log_sinks(&reader) }
     }
 
+    /// Whether the task goes on when its executor is killed.
+    fn outlives(&self, config: &P::Config, reader: &Reader<'_>) -> Result<bool, DriverError> {
+        let asked = OnExecutorLoss::read(reader)?;
+        if asked == Some(OnExecutorLoss::Adopt) && !self.tasks.settings().under_agent {
+            let text = "on_executor_loss = \"adopt\" needs an agent: a run ends with its tasks";
+            return Err(reader.error(ON_EXECUTOR_LOSS, text));
+        }
+        Ok(asked.unwrap_or(P::common(config).on_executor_loss) == OnExecutorLoss::Adopt)
+    }
+
     fn launch_spec(&self, task: &TaskConfig, config: &P::Config, fifos: bool) -> Result<LaunchSpec, DriverError> {
         let reader = Reader::any(P::NAME, &task.config);
         let under_agent = self.tasks.settings().under_agent;
@@ -268,6 +323,9 @@ impl<P: Plan> OnExecutor<P> {
             stdout_path: output(&task.stdout_path),
             stderr_path: output(&task.stderr_path),
             logs,
+            outlive: self
+                .outlives(config, &reader)?
+                .then(|| Outlive { record: self.tasks.record_of(task), adopt: false }),
             network_namespace: task.network.as_ref().map(|network| network.path.clone()).unwrap_or_default(),
             ..LaunchSpec::default()
         };
@@ -312,6 +370,7 @@ impl<P: Plan> Driver for OnExecutor<P> {
         let reader = Reader::any(P::NAME, config);
         self.check_logs(&reader)?;
         Restrictions::read(&reader)?;
+        self.outlives(&self.config(), &reader)?;
         self.sinks(&self.config(), config)?;
         P::validate(&self.config(), config)
     }
@@ -333,7 +392,9 @@ impl<P: Plan> Driver for OnExecutor<P> {
     }
 
     async fn recover_task(&self, task: &TaskConfig, driver_state: &[u8]) -> Result<(), DriverError> {
-        self.tasks.recover(task, driver_state).await?;
+        // As it would be started, but for who collects its output: that has been decided.
+        let spec = || self.launch_spec(task, &self.config(), false);
+        self.tasks.recover(task, driver_state, spec).await?;
         if self.tasks.settings().under_agent {
             self.shipping.recover(task, &P::common(&self.config()).log_sinks);
         }
@@ -376,6 +437,10 @@ impl<P: Plan> Driver for OnExecutor<P> {
 
     fn exec_streaming(&self) -> ExecStreaming<'_> {
         ExecStreaming::Raw(self)
+    }
+
+    fn task_events(&self) -> Option<broadcast::Receiver<TaskEvent>> {
+        Some(self.tasks.events())
     }
 }
 

@@ -56,6 +56,8 @@ pub struct OwnState {
     pub boot_id: String,
     /// The task's cgroup relative to each hierarchy's root; empty for none.
     pub cgroup: String,
+    /// By which the task is taken over when its executor was killed; empty for a task that dies with it.
+    pub record: String,
 }
 
 /// A task as Go's drivers keep it: everything but its `config`.

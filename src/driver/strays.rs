@@ -20,6 +20,11 @@ impl Note {
         Note(dir.join(format!("{alloc}.{}.json", task.name).replace('/', "_")))
     }
 
+    /// The name of what the task's executor writes beside it.
+    pub(super) fn record(&self) -> PathBuf {
+        self.0.with_extension("task")
+    }
+
     /// Another writer of the same note does not exist: an agent starts a task once at a time.
     pub(super) fn write(&self, executor: &Reattach) -> io::Result<()> {
         let temporary = self.0.with_extension("tmp");

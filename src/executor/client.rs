@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::{ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, convert};
-use crate::spec::{LaunchSpec, ProcessState, TaskStats};
+use crate::spec::{LaunchSpec, OutputHealth, ProcessState, TaskStats};
 use crate::wire::drivers::{ExecTaskStreamingRequest, ExecTaskStreamingResponse};
 use crate::wire::executor as wire;
 use crate::wire::executor::executor_client;
@@ -67,6 +67,11 @@ impl Executor for ExecutorClient {
         let mut stream = self.0.clone().stats(wire::StatsRequest { interval: 0 }).await?.into_inner();
         let sample = stream.message().await?.and_then(|message| message.stats);
         Ok(convert::spec_stats(sample.ok_or_else(|| ExecutorError::System("the executor sent no sample".to_owned()))?))
+    }
+
+    async fn output_changed(&self, known: u64) -> Result<Option<OutputHealth>, ExecutorError> {
+        let answer = self.0.clone().output_changed(wire::OutputChangedRequest { known }).await?.into_inner();
+        Ok(convert::spec_health(answer))
     }
 
     async fn exec(&self, deadline: SystemTime, command: &str, args: &[String]) -> Result<ExecOutput, ExecutorError> {

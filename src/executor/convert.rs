@@ -9,8 +9,9 @@ use tonic::Status;
 use super::ExecutorError;
 use crate::spec::{
     CpuField, CpuStats, Device, ExitResult, IoLimit, LaunchSpec, LimitedResource, LogCollection, LogKeeping, Masks,
-    MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, OwnNamespaces, Pressure, Pressures, ProcessState,
-    Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts, TaskOutput, TaskStats, Unveil, Usage,
+    MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, Outlive, OutputHealth, OwnNamespaces, Pressure,
+    Pressures, ProcessState, Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts, StreamHealth,
+    TaskOutput, TaskStats, Unveil, Usage,
 };
 use crate::wire::drivers::{self, cpu_usage, memory_usage};
 use crate::wire::executor as wire;
@@ -101,6 +102,8 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         user_namespace: extension.user_namespace,
         unveil: extension.unveil.iter().map(unveil).collect::<Result<_, _>>()?,
         masks: if extension.nomad_masks { Masks::Nomad } else { Masks::All },
+        outlive: (!extension.outlive_record.is_empty())
+            .then(|| Outlive { record: extension.outlive_record.into(), adopt: extension.adopt }),
         logs: extension.logs.map(|l| LogCollection {
             dir: l.dir.into(),
             stdout_file: l.stdout_file,
@@ -272,6 +275,8 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
             own_network: spec.own.network,
             unveil: spec.unveil.iter().map(ToString::to_string).collect(),
             nomad_masks: spec.masks == Masks::Nomad,
+            adopt: spec.outlive.as_ref().is_some_and(|outlive| outlive.adopt),
+            outlive_record: spec.outlive.map(|outlive| path(outlive.record)).unwrap_or_default(),
         }),
         ..Default::default()
     }
@@ -336,6 +341,27 @@ pub fn wire_stats(stats: &TaskStats) -> drivers::TaskStats {
             stderr: Some(wire_counts(output.stderr)),
         }),
     }
+}
+
+pub(super) fn wire_health(health: OutputHealth) -> wire::OutputChangedResponse {
+    let stream = |stream: StreamHealth| wire::StreamHealth {
+        failing: stream.failing.unwrap_or_default(),
+        counts: Some(wire_counts(stream.counts)),
+    };
+    wire::OutputChangedResponse {
+        changes: health.changes,
+        stdout: Some(stream(health.stdout)),
+        stderr: Some(stream(health.stderr)),
+    }
+}
+
+pub(super) fn spec_health(health: wire::OutputChangedResponse) -> Option<OutputHealth> {
+    let stream = |stream: wire::StreamHealth| StreamHealth {
+        failing: Some(stream.failing).filter(|text| !text.is_empty()),
+        counts: stream.counts.map(spec_counts).unwrap_or_default(),
+    };
+    let wire::OutputChangedResponse { changes, stdout, stderr } = health;
+    Some(OutputHealth { changes, stdout: stream(stdout?), stderr: stream(stderr?) })
 }
 
 fn wire_counts(counts: StreamCounts) -> drivers::StreamCounts {
@@ -559,6 +585,7 @@ mod tests {
             user_namespace: true,
             unveil: vec![Unveil { path: "/u:v".into(), read: true, create: true, ..Unveil::default() }],
             masks: Masks::Nomad,
+            outlive: Some(Outlive { record: "/r".into(), adopt: true }),
             logs: Some(LogCollection {
                 dir: "/l".into(),
                 stdout_file: "t.stdout".into(),

@@ -57,6 +57,7 @@ pub(super) fn config(spec: &LaunchSpec) -> Config {
         oom_score_adj: 0,
         network_namespace: super::universal::network_namespace(spec),
         rootless,
+        outlives: spec.outlive.is_some(),
         session: None,
     }
 }

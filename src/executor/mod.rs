@@ -1,5 +1,6 @@
 //! Owns one task's processes: starts them, waits, signals, measures, kills every last one. Never knows allocations.
 
+mod adopt;
 mod client;
 mod convert;
 mod isolated;
@@ -23,7 +24,7 @@ pub use convert::{
 pub use service::ExecutorService;
 pub use supervisor::{Compute, Isolation, LocalExecutor};
 
-use crate::spec::{LaunchSpec, ProcessState, TaskStats};
+use crate::spec::{LaunchSpec, OutputHealth, ProcessState, TaskStats};
 use crate::wire::drivers::{ExecTaskStreamingRequest, ExecTaskStreamingResponse};
 
 /// What the caller of a session says, as it is on the wire.
@@ -33,6 +34,9 @@ pub type ExecResponses = Pin<Box<dyn Stream<Item = Result<ExecTaskStreamingRespo
 
 /// What the executor service answers to Version.
 pub const VERSION: &str = "2.0.0";
+
+/// What an executor says to a second launch.
+pub const ALREADY_LAUNCHED: &str = "this executor has launched its task already";
 
 /// Why an executor could not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -101,6 +105,13 @@ pub trait Executor: Send + Sync {
     /// # Errors
     /// [`ExecutorError::Invalid`] before a launch, [`ExecutorError::System`].
     async fn stats(&self) -> Result<TaskStats, ExecutorError>;
+
+    /// Waits until there is something to tell whoever knows of `known` changes of where the output goes: that it is being
+    /// dropped, or written again. `None` when nothing can change any more, or somebody else collects it.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Invalid`] before a launch; [`ExecutorError::System`] from an executor that is not ours.
+    async fn output_changed(&self, known: u64) -> Result<Option<OutputHealth>, ExecutorError>;
 
     /// Runs a command inside the task, as the task's user, until `deadline`; other statuses than 0 are no error.
     ///

@@ -98,6 +98,14 @@ impl<E: Executor + 'static> wire::executor_server::Executor for ExecutorService<
         Ok(Response::new(wire::SignalResponse {}))
     }
 
+    async fn output_changed(
+        &self,
+        request: Request<wire::OutputChangedRequest>,
+    ) -> Result<Response<wire::OutputChangedResponse>, Status> {
+        let health = self.0.output_changed(request.into_inner().known).await?;
+        Ok(Response::new(health.map(convert::wire_health).unwrap_or_default()))
+    }
+
     async fn exec(&self, request: Request<wire::ExecRequest>) -> Result<Response<wire::ExecResponse>, Status> {
         let request = request.into_inner();
         let deadline = request.deadline.as_ref().map(convert::system_time);

@@ -199,7 +199,7 @@ async fn start(
         universal::find_program(&command, &running.task_dir, None)?.to_string_lossy().into_owned()
     };
     let session = Some(SessionConfig { tty, namespaces: namespaces.kinds() });
-    let config = Config { command: program, args, session, ..running.config.clone() };
+    let config = Config { command: program, args, session, outlives: false, ..running.config.clone() };
 
     let guard = StartingGuard::new(Arc::clone(&sessions));
     let shim = start_shim(plan(None, running.cgroup.as_ref()), running.cgroup.as_ref())?;

@@ -3,21 +3,28 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::fs::FileType;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
+use super::adopt::inode_of;
 use super::session::{self, Sessions};
 use super::stats::{ProcessSampler, total};
-use super::{ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, isolated, sweep, universal};
+use super::{
+    ALREADY_LAUNCHED, ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, adopt, isolated, sweep,
+    universal,
+};
 use crate::cgroup::{self, CgroupFs, DeviceRule, Regime, Sampler, TaskCgroup};
 use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared};
-use crate::logs::collector::{Collector, Keeper, open_sink};
-use crate::spec::{ExitResult, LaunchSpec, NamespaceMode, ProcessState, Resources, Signal, TaskStats};
+use crate::logs::collector::{Collector, HealthWatch, Keeper, open_sink};
+use crate::spec::{
+    ExitResult, LaunchSpec, NamespaceMode, Outlive, OutputHealth, ProcessState, Resources, Signal, TaskStats,
+};
 use crate::sys;
 use crate::sys::process::{Child, WaitStatus};
 
@@ -100,11 +107,21 @@ pub(super) struct Running {
     /// What the main process was told, with the identity that it took.
     pub(super) config: container::Config,
     pub(super) task_dir: PathBuf,
+    /// Inodes of its stdout and stderr.
+    outputs: Option<[u64; 2]>,
     /// Given up when the main process has ended, so that they live no longer than the task.
     pub(super) namespaces: Mutex<Option<Namespaces>>,
     /// Processes of sessions that the kernel killed for want of memory.
     pub(super) session_oom_kills: AtomicU64,
     output: Mutex<Option<Output>>,
+    /// Of what is collected.
+    output_health: Option<HealthWatch>,
+    /// Of a task that outlives its executor.
+    record: Mutex<Option<adopt::Held>>,
+    /// Set for a task that another executor started: it is no child of this process.
+    adopted: Option<u64>,
+    /// It has ended, and nobody knows how.
+    status_lost: AtomicBool,
     samplers: Mutex<(Sampler, ProcessSampler)>,
 }
 
@@ -115,10 +132,34 @@ enum Output {
     Sunk { _keepers: [Option<Keeper>; 2] },
 }
 
+impl Output {
+    fn health(&self) -> Option<HealthWatch> {
+        match self {
+            Output::Collected(collector) => Some(collector.health()),
+            Output::Sunk { .. } => None,
+        }
+    }
+}
+
 /// What the task gets as descriptors 1 and 2.
 struct ChildEnds {
     stdout: OwnedFd,
     stderr: OwnedFd,
+}
+
+impl ChildEnds {
+    /// A task that outlives its executor reads its own pipes as far as the kernel is concerned: a write waits then.
+    fn outliving(self, spec: &LaunchSpec) -> Result<ChildEnds, ExecutorError> {
+        if spec.outlive.is_none() {
+            return Ok(self);
+        }
+        let both = |end: &OwnedFd| match FileType::from_raw_mode(rustix::fs::fstat(end)?.st_mode) {
+            FileType::Fifo => adopt::both_ends(end),
+            _ => end.try_clone(),
+        };
+        let ends = both(&self.stdout).and_then(|stdout| Ok(ChildEnds { stdout, stderr: both(&self.stderr)? }));
+        ends.map_err(|e| ExecutorError::System(format!("open the task's output for both: {e}")))
+    }
 }
 
 impl LocalExecutor {
@@ -137,16 +178,18 @@ impl LocalExecutor {
     }
 
     /// Makes the cgroup that the task will have (relative to each hierarchy's root, empty for none; on v1 with a cpuset
-    /// that the host made, empty for its own) and starts the
+    /// that the host made, empty for its own, and with the cores reserved for it) and starts the
     /// process that will become the task, so that neither costs time when the launch is asked for. A launch that asks for
     /// something else simply begins anew.
     ///
     /// # Errors
     /// [`ExecutorError::System`]; the launch will find the same and say so.
-    pub fn prepare(&self, path: &Path, cpuset: &Path) -> Result<(), ExecutorError> {
+    pub fn prepare(&self, path: &Path, cpuset: &Path, cores: &str) -> Result<(), ExecutorError> {
         let wanted = self.cgroups.regime() != Regime::Off && !path.as_os_str().is_empty();
         let given = (self.cgroups.regime() == Regime::V1 && !cpuset.as_os_str().is_empty()).then_some(cpuset);
-        let make = || TaskCgroup::create_with_cpuset(&self.cgroups, path, given, &Resources::default());
+        let cores = given.map(|_| cores.to_owned()).unwrap_or_default();
+        let resources = Resources { cpuset_cpus: cores, ..Resources::default() };
+        let make = || TaskCgroup::create_with_cpuset(&self.cgroups, path, given, &resources);
         let cgroup = wanted.then(make);
         let cgroup = cgroup.transpose().map_err(cgroup_error)?;
         let isolation = (self.isolation == Isolation::Isolated).then(Default::default);
@@ -236,13 +279,91 @@ impl LocalExecutor {
     /// Starts the task; once more when its cgroup was removed meanwhile, which an executor that a killed host left behind
     /// does to what has this name.
     async fn start(&self, spec: &LaunchSpec) -> Result<Arc<Running>, ExecutorError> {
-        match self.try_start(spec).await {
+        if let Some(outlive) = spec.outlive.as_ref().filter(|outlive| outlive.adopt) {
+            return self.take_over(spec, outlive).await;
+        }
+        let started = match self.try_start(spec).await {
             Err(NotStarted::CgroupGone(error)) => {
                 tracing::debug!(%error, "starting once more");
                 self.try_start(spec).await.map_err(NotStarted::into_error)
             }
             other => other.map_err(NotStarted::into_error),
+        }?;
+        if let Some(outlive) = &spec.outlive
+            && let Err(error) = started.record_at(&outlive.record)
+        {
+            let _ = started.send(Signal::KILL);
+            started.kill_leftovers().await;
+            if readable(started.pidfd.as_fd()).await.is_ok() {
+                let _ = sys::process::try_wait(started.pidfd.as_fd());
+            }
+            started.cgroup.iter().for_each(remove_cgroup);
+            return Err(ExecutorError::System(format!("record the task in {}: {error}", outlive.record.display())));
         }
+        Ok(started)
+    }
+
+    /// The task that a killed executor left, as if this one had started it.
+    async fn take_over(&self, spec: &LaunchSpec, outlive: &Outlive) -> Result<Arc<Running>, ExecutorError> {
+        if let Some(ahead) = { lock(&self.ahead).take() } {
+            ahead.discard().await;
+        }
+        let (record, held) = adopt::Record::take(&outlive.record).await?;
+        let pid = record.process.pid;
+        let system = |what: &str, e: &dyn std::error::Error| ExecutorError::System(format!("{what}: {}", chain(e)));
+        let pidfd = adopt::open(&record.process).map_err(|e| system("find the task", &e))?;
+        let (path, _) = self.cgroup_path(spec)?;
+        let cgroup =
+            TaskCgroup::open(&self.cgroups, &path).map_err(cgroup_error)?.with_oom_baseline(record.oom_baseline);
+        let mut config = match self.isolation {
+            Isolation::Isolated => isolated::config(spec),
+            Isolation::Universal => universal::config_of(spec, None, Path::new(&spec.command)),
+        };
+        config.host_ids = record.host_ids;
+        let output = match (record.pipes, &spec.logs) {
+            (Some(pipes), Some(logs)) => {
+                let pids: Vec<i32> = [pid].into_iter().chain(cgroup.pids().map_err(cgroup_error)?).collect();
+                let collector = Collector::take_over(logs, pipes.map(|inode| adopt::find_pipe(&pids, inode)));
+                Output::Collected(collector.map_err(|e| system("collect output", &e))?)
+            }
+            (Some(_), None) => {
+                let text = "its executor collected the output of this task, and this one is not told where";
+                return Err(ExecutorError::Invalid(text.to_owned()));
+            }
+            (None, _) => {
+                let keeper = |path: &str| open_sink(Path::new(path)).map(|sink| sink.keeper);
+                let keepers = [keeper(&spec.stdout_path), keeper(&spec.stderr_path)];
+                let [stdout, stderr] = keepers.map(|keeper| {
+                    keeper.unwrap_or_else(|error| {
+                        // Whoever reads it has it open, and the task has it for reading too.
+                        tracing::warn!(%error, "cannot open the output of a task that is taken over");
+                        None
+                    })
+                });
+                Output::Sunk { _keepers: [stdout, stderr] }
+            }
+        };
+        // What is another one now is none that a command of ours should enter.
+        let namespaces = Namespaces::reopen(pid, &record.namespaces).ok().flatten();
+        tracing::warn!(pid, sessions = namespaces.is_some(), "took over a task whose executor was killed");
+        Ok(Arc::new(Running {
+            pid,
+            pidfd: Arc::new(pidfd),
+            dies_as_one: self.isolation == Isolation::Isolated && spec.pid_mode == NamespaceMode::Private,
+            isolation: self.isolation,
+            cgroup: Some(cgroup),
+            config,
+            task_dir: spec.task_dir.clone(),
+            outputs: record.pipes,
+            namespaces: Mutex::new(namespaces),
+            session_oom_kills: AtomicU64::new(0),
+            output_health: output.health(),
+            output: Mutex::new(Some(output)),
+            record: Mutex::new(Some(held)),
+            adopted: Some(record.process.start_ticks),
+            status_lost: AtomicBool::new(false),
+            samplers: Mutex::new((Sampler::new(self.compute.core_mhz()), ProcessSampler::default())),
+        }))
     }
 
     async fn try_start(&self, spec: &LaunchSpec) -> Result<Arc<Running>, NotStarted> {
@@ -250,6 +371,13 @@ impl LocalExecutor {
             Isolation::Isolated => (isolated::config(spec), Some(isolated::devices(spec)?)),
             Isolation::Universal => (universal::config(spec)?, None),
         };
+        let own_cgroup =
+            spec.resource_limits && spec.cgroup_v1_override.is_empty() && spec.cgroup_v2_override.is_empty();
+        if spec.outlive.is_some() && (self.cgroups.regime() == Regime::Off || !own_cgroup) {
+            let text = "a task outlives its executor only in a cgroup of its own, by which it is ended then; \
+                        use on_executor_loss = \"kill\"";
+            return Err(ExecutorError::Invalid(text.to_owned()).into());
+        }
         let mut has_devices = None;
         let ahead = match self.take_ahead(spec).await {
             // Its cgroup may be gone: an executor that a killed host left behind removes what has this name. Any other
@@ -296,6 +424,7 @@ impl LocalExecutor {
                 return Err(error.into());
             }
         };
+        let outputs = inode_of(&ends.stdout).and_then(|stdout| Ok([stdout, inode_of(&ends.stderr)?])).ok();
         let null = open_null()?;
         // What is missing here is missed, and told, by the first session.
         let namespaces = shim.namespaces().ok();
@@ -340,9 +469,14 @@ impl LocalExecutor {
             cgroup: cgroup.cloned(),
             config,
             task_dir: spec.task_dir.clone(),
+            outputs,
             namespaces: Mutex::new(namespaces),
             session_oom_kills: AtomicU64::new(0),
+            output_health: output.health(),
             output: Mutex::new(Some(output)),
+            record: Mutex::default(),
+            adopted: None,
+            status_lost: AtomicBool::new(false),
             samplers: Mutex::new((Sampler::new(self.compute.core_mhz()), ProcessSampler::default())),
         }))
     }
@@ -370,8 +504,15 @@ impl LocalExecutor {
     }
 
     fn task_cgroup(&self, spec: &LaunchSpec, resources: &Resources) -> Result<Option<TaskCgroup>, ExecutorError> {
+        let (path, cpuset) = self.cgroup_path(spec)?;
+        let created = TaskCgroup::create_with_cpuset(&self.cgroups, &path, cpuset, resources);
+        created.map(Some).map_err(cgroup_error)
+    }
+
+    /// The task's cgroup, and on v1 the cpuset that the host made for it.
+    fn cgroup_path<'a>(&self, spec: &'a LaunchSpec) -> Result<(PathBuf, Option<&'a Path>), ExecutorError> {
         let host_made = Some(spec.cpuset_cgroup.as_path()).filter(|path| !path.as_os_str().is_empty());
-        let (path, cpuset) = match (spec.cgroup.as_os_str().is_empty(), self.cgroups.regime(), host_made) {
+        Ok(match (spec.cgroup.as_os_str().is_empty(), self.cgroups.regime(), host_made) {
             (false, Regime::V1, cpuset) => (spec.cgroup.clone(), cpuset),
             (false, ..) => (spec.cgroup.clone(), None),
             (true, Regime::V2, Some(scope)) => (self.cgroups.relative(scope).map_err(cgroup_error)?, None),
@@ -379,9 +520,7 @@ impl LocalExecutor {
             (true, ..) => {
                 return Err(ExecutorError::Invalid("unable to configure cgroups: cgroup must be set".to_owned()));
             }
-        };
-        let created = TaskCgroup::create_with_cpuset(&self.cgroups, &path, cpuset, resources);
-        created.map(Some).map_err(cgroup_error)
+        })
     }
 
     /// Learns of the end of the main process, then tells everybody who waits.
@@ -390,7 +529,15 @@ impl LocalExecutor {
             .map_err(|e| ExecutorError::System(format!("watch the task: {e}")))?;
         let (isolation, exits, sessions) = (self.isolation, self.exit.clone(), Arc::clone(&self.sessions));
         tokio::spawn(async move {
-            let status = wait_for(&ended).await;
+            let status = match running.adopted {
+                Some(start_ticks) => {
+                    let readable = ended.readable().await.is_ok();
+                    let status = readable.then(|| adopt::status_of(&running.pidfd, running.pid, start_ticks)).flatten();
+                    running.status_lost.store(status.is_none(), Ordering::Relaxed);
+                    status
+                }
+                None => wait_for(&ended).await,
+            };
             sessions.tell_reaped();
             lock(&running.namespaces).take();
             let mut exit = match status {
@@ -428,6 +575,20 @@ impl Running {
         let Some(cgroup) = &self.cgroup else { return 0 };
         let known = cgroup.oom_baseline() + self.session_oom_kills.load(Ordering::Relaxed);
         cgroup.oom_kills().unwrap_or(0).saturating_sub(known)
+    }
+
+    /// Writes down what the next executor must know, should this one be killed.
+    fn record_at(&self, path: &Path) -> std::io::Result<()> {
+        let namespaces = lock(&self.namespaces).as_ref().map(Namespaces::identities).transpose()?.unwrap_or_default();
+        let mut record = adopt::Record::new(self.pid)?;
+        record.host_ids.clone_from(&self.config.host_ids);
+        record.oom_baseline = self.cgroup.as_ref().map_or(0, TaskCgroup::oom_baseline);
+        record.namespaces = namespaces;
+        if let Some(Output::Collected(_)) = &*lock(&self.output) {
+            record.pipes = self.outputs;
+        }
+        *lock(&self.record) = Some(record.write(path)?);
+        Ok(())
     }
 
     fn send(&self, signal: Signal) -> Result<(), ExecutorError> {
@@ -488,7 +649,7 @@ impl Executor for LocalExecutor {
         {
             let mut phase = self.phase();
             if !matches!(*phase, Phase::Idle) {
-                return Err(ExecutorError::Invalid("this executor has launched its task already".to_owned()));
+                return Err(ExecutorError::Invalid(ALREADY_LAUNCHED.to_owned()));
             }
             *phase = Phase::Launching;
         }
@@ -513,9 +674,14 @@ impl Executor for LocalExecutor {
     }
 
     async fn wait(&self) -> Result<ProcessState, ExecutorError> {
-        self.running_or_error()?;
+        let running = self.running_or_error()?;
         let mut exit = self.exit.subscribe();
         let state = exit.wait_for(Option::is_some).await.map(|state| *state);
+        if running.status_lost.load(Ordering::Relaxed) {
+            let text = "the task has ended, but its exit status is not known: the executor that started it was killed, and only \
+                        Linux 6.15 and later tell it to another one";
+            return Err(ExecutorError::System(text.to_owned()));
+        }
         state.ok().flatten().ok_or(ExecutorError::PluginShutdown)
     }
 
@@ -540,6 +706,10 @@ impl Executor for LocalExecutor {
         running.close_output().await;
         if let Some(cgroup) = &running.cgroup {
             remove_cgroup(cgroup);
+        }
+        let record = lock(&running.record).take();
+        if let Some(record) = record {
+            record.remove();
         }
         if asked.is_none() {
             return Err(ExecutorError::Invalid(format!("error unknown signal given for shutdown: {signal}")));
@@ -577,6 +747,14 @@ impl Executor for LocalExecutor {
             _ => None,
         };
         Ok(TaskStats { time: SystemTime::now(), total, by_pid, pressure: pressure.unwrap_or_default(), output })
+    }
+
+    async fn output_changed(&self, known: u64) -> Result<Option<OutputHealth>, ExecutorError> {
+        let health = self.running_or_error()?.output_health.clone();
+        match health {
+            Some(mut health) => Ok(health.changed(known).await),
+            None => Ok(None),
+        }
     }
 
     async fn exec(&self, deadline: SystemTime, command: &str, args: &[String]) -> Result<ExecOutput, ExecutorError> {
@@ -708,7 +886,8 @@ fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output,
                 let _ = rustix::fs::fchown(end, owner, None);
             }
         }
-        return Ok((Output::Collected(collector), ChildEnds { stdout: ends.stdout, stderr: ends.stderr }));
+        let ends = ChildEnds { stdout: ends.stdout, stderr: ends.stderr };
+        return Ok((Output::Collected(collector), ends.outliving(spec)?));
     }
     let open = |what: &str, path: &str| {
         open_sink(Path::new(path))
@@ -717,7 +896,7 @@ fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output,
     let stdout = open("stdout", &spec.stdout_path)?;
     let stderr = open("stderr", &spec.stderr_path)?;
     let ends = ChildEnds { stdout: stdout.child_end, stderr: stderr.child_end };
-    Ok((Output::Sunk { _keepers: [stdout.keeper, stderr.keeper] }, ends))
+    Ok((Output::Sunk { _keepers: [stdout.keeper, stderr.keeper] }, ends.outliving(spec)?))
 }
 
 fn remove_cgroup(cgroup: &TaskCgroup) {

@@ -25,8 +25,13 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
     }
     let uid = host_ids.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |ids| ids.uid);
     let program = find_program(&spec.command, &spec.task_dir, Some(uid))?;
+    Ok(config_of(spec, host_ids, &program))
+}
+
+/// What the shim of this program was told.
+pub(super) fn config_of(spec: &LaunchSpec, host_ids: Option<Ids>, program: &Path) -> Config {
     let work_dir = if spec.work_dir.is_empty() { spec.task_dir.clone() } else { spec.work_dir.clone().into() };
-    Ok(Config {
+    Config {
         command: program.to_string_lossy().into_owned(),
         args: spec.args.clone(),
         env: spec.env.clone(),
@@ -45,8 +50,9 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
         oom_score_adj: spec.oom_score_adj,
         network_namespace: network_namespace(spec),
         rootless: None,
+        outlives: spec.outlive.is_some(),
         session: None,
-    })
+    }
 }
 
 fn own_capabilities() -> Vec<String> {

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::pipe::PipeFlags;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::journal::Journal;
-use super::pump::{End, Finished, Pump, PumpHandle};
-use super::rotator::{Limits, Rotator};
+use super::pump::{self, End, Finished, Health, Pump, PumpHandle};
+use super::rotator::{Limits, LiveCounters, Rotator};
 use super::{dir, fifo};
-use crate::spec::{LogCollection, TaskOutput};
+use crate::spec::{LogCollection, OutputHealth, StreamHealth, TaskOutput};
 
 /// What the task gets as descriptors 1 and 2: blocking, write-only, and here still close-on-exec.
 #[derive(Debug)]
@@ -103,10 +104,39 @@ impl Collector {
         Ok((Collector { stdout, stderr }, ChildEnds { stdout: stdout_end, stderr: stderr_end }))
     }
 
+    /// Goes on with what another collector made that is gone: these are read ends of its pipes, which do not block. One that
+    /// nobody has open any more has nothing to tell.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn take_over(logs: &LogCollection, pipes: [Option<OwnedFd>; 2]) -> io::Result<Collector> {
+        let limits = Limits::from(logs);
+        let [stdout, stderr] = pipes;
+        let stream = |base: &str, pipe: Option<OwnedFd>| {
+            let rotator = Rotator::open(&logs.dir, base, limits)?;
+            let ended = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map(|(read, _)| read);
+            Ok::<_, io::Error>(Stream::spawn(pipe.map_or_else(ended, Ok)?, rotator, None))
+        };
+        Ok(Collector { stdout: stream(&logs.stdout_file, stdout)?, stderr: stream(&logs.stderr_file, stderr)? })
+    }
+
     /// The figures of this moment.
     #[must_use]
     pub fn counters(&self) -> TaskOutput {
         TaskOutput { stdout: self.stdout.handle.counters(), stderr: self.stderr.handle.counters() }
+    }
+
+    /// Tells whether the files take the output, also when collection has ended.
+    #[must_use]
+    pub fn health(&self) -> HealthWatch {
+        let of = |stream: &Stream| {
+            let (told, counters) = stream.handle.health();
+            StreamWatch { told, counters, over: false }
+        };
+        HealthWatch { stdout: of(&self.stdout), stderr: of(&self.stderr) }
     }
 
     /// Reads what is in the pipes now and goes on collecting: afterwards everything that an ended process wrote is in the
@@ -122,6 +152,56 @@ impl Collector {
         self.stdout.finish_by(deadline);
         self.stderr.finish_by(deadline);
         Collected { stdout: self.stdout.finished().await, stderr: self.stderr.finished().await }
+    }
+}
+
+/// Whether the files of both streams take what comes.
+#[derive(Debug, Clone)]
+pub struct HealthWatch {
+    stdout: StreamWatch,
+    stderr: StreamWatch,
+}
+
+#[derive(Debug, Clone)]
+struct StreamWatch {
+    told: watch::Receiver<Health>,
+    counters: LiveCounters,
+    /// Its pump has ended.
+    over: bool,
+}
+
+impl StreamWatch {
+    fn now(&mut self) -> (u64, StreamHealth) {
+        let Health { changes, failing } = self.told.borrow_and_update().clone();
+        (changes, StreamHealth { failing: failing.map(|text| text.to_string()), counts: self.counters.get() })
+    }
+
+    async fn changed(&mut self) {
+        if self.over {
+            std::future::pending().await
+        } else {
+            self.over = self.told.changed().await.is_err();
+        }
+    }
+}
+
+impl HealthWatch {
+    /// What there is to say to somebody who knows of `known` changes: at once if it is not that many, else when it is more;
+    /// `None` when nothing can change any more.
+    pub async fn changed(&mut self, known: u64) -> Option<OutputHealth> {
+        loop {
+            let ((out, stdout), (err, stderr)) = (self.stdout.now(), self.stderr.now());
+            if out + err != known {
+                return Some(OutputHealth { changes: out + err, stdout, stderr });
+            }
+            if self.stdout.over && self.stderr.over {
+                return None;
+            }
+            tokio::select! {
+                () = self.stdout.changed() => {}
+                () = self.stderr.changed() => {}
+            }
+        }
     }
 }
 
@@ -156,7 +236,7 @@ pub struct Keeper {
 /// write-only would block until it comes (and this process has one thread), and the task would get SIGPIPE when it
 /// dies. So the FIFO is first opened for both, which waits for nobody on Linux; this [`Keeper`] stays with the executor,
 /// so that the task always has a reader and the kernel keeps what it wrote for the next logmon. The task's own
-/// descriptor is a second, write-only one. The price: logmon sees the end of the stream only when the keeper is dropped.
+/// descriptor is a second, write-only one. The FIFO gets the capacity that logmon would give it. The price: logmon sees the end of the stream only when the keeper is dropped.
 ///
 /// # Errors
 /// ELOOP for a symlink, `InvalidInput` for what is neither FIFO nor plain file with one name, else what the system says.
@@ -173,6 +253,8 @@ pub fn open_sink(path: &Path) -> io::Result<Sink> {
         FileType::Fifo => {
             let both_ends = fifo::reopen(&node, OFlags::RDWR)?;
             let child_end = fifo::reopen(&node, OFlags::WRONLY)?;
+            // Room for what the task writes before its reader comes, or comes back.
+            pump::enlarge(&both_ends);
             Ok(Sink { child_end, keeper: Some(Keeper { _both_ends: both_ends }) })
         }
         FileType::RegularFile if stat.st_nlink == 1 => {
@@ -243,6 +325,42 @@ mod tests {
         assert_eq!(read(dir.path(), "web.stdout.0"), "before\n");
         drop(task.stdin.take());
         task.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn d2_who_asks_hears_of_outages_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = dir.path().join("logs");
+        std::fs::create_dir(&logs).unwrap();
+        let (collector, ends) = Collector::new(&collection(&logs)).unwrap();
+        let mut health = collector.health();
+        let mut task = File::from(ends.stdout);
+        drop(ends.stderr);
+        let asked = health.changed(u64::MAX).await.unwrap();
+        assert_eq!(asked, OutputHealth::default());
+        let mut hear = async |known: u64| {
+            // Its next attempt comes with a later line.
+            loop {
+                task.write_all(b"line\n").unwrap();
+                let heard = tokio::time::timeout(Duration::from_millis(20), health.changed(known)).await;
+                if let Ok(heard) = heard {
+                    return heard.unwrap();
+                }
+            }
+        };
+        std::fs::remove_dir_all(&logs).unwrap();
+        let failed = hear(0).await;
+        let reason = failed.stdout.failing.unwrap();
+        assert!(reason.contains("web.stdout.0") && reason.contains("No such file"), "{reason}");
+        assert_eq!((failed.changes, failed.stderr.failing), (1, None));
+        std::fs::create_dir(&logs).unwrap();
+        let healed = hear(1).await;
+        assert!(healed.changes == 2 && healed.stdout.failing.is_none(), "{healed:?}");
+        assert!(healed.stdout.counts.dropped_lines > 0);
+        drop(task);
+        let _ = collector.finish(Duration::from_secs(5)).await;
+        assert_eq!(health.changed(2).await, None);
+        assert_eq!(health.changed(1).await.unwrap().changes, 2, "who comes late hears it all the same");
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::buffer::{self, Lease};
 use super::journal::{self, Journal};
-use super::rotator::{Change, Counters, LiveCounters, Rotator};
+use super::rotator::{Change, Counters, LiveCounters, Rotator, RotatorError};
 
 /// Capacity asked for: enough for a writer of 1 GB/s during one pause.
 const PIPE_SIZE: usize = 1024 * 1024;
@@ -22,6 +22,13 @@ const SMALL_READ: usize = 64 * 1024;
 
 /// The timer of the runtime rounds this up to the next millisecond.
 const PAUSE: Duration = Duration::from_micros(200);
+
+/// A pause that brings less than this is too short: the next is twice as long, up to [`LONGEST_PAUSE`]. One that brings more
+/// than a small read is the shortest again.
+const LITTLE: usize = 4 * 1024;
+
+/// Nobody who reads along notices it, and a writer that turns fast in the middle of it does not wait long.
+const LONGEST_PAUSE: Duration = Duration::from_millis(8);
 
 /// How often a pipe is looked at that cannot be waited for.
 const UNWATCHED_PAUSE: Duration = Duration::from_millis(20);
@@ -46,6 +53,22 @@ pub struct Finished {
     pub end: End,
 }
 
+/// Whether the files take what comes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Health {
+    /// How often that has changed.
+    pub(super) changes: u64,
+    /// Why they do not, if they do not.
+    pub(super) failing: Option<Arc<str>>,
+}
+
+impl Health {
+    fn change(&mut self, failing: Option<&RotatorError>) {
+        self.changes += 1;
+        self.failing = failing.map(|error| format!("{error}: {}", super::cause(error)).into());
+    }
+}
+
 /// Copies one stream until it ends. Wakes up for data only: an idle stream costs no CPU and no buffer.
 #[derive(Debug)]
 pub struct Pump {
@@ -56,18 +79,27 @@ pub struct Pump {
     wishes: watch::Receiver<Wish>,
     /// Number of the last wish that was met.
     met: watch::Sender<u64>,
+    health: watch::Sender<Health>,
     capacity: usize,
     pace: Pace,
 }
 
 /// How fast data comes, by the size of the read after a pause. Pauses are for slow writers: a fast one fills the pipe
 /// before the pause is over, and would have to wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pace {
+    /// How long the next pause is.
+    pause: Duration,
     /// The last thing done was a pause.
     paused: bool,
     /// Less than a buffer came during a pause: when the pipe is empty, pause again instead of giving the buffer back.
     slow_writer: bool,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { pause: PAUSE, paused: false, slow_writer: false }
+    }
 }
 
 /// The outside's hold on a running pump. When it is dropped the pump reads what is there and ends.
@@ -76,6 +108,7 @@ pub struct PumpHandle {
     source: Arc<OwnedFd>,
     wishes: watch::Sender<Wish>,
     met: watch::Receiver<u64>,
+    health: watch::Receiver<Health>,
     counters: LiveCounters,
 }
 
@@ -119,17 +152,18 @@ impl Pump {
         mut rotator: Rotator,
         journal: Option<Journal>,
     ) -> (Pump, PumpHandle) {
+        let (health, told) = watch::channel(Health::default());
         if let Some(journal) = &journal {
             let change = rotator.take_over(journal);
-            report(rotator.base(), change);
+            report(rotator.base(), change, &health);
         }
         let source = source.into();
         let capacity = enlarge(&source);
         let (wishing, wishes) = watch::channel(Wish::default());
         let (met, met_wishes) = watch::channel(0);
         let counters = rotator.live_counters();
-        let handle = PumpHandle { source: source.clone(), wishes: wishing, met: met_wishes, counters };
-        (Pump { source, rotator, journal, wishes, met, capacity, pace: Pace::default() }, handle)
+        let handle = PumpHandle { source: source.clone(), wishes: wishing, met: met_wishes, health: told, counters };
+        (Pump { source, rotator, journal, wishes, met, health, capacity, pace: Pace::default() }, handle)
     }
 
     /// Copies until the end of the stream, or until asked to finish. A FIFO without a writer is waited for; it has not
@@ -256,6 +290,11 @@ impl Pump {
             Ok(n) => {
                 if paused {
                     self.pace.slow_writer = n < most;
+                    self.pace.pause = match n {
+                        ..LITTLE => LONGEST_PAUSE.min(self.pace.pause * 2),
+                        SMALL_READ.. => PAUSE,
+                        _ => self.pace.pause,
+                    };
                 }
                 n < SMALL_READ
             }
@@ -275,7 +314,7 @@ impl Pump {
             tokio::select! {
                 biased;
                 _ = wishes.changed(), if !deserted => {}
-                () = tokio::time::sleep(PAUSE) => {}
+                () = tokio::time::sleep(self.pace.pause) => {}
             }
         }
         Round::More
@@ -300,7 +339,7 @@ impl Pump {
 impl Pump {
     /// One read and its way into the files. `Ok(0)` is the end of the stream; `last`: also where it never began.
     fn read_once(&mut self, lease: &mut Lease, last: bool) -> io::Result<usize> {
-        let Pump { source, rotator, journal, .. } = self;
+        let Pump { source, rotator, journal, health, .. } = self;
         let (n, change) = match journal {
             Some(journal) => {
                 let n = journal.take(source, last)?;
@@ -311,7 +350,7 @@ impl Pump {
                 Ok::<_, io::Error>((n, rotator.write(&buffer[..n])))
             })?,
         };
-        report(rotator.base(), change);
+        report(rotator.base(), change, health);
         Ok(n)
     }
 }
@@ -346,6 +385,11 @@ impl PumpHandle {
         self.counters.get()
     }
 
+    /// Whether the files take what comes, told until the pump ends.
+    pub(super) fn health(&self) -> (watch::Receiver<Health>, LiveCounters) {
+        (self.health.clone(), self.counters.clone())
+    }
+
     /// Whether the writers have gone: the pump has ended, or will when it has read what they left.
     #[must_use]
     pub fn hung_up(&self) -> bool {
@@ -356,21 +400,23 @@ impl PumpHandle {
 }
 
 /// Says that writing failed, or works again.
-fn report(stream: &str, change: Option<Change>) {
+fn report(stream: &str, change: Option<Change>, health: &watch::Sender<Health>) {
     match change {
         None => {}
         Some(Change::Failed(error)) => {
+            health.send_modify(|health| health.change(Some(&error)));
             let error = &error as &(dyn std::error::Error + 'static);
             tracing::warn!(stream, error, "error writing to log file; output is being dropped");
         }
         Some(Change::Healed { dropped_bytes, dropped_lines }) => {
+            health.send_modify(|health| health.change(None));
             tracing::info!(stream, dropped_bytes, dropped_lines, "log file is written again");
         }
     }
 }
 
 /// Raises the capacity and gives what it is now. Refused to the unprivileged beyond a limit per user.
-fn enlarge(pipe: &OwnedFd) -> usize {
+pub(super) fn enlarge(pipe: &OwnedFd) -> usize {
     rustix::pipe::fcntl_setpipe_size(pipe, PIPE_SIZE)
         .or_else(|_| rustix::pipe::fcntl_getpipe_size(pipe))
         .unwrap_or(buffer::SIZE)

@@ -1,5 +1,6 @@
 //! The plugin side: handshake, the common services, orderly end.
 
+use std::convert::Infallible;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::PathBuf;
@@ -25,6 +26,18 @@ use crate::wire::goplugin::{ConnInfo, Empty, StdioData};
 
 /// Hosts wait 2 s for the exit after Shutdown; calls that still run by then are cut off after this long.
 const DRAIN: Duration = Duration::from_millis(200);
+
+/// After so long a plugin's start, and that of the task it was started for, is over.
+const STARTED: Duration = Duration::from_secs(2);
+
+/// What a start needed is given back, once.
+async fn rest_once() -> Infallible {
+    tokio::time::sleep(STARTED).await;
+    if let Err(error) = crate::sys::pages::rest() {
+        tracing::debug!(%error, "memory of the start is kept");
+    }
+    std::future::pending().await
+}
 
 /// Why a plugin could not serve.
 #[derive(Debug, thiserror::Error)]
@@ -200,6 +213,7 @@ impl Server {
                 let _ = stopped.wait_for(|stop| *stop).await;
                 tokio::time::sleep(DRAIN).await;
             } => Ok(()),
+            never = rest_once() => match never {},
         }
     }
 

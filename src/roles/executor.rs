@@ -37,6 +37,7 @@ struct ExecutorConfig {
 struct PrepareConfig {
     cgroup: PathBuf,
     cpuset: PathBuf,
+    cores: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -128,9 +129,14 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     let compute = Compute { total_mhz: config.compute.total_mhz, cores: config.compute.cores };
     let executor = Arc::new(LocalExecutor::new(isolation, compute, cgroups));
     server.announce()?;
-    if let Some(prepare) = &config.prepare
-        && let Err(error) = executor.prepare(&prepare.cgroup, &prepare.cpuset)
-    {
+    // A host that has the launch prepared is one of ours, and has done this.
+    let ready = match &config.prepare {
+        Some(prepare) => {
+            executor.prepare(&prepare.cgroup, &prepare.cpuset, &prepare.cores).map_err(anyhow::Error::from)
+        }
+        None => sys::exe::read_ahead().map_err(anyhow::Error::from),
+    };
+    if let Err(error) = ready {
         tracing::warn!(%error, "could not prepare the launch");
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

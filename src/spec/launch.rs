@@ -186,4 +186,15 @@ pub struct LaunchSpec {
     pub masks: Masks,
     /// Collect the output here instead of writing to `stdout_path` and `stderr_path`.
     pub logs: Option<LogCollection>,
+    /// The task goes on when its executor is killed; `None` has the kernel kill it too. Needs a cgroup of the task's own.
+    pub outlive: Option<Outlive>,
+}
+
+/// How a task outlives its executor.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outlive {
+    /// What the next executor must know of it, in a folder that only its owner can enter.
+    pub record: PathBuf,
+    /// Nothing is started: the task of which the record tells is taken over.
+    pub adopt: bool,
 }

@@ -24,13 +24,13 @@ pub use job::{
     Artifact, ArtifactMode, ChangeMode, DriverConfig, Group, Job, JobType, Lifecycle, LifecycleHook, LogConfig,
     Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, TaskResources, Template,
 };
-pub use launch::{Device, LaunchSpec, LogCollection, LogKeeping, Mount, NamespaceMode, Propagation};
+pub use launch::{Device, LaunchSpec, LogCollection, LogKeeping, Mount, NamespaceMode, Outlive, Propagation};
 pub use resources::{CgroupPaths, IoLimit, MemoryLimits, Resources, cpu_weight_from_shares};
 pub use restrict::{LimitedResource, Masks, OwnNamespaces, ResourceLimit, Unveil};
 pub use role::Role;
 pub use seccomp::Seccomp;
 pub use signal::Signal;
 pub use stats::{
-    CpuField, CpuStats, MemoryField, MemoryStats, Pressure, Pressures, Stall, StreamCounts, TaskOutput, TaskStats,
-    Usage,
+    CpuField, CpuStats, MemoryField, MemoryStats, OutputHealth, Pressure, Pressures, Stall, StreamCounts, StreamHealth,
+    TaskOutput, TaskStats, Usage,
 };

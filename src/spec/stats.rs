@@ -99,6 +99,26 @@ pub struct TaskOutput {
     pub stderr: StreamCounts,
 }
 
+/// Whether a task's output reaches its files.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OutputHealth {
+    /// How often that has changed.
+    pub changes: u64,
+    /// Of stdout.
+    pub stdout: StreamHealth,
+    /// Of stderr.
+    pub stderr: StreamHealth,
+}
+
+/// Whether one stream reaches its files.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StreamHealth {
+    /// Why it is being dropped, if it is.
+    pub failing: Option<String>,
+    /// What it came to so far.
+    pub counts: StreamCounts,
+}
+
 /// What one stream came to so far. Every byte of it is in `bytes` or in `dropped_bytes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamCounts {

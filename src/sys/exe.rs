@@ -1,10 +1,14 @@
 //! The own executable, opened once.
 
+use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{Access, AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{Access, Advice, AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags, fadvise};
 
 const PATH: &str = "/proc/self/exe";
 
@@ -34,17 +38,55 @@ pub fn is_writable() -> bool {
     )
 }
 
+/// How long pages that were read ahead may be taken for being there still.
+const FRESH: Duration = Duration::from_mins(1);
+/// What the kernel reads ahead at most when it is asked once (`read_ahead_kb`, 128 unless changed).
+const STEP: u64 = 128 << 10;
+
+/// Has the kernel read this program whole, on this process's account, if that was not done in the last minute: a page of a file
+/// is charged to the cgroup of whoever is the first to need it, and that shall not be a child of ours in a task's.
+///
+/// # Errors
+/// What opening or reading says: most likely that `/proc` is not mounted.
+pub fn read_ahead() -> io::Result<()> {
+    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut last = super::lock::lock(&LAST);
+    if last.is_some_and(|last| last.elapsed() < FRESH) {
+        return Ok(());
+    }
+    let file = File::open(PATH)?;
+    let end = mapped_end(&std::fs::read_to_string("/proc/self/maps")?, file.metadata()?.ino());
+    for start in (0..end).step_by(STEP as usize) {
+        fadvise(&file, start, NonZeroU64::new(STEP), Advice::WillNeed)?;
+    }
+    *last = Some(Instant::now());
+    Ok(())
+}
+
+/// Up to where the file with this inode is mapped; behind lies what only debuggers read. See `proc_pid_maps(5)`.
+fn mapped_end(maps: &str, inode: u64) -> u64 {
+    let end = |line: &str| {
+        let mut fields = line.split_ascii_whitespace();
+        let (from, to) = fields.next()?.split_once('-')?;
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (offset, found) = (number(fields.nth(1)?)?, fields.nth(1)?);
+        let length = number(to)?.checked_sub(number(from)?)?;
+        (found.parse() == Ok(inode)).then_some(offset + length)
+    };
+    maps.lines().filter_map(end).max().unwrap_or(0)
+}
+
 /// A copy of the own executable in memory that nobody can change any more. See `memfd_create(2)`.
 ///
 /// # Errors
 /// Those of opening and reading the file; EACCES where `vm.memfd_noexec` forbids programs in memory.
 pub fn sealed_copy() -> io::Result<OwnedFd> {
-    let mut file = std::fs::File::open(PATH)?;
+    let mut file = File::open(PATH)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // MFD_EXEC is what makes it a program, on kernels that know the difference (6.3).
     let copy = rustix::fs::memfd_create(env!("CARGO_PKG_NAME"), flags | MemfdFlags::EXEC)
         .or_else(|_| rustix::fs::memfd_create(env!("CARGO_PKG_NAME"), flags))?;
-    let mut copy = std::fs::File::from(copy);
+    let mut copy = File::from(copy);
     io::copy(&mut file, &mut copy)?;
     rustix::fs::fcntl_add_seals(&copy, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
     Ok(copy.into())
@@ -56,15 +98,30 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn what_is_mapped_of_a_file_ends_with_its_last_segment() {
+        let maps = "\
+            7f00a000-7f00c000 r--p 00000000 fe:00 42    /opt/a program\n\
+            7f00c000-7f00f000 r-xp 00002000 fe:00 42    /opt/a program\n\
+            7f00f000-7f010000 rw-p 00000000 00:00 0 \n\
+            7f010000-7f090000 r--p 00000000 fe:00 43    /lib/other\n\
+            7ffc0000-7ffd0000 rw-p 00000000 00:00 0     [stack]\n";
+        assert_eq!([mapped_end(maps, 42), mapped_end(maps, 43), mapped_end(maps, 7)], [0x5000, 0x8_0000, 0]);
+        read_ahead().unwrap();
+        let own = std::fs::metadata(PATH).unwrap();
+        let end = mapped_end(&std::fs::read_to_string("/proc/self/maps").unwrap(), own.ino());
+        assert!(end > 4096 && end < own.len() + 4096, "{end} of {}", own.len());
+    }
+
     /// A1 of the attack list.
     #[test]
     fn a01_a_sealed_copy_is_the_program_and_cannot_be_changed() {
         let copy = sealed_copy().unwrap();
-        let mut file = std::fs::File::from(copy.try_clone().unwrap());
+        let mut file = File::from(copy.try_clone().unwrap());
         io::Seek::rewind(&mut file).unwrap();
         let (mut text, mut own) = (Vec::new(), Vec::new());
         file.read_to_end(&mut text).unwrap();
-        std::fs::File::open(PATH).unwrap().read_to_end(&mut own).unwrap();
+        File::open(PATH).unwrap().read_to_end(&mut own).unwrap();
         assert!(text == own);
         assert!(file.write_all(b"x").is_err());
         assert!(file.set_len(0).is_err());

@@ -1,7 +1,7 @@
 //! Memory outside the heap: anonymous, that goes back to the kernel when it is dropped, or a file's, that outlives the process.
 
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -101,6 +101,39 @@ impl Deref for Words {
     }
 }
 
+/// Gives back what only a start needed: free heap, and the kernel's mapping of this program's code, which comes back page by
+/// page, from the page cache, where it is run again. An idle process then holds what it wrote and nothing else.
+///
+/// # Errors
+/// When `/proc/self/maps` cannot be read. `madvise(2)` is advice: what it refuses stays as it is.
+pub fn rest() -> io::Result<()> {
+    // SAFETY: takes a number; glibc locks its own heap.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+    for range in own_code(&std::fs::read_to_string("/proc/self/maps")?) {
+        // SAFETY: private pages of a file that this process may not write to: all that can be read there again is what the
+        // file has.
+        unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), libc::MADV_DONTNEED) };
+    }
+    Ok(())
+}
+
+/// The ranges of `/proc/PID/maps` that are a file's code and cannot be written to.
+fn own_code(maps: &str) -> impl Iterator<Item = Range<usize>> {
+    maps.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let (range, "r-xp", _, _, inode) = (words.next()?, words.next()?, words.next()?, words.next()?, words.next()?)
+        else {
+            return None;
+        };
+        let (start, end) = range.split_once('-')?;
+        let address = |text| usize::from_str_radix(text, 16).ok();
+        (inode != "0").then_some(address(start)?..address(end)?)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt as _;
@@ -122,6 +155,32 @@ mod tests {
         file.read_exact_at(&mut found[..1], 8191).unwrap();
         assert_eq!(found[0], 9);
         assert!(Pages::map_file(&file, 1, 4096).is_err());
+    }
+
+    #[test]
+    fn only_code_is_given_back() {
+        let maps = "7f00-7f10 r--p 00000000 08:01 77  /usr/bin/agentbin\n\
+                    7f10-7f30 r-xp 00001000 08:01 77  /usr/bin/agentbin\n\
+                    7f30-7f40 r--p 00003000 08:01 77  /usr/bin/agentbin\n\
+                    7f40-7f50 rw-p 00004000 08:01 77  /usr/bin/agentbin\n\
+                    7f60-7f70 r-xp 00000000 00:00 0   [vdso]\n\
+                    nonsense";
+        assert_eq!(own_code(maps).collect::<Vec<_>>(), [0x7f10..0x7f30]);
+    }
+
+    #[test]
+    fn a_program_goes_on_after_its_rest() {
+        rest().unwrap();
+        let resident = |maps: &str| {
+            let code = maps.split("VmFlags").find(|part| part.contains(" r-xp ") && part.contains("/deps/"))?;
+            let line = code.lines().find_map(|line| line.strip_prefix("Rss:"))?;
+            line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
+        };
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let total: usize =
+            own_code(&std::fs::read_to_string("/proc/self/maps").unwrap()).map(|range| range.len()).sum();
+        let resident = resident(&smaps).unwrap();
+        assert!(total > 0 && resident < total as u64 / 1024, "{resident} KiB of {total} bytes");
     }
 
     #[test]

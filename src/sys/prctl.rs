@@ -44,6 +44,14 @@ pub fn set_parent_death_signal(signal: Signal) -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(Some(signal))?)
 }
 
+/// This process goes on when whoever started it ends. `PR_SET_PDEATHSIG 0`.
+///
+/// # Errors
+/// None that the kernel documents.
+pub fn forget_parent_death_signal() -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(None)?)
+}
+
 /// Permitted capabilities survive the change to another user. `PR_SET_KEEPCAPS`; forgotten at exec.
 ///
 /// # Errors

@@ -27,6 +27,8 @@ pub mod flags {
     /// Own network namespace.
     pub const NEW_NET: u64 = 0x4000_0000;
     pub(super) const PIDFD: u64 = 0x0000_1000;
+    /// The child has its parent's memory, and the parent waits until it no longer does. `CLONE_VM`, `CLONE_VFORK`.
+    pub(super) const VFORK: u64 = 0x0000_4100;
     pub(super) const INTO_CGROUP: u64 = 0x2_0000_0000;
 }
 
@@ -86,9 +88,10 @@ const MAX_FDS: usize = 16;
 /// Descriptors are parked from this number on while they are sorted into place. Low, as `RLIMIT_NOFILE` may be.
 const PARKING: RawFd = MAX_FDS as RawFd;
 
-/// Starts a child with `clone3(2)`.
+/// Starts a child with `clone3(2)`, on this process's memory until it executes: a copy of a large process's page tables costs
+/// more than all the rest, and on cgroup v2 the task's cgroup would be charged for it.
 ///
-/// The caller must have no other thread: the child runs Rust code on a copy of this address space until it executes.
+/// The caller must have no other thread: it stands still until the child has executed or ended.
 ///
 /// # Errors
 /// What `clone3(2)` says. What fails in the child comes through its report descriptor.
@@ -102,28 +105,82 @@ pub fn spawn(plan: &Spawn<'_>) -> io::Result<Child> {
     );
     let argv = pointers(plan.argv);
     let envp = pointers(plan.envp);
+    let mut body = || child(plan, &argv, &envp);
+    let mut stack = super::pages::Pages::map(CHILD_STACK)?;
     let mut pidfd: RawFd = -1;
     let args = CloneArgs {
-        flags: plan.flags | flags::PIDFD | if plan.cgroup.is_some() { flags::INTO_CGROUP } else { 0 },
+        flags: plan.flags | flags::PIDFD | flags::VFORK | if plan.cgroup.is_some() { flags::INTO_CGROUP } else { 0 },
         pidfd: std::ptr::from_mut(&mut pidfd) as u64,
         exit_signal: libc::SIGCHLD as u64,
+        stack: stack.as_mut_ptr() as u64,
+        stack_size: stack.len() as u64,
         cgroup: plan.cgroup.map_or(0, |fd| fd.as_raw_fd() as u64),
         ..CloneArgs::default()
     };
-    // SAFETY: without CLONE_VM the child has its own copy of this memory, so both returns use it independently; the
-    // struct is laid out as clone3(2) documents and `pidfd` outlives the call.
-    let pid = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::from_ref(&args), size_of::<CloneArgs>()) };
-    match pid {
-        -1 => Err(io::Error::last_os_error()),
-        0 => child(plan, &argv, &envp),
-        pid => {
-            #[expect(clippy::cast_possible_truncation, reason = "a pid fits in pid_t")]
-            let pid = pid as i32;
-            // SAFETY: CLONE_PIDFD made the kernel store a new descriptor that nobody else owns.
-            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok(Child { pid, pidfd })
-        }
+    // SAFETY: the stack is mapped, aligned at its end, and used by nobody else; all that `body` refers to lives until the
+    // child executes or ends, as CLONE_VFORK returns only then; `body` never returns; without another thread nobody races.
+    let pid = unsafe { clone_running(&args, &mut body) };
+    if pid < 0 {
+        return Err(io::Error::from_raw_os_error(i32::try_from(-pid).unwrap_or(libc::EIO)));
     }
+    // SAFETY: CLONE_PIDFD made the kernel store a new descriptor that nobody else owns.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    Ok(Child { pid: pid as i32, pidfd })
+}
+
+/// `clone3(2)` with a stack of the child's own: there it calls `body`, which must not return. Answers as the kernel does: a
+/// pid, or an errno below zero.
+///
+/// # Safety
+/// `args` asks for `CLONE_VM` and `CLONE_VFORK` and names a stack that nobody else uses, whose end is aligned to 16 bytes.
+unsafe fn clone_running<B: FnMut() -> Never>(args: &CloneArgs, body: &mut B) -> isize {
+    extern "C" fn run<B: FnMut() -> Never>(body: *mut B) -> ! {
+        // SAFETY: the pointer is that of `body`, whose frame waits until this child executes or ends.
+        let body = unsafe { &mut *body };
+        match body() {}
+    }
+    let answer: isize;
+    // SAFETY: the parent sees what a system call changes and no more; the child goes on at `call` on its own stack, with the
+    // registers of its parent, and never comes back. What is needed there are registers that the kernel leaves alone.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r13",
+            "call r12",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone3 => answer,
+            in("rdi") std::ptr::from_ref(args),
+            in("rsi") size_of::<CloneArgs>(),
+            in("r12") run::<B> as extern "C" fn(*mut B) -> !,
+            in("r13") std::ptr::from_mut(body),
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "svc #0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "mov x0, x21",
+            "blr x20",
+            "brk #1",
+            "2:",
+            inlateout("x0") std::ptr::from_ref(args) => answer,
+            in("x1") size_of::<CloneArgs>(),
+            in("x8") libc::SYS_clone3,
+            in("x20") run::<B> as extern "C" fn(*mut B) -> !,
+            in("x21") std::ptr::from_mut(body),
+        );
+    }
+    answer
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
@@ -131,7 +188,7 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
 }
 
 /// The child between clone and exec. Allocates nothing and takes no lock.
-fn child(plan: &Spawn<'_>, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> ! {
+fn child(plan: &Spawn<'_>, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> Never {
     let report = plan.fds[plan.report].as_raw_fd();
     let report = park(report).unwrap_or(report);
     let error = match prepare_and_exec(plan, argv, envp) {
@@ -195,8 +252,8 @@ fn prepare_and_exec(
     Err(errno())
 }
 
-/// Room for what a [`spawn_sibling`] child calls before it executes.
-const SIBLING_STACK: usize = 256 * 1024;
+/// Room for what a child on this process's memory calls before it executes.
+const CHILD_STACK: usize = 256 * 1024;
 
 /// Starts a child of this process's parent that runs `body`, which is to execute a program; when it returns instead, the
 /// child ends with status 127. This process waits for either. `clone(2)` with `CLONE_PARENT`, `CLONE_VM` and `CLONE_VFORK`.
@@ -212,7 +269,7 @@ pub fn spawn_sibling(mut body: &mut dyn FnMut()) -> io::Result<Child> {
         body();
         127
     }
-    let mut stack = super::pages::Pages::map(SIBLING_STACK)?;
+    let mut stack = super::pages::Pages::map(CHILD_STACK)?;
     let mut pidfd: RawFd = -1;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT | libc::CLONE_PIDFD | libc::SIGCHLD;
     let top = stack.as_mut_ptr_range().end;
@@ -375,6 +432,33 @@ impl From<rustix::process::WaitIdStatus> for WaitStatus {
     fn from(status: rustix::process::WaitIdStatus) -> WaitStatus {
         WaitStatus { code: status.exit_status(), signal: status.terminating_signal(), dumped: status.dumped() }
     }
+}
+
+impl WaitStatus {
+    /// From the number that `wait4(2)` gives.
+    #[must_use]
+    pub fn from_raw(raw: i32) -> WaitStatus {
+        let status = <std::process::ExitStatus as std::os::unix::process::ExitStatusExt>::from_raw(raw);
+        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+        WaitStatus { code: status.code(), signal, dumped: std::os::unix::process::ExitStatusExt::core_dumped(&status) }
+    }
+}
+
+/// `struct pidfd_info` of `<linux/pidfd.h>` in its first form: the mask first, the exit code in the last four of its bytes.
+type PidfdInfo = [u64; 8];
+
+/// How a process ended that is nobody's child here, once it was reaped; `None` before, and on kernels before 6.15, which do not
+/// tell. `ioctl_pidfd(2)`, `PIDFD_GET_INFO`.
+#[must_use]
+pub fn status_of_reaped(pidfd: BorrowedFd<'_>) -> Option<WaitStatus> {
+    const INFO_EXIT: u64 = 1 << 3;
+    nix::ioctl_readwrite!(pidfd_get_info, 0xff, 11, PidfdInfo);
+    let mut info: PidfdInfo = [INFO_EXIT, 0, 0, 0, 0, 0, 0, 0];
+    // SAFETY: these 64 bytes have the size of the kernel's first form of the struct, which is part of the request; they are
+    // alive during the call, which writes no more than that.
+    unsafe { pidfd_get_info(pidfd.as_raw_fd(), &raw mut info) }.ok()?;
+    let [.., a, b, c, d] = info[7].to_ne_bytes();
+    (info[0] & INFO_EXIT != 0).then(|| WaitStatus::from_raw(i32::from_ne_bytes([a, b, c, d])))
 }
 
 /// Reaps a child that has ended; `None` while it runs. `waitid(P_PIDFD)`.

@@ -42,6 +42,19 @@ fn parse(pid: i32, text: &str) -> Option<Stat> {
     Some(Stat { pid, parent, ended, stopped, start_ticks })
 }
 
+/// How a process ended that was not reaped yet, as `wait4(2)` gives it: field 52 of `proc_pid_stat(5)`, which the kernel shows as 0
+/// to whom it does not trust. `None` when it is not there any more, or runs.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn raw_status_of_ended(pid: i32, start_ticks: u64) -> io::Result<Option<i32>> {
+    let Some(text) = if_there(std::fs::read(format!("/proc/{pid}/stat")))? else { return Ok(None) };
+    let text = String::from_utf8_lossy(&text);
+    let same = parse(pid, &text).is_some_and(|stat| stat.ended && stat.start_ticks == start_ticks);
+    let status = text.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(49)?.parse().ok());
+    Ok(status.filter(|_| same))
+}
+
 /// Every process that is visible here. The kernel keeps no snapshot: one that appears meanwhile may be missed.
 ///
 /// # Errors
