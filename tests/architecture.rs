@@ -72,6 +72,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("driver/java.rs", "the host's programs"),
     ("driver/strays.rs", "notes in our own folder"),
     ("docker/endpoint.rs", "the operator's certificates"),
+    ("executor/adopt.rs", "records in our own folder"),
     ("executor/universal.rs", "open descriptors by their name in /proc"),
     ("jobspec/functions/files.rs", "files beside the job file, named by who wrote it"),
     ("logs/journal.rs", "journals in our own folder, and whether a FIFO is still there"),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{broadcast, watch};
 
 use super::state::{GoDriverState, GoTaskConfig, OwnState};
-use super::strays::Note;
+use super::strays::{self, Note};
 use super::{DriverError, ExecTaskResult, TaskConfig, TaskEvent, TaskHandle, TaskState, TaskStatus};
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
 use crate::executor::{
@@ -115,10 +115,7 @@ impl Heir {
     }
 
     fn remove_record(&self) {
-        if let Some(record) = self.record() {
-            // Mostly its executor has done so.
-            let _ = std::fs::remove_file(record);
-        }
+        self.record().into_iter().for_each(strays::remove);
     }
 }
 

@@ -39,11 +39,16 @@ impl Note {
     }
 
     pub(super) fn remove(&self) {
-        match std::fs::remove_file(&self.0) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, note = %self.0.display(), "cannot remove the note of an executor");
-            }
-            _ => {}
+        remove(&self.0);
+    }
+}
+
+/// Removes a note, or the record beside it, that may be gone already.
+pub(super) fn remove(path: &Path) {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(%error, note = %path.display(), "cannot remove what is noted of a task");
         }
+        _ => {}
     }
 }
