@@ -285,7 +285,12 @@ impl Tasks {
             "LogLevel": "debug",
             "FSIsolation": self.isolation == Isolation::Isolated,
             "Compute": { "tc": compute.total_mhz, "nc": compute.cores },
-            "Prepare": { "Cgroup": spec.cgroup, "Cpuset": spec.cpuset_cgroup, "Cores": spec.resources.cpuset_cpus },
+            "Prepare": {
+                "Cgroup": spec.cgroup,
+                "Cpuset": spec.cpuset_cgroup,
+                "Cores": spec.resources.cpuset_cpus,
+                "CgroupNamespace": spec.own.cgroup,
+            },
         });
         let launch = Launch {
             args: &[OsString::from(config.to_string())],

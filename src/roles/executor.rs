@@ -38,6 +38,7 @@ struct PrepareConfig {
     cgroup: PathBuf,
     cpuset: PathBuf,
     cores: String,
+    cgroup_namespace: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -130,7 +131,7 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     let executor = Arc::new(LocalExecutor::new(isolation, compute, cgroups));
     server.announce()?;
     if let Some(prepare) = &config.prepare
-        && let Err(error) = executor.prepare(&prepare.cgroup, &prepare.cpuset, &prepare.cores)
+        && let Err(error) = executor.prepare(&prepare.cgroup, &prepare.cpuset, &prepare.cores, prepare.cgroup_namespace)
     {
         tracing::warn!(%error, "could not prepare the launch");
     }
