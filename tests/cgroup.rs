@@ -493,13 +493,13 @@ fn c3_an_empty_cpuset_of_the_host_gets_the_reserved_cores_or_is_passed_over() {
     let given = bench.folder("cpuset", "reserve").join("t");
     std::fs::create_dir(&given).unwrap();
     let read = |name: &str| std::fs::read_to_string(given.join(name)).unwrap().trim().to_owned();
-    for (cores, members) in [("", 0), ("0", 1)] {
+    for (cores, members, own) in [("", 0, true), ("0", 1, false)] {
         let resources = Resources { cpuset_cpus: cores.to_owned(), ..Resources::default() };
         let create = || TaskCgroup::create_with_cpuset(&bench.fs, &bench.path("t"), Some(&given), &resources);
         let task = create().unwrap();
         let process = Process::start(&task, "sleep", &["1000"]);
         assert_eq!((read("cpuset.cpus").as_str(), read("cgroup.procs").lines().count()), (cores, members));
-        assert_eq!(task.pids().unwrap(), [process.id()]);
+        assert_eq!((task.pids().unwrap(), bench.folder("cpuset", "t").exists()), (vec![process.id()], own));
         task.kill_all(soon(5)).unwrap();
         drop(process);
         task.remove(soon(5)).unwrap();

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use agentbin::cgroup::CgroupFs;
 use agentbin::driver::{
-    DockerDriver, Driver, DriverError, ExecOptions, ExecStreaming, Health, Settings, TaskConfig, TaskHandle, TaskState,
-    TerminalSize,
+    DockerDriver, Driver, DriverError, ExecOptions, ExecStreaming, Health, Port, Settings, TaskConfig, TaskHandle,
+    TaskState, TerminalSize,
 };
 use agentbin::executor::Compute;
 use agentbin::spec::{DriverConfig, ExitResult, LogCollection, MemoryLimits, Mount, Propagation, Resources, Signal};
@@ -557,7 +557,11 @@ fn e1_what_is_asked_for_is_what_the_container_has() {
             "devices": [{ "host_path": "/dev/zero", "container_path": "/dev/nought" }],
             "mount": [{ "type": "tmpfs", "target": "/scratch", "tmpfs_options": [{ "size": 65536 }] }],
             "logging": [{ "type": "json-file", "config": [{ "max-size": "1m" }] }],
+            "port_map": [{ "http": 80 }],
         }));
+        // A task's own network, as jobs without networks of groups have it.
+        let port = |label: &str, value| Port { label: label.into(), value, to: 0, host_ip: "127.0.0.1".parse().ok() };
+        task.task_ports = vec![port("http", 8123), port("admin", 8124)];
         "the job".clone_into(&mut task.job_name);
         "job-id".clone_into(&mut task.job_id);
         task.percent_ticks = 0.25;
@@ -582,8 +586,12 @@ fn e1_what_is_asked_for_is_what_the_container_has() {
             ("/HostConfig/CpuShares", json!(100)),
             ("/HostConfig/CpuQuota", json!(50_000)),
             ("/HostConfig/PidsLimit", json!(50)),
-            ("/HostConfig/CapDrop", json!(["ALL"])),
-            ("/HostConfig/CapAdd", json!(["CAP_NET_BIND_SERVICE", "CAP_NET_RAW"])),
+            ("/HostConfig/CapAdd", json!(["CAP_NET_RAW"])),
+            // The engine's own fourteen without those that the plugin allows, and what the task drops.
+            ("/HostConfig/CapDrop/1", json!("CAP_CHOWN")),
+            ("/HostConfig/CapDrop/11", json!("CAP_SYS_CHROOT")),
+            ("/HostConfig/PortBindings/80~1tcp", json!([{ "HostIp": "127.0.0.1", "HostPort": "8123" }])),
+            ("/HostConfig/PortBindings/8124~1udp", json!([{ "HostIp": "127.0.0.1", "HostPort": "8124" }])),
             ("/HostConfig/Init", json!(true)),
             ("/HostConfig/ReadonlyRootfs", json!(true)),
             ("/HostConfig/GroupAdd", json!(["7"])),
@@ -598,6 +606,8 @@ fn e1_what_is_asked_for_is_what_the_container_has() {
         ] {
             assert_eq!(seen.pointer(pointer), Some(&expected), "{pointer}");
         }
+        let env = seen["Config"]["Env"].as_array().unwrap();
+        assert!(env.contains(&json!("NOMAD_PORT_http=80")), "{env:?}");
         let binds: Vec<&str> = host["Binds"].as_array().unwrap().iter().map(|bind| bind.as_str().unwrap()).collect();
         let dir = world.alloc_dir();
         let shared = dir.join("alloc").display().to_string();

@@ -205,12 +205,8 @@ fn n6_own_namespaces_are_the_sessions_too() {
                 assert_eq!(host, !own.contains(&name), "{level} {name}: {text}");
             }
             let cgroup = world.alike("cat /proc/self/cgroup", &json!({ "isolation": level })).await;
-            let at_its_root = cgroup.lines().filter(|line| line.ends_with(":/")).count();
-            if own.contains(&"cgroup") {
-                assert_eq!(at_its_root, cgroup.lines().count(), "{level}: {cgroup}");
-            } else {
-                assert!(cgroup.contains("agentbin-test"), "{level}: {cgroup}");
-            }
+            // Also in a namespace of its own: programs look for its name there.
+            assert!(cgroup.contains("agentbin-test"), "{level}: {cgroup}");
         }
     });
 }

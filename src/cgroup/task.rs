@@ -118,8 +118,8 @@ impl TaskCgroup {
     /// tasks (`/sys/fs/cgroup/cpuset/nomad/share`, or relative to the cpuset tree). On v2 it changes nothing.
     ///
     /// One that is empty gets the cores that `resources` ask for: Nomad makes a folder for a task with reserved cores and
-    /// leaves it to the executor to fill it. Where none are asked for, an empty or missing one is passed over, and the
-    /// task stays in the cpuset of its parent.
+    /// leaves it to the executor to fill it. Where none are asked for, an empty or missing one is passed over: the task
+    /// gets one of its own, like its other folders.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -135,8 +135,8 @@ impl TaskCgroup {
         let mut task = TaskCgroup::open(fs, relative)?;
         if let (Some(path), Regime::V1) = (cpuset, fs.regime()) {
             let given = given_member(fs, "cpuset", path)?;
-            task.members.retain(|m| !m.tree.hierarchy.has("cpuset"));
             if given.has_cores(&resources.cpuset_cpus)? {
+                task.members.retain(|m| !m.tree.hierarchy.has("cpuset"));
                 task.members.push(given);
             }
         }

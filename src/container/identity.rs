@@ -151,9 +151,10 @@ pub(super) fn become_user(
     Ok(())
 }
 
-/// Names to capabilities; upper case, with or without prefix.
+/// Names to capabilities; upper case, with or without prefix. Whoever names every one there is asks for all that this
+/// process has; a single one that it lacks is an error later.
 pub(super) fn parse_capabilities(names: &[String]) -> Result<CapsHashSet, Failure> {
-    names
+    let wanted: CapsHashSet = names
         .iter()
         .map(|name| {
             let upper = name.to_ascii_uppercase();
@@ -161,7 +162,12 @@ pub(super) fn parse_capabilities(names: &[String]) -> Result<CapsHashSet, Failur
             Capability::from_str(&full)
                 .map_err(|_| Failure::invalid("read capabilities", format!("unknown capability {name:?}")))
         })
-        .collect()
+        .collect::<Result<_, Failure>>()?;
+    if wanted.len() < caps::all().len() {
+        return Ok(wanted);
+    }
+    let own = caps::read(None, CapSet::Permitted).step(|| "read the own capabilities".to_owned())?;
+    Ok(wanted.intersection(&own).copied().collect())
 }
 
 /// Nobody can give what he has not.

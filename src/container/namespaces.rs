@@ -62,14 +62,16 @@ impl Namespaces {
         self.0.iter().map(|(kind, fd)| Ok((*kind, fd.try_clone()?))).collect::<io::Result<_>>().map(Namespaces)
     }
 
-    /// Makes namespaces for this process, and opens them before anybody else can be in them.
-    pub(super) fn make(own: OwnNamespaces) -> Result<Namespaces, Failure> {
-        let asked = [
-            (own.uts, Namespace::Uts, flags::NEW_UTS),
-            (own.cgroup, Namespace::Cgroup, flags::NEW_CGROUP),
-            (own.network, Namespace::Network, flags::NEW_NET),
-        ];
+    /// Makes namespaces for this process, and opens them before anybody else can be in them. That of cgroups was made before;
+    /// `cgroup` says whether by this process.
+    pub(super) fn make(own: OwnNamespaces, cgroup: bool) -> Result<Namespaces, Failure> {
+        let asked = [(own.uts, Namespace::Uts, flags::NEW_UTS), (own.network, Namespace::Network, flags::NEW_NET)];
         let mut made = Vec::new();
+        if cgroup {
+            let fd =
+                open_file(Path::new("/proc/self/ns/cgroup")).step(|| "open the new cgroup namespace".to_owned())?;
+            made.push((Namespace::Cgroup, fd));
+        }
         for (_, kind, flag) in asked.iter().filter(|(asked, ..)| *asked) {
             let (name, _) = names(*kind);
             process::unshare(*flag)

@@ -31,11 +31,17 @@ pub(super) const REPORT_FD: i32 = 4;
 pub struct Prepare {
     /// Pid and IPC namespace of a task with a root of its own; `None` for a task on the host's files.
     pub isolation: Option<(NamespaceMode, NamespaceMode)>,
+    /// A cgroup namespace for a task with a root of its own. Its root is not the task's cgroup, so that the task is seen there
+    /// under the name that hosts and programs look for: v1 the root of each hierarchy, v2 the executor's cgroup.
+    pub cgroup_namespace: bool,
     /// Set when the executor is not root.
     pub rootless: Option<Rootless>,
     /// v1: `tasks` files of cgroups to which the shim writes itself before anything else.
     pub join: Vec<PathBuf>,
 }
+
+/// The shim's second argument when it is to make a cgroup namespace.
+pub(super) const OWN_CGROUP_NAMESPACE: &str = "cgroup-namespace";
 
 /// Most namespaces that a shim can be sent into.
 pub(super) const MAX_NAMESPACES: usize = 8;
@@ -110,7 +116,8 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
     let exe = shielded_exe().map_err(at("open the own executable"))?;
     let join = serde_json::to_string(&plan.join).map_err(|e| at("write the shim's arguments")(e.into()))?;
     let c_string = |text: &str| CString::new(text).map_err(|e| at("write the shim's arguments")(e.into()));
-    let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&join)?];
+    let alone = if plan.cgroup_namespace && !plan.join.is_empty() { OWN_CGROUP_NAMESPACE } else { "" };
+    let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&join)?, c_string(alone)?];
     // Empty but in tests that take defences out.
     let envp = mutant::environment().iter().map(|entry| c_string(entry)).collect::<Result<Vec<_>, _>>()?;
     let child = spawn(&Spawn {
@@ -160,10 +167,18 @@ fn namespaces(plan: &Prepare) -> u64 {
     if ipc_mode == NamespaceMode::Private && !mutant::on("c10-ipc") {
         wanted |= flags::NEW_IPC;
     }
+    if cloned_with_cgroup(plan) {
+        wanted |= flags::NEW_CGROUP;
+    }
     if plan.rootless.is_some() {
         wanted |= flags::NEW_USER;
     }
     wanted
+}
+
+/// On v1 the shim makes that namespace, on its way into its cgroups, and tells of it with the others that it makes.
+fn cloned_with_cgroup(plan: &Prepare) -> bool {
+    plan.cgroup_namespace && plan.join.is_empty()
 }
 
 /// Without root, the own ids become 0 of the new user namespace, before the exec that would lose the capabilities.
@@ -195,6 +210,7 @@ impl Prepared {
             wanted.extend(self.plan.rootless.map(|_| Namespace::Owner));
             wanted.extend((ipc_mode == NamespaceMode::Private).then_some(Namespace::Ipc));
             wanted.extend((pid_mode == NamespaceMode::Private).then_some(Namespace::Pid));
+            wanted.extend(cloned_with_cgroup(&self.plan).then_some(Namespace::Cgroup));
             wanted.push(Namespace::Mount);
         }
         Namespaces::open(self.child.pid, &wanted)

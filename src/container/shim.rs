@@ -18,17 +18,17 @@ use rustix::net::{
 use super::config::{Became, Config, Failure, FailureKind, Ids, Namespace, RootConfig, SessionConfig, Step as _};
 use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_namespace, parse_capabilities};
 use super::namespaces::Namespaces;
-use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
+use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, OWN_CGROUP_NAMESPACE, REPORT_FD};
 use super::terminal::{self, Terminal};
 use super::{namespaces, rlimits, root, seccomp, unveil};
 use crate::spec::OwnNamespaces;
 use crate::sys::path::Root;
 use crate::sys::{mutant, prctl, process};
 
-/// Runs the shim; `join` is its argument, the JSON list of v1 `cgroup.procs` files. Returns only on failure, after telling
-/// the executor; `None` when no executor started this process.
+/// Runs the shim; `join` is its argument, the JSON list of v1 `tasks` files, and `alone` says whether it is to make a cgroup
+/// namespace. Returns only on failure, after telling the executor; `None` when no executor started this process.
 #[must_use]
-pub fn shim(join: &str) -> Option<Failure> {
+pub fn shim(join: &str, alone: &str) -> Option<Failure> {
     let control = process::inherited_fd(CONTROL_FD)?;
     let report = File::from(process::inherited_fd(REPORT_FD)?);
     // Anything but a socket and a pipe at these numbers is somebody's shell, not the executor.
@@ -36,7 +36,7 @@ pub fn shim(join: &str) -> Option<Failure> {
     if !is(control.as_fd(), FileType::Socket) || !is(report.as_fd(), FileType::Fifo) {
         return None;
     }
-    let failure = match become_task(join, &control, &report) {
+    let failure = match become_task(join, alone == OWN_CGROUP_NAMESPACE, &control, &report) {
         Ok(never) => match never {},
         Err(failure) => failure,
     };
@@ -46,19 +46,18 @@ pub fn shim(join: &str) -> Option<Failure> {
 
 enum Never {}
 
-fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Failure> {
+fn become_task(join: &str, alone: bool, control: &OwnedFd, report: &File) -> Result<Never, Failure> {
     // Nothing but 0, 1 and 2 reaches the task.
     process::close_on_exec_from(3).step(|| "close descriptors".to_owned())?;
     die_with_parent(report)?;
 
     // Before anything that costs memory or time: the task must not run a moment outside its cgroups.
     let join: Vec<PathBuf> = serde_json::from_str(join).step(|| "read the arguments".to_owned())?;
+    if alone {
+        make_cgroup_namespace(&join)?;
+    }
     for tasks in &join {
-        std::fs::write(tasks, "0").map_err(|error| {
-            let gone = error.raw_os_error() == Some(libc::ENOENT);
-            let kind = if gone { FailureKind::CgroupGone } else { FailureKind::System };
-            Failure { kind, ..Failure::new(format!("join cgroup {}", tasks.display()), error) }
-        })?;
+        join_cgroup(tasks)?;
     }
 
     let (config_file, sent) = receive(control)?;
@@ -78,9 +77,8 @@ fn become_task(join: &str, control: &OwnedFd, report: &File) -> Result<Never, Fa
     }
     let mut made = Namespaces::default();
     if session.is_none() {
-        // Not by clone: a cgroup namespace has its maker's cgroup as its root, and now this is the task's.
         let network = config.own.network && config.network_namespace.is_none();
-        made = Namespaces::make(OwnNamespaces { network, ..config.own })?;
+        made = Namespaces::make(OwnNamespaces { network, ..config.own }, alone)?;
     }
     let mut user_namespace = enter_task(session, sent)?;
     let born_inside = session.is_some_and(|s| s.namespaces.contains(&Namespace::Pid));
@@ -336,6 +334,39 @@ fn join_network(path: &Path) -> Result<(), Failure> {
     let fd = rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty()).step(step)?;
     let kind = rustix::thread::LinkNameSpaceType::Network;
     rustix::thread::move_into_link_name_space(fd.as_fd(), Some(kind)).step(step)
+}
+
+fn join_cgroup(tasks: &Path) -> Result<(), Failure> {
+    std::fs::write(tasks, "0").map_err(|error| {
+        let gone = error.raw_os_error() == Some(libc::ENOENT);
+        let kind = if gone { FailureKind::CgroupGone } else { FailureKind::System };
+        Failure { kind, ..Failure::new(format!("join cgroup {}", tasks.display()), error) }
+    })
+}
+
+/// v1. The root of a cgroup namespace is where its maker is: at the root of each hierarchy, or paths in it would lead up.
+fn make_cgroup_namespace(join: &[PathBuf]) -> Result<(), Failure> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").step(|| "read the own cgroups".to_owned())?;
+    let nested = |line: &&str| !line.starts_with("0::") && !line.ends_with(":/");
+    for controllers in own.lines().filter(nested).filter_map(|line| line.split(':').nth(1)) {
+        let controller = |name: &std::ffi::OsStr| {
+            let name = name.to_str().unwrap_or_default();
+            controllers.split(',').any(|c| c.strip_prefix("name=").unwrap_or(c) == name)
+        };
+        // The folder of the hierarchy is called by its controllers: `/sys/fs/cgroup/cpu,cpuacct`.
+        let top = join.iter().find_map(|tasks| {
+            let is_top = |folder: &&Path| {
+                folder.file_name().is_some_and(|name| name.to_str() == Some(controllers) || controller(name))
+            };
+            tasks.ancestors().skip(2).find(is_top).map(Path::to_owned)
+        });
+        // A hierarchy without the task is none of its business.
+        if let Some(top) = top {
+            join_cgroup(&top.join("tasks"))?;
+        }
+    }
+    process::unshare(process::flags::NEW_CGROUP)
+        .step(|| "make a cgroup namespace (isolation = \"nomad\" does without one)".to_owned())
 }
 
 fn set_oom_score(wanted: i32) -> Result<(), Failure> {

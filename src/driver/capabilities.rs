@@ -69,6 +69,24 @@ const DEFAULTS: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
+/// What Docker's engine gives to a container unless it is told otherwise.
+const DOCKER: [&str; 14] = [
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "MKNOD",
+    "NET_BIND_SERVICE",
+    "NET_RAW",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYS_CHROOT",
+];
+
 /// Allowed, but only given when asked for: with it a task that is root could make the node of any disk.
 const NOT_BY_DEFAULT: &str = "MKNOD";
 
@@ -98,12 +116,7 @@ impl Allowed {
     /// begins with none, root with the allowed ones; `as_nomad` every task begins with those, and root has its own list.
     pub(super) fn resolve(&self, reader: &Reader<'_>, as_nomad: bool, root: bool) -> Result<Vec<String>, DriverError> {
         let (add, drop) = (names(reader, "cap_add")?, names(reader, "cap_drop")?);
-        let refused: Vec<String> =
-            add.iter().filter(|name| !self.0.contains(name)).map(|name| name.to_lowercase()).collect();
-        if !refused.is_empty() {
-            let text = format!("driver does not allow the following capabilities: {}", refused.join(", "));
-            return Err(reader.error("cap_add", &text));
-        }
+        self.check(reader, &add)?;
         let named = |names: Vec<String>| names.into_iter().map(|name| format!("CAP_{name}")).collect();
         if as_nomad && root {
             return Ok(named(ALL[..LEGACY_ROOT].iter().map(|name| (*name).to_owned()).collect()));
@@ -115,6 +128,30 @@ impl Allowed {
         result.sort_unstable();
         result.dedup();
         Ok(named(result))
+    }
+
+    /// What an engine is to add to its own default, and to take from it. All are one word: an engine may not know each.
+    pub(super) fn beside_docker(&self, reader: &Reader<'_>) -> Result<(Vec<String>, Vec<String>), DriverError> {
+        let (add, mut drop) = (names(reader, "cap_add")?, names(reader, "cap_drop")?);
+        self.check(reader, &add)?;
+        drop.extend(DOCKER.iter().filter(|name| !self.0.iter().any(|a| a == *name)).map(|name| (*name).to_owned()));
+        drop.sort_unstable();
+        drop.dedup();
+        let named = |names: Vec<String>| match names.len() {
+            all if all == ALL.len() => vec!["ALL".to_owned()],
+            _ => names.into_iter().map(|name| format!("CAP_{name}")).collect(),
+        };
+        Ok((named(add), named(drop)))
+    }
+
+    fn check(&self, reader: &Reader<'_>, add: &[String]) -> Result<(), DriverError> {
+        let refused: Vec<String> =
+            add.iter().filter(|name| !self.0.contains(name)).map(|name| name.to_lowercase()).collect();
+        if refused.is_empty() {
+            return Ok(());
+        }
+        let text = format!("driver does not allow the following capabilities: {}", refused.join(", "));
+        Err(reader.error("cap_add", &text))
     }
 }
 

@@ -247,6 +247,15 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
         to: port(p.to),
         host_ip: p.host_ip.parse().ok(),
     });
+    let own_network = resources.allocated_resources.iter().flat_map(|r| r.networks.first());
+    let task_ports = own_network.flat_map(|network| {
+        network.reserved_ports.iter().chain(&network.dynamic_ports).map(|p| Port {
+            label: p.label.clone(),
+            value: port(p.value),
+            to: 0,
+            host_ip: network.ip.parse().ok(),
+        })
+    });
     let mount = |m| spec_mount(m).map_err(|error| failed(error.to_string(), false));
     let mut env = task.env;
     env.extend(task.device_env);
@@ -266,6 +275,7 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
         user: task.user,
         percent_ticks: linux.percent_ticks,
         ports: ports.collect(),
+        task_ports: task_ports.collect(),
         cgroup: std::path::PathBuf::new(),
         cpuset_cgroup: linux.cpuset_cgroup.into(),
         resources: spec_resources(resources),

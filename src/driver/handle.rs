@@ -268,8 +268,12 @@ impl Starter {
         });
         if let Some(spec) = ahead {
             let cores = &spec.resources.cpuset_cpus;
-            config["Prepare"] =
-                serde_json::json!({ "Cgroup": spec.cgroup, "Cpuset": spec.cpuset_cgroup, "Cores": cores });
+            config["Prepare"] = serde_json::json!({
+                "Cgroup": spec.cgroup,
+                "Cpuset": spec.cpuset_cgroup,
+                "Cores": cores,
+                "CgroupNamespace": spec.own.cgroup,
+            });
         }
         let given = ahead.filter(|_| mutant::on("a06"));
         let launch = Launch {

@@ -192,6 +192,8 @@ pub struct TaskConfig {
     pub percent_ticks: f64,
     /// Ports of the allocation.
     pub ports: Vec<Port>,
+    /// Ports of the task's own network, which jobs had before groups had networks.
+    pub task_ports: Vec<Port>,
     /// Cgroup of the task relative to each hierarchy's root; empty for none.
     pub cgroup: PathBuf,
     /// The cgroup that an agent made for the task: v2 its scope, v1 the cpuset that it shares. Absolute; empty for none.

@@ -202,7 +202,7 @@ async fn start(
     let config = Config { command: program, args, session, outlives: false, ..running.config.clone() };
 
     let guard = StartingGuard::new(Arc::clone(&sessions));
-    let shim = start_shim(plan(None, running.cgroup.as_ref()), running.cgroup.as_ref())?;
+    let shim = start_shim(plan(None, false, running.cgroup.as_ref()), running.cgroup.as_ref())?;
     let fds = [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_fd()];
     let mut starting = match shim.start(&config, fds, &namespaces) {
         Ok(starting) => starting,

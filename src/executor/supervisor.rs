@@ -178,13 +178,19 @@ impl LocalExecutor {
     }
 
     /// Makes the cgroup that the task will have (relative to each hierarchy's root, empty for none; on v1 with a cpuset
-    /// that the host made, empty for its own, and with the cores reserved for it) and starts the
-    /// process that will become the task, so that neither costs time when the launch is asked for. A launch that asks for
-    /// something else simply begins anew.
+    /// that the host made, empty for its own, and with the cores reserved for it) and starts the process that will become
+    /// the task, with a cgroup namespace or without, so that neither costs time when the launch is asked for. A launch that
+    /// asks for something else simply begins anew.
     ///
     /// # Errors
     /// [`ExecutorError::System`]; the launch will find the same and say so.
-    pub fn prepare(&self, path: &Path, cpuset: &Path, cores: &str) -> Result<(), ExecutorError> {
+    pub fn prepare(
+        &self,
+        path: &Path,
+        cpuset: &Path,
+        cores: &str,
+        cgroup_namespace: bool,
+    ) -> Result<(), ExecutorError> {
         let wanted = self.cgroups.regime() != Regime::Off && !path.as_os_str().is_empty();
         let given = (self.cgroups.regime() == Regime::V1 && !cpuset.as_os_str().is_empty()).then_some(cpuset);
         let cores = given.map(|_| cores.to_owned()).unwrap_or_default();
@@ -193,7 +199,7 @@ impl LocalExecutor {
         let cgroup = wanted.then(make);
         let cgroup = cgroup.transpose().map_err(cgroup_error)?;
         let isolation = (self.isolation == Isolation::Isolated).then(Default::default);
-        let shim = start_shim(plan(isolation, cgroup.as_ref()), cgroup.as_ref());
+        let shim = start_shim(plan(isolation, cgroup_namespace, cgroup.as_ref()), cgroup.as_ref());
         let shim = shim.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
         // What most tasks have; a failure here is met again, and told, by the launch.
         let devices = isolation.map(|_| isolated::default_devices());
@@ -215,7 +221,7 @@ impl LocalExecutor {
         let limited = ahead.cgroup.is_some() == (spec.resource_limits && self.cgroups.regime() != Regime::Off);
         let overridden = !spec.cgroup_v1_override.is_empty() || !spec.cgroup_v2_override.is_empty();
         let fits = ahead.path == spec.cgroup && ahead.cpuset == spec.cpuset_cgroup && limited && !overridden;
-        if fits && ahead.shim.fits(&plan(isolation, ahead.cgroup.as_ref())) {
+        if fits && ahead.shim.fits(&plan(isolation, spec.own.cgroup, ahead.cgroup.as_ref())) {
             return Some(ahead);
         }
         ahead.discard().await;
@@ -395,7 +401,7 @@ impl LocalExecutor {
             let cgroup = self.contain(spec)?;
             limit(cgroup.as_ref(), spec).inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
             let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
-            let shim = start_shim(plan(isolation, cgroup.as_ref()), cgroup.as_ref());
+            let shim = start_shim(plan(isolation, spec.own.cgroup, cgroup.as_ref()), cgroup.as_ref());
             (cgroup, shim)
         };
         let launched = match shim {
@@ -809,9 +815,14 @@ pub(super) async fn readable(fd: BorrowedFd<'_>) -> Result<(), ExecutorError> {
 }
 
 /// What the shim needs to be cloned.
-pub(super) fn plan(isolation: Option<(NamespaceMode, NamespaceMode)>, cgroup: Option<&TaskCgroup>) -> Prepare {
+pub(super) fn plan(
+    isolation: Option<(NamespaceMode, NamespaceMode)>,
+    cgroup_namespace: bool,
+    cgroup: Option<&TaskCgroup>,
+) -> Prepare {
     let join = cgroup.map(TaskCgroup::join_files).unwrap_or_default();
-    Prepare { isolation, rootless: isolated::rootless(), join }
+    let cgroup_namespace = cgroup_namespace && isolation.is_some();
+    Prepare { isolation, cgroup_namespace, rootless: isolated::rootless(), join }
 }
 
 pub(super) fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<Prepared, ExecutorError> {

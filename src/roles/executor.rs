@@ -38,6 +38,7 @@ struct PrepareConfig {
     cgroup: PathBuf,
     cpuset: PathBuf,
     cores: String,
+    cgroup_namespace: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -131,8 +132,8 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     server.announce()?;
     // A host that has the launch prepared is one of ours, and has done this.
     let ready = match &config.prepare {
-        Some(prepare) => {
-            executor.prepare(&prepare.cgroup, &prepare.cpuset, &prepare.cores).map_err(anyhow::Error::from)
+        Some(PrepareConfig { cgroup, cpuset, cores, cgroup_namespace }) => {
+            executor.prepare(cgroup, cpuset, cores, *cgroup_namespace).map_err(anyhow::Error::from)
         }
         None => sys::exe::read_ahead().map_err(anyhow::Error::from),
     };

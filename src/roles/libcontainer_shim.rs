@@ -5,8 +5,8 @@ use crate::spec::Role;
 
 /// Becomes the task. The executor hears of a failure through their pipe, so there is nothing to print.
 pub(super) fn run(args: &[OsString]) -> i32 {
-    let join = args.first().and_then(|join| join.to_str()).unwrap_or("[]");
-    match container::shim(join) {
+    let text = |number: usize| args.get(number).and_then(|arg| arg.to_str());
+    match container::shim(text(0).unwrap_or("[]"), text(1).unwrap_or_default()) {
         Some(_told) => 1,
         None => super::explain(Role::Shim, "no executor at the other end"),
     }

@@ -172,7 +172,7 @@ pub enum Masks {
 pub struct OwnNamespaces {
     /// Host name.
     pub uts: bool,
-    /// Its own cgroup is `/` in `/proc/self/cgroup`.
+    /// Cgroups: it sees its own by the path from where its executor is.
     pub cgroup: bool,
     /// A network with nothing but `lo`, unless the task joins one.
     pub network: bool,

@@ -125,7 +125,7 @@ impl Builder<'_> {
         let (networking, exposed) = self.network(&mut host)?;
         let mut body = ContainerCreateBody {
             image: Some(image.to_owned()),
-            env: Some(self.task.env.iter().map(|(key, value)| format!("{key}={value}")).collect()),
+            env: Some(self.environment()),
             user: some(&self.task.user),
             working_dir: some(&read.work_dir),
             entrypoint: read.entrypoint.clone().filter(|words| !words.is_empty()),
@@ -153,6 +153,16 @@ impl Builder<'_> {
         let words: Vec<String> =
             (!read.command.is_empty()).then(|| read.command.clone()).into_iter().chain(read.args.clone()).collect();
         (!words.is_empty()).then_some(words)
+    }
+
+    /// The task's, where a port that `port_map` moves is the one inside.
+    fn environment(&self) -> Vec<String> {
+        let mut env = self.task.env.clone();
+        for (label, inside) in &self.read.port_map {
+            let name: String = label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+            env.insert(format!("NOMAD_PORT_{name}"), inside.to_string());
+        }
+        env.iter().map(|(key, value)| format!("{key}={value}")).collect()
     }
 
     fn labels(&self) -> HashMap<String, String> {
@@ -245,9 +255,9 @@ impl Builder<'_> {
         host.privileged = Some(read.privileged);
         host.init = read.init.then_some(true);
         host.readonly_rootfs = Some(read.readonly_rootfs);
-        let capabilities = config.allow_caps.resolve(&Reader::any(NAME, &self.task.config), true, false)?;
-        host.cap_drop = Some(vec!["ALL".to_owned()]);
-        host.cap_add = Some(capabilities);
+        let (add, drop) = config.allow_caps.beside_docker(&Reader::any(NAME, &self.task.config))?;
+        host.cap_add = filled_list(&add);
+        host.cap_drop = filled_list(&drop);
         let modes = [
             ("pid_mode", &read.pid_mode, &config.allowed_modes.pid),
             ("ipc_mode", &read.ipc_mode, &config.allowed_modes.ipc),
@@ -476,7 +486,11 @@ impl Builder<'_> {
         };
         let missing = |label: &str| bad(format!("Port {label:?} not found, check network block"));
         let find = |label: &str| self.task.ports.iter().find(|port| port.label == label).ok_or_else(|| missing(label));
-        if !foreign {
+        if !foreign && read.ports.is_empty() && !self.task.task_ports.is_empty() {
+            for port in &self.task.task_ports {
+                publish(read.port_map.get(&port.label).copied().unwrap_or(port.value), port);
+            }
+        } else if !foreign {
             for label in &read.ports {
                 let port = find(label)?;
                 publish(if port.to == 0 { port.value } else { port.to }, port);
@@ -596,9 +610,9 @@ fn ulimit(name: &str, text: &str) -> Result<ResourcesUlimits, DriverError> {
     if text.is_empty() {
         return Err(bad(format!("Malformed ulimit specification {name}: {text:?}, cannot be empty")));
     }
-    let (soft, hard) = text.split_once(':').unwrap_or((text, text));
+    let (whole, (soft, hard)) = (text, text.split_once(':').unwrap_or((text, text)));
     let number = |what: &str, text: &str| {
-        text.parse::<i64>().map_err(|_| bad(format!("Malformed {what} ulimit {name}: {text:?}, must be a number")))
+        text.parse::<i64>().map_err(|_| bad(format!("Malformed {what} ulimit {name}: {whole}, must be a number")))
     };
     let (soft, hard) = (number("soft", soft)?, number("hard", hard)?);
     Ok(ResourcesUlimits { name: Some(name.to_owned()), soft: Some(soft), hard: Some(hard) })

@@ -45,6 +45,7 @@ use super::{
 };
 use crate::cgroup::{Regime, Sampler, TaskCgroup};
 use crate::docker::{Container, Endpoint, Engine, Info};
+use crate::executor::Compute;
 use crate::logs::fifo::Writer;
 use crate::spec::{DriverConfig, ExitResult, Signal, TaskStats};
 use crate::sys::lock::lock;
@@ -113,6 +114,8 @@ impl Drop for Task {
 struct Shared {
     settings: Settings,
     config: Mutex<Arc<Config>>,
+    /// The node's compute, as the agent says it.
+    compute: Mutex<Compute>,
     life: Mutex<Option<(Endpoint, Life)>>,
     images: Images,
     tasks: Mutex<HashMap<String, Arc<Task>>>,
@@ -140,6 +143,7 @@ impl DockerDriver {
     #[must_use]
     pub fn new(settings: Settings) -> DockerDriver {
         DockerDriver(Arc::new(Shared {
+            compute: Mutex::new(settings.compute),
             settings,
             config: Mutex::new(Arc::new(Config::default())),
             life: Mutex::default(),
@@ -384,7 +388,7 @@ impl Shared {
         let facts = Facts {
             runtimes: info.runtimes.clone(),
             cgroup_parent: parent.clone(),
-            cores: self.settings.compute.cores,
+            cores: lock(&self.compute).cores,
             swappiness: info.cgroup_version != "2",
             node: task.node_id.clone(),
         };
@@ -496,9 +500,14 @@ impl Shared {
     ) {
         let (sender, end) = watch::channel(None);
         let (killed, mut is_killed) = watch::channel(false);
-        let compute = self.settings.compute;
+        let compute = *lock(&self.compute);
         #[expect(clippy::cast_precision_loss, reason = "MHz")]
         let core_mhz = compute.total_mhz as f64 / f64::from(compute.cores.max(1));
+        let mut sampler = Sampler::new(core_mhz);
+        // From here on time is counted, so that the first answer to an agent has a share of it. What cannot be read now is
+        // met again, and told, then.
+        let _first = TaskCgroup::open(&self.settings.cgroups, Path::new(&own.cgroup))
+            .and_then(|cgroup| cgroup.stats(&mut sampler));
         let bookmark = state::bookmark(task);
         let collector = target.map(|target| Collector {
             engine: life.engine.clone(),
@@ -519,7 +528,7 @@ impl Shared {
             killed,
             lost: AtomicBool::new(false),
             network,
-            sampler: Mutex::new(Sampler::new(core_mhz)),
+            sampler: Mutex::new(sampler),
             waiting: Mutex::default(),
             bookmark,
             shared_cores: Mutex::default(),
@@ -833,9 +842,12 @@ impl Driver for DockerDriver {
         Some(config::schema())
     }
 
-    fn set_config(&self, config: &DriverConfig, _: Option<&NodeConfig>) -> Result<(), DriverError> {
+    fn set_config(&self, config: &DriverConfig, node: Option<&NodeConfig>) -> Result<(), DriverError> {
         let read = Config::read(config)?;
         *lock(&self.0.config) = Arc::new(read);
+        if let Some(compute) = node.and_then(|node| node.compute) {
+            *lock(&self.0.compute) = compute;
+        }
         Ok(())
     }
 

@@ -350,7 +350,7 @@ impl Task {
         let reader = Reader::new(NAME, config, &KEYS)?;
         let image = text(&reader, "image")?;
         if image.is_empty() {
-            return Err(reader.error("image", "image is missing; it names what the container is made of"));
+            return Err(reader.error("image", "image name required: it says what the container is made of"));
         }
         if !text(&reader, "isolation")?.is_empty() {
             return Err(reader.error("isolation", "isolation is for Windows; remove it"));
