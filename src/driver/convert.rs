@@ -247,7 +247,7 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
         to: port(p.to),
         host_ip: p.host_ip.parse().ok(),
     });
-    let own_network = resources.allocated_resources.iter().flat_map(|r| r.networks.first());
+    let own_network = resources.allocated_resources.iter().filter_map(|r| r.networks.first());
     let task_ports = own_network.flat_map(|network| {
         network.reserved_ports.iter().chain(&network.dynamic_ports).map(|p| Port {
             label: p.label.clone(),
