@@ -178,7 +178,7 @@ impl StreamWatch {
 
     async fn changed(&mut self) {
         if self.over {
-            std::future::pending().await
+            std::future::pending().await;
         } else {
             self.over = self.told.changed().await.is_err();
         }
