@@ -185,6 +185,9 @@ func (t task) block() string {
         mode        = "file"
       }`, filesAddress)
 	}
+	if t.driver == "docker" {
+		config = fmt.Sprintf("image = %q\n", agent.Image) + config
+	}
 	memory := 64
 	if t.driver == "java" {
 		memory = 256

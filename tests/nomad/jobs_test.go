@@ -314,9 +314,9 @@ func restarts(t *testing.T, a *agent.Agent, alloc string) {
 	})
 }
 
-// Two tasks of one group see each other on 127.0.0.1 in a network of their own; one of them is java. (B5)
-func TestN1BridgeNetwork(t *testing.T) {
-	jar(t)
+// needsCNI skips a test where an agent cannot make a bridge.
+func needsCNI(t *testing.T) {
+	t.Helper()
 	bridge := ""
 	for _, dir := range []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"} {
 		if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
@@ -324,8 +324,14 @@ func TestN1BridgeNetwork(t *testing.T) {
 		}
 	}
 	if _, err := exec.LookPath("iptables"); bridge == "" || err != nil {
-		t.Skip("SKIP: TestN1BridgeNetwork: no CNI plugins or no iptables; containernetworking-plugins and iptables bring them")
+		t.Skipf("SKIP: %s: no CNI plugins or no iptables; containernetworking-plugins and iptables bring them", t.Name())
 	}
+}
+
+// Two tasks of one group see each other on 127.0.0.1 in a network of their own; one of them is java. (B5)
+func TestN1BridgeNetwork(t *testing.T) {
+	jar(t)
+	needsCNI(t)
 	a := plain(t)
 	for _, driver := range []string{"exec", "raw_exec"} {
 		t.Run(driver+" and java", func(t *testing.T) {

@@ -769,7 +769,7 @@ mod tests {
                 "/HostConfig/CapAdd",
                 json!(["CAP_SYS_TIME"]),
             ),
-            ("cap_drop", json!({ "cap_drop": ["all"] }), "/HostConfig/CapAdd", json!([])),
+            ("cap_drop", json!({ "cap_drop": ["all"] }), "/HostConfig/CapDrop", json!(["ALL"])),
             ("privileged", json!({ "privileged": true }), "/HostConfig/Privileged", json!(true)),
             ("security_opt", json!({ "security_opt": ["label:x"] }), "/HostConfig/SecurityOpt", json!(["label=x"])),
             (

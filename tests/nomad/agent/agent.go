@@ -21,21 +21,23 @@ const Patience = 90 * time.Second
 
 const address = "http://127.0.0.1:4646"
 
-// names are the drivers that agentbin can be, and the files in the plugin folder.
-var names = []string{"exec", "raw_exec", "java"}
+// always are the drivers that agentbin is in the plugin folder, by file name; docker is one where there is an engine.
+var always = []string{"exec", "raw_exec", "java"}
 
 // Config says what the agent is started with.
 type Config struct {
 	// Nomad is the agent's program, which is the command line too.
 	Nomad string
-	// Agentbin is what lies in the plugin folder as exec, raw_exec and java; empty: the agent's own drivers.
+	// Agentbin is what lies in the plugin folder as one file for each driver; empty: the agent's own drivers.
 	Agentbin string
 	// Copies puts copies of it there instead of symbolic links.
 	Copies bool
-	// PluginConfig has what is added to the three drivers' plugin blocks, by driver.
+	// PluginConfig has what is added to the drivers' plugin blocks, by driver.
 	PluginConfig map[string]string
 	// Client is added to the client block.
 	Client string
+	// Engine is the address of a Docker Engine; with it, agentbin is the driver docker, too.
+	Engine string
 	// Cgroup is a cgroup's folder that the agent is started in; empty: the caller's.
 	Cgroup string
 	// Dir is the agent's own folder. Short, because sockets lie below it, and passable for every user.
@@ -64,10 +66,13 @@ func New(config Config) (*Agent, error) {
 		}
 	}
 	blocks := ""
-	for _, driver := range names {
+	for _, driver := range a.drivers() {
 		own := a.PluginConfig[driver]
 		if driver == "raw_exec" {
 			own = "enabled = true\n" + own
+		}
+		if driver == "docker" {
+			own = fmt.Sprintf("endpoint = %q\ninfra_image = %q\n", a.Engine, PauseImage) + own
 		}
 		blocks += fmt.Sprintf("plugin %q {\n  config {\n%s\n  }\n}\n", driver, own)
 	}
@@ -106,7 +111,7 @@ client {
 
 // Install puts agentbin into the plugin folder; the agent sees it when it starts.
 func (a *Agent) Install() error {
-	for _, name := range names {
+	for _, name := range a.drivers() {
 		if err := a.install(filepath.Join(a.Dir, "plugins", name)); err != nil {
 			return err
 		}
@@ -116,7 +121,7 @@ func (a *Agent) Install() error {
 
 // Remove takes it out of there.
 func (a *Agent) Remove() error {
-	for _, name := range names {
+	for _, name := range a.drivers() {
 		if err := os.Remove(filepath.Join(a.Dir, "plugins", name)); err != nil {
 			return err
 		}
@@ -144,6 +149,13 @@ func (a *Agent) install(path string) error {
 	return to.Close()
 }
 
+func (a *Agent) drivers() []string {
+	if a.Engine == "" {
+		return always
+	}
+	return append(slices.Clone(always), "docker")
+}
+
 func (a *Agent) dataDir() string { return filepath.Join(a.Dir, "data") }
 
 // AllocDir is where the agent keeps an allocation.
@@ -152,7 +164,7 @@ func (a *Agent) AllocDir(alloc string) string { return filepath.Join(a.dataDir()
 // Pid is the agent's process.
 func (a *Agent) Pid() int { return a.process.Process.Pid }
 
-// Start starts the agent and waits until its node is ready and the three drivers are healthy.
+// Start starts the agent and waits until its node is ready and the drivers are healthy.
 func (a *Agent) Start() error {
 	log, err := os.OpenFile(a.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -199,7 +211,7 @@ func (a *Agent) ready() error {
 		}
 		last = fmt.Sprintf("%+v", nodes)
 		return len(nodes) == 1 && nodes[0].Status == "ready" && nodes[0].Drivers["exec"].Healthy &&
-			nodes[0].Drivers["raw_exec"].Healthy
+			nodes[0].Drivers["raw_exec"].Healthy && (a.Engine == "" || nodes[0].Drivers["docker"].Healthy)
 	})
 	if over {
 		err = errors.New("no agent")
