@@ -233,7 +233,10 @@ impl World {
     async fn assert_nothing_left(&self) {
         assert_eq!(engine().containers(&self.label()).await, Vec::<String>::new());
         let cgroup = self.cgroup();
-        assert!(!cgroup.exists(), "{} is left", cgroup.display());
+        let unified = Path::new("/sys/fs/cgroup/unified").join(format!("nomad/{}-web", self.alloc));
+        for cgroup in [cgroup, unified] {
+            assert!(!cgroup.exists(), "{} is left", cgroup.display());
+        }
     }
 }
 

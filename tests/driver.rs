@@ -558,6 +558,10 @@ fn c2_limits_are_written_and_task_is_born_inside() {
                 ..Resources::default()
             };
             task.config.values.insert("pids_limit".into(), 77.into());
+            if driver.name() == "exec" && world.cgroups.regime() == Regime::V2 {
+                // Without a cgroup namespace it sees where it is.
+                task.config.values.insert("isolation".into(), "nomad".into());
+            }
             driver.start_task(&task).await.unwrap();
             eventually("ready", || output(&task).0.contains("ready")).await;
             let file = |controller: &str, v1: &str, v2: &str| world.cgroup_file(&task, controller, v1, v2).unwrap();

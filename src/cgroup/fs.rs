@@ -35,6 +35,7 @@ fn announcements(name: &OsStr) -> [Vec<u8>; 2] {
 pub struct CgroupFs {
     regime: Regime,
     trees: Vec<Arc<Tree>>,
+    beside: Option<PathBuf>,
 }
 
 /// One mounted tree and its open root.
@@ -74,7 +75,7 @@ impl CgroupFs {
         let mut trees = mounts.hierarchies.into_iter().map(open).collect::<Result<Vec<_>>>()?;
         // Whatever is in any of a task's v1 cgroups is then also in its freezer, where the kill looks first.
         trees.sort_by_key(|t| !t.hierarchy.has("freezer"));
-        Ok(CgroupFs { regime: mounts.regime, trees })
+        Ok(CgroupFs { regime: mounts.regime, trees, beside: mounts.beside })
     }
 
     /// A unified tree whose root is `root`: the mount point, or a cgroup below it that was delegated to us.
@@ -83,13 +84,21 @@ impl CgroupFs {
     /// [`Error::Io`] when `root` cannot be opened.
     pub fn v2(root: &Path) -> Result<CgroupFs> {
         let hierarchy = Hierarchy { controllers: Vec::new(), mount_point: root.to_owned() };
-        CgroupFs::open(Mounts { regime: Regime::V2, hierarchies: vec![hierarchy] })
+        CgroupFs::open(Mounts { regime: Regime::V2, hierarchies: vec![hierarchy], beside: None })
     }
 
     /// No cgroups.
     #[must_use]
     pub fn off() -> CgroupFs {
-        CgroupFs { regime: Regime::Off, trees: Vec::new() }
+        CgroupFs { regime: Regime::Off, trees: Vec::new(), beside: None }
+    }
+
+    /// The unified tree beside those of v1, which has no controllers; none elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when its root cannot be opened.
+    pub fn unified_beside(&self) -> Result<Option<CgroupFs>> {
+        self.beside.as_deref().map(CgroupFs::v2).transpose()
     }
 
     /// Which regime it is.

@@ -37,6 +37,9 @@ pub struct Mounts {
     pub regime: Regime,
     /// v1: every hierarchy mounted directly below the root; v2: the root; off: nothing.
     pub hierarchies: Vec<Hierarchy>,
+    /// The unified tree beside those of v1, without controllers, where it is mounted directly below the root. Tasks of ours are
+    /// not in it; engines put containers there, too.
+    pub beside: Option<PathBuf>,
 }
 
 /// Mount options of a v1 hierarchy that name no controller (cgroup-v1/cgroups.rst, `cgroup1_show_options`).
@@ -79,7 +82,9 @@ pub fn scan(mountinfo: &str, root: &Path) -> Mounts {
         Regime::Off => Vec::new(),
     };
     let regime = if hierarchies.is_empty() { Regime::Off } else { regime };
-    Mounts { regime, hierarchies }
+    let beside = |m: &&MountLine<'_>| m.fs_type == "cgroup2" && m.mount_point.parent() == Some(root);
+    let beside = mounts.iter().find(beside).filter(|_| regime == Regime::V1).map(|m| m.mount_point.clone());
+    Mounts { regime, hierarchies, beside }
 }
 
 fn v1_hierarchies(mounts: &[MountLine<'_>], root: &Path) -> Vec<Hierarchy> {
@@ -152,6 +157,7 @@ mod tests {
         assert_eq!(mounts.regime, Regime::V1);
         assert_eq!(names(&mounts), ["cpu", "cpuset", "memory", "freezer", "name=systemd"]);
         assert_eq!(mounts.hierarchies[3].mount_point, Path::new("/sys/fs/cgroup/freezer"));
+        assert_eq!(mounts.beside.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
     }
 
     #[test]

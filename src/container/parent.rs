@@ -31,8 +31,8 @@ pub(super) const REPORT_FD: i32 = 4;
 pub struct Prepare {
     /// Pid and IPC namespace of a task with a root of its own; `None` for a task on the host's files.
     pub isolation: Option<(NamespaceMode, NamespaceMode)>,
-    /// A cgroup namespace for a task with a root of its own. Its root is not the task's cgroup, so that the task is seen there
-    /// under the name that hosts and programs look for: v1 the root of each hierarchy, v2 the executor's cgroup.
+    /// A cgroup namespace for a task with a root of its own. On v1 it begins at the root of each hierarchy, so that the task is
+    /// seen there under the name that hosts and programs look for; on v2 at the task's cgroup, in which it is cloned.
     pub cgroup_namespace: bool,
     /// Set when the executor is not root.
     pub rootless: Option<Rootless>,
