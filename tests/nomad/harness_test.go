@@ -1,5 +1,5 @@
 // Package nomad runs jobs with the real command line on a real, unmodified Nomad agent that has agentbin in its plugin
-// folder as exec, raw_exec and java. (N1, N2, N3, A3)
+// folder as exec, raw_exec, java and docker. (N1, N2, N3, A3, E1, E3, G2)
 //
 // NOMAD names the agent's program and AGENTBIN ours; scripts/test nomad sets both. NOMAD_STOCK=1 runs the same tests on
 // the agent's own drivers: what a test expects of ours is what they do, but where it says otherwise.
