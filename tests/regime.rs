@@ -460,7 +460,9 @@ fn c2_a_task_of_8_mib_starts_and_pays_for_nothing_of_ours() {
 
 /// An executor has our file in memory before a shim of its can be the first to need a page of it, in a task's cgroup.
 fn c2_our_file_is_in_memory_before_a_task_could_be_charged_for_it() {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(folder).unwrap(); // cargo makes it on the machine that builds
+    let dir = tempfile::tempdir_in(folder).unwrap();
     let copy = dir.path().join("agentbin");
     std::fs::copy(env!("CARGO_BIN_EXE_agentbin"), &copy).unwrap();
     let file = std::fs::File::open(&copy).unwrap();
@@ -474,7 +476,7 @@ fn c2_our_file_is_in_memory_before_a_task_could_be_charged_for_it() {
     };
     let before = resident();
     if before > 0 {
-        println!("its files stay in memory here: {before} bytes");
+        println!("SKIP: c2_our_file_is_in_memory_before_a_task_could_be_charged_for_it: files never leave memory here");
         return;
     }
     let config = serde_json::json!({ "LogFile": dir.path().join("executor.out"), "LogLevel": "debug" });
