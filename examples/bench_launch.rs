@@ -62,10 +62,10 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// An isolated executor in `dir`, which goes ahead with this cgroup.
-async fn start_executor(dir: &Path, log: &str, cgroup: Option<&Path>) -> anyhow::Result<Client> {
+async fn start_executor(dir: &Path, log: &str, ahead: Option<&LaunchSpec>) -> anyhow::Result<Client> {
     let mut config = serde_json::json!({ "LogFile": dir.join(log), "LogLevel": "info", "FSIsolation": true });
-    if let Some(cgroup) = cgroup {
-        config["Prepare"] = serde_json::json!({ "Cgroup": cgroup });
+    if let Some(spec) = ahead {
+        config["Prepare"] = serde_json::json!({ "Cgroup": spec.cgroup, "CgroupNamespace": spec.own.cgroup });
     }
     let launch = Launch {
         args: &[OsString::from(config.to_string())],
@@ -249,7 +249,7 @@ async fn measure(runs: usize, pause: Duration) -> anyhow::Result<()> {
             let mut spec = spec(dir.path(), regime, run);
             hold(&mut spec);
             let begin = Instant::now();
-            let client = start_executor(dir.path(), "executor.out", Some(&spec.cgroup)).await?;
+            let client = start_executor(dir.path(), "executor.out", Some(&spec)).await?;
             let executor = ExecutorClient::new(client.channel());
             if !launch_at_once {
                 tokio::time::sleep(pause.max(SETTLED)).await;
