@@ -63,19 +63,8 @@ func TestE1DockerJobs(t *testing.T) {
 		gone(t, engine, alloc.ID)
 	})
 	t.Run("restart policy", func(t *testing.T) {
-		policy := `
-    restart {
-      attempts = 1
-      interval = "10m"
-      delay    = "1s"
-      mode     = "fail"
-    }
-    reschedule {
-      attempts  = 0
-      unlimited = false
-    }`
 		failing := docker(task{name: "web", driver: "docker", script: "echo failing; exit 3"})
-		alloc := run(t, a, "failing", job("failing", "batch", policy, failing), "failed", 1)[0]
+		alloc := run(t, a, "failing", job("failing", "batch", restarting(1), failing), "failed", 1)[0]
 		event, _ := alloc.TaskStates["web"].Event("Terminated")
 		if alloc.TaskStates["web"].Restarts != 1 || event.Details["exit_code"] != "3" {
 			t.Errorf("ended as\n%s", agent.Describe([]agent.Alloc{alloc}))

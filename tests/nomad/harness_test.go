@@ -225,15 +225,22 @@ job %q {
 }
 
 // noRestart ends a failing allocation at once.
-const noRestart = `
+var noRestart = restarting(0)
+
+// restarting ends a failing allocation after so many restarts.
+func restarting(attempts int) string {
+	return fmt.Sprintf(`
     restart {
-      attempts = 0
+      attempts = %d
+      interval = "10m"
+      delay    = "1s"
       mode     = "fail"
     }
     reschedule {
       attempts  = 0
       unlimited = false
-    }`
+    }`, attempts)
+}
 
 // run submits a job and waits for so many allocations in a status.
 func run(t *testing.T, a *agent.Agent, name, text, status string, count int) []agent.Alloc {

@@ -121,19 +121,8 @@ func TestN1Batch(t *testing.T) {
 func TestN1RestartPolicy(t *testing.T) {
 	eachDriver(t, func(t *testing.T, driver string) {
 		a, name := plain(t), "restarts-"+driver
-		policy := `
-    restart {
-      attempts = 2
-      interval = "10m"
-      delay    = "1s"
-      mode     = "fail"
-    }
-    reschedule {
-      attempts  = 0
-      unlimited = false
-    }`
 		failing := work("web", driver, "echo failing; exit 1", "fail")
-		alloc := run(t, a, name, job(name, "batch", policy, failing), "failed", 1)[0]
+		alloc := run(t, a, name, job(name, "batch", restarting(2), failing), "failed", 1)[0]
 		state := alloc.TaskStates["web"]
 		event, _ := state.Event("Terminated")
 		if state.Restarts != 2 || !state.Failed || event.Details["exit_code"] != "1" {
