@@ -244,6 +244,15 @@ impl TaskCgroup {
         }
     }
 
+    /// v1: the same files of the roots of these hierarchies. v2: none.
+    #[must_use]
+    pub fn root_files(&self) -> Vec<PathBuf> {
+        match self.regime {
+            Regime::V1 => self.members.iter().map(|m| m.tree.path(Path::new("tasks"))).collect(),
+            Regime::V2 | Regime::Off => Vec::new(),
+        }
+    }
+
     /// Moves the process `pid` (as seen in our pid namespace) into every folder, the freezer first.
     ///
     /// The first move after an idle time waits some ms for the kernel: do it once, early, beside other work.

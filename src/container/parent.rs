@@ -33,15 +33,13 @@ pub struct Prepare {
     pub isolation: Option<(NamespaceMode, NamespaceMode)>,
     /// A cgroup namespace for a task with a root of its own. On v1 it begins at the root of each hierarchy, so that the task is
     /// seen there under the name that hosts and programs look for; on v2 at the task's cgroup, in which it is cloned.
-    pub cgroup_namespace: bool,
+    /// v1: the `tasks` files of those roots, where the shim makes it; v2: none.
+    pub cgroup_namespace: Option<Vec<PathBuf>>,
     /// Set when the executor is not root.
     pub rootless: Option<Rootless>,
     /// v1: `tasks` files of cgroups to which the shim writes itself before anything else.
     pub join: Vec<PathBuf>,
 }
-
-/// The shim's second argument when it is to make a cgroup namespace.
-pub(super) const OWN_CGROUP_NAMESPACE: &str = "cgroup-namespace";
 
 /// Most namespaces that a shim can be sent into.
 pub(super) const MAX_NAMESPACES: usize = 8;
@@ -114,10 +112,12 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| at("open /dev/null")(e.into()))?;
     let exe = shielded_exe().map_err(at("open the own executable"))?;
-    let join = serde_json::to_string(&plan.join).map_err(|e| at("write the shim's arguments")(e.into()))?;
+    // On v2 it has been made when the shim begins.
+    let roots = plan.cgroup_namespace.as_ref().filter(|_| !cloned_with_cgroup(&plan));
+    let cgroups =
+        serde_json::to_string(&(roots, &plan.join)).map_err(|e| at("write the shim's arguments")(e.into()))?;
     let c_string = |text: &str| CString::new(text).map_err(|e| at("write the shim's arguments")(e.into()));
-    let alone = if plan.cgroup_namespace && !plan.join.is_empty() { OWN_CGROUP_NAMESPACE } else { "" };
-    let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&join)?, c_string(alone)?];
+    let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&cgroups)?];
     // Empty but in tests that take defences out.
     let envp = mutant::environment().iter().map(|entry| c_string(entry)).collect::<Result<Vec<_>, _>>()?;
     let child = spawn(&Spawn {
@@ -178,7 +178,7 @@ fn namespaces(plan: &Prepare) -> u64 {
 
 /// On v1 the shim makes that namespace, on its way into its cgroups, and tells of it with the others that it makes.
 fn cloned_with_cgroup(plan: &Prepare) -> bool {
-    plan.cgroup_namespace && plan.join.is_empty()
+    plan.cgroup_namespace.is_some() && plan.join.is_empty()
 }
 
 /// Without root, the own ids become 0 of the new user namespace, before the exec that would lose the capabilities.

@@ -18,17 +18,18 @@ use rustix::net::{
 use super::config::{Became, Config, Failure, FailureKind, Ids, Namespace, RootConfig, SessionConfig, Step as _};
 use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_namespace, parse_capabilities};
 use super::namespaces::Namespaces;
-use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, OWN_CGROUP_NAMESPACE, REPORT_FD};
+use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
 use super::terminal::{self, Terminal};
 use super::{namespaces, rlimits, root, seccomp, unveil};
 use crate::spec::OwnNamespaces;
 use crate::sys::path::Root;
 use crate::sys::{mutant, prctl, process};
 
-/// Runs the shim; `join` is its argument, the JSON list of v1 `tasks` files, and `alone` says whether it is to make a cgroup
-/// namespace. Returns only on failure, after telling the executor; `None` when no executor started this process.
+/// Runs the shim; `cgroups` is its argument, in JSON two lists of v1 `tasks` files: those of the roots where it makes a cgroup
+/// namespace, or null, and those that it joins then. Returns only on failure, after telling the executor; `None` when no
+/// executor started this process.
 #[must_use]
-pub fn shim(join: &str, alone: &str) -> Option<Failure> {
+pub fn shim(cgroups: &str) -> Option<Failure> {
     let control = process::inherited_fd(CONTROL_FD)?;
     let report = File::from(process::inherited_fd(REPORT_FD)?);
     // Anything but a socket and a pipe at these numbers is somebody's shell, not the executor.
@@ -36,7 +37,7 @@ pub fn shim(join: &str, alone: &str) -> Option<Failure> {
     if !is(control.as_fd(), FileType::Socket) || !is(report.as_fd(), FileType::Fifo) {
         return None;
     }
-    let failure = match become_task(join, alone == OWN_CGROUP_NAMESPACE, &control, &report) {
+    let failure = match become_task(cgroups, &control, &report) {
         Ok(never) => match never {},
         Err(failure) => failure,
     };
@@ -46,15 +47,16 @@ pub fn shim(join: &str, alone: &str) -> Option<Failure> {
 
 enum Never {}
 
-fn become_task(join: &str, alone: bool, control: &OwnedFd, report: &File) -> Result<Never, Failure> {
+fn become_task(cgroups: &str, control: &OwnedFd, report: &File) -> Result<Never, Failure> {
     // Nothing but 0, 1 and 2 reaches the task.
     process::close_on_exec_from(3).step(|| "close descriptors".to_owned())?;
     die_with_parent(report)?;
 
     // Before anything that costs memory or time: the task must not run a moment outside its cgroups.
-    let join: Vec<PathBuf> = serde_json::from_str(join).step(|| "read the arguments".to_owned())?;
-    if alone {
-        make_cgroup_namespace(&join)?;
+    let (roots, join): (Option<Vec<PathBuf>>, Vec<PathBuf>) =
+        serde_json::from_str(cgroups).step(|| "read the arguments".to_owned())?;
+    if let Some(roots) = &roots {
+        make_cgroup_namespace(roots)?;
     }
     for tasks in &join {
         join_cgroup(tasks)?;
@@ -78,7 +80,7 @@ fn become_task(join: &str, alone: bool, control: &OwnedFd, report: &File) -> Res
     let mut made = Namespaces::default();
     if session.is_none() {
         let network = config.own.network && config.network_namespace.is_none();
-        made = Namespaces::make(OwnNamespaces { network, ..config.own }, alone)?;
+        made = Namespaces::make(OwnNamespaces { network, ..config.own }, roots.is_some())?;
     }
     let mut user_namespace = enter_task(session, sent)?;
     let born_inside = session.is_some_and(|s| s.namespaces.contains(&Namespace::Pid));
@@ -345,24 +347,11 @@ fn join_cgroup(tasks: &Path) -> Result<(), Failure> {
 }
 
 /// v1. The root of a cgroup namespace is where its maker is: at the root of each hierarchy, or paths in it would lead up.
-fn make_cgroup_namespace(join: &[PathBuf]) -> Result<(), Failure> {
+fn make_cgroup_namespace(roots: &[PathBuf]) -> Result<(), Failure> {
     let own = std::fs::read_to_string("/proc/self/cgroup").step(|| "read the own cgroups".to_owned())?;
-    let nested = |line: &&str| !line.starts_with("0::") && !line.ends_with(":/");
-    for controllers in own.lines().filter(nested).filter_map(|line| line.split(':').nth(1)) {
-        let controller = |name: &std::ffi::OsStr| {
-            let name = name.to_str().unwrap_or_default();
-            controllers.split(',').any(|c| c.strip_prefix("name=").unwrap_or(c) == name)
-        };
-        // The folder of the hierarchy is called by its controllers: `/sys/fs/cgroup/cpu,cpuacct`.
-        let top = join.iter().find_map(|tasks| {
-            let is_top = |folder: &&Path| {
-                folder.file_name().is_some_and(|name| name.to_str() == Some(controllers) || controller(name))
-            };
-            tasks.ancestors().skip(2).find(is_top).map(Path::to_owned)
-        });
-        // A hierarchy without the task is none of its business.
-        if let Some(top) = top {
-            join_cgroup(&top.join("tasks"))?;
+    if !own.lines().all(|line| line.starts_with("0::") || line.ends_with(":/")) {
+        for tasks in roots {
+            join_cgroup(tasks)?;
         }
     }
     process::unshare(process::flags::NEW_CGROUP)

@@ -821,7 +821,8 @@ pub(super) fn plan(
     cgroup: Option<&TaskCgroup>,
 ) -> Prepare {
     let join = cgroup.map(TaskCgroup::join_files).unwrap_or_default();
-    let cgroup_namespace = cgroup_namespace && isolation.is_some();
+    let roots = || cgroup.map(TaskCgroup::root_files).unwrap_or_default();
+    let cgroup_namespace = (cgroup_namespace && isolation.is_some()).then(roots);
     Prepare { isolation, cgroup_namespace, rootless: isolated::rootless(), join }
 }
 
