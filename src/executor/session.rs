@@ -430,6 +430,10 @@ pub(super) async fn run_script(
     tokio::pin!(expired);
     let mut tail = Sink::Tail(Vec::new());
     let too_late = |tail: Sink| if isolated { Err(ExecutorError::DeadlineExceeded) } else { Ok(tail.into_output(-1)) };
+    if left.is_zero() {
+        // Started all the same, a short one could end before it is killed.
+        return too_late(tail);
+    }
 
     let failed = system("create the pipe of a script");
     let (from_script, stdout) = pipe_for(&running, |ends| ends.1.as_fd()).map_err(&failed)?;
