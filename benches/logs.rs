@@ -189,8 +189,6 @@ fn conmon(conmon: &Path, dir: &Path, block: usize, total: usize) -> Result<Measu
         .arg(format!("k8s-file:{}", log.display()))
         .arg("-p")
         .arg(dir.join("pid"))
-        .arg("-P")
-        .arg(dir.join("conmon-pid"))
         .arg("--exit-dir")
         .arg(dir)
         .arg("--socket-dir-path")
@@ -200,11 +198,10 @@ fn conmon(conmon: &Path, dir: &Path, block: usize, total: usize) -> Result<Measu
         .stderr(Stdio::null())
         .spawn()
         .context("start conmon")?;
-    child.wait()?;
-    let pid: u32 = fs::read_to_string(dir.join("conmon-pid")).context("conmon says no pid")?.trim().parse()?;
+    // With `--sync` it is this process and none that it forks.
     let mut cpu = 0.0;
-    while let Some(now) = cpu_seconds(pid).filter(|now| *now > 0.0) {
-        cpu = now;
+    while child.try_wait()?.is_none() {
+        cpu = cpu_seconds(child.id()).unwrap_or(0.0).max(cpu);
         pause(Duration::from_millis(2));
     }
     let wall = began.elapsed().as_secs_f64();

@@ -138,9 +138,8 @@ fn long_lines() -> Numbered {
 #[derive(Default)]
 struct Stalls {
     longest: Duration,
-    /// The longest in which the writer had to wait, and not only for its turn on a core; and how many there were.
-    longest_blocked: Duration,
-    blocked: u64,
+    /// Those in which the writer had to wait, and not only for its turn on a core: how long, and when.
+    blocked: Vec<(Duration, Instant)>,
     /// Writes by their tenths of a millisecond; what took longer than all of these is in the last.
     tenths: Vec<u64>,
 }
@@ -153,8 +152,7 @@ impl Stalls {
         out.write_all(data).expect("a task's write never fails");
         let took = began.elapsed();
         if waits() > before {
-            self.longest_blocked = self.longest_blocked.max(took);
-            self.blocked += 1;
+            self.blocked.push((took, began));
         }
         self.longest = self.longest.max(took);
         self.tenths.resize(2001, 0);
@@ -163,8 +161,7 @@ impl Stalls {
 
     fn merge(&mut self, other: &Stalls) {
         self.longest = self.longest.max(other.longest);
-        self.longest_blocked = self.longest_blocked.max(other.longest_blocked);
-        self.blocked += other.blocked;
+        self.blocked.extend(&other.blocked);
         self.tenths.resize(2001, 0);
         self.tenths.iter_mut().zip(&other.tenths).for_each(|(sum, n)| *sum += n);
     }
@@ -232,21 +229,25 @@ fn d2_killed_readers_lose_and_double_nothing() {
         ends.push(File::from(child_end));
         keepers.push(keeper);
     }
-    let began = Instant::now();
-    let mut writers = Vec::new();
-    while !ends.is_empty() {
-        let outs = ends.split_off(ends.len().saturating_sub(10));
-        let stop = Arc::clone(&stop);
-        writers.push(std::thread::spawn(move || write_lines(outs, &stop)));
-    }
     let kills: u64 = runtime.block_on(async {
+        // As in life: a task starts when its output is collected.
+        let mut readers = Vec::new();
+        for place in &places {
+            readers.push(logmon(&place.config).await);
+        }
+        let began = Instant::now();
+        let mut writers = Vec::new();
+        while !ends.is_empty() {
+            let outs = ends.split_off(ends.len().saturating_sub(10));
+            let stop = Arc::clone(&stop);
+            writers.push(std::thread::spawn(move || write_lines(outs, &stop)));
+        }
         let deadline = tokio::time::Instant::now() + length;
         let mut running = tokio::task::JoinSet::new();
-        for (n, place) in places.iter().enumerate() {
+        for (n, (place, mut reader)) in places.iter().zip(readers).enumerate() {
             let config = place.config.clone();
             running.spawn(async move {
                 let mut kills = 0;
-                let mut reader = logmon(&config).await;
                 // Not all at once.
                 tokio::time::sleep(every * u32::try_from(n).unwrap() / tasks).await;
                 while tokio::time::Instant::now() + every < deadline {
@@ -284,18 +285,19 @@ fn d2_killed_readers_lose_and_double_nothing() {
             check_lines(place.dir.path(), "web.stdout", *count);
         }
         let total: u64 = counts.iter().sum();
+        stalls.blocked.sort_unstable_by(|a, b| b.cmp(a));
+        let worst = stalls.blocked.iter().take(10).map(|(took, when)| format!("{took:?} at {:?}", *when - began));
         println!(
             "{tasks} tasks, {kills} kills of readers, {total} lines ({:.0} a second; {PACE} by each task are {}), \
-             longest write {:?}, 99.9 % of the writes below {:?}; {} had to wait, at most {:?}",
+             longest write {:?}, 99.9 % of the writes below {:?}; {} had to wait: {:?}",
             total as f64 / seconds,
             PACE * u64::from(tasks),
             stalls.longest,
             stalls.below(0.999),
-            stalls.blocked,
-            stalls.longest_blocked
+            stalls.blocked.len(),
+            worst.collect::<Vec<_>>()
         );
-        if full() {
-            let longest = stalls.longest_blocked;
+        if let (true, Some(&(longest, _))) = (full(), stalls.blocked.first()) {
             assert!(longest < Duration::from_millis(100) * slower(), "a write was held up for {longest:?}");
         }
         kills
