@@ -49,6 +49,19 @@ pub struct Config {
     pub session: Option<SessionConfig>,
 }
 
+/// What the shim does before it is told what to become: its argument.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Birth {
+    /// v1: `tasks` files of the roots of the hierarchies, when it makes a cgroup namespace there.
+    pub cgroup_roots: Option<Vec<PathBuf>>,
+    /// v1: `tasks` files of the cgroups that it joins then.
+    pub join: Vec<PathBuf>,
+    /// It will have a root of its own.
+    pub root: bool,
+    /// The executor is not root.
+    pub rootless: bool,
+}
+
 /// What a further process of a running task has of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionConfig {

@@ -5,9 +5,10 @@
 //! executor                      shim (fresh process, this executable)
 //! --------                      ------------------------------------
 //! prepare: clone3 ─────────────▶ pid 1 of its namespaces, born in its v2 cgroup or joining its v1 cgroups
-//!                                wait to be told what to become
-//! Prepared::start ── message ──▶ assemble the root from detached mounts
-//!                                identity, working directory, command, limits on itself
+//!                                make /proc and /dev, wait to be told what to become
+//! Prepared::tell ── message ───▶ assemble the root from detached mounts
+//! limits, collection of output
+//! Told::go ── message ─────────▶ identity, working directory, command, limits on itself
 //! outcome: end of file ◀──────── execve closes the pipe: the task runs
 //! outcome: a Failure   ◀──────── a step failed: which, and why
 //! ```
@@ -35,7 +36,7 @@ mod unveil;
 pub use config::{Bind, Config, DeviceNode, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig};
 pub use identity::lookup_user;
 pub use namespaces::Namespaces;
-pub use parent::{Prepare, Prepared, StartError, Started, Starting, prepare};
+pub use parent::{Prepare, Prepared, StartError, Started, Starting, Told, prepare};
 pub use root::DEVICES;
 pub use seccomp::check as check_seccomp;
 pub use shim::shim;

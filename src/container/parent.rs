@@ -16,7 +16,7 @@ use rustix::net::{
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::config::{Became, Config, Failure, FailureKind, Ids, Namespace, Rootless, Step as _};
+use super::config::{Became, Birth, Config, Failure, FailureKind, Ids, Namespace, Rootless, Step as _};
 use super::namespaces::Namespaces;
 use crate::spec::{NamespaceMode, Role};
 use crate::sys::process::{Child, Spawn, flags, spawn};
@@ -43,8 +43,8 @@ pub struct Prepare {
 
 /// Most namespaces that a shim can be sent into.
 pub(super) const MAX_NAMESPACES: usize = 8;
-/// Most descriptors in one message: the configuration, stdin, stdout, stderr, namespaces.
-pub(super) const MAX_SENT: usize = 4 + MAX_NAMESPACES;
+/// Most descriptors in one message: the configuration and namespaces.
+pub(super) const MAX_SENT: usize = 1 + MAX_NAMESPACES;
 /// Most descriptors in the shim's last word: its successor, a terminal, namespaces.
 pub(super) const MAX_TOLD: usize = 2 + MAX_NAMESPACES;
 /// Longest message that the shim sends when it has done its part.
@@ -71,6 +71,18 @@ pub struct StartError {
     pub step: &'static str,
     /// What the system said.
     pub source: io::Error,
+}
+
+/// A shim that knows what to become, and goes as far as it can without the task's output.
+///
+/// Dropping it ends the process, but somebody must still reap [`Told::child`].
+#[derive(Debug)]
+#[must_use = "a shim that is not let go waits for ever"]
+pub struct Told {
+    /// The process; it becomes the task.
+    pub child: Child,
+    control: OwnedFd,
+    report: File,
 }
 
 /// A shim on its way to becoming the task.
@@ -112,12 +124,16 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| at("open /dev/null")(e.into()))?;
     let exe = shielded_exe().map_err(at("open the own executable"))?;
-    // On v2 it has been made when the shim begins.
-    let roots = plan.cgroup_namespace.as_ref().filter(|_| !cloned_with_cgroup(&plan));
-    let cgroups =
-        serde_json::to_string(&(roots, &plan.join)).map_err(|e| at("write the shim's arguments")(e.into()))?;
+    let birth = Birth {
+        // On v2 it has been made when the shim begins.
+        cgroup_roots: plan.cgroup_namespace.clone().filter(|_| !cloned_with_cgroup(&plan)),
+        join: plan.join.clone(),
+        root: plan.isolation.is_some(),
+        rootless: plan.rootless.is_some(),
+    };
+    let birth = serde_json::to_string(&birth).map_err(|e| at("write the shim's arguments")(e.into()))?;
     let c_string = |text: &str| CString::new(text).map_err(|e| at("write the shim's arguments")(e.into()));
-    let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&cgroups)?];
+    let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&birth)?];
     // Empty but in tests that take defences out.
     let envp = mutant::environment().iter().map(|entry| c_string(entry)).collect::<Result<Vec<_>, _>>()?;
     let child = spawn(&Spawn {
@@ -216,33 +232,46 @@ impl Prepared {
         Namespaces::open(self.child.pid, &wanted)
     }
 
-    /// Tells the shim what to become, with which stdin, stdout and stderr; `namespaces` are those that the configuration's
-    /// [`SessionConfig`](super::SessionConfig) names.
+    /// Tells the shim what to become; `namespaces` are those that the configuration's
+    /// [`SessionConfig`](super::SessionConfig) names. It executes nothing before [`Told::go`].
     ///
     /// # Errors
     /// [`StartError`]; the shim ends then, and what it had to say is lost.
-    pub fn start(
-        self,
-        config: &Config,
-        stdio: [BorrowedFd<'_>; 3],
-        namespaces: &Namespaces,
-    ) -> Result<Starting, (StartError, Child)> {
+    pub fn tell(self, config: &Config, namespaces: &Namespaces) -> Result<Told, (StartError, Child)> {
         let Prepared { child, control, report, .. } = self;
         let told = config_file(config).map_err(at("write the shim's configuration")).and_then(|config| {
-            let fds: Vec<BorrowedFd<'_>> = [config.as_fd()].into_iter().chain(stdio).chain(namespaces.fds()).collect();
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SENT))];
-            let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-            match sendmsg(&control, &[IoSlice::new(b"c")], &mut ancillary, SendFlags::NOSIGNAL) {
-                // It has failed already; its report says at what.
-                Ok(_) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
-                Err(error) => Err(at("send the shim its configuration")(error.into())),
-            }
+            let fds: Vec<BorrowedFd<'_>> = [config.as_fd()].into_iter().chain(namespaces.fds()).collect();
+            send(&control, &fds).map_err(at("send the shim its configuration"))
         });
         match told {
-            Ok(()) => Ok(Starting { child, control, report }),
+            Ok(()) => Ok(Told { child, control, report }),
             Err(error) => Err((error, child)),
         }
+    }
+}
+
+impl Told {
+    /// Lets the shim execute the command, with this stdin, stdout and stderr.
+    ///
+    /// # Errors
+    /// As [`Prepared::tell`].
+    pub fn go(self, stdio: [BorrowedFd<'_>; 3]) -> Result<Starting, (StartError, Child)> {
+        let Told { child, control, report } = self;
+        match send(&control, &stdio) {
+            Ok(()) => Ok(Starting { child, control, report }),
+            Err(error) => Err((at("send the shim its stdin, stdout and stderr")(error), child)),
+        }
+    }
+}
+
+/// One message of nothing but descriptors. A shim that has failed already is left to say so in its report.
+fn send(control: &OwnedFd, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SENT))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    match sendmsg(control, &[IoSlice::new(b"f")], &mut ancillary, SendFlags::NOSIGNAL) {
+        Ok(_) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -60,8 +60,33 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
 ];
 
+/// The file systems that every root has, made and filled, and attached nowhere yet.
+pub(super) struct Parts {
+    proc: OwnedFd,
+    dev: OwnedFd,
+    pts: OwnedFd,
+    shm: OwnedFd,
+    mqueue: OwnedFd,
+}
+
+impl Parts {
+    /// What needs no more than the namespaces in which this process was born. The umask must be 0.
+    pub(super) fn make(rootless: bool) -> Result<Parts, Failure> {
+        let proc = filesystem(c"proc", &[], NOSUID | NODEV | NOEXEC, "proc")?;
+        let dev = make_dev(rootless)?;
+        // The tty group has no number in a user namespace of one.
+        let pts_options: &[(&str, Option<&str>)] =
+            &[("ptmxmode", Some("0666")), ("mode", Some("0620")), ("gid", Some("5"))][..if rootless { 2 } else { 3 }];
+        let pts = filesystem(c"devpts", pts_options, NOSUID | NOEXEC, "dev/pts")?;
+        let shm_options = [("mode", Some("1777")), ("size", Some("65536k"))];
+        let shm = filesystem(c"tmpfs", &shm_options, NOSUID | NODEV | NOEXEC, "dev/shm")?;
+        let mqueue = filesystem(c"mqueue", &[], NOSUID | NODEV | NOEXEC, "dev/mqueue")?;
+        Ok(Parts { proc, dev, pts, shm, mqueue })
+    }
+}
+
 /// Assembles the root and makes it `/`. The process must be alone in a mount namespace of its own.
-pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> {
+pub(super) fn enter(config: &RootConfig, rootless: bool, parts: Parts) -> Result<(), Failure> {
     // Copies of what is to be bound, while these mounts still belong to the host's peer groups.
     let alloc_dir = AllocDir::of(&config.task_dir)?;
     let binds = config.binds.iter().map(|bind| clone_bind(bind, alloc_dir.as_ref())).collect::<Result<Vec<_>, _>>()?;
@@ -83,9 +108,11 @@ pub(super) fn enter(config: &RootConfig, rootless: bool) -> Result<(), Failure> 
     rustix::process::fchdir(&tree).step(|| "enter the root".to_owned())?;
     let root = Root::from_fd(tree);
 
-    let proc = mount_proc(&root)?;
+    let Parts { proc, dev, pts, shm, mqueue } = parts;
+    attach_plain(&root, &proc, "proc").step(|| "mount /proc".to_owned())?;
+    let proc = Root::from_fd(proc);
     let named_null = mutant::on("b02").then(|| rustix::fs::openat(&root, "dev/null", OFlags::PATH, Mode::empty()));
-    let dev = mount_dev(&root, rootless)?;
+    let dev = attach_dev(&root, rootless, dev, [(pts, "pts"), (shm, "shm"), (mqueue, "mqueue")])?;
     let kernel = Kernel { proc, sys: mount_sys(&root, rootless)? };
     for (bind, tree) in config.binds.iter().zip(&binds) {
         attach_inside(&root, &kernel, tree, &bind.target)?;
@@ -194,16 +221,9 @@ fn clone_device(device: &DeviceNode) -> Result<OwnedFd, Failure> {
     }
 }
 
-fn mount_proc(root: &Root) -> Result<Root, Failure> {
-    let step = || "mount /proc".to_owned();
-    let proc = new_filesystem(c"proc", &[], NOSUID | NODEV | NOEXEC).step(step)?;
-    attach_plain(root, &proc, "proc").step(step)?;
-    Ok(Root::from_fd(proc))
-}
-
-fn mount_dev(root: &Root, rootless: bool) -> Result<Root, Failure> {
+/// A `/dev` that is filled before it is attached: no name in it can be anybody else's.
+fn make_dev(rootless: bool) -> Result<OwnedFd, Failure> {
     let dev = filesystem(c"tmpfs", &[("mode", Some("755")), ("size", Some("65536k"))], NOSUID, "dev")?;
-    // Filled before it is attached: no name in it can be anybody else's.
     for (name, major, minor) in DEVICES {
         make_device(&dev, name, major, minor, rootless).step(|| format!("create /dev/{name}"))?;
     }
@@ -213,6 +233,10 @@ fn mount_dev(root: &Root, rootless: bool) -> Result<Root, Failure> {
     for name in ["pts", "shm", "mqueue"] {
         rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755)).step(|| format!("create /dev/{name}"))?;
     }
+    Ok(dev)
+}
+
+fn attach_dev(root: &Root, rootless: bool, dev: OwnedFd, inside: [(OwnedFd, &str); 3]) -> Result<Root, Failure> {
     if mutant::on("b05") {
         let named = rustix::fs::openat(root, "dev", OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
         for (name, target) in DEVICE_LINKS {
@@ -224,17 +248,9 @@ fn mount_dev(root: &Root, rootless: bool) -> Result<Root, Failure> {
         bind_host_devices(&dev)?;
     }
     let dev = Root::from_fd(dev);
-
-    // The tty group has no number in a user namespace of one.
-    let pts_options: &[(&str, Option<&str>)] =
-        &[("ptmxmode", Some("0666")), ("mode", Some("0620")), ("gid", Some("5"))][..if rootless { 2 } else { 3 }];
-    let pts = filesystem(c"devpts", pts_options, NOSUID | NOEXEC, "dev/pts")?;
-    attach_plain(&dev, &pts, "pts").step(|| "mount /dev/pts".to_owned())?;
-    let shm =
-        filesystem(c"tmpfs", &[("mode", Some("1777")), ("size", Some("65536k"))], NOSUID | NODEV | NOEXEC, "dev/shm")?;
-    attach_plain(&dev, &shm, "shm").step(|| "mount /dev/shm".to_owned())?;
-    let mqueue = filesystem(c"mqueue", &[], NOSUID | NODEV | NOEXEC, "dev/mqueue")?;
-    attach_plain(&dev, &mqueue, "mqueue").step(|| "mount /dev/mqueue".to_owned())?;
+    for (mount, name) in inside {
+        attach_plain(&dev, &mount, name).step(|| format!("mount /dev/{name}"))?;
+    }
     Ok(dev)
 }
 

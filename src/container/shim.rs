@@ -15,7 +15,9 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-use super::config::{Became, Config, Failure, FailureKind, Ids, Namespace, RootConfig, SessionConfig, Step as _};
+use super::config::{
+    Became, Birth, Config, Failure, FailureKind, Ids, Namespace, RootConfig, SessionConfig, Step as _,
+};
 use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_namespace, parse_capabilities};
 use super::namespaces::Namespaces;
 use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
@@ -25,11 +27,10 @@ use crate::spec::OwnNamespaces;
 use crate::sys::path::Root;
 use crate::sys::{mutant, prctl, process};
 
-/// Runs the shim; `cgroups` is its argument, in JSON two lists of v1 `tasks` files: those of the roots where it makes a cgroup
-/// namespace, or null, and those that it joins then. Returns only on failure, after telling the executor; `None` when no
-/// executor started this process.
+/// Runs the shim; `birth` is its argument, in JSON what it does before it is told what to become. Returns only on failure,
+/// after telling the executor; `None` when no executor started this process.
 #[must_use]
-pub fn shim(cgroups: &str) -> Option<Failure> {
+pub fn shim(birth: &str) -> Option<Failure> {
     let control = process::inherited_fd(CONTROL_FD)?;
     let report = File::from(process::inherited_fd(REPORT_FD)?);
     // Anything but a socket and a pipe at these numbers is somebody's shell, not the executor.
@@ -37,7 +38,7 @@ pub fn shim(cgroups: &str) -> Option<Failure> {
     if !is(control.as_fd(), FileType::Socket) || !is(report.as_fd(), FileType::Fifo) {
         return None;
     }
-    let failure = match become_task(cgroups, &control, &report) {
+    let failure = match become_task(birth, &control, &report) {
         Ok(never) => match never {},
         Err(failure) => failure,
     };
@@ -47,22 +48,25 @@ pub fn shim(cgroups: &str) -> Option<Failure> {
 
 enum Never {}
 
-fn become_task(cgroups: &str, control: &OwnedFd, report: &File) -> Result<Never, Failure> {
-    // Nothing but 0, 1 and 2 reaches the task.
+fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, Failure> {
+    // Nothing but 0, 1 and 2 reaches the task, and no signal that somebody ignored.
     process::close_on_exec_from(3).step(|| "close descriptors".to_owned())?;
+    prctl::reset_signals().step(|| "reset signals".to_owned())?;
     die_with_parent(report)?;
 
     // Before anything that costs memory or time: the task must not run a moment outside its cgroups.
-    let (roots, join): (Option<Vec<PathBuf>>, Vec<PathBuf>) =
-        serde_json::from_str(cgroups).step(|| "read the arguments".to_owned())?;
-    if let Some(roots) = &roots {
+    let birth: Birth = serde_json::from_str(birth).step(|| "read the arguments".to_owned())?;
+    if let Some(roots) = &birth.cgroup_roots {
         make_cgroup_namespace(roots)?;
     }
-    for tasks in &join {
+    for tasks in &birth.join {
         join_cgroup(tasks)?;
     }
+    // Files have the modes that are written here, and not what somebody's umask left of them.
+    rustix::process::umask(Mode::empty());
+    let parts = if birth.root { Some(root::Parts::make(birth.rootless)?) } else { None };
 
-    let (config_file, sent) = receive(control)?;
+    let (config_file, sent) = receive_config(control)?;
     let config = read_config(config_file)?;
     let session = config.session.as_ref();
 
@@ -80,7 +84,7 @@ fn become_task(cgroups: &str, control: &OwnedFd, report: &File) -> Result<Never,
     let mut made = Namespaces::default();
     if session.is_none() {
         let network = config.own.network && config.network_namespace.is_none();
-        made = Namespaces::make(OwnNamespaces { network, ..config.own }, roots.is_some())?;
+        made = Namespaces::make(OwnNamespaces { network, ..config.own }, birth.cgroup_roots.is_some())?;
     }
     let mut user_namespace = enter_task(session, sent)?;
     let born_inside = session.is_some_and(|s| s.namespaces.contains(&Namespace::Pid));
@@ -98,10 +102,8 @@ fn become_task(cgroups: &str, control: &OwnedFd, report: &File) -> Result<Never,
         let _ = if mutant::on("c07") { Ok(()) } else { prctl::new_session_keyring() };
     }
 
-    // The task's root, with modes as written below and not as somebody's umask left them.
-    rustix::process::umask(Mode::empty());
-    if let (Some(root), None) = (&config.root, session) {
-        root::enter(root, config.rootless.is_some())?;
+    if let (Some(root), Some(parts)) = (&config.root, parts) {
+        root::enter(root, config.rootless.is_some(), parts)?;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
     if mutant::on("a05") {
@@ -109,6 +111,8 @@ fn become_task(cgroups: &str, control: &OwnedFd, report: &File) -> Result<Never,
     }
 
     let ids = resolve_user(&config)?;
+    // Limits of the cgroup are set by now.
+    receive_stdio(control)?;
     let terminal = open_terminal(&config, ids.as_ref())?;
     enter_work_dir(&config)?;
     let command = match &config.root {
@@ -228,7 +232,6 @@ fn execute(report: &File, command: &Command<'_>) -> Failure {
     let Command { argv, envp, filter, outlives, unveiled } = command;
     let ready = die_with_parent(report)
         .and_then(|()| if *outlives { outlive_parent() } else { Ok(()) })
-        .and_then(|()| prctl::reset_signals().step(|| "reset signals".to_owned()))
         .and_then(|()| filter.map_or(Ok(()), install));
     if let Err(failure) = ready {
         return failure;
@@ -305,28 +308,41 @@ fn tell(control: &OwnedFd, became: &Became, fds: &[BorrowedFd<'_>]) -> Result<()
     sendmsg(control, &[IoSlice::new(&text)], &mut ancillary, SendFlags::NOSIGNAL).step(step).map(drop)
 }
 
-/// Waits to be told what to become: the configuration, stdin, stdout and stderr, and namespaces to enter.
-fn receive(control: &OwnedFd) -> Result<(File, Vec<OwnedFd>), Failure> {
-    let step = || "hear from the executor".to_owned();
+/// Waits to be told what to become: the configuration, and namespaces to enter.
+fn receive_config(control: &OwnedFd) -> Result<(File, Vec<OwnedFd>), Failure> {
+    let mut fds = receive(control)?.into_iter();
+    let config = fds.next().ok_or_else(executor_has_ended)?;
+    Ok((config.into(), fds.collect()))
+}
+
+/// Waits to be let go, with stdin, stdout and stderr.
+fn receive_stdio(control: &OwnedFd) -> Result<(), Failure> {
+    let step = || HEAR.to_owned();
+    let [stdin, stdout, stderr] = <[OwnedFd; 3]>::try_from(receive(control)?).map_err(|_| executor_has_ended())?;
+    rustix::stdio::dup2_stdin(stdin).step(step)?;
+    rustix::stdio::dup2_stdout(stdout).step(step)?;
+    rustix::stdio::dup2_stderr(stderr).step(step)
+}
+
+const HEAR: &str = "hear from the executor";
+
+fn executor_has_ended() -> Failure {
+    Failure::new(HEAR, "it has ended")
+}
+
+/// The descriptors of one message.
+fn receive(control: &OwnedFd) -> Result<Vec<OwnedFd>, Failure> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SENT))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let buffer = &mut [IoSliceMut::new(&mut byte)];
-    rustix::io::retry_on_intr(|| recvmsg(control, buffer, &mut ancillary, RecvFlags::CMSG_CLOEXEC)).step(step)?;
-    let mut fds: Vec<OwnedFd> = ancillary
-        .drain()
-        .flat_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
-            _ => Vec::new(),
-        })
-        .collect();
-    let namespaces = fds.split_off(fds.len().min(4));
-    let [config, stdin, stdout, stderr] =
-        <[OwnedFd; 4]>::try_from(fds).map_err(|_| Failure::new(step(), "it has ended"))?;
-    rustix::stdio::dup2_stdin(stdin).step(step)?;
-    rustix::stdio::dup2_stdout(stdout).step(step)?;
-    rustix::stdio::dup2_stderr(stderr).step(step)?;
-    Ok((config.into(), namespaces))
+    let received = || recvmsg(control, buffer, &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+    rustix::io::retry_on_intr(received).step(|| HEAR.to_owned())?;
+    let fds = ancillary.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => fds.collect::<Vec<_>>(),
+        _ => Vec::new(),
+    });
+    Ok(fds.collect())
 }
 
 /// The file must be a namespace, and a network one; anything else is refused by the kernel.

@@ -204,7 +204,7 @@ async fn start(
     let guard = StartingGuard::new(Arc::clone(&sessions));
     let shim = start_shim(plan(None, false, running.cgroup.as_ref()), running.cgroup.as_ref())?;
     let fds = [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_fd()];
-    let mut starting = match shim.start(&config, fds, &namespaces) {
+    let mut starting = match shim.tell(&config, &namespaces).and_then(|told| told.go(fds)) {
         Ok(starting) => starting,
         Err((error, child)) => {
             end_child(child).await;

@@ -83,7 +83,7 @@ struct Ahead {
     /// As [`LaunchSpec::cpuset_cgroup`].
     cpuset: PathBuf,
     cgroup: Option<TaskCgroup>,
-    /// The rules for devices that the cgroup has.
+    /// The rules for devices that the cgroup was given.
     devices: Option<Vec<DeviceRule>>,
     shim: Prepared,
 }
@@ -199,11 +199,11 @@ impl LocalExecutor {
         let cgroup = wanted.then(make);
         let cgroup = cgroup.transpose().map_err(cgroup_error)?;
         let isolation = (self.isolation == Isolation::Isolated).then(Default::default);
-        let shim = start_shim(plan(isolation, cgroup_namespace, cgroup.as_ref()), cgroup.as_ref());
-        let shim = shim.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
-        // What most tasks have; a failure here is met again, and told, by the launch.
+        // What most tasks have.
         let devices = isolation.map(|_| isolated::default_devices());
-        let devices = devices.filter(|rules| cgroup.as_ref().is_some_and(|c| c.set_devices(rules).is_ok()));
+        let plan = plan(isolation, cgroup_namespace, cgroup.as_ref());
+        let shim = start_confined_shim(devices.as_deref(), plan, cgroup.as_ref());
+        let shim = shim.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
         *lock(&self.ahead) = Some(Ahead { path: path.to_owned(), cpuset: cpuset.to_owned(), cgroup, devices, shim });
         Ok(())
     }
@@ -215,12 +215,16 @@ impl LocalExecutor {
     }
 
     /// What was prepared, if it is what this launch needs; anything else is taken down.
-    async fn take_ahead(&self, spec: &LaunchSpec) -> Option<Ahead> {
+    async fn take_ahead(&self, spec: &LaunchSpec, devices: Option<&[DeviceRule]>) -> Option<Ahead> {
         let ahead = lock(&self.ahead).take()?;
         let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
         let limited = ahead.cgroup.is_some() == (spec.resource_limits && self.cgroups.regime() != Regime::Off);
         let overridden = !spec.cgroup_v1_override.is_empty() || !spec.cgroup_v2_override.is_empty();
-        let fits = ahead.path == spec.cgroup && ahead.cpuset == spec.cpuset_cgroup && limited && !overridden;
+        let fits = ahead.path == spec.cgroup
+            && ahead.cpuset == spec.cpuset_cgroup
+            && ahead.devices.as_deref() == devices
+            && limited
+            && !overridden;
         if fits && ahead.shim.fits(&plan(isolation, spec.own.cgroup, ahead.cgroup.as_ref())) {
             return Some(ahead);
         }
@@ -384,32 +388,26 @@ impl LocalExecutor {
                         use on_executor_loss = \"kill\"";
             return Err(ExecutorError::Invalid(text.to_owned()).into());
         }
-        let mut has_devices = None;
-        let ahead = match self.take_ahead(spec).await {
-            // Its cgroup may be gone: an executor that a killed host left behind removes what has this name. Any other
-            // reason is met again, and told.
-            Some(ahead) if limit(ahead.cgroup.as_ref(), spec).is_err() => {
-                ahead.discard().await;
-                None
-            }
-            ahead => ahead,
-        };
+        let ahead = self.take_ahead(spec, devices.as_deref()).await;
+        let is_ahead = ahead.is_some();
         let (cgroup, shim) = if let Some(ahead) = ahead {
-            has_devices = ahead.devices;
             (ahead.cgroup, Ok(ahead.shim))
         } else {
             let cgroup = self.contain(spec)?;
-            limit(cgroup.as_ref(), spec).inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
             let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
-            let shim = start_shim(plan(isolation, spec.own.cgroup, cgroup.as_ref()), cgroup.as_ref());
+            let plan = plan(isolation, spec.own.cgroup, cgroup.as_ref());
+            let shim = start_confined_shim(devices.as_deref(), plan, cgroup.as_ref());
             (cgroup, shim)
         };
         let launched = match shim {
-            Ok(shim) => {
-                let missing = devices.filter(|rules| has_devices.as_ref() != Some(rules));
-                self.start_in(spec, &config, cgroup.as_ref(), missing.as_deref(), shim).await
-            }
+            Ok(shim) => self.start_in(spec, &config, cgroup.as_ref(), shim).await,
             Err(error) => Err(error.into()),
+        };
+        let launched = match launched {
+            // What was made ahead may be gone: an executor that a killed host left behind removes what has this name. Any
+            // other reason is met again, and told.
+            Err(NotStarted::NoLimits(error)) if is_ahead => Err(NotStarted::CgroupGone(error)),
+            other => other,
         };
         launched.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))
     }
@@ -419,23 +417,31 @@ impl LocalExecutor {
         spec: &LaunchSpec,
         config: &container::Config,
         cgroup: Option<&TaskCgroup>,
-        devices: Option<&[DeviceRule]>,
         shim: Prepared,
     ) -> Result<Arc<Running>, NotStarted> {
-        let ready = forbid_devices(cgroup, devices).and_then(|()| open_output(spec, config));
-        let (output, ends) = match ready {
+        // What is missing here is missed, and told, by the first session.
+        let namespaces = shim.namespaces().ok();
+        let told = match shim.tell(config, &Namespaces::default()) {
+            Ok(told) => told,
+            Err((error, child)) => {
+                end_child(child).await;
+                return Err(ExecutorError::System(error.to_string()).into());
+            }
+        };
+        // While the shim assembles the root.
+        let ready = limit(cgroup, spec)
+            .map_err(NotStarted::NoLimits)
+            .and_then(|()| Ok((open_output(spec, config)?, open_null()?)));
+        let ((output, ends), null) = match ready {
             Ok(ready) => ready,
             Err(error) => {
-                end_child(shim.child).await;
-                return Err(error.into());
+                end_child(told.child).await;
+                return Err(error);
             }
         };
         let outputs = inode_of(&ends.stdout).and_then(|stdout| Ok([stdout, inode_of(&ends.stderr)?])).ok();
-        let null = open_null()?;
-        // What is missing here is missed, and told, by the first session.
-        let namespaces = shim.namespaces().ok();
         let stdio = [null.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()];
-        let mut starting = match shim.start(config, stdio, &Namespaces::default()) {
+        let mut starting = match told.go(stdio) {
             Ok(starting) => starting,
             Err((error, child)) => {
                 end_child(child).await;
@@ -545,7 +551,7 @@ impl LocalExecutor {
                 None => wait_for(&ended).await,
             };
             sessions.tell_reaped();
-            lock(&running.namespaces).take();
+            let namespaces = lock(&running.namespaces).take();
             let mut exit = match status {
                 Some(status) => ExitResult::from_wait(status.code, status.signal),
                 // Somebody else reaped it: a lost process must not look successful.
@@ -565,6 +571,9 @@ impl LocalExecutor {
             tracing::debug!(pid = running.pid, exit_code = exit.exit_code, signal = exit.signal, "task ended");
             let state = ProcessState { pid: running.pid, exit: Some(exit), time: SystemTime::now() };
             exits.send_replace(Some(state));
+            // Whoever waits hears of it before the kernel takes the task's mounts down, which is done by the last to close them.
+            tokio::task::yield_now().await;
+            drop(namespaces);
         });
         Ok(())
     }
@@ -833,6 +842,17 @@ pub(super) fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<P
         .map_err(|error| ExecutorError::System(unprivileged_hint(hint, error.to_string())))
 }
 
+/// Starts a shim that may open no devices but those of `devices`, in a cgroup. On v1 the rules are taken away and given anew,
+/// and a shim that makes nodes must not be there meanwhile.
+fn start_confined_shim(
+    devices: Option<&[DeviceRule]>,
+    plan: Prepare,
+    cgroup: Option<&TaskCgroup>,
+) -> Result<Prepared, ExecutorError> {
+    forbid_devices(cgroup, devices)?;
+    start_shim(plan, cgroup)
+}
+
 /// Whether a shim that ends without a word was killed.
 async fn was_killed(child: &Child) -> bool {
     readable(child.pidfd.as_fd()).await.is_ok()
@@ -946,13 +966,15 @@ fn nomad_v1_path(task_dir: &Path) -> Result<PathBuf, ExecutorError> {
 enum NotStarted {
     /// The cgroup was removed under it.
     CgroupGone(ExecutorError),
+    /// The cgroup does not take the task's limits.
+    NoLimits(ExecutorError),
     /// Anything else.
     Failed(ExecutorError),
 }
 
 impl NotStarted {
     fn into_error(self) -> ExecutorError {
-        let (NotStarted::CgroupGone(error) | NotStarted::Failed(error)) = self;
+        let (NotStarted::CgroupGone(error) | NotStarted::NoLimits(error) | NotStarted::Failed(error)) = self;
         error
     }
 }
