@@ -21,7 +21,7 @@ use agentbin::spec::{DriverConfig, LogCollection, MemoryLimits, Resources, Signa
 use harness::{block_on, children, eventually, run, tests};
 use random::Random;
 use rustix::process::Pid;
-use task::{cgroups, descriptors, nap, resident_kib, sleepers, slower};
+use task::{cgroups, descriptors, full, nap, resident_kib, sleepers, slower};
 use tempfile::TempDir;
 
 fn main() -> ExitCode {
@@ -349,8 +349,8 @@ fn mounts(dir: &Path) -> Vec<String> {
 }
 
 fn n5_nothing_is_left_of_any_life() {
-    let full = std::env::var_os("AGENTBIN_FULL").is_some_and(|v| v == "1");
-    let lives = if full { 10_000 } else { 2 * FAULTS.len() * 3 / slower().min(3) as usize };
+    let full = full(10_000);
+    let lives = full.unwrap_or(2 * FAULTS.len() * 3 / slower().min(3) as usize);
     let mut random = Random::new("n5_nothing_is_left_of_any_life");
     block_on(async {
         let host = Host::new();
@@ -379,7 +379,7 @@ fn n5_nothing_is_left_of_any_life() {
             if base.is_none() && done >= warm {
                 base = Some(size());
             }
-            if full && done % 500 < ABREAST {
+            if full.is_some() && done % 500 < ABREAST {
                 println!("{done} lives, {:?}: {:?}", began.elapsed(), size());
             }
         }
@@ -389,7 +389,7 @@ fn n5_nothing_is_left_of_any_life() {
         // Each life has one call at most that blocks.
         assert!(end.threads <= i64::try_from(1 + ABREAST).unwrap(), "{end:?}");
         // 2 % over ten thousand lives; a short run has not met every size of buffer yet.
-        let slack = if full { base.kib / 50 } else { 4096 };
+        let slack = if full.is_some() { base.kib / 50 } else { 4096 };
         assert!(end.kib <= base.kib + slack, "grew from {base:?} to {end:?}");
         assert_eq!(mounts(host.dir.path()), Vec::<String>::new(), "mounts");
         for hierarchy in host.settings.cgroups.hierarchies() {
@@ -584,8 +584,7 @@ fn n5_a_task_outlives_its_executor() {
 /// The executor, or it and the driver, killed at any moment of the start and after it: one reconcile later there is one task, and
 /// when that is removed there is nothing.
 fn n5_who_dies_when_leaves_one_task_or_none() {
-    let full = std::env::var_os("AGENTBIN_FULL").is_some_and(|v| v == "1");
-    let rounds = if full { 1000 } else { 16 / slower().min(4) as usize };
+    let rounds = full(1000).unwrap_or(16 / slower().min(4) as usize);
     let mut random = Random::new("n5_who_dies_when_leaves_one_task_or_none");
     let dir = tempfile::Builder::new().prefix("agentbin-adopt-").tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();

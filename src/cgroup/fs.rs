@@ -22,6 +22,9 @@ const V2_OPTIONAL: [&str; 2] = ["cpuset", "io"];
 /// Says that we made a folder that is not a task's own, so that we may remove it again.
 const MARKS: [&str; 2] = ["trusted.agentbin", "user.agentbin"];
 
+/// More than `memory.stat` has, the longest file that is read for figures.
+const LONGEST_FIGURES: usize = 8192;
+
 /// Longest value of a mark.
 const MARK_LENGTH: usize = 4096;
 
@@ -163,6 +166,28 @@ impl Tree {
         }
     }
 
+    /// The text of the file `name` in the folder `relative`, which a figure needs; `None` where there is none. It takes three
+    /// system calls, as many tasks are measured at once: the kernel shows such a file whole to the first read that it fits in.
+    pub(super) fn figures(&self, relative: &Path, name: &str) -> Result<Option<String>> {
+        let file = relative.join(name);
+        let failed = |e| Error::io("read", &self.path(&file), e);
+        let opened = match self.root.open_beneath(&file, OFlags::RDONLY, Mode::empty()) {
+            Err(e) => match Error::io("open", &self.path(&file), e) {
+                gone if gone.is_gone() => return Ok(None),
+                other => return Err(other),
+            },
+            opened => opened.map_err(failed)?,
+        };
+        let mut buffer = [0; LONGEST_FIGURES];
+        let read =
+            rustix::io::retry_on_intr(|| rustix::io::read(&opened, &mut buffer)).map_err(|e| failed(e.into()))?;
+        let mut text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+        if read == buffer.len() {
+            File::from(opened).read_to_string(&mut text).map_err(failed)?;
+        }
+        Ok(Some(text))
+    }
+
     /// A descriptor that only names the folder, as `CLONE_INTO_CGROUP` wants it.
     pub(super) fn handle(&self, relative: &Path) -> Result<OwnedFd> {
         let open = self.root.open_beneath(relative, OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
@@ -278,12 +303,6 @@ impl Dir {
             Err(e) if e.is_gone() => Ok(None),
             result => result.map(Some),
         }
-    }
-
-    pub(super) fn read_u64(&self, name: &str) -> Result<Option<u64>> {
-        let Some(text) = self.read_if_there(name)? else { return Ok(None) };
-        let value = text.trim().parse();
-        value.map(Some).map_err(|_| Error::Malformed { path: self.path.join(name), text: text.trim().to_owned() })
     }
 
     pub(super) fn write(&self, name: &str, value: &str) -> Result<()> {

@@ -24,6 +24,7 @@ use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared
 use crate::logs::collector::{Collector, HealthWatch, Keeper, open_sink};
 use crate::spec::{
     ExitResult, LaunchSpec, NamespaceMode, Outlive, OutputHealth, ProcessState, Resources, Signal, TaskStats,
+    scaled_cpu_shares,
 };
 use crate::sys;
 use crate::sys::process::{Child, WaitStatus};
@@ -385,10 +386,11 @@ impl LocalExecutor {
             return Err(ExecutorError::Invalid(text.to_owned()).into());
         }
         let mut has_devices = None;
+        let resources = self.resources(spec);
         let ahead = match self.take_ahead(spec).await {
             // Its cgroup may be gone: an executor that a killed host left behind removes what has this name. Any other
             // reason is met again, and told.
-            Some(ahead) if limit(ahead.cgroup.as_ref(), spec).is_err() => {
+            Some(ahead) if limit(ahead.cgroup.as_ref(), &resources).is_err() => {
                 ahead.discard().await;
                 None
             }
@@ -399,7 +401,7 @@ impl LocalExecutor {
             (ahead.cgroup, Ok(ahead.shim))
         } else {
             let cgroup = self.contain(spec)?;
-            limit(cgroup.as_ref(), spec).inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
+            limit(cgroup.as_ref(), &resources).inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
             let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
             let shim = start_shim(plan(isolation, spec.own.cgroup, cgroup.as_ref()), cgroup.as_ref());
             (cgroup, shim)
@@ -493,7 +495,7 @@ impl LocalExecutor {
         if self.cgroups.regime() == Regime::Off || !(spec.resource_limits || overridden) {
             return Ok(None);
         }
-        let mut resources = spec.resources.clone();
+        let mut resources = self.resources(spec);
         resources.cgroup_v1_override =
             spec.cgroup_v1_override.iter().map(|(k, v)| (k.clone(), PathBuf::from(v))).collect::<BTreeMap<_, _>>();
         resources.cgroup_v2_override =
@@ -507,6 +509,12 @@ impl LocalExecutor {
                 Ok(None)
             }
         }
+    }
+
+    /// The limits of the task on this node.
+    fn resources(&self, spec: &LaunchSpec) -> Resources {
+        let resources = spec.resources.clone();
+        Resources { cpu_shares: scaled_cpu_shares(resources.cpu_shares, self.compute.total_mhz), ..resources }
     }
 
     fn task_cgroup(&self, spec: &LaunchSpec, resources: &Resources) -> Result<Option<TaskCgroup>, ExecutorError> {
@@ -855,11 +863,11 @@ impl Ahead {
     }
 }
 
-fn limit(cgroup: Option<&TaskCgroup>, spec: &LaunchSpec) -> Result<(), ExecutorError> {
+fn limit(cgroup: Option<&TaskCgroup>, resources: &Resources) -> Result<(), ExecutorError> {
     match cgroup {
-        Some(cgroup) if !cgroup.is_host_given() => cgroup.set_limits(&spec.resources).map_err(cgroup_error),
+        Some(cgroup) if !cgroup.is_host_given() => cgroup.set_limits(resources).map_err(cgroup_error),
         // Nobody but the job asks for it, and nothing else can do it.
-        _ if !spec.resources.io.is_empty() => {
+        _ if !resources.io.is_empty() => {
             let text =
                 "io needs a cgroup of the task's own, and it has none; run it as root, with cgroups, or without io";
             Err(ExecutorError::Invalid(text.to_owned()))
