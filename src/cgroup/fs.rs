@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::{Access, AtFlags, Dir as ReadDir, FileType, Mode, OFlags, XattrFlags};
 
 use super::error::{Error, Result};
@@ -166,28 +167,6 @@ impl Tree {
         }
     }
 
-    /// The text of the file `name` in the folder `relative`, which a figure needs; `None` where there is none. It takes three
-    /// system calls, as many tasks are measured at once: the kernel shows such a file whole to the first read that it fits in.
-    pub(super) fn figures(&self, relative: &Path, name: &str) -> Result<Option<String>> {
-        let file = relative.join(name);
-        let failed = |e| Error::io("read", &self.path(&file), e);
-        let opened = match self.root.open_beneath(&file, OFlags::RDONLY, Mode::empty()) {
-            Err(e) => match Error::io("open", &self.path(&file), e) {
-                gone if gone.is_gone() => return Ok(None),
-                other => return Err(other),
-            },
-            opened => opened.map_err(failed)?,
-        };
-        let mut buffer = [0; LONGEST_FIGURES];
-        let read =
-            rustix::io::retry_on_intr(|| rustix::io::read(&opened, &mut buffer)).map_err(|e| failed(e.into()))?;
-        let mut text = String::from_utf8_lossy(&buffer[..read]).into_owned();
-        if read == buffer.len() {
-            File::from(opened).read_to_string(&mut text).map_err(failed)?;
-        }
-        Ok(Some(text))
-    }
-
     /// A descriptor that only names the folder, as `CLONE_INTO_CGROUP` wants it.
     pub(super) fn handle(&self, relative: &Path) -> Result<OwnedFd> {
         let open = self.root.open_beneath(relative, OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
@@ -261,6 +240,47 @@ pub(super) fn checked(path: &Path) -> Result<PathBuf> {
     // The kernel refuses a newline, but only when the folders above are made.
     let short = clean.as_os_str().len() < 4000 && !clean.as_os_str().as_bytes().iter().any(u8::is_ascii_control);
     if plain && short && !clean.as_os_str().is_empty() { Ok(clean) } else { Err(Error::BadPath(path.to_owned())) }
+}
+
+/// A cgroup folder that is read for figures: of many tasks at once, so with as few system calls as can be.
+pub(super) struct Figures {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Figures {
+    pub(super) fn open(tree: &Tree, relative: &Path) -> Result<Figures> {
+        Ok(Figures { fd: tree.handle(relative)?, path: tree.path(relative) })
+    }
+
+    /// The text of a file, or `None` where there is none. The kernel shows such a file whole to the first read that it fits in.
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>> {
+        let failed = |e: std::io::Error| Error::io("read", &self.path.join(name), e);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => return Ok(None),
+            opened => opened.map_err(|e| Error::io("open", &self.path.join(name), e))?,
+        };
+        let mut text = Vec::with_capacity(LONGEST_FIGURES);
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, spare_capacity(&mut text)));
+        if read.map_err(|e| failed(e.into()))? == LONGEST_FIGURES {
+            File::from(file).read_to_end(&mut text).map_err(failed)?;
+        }
+        let malformed = |_| Error::Malformed { path: self.path.join(name), text: "what is no text".to_owned() };
+        String::from_utf8(text).map(Some).map_err(malformed)
+    }
+
+    /// Of a file that every cgroup has.
+    pub(super) fn always(&self, name: &str) -> Result<String> {
+        self.text(name)?.ok_or_else(|| Error::io("open", &self.path.join(name), rustix::io::Errno::NOENT))
+    }
+
+    /// The number that is all of a file.
+    pub(super) fn number(&self, name: &str) -> Result<Option<u64>> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        let malformed = |_| Error::Malformed { path: self.path.join(name), text: text.trim().to_owned() };
+        text.trim().parse().map(Some).map_err(malformed)
+    }
 }
 
 /// An open cgroup folder; `path` is for messages only.

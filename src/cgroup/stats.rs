@@ -1,6 +1,7 @@
 use std::time::Instant;
 
 use super::error::{Error, Result};
+use super::fs::Figures;
 use super::regime::Regime;
 use super::task::{Member, TaskCgroup, value};
 use crate::spec::{CpuField, CpuStats, MemoryField, MemoryStats, Pressure, Pressures, Stall, Usage};
@@ -54,12 +55,12 @@ impl TaskCgroup {
     pub fn stats(&self, sampler: &mut Sampler) -> Result<Usage> {
         match self.regime {
             Regime::V2 => {
-                let member = self.members.first().ok_or(Error::Off)?;
-                Ok(Usage { cpu: v2_cpu(member, sampler)?, memory: v2_memory(member)? })
+                let figures = self.members.first().ok_or(Error::Off)?.figures()?;
+                Ok(Usage { cpu: v2_cpu(&figures, sampler)?, memory: v2_memory(&figures)? })
             }
             Regime::V1 => {
                 let cpu = v1_cpu(self.member("cpuacct"), self.member("cpu"), sampler)?;
-                let memory = self.member("memory").map(v1_memory).transpose()?.unwrap_or_default();
+                let memory = self.member("memory").map(|m| v1_memory(&m.figures()?)).transpose()?.unwrap_or_default();
                 Ok(Usage { cpu, memory })
             }
             Regime::Off => Err(Error::Off),
@@ -77,7 +78,8 @@ impl TaskCgroup {
         let Some(member) = self.members.first().filter(|_| self.regime == Regime::V2) else {
             return Ok(Pressures::default());
         };
-        let read = |name| match member.figures(name) {
+        let figures = member.figures()?;
+        let read = |name| match figures.text(name) {
             Ok(text) => Ok(text.and_then(|text| pressure(&text))),
             // The files of a kernel that was told to measure none.
             Err(e) if e.errno() == Some(libc::EOPNOTSUPP) => Ok(None),
@@ -119,28 +121,8 @@ fn cpu(time: Option<CpuTime>, throttled: Option<(u64, u64)>, sampler: &mut Sampl
     stats
 }
 
-impl Member {
-    fn figures(&self, name: &str) -> Result<Option<String>> {
-        self.tree.figures(&self.relative, name)
-    }
-
-    /// Of a file that every cgroup has.
-    fn always(&self, name: &str) -> Result<String> {
-        self.figures(name)?.ok_or_else(|| Error::io("read", &self.path().join(name), rustix::io::Errno::NOENT))
-    }
-
-    fn number(&self, name: &str) -> Result<Option<u64>> {
-        self.figures(name)?.map(|text| self.parsed(name, &text)).transpose()
-    }
-
-    fn parsed(&self, name: &str, text: &str) -> Result<u64> {
-        let malformed = |_| Error::Malformed { path: self.path().join(name), text: text.trim().to_owned() };
-        text.trim().parse().map_err(malformed)
-    }
-}
-
-fn v2_cpu(member: &Member, sampler: &mut Sampler) -> Result<CpuStats> {
-    let text = member.always("cpu.stat")?;
+fn v2_cpu(figures: &Figures, sampler: &mut Sampler) -> Result<CpuStats> {
+    let text = figures.always("cpu.stat")?;
     let nanoseconds = |key| value(&text, key).map(|us| us.saturating_mul(1000));
     let time = nanoseconds("usage_usec").map(|total| CpuTime {
         user: nanoseconds("user_usec").unwrap_or(0),
@@ -151,52 +133,61 @@ fn v2_cpu(member: &Member, sampler: &mut Sampler) -> Result<CpuStats> {
     Ok(cpu(time, throttled, sampler))
 }
 
-fn v2_memory(member: &Member) -> Result<MemoryStats> {
-    let Some(usage) = member.number("memory.current")? else { return Ok(MemoryStats::default()) };
-    let text = member.always("memory.stat")?;
+fn v2_memory(figures: &Figures) -> Result<MemoryStats> {
+    let Some(usage) = figures.number("memory.current")? else { return Ok(MemoryStats::default()) };
+    let text = figures.always("memory.stat")?;
     let figure = |key| value(&text, key).unwrap_or(0);
     Ok(MemoryStats {
         rss: figure("anon"),
         cache: figure("file"),
-        max_usage: member.number("memory.peak")?.unwrap_or(0),
+        max_usage: figures.number("memory.peak")?.unwrap_or(0),
         kernel_usage: figure("kernel"),
         kernel_max_usage: 0,
         usage,
-        swap: member.number("memory.swap.current")?.unwrap_or(0),
+        swap: figures.number("memory.swap.current")?.unwrap_or(0),
         // Nomad's list for v2, though newer kernels tell the peak.
         measured: vec![MemoryField::Rss, MemoryField::Cache, MemoryField::Swap, MemoryField::Usage],
     })
 }
 
 fn v1_cpu(cpuacct: Option<&Member>, cpu_member: Option<&Member>, sampler: &mut Sampler) -> Result<CpuStats> {
-    let time = cpuacct.map(|member| {
-        let total = member.parsed("cpuacct.usage", &member.always("cpuacct.usage")?)?;
-        let [user, system] =
-            ["cpuacct.usage_user", "cpuacct.usage_sys"].map(|file| member.number(file).ok().flatten().unwrap_or(0));
-        Ok::<_, Error>(CpuTime { user, system, total })
+    let acct = cpuacct.map(Member::figures).transpose()?;
+    let time = acct.as_ref().map(|figures| {
+        let [user, system, total] =
+            ["cpuacct.usage_user", "cpuacct.usage_sys", "cpuacct.usage"].map(|file| figures.number(file));
+        Ok::<_, Error>(total?.map(|total| CpuTime {
+            user: user.ok().flatten().unwrap_or(0),
+            system: system.ok().flatten().unwrap_or(0),
+            total,
+        }))
     });
-    let text = cpu_member.map(|member| member.figures("cpu.stat")).transpose()?.flatten();
+    let throttling = |figures: &Figures| figures.text("cpu.stat");
+    // Most machines have both in one tree.
+    let text = match (cpu_member, cpuacct, &acct) {
+        (Some(cpu), Some(same), Some(figures)) if std::ptr::eq(cpu, same) => throttling(figures)?,
+        (cpu, ..) => cpu.map(|cpu| throttling(&cpu.figures()?)).transpose()?.flatten(),
+    };
     let throttled = text.and_then(|t| value(&t, "nr_throttled").zip(value(&t, "throttled_time")));
-    Ok(cpu(time.transpose()?, throttled, sampler))
+    Ok(cpu(time.transpose()?.flatten(), throttled, sampler))
 }
 
-fn v1_memory(member: &Member) -> Result<MemoryStats> {
+fn v1_memory(figures: &Figures) -> Result<MemoryStats> {
     use MemoryField::{Cache, KernelMaxUsage, KernelUsage, MaxUsage, Rss, Swap, Usage};
-    let text = member.always("memory.stat")?;
+    let text = figures.always("memory.stat")?;
     // The plain figures leave child cgroups out.
     let figure = |total: &str, own: &str| value(&text, total).or_else(|| value(&text, own)).unwrap_or(0);
-    let kernel = member.number("memory.kmem.usage_in_bytes")?;
-    let kernel_max = member.number("memory.kmem.max_usage_in_bytes")?;
+    let kernel = figures.number("memory.kmem.usage_in_bytes")?;
+    let kernel_max = figures.number("memory.kmem.max_usage_in_bytes")?;
     let mut measured = vec![Rss, Cache, Swap, Usage, MaxUsage];
     measured.extend(kernel.map(|_| KernelUsage));
     measured.extend(kernel_max.map(|_| KernelMaxUsage));
     Ok(MemoryStats {
         rss: figure("total_rss", "rss"),
         cache: figure("total_cache", "cache"),
-        max_usage: member.number("memory.max_usage_in_bytes")?.unwrap_or(0),
+        max_usage: figures.number("memory.max_usage_in_bytes")?.unwrap_or(0),
         kernel_usage: kernel.unwrap_or(0),
         kernel_max_usage: kernel_max.unwrap_or(0),
-        usage: member.number("memory.usage_in_bytes")?.unwrap_or(0),
+        usage: figures.number("memory.usage_in_bytes")?.unwrap_or(0),
         swap: figure("total_swap", "swap"),
         measured,
     })
