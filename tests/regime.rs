@@ -558,7 +558,7 @@ fn c2_raw_exec_joins_the_cgroup_that_it_names() {
 /// Runs with `--cgroup-parent`: the tasks of every driver, what they are told of it, and what is left.
 fn c2_tasks_are_below_the_cgroup_that_the_operator_names() {
     let world = World::new();
-    let parent = PathBuf::from(format!("agentbin-test-{}-top/tasks", std::process::id()));
+    let parent = PathBuf::from(format!("agentbin-test-{}-top/jobs", std::process::id()));
     let script = format!("[\"-c\", \"echo parent $NOMAD_PARENT_CGROUP; echo ready; sleep {}\"]", nap());
     let absolute = folder(&parent, "memory");
     // As Nomad writes it, relative, and as a folder.
