@@ -209,6 +209,95 @@ fn limits_are_written_and_lifted() {
     bench.nothing_left();
 }
 
+/// Nothing is there, and what is not there needs no removal: a folder cannot be below a file, as every cgroup has some.
+#[test]
+fn c2_a_path_through_a_file_of_the_kernels_is_refused_and_leaves_nothing() {
+    let Some(bench) = Bench::new("through") else { return };
+    let parent = bench.create("parent", &Resources::default());
+    let path = bench.path("parent").join("cgroup.procs/jobs/t");
+    let error = TaskCgroup::create(&bench.fs, &path, &Resources::default()).unwrap_err().to_string();
+    assert!(error.contains("cgroup.procs"), "{error}");
+    TaskCgroup::open(&bench.fs, &path).unwrap().destroy(soon(5)).unwrap();
+    parent.remove(soon(5)).unwrap();
+    bench.nothing_left();
+}
+
+/// The ends of what can be asked for, as this kernel keeps them. What is written where is a table in `src/cgroup/limits.rs`.
+#[test]
+fn c2_limits_at_their_ends_as_the_kernel_keeps_them() {
+    let Some(bench) = Bench::new("ends") else { return };
+    let v1 = bench.fs.regime() == Regime::V1;
+    let default = Resources::default;
+    let memory = |hard, soft| Resources { memory: MemoryLimits { hard_bytes: hard, soft_bytes: soft }, ..default() };
+    let shares = |cpu_shares| Resources { cpu_shares, ..default() };
+    let quota = |quota, period| Resources { cpu_quota_us: Some((quota, period)), ..default() };
+    let pids = |most| Resources { pids_max: Some(most), ..default() };
+    let cpus = |list: &str| Resources { cpuset_cpus: list.to_owned(), ..default() };
+    let (limit, soft) = (["memory.limit_in_bytes", "memory.max"], ["memory.soft_limit_in_bytes", "memory.low"]);
+    let (share, max) = (["cpu.shares", "cpu.weight"], ["cpu.cfs_quota_us", "cpu.max"]);
+    let (most, none) = ("9223372036854771712", "max");
+    let kept = [
+        (shares(0), "cpu", share, ["1024", "100"]),
+        (shares(1), "cpu", share, ["2", "1"]),
+        (shares(2), "cpu", share, ["2", "1"]),
+        (shares(262_144), "cpu", share, ["262144", "10000"]),
+        (shares(u64::MAX), "cpu", share, ["262144", "10000"]),
+        (default(), "cpu", max, ["-1", "max 100000"]),
+        (quota(1000, 1000), "cpu", max, ["1000", "1000 1000"]),
+        (quota(1000, 1_000_000), "cpu", max, ["1000", "1000 1000000"]),
+        (quota(6_400_000, 100_000), "cpu", max, ["6400000", "6400000 100000"]),
+        (default(), "memory", limit, [most, none]),
+        // Whole pages.
+        (memory(Some(1), None), "memory", limit, ["0", "0"]),
+        (memory(Some(4097), None), "memory", limit, ["4096", "4096"]),
+        (memory(Some(u64::MAX), None), "memory", limit, [most, none]),
+        (memory(None, Some(4096)), "memory", limit, [most, none]),
+        (memory(None, Some(4096)), "memory", soft, ["4096", "4096"]),
+        (memory(Some(4096), Some(u64::MAX)), "memory", soft, [most, none]),
+        (default(), "pids", ["pids.max"; 2], ["max"; 2]),
+        (pids(0), "pids", ["pids.max"; 2], ["0"; 2]),
+        (pids(1), "pids", ["pids.max"; 2], ["1"; 2]),
+        (pids(4_194_304), "pids", ["pids.max"; 2], ["4194304"; 2]),
+        (pids(4_194_305), "pids", ["pids.max"; 2], ["max"; 2]),
+        (pids(u64::MAX), "pids", ["pids.max"; 2], ["max"; 2]),
+        (cpus("0"), "cpuset", ["cpuset.cpus"; 2], ["0"; 2]),
+        (cpus("0,0-0"), "cpuset", ["cpuset.cpus"; 2], ["0"; 2]),
+    ];
+    for (resources, controller, [f1, f2], [w1, w2]) in kept {
+        // In a new cgroup, and in one that had others.
+        let task = bench.create("t", &resources);
+        let check = || {
+            assert_eq!(bench.read(controller, "t", f1, f2), if v1 { w1 } else { w2 }, "{resources:?}");
+        };
+        check();
+        let memory = MemoryLimits { hard_bytes: Some(64 * MIB), soft_bytes: Some(MIB) };
+        let other = Resources {
+            cpu_shares: 77,
+            cpu_quota_us: Some((5000, 10_000)),
+            memory,
+            pids_max: Some(7),
+            ..Resources::default()
+        };
+        task.set_limits(&other).unwrap();
+        task.set_limits(&resources).unwrap();
+        check();
+        task.remove(soon(5)).unwrap();
+    }
+    // What the kernel does not take is told, by file, and leaves nothing.
+    for (resources, file) in [
+        (quota(1, 100_000), max),
+        (quota(u64::MAX, 100_000), max),
+        (quota(1000, 1_000_001), ["cpu.cfs_period_us", "cpu.max"]),
+        (quota(1000, 0), ["cpu.cfs_period_us", "cpu.max"]),
+        (cpus("9999"), ["cpuset.cpus"; 2]),
+        (cpus("none"), ["cpuset.cpus"; 2]),
+    ] {
+        let error = TaskCgroup::create(&bench.fs, &bench.path("t"), &resources).unwrap_err().to_string();
+        assert!(error.contains(file[usize::from(!v1)]), "{resources:?}: {error}");
+        bench.nothing_left();
+    }
+}
+
 #[test]
 fn c2_a_process_joins_every_tree_and_is_listed() {
     let Some(bench) = Bench::new("join") else { return };

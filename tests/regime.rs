@@ -20,7 +20,7 @@ use agentbin::plugin::{Launch, Program, role_environment};
 use agentbin::spec::{CpuField, ExitResult, LaunchSpec, MemoryField, MemoryLimits, Resources, TaskStats};
 use harness::{block_on, eventually, is_alive, run, tests};
 use rustix::process::Pid;
-use task::{Task, cgroups, nap, slower};
+use task::{Task, cgroups, full, nap, slower};
 use world::{World, batch, plain_user, wait_for_text};
 
 const MIB: u64 = 1 << 20;
@@ -48,13 +48,11 @@ fn main() -> ExitCode {
         c2_a_task_of_8_mib_starts_and_pays_for_nothing_of_ours,
         c2_our_file_is_in_memory_before_a_task_could_be_charged_for_it,
         c2_raw_exec_joins_the_cgroup_that_it_names,
+        c2_tasks_are_below_the_cgroup_that_the_operator_names,
+        c4_cores_are_those_of_the_cgroup_that_the_operator_names,
         c2_a_plain_user_has_limits_below_a_delegated_cgroup,
         n5_gc_leaves_a_look_alike_alone,
     ])
-}
-
-fn full() -> bool {
-    std::env::var_os("AGENTBIN_FULL").is_some_and(|v| v == "1")
 }
 
 /// The folder of a cgroup in the tree of `controller`.
@@ -319,19 +317,23 @@ const ENDS: [(&str, &str, bool); 7] = [
 
 fn c2_memory_kills_and_plain_kills_are_told_apart() {
     // Of each sort.
-    let each = if full() { 1000 } else { 20 / slower().min(4) };
+    let full = full(1000);
+    let each = full.unwrap_or(20 / slower().min(4) as usize);
     let (mut right, mut seen) = ([0u32; 2], [0u32; ENDS.len()]);
     let ends = |oom: bool| (0..ENDS.len()).filter(move |at| ENDS[*at].2 == oom);
     block_on(async {
         for number in 0..each {
             for oom in BOTH {
-                let choice = ends(oom).cycle().nth(number as usize).unwrap();
+                let choice = ends(oom).cycle().nth(number).unwrap();
                 let isolated = number / 3 % 2 == 0;
-                one_end(choice, isolated).await;
+                let took = one_end(choice, isolated).await;
+                if full.is_none() {
+                    println!("{}, isolated {isolated}: {took:?}", ENDS[choice].0);
+                }
                 right[usize::from(oom)] += 1;
                 seen[choice] += 1;
             }
-            if full() && number % 50 == 49 {
+            if full.is_some() && number % 50 == 49 {
                 println!("{} of each told right", number + 1);
             }
         }
@@ -339,7 +341,8 @@ fn c2_memory_kills_and_plain_kills_are_told_apart() {
     println!("told right: {} kills for memory, {} other ends; {seen:?}", right[1], right[0]);
 }
 
-async fn one_end(choice: usize, isolated: bool) {
+/// Returns how long it took.
+async fn one_end(choice: usize, isolated: bool) -> Duration {
     let (what, script, oom) = ENDS[choice];
     let began = Instant::now();
     let task = Task::with(isolated, |spec| {
@@ -371,10 +374,8 @@ async fn one_end(choice: usize, isolated: bool) {
     };
     assert_eq!((exit.exit_code, exit.signal), expected, "{what}, isolated {isolated}: {exit:?}");
     assert_eq!(exit.oom_killed, oom, "{what}, isolated {isolated}: {exit:?}");
-    if !full() {
-        println!("{what}, isolated {isolated}: {:?}", began.elapsed());
-    }
     task.end().await;
+    began.elapsed()
 }
 
 /// What a cgroup is charged for, in bytes: anonymous memory, files.
@@ -551,6 +552,105 @@ fn c2_raw_exec_joins_the_cgroup_that_it_names() {
         out.status != 0 && out.stderr.contains("unable to configure cgroups: no such file or directory"),
         "{out:?}"
     );
+    world.assert_clean();
+}
+
+/// Runs with `--cgroup-parent`: the tasks of every driver, what they are told of it, and what is left.
+fn c2_tasks_are_below_the_cgroup_that_the_operator_names() {
+    let world = World::new();
+    let parent = PathBuf::from(format!("agentbin-test-{}-top/jobs", std::process::id()));
+    let script = format!("[\"-c\", \"echo parent $NOMAD_PARENT_CGROUP; echo ready; sleep {}\"]", nap());
+    let absolute = folder(&parent, "memory");
+    // As Nomad writes it, relative, and as a folder.
+    let ways = [Path::new("/").join(&parent), parent.clone(), absolute];
+    for (driver, way) in ["raw_exec", "exec", "exec"].into_iter().zip(&ways) {
+        let file = world.file("job.nomad.hcl", &batch(driver, "/bin/sh", &script));
+        let mut run = world.start(&["--cgroup-parent", way.to_str().unwrap(), file.to_str().unwrap()]);
+        wait_for_text(&run.stdout, "ready");
+        for hierarchy in cgroups().hierarchies() {
+            let inside = hierarchy.mount_point.join(&parent);
+            let tasks: Vec<_> = std::fs::read_dir(&inside).unwrap().flatten().map(|e| e.path()).collect();
+            let tasks: Vec<_> = tasks.into_iter().filter(|path| path.is_dir()).collect();
+            let [task] = &tasks[..] else { panic!("{driver}: {tasks:?} in {}", inside.display()) };
+            assert_ne!(std::fs::read_to_string(task.join("cgroup.procs")).unwrap(), "", "{driver}: {}", task.display());
+        }
+        world::signal(&run.child, "TERM");
+        let out = run.finish();
+        assert!(out.stdout.contains(&format!("parent {}\n", parent.display())), "{driver}: {out:?}");
+        // What was made for it is gone with it.
+        for hierarchy in cgroups().hierarchies() {
+            let top = hierarchy.mount_point.join(parent.parent().unwrap());
+            assert!(!top.exists(), "{driver}: {} is left", top.display());
+        }
+    }
+    for wrong in ["", "/", "a/../b", "/sys/fs/cgroup/../elsewhere"] {
+        let out = world.run_text(&batch("raw_exec", "/bin/true", "[]"), &["--cgroup-parent", wrong]);
+        let named = format!("--cgroup-parent {wrong}: ");
+        assert!(out.status == 125 && out.stderr.contains(&named), "{wrong:?}: {out:?}");
+    }
+    world.assert_clean();
+}
+
+/// What can be reserved is what that cgroup has; what a killed run had reserved there goes back to those who share.
+fn c4_cores_are_those_of_the_cgroup_that_the_operator_names() {
+    let cores = std::thread::available_parallelism().unwrap().get();
+    if cores < 2 || cgroups().missing_controllers().unwrap().contains(&"cpuset") {
+        println!("SKIP: c4_cores_are_those_of_the_cgroup_that_the_operator_names: one core, or no cpuset");
+        return;
+    }
+    let world = World::new();
+    let parent = PathBuf::from(format!("agentbin-test-{}-cores", std::process::id()));
+    let host = TaskCgroup::create(&cgroups(), &parent, &Resources::default()).unwrap();
+    let v2 = cgroups().regime() == Regime::V2;
+    let given = parent.to_str().unwrap();
+    let cpus = folder(&parent, "cpuset").join("cpuset.cpus");
+    let reservable = || {
+        let data_dir = world.data_dir();
+        let args = ["node", "status", "--json", "--data-dir", data_dir.to_str().unwrap(), "--cgroup-parent", given];
+        let out = world.agentbin(&args);
+        let json: serde_json::Value = serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
+        json["Attributes"]["cpu.reservablecores"].as_str().unwrap().to_owned()
+    };
+    let all = reservable();
+    std::fs::write(&cpus, "0").unwrap();
+    assert_eq!(reservable(), "1");
+    std::fs::write(&cpus, format!("0-{}", cores - 1)).unwrap();
+    assert_eq!(reservable(), all);
+
+    let script = format!("[\"-c\", \"echo ready; sleep {}\"]", nap());
+    let start = |name: &str, resources: &str| {
+        let job = batch("raw_exec", "/bin/sh", &script).replacen("config {", &format!("{resources}\nconfig {{"), 1);
+        let file = world.file(name, &job);
+        let run = world.start(&["--cgroup-parent", given, file.to_str().unwrap()]);
+        wait_for_text(&run.stdout, "ready");
+        run
+    };
+    let mut sharing = start("sharing.nomad.hcl", "");
+    let mine = || {
+        let tasks = std::fs::read_dir(folder(&parent, "cpuset")).unwrap().flatten().map(|e| e.path());
+        let tasks = tasks.filter(|path| path.is_dir()).map(|path| {
+            let file = if v2 { "cpuset.cpus.effective" } else { "cpuset.cpus" };
+            let cores = std::fs::read_to_string(path.join(file)).unwrap();
+            cores.parse::<agentbin::spec::CpuSet>().unwrap().len()
+        });
+        let mut all: Vec<usize> = tasks.collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(mine(), [cores]);
+    let mut owning = start("owning.nomad.hcl", "resources {\n cores = 1\n }");
+    let divided = mine();
+    assert!(divided.contains(&1) && divided.iter().all(|some| *some < cores), "{divided:?}");
+    world::signal(&owning.child, "KILL");
+    owning.finish();
+    let gc = world.agentbin(&["gc"]);
+    assert_eq!(gc.status, 0, "{gc:?}");
+    assert_eq!(mine(), [cores], "after {gc:?}");
+    world::signal(&sharing.child, "TERM");
+    sharing.finish();
+    // It was there before.
+    assert!(host.exists());
+    host.remove(Instant::now() + Duration::from_secs(10)).unwrap();
     world.assert_clean();
 }
 

@@ -117,9 +117,10 @@ impl Error {
         matches!(self.errno(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
     }
 
-    /// The file or the whole cgroup is not there; ENODEV is what an open file of a removed cgroup answers.
+    /// The file or the whole cgroup is not there; ENODEV is what an open file of a removed cgroup answers, ENOTDIR a path through
+    /// a file of the kernel's, as `tasks` is.
     pub(super) fn is_gone(&self) -> bool {
-        matches!(self.errno(), Some(libc::ENOENT | libc::ENODEV))
+        matches!(self.errno(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTDIR))
     }
 
     /// What somebody else creating or removing the same folders at the same time looks like.

@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::{Access, AtFlags, Dir as ReadDir, FileType, Mode, OFlags, XattrFlags};
 
 use super::error::{Error, Result};
@@ -21,6 +22,9 @@ pub(super) const V2_REQUIRED: [&str; 3] = ["cpu", "memory", "pids"];
 const V2_OPTIONAL: [&str; 2] = ["cpuset", "io"];
 /// Says that we made a folder that is not a task's own, so that we may remove it again.
 const MARKS: [&str; 2] = ["trusted.agentbin", "user.agentbin"];
+
+/// More than `memory.stat` has, the longest file that is read for figures.
+const LONGEST_FIGURES: usize = 8192;
 
 /// Longest value of a mark.
 const MARK_LENGTH: usize = 4096;
@@ -238,6 +242,47 @@ pub(super) fn checked(path: &Path) -> Result<PathBuf> {
     if plain && short && !clean.as_os_str().is_empty() { Ok(clean) } else { Err(Error::BadPath(path.to_owned())) }
 }
 
+/// A cgroup folder that is read for figures: of many tasks at once, so with as few system calls as can be.
+pub(super) struct Figures {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Figures {
+    pub(super) fn open(tree: &Tree, relative: &Path) -> Result<Figures> {
+        Ok(Figures { fd: tree.handle(relative)?, path: tree.path(relative) })
+    }
+
+    /// The text of a file, or `None` where there is none. The kernel shows such a file whole to the first read that it fits in.
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>> {
+        let failed = |e: std::io::Error| Error::io("read", &self.path.join(name), e);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => return Ok(None),
+            opened => opened.map_err(|e| Error::io("open", &self.path.join(name), e))?,
+        };
+        let mut text = Vec::with_capacity(LONGEST_FIGURES);
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, spare_capacity(&mut text)));
+        if read.map_err(|e| failed(e.into()))? == LONGEST_FIGURES {
+            File::from(file).read_to_end(&mut text).map_err(failed)?;
+        }
+        let malformed = |_| Error::Malformed { path: self.path.join(name), text: "what is no text".to_owned() };
+        String::from_utf8(text).map(Some).map_err(malformed)
+    }
+
+    /// Of a file that every cgroup has.
+    pub(super) fn always(&self, name: &str) -> Result<String> {
+        self.text(name)?.ok_or_else(|| Error::io("open", &self.path.join(name), rustix::io::Errno::NOENT))
+    }
+
+    /// The number that is all of a file.
+    pub(super) fn number(&self, name: &str) -> Result<Option<u64>> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        let malformed = |_| Error::Malformed { path: self.path.join(name), text: text.trim().to_owned() };
+        text.trim().parse().map(Some).map_err(malformed)
+    }
+}
+
 /// An open cgroup folder; `path` is for messages only.
 #[derive(Debug)]
 pub(super) struct Dir {
@@ -278,12 +323,6 @@ impl Dir {
             Err(e) if e.is_gone() => Ok(None),
             result => result.map(Some),
         }
-    }
-
-    pub(super) fn read_u64(&self, name: &str) -> Result<Option<u64>> {
-        let Some(text) = self.read_if_there(name)? else { return Ok(None) };
-        let value = text.trim().parse();
-        value.map(Some).map_err(|_| Error::Malformed { path: self.path.join(name), text: text.trim().to_owned() })
     }
 
     pub(super) fn write(&self, name: &str, value: &str) -> Result<()> {

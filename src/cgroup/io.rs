@@ -57,7 +57,9 @@ pub(super) fn v1(dir: &Dir, limits: &[IoLimit], lift: bool) -> Result<()> {
         for (limit, disk) in limits.iter().zip(&numbers) {
             let Some(value) = values(limit)[index] else { continue };
             kept.push(disk.clone());
-            whole_disk(limit, dir.write(file, &format!("{disk} {value}")))?;
+            // The kernel keeps the lower half of a number of operations, of which 0 would be none at all.
+            let most = if file.contains("iops") { u64::from(u32::MAX) } else { u64::MAX };
+            whole_disk(limit, dir.write(file, &format!("{disk} {}", value.min(most))))?;
         }
         for disk in if lift { others(dir, file, &kept)? } else { Vec::new() } {
             dir.write(file, &format!("{disk} 0"))?;

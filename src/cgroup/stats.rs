@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use super::error::{Error, Result};
-use super::fs::Dir;
+use super::fs::Figures;
 use super::regime::Regime;
 use super::task::{Member, TaskCgroup, value};
 use crate::spec::{CpuField, CpuStats, MemoryField, MemoryStats, Pressure, Pressures, Stall, Usage};
@@ -55,13 +55,12 @@ impl TaskCgroup {
     pub fn stats(&self, sampler: &mut Sampler) -> Result<Usage> {
         match self.regime {
             Regime::V2 => {
-                let dir = self.members.first().ok_or(Error::Off)?.dir()?;
-                Ok(Usage { cpu: v2_cpu(&dir, sampler)?, memory: v2_memory(&dir)? })
+                let figures = self.members.first().ok_or(Error::Off)?.figures()?;
+                Ok(Usage { cpu: v2_cpu(&figures, sampler)?, memory: v2_memory(&figures)? })
             }
             Regime::V1 => {
-                let dir = |controller| self.member(controller).map(Member::dir).transpose();
-                let cpu = v1_cpu(dir("cpuacct")?.as_ref(), dir("cpu")?.as_ref(), sampler)?;
-                let memory = dir("memory")?.map(|d| v1_memory(&d)).transpose()?.unwrap_or_default();
+                let cpu = v1_cpu(self.member("cpuacct"), self.member("cpu"), sampler)?;
+                let memory = self.member("memory").map(|m| v1_memory(&m.figures()?)).transpose()?.unwrap_or_default();
                 Ok(Usage { cpu, memory })
             }
             Regime::Off => Err(Error::Off),
@@ -79,8 +78,8 @@ impl TaskCgroup {
         let Some(member) = self.members.first().filter(|_| self.regime == Regime::V2) else {
             return Ok(Pressures::default());
         };
-        let dir = member.dir()?;
-        let read = |name| match dir.read_if_there(name) {
+        let figures = member.figures()?;
+        let read = |name| match figures.text(name) {
             Ok(text) => Ok(text.and_then(|text| pressure(&text))),
             // The files of a kernel that was told to measure none.
             Err(e) if e.errno() == Some(libc::EOPNOTSUPP) => Ok(None),
@@ -122,8 +121,8 @@ fn cpu(time: Option<CpuTime>, throttled: Option<(u64, u64)>, sampler: &mut Sampl
     stats
 }
 
-fn v2_cpu(dir: &Dir, sampler: &mut Sampler) -> Result<CpuStats> {
-    let text = dir.read("cpu.stat")?;
+fn v2_cpu(figures: &Figures, sampler: &mut Sampler) -> Result<CpuStats> {
+    let text = figures.always("cpu.stat")?;
     let nanoseconds = |key| value(&text, key).map(|us| us.saturating_mul(1000));
     let time = nanoseconds("usage_usec").map(|total| CpuTime {
         user: nanoseconds("user_usec").unwrap_or(0),
@@ -134,54 +133,61 @@ fn v2_cpu(dir: &Dir, sampler: &mut Sampler) -> Result<CpuStats> {
     Ok(cpu(time, throttled, sampler))
 }
 
-fn v2_memory(dir: &Dir) -> Result<MemoryStats> {
-    let Some(usage) = dir.read_u64("memory.current")? else { return Ok(MemoryStats::default()) };
-    let text = dir.read("memory.stat")?;
+fn v2_memory(figures: &Figures) -> Result<MemoryStats> {
+    let Some(usage) = figures.number("memory.current")? else { return Ok(MemoryStats::default()) };
+    let text = figures.always("memory.stat")?;
     let figure = |key| value(&text, key).unwrap_or(0);
     Ok(MemoryStats {
         rss: figure("anon"),
         cache: figure("file"),
-        max_usage: dir.read_u64("memory.peak")?.unwrap_or(0),
+        max_usage: figures.number("memory.peak")?.unwrap_or(0),
         kernel_usage: figure("kernel"),
         kernel_max_usage: 0,
         usage,
-        swap: dir.read_u64("memory.swap.current")?.unwrap_or(0),
+        swap: figures.number("memory.swap.current")?.unwrap_or(0),
         // Nomad's list for v2, though newer kernels tell the peak.
         measured: vec![MemoryField::Rss, MemoryField::Cache, MemoryField::Swap, MemoryField::Usage],
     })
 }
 
-fn v1_cpu(cpuacct: Option<&Dir>, cpu_dir: Option<&Dir>, sampler: &mut Sampler) -> Result<CpuStats> {
-    let time = cpuacct.map(|d| {
-        let [user, system, total] = ["cpuacct.usage_user", "cpuacct.usage_sys", "cpuacct.usage"].map(|f| d.read_u64(f));
+fn v1_cpu(cpuacct: Option<&Member>, cpu_member: Option<&Member>, sampler: &mut Sampler) -> Result<CpuStats> {
+    let acct = cpuacct.map(Member::figures).transpose()?;
+    let time = acct.as_ref().map(|figures| {
+        let [user, system, total] =
+            ["cpuacct.usage_user", "cpuacct.usage_sys", "cpuacct.usage"].map(|file| figures.number(file));
         Ok::<_, Error>(total?.map(|total| CpuTime {
             user: user.ok().flatten().unwrap_or(0),
             system: system.ok().flatten().unwrap_or(0),
             total,
         }))
     });
-    let text = cpu_dir.map(|d| d.read_if_there("cpu.stat")).transpose()?.flatten();
+    let throttling = |figures: &Figures| figures.text("cpu.stat");
+    // Most machines have both in one tree.
+    let text = match (cpu_member, cpuacct, &acct) {
+        (Some(cpu), Some(same), Some(figures)) if std::ptr::eq(cpu, same) => throttling(figures)?,
+        (cpu, ..) => cpu.map(|cpu| throttling(&cpu.figures()?)).transpose()?.flatten(),
+    };
     let throttled = text.and_then(|t| value(&t, "nr_throttled").zip(value(&t, "throttled_time")));
     Ok(cpu(time.transpose()?.flatten(), throttled, sampler))
 }
 
-fn v1_memory(dir: &Dir) -> Result<MemoryStats> {
+fn v1_memory(figures: &Figures) -> Result<MemoryStats> {
     use MemoryField::{Cache, KernelMaxUsage, KernelUsage, MaxUsage, Rss, Swap, Usage};
-    let text = dir.read("memory.stat")?;
+    let text = figures.always("memory.stat")?;
     // The plain figures leave child cgroups out.
     let figure = |total: &str, own: &str| value(&text, total).or_else(|| value(&text, own)).unwrap_or(0);
-    let kernel = dir.read_u64("memory.kmem.usage_in_bytes")?;
-    let kernel_max = dir.read_u64("memory.kmem.max_usage_in_bytes")?;
+    let kernel = figures.number("memory.kmem.usage_in_bytes")?;
+    let kernel_max = figures.number("memory.kmem.max_usage_in_bytes")?;
     let mut measured = vec![Rss, Cache, Swap, Usage, MaxUsage];
     measured.extend(kernel.map(|_| KernelUsage));
     measured.extend(kernel_max.map(|_| KernelMaxUsage));
     Ok(MemoryStats {
         rss: figure("total_rss", "rss"),
         cache: figure("total_cache", "cache"),
-        max_usage: dir.read_u64("memory.max_usage_in_bytes")?.unwrap_or(0),
+        max_usage: figures.number("memory.max_usage_in_bytes")?.unwrap_or(0),
         kernel_usage: kernel.unwrap_or(0),
         kernel_max_usage: kernel_max.unwrap_or(0),
-        usage: dir.read_u64("memory.usage_in_bytes")?.unwrap_or(0),
+        usage: figures.number("memory.usage_in_bytes")?.unwrap_or(0),
         swap: figure("total_swap", "swap"),
         measured,
     })

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::devices::{self, DeviceRule};
 use super::error::{Error, Result};
-use super::fs::{Backoff, CgroupFs, Dir, Tree, checked};
+use super::fs::{Backoff, CgroupFs, Dir, Figures, Tree, checked};
 use super::limits;
 use super::regime::Regime;
 use crate::spec::Resources;
@@ -39,6 +39,10 @@ pub(super) struct Member {
 impl Member {
     pub(super) fn dir(&self) -> Result<Dir> {
         self.tree.dir(&self.relative)
+    }
+
+    pub(super) fn figures(&self) -> Result<Figures> {
+        Figures::open(&self.tree, &self.relative)
     }
 
     pub(super) fn dir_if_there(&self) -> Result<Option<Dir>> {

@@ -89,7 +89,7 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<i32> {
     let checks = examine();
     let outcomes = if args.probe {
         let levels = args.level.map_or_else(|| Level::ALL.to_vec(), |level| vec![level]);
-        probe::run(&levels, args.data_dir.as_deref())?
+        probe::run(&levels, args.data_dir.as_deref(), args.cgroup_parent.as_deref())?
     } else {
         Vec::new()
     };

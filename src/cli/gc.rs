@@ -142,7 +142,7 @@ fn scan(data_dir: &Path) -> anyhow::Result<Vec<Finding>> {
 fn clean(data_dir: &Path, finding: &Finding) -> Vec<String> {
     match finding {
         Finding::Abandoned(record) => {
-            let place = match Place::find() {
+            let place = match Place::find(None) {
                 Ok(place) => place,
                 Err(e) => return vec![format!("{e:#}")],
             };
@@ -152,7 +152,7 @@ fn clean(data_dir: &Path, finding: &Finding) -> Vec<String> {
             }
             let remove_cgroup = |path: &Path| machine::remove_cgroup(&place.cgroups, path);
             let errors = alloc::clean(data_dir, record, &remove_cgroup, &ship_the_rest);
-            if let Some(Err(e)) = place.cpusets().map(|cpusets| cpusets.settle()) {
+            if let Err(e) = place.settle_beside(&record.cgroups) {
                 return vec![format!("cannot divide the cores among the tasks: {}", alloc::chain(&e))];
             }
             errors.iter().map(|e| format!("allocation {}: {}", record.alloc_id, alloc::chain(e))).collect()

@@ -1,6 +1,6 @@
 //! This machine: where things are kept, which drivers there are, how a task's cgroup is called.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use crate::alloc::{Machine, Node, Orphans, PortPool, Records, SocketDir, compute};
-use crate::cgroup::{CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
+use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
 use crate::driver::{DockerDriver, Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
 use crate::spec::AllocId;
 
@@ -70,18 +70,19 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Looks, and changes nothing.
-    pub(super) fn find() -> anyhow::Result<Place> {
+    /// Looks, and changes nothing. `given` is the cgroup above those of all tasks, if it is not the usual one.
+    pub(super) fn find(given: Option<&Path>) -> anyhow::Result<Place> {
         let cgroups = cgroups()?;
         let is_root = rustix::process::geteuid().is_root();
         let delegated =
             if is_root { None } else { Delegated::find(&cgroups).context("cannot find out about cgroups")? };
         let regime = if is_root || delegated.is_some() { cgroups.regime() } else { Regime::Off };
-        let parent = parent(regime).map(|parent| match &delegated {
-            Some(delegated) => delegated.relative().join(parent),
-            None => PathBuf::from(parent),
+        let base = delegated.as_ref().map_or(Path::new(""), Delegated::relative);
+        let parent = parent(regime).map(|usual| match given {
+            Some(given) => parent_at(&cgroups, base, given),
+            None => Ok(base.join(usual)),
         });
-        Ok(Place { cgroups, regime, parent, delegated })
+        Ok(Place { cgroups, regime, parent: parent.transpose()?, delegated })
     }
 
     /// Makes room for tasks, where this process is in the way. To be called before it starts others; undone in the end.
@@ -96,6 +97,13 @@ impl Place {
     pub(super) fn cpusets(&self) -> Option<Cpusets> {
         Cpusets::open(&self.cgroups, self.parent.as_deref()?, is_task).ok()
     }
+
+    /// Divides the cores anew among the tasks that are beside these cgroups, wherever their runs put them.
+    pub(super) fn settle_beside(&self, cgroups: &[PathBuf]) -> Result<(), cgroup::Error> {
+        let parents: BTreeSet<&Path> = cgroups.iter().filter_map(|cgroup| cgroup.parent()).collect();
+        let cpusets = parents.into_iter().filter_map(|parent| Cpusets::open(&self.cgroups, parent, is_task).ok());
+        cpusets.map(|cpusets| cpusets.settle()).fold(Ok(()), Result::and)
+    }
 }
 
 const fn parent(regime: Regime) -> Option<&'static str> {
@@ -104,6 +112,14 @@ const fn parent(regime: Regime) -> Option<&'static str> {
         Regime::V1 => Some("nomad"),
         Regime::Off => None,
     }
+}
+
+/// A cgroup that somebody names: as a folder of a mounted tree, or relative to each tree's root, also with a slash in front,
+/// as Nomad writes it; for a plain user relative to `base`, which was delegated to him.
+fn parent_at(cgroups: &CgroupFs, base: &Path, given: &Path) -> anyhow::Result<PathBuf> {
+    let named = || cgroups.relative(given).ok().filter(|_| given.is_absolute());
+    let parent = named().map_or_else(|| cgroups.relative(&base.join(given.strip_prefix("/").unwrap_or(given))), Ok);
+    parent.with_context(|| format!("--cgroup-parent {}", given.display()))
 }
 
 /// Whether a cgroup is that of a task of ours: the allocation's id, a dash, the task's name.

@@ -72,6 +72,9 @@ struct RunArgs {
     /// Keep allocations here [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// Put the cgroups of tasks below this one: relative to each tree [default: nomad.slice, on cgroup v1 nomad]
+    #[arg(long, value_name = "PATH")]
+    cgroup_parent: Option<PathBuf>,
     /// Print one JSON object per event and piece of output
     #[arg(long)]
     json: bool,
@@ -149,6 +152,9 @@ struct DoctorArgs {
     /// Where the probes' allocations are made [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
     #[arg(long, value_name = "DIR", requires = "probe")]
     data_dir: Option<PathBuf>,
+    /// Put the cgroups of probes below this one: relative to each tree [default: nomad.slice, on cgroup v1 nomad]
+    #[arg(long, value_name = "PATH", requires = "probe")]
+    cgroup_parent: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -165,6 +171,9 @@ struct NodeStatusArgs {
     /// Where the node's id is kept [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// The cgroup whose cores can be reserved, as given to run [default: nomad.slice, on cgroup v1 nomad]
+    #[arg(long, value_name = "PATH")]
+    cgroup_parent: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Subcommand)]

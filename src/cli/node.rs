@@ -14,7 +14,8 @@ use crate::spec::CpuSet;
 
 pub(super) fn status(args: &NodeStatusArgs) -> anyhow::Result<i32> {
     let data_dir = machine::data_dir(args.data_dir.as_deref())?;
-    let machine = machine::machine(&data_dir, &machine::socket_base(&data_dir), &Place::find()?)?;
+    let place = Place::find(args.cgroup_parent.as_deref())?;
+    let machine = machine::machine(&data_dir, &machine::socket_base(&data_dir), &place)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let drivers = runtime.block_on(async {
         let mut drivers = BTreeMap::new();

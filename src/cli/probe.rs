@@ -66,14 +66,18 @@ enum Stopped {
 }
 
 /// Starts a probe at each level, one after the other, and removes every trace of it.
-pub(super) fn run(levels: &[Level], data_dir: Option<&Path>) -> anyhow::Result<Vec<Outcome>> {
+pub(super) fn run(
+    levels: &[Level],
+    data_dir: Option<&Path>,
+    cgroup_parent: Option<&Path>,
+) -> anyhow::Result<Vec<Outcome>> {
     let data_dir = machine::data_dir(data_dir)?;
     let sockets = machine::socket_dir(&data_dir)?;
     gc::sweep(&data_dir)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     runtime.block_on(async {
         let mut signals = Signals::catch().context("cannot catch signals")?;
-        let place = Place::find()?.enter()?;
+        let place = Place::find(cgroup_parent)?.enter()?;
         let machine = machine::machine(&data_dir, sockets.path(), &place)?;
         let mut outcomes = Vec::new();
         for level in levels {

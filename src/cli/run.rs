@@ -42,7 +42,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let sinks = args.log_sink.iter().map(|url| url.parse()).collect::<Result<Vec<Sink>, _>>()?;
         let data_dir = machine::data_dir(args.data_dir.as_deref())?;
         let sockets = machine::socket_dir(&data_dir)?;
-        let place = Place::find()?.enter()?;
+        let place = Place::find(args.cgroup_parent.as_deref())?.enter()?;
         let machine = Arc::new(machine::machine(&data_dir, sockets.path(), &place)?);
         check(&job, &machine)?;
         if !args.quiet && place.regime == Regime::Off {

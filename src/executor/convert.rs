@@ -494,6 +494,40 @@ mod tests {
 
     use super::*;
 
+    /// What a host sends, at the ends of its numbers. How it is written is a table in `src/cgroup/limits.rs`.
+    #[test]
+    fn c2_limits_at_their_ends_as_hosts_send_them() {
+        let sent = |cpu_shares, [memory_mb, memory_max_mb]: [i64; 2], [cpu_quota, cpu_period]: [i64; 2]| {
+            spec_resources(drivers::Resources {
+                allocated_resources: Some(drivers::AllocatedTaskResources {
+                    cpu: Some(drivers::AllocatedCpuResources { cpu_shares }),
+                    memory: Some(drivers::AllocatedMemoryResources { memory_mb, memory_max_mb }),
+                    networks: Vec::new(),
+                }),
+                linux_resources: Some(drivers::LinuxResources { cpu_quota, cpu_period, ..Default::default() }),
+                ports: Vec::new(),
+            })
+        };
+        let (mib, none, most) = (1 << 20, MemoryLimits::default(), i64::MAX.unsigned_abs());
+        let memory = |hard_bytes, soft_bytes| MemoryLimits { hard_bytes, soft_bytes };
+        for (given, expected) in [
+            ((0, [0, 0], [0, 0]), (0, none, None)),
+            ((1, [1, 0], [1, 1]), (1, memory(Some(mib), None), Some((1, 1)))),
+            ((2, [1, 2], [50_000, 100_000]), (2, memory(Some(2 * mib), Some(mib)), Some((50_000, 100_000)))),
+            // No limit is -1 for the quota of the kernel, and for memory_max of a job.
+            ((-1, [-1, 0], [-1, 100_000]), (0, none, None)),
+            ((i64::MIN, [1, -1], [1000, 0]), (0, memory(None, Some(mib)), None)),
+            ((5, [0, -1], [0, 100_000]), (5, none, None)),
+            ((i64::MAX, [i64::MAX, 0], [i64::MAX, i64::MAX]), (most, memory(Some(u64::MAX), None), Some((most, most)))),
+            ((5, [1, i64::MAX], [i64::MIN, i64::MIN]), (5, memory(Some(u64::MAX), Some(mib)), None)),
+        ] {
+            let resources = sent(given.0, given.1, given.2);
+            let told = (resources.cpu_shares, resources.memory, resources.cpu_quota_us);
+            assert_eq!(told, expected, "{given:?}");
+        }
+        assert_eq!(spec_resources(drivers::Resources::default()), Resources::default());
+    }
+
     /// Other hosts ask for limits only for isolated tasks, and name a cgroup for all; ours means what it says.
     #[test]
     fn a_named_cgroup_is_meant() {

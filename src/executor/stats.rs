@@ -24,15 +24,19 @@ impl ProcessSampler {
     pub(super) fn sample(&mut self, pids: &[i32], core_mhz: f64) -> BTreeMap<i32, Usage> {
         let mut marks = HashMap::with_capacity(pids.len());
         let mut usages = BTreeMap::new();
+        // The file that says it of a process is the longest of all, and seldom is there something to say.
+        let system = rustix::system::sysinfo();
+        let swapped = system.totalswap > system.freeswap;
         for pid in pids {
-            let Ok(stat) = procfs::process::Process::new(*pid).and_then(|p| p.stat()) else { continue };
+            let Ok(process) = procfs::process::Process::new(*pid) else { continue };
+            let Ok(stat) = process.stat() else { continue };
             let key = (*pid, stat.starttime);
             let mark = Mark { at: Instant::now(), user_ticks: stat.utime, system_ticks: stat.stime };
             let cpu = cpu_usage(self.marks.get(&key), &mark, core_mhz);
             marks.insert(key, mark);
             let memory = MemoryStats {
                 rss: stat.rss.saturating_mul(procfs::page_size()),
-                swap: swap_bytes(*pid),
+                swap: if swapped { swap_bytes(&process) } else { 0 },
                 measured: vec![MemoryField::Rss, MemoryField::Swap],
                 ..MemoryStats::default()
             };
@@ -65,9 +69,8 @@ fn cpu_usage(before: Option<&Mark>, now: &Mark, core_mhz: f64) -> CpuStats {
     }
 }
 
-fn swap_bytes(pid: i32) -> u64 {
-    let status = procfs::process::Process::new(pid).and_then(|p| p.status());
-    status.ok().and_then(|s| s.vmswap).unwrap_or(0).saturating_mul(1024)
+fn swap_bytes(process: &procfs::process::Process) -> u64 {
+    process.status().ok().and_then(|s| s.vmswap).unwrap_or(0).saturating_mul(1024)
 }
 
 /// The sum over processes, as the universal executor reports it.

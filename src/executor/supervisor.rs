@@ -24,6 +24,7 @@ use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared
 use crate::logs::collector::{Collector, HealthWatch, Keeper, open_sink};
 use crate::spec::{
     ExitResult, LaunchSpec, NamespaceMode, Outlive, OutputHealth, ProcessState, Resources, Signal, TaskStats,
+    scaled_cpu_shares,
 };
 use crate::sys;
 use crate::sys::process::{Child, WaitStatus};
@@ -429,7 +430,7 @@ impl LocalExecutor {
             }
         };
         // While the shim assembles the root.
-        let ready = limit(cgroup, spec)
+        let ready = limit(cgroup, &self.resources(spec))
             .map_err(NotStarted::NoLimits)
             .and_then(|()| Ok((open_output(spec, config)?, open_null()?)));
         let ((output, ends), null) = match ready {
@@ -499,7 +500,7 @@ impl LocalExecutor {
         if self.cgroups.regime() == Regime::Off || !(spec.resource_limits || overridden) {
             return Ok(None);
         }
-        let mut resources = spec.resources.clone();
+        let mut resources = self.resources(spec);
         resources.cgroup_v1_override =
             spec.cgroup_v1_override.iter().map(|(k, v)| (k.clone(), PathBuf::from(v))).collect::<BTreeMap<_, _>>();
         resources.cgroup_v2_override =
@@ -513,6 +514,12 @@ impl LocalExecutor {
                 Ok(None)
             }
         }
+    }
+
+    /// The limits of the task on this node.
+    fn resources(&self, spec: &LaunchSpec) -> Resources {
+        let resources = spec.resources.clone();
+        Resources { cpu_shares: scaled_cpu_shares(resources.cpu_shares, self.compute.total_mhz), ..resources }
     }
 
     fn task_cgroup(&self, spec: &LaunchSpec, resources: &Resources) -> Result<Option<TaskCgroup>, ExecutorError> {
@@ -875,11 +882,11 @@ impl Ahead {
     }
 }
 
-fn limit(cgroup: Option<&TaskCgroup>, spec: &LaunchSpec) -> Result<(), ExecutorError> {
+fn limit(cgroup: Option<&TaskCgroup>, resources: &Resources) -> Result<(), ExecutorError> {
     match cgroup {
-        Some(cgroup) if !cgroup.is_host_given() => cgroup.set_limits(&spec.resources).map_err(cgroup_error),
+        Some(cgroup) if !cgroup.is_host_given() => cgroup.set_limits(resources).map_err(cgroup_error),
         // Nobody but the job asks for it, and nothing else can do it.
-        _ if !spec.resources.io.is_empty() => {
+        _ if !resources.io.is_empty() => {
             let text =
                 "io needs a cgroup of the task's own, and it has none; run it as root, with cgroups, or without io";
             Err(ExecutorError::Invalid(text.to_owned()))

@@ -25,7 +25,9 @@ pub use job::{
     Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, TaskResources, Template,
 };
 pub use launch::{Device, LaunchSpec, LogCollection, LogKeeping, Mount, NamespaceMode, Outlive, Propagation};
-pub use resources::{CgroupPaths, IoLimit, MemoryLimits, Resources, cpu_weight_from_shares};
+pub use resources::{
+    CgroupPaths, IoLimit, MOST_CPU_SHARES, MemoryLimits, Resources, cpu_weight_from_shares, scaled_cpu_shares,
+};
 pub use restrict::{LimitedResource, Masks, OwnNamespaces, ResourceLimit, Unveil};
 pub use role::Role;
 pub use seccomp::Seccomp;

@@ -69,6 +69,20 @@ pub struct Resources {
     pub cgroup_v2_override: Option<PathBuf>,
 }
 
+/// The most that the kernel takes for CPU shares (sched/core.c, `MAX_SHARES`); the least is 2.
+pub const MOST_CPU_SHARES: u64 = 1 << 18;
+
+/// CPU shares of a task on a node with so much compute (MHz): as asked for, or, where all of the node's would be more than the
+/// kernel takes, in proportion to what it does. What is asked for stays more than nothing.
+#[must_use]
+pub fn scaled_cpu_shares(shares: u64, node_mhz: u64) -> u64 {
+    if shares == 0 || node_mhz < MOST_CPU_SHARES {
+        return shares;
+    }
+    let scaled = u128::from(shares) * u128::from(MOST_CPU_SHARES) / u128::from(node_mhz);
+    u64::try_from(scaled).unwrap_or(u64::MAX).max(2)
+}
+
 /// CPU shares (2 to 262144) as a v2 `cpu.weight` (1 to 10000).
 ///
 /// The quadratic fit in the exponent maps the defaults onto each other (1024 -> 100), which the older linear formula did
@@ -78,7 +92,7 @@ pub fn cpu_weight_from_shares(shares: u64) -> u64 {
     match shares {
         0 => 0,
         1 | 2 => 1,
-        s if s >= 262_144 => 10_000,
+        s if s >= MOST_CPU_SHARES => 10_000,
         s => {
             #[expect(clippy::cast_precision_loss, reason = "shares are below 2^18 here")]
             let l = (s as f64).log2();
@@ -92,7 +106,7 @@ pub fn cpu_weight_from_shares(shares: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{MemoryLimits, cpu_weight_from_shares};
+    use super::{MemoryLimits, cpu_weight_from_shares, scaled_cpu_shares};
 
     #[test]
     fn shares_become_weights_as_the_reference_samples_say() {
@@ -104,12 +118,48 @@ mod tests {
     }
 
     #[test]
+    fn c2_shares_of_a_huge_node_are_in_proportion() {
+        for (node, shares, expected) in [
+            (0, 1000, 1000),
+            (12_000, 1000, 1000),
+            (12_000, 1, 1),
+            (12_000, 262_144, 262_144),
+            (262_143, 300_000, 300_000),
+            (262_144, 1000, 1000),
+            (262_145, 262_144, 262_143),
+            (262_145, 1, 2),
+            (262_145, 0, 0),
+            (524_288, 1000, 500),
+            (524_288, 262_144, 131_072),
+            (524_288, 524_288, 262_144),
+            (u64::MAX, 1, 2),
+            (u64::MAX, u64::MAX, 262_144),
+        ] {
+            assert_eq!(scaled_cpu_shares(shares, node), expected, "{shares} of {node}");
+        }
+    }
+
+    #[test]
     fn memory_limits_follow_memory_and_memory_max() {
         let mib = 1024 * 1024;
         let limits = |hard, soft| MemoryLimits { hard_bytes: hard, soft_bytes: soft };
-        assert_eq!(MemoryLimits::from_mib(100, 0), limits(Some(100 * mib), None));
-        assert_eq!(MemoryLimits::from_mib(100, 200), limits(Some(200 * mib), Some(100 * mib)));
-        assert_eq!(MemoryLimits::from_mib(100, -1), limits(None, Some(100 * mib)));
-        assert_eq!(MemoryLimits::from_mib(0, 0), limits(None, None));
+        let most = u64::try_from(i64::MAX).unwrap().saturating_mul(mib);
+        for (memory, memory_max, expected) in [
+            (100, 0, limits(Some(100 * mib), None)),
+            (100, 200, limits(Some(200 * mib), Some(100 * mib))),
+            (100, 100, limits(Some(100 * mib), Some(100 * mib))),
+            (100, -1, limits(None, Some(100 * mib))),
+            (100, -2, limits(Some(100 * mib), None)),
+            (0, 0, limits(None, None)),
+            (0, -1, limits(None, None)),
+            (0, 200, limits(Some(200 * mib), None)),
+            (1, 2, limits(Some(2 * mib), Some(mib))),
+            (-1, 0, limits(None, None)),
+            (i64::MIN, i64::MIN, limits(None, None)),
+            (i64::MAX, 0, limits(Some(most), None)),
+            (1, i64::MAX, limits(Some(most), Some(mib))),
+        ] {
+            assert_eq!(MemoryLimits::from_mib(memory, memory_max), expected, "{memory}, {memory_max}");
+        }
     }
 }

@@ -41,6 +41,15 @@ pub fn slower() -> u32 {
     std::env::var("AGENTBIN_TEST_SLOWER").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
 }
 
+/// The full count (`AGENTBIN_FULL=1`) or the one that is asked for instead (`AGENTBIN_FULL=250`); `None` is the short form.
+pub fn full(count: usize) -> Option<usize> {
+    match std::env::var("AGENTBIN_FULL").ok()?.parse() {
+        Ok(0) | Err(_) => None,
+        Ok(1) => Some(count),
+        Ok(other) => Some(other),
+    }
+}
+
 /// Seconds to sleep by which the sleepers of this very program are told from others.
 pub fn nap() -> String {
     (2_000_000 + std::process::id()).to_string()

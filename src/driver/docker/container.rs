@@ -17,13 +17,12 @@ use crate::driver::handle::failed;
 use crate::driver::isolated::resolv_conf;
 use crate::driver::raw_exec::matches;
 use crate::driver::{DriverError, NetworkMode, Reader, TaskConfig};
-use crate::spec::Propagation;
+use crate::executor::Compute;
+use crate::spec::{MOST_CPU_SHARES, Propagation, scaled_cpu_shares};
 
 const MIB: i64 = 1024 * 1024;
 /// Least shares that the kernel takes.
-const LEAST_SHARES: i64 = 2;
-/// Most shares that the kernel takes.
-const MOST_SHARES: i64 = 262_144;
+const LEAST_SHARES: u64 = 2;
 
 /// What a container depends on besides task and configuration.
 #[derive(Debug, Clone, Default)]
@@ -32,8 +31,8 @@ pub(super) struct Facts {
     pub(super) runtimes: Vec<String>,
     /// Where the container goes in the tree of cgroups; empty leaves it to the engine.
     pub(super) cgroup_parent: String,
-    /// Cores of the machine.
-    pub(super) cores: u32,
+    /// What the machine computes with.
+    pub(super) compute: Compute,
     /// Whether the kernel has a swappiness per cgroup: only v1.
     pub(super) swappiness: bool,
     /// Who this driver is: containers of another are never touched.
@@ -215,14 +214,15 @@ impl Builder<'_> {
         if reservation > 0 {
             host.memory_reservation = Some(reservation);
         }
-        let shares = i64::try_from(resources.cpu_shares).unwrap_or(i64::MAX);
-        if shares > 0 {
-            host.cpu_shares = Some(shares.clamp(LEAST_SHARES, MOST_SHARES));
+        let shares =
+            scaled_cpu_shares(resources.cpu_shares, self.facts.compute.total_mhz).clamp(LEAST_SHARES, MOST_CPU_SHARES);
+        if resources.cpu_shares > 0 {
+            host.cpu_shares = i64::try_from(shares).ok();
         }
         if read.cpu_hard_limit {
             let period = if read.cpu_cfs_period == 0 { 100_000 } else { read.cpu_cfs_period };
             #[expect(clippy::cast_precision_loss, reason = "a quota needs no 53 bits")]
-            let quota = self.task.percent_ticks * period as f64 * f64::from(self.facts.cores.max(1));
+            let quota = self.task.percent_ticks * period as f64 * f64::from(self.facts.compute.cores.max(1));
             host.cpu_period = Some(period);
             host.cpu_quota = Some((quota as i64).max(1000));
         }
@@ -702,7 +702,8 @@ mod tests {
         let read = Task::read(&task.config).map_err(|e| e.to_string())?;
         let config = Config::read(&object(plugin)).map_err(|e| e.to_string())?;
         let runtimes = vec!["nvidia".to_owned(), "runc".to_owned()];
-        let facts = Facts { runtimes, cores: 4, swappiness: true, ..Facts::default() };
+        let compute = Compute { total_mhz: 8000, cores: 4 };
+        let facts = Facts { runtimes, compute, swappiness: true, ..Facts::default() };
         let builder = Builder { task, read: &read, config: &config, facts: &facts };
         builder.body("sha256:1").map(|body| serde_json::to_value(body).unwrap()).map_err(|e| e.to_string())
     }

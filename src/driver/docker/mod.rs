@@ -19,6 +19,7 @@ mod state;
 mod task;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -325,8 +326,11 @@ impl Shared {
             return (String::new(), false);
         }
         if info.cgroup_driver == "systemd" {
-            // It takes slices only.
-            return (if regime == Regime::V2 { "nomad.slice".to_owned() } else { String::new() }, false);
+            // It takes slices only, by their last name.
+            let above = task.cgroup.parent().and_then(Path::file_name).and_then(OsStr::to_str);
+            let slice = if self.settings.under_agent { Some("nomad.slice") } else { above };
+            let slice = slice.filter(|name| regime == Regime::V2 && name.ends_with(".slice"));
+            return (slice.unwrap_or_default().to_owned(), false);
         }
         let own = if self.settings.under_agent {
             match regime {
@@ -388,7 +392,7 @@ impl Shared {
         let facts = Facts {
             runtimes: info.runtimes.clone(),
             cgroup_parent: parent.clone(),
-            cores: lock(&self.compute).cores,
+            compute: *lock(&self.compute),
             swappiness: info.cgroup_version != "2",
             node: task.node_id.clone(),
         };
