@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use agentbin::cgroup::CgroupFs;
 use agentbin::driver::{
-    DockerDriver, Driver, DriverError, ExecOptions, ExecStreaming, Health, Port, Settings, TaskConfig, TaskHandle,
-    TaskState, TerminalSize,
+    DockerDriver, Driver, DriverError, ExecOptions, ExecStreaming, Health, NetworkIsolation, Port, Settings,
+    TaskConfig, TaskHandle, TaskState, TerminalSize,
 };
 use agentbin::executor::Compute;
 use agentbin::spec::{DriverConfig, ExitResult, LogCollection, MemoryLimits, Mount, Propagation, Resources, Signal};
@@ -72,6 +72,8 @@ fn main() -> ExitCode {
         e1_registries_ask_for_credentials,
         e1_a_pull_that_stalls,
         e5_volumes_are_split_and_stay_below_the_allocation,
+        b10_hostile_configurations_reach_no_engine,
+        b10_what_a_task_left_in_its_folder_is_not_followed,
         f2_mounts_propagate_as_asked,
         e2_create_converges_with_what_is_there,
         e3_starting_twice_is_starting_once,
@@ -962,6 +964,172 @@ fn e5_volumes_are_split_and_stay_below_the_allocation() {
         let task = world.task(json!({ "command": "ls", "args": ["/x/passwd"], "volumes": ["/etc:/x:ro"] }));
         assert_eq!(world.run(&task).await.exit_code, 0);
         world.assert_nothing_left().await;
+    });
+}
+
+/// What of a container would be the host's, and not the allocation's.
+fn of_the_host(body: &Value, alloc_dir: &Path) -> Vec<String> {
+    let host = &body["HostConfig"];
+    let list = |key: &str| host[key].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut found = Vec::new();
+    let binds = list("Binds").into_iter().map(|bind| text(&bind).split(':').next().unwrap_or_default().to_owned());
+    let mounts = list("Mounts").into_iter().filter(|mount| mount["Type"] == "bind").map(|mount| text(&mount["Source"]));
+    for source in binds.chain(mounts) {
+        // A link to nowhere leads to what the engine makes there.
+        let leads = std::fs::canonicalize(&source)
+            .or_else(|error| if Path::new(&source).is_symlink() { Err(error) } else { Ok(PathBuf::from(&source)) });
+        if !leads.is_ok_and(|path| path.starts_with(alloc_dir)) {
+            found.push(source);
+        }
+    }
+    found.extend(list("Mounts").iter().filter(|mount| mount["Type"] == "volume").map(ToString::to_string));
+    for key in ["PidMode", "IpcMode", "UTSMode", "UsernsMode", "VolumeDriver", "Runtime", "CgroupParent"] {
+        let ours = key == "CgroupParent" && text(&host[key]).starts_with("/nomad");
+        if !text(&host[key]).is_empty() && !ours {
+            found.push(format!("{key}: {}", host[key]));
+        }
+    }
+    found.extend((host["Privileged"] == json!(true)).then(|| "Privileged".to_owned()));
+    found.extend(list("CapAdd").iter().map(|capability| format!("CapAdd: {capability}")));
+    found
+}
+
+/// B10: nothing of the host's is in a container's description unless the plugin's options say so.
+fn b10_hostile_configurations_reach_no_engine() {
+    let options = json!({
+        "allow_privileged": true, "volumes": { "enabled": true }, "allow_runtimes": ["kata", "/bin/sh"],
+        "allow_caps": ["all"],
+    });
+    block_on(async {
+        let proxy = Proxy::new(engine(), Some((Route::Create, Fault::Refuse, 0)));
+        let (closed, open) =
+            (World::with(&proxy.endpoint(), json!({})), World::with(&proxy.endpoint(), options.clone()));
+        let mut configs = Vec::new();
+        let sources = [
+            "/",
+            "/etc",
+            "//etc",
+            "/etc/../etc/.",
+            "/etc/",
+            "/proc/1/root",
+            "/proc/self/cwd",
+            "/dev",
+            "/run/docker.sock",
+            "..//../..",
+            "../../../../../../../etc",
+            "./../../.",
+            "local/../../../..",
+            "local/link",
+            "local/link/",
+            "local/link/.",
+            "local/link/passwd",
+            "local/chain/passwd",
+            "local/dangling",
+            "secrets/../local/link",
+        ];
+        for source in sources {
+            configs.push(json!({ "volumes": [format!("{source}:/x")] }));
+            configs.push(json!({ "volumes": [format!("{source}:/x:ro,rshared")] }));
+            let bind = json!({ "propagation": "rshared" });
+            configs.push(
+                json!({ "mount": [{ "type": "bind", "source": source, "target": "/x", "bind_options": [bind] }] }),
+            );
+        }
+        let device = json!({ "name": "local", "options": [{ "type": "none", "o": "bind", "device": "/" }] });
+        configs.extend([
+            json!({ "mount": [{ "source": "v", "target": "/x", "volume_options": [{ "driver_config": [device] }] }] }),
+            json!({ "mount": [{ "type": "volume", "source": "", "target": "/x" }] }),
+            json!({ "mounts": [{ "type": "volume", "source": "/etc", "target": "/x" }] }),
+            json!({ "volumes": ["v:/x"], "volume_driver": "local" }),
+            json!({ "privileged": true }),
+            json!({ "pid_mode": "host" }),
+            json!({ "pid_mode": "container:x" }),
+            json!({ "ipc_mode": "host" }),
+            json!({ "ipc_mode": "container:x" }),
+            json!({ "uts_mode": "host" }),
+            json!({ "userns_mode": "host" }),
+            json!({ "runtime": "kata" }),
+            json!({ "runtime": "/bin/sh" }),
+            json!({ "cap_add": ["sys_admin"] }),
+            json!({ "cap_add": ["all"] }),
+            json!({ "cap_add": ["CAP_SYS_PTRACE"] }),
+        ]);
+        for world in [&closed, &open] {
+            let local = world.alloc_dir().join("web/local");
+            for (name, target) in [("link", "/etc"), ("chain", "link"), ("dangling", "/nowhere-at-all")] {
+                std::os::unix::fs::symlink(target, local.join(name)).unwrap();
+            }
+        }
+        let starts = async |world: &World, config: &Value| {
+            let error = world.driver.start_task(&world.task(config.clone())).await.unwrap_err().to_string();
+            (error, proxy.creates())
+        };
+        for config in &configs {
+            let (error, creates) = starts(&closed, config).await;
+            assert!(creates.is_empty(), "{config}: {error}: {creates:?}");
+            // That it is dangerous is seen where the options allow it.
+            let (error, creates) = starts(&open, config).await;
+            let seen: Vec<_> = creates.iter().flat_map(|body| of_the_host(body, &open.alloc_dir())).collect();
+            assert!(!seen.is_empty(), "{config}: {error}: {creates:?}");
+        }
+        // What no option allows.
+        let fifo = closed.alloc_dir().join("web/local/fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for config in [
+            json!({ "cgroup_parent": "/" }),
+            json!({ "volumes_from": ["x"] }),
+            json!({ "image": "none:1", "load": "../../../../../../etc/passwd" }),
+            json!({ "image": "none:1", "load": "link/passwd" }),
+            json!({ "security_opt": ["seccomp=/etc/shadow"] }),
+            json!({ "security_opt": ["seccomp=/dev/zero"] }),
+            json!({ "security_opt": [format!("seccomp={}", fifo.display())] }),
+        ] {
+            let (error, creates) = starts(&closed, &config).await;
+            assert!(creates.is_empty() && !error.contains("root:"), "{config}: {error}: {creates:?}");
+        }
+        // A harmless one does reach it, and nothing else was missing.
+        let (_, creates) = starts(&closed, &json!({ "volumes": ["local/.:/x"], "command": "true" })).await;
+        let seen: Vec<_> = creates.iter().flat_map(|body| of_the_host(body, &closed.alloc_dir())).collect();
+        assert!(creates.len() == 1 && seen.is_empty(), "{creates:?}: {seen:?}");
+        closed.assert_nothing_left().await;
+    });
+}
+
+/// B10: a container that had its task's folder as a volume has put something in the place of what the next one is given.
+fn b10_what_a_task_left_in_its_folder_is_not_followed() {
+    block_on(async {
+        let proxy = Proxy::new(engine(), Some((Route::Create, Fault::Refuse, 0)));
+        for volumes in [false, true] {
+            let config = json!({ "volumes": { "enabled": volumes } });
+            for place in ["alloc", "alloc/logs", "web/local", "web/secrets"] {
+                let world = World::with(&proxy.endpoint(), config.clone());
+                std::fs::remove_dir_all(world.alloc_dir().join(place)).unwrap();
+                std::os::unix::fs::symlink("/etc", world.alloc_dir().join(place)).unwrap();
+                let error = world.driver.start_task(&world.task(json!({}))).await.unwrap_err().to_string();
+                assert!(error.contains("it is a link"), "{place}: {error}");
+            }
+            for what in ["link", "second name", "fifo"] {
+                let world = World::with(&proxy.endpoint(), config.clone());
+                let (hosts, victim) = (world.alloc_dir().join("web/hosts"), world.alloc_dir().join("victim"));
+                std::fs::write(&victim, "whole").unwrap();
+                match what {
+                    "link" => std::os::unix::fs::symlink(&victim, &hosts).unwrap(),
+                    "second name" => std::fs::hard_link(&victim, &hosts).unwrap(),
+                    _ => nix::unistd::mkfifo(&hosts, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+                }
+                let mut task = world.task(json!({}));
+                task.network = Some(NetworkIsolation {
+                    hosts: Some(("name".to_owned(), "10.0.0.2".to_owned())),
+                    ..NetworkIsolation::default()
+                });
+                let started = tokio::time::timeout(Duration::from_mins(1), world.driver.start_task(&task)).await;
+                let error = started.expect("nobody waits for a reader").unwrap_err().to_string();
+                assert!(error.contains("failed to write"), "{what}: {error}");
+                assert_eq!(std::fs::read_to_string(&victim).unwrap(), "whole", "{what}");
+            }
+        }
+        assert_eq!(proxy.creates(), Vec::<Value>::new());
     });
 }
 

@@ -293,6 +293,7 @@ impl Round<'_> {
             match rustix::fs::unlinkat(dir, name, flags) {
                 Ok(()) => self.progress = true,
                 Err(Errno::BUSY) if mutant::on("b15") => self.clear_child(dir, name, &child),
+                Err(Errno::NOTEMPTY) if mutant::on("b15-race") => self.clear_child(dir, name, &child),
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR) if is_top => self.clear_child(dir, name, &child),
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR) => self.move_up(dir, name, &child),
                 Err(e) => self.fail("remove", &child, e),
@@ -329,7 +330,10 @@ impl Round<'_> {
 
 fn open_dir(parent: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
     make_accessible(parent, name)?;
-    if mutant::on("b15") {
+    let seen = || rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+    let plain = || seen().is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
+    if mutant::on("b15") || mutant::on("b15-race") && plain() {
+        mutant::linger();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         return Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?);
     }

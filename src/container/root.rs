@@ -111,7 +111,8 @@ pub(super) fn enter(config: &RootConfig, rootless: bool, parts: Parts) -> Result
     let Parts { proc, dev, pts, shm, mqueue } = parts;
     attach_plain(&root, &proc, "proc").step(|| "mount /proc".to_owned())?;
     let proc = Root::from_fd(proc);
-    let named_null = mutant::on("b02").then(|| rustix::fs::openat(&root, "dev/null", OFlags::PATH, Mode::empty()));
+    let named_null = (mutant::on("b02") || mutant::on("b02-race") && is_null_by_name(&root))
+        .then(|| rustix::fs::openat(&root, "dev/null", OFlags::PATH, Mode::empty()));
     let dev = attach_dev(&root, rootless, dev, [(pts, "pts"), (shm, "shm"), (mqueue, "mqueue")])?;
     let kernel = Kernel { proc, sys: mount_sys(&root, rootless)? };
     for (bind, tree) in config.binds.iter().zip(&binds) {
@@ -143,7 +144,12 @@ impl Kernel {
 
     fn open(&self, path: &str, flags: OFlags) -> io::Result<Option<OwnedFd>> {
         let (root, rest) = self.split(Path::new(path));
-        match root.open_beneath(rest, flags, Mode::empty()) {
+        let opened = if mutant::on("b04-race") {
+            rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(io::Error::from)
+        } else {
+            root.open_beneath(rest, flags, Mode::empty())
+        };
+        match opened {
             Ok(fd) => Ok(Some(fd)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -196,6 +202,11 @@ fn clone_bind(bind: &Bind, alloc_dir: Option<&AllocDir<'_>>) -> Result<OwnedFd, 
         return Err(Failure::invalid(step(), "a bidirectional mount must be writable, and this one is read-only"));
     }
     let tree = match alloc_dir.filter(|_| !mutant::on("b01")).and_then(|dir| dir.find(&bind.source)) {
+        Some(found) if mutant::on("b01-race") => {
+            found.step(step)?;
+            mutant::linger();
+            clone_tree(CWD, &bind.source)
+        }
         Some(found) => clone_tree(found.step(step)?.as_fd(), Path::new("")),
         None => clone_tree(CWD, &bind.source),
     };
@@ -287,6 +298,13 @@ fn bind_host_devices(dev: &OwnedFd) -> Result<(), Failure> {
     Ok(())
 }
 
+/// For a mutant: the name may mean something else the next time.
+fn is_null_by_name(root: &Root) -> bool {
+    let stat = rustix::fs::statat(root, "dev/null", rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+    mutant::linger();
+    stat.is_ok_and(|stat| is_device(&stat, 1, 3))
+}
+
 fn is_device(stat: &Stat, major: u32, minor: u32) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
         && stat.st_rdev == rustix::fs::makedev(major, minor)
@@ -318,11 +336,15 @@ fn attach_inside(root: &Root, kernel: &Kernel, mount: &OwnedFd, target: &Path) -
     let step = || format!("mount {}", target.display());
     let stat = rustix::fs::fstat(mount).step(step)?;
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-    if mutant::on("b06") {
+    if mutant::on("b06") || mutant::on("b06-race") {
         let relative = target.strip_prefix("/").unwrap_or(target);
         let mut above: Vec<&Path> = relative.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()).collect();
         while let Some(path) = above.pop() {
-            let _ = rustix::fs::mkdirat(root, path, Mode::from_raw_mode(0o755));
+            let parent = Path::new(".").join(path.parent().unwrap_or(path));
+            if mutant::on("b06") || root.open_beneath(&parent, OFlags::PATH, Mode::empty()).is_ok() {
+                mutant::linger();
+                let _ = rustix::fs::mkdirat(root, path, Mode::from_raw_mode(0o755));
+            }
         }
     }
     let place = open_or_create(root, target, is_dir).step(step)?;
@@ -390,7 +412,8 @@ fn hide_machine(kernel: &Kernel, dev: &Root, masks: Masks, named_null: Option<Ow
             dev.open_beneath(Path::new("null"), OFlags::PATH, Mode::empty()).step(|| "open /dev/null".to_owned())?
         }
     };
-    if !mutant::on("b02") && !is_device(&rustix::fs::fstat(&null).step(|| "open /dev/null".to_owned())?, 1, 3) {
+    let named = mutant::on("b02") || mutant::on("b02-race");
+    if !named && !is_device(&rustix::fs::fstat(&null).step(|| "open /dev/null".to_owned())?, 1, 3) {
         return Err(Failure::invalid("open /dev/null", "/dev/null in the task's root is not the null device"));
     }
     let masked: Vec<String> = match masks {

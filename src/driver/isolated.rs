@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -133,17 +134,22 @@ impl Filter {
         } else {
             Root::open(task_dir).and_then(|root| root.open_beneath(path, flags, Mode::empty()))
         };
-        let file = std::fs::File::from(file.map_err(|e| error(&e.to_string()))?);
-        if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-            return Err(error("not a plain file"));
-        }
-        let mut text = String::new();
-        file.take(PROFILE_MAX + 1).read_to_string(&mut text).map_err(|e| error(&e.to_string()))?;
-        if text.len() as u64 > PROFILE_MAX {
-            return Err(error("longer than 1 MiB"));
-        }
-        Ok(Seccomp::Profile(text))
+        file.and_then(profile).map(Seccomp::Profile).map_err(|e| error(&e.to_string()))
     }
+}
+
+/// The text of a profile for system calls, which a job names: a plain file of at most 1 MiB.
+pub(super) fn profile(file: OwnedFd) -> std::io::Result<String> {
+    let file = std::fs::File::from(file);
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("not a plain file"));
+    }
+    let mut text = String::new();
+    file.take(PROFILE_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > PROFILE_MAX {
+        return Err(std::io::Error::other("longer than 1 MiB"));
+    }
+    Ok(text)
 }
 
 /// Plugin configuration of a driver that isolates.
@@ -426,24 +432,27 @@ pub(super) fn resolv_conf(dns: &Dns, task_dir: &Path) -> Result<Mount, DriverErr
     let host = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let text = resolv_conf_text(dns, &host);
     let path = task_dir.join(RESOLV_CONF);
-    let error = |e: std::io::Error| failed(format!("failed to write {}: {e}", path.display()), true);
-    // The task may have put something else there when it ran before.
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let root = Root::open(task_dir).map_err(error)?;
-    let file = root.open_beneath(Path::new(RESOLV_CONF), flags, Mode::from_raw_mode(0o644)).map_err(error)?;
-    let mut file = std::fs::File::from(file);
-    let metadata = file.metadata().map_err(error)?;
-    if !metadata.is_file() || metadata.nlink() != 1 {
-        return Err(error(std::io::Error::other("not a plain file with one name")));
-    }
-    file.set_len(0).map_err(error)?;
-    std::io::Write::write_all(&mut file, text.as_bytes()).map_err(error)?;
+    write_beneath(task_dir, RESOLV_CONF, &text)
+        .map_err(|e| failed(format!("failed to write {}: {e}", path.display()), true))?;
     Ok(Mount {
         task_path: "/etc/resolv.conf".to_owned(),
         host_path: path,
         readonly: true,
         propagation: Propagation::Private,
     })
+}
+
+/// Writes a file of the host's in the task's folder, where the task may have put something else when it ran before.
+pub(super) fn write_beneath(task_dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = Root::open(task_dir)?.open_beneath(Path::new(name), flags, Mode::from_raw_mode(0o644))?;
+    let mut file = std::fs::File::from(file);
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.nlink() != 1 {
+        return Err(std::io::Error::other("not a plain file with one name"));
+    }
+    file.set_len(0)?;
+    std::io::Write::write_all(&mut file, text.as_bytes())
 }
 
 fn resolv_conf_text(dns: &Dns, host: &str) -> String {

@@ -801,9 +801,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Waits for the end of a child and reaps it; `None` when its status is not to be had.
+pub(super) async fn wait_for(pidfd: &AsyncFd<Arc<OwnedFd>>) -> Option<WaitStatus> {
+    ended(pidfd, sys::process::try_wait).await
+}
+
+/// Waits until `ask` says how a child ended; `None` when that is not to be had.
 ///
 /// One that is traced ends for its tracer first: its descriptor can be read then, and once more when the tracer has seen it.
-pub(super) async fn wait_for(pidfd: &AsyncFd<Arc<OwnedFd>>) -> Option<WaitStatus> {
+async fn ended(
+    pidfd: &AsyncFd<Arc<OwnedFd>>,
+    ask: fn(BorrowedFd<'_>) -> std::io::Result<Option<WaitStatus>>,
+) -> Option<WaitStatus> {
     let mut patience = None;
     loop {
         let readable = async {
@@ -813,7 +821,7 @@ pub(super) async fn wait_for(pidfd: &AsyncFd<Arc<OwnedFd>>) -> Option<WaitStatus
             }
         };
         let mut ready = readable.await?.ok()?;
-        match sys::process::try_wait(pidfd.get_ref().as_fd()) {
+        match ask(pidfd.get_ref().as_fd()) {
             Ok(Some(status)) => return Some(status),
             Ok(None) => ready.clear_ready(),
             Err(_) => return None,
@@ -825,9 +833,11 @@ pub(super) async fn wait_for(pidfd: &AsyncFd<Arc<OwnedFd>>) -> Option<WaitStatus
 /// Waits until a descriptor can be read; for a pidfd that is the end of its process.
 pub(super) async fn readable(fd: BorrowedFd<'_>) -> Result<(), ExecutorError> {
     let failed = |e: std::io::Error| ExecutorError::System(format!("wait for the shim: {e}"));
-    let own = Arc::new(fd.try_clone_to_owned().map_err(failed)?);
-    let registered = sys::watch::register(own, Interest::READABLE).map_err(failed)?;
-    registered.readable().await.map(drop).map_err(failed)
+    watch(fd).map_err(failed)?.readable().await.map(drop).map_err(failed)
+}
+
+fn watch(fd: BorrowedFd<'_>) -> std::io::Result<AsyncFd<Arc<OwnedFd>>> {
+    sys::watch::register(Arc::new(fd.try_clone_to_owned()?), Interest::READABLE)
 }
 
 /// What the shim needs to be cloned.
@@ -862,8 +872,8 @@ fn start_confined_shim(
 
 /// Whether a shim that ends without a word was killed.
 async fn was_killed(child: &Child) -> bool {
-    readable(child.pidfd.as_fd()).await.is_ok()
-        && matches!(sys::process::peek(child.pidfd.as_fd()), Ok(None | Some(WaitStatus { signal: Some(_), .. })))
+    let Ok(pidfd) = watch(child.pidfd.as_fd()) else { return false };
+    matches!(ended(&pidfd, sys::process::peek).await, Some(WaitStatus { signal: Some(_), .. }))
 }
 
 /// Kills and reaps a process that is not to become the task.

@@ -145,6 +145,11 @@ fn add_mode(file: &OwnedFd, wanted: u32) -> io::Result<()> {
     }
     // An O_PATH descriptor takes no fchmod; its procfs name means the very same file.
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    if mutant::on("b16-race") {
+        let name = std::fs::read_link(&name)?;
+        mutant::linger();
+        return std::fs::set_permissions(name, std::fs::Permissions::from_mode((mode | wanted) & 0o7777));
+    }
     std::fs::set_permissions(name, std::fs::Permissions::from_mode((mode | wanted) & 0o7777))
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, XattrFlags};
 
 use super::dir;
 use super::journal::{Journal, Ledger, Target};
@@ -528,7 +528,10 @@ impl Rotator {
             self.root = None;
             result = self.root()?.open_beneath(Path::new(name), flags, mode);
         }
-        if mutant::on("b17") {
+        let seen = || rustix::fs::statat(self.root.as_ref()?, name, AtFlags::SYMLINK_NOFOLLOW).ok();
+        let plain = || seen().is_some_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
+        if mutant::on("b17") || mutant::on("b17-race") && plain() {
+            mutant::linger();
             result = Ok(rustix::fs::openat(self.root()?, name, flags | OFlags::CLOEXEC, mode)?);
         }
         let file = match result {

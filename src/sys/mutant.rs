@@ -22,6 +22,19 @@ pub fn on(name: &str) -> bool {
     CHOSEN.get_or_init(|| std::env::var(KEY).unwrap_or_default()) == name
 }
 
+/// Between a careless check and the use of what was checked. Nothing.
+#[cfg(not(feature = "mutants"))]
+pub const fn linger() {}
+
+/// Between a careless check and the use of what was checked: time for somebody else to change it.
+#[cfg(feature = "mutants")]
+pub fn linger() {
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < std::time::Duration::from_millis(1) {
+        std::thread::yield_now();
+    }
+}
+
 /// What our own roles must be told, as `KEY=value`: nothing.
 #[cfg(not(feature = "mutants"))]
 #[must_use]

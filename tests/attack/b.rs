@@ -4,14 +4,14 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
 use crate::control;
-use crate::framework::{Attack, Inside, Lab, Mutant, Swapper, Verdict, full, hold};
+use crate::framework::{Attack, Inside, Lab, Mutant, Swapper, Verdict, full};
 
 pub const ATTACKS: &[Attack] = &[
     Attack {
         id: "b02",
         run: b02,
         inside: Some(b02_inside),
-        mutants: &[Mutant::new("b02")],
+        mutants: &[Mutant::new("b02"), Mutant::new("b02-race")],
         control: Some(control::b02),
     },
     Attack {
@@ -33,14 +33,11 @@ fn b02(lab: &mut Lab) -> Verdict {
         lab.task(&[]).user(user).must_hold()?;
     }
     // The same while somebody who shares the folder swaps it.
-    lab.plant_file("dev/other", b"", 0o666);
+    let (null, mode) = (rustix::fs::makedev(1, 3), nix::sys::stat::Mode::from_bits_truncate(0o666));
+    nix::sys::stat::mknod(&lab.task_path("dev/other"), nix::sys::stat::SFlag::S_IFCHR, mode, null).unwrap();
     lab.plant_link("dev/null", AIM);
-    let swapper = Swapper::new(lab.task_path("dev/null"), lab.task_path("dev/other"));
-    for _ in 0..lab.rounds(200) {
-        lab.task(&[]).user("root").must_hold()?;
-    }
-    hold!(swapper.swaps() > 0, "nothing was swapped");
-    Ok(())
+    let swapper = [Swapper::new(lab.task_path("dev/null"), lab.task_path("dev/other"))];
+    lab.race([20, 200], &swapper, |lab, _| lab.task(&[]).user("root").must_hold())
 }
 
 fn b02_inside(_: &[String], inside: &Inside) {

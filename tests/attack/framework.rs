@@ -382,10 +382,30 @@ impl Lab {
         self.make_folders();
     }
 
-    /// How often a race is run: 20 times, `full` with `AGENTBIN_FULL=1`.
+    /// How often something is tried: 20 times, `full` with `AGENTBIN_FULL=1`.
     #[expect(clippy::unused_self, reason = "how long an attack goes on is the lab's to say")]
     pub fn rounds(&self, full: u32) -> u32 {
         if self::full() { full } else { full.min(20) }
+    }
+
+    /// Tries something `short` times, or `full` times, while these swap names. A defence that only a race gets through
+    /// (its mutant is called `…-race`) is tried until it was got through.
+    pub fn race(
+        &mut self,
+        [short, full]: [u32; 2],
+        swappers: &[Swapper],
+        mut round: impl FnMut(&mut Lab, u32) -> Verdict,
+    ) -> Verdict {
+        let is_proof = self.mutant.is_some_and(|name| name.ends_with("-race"));
+        let rounds = if is_proof { 300 } else { [short, full][usize::from(self::full())] };
+        for number in 0..rounds {
+            round(self, number)?;
+            if is_proof {
+                self.judge()?;
+            }
+        }
+        hold!(swappers.iter().all(|swapper| swapper.swaps() > 0), "nothing was swapped");
+        Ok(())
     }
 
     /// A task that runs this attack's `inside` with these words, unless it is told otherwise.

@@ -12,10 +12,28 @@ use crate::framework::{Attack, Breach, Inside, Lab, Mutant, Swapper, Task, Verdi
 use crate::kernel;
 
 pub const ATTACKS: &[Attack] = &[
-    Attack { id: "b01", run: b01, inside: Some(b01_inside), mutants: &[Mutant::new("b01")], control: None },
+    Attack {
+        id: "b01",
+        run: b01,
+        inside: Some(b01_inside),
+        mutants: &[Mutant::new("b01"), Mutant::new("b01-race")],
+        control: None,
+    },
     Attack { id: "b03", run: b03, inside: Some(b03_inside), mutants: &[Mutant::new("b03")], control: None },
-    Attack { id: "b04", run: b04, inside: Some(b04_inside), mutants: &[Mutant::new("b04")], control: None },
-    Attack { id: "b06", run: b06, inside: Some(b06_inside), mutants: &[Mutant::new("b06")], control: None },
+    Attack {
+        id: "b04",
+        run: b04,
+        inside: Some(b04_inside),
+        mutants: &[Mutant::new("b04"), Mutant::new("b04-race")],
+        control: None,
+    },
+    Attack {
+        id: "b06",
+        run: b06,
+        inside: Some(b06_inside),
+        mutants: &[Mutant::new("b06"), Mutant::new("b06-race")],
+        control: None,
+    },
     Attack { id: "b07", run: b07, inside: Some(b07_inside), mutants: &[Mutant::new("b07")], control: None },
     Attack { id: "b08", run: b08, inside: Some(b08_inside), mutants: &[Mutant::new("b08")], control: None },
     Attack { id: "b09", run: b09, inside: Some(b09_inside), mutants: &[Mutant::new("b09")], control: None },
@@ -27,11 +45,6 @@ const PRIVATE: Propagation = Propagation::Private;
 const AIM: &str = "/proc/sys/vm/stat_interval";
 /// `f_type` of procfs.
 const PROC: rustix::fs::FsWord = 0x9fa0;
-
-/// Rounds of a race, each with a task.
-fn races(lab: &Lab, most: u32) -> u32 {
-    if full() { lab.rounds(most) } else { 6 }
-}
 
 /// A folder of the host that a job may mount.
 fn volume(lab: &Lab) -> PathBuf {
@@ -89,12 +102,11 @@ fn b01(lab: &mut Lab) -> Verdict {
         std::fs::create_dir(folder).unwrap();
     }
     let swappers = [Swapper::new(source.clone(), other_source), Swapper::new(place, other_place)];
-    for round in 0..races(lab, 500) {
+    lab.race([6, 500], &swappers, |lab, round| {
         let propagation = if round % 2 == 0 { PRIVATE } else { Propagation::Bidirectional };
         let task = lab.task(&[]).user("root");
-        task.mount(&source, "/vol", false, propagation).mount(&vol, "/alloc/data/place", false, PRIVATE).must_hold()?;
-    }
-    hold!(swappers.iter().all(|swapper| swapper.swaps() > 0), "nothing was swapped");
+        task.mount(&source, "/vol", false, propagation).mount(&vol, "/alloc/data/place", false, PRIVATE).must_hold()
+    })?;
     drop(swappers);
     // What is no link is mounted.
     let report = lab.task(&[]).mount(&vol, "/vol", false, PRIVATE).run();
@@ -204,12 +216,10 @@ fn b04(lab: &mut Lab) -> Verdict {
         Swapper::new(lab.task_path("dev"), lab.task_path("other-dev")),
     ];
     lab.plant_dir("other-dev");
-    for round in 0..races(lab, 200) {
+    lab.race([6, 200], &swappers[..1], |lab, round| {
         let task = lab.task(&["race"]).user(if round % 2 == 0 { "root" } else { "nobody" });
-        task.config("user_namespace", json!(true)).must_hold()?;
-    }
-    hold!(swappers[0].swaps() > 0, "nothing was swapped");
-    Ok(())
+        task.config("user_namespace", json!(true)).must_hold()
+    })
 }
 
 fn b04_inside(args: &[String], inside: &Inside) {
@@ -269,11 +279,8 @@ fn b06(lab: &mut Lab) -> Verdict {
     }
     lab.plant_dir("a");
     lab.plant_link("other", lab.canary("open"));
-    let swapper = Swapper::new(lab.task_path("a"), lab.task_path("other"));
-    for _ in 0..races(lab, 500) {
-        start(lab)?;
-    }
-    hold!(swapper.swaps() > 0, "nothing was swapped");
+    let swapper = [Swapper::new(lab.task_path("a"), lab.task_path("other"))];
+    lab.race([6, 500], &swapper, |lab, _| start(lab))?;
     drop(swapper);
     lab.reset_task_folder();
     start(lab)

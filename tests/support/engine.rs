@@ -261,6 +261,8 @@ pub enum Fault {
     Truncate,
     /// It is not done, and the connection ends.
     Disconnect,
+    /// It is not done; 400, which nobody tries again.
+    Refuse,
 }
 
 pub const FAULTS: [Fault; 7] = [
@@ -273,7 +275,7 @@ pub const FAULTS: [Fault; 7] = [
     Fault::Disconnect,
 ];
 
-/// Stands between a driver and an engine. One call, the `nth` of its kind, goes wrong.
+/// Stands between a driver and an engine. One call, the `nth` of its kind, goes wrong; for 0 each of its kind.
 pub struct Proxy {
     dir: TempDir,
     script: Arc<Mutex<Script>>,
@@ -285,6 +287,7 @@ struct Script {
     seen: u32,
     hit: bool,
     log: Vec<String>,
+    creates: Vec<serde_json::Value>,
     ended: bool,
 }
 
@@ -318,6 +321,11 @@ impl Proxy {
     /// All calls, in order.
     pub fn log(&self) -> Vec<String> {
         self.script.lock().unwrap().log.clone()
+    }
+
+    /// What containers were asked for since the last time.
+    pub fn creates(&self) -> Vec<serde_json::Value> {
+        std::mem::take(&mut self.script.lock().unwrap().creates)
     }
 }
 
@@ -370,10 +378,13 @@ fn serve(mut client: UnixStream, upstream: &Path, script: &Mutex<Script>) {
     let fault = {
         let mut script = script.lock().unwrap();
         script.log.push(head.lines().next().unwrap_or_default().to_owned());
+        if route(&head) == Some(Route::Create) {
+            script.creates.push(serde_json::from_slice(&request[head_end..]).unwrap_or_default());
+        }
         match script.plan {
             Some((wanted, fault, nth)) if route(&head) == Some(wanted) => {
                 script.seen += 1;
-                let now = script.seen == nth;
+                let now = script.seen == nth || nth == 0;
                 script.hit |= now;
                 now.then_some(fault)
             }
@@ -388,6 +399,10 @@ fn serve(mut client: UnixStream, upstream: &Path, script: &Mutex<Script>) {
         Some(Fault::Disconnect) => return,
         Some(Fault::HangBefore) => return hold(client),
         Some(Fault::Error) => return drop(client.write_all(error)),
+        Some(Fault::Refuse) => {
+            let refusal = String::from_utf8_lossy(error).replacen("500 Internal Server Error", "400 Bad Request", 1);
+            return drop(client.write_all(refusal.as_bytes()));
+        }
         _ => {}
     }
     let Ok(mut engine) = UnixStream::connect(upstream) else { return };

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
+
 use super::config::Config;
 use super::task::{Mount as MountConfig, Task};
 use super::{LABEL_ALLOC, LABEL_CONFIG, LABEL_NODE, LABEL_START, NAME};
@@ -14,7 +16,7 @@ use crate::docker::models::{
     ResourcesUlimits,
 };
 use crate::driver::handle::failed;
-use crate::driver::isolated::resolv_conf;
+use crate::driver::isolated::{profile, resolv_conf, write_beneath};
 use crate::driver::raw_exec::matches;
 use crate::driver::{DriverError, NetworkMode, Reader, TaskConfig};
 use crate::executor::Compute;
@@ -67,28 +69,29 @@ fn lexical(path: &Path) -> PathBuf {
 fn is_below(dir: &Path, path: &Path) -> bool {
     let path = lexical(path);
     let Ok(relative) = path.strip_prefix(dir) else { return false };
-    crate::sys::path::Root::open(dir).is_ok_and(|root| {
-        // The longest part that is there must not lead out; what is missing the engine makes.
-        let mut part = relative.to_owned();
-        loop {
-            if part.as_os_str().is_empty() {
-                return true;
-            }
-            let (flags, mode) = (rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
-            match root.open_beneath(&part, flags, mode) {
-                Ok(_) => return true,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    // A link to nowhere is not what is missing.
-                    let nofollow = flags | rustix::fs::OFlags::NOFOLLOW;
-                    if root.open_beneath(&part, nofollow, mode).is_ok() {
-                        return false;
-                    }
-                    part.pop();
-                }
-                Err(_) => return false,
-            }
+    let root = match crate::sys::path::Root::open(dir) {
+        Ok(root) => root,
+        Err(error) => return error.kind() == std::io::ErrorKind::NotFound,
+    };
+    // The longest part that is there must not lead out; what is missing the engine makes.
+    let mut part = relative.to_owned();
+    loop {
+        if part.as_os_str().is_empty() {
+            return true;
         }
-    })
+        let (flags, mode) = (OFlags::PATH, Mode::empty());
+        match root.open_beneath(&part, flags, mode) {
+            Ok(_) => return true,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                // A link to nowhere is not what is missing.
+                if root.open_beneath(&part, flags | OFlags::NOFOLLOW, mode).is_ok() {
+                    return false;
+                }
+                part.pop();
+            }
+            Err(_) => return false,
+        }
+    }
 }
 
 /// `src:dst[:mode]`: split, and nothing else.
@@ -313,10 +316,19 @@ impl Builder<'_> {
             binds.push(format!("{}:{target}{mode}", source.display()));
         };
         let (shared, own) = (task.alloc_dir.join("alloc"), self.task_dir());
-        bind(&shared, "/alloc", "");
-        bind(&own.join("local"), "/local", "");
-        bind(&own.join("secrets"), "/secrets", "");
-        bind(&shared.join("logs"), "/alloc/logs", "ro");
+        for (source, target, mode) in [
+            (&shared, "/alloc", ""),
+            (&own.join("local"), "/local", ""),
+            (&own.join("secrets"), "/secrets", ""),
+            (&shared.join("logs"), "/alloc/logs", "ro"),
+        ] {
+            // Whoever had the folder above it as a volume may have put a link there, which the engine would follow.
+            if !is_below(&task.alloc_dir, source) {
+                let source = source.display();
+                return Err(bad(format!("cannot mount \"{source}\" to {target}: it is a link; remove it")));
+            }
+            bind(source, target, mode);
+        }
         if !read.volume_driver.is_empty() && !self.config.volumes {
             let driver = &read.volume_driver;
             return Err(bad(format!("volumes are not enabled; cannot use volume driver {driver:?}")));
@@ -357,7 +369,8 @@ impl Builder<'_> {
         }
         if let Some((hostname, address)) = self.hosts() {
             let path = own.join("hosts");
-            write_hosts(&own, &hosts_text(address, hostname, &read.extra_hosts)?)?;
+            write_beneath(&own, "hosts", &hosts_text(address, hostname, &read.extra_hosts)?)
+                .map_err(|e| bad(format!("failed to write {}: {e}", path.display())))?;
             mounts.push(file_mount(&path, "/etc/hosts"));
         }
         host.binds = Some(binds);
@@ -628,8 +641,10 @@ fn security_option(text: &str) -> Result<String, DriverError> {
     if key != "seccomp" || ["unconfined", "builtin", "default"].contains(&value) {
         return Ok(format!("{key}={value}"));
     }
-    let read = std::fs::read(value).map_err(|e| bad(format!("opening seccomp profile ({value}) failed: {e}")))?;
-    let profile: serde_json::Value = serde_json::from_slice(&read)
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(value, flags, Mode::empty()).map_err(std::io::Error::from);
+    let text = file.and_then(profile).map_err(|e| bad(format!("opening seccomp profile ({value}) failed: {e}")))?;
+    let profile: serde_json::Value = serde_json::from_str(&text)
         .map_err(|e| bad(format!("compacting json for seccomp profile ({value}) failed: {e}")))?;
     Ok(format!("seccomp={profile}"))
 }
@@ -648,18 +663,6 @@ pub(super) fn hosts_text(address: &str, hostname: &str, extra: &[String]) -> Res
         let _ = writeln!(text, "{ip} {name}");
     }
     Ok(text)
-}
-
-fn write_hosts(dir: &Path, text: &str) -> Result<(), DriverError> {
-    use std::io::Write as _;
-    let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CREATE | rustix::fs::OFlags::TRUNC;
-    let write = || {
-        let root = crate::sys::path::Root::open(dir)?;
-        let flags = flags | rustix::fs::OFlags::NOFOLLOW;
-        let file = root.open_beneath(Path::new("hosts"), flags, rustix::fs::Mode::from_raw_mode(0o644))?;
-        std::fs::File::from(file).write_all(text.as_bytes())
-    };
-    write().map_err(|e| bad(format!("write the task's hosts file in {}: {e}", dir.display())))
 }
 
 #[cfg(test)]
