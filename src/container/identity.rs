@@ -244,7 +244,9 @@ fn set_capabilities(wanted: &CapsHashSet, root: bool) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::lookup_user;
+    use caps::CapSet;
+
+    use super::{lookup_user, parse_capabilities};
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n\
         web:x:33:33::/var/www:/bin/sh\nbroken:x:abc:1::/:\nshort:x:1\n";
@@ -266,5 +268,21 @@ mod tests {
         }
         let many = (0..200_000).map(|id| format!("g{id}:x:{id}:web")).collect::<Vec<_>>().join("\n");
         assert_eq!(lookup_user(PASSWD, &many, "web"), None, "more groups than there can be");
+    }
+
+    /// `cap_add = ["all"]` is all that there is to give, and not an error where an agent has less than everything.
+    #[test]
+    fn b3_all_capabilities_are_those_that_this_process_has() {
+        let named = |names: &[&str]| parse_capabilities(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
+        let all: Vec<String> = caps::all().iter().map(ToString::to_string).collect();
+        let own = caps::read(None, CapSet::Permitted).unwrap();
+        assert_eq!(parse_capabilities(&all).unwrap(), own);
+        // One by one they are taken as they are, had or not.
+        for name in &all {
+            assert_eq!(named(&[name]).unwrap().len(), 1, "{name}");
+            assert_eq!(named(&[&name["CAP_".len()..].to_lowercase()]).unwrap(), named(&[name]).unwrap());
+        }
+        let error = named(&["net_bind_service", "fly"]).unwrap_err().to_string();
+        assert_eq!(error, "unknown capability \"fly\"");
     }
 }

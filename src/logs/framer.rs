@@ -103,6 +103,43 @@ pub struct DecodeError(String);
 #[derive(Debug, Default)]
 pub struct Decoder {
     pending: Vec<u8>,
+    /// Bytes of it that were looked at.
+    seen: usize,
+    place: Place,
+}
+
+/// Where in an object a byte stands. A JSON parser that is given a part cannot always tell what is cut from what is wrong.
+#[derive(Debug, Default)]
+struct Place {
+    /// Objects and lists that are open.
+    depth: usize,
+    in_text: bool,
+    escaped: bool,
+}
+
+impl Place {
+    /// Goes on by one byte; whether an object ends with it.
+    ///
+    /// # Errors
+    /// Between two objects there is nothing but white space: a list of a frame's members would be a frame to serde, too.
+    fn advance(&mut self, byte: u8) -> Result<bool, DecodeError> {
+        match byte {
+            _ if self.escaped => self.escaped = false,
+            b'\\' if self.in_text => self.escaped = true,
+            b'"' if self.depth > 0 => self.in_text = !self.in_text,
+            _ if self.in_text => {}
+            b'{' => self.depth += 1,
+            b' ' | b'\t' | b'\n' | b'\r' => {}
+            _ if self.depth == 0 => return Err(DecodeError(format!("a frame begins with {:?}", char::from(byte)))),
+            b'[' => self.depth += 1,
+            b'}' | b']' => {
+                self.depth -= 1;
+                return Ok(self.depth == 0);
+            }
+            _ => {}
+        }
+        Ok(false)
+    }
 }
 
 impl Decoder {
@@ -112,44 +149,26 @@ impl Decoder {
     /// [`DecodeError`]; the stream is of no use from there on.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Frame>, DecodeError> {
         self.pending.extend_from_slice(bytes);
-        // Not before one may have ended: a frame that comes in small parts is read once.
-        if !bytes.contains(&b'}') {
-            return self.check_pending().map(|()| Vec::new());
-        }
         let (mut frames, mut read) = (Vec::new(), 0);
-        loop {
-            begins_as_object(&self.pending[read..])?;
-            let mut objects = serde_json::Deserializer::from_slice(&self.pending[read..]).into_iter::<Frame>();
-            match objects.next() {
-                Some(Ok(frame)) => frames.push(frame),
-                Some(Err(e)) if !e.is_eof() => return Err(DecodeError(e.to_string())),
-                Some(Err(_)) | None => break,
+        for at in self.seen..self.pending.len() {
+            if self.place.advance(self.pending[at])? {
+                let frame = serde_json::from_slice(&self.pending[read..=at]);
+                frames.push(frame.map_err(|e| DecodeError(e.to_string()))?);
+                read = at + 1;
             }
-            read += objects.byte_offset();
         }
         drop(self.pending.drain(..read));
-        self.check_pending().map(|()| frames)
-    }
-
-    fn check_pending(&self) -> Result<(), DecodeError> {
-        if self.pending.len() > LONGEST_OBJECT {
+        self.seen = self.pending.len();
+        if self.seen > LONGEST_OBJECT {
             return Err(DecodeError(format!("an object longer than {LONGEST_OBJECT} bytes")));
         }
-        begins_as_object(&self.pending)
+        Ok(frames)
     }
 
     /// Whether the stream ended between two frames.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.pending.iter().all(u8::is_ascii_whitespace)
-    }
-}
-
-/// A list of a frame's members would be one to serde, too.
-fn begins_as_object(bytes: &[u8]) -> Result<(), DecodeError> {
-    match bytes.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r')) {
-        None | Some(b'{') => Ok(()),
-        Some(other) => Err(DecodeError(format!("a frame begins with {:?}", char::from(*other)))),
     }
 }
 
@@ -447,6 +466,23 @@ mod tests {
         assert!(decoder.is_complete());
         assert!(decoder.feed(b"{\"Data\":\"!\"}").is_err());
         assert!(Decoder::default().feed(b"log entry not found").is_err());
+    }
+
+    /// Also where a number of a member that nobody knows is cut, which a parser of JSON takes for a wrong one.
+    #[test]
+    fn d5_frames_are_read_wherever_they_are_cut() {
+        let text = br#"{"et":66.6e-1,"x":"\"}{","Offset":3} {"y":[{"z":[]},-0.5]}{"Data":"eA=="}"#;
+        let expected = [frame("", 3, "", None), Frame::default(), frame("", 0, "x", None)];
+        for cut in 0..=text.len() {
+            let mut decoder = Decoder::default();
+            let mut frames = decoder.feed(&text[..cut]).unwrap();
+            frames.extend(decoder.feed(&text[cut..]).unwrap());
+            assert_eq!(frames, expected, "cut at {cut}");
+            assert!(decoder.is_complete());
+        }
+        for wrong in [&b"{}]"[..], b"{]", b"[{}]", b"{\"Offset\":-1}", b"{}\""] {
+            assert!(Decoder::default().feed(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
+        }
     }
 
     /// A reader that is slow gets what was sent, not what the buffer became.
