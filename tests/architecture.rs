@@ -64,7 +64,6 @@ const BY_NAME: &[(&str, &str)] = &[
         "cgroups to join, in the words of the executor, and files of /proc before the root is entered",
     ),
     ("driver/catalog.rs", "the operator's plugin folder"),
-    ("driver/docker/container.rs", "a seccomp profile that the job names, as Nomad's driver reads it"),
     ("driver/docker/cores.rs", "the cgroup that the agent names"),
     ("driver/docker/image.rs", "the operator's credentials"),
     ("driver/docker/mod.rs", "files in the allocation's folder, where no task can write"),

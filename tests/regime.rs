@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         c2_memory_kills_and_plain_kills_are_told_apart,
         c2_a_task_of_8_mib_starts_and_pays_for_nothing_of_ours,
         c2_our_file_is_in_memory_before_a_task_could_be_charged_for_it,
+        c2_shares_of_a_huge_node_are_in_proportion,
         c2_raw_exec_joins_the_cgroup_that_it_names,
         c2_tasks_are_below_the_cgroup_that_the_operator_names,
         c4_cores_are_those_of_the_cgroup_that_the_operator_names,
@@ -512,6 +513,22 @@ fn loaded(lines: &[String]) -> u64 {
     lines.iter().map(end).max().unwrap()
 }
 
+/// What the kernel takes for shares ends at 262144: on a node with more MHz, half of it is half of what the kernel takes.
+fn c2_shares_of_a_huge_node_are_in_proportion() {
+    block_on(async {
+        for (isolated, mhz, shares) in [(true, 524_288, 131_072), (false, 524_288, 131_072), (true, 262_143, 262_144)] {
+            let task = Task::on_node(isolated, mhz, |spec| spec.resources.cpu_shares = 262_144).await;
+            let (file, expected) = match cgroups().regime() {
+                Regime::V2 => ("cpu.weight", agentbin::spec::cpu_weight_from_shares(shares)),
+                _ => ("cpu.shares", shares),
+            };
+            let written = std::fs::read_to_string(folder(&task.cgroup, "cpu").join(file)).unwrap();
+            assert_eq!(written.trim(), expected.to_string(), "isolated {isolated}, {mhz} MHz");
+            task.end().await;
+        }
+    });
+}
+
 /// Cgroups that a host gives: exactly these are joined, nothing is written there, what the task left is ended, they stay.
 fn c2_raw_exec_joins_the_cgroup_that_it_names() {
     let world = World::new();
@@ -583,7 +600,7 @@ fn c2_tasks_are_below_the_cgroup_that_the_operator_names() {
             assert!(!top.exists(), "{driver}: {} is left", top.display());
         }
     }
-    for wrong in ["", "/", "a/../b", "/sys/fs/cgroup/../elsewhere"] {
+    for wrong in ["/", "a/../b", "/sys/fs/cgroup/../elsewhere", "/sys/fs/cgroup"] {
         let out = world.run_text(&batch("raw_exec", "/bin/true", "[]"), &["--cgroup-parent", wrong]);
         let named = format!("--cgroup-parent {wrong}: ");
         assert!(out.status == 125 && out.stderr.contains(&named), "{wrong:?}: {out:?}");

@@ -332,6 +332,20 @@ mod tests {
         let _reaped_already = ours.wait();
     }
 
+    /// Between a look at all processes and a signal one may be reaped; some kernels then say that its number is a thread's.
+    #[test]
+    fn a_number_that_is_no_process_is_one_that_has_gone() {
+        let (to, from) = std::sync::mpsc::channel();
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            to.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            let _ = wait.recv();
+        });
+        assert!(open(from.recv().unwrap(), 0).unwrap().is_none());
+        drop(end);
+        thread.join().unwrap();
+    }
+
     #[test]
     fn only_the_named_process_is_killed() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();

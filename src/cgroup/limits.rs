@@ -133,7 +133,7 @@ fn v2(dir: &Dir, resources: &Resources, lift: bool) -> Result<()> {
     if let Some((quota, period)) = resources.cpu_quota_us {
         require("cpu", dir.write_if_there("cpu.max", &format!("{quota} {period}"))?)?;
     } else if lift {
-        dir.write_if_there("cpu.max", "max")?;
+        dir.write_if_there("cpu.max", "max 100000")?;
     }
     if let Some(most) = resources.pids_max {
         let there = dir.write_if_there("pids.max", &pids(most))?;
@@ -367,7 +367,7 @@ mod tests {
     fn c2_limits_as_v1_and_v2_want_them_lifted() {
         let v1 = "cpu.shares=1024; cpu.cfs_quota_us=-1; memory.limit_in_bytes=-1; memory.memsw.limit_in_bytes=-1; \
                   memory.soft_limit_in_bytes=-1; pids.max=max; blkio.throttle.write_iops_device=7:1 0";
-        let v2 = "cpu.weight=100; cpu.max=max; memory.max=max; memory.swap.max=max; memory.low=0; pids.max=max; \
+        let v2 = "cpu.weight=100; cpu.max=max 100000; memory.max=max; memory.swap.max=max; memory.low=0; pids.max=max; \
                   io.max=7:1 rbps=max wbps=max riops=max wiops=max";
         for (plain, disks, text, expected) in [
             (Plain::v1(&[]), "blkio/t/blkio.throttle.write_iops_device", "7:1 50\n", v1),
@@ -386,7 +386,7 @@ mod tests {
             ),
             (
                 Plain::v2(&[]),
-                "cpu.weight=58; cpu.max=max; memory.max=4096; memory.swap.max=0; memory.low=0; pids.max=max; cpuset.cpus=1",
+                "cpu.weight=58; cpu.max=max 100000; memory.max=4096; memory.swap.max=0; memory.low=0; pids.max=max; cpuset.cpus=1",
             ),
         ] {
             plain

@@ -13,6 +13,8 @@ use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
 use crate::driver::{DockerDriver, Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
 use crate::spec::AllocId;
 
+/// Where cgroups are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
 /// How long the processes in an abandoned cgroup may resist.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -55,7 +57,7 @@ pub(super) fn socket_dir(data_dir: &Path) -> anyhow::Result<SocketDir> {
 
 /// The cgroups of this machine.
 fn cgroups() -> anyhow::Result<CgroupFs> {
-    CgroupFs::detect(Path::new("/sys/fs/cgroup")).context("cannot find out about cgroups")
+    CgroupFs::detect(Path::new(CGROUPS)).context("cannot find out about cgroups")
 }
 
 /// How tasks of this process are limited: as the machine is set up for root, and else below a cgroup that was delegated.
@@ -117,8 +119,11 @@ const fn parent(regime: Regime) -> Option<&'static str> {
 /// A cgroup that somebody names: as a folder of a mounted tree, or relative to each tree's root, also with a slash in front,
 /// as Nomad writes it; for a plain user relative to `base`, which was delegated to him.
 fn parent_at(cgroups: &CgroupFs, base: &Path, given: &Path) -> anyhow::Result<PathBuf> {
-    let named = || cgroups.relative(given).ok().filter(|_| given.is_absolute());
-    let parent = named().map_or_else(|| cgroups.relative(&base.join(given.strip_prefix("/").unwrap_or(given))), Ok);
+    let parent = if given.starts_with(CGROUPS) {
+        cgroups.relative(given)
+    } else {
+        cgroups.relative(&base.join(given.strip_prefix("/").unwrap_or(given)))
+    };
     parent.with_context(|| format!("--cgroup-parent {}", given.display()))
 }
 

@@ -368,10 +368,14 @@ pub fn exit_at_once(status: i32) -> ! {
 /// Opens a descriptor for a child or any process. `pidfd_open(2)`.
 ///
 /// # Errors
-/// ESRCH when there is no such process.
+/// ESRCH when there is no such process: the number is nobody's, or a thread's that leads none.
 pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
     let pid = rustix::process::Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
-    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+    match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        // What kernels say of a thread, and older ones of a process that is just being reaped.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Err(rustix::io::Errno::SRCH.into()),
+        other => Ok(other?),
+    }
 }
 
 /// Sends a signal to the process that the descriptor names, never to a later one with its number.

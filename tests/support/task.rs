@@ -61,7 +61,12 @@ impl Task {
     }
 
     pub async fn with(isolated: bool, change: impl FnOnce(&mut LaunchSpec)) -> Task {
-        let mut task = Task::idle(isolated).await;
+        Task::on_node(isolated, 0, change).await
+    }
+
+    /// On a node that computes with so many MHz; 0 is not known.
+    pub async fn on_node(isolated: bool, mhz: u64, change: impl FnOnce(&mut LaunchSpec)) -> Task {
+        let mut task = Task::idle_on_node(isolated, mhz).await;
         let mut spec = task.spec();
         change(&mut spec);
         task.pid = task.executor.launch(spec).await.unwrap().pid;
@@ -70,6 +75,10 @@ impl Task {
 
     /// An executor without a task.
     pub async fn idle(isolated: bool) -> Task {
+        Task::idle_on_node(isolated, 0).await
+    }
+
+    async fn idle_on_node(isolated: bool, mhz: u64) -> Task {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         for folder in ["alloc/logs", "task/local", "task/tmp"] {
@@ -84,6 +93,7 @@ impl Task {
         };
         let config = serde_json::json!({
             "LogFile": dir.path().join("executor.out"), "LogLevel": "debug", "FSIsolation": isolated,
+            "Compute": { "tc": mhz, "nc": 2 },
         });
         let launch = Launch {
             args: &[OsString::from(config.to_string())],
