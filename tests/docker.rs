@@ -234,12 +234,18 @@ impl World {
 
     async fn assert_nothing_left(&self) {
         assert_eq!(engine().containers(&self.label()).await, Vec::<String>::new());
-        let cgroup = self.cgroup();
-        let unified = Path::new("/sys/fs/cgroup/unified").join(format!("nomad/{}-web", self.alloc));
-        for cgroup in [cgroup, unified] {
-            assert!(!cgroup.exists(), "{} is left", cgroup.display());
-        }
+        assert!(!self.cgroup().exists(), "{} is left", self.cgroup().display());
+        assert_no_cgroups_of(&self.alloc);
     }
+}
+
+/// In any tree, the unified one of a hybrid machine among them.
+fn assert_no_cgroups_of(alloc: &str) {
+    let trees = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|tree| tree.path().join("nomad"));
+    let folders = trees.flat_map(|parent| std::fs::read_dir(parent).into_iter().flatten().flatten());
+    let left: Vec<_> =
+        folders.filter(|f| f.file_name().to_string_lossy().starts_with(alloc)).map(|f| f.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 fn e1_a_task_from_start_to_end() {
@@ -1790,11 +1796,14 @@ fn e1_a_run_with_containers_and_one_that_is_killed() {
     block_on(eventually("the container runs", || !ours().is_empty()));
     run.kill().unwrap();
     run.wait().unwrap();
+    let allocs = || std::fs::read_dir(dir.path().join("data/alloc")).unwrap().flatten().map(|e| e.path());
+    let ended = allocs().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect::<Vec<_>>();
+    assert!(!ended.is_empty(), "what was killed has removed nothing");
     let out = agentbin(&["gc", "--data-dir", &data]).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(ours(), "");
-    let left: Vec<_> = std::fs::read_dir(dir.path().join("data/alloc")).unwrap().flatten().map(|e| e.path()).collect();
-    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(allocs().collect::<Vec<_>>(), Vec::<PathBuf>::new());
+    ended.iter().for_each(|alloc| assert_no_cgroups_of(alloc));
 }
 
 /// N1: the same driver, as the process that an agent starts.

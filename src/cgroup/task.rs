@@ -363,6 +363,20 @@ impl TaskCgroup {
         }
     }
 
+    /// [`destroy`](Self::destroy) for the cgroup at `path`, and for the one of that name in a unified tree beside those of v1,
+    /// where a container engine makes its folders too.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open) and [`destroy`](Self::destroy), of whichever failed first; the other is gone all the same.
+    pub fn destroy_at(cgroups: &CgroupFs, path: &Path, deadline: Instant) -> Result<()> {
+        let destroyed = TaskCgroup::open(cgroups, path).and_then(|cgroup| cgroup.destroy(deadline));
+        let beside = cgroups.unified_beside().and_then(|unified| {
+            let beside = unified.map(|unified| TaskCgroup::open(&unified, path)).transpose()?;
+            beside.filter(TaskCgroup::exists).map_or(Ok(()), |cgroup| cgroup.destroy(deadline))
+        });
+        destroyed.and(beside)
+    }
+
     /// The folder that controls `controller`; on v2 the only one.
     pub(super) fn member(&self, controller: &str) -> Option<&Member> {
         match self.regime {

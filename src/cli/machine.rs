@@ -137,9 +137,7 @@ pub(super) fn remove_cgroup(cgroups: &CgroupFs, relative: &Path) -> std::io::Res
     if cgroups.regime() == Regime::Off {
         return Ok(());
     }
-    let deadline = Instant::now() + PATIENCE;
-    let removed = TaskCgroup::open(cgroups, relative).and_then(|cgroup| cgroup.destroy(deadline));
-    removed.map_err(std::io::Error::other)
+    TaskCgroup::destroy_at(cgroups, relative, Instant::now() + PATIENCE).map_err(std::io::Error::other)
 }
 
 /// Removes the containers of an abandoned allocation, where it may have some.

@@ -23,6 +23,7 @@ fn runc(lab: &Lab, args: &[&str], masked: &[&str]) -> String {
     let bundle = lab.path("bundle");
     std::fs::create_dir_all(&bundle).unwrap();
     let programs = ["/bin", "/lib", "/lib64", "/usr"].into_iter().filter(|path| Path::new(path).exists());
+    let name = lab.path("").file_name().unwrap().to_str().unwrap().to_owned();
     let bind = |path| json!({ "destination": path, "source": path, "type": "bind", "options": ["rbind", "ro"] });
     let mut mounts = vec![json!({ "destination": "/proc", "type": "proc", "source": "proc" })];
     mounts.extend(programs.map(bind));
@@ -37,11 +38,11 @@ fn runc(lab: &Lab, args: &[&str], masked: &[&str]) -> String {
         "linux": {
             "namespaces": [{ "type": "pid" }, { "type": "ipc" }, { "type": "mount" }],
             "maskedPaths": masked,
-            "cgroupsPath": format!("{}/runc", lab.path("").file_name().unwrap().to_str().unwrap()),
+            // One folder at the root of each hierarchy: of a path, runc takes only the last away again.
+            "cgroupsPath": format!("/{name}"),
         },
     });
     std::fs::write(bundle.join("config.json"), config.to_string()).unwrap();
-    let name = lab.path("").file_name().unwrap().to_str().unwrap().to_owned();
     let mut command = Command::new("runc");
     command.arg("--root").arg(lab.path("runc")).arg("run").arg("--bundle").arg(&bundle).arg(&name);
     let out = command.stdin(Stdio::null()).output().unwrap();

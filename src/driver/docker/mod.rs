@@ -666,13 +666,7 @@ impl Shared {
         }
         let path = PathBuf::from(parent.trim_start_matches('/'));
         let deadline = Instant::now() + SWEEP_PATIENCE;
-        let removing = tokio::task::spawn_blocking(move || {
-            TaskCgroup::open(&cgroups, &path)?.destroy(deadline)?;
-            // Where both are mounted, the engine makes its folder in either.
-            let Some(unified) = cgroups.unified_beside()? else { return Ok(()) };
-            let beside = TaskCgroup::open(&unified, &path)?;
-            if beside.exists() { beside.destroy(deadline) } else { Ok(()) }
-        });
+        let removing = tokio::task::spawn_blocking(move || TaskCgroup::destroy_at(&cgroups, &path, deadline));
         if let Ok(Err(error)) = removing.await {
             tracing::warn!(%error, parent, "removing the cgroup of a container");
         }
