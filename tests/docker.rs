@@ -1803,7 +1803,9 @@ fn e1_a_run_with_containers_and_one_that_is_killed() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(ours(), "");
     assert_eq!(allocs().collect::<Vec<_>>(), Vec::<PathBuf>::new());
-    ended.iter().for_each(|alloc| assert_no_cgroups_of(alloc));
+    for alloc in &ended {
+        assert_no_cgroups_of(alloc);
+    }
 }
 
 /// N1: the same driver, as the process that an agent starts.
