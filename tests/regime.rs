@@ -600,7 +600,7 @@ fn c2_tasks_are_below_the_cgroup_that_the_operator_names() {
             assert!(!top.exists(), "{driver}: {} is left", top.display());
         }
     }
-    for wrong in ["/", "a/../b", "/sys/fs/cgroup/../elsewhere", "/sys/fs/cgroup"] {
+    for wrong in ["/", "a/../b", "/sys/fs/cgroup/../elsewhere", "/sys/fs/cgroup", "a/cgroup.procs"] {
         let out = world.run_text(&batch("raw_exec", "/bin/true", "[]"), &["--cgroup-parent", wrong]);
         let named = format!("--cgroup-parent {wrong}: ");
         assert!(out.status == 125 && out.stderr.contains(&named), "{wrong:?}: {out:?}");

@@ -1,6 +1,7 @@
 //! This machine: where things are kept, which drivers there are, how a task's cgroup is called.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -124,7 +125,13 @@ fn parent_at(cgroups: &CgroupFs, base: &Path, given: &Path) -> anyhow::Result<Pa
     } else {
         cgroups.relative(&base.join(given.strip_prefix("/").unwrap_or(given)))
     };
-    parent.with_context(|| format!("--cgroup-parent {}", given.display()))
+    let parent = parent.with_context(|| format!("--cgroup-parent {}", given.display()))?;
+    let is_file = |name: &OsStr| cgroups.hierarchies().any(|tree| tree.mount_point.join(base).join(name).is_file());
+    if let Some(name) = parent.iter().find(|name| is_file(name)) {
+        let (given, name) = (given.display(), name.display());
+        anyhow::bail!("--cgroup-parent {given}: {name} is a file in every cgroup; give the cgroup another name");
+    }
+    Ok(parent)
 }
 
 /// Whether a cgroup is that of a task of ours: the allocation's id, a dash, the task's name.
