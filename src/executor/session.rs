@@ -18,7 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::streams::{Input, Registered, Responses, Sink, pump, register};
 use super::supervisor::{
-    Isolation, Running, descendants, end_child, open_null, plan, readable, start_error, start_shim, wait_for,
+    Isolation, Running, alive, descendants, end_child, open_null, plan, readable, start_error, start_shim, wait_for,
 };
 use super::{ExecOutput, ExecRequests, ExecResponses, ExecutorError, universal};
 use crate::container::{Config, Ids, Namespaces, SessionConfig, Terminal, open_terminal};
@@ -204,13 +204,7 @@ async fn start(
     let guard = StartingGuard::new(Arc::clone(&sessions));
     let shim = start_shim(plan(None, false, running.cgroup.as_ref()), running.cgroup.as_ref())?;
     let fds = [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_fd()];
-    let mut starting = match shim.tell(&config, &namespaces).and_then(|told| told.go(fds)) {
-        Ok(starting) => starting,
-        Err((error, child)) => {
-            end_child(child).await;
-            return Err(ExecutorError::System(error.to_string()));
-        }
-    };
+    let mut starting = alive(shim.tell(&config, &namespaces).and_then(|told| told.go(fds))).await?;
     drop(stdio);
     if let Err(error) = readable(starting.report()).await {
         // It may become the command all the same.

@@ -20,7 +20,7 @@ use super::{
     universal,
 };
 use crate::cgroup::{self, CgroupFs, DeviceRule, Regime, Sampler, TaskCgroup};
-use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared};
+use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared, StartError};
 use crate::logs::collector::{Collector, HealthWatch, Keeper, open_sink};
 use crate::spec::{
     ExitResult, LaunchSpec, NamespaceMode, Outlive, OutputHealth, ProcessState, Resources, Signal, TaskStats,
@@ -390,7 +390,7 @@ impl LocalExecutor {
             return Err(ExecutorError::Invalid(text.to_owned()).into());
         }
         let ahead = self.take_ahead(spec, devices.as_deref()).await;
-        let is_ahead = ahead.is_some();
+        let has_limits = ahead.is_none();
         let (cgroup, shim) = if let Some(ahead) = ahead {
             (ahead.cgroup, Ok(ahead.shim))
         } else {
@@ -401,14 +401,8 @@ impl LocalExecutor {
             (cgroup, shim)
         };
         let launched = match shim {
-            Ok(shim) => self.start_in(spec, &config, cgroup.as_ref(), shim).await,
+            Ok(shim) => self.start_in(spec, &config, cgroup.as_ref(), has_limits, shim).await,
             Err(error) => Err(error.into()),
-        };
-        let launched = match launched {
-            // What was made ahead may be gone: an executor that a killed host left behind removes what has this name. Any
-            // other reason is met again, and told.
-            Err(NotStarted::NoLimits(error)) if is_ahead => Err(NotStarted::CgroupGone(error)),
-            other => other,
         };
         launched.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))
     }
@@ -418,21 +412,22 @@ impl LocalExecutor {
         spec: &LaunchSpec,
         config: &container::Config,
         cgroup: Option<&TaskCgroup>,
+        has_limits: bool,
         shim: Prepared,
     ) -> Result<Arc<Running>, NotStarted> {
         // What is missing here is missed, and told, by the first session.
         let namespaces = shim.namespaces().ok();
-        let told = match shim.tell(config, &Namespaces::default()) {
-            Ok(told) => told,
-            Err((error, child)) => {
-                end_child(child).await;
-                return Err(ExecutorError::System(error.to_string()).into());
-            }
-        };
+        let told = alive(shim.tell(config, &Namespaces::default())).await?;
         // While the shim assembles the root.
-        let ready = limit(cgroup, &self.resources(spec))
-            .map_err(NotStarted::NoLimits)
-            .and_then(|()| Ok((open_output(spec, config)?, open_null()?)));
+        let ready = can_limit(cgroup, spec).map_err(NotStarted::from).and_then(|()| {
+            if let (Some(cgroup), false) = (cgroup, has_limits) {
+                // It may be gone: an executor that a killed host left behind removes what has this name. Any other reason is met
+                // again, and told.
+                let limited = cgroup.set_limits(&self.resources(spec));
+                limited.map_err(|error| NotStarted::CgroupGone(cgroup_error(error)))?;
+            }
+            Ok((open_output(spec, config)?, open_null()?))
+        });
         let ((output, ends), null) = match ready {
             Ok(ready) => ready,
             Err(error) => {
@@ -442,13 +437,7 @@ impl LocalExecutor {
         };
         let outputs = inode_of(&ends.stdout).and_then(|stdout| Ok([stdout, inode_of(&ends.stderr)?])).ok();
         let stdio = [null.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()];
-        let mut starting = match told.go(stdio) {
-            Ok(starting) => starting,
-            Err((error, child)) => {
-                end_child(child).await;
-                return Err(ExecutorError::System(error.to_string()).into());
-            }
-        };
+        let mut starting = alive(told.go(stdio)).await?;
         drop(ends);
         if let Err(error) = readable(starting.report()).await {
             // It may become the task all the same.
@@ -876,6 +865,17 @@ async fn was_killed(child: &Child) -> bool {
     matches!(ended(&pidfd, sys::process::peek).await, Some(WaitStatus { signal: Some(_), .. }))
 }
 
+/// A shim that could be told something. One that could not is ended.
+pub(super) async fn alive<T>(told: Result<T, (StartError, Child)>) -> Result<T, ExecutorError> {
+    match told {
+        Ok(told) => Ok(told),
+        Err((error, child)) => {
+            end_child(child).await;
+            Err(ExecutorError::System(error.to_string()))
+        }
+    }
+}
+
 /// Kills and reaps a process that is not to become the task.
 pub(super) async fn end_child(child: Child) {
     // ESRCH: it has ended by itself.
@@ -892,17 +892,13 @@ impl Ahead {
     }
 }
 
-fn limit(cgroup: Option<&TaskCgroup>, resources: &Resources) -> Result<(), ExecutorError> {
-    match cgroup {
-        Some(cgroup) if !cgroup.is_host_given() => cgroup.set_limits(resources).map_err(cgroup_error),
-        // Nobody but the job asks for it, and nothing else can do it.
-        _ if !resources.io.is_empty() => {
-            let text =
-                "io needs a cgroup of the task's own, and it has none; run it as root, with cgroups, or without io";
-            Err(ExecutorError::Invalid(text.to_owned()))
-        }
-        _ => Ok(()),
+/// Nobody but the job asks for limits of disks, and nothing else can give them.
+fn can_limit(cgroup: Option<&TaskCgroup>, spec: &LaunchSpec) -> Result<(), ExecutorError> {
+    if spec.resources.io.is_empty() || cgroup.is_some_and(|cgroup| !cgroup.is_host_given()) {
+        return Ok(());
     }
+    let text = "io needs a cgroup of the task's own, and it has none; run it as root, with cgroups, or without io";
+    Err(ExecutorError::Invalid(text.to_owned()))
 }
 
 /// Forbids every device but those of `rules`. Where the kernel cannot, the task runs as without this, and the log says so.
@@ -983,15 +979,13 @@ fn nomad_v1_path(task_dir: &Path) -> Result<PathBuf, ExecutorError> {
 enum NotStarted {
     /// The cgroup was removed under it.
     CgroupGone(ExecutorError),
-    /// The cgroup does not take the task's limits.
-    NoLimits(ExecutorError),
     /// Anything else.
     Failed(ExecutorError),
 }
 
 impl NotStarted {
     fn into_error(self) -> ExecutorError {
-        let (NotStarted::CgroupGone(error) | NotStarted::NoLimits(error) | NotStarted::Failed(error)) = self;
+        let (NotStarted::CgroupGone(error) | NotStarted::Failed(error)) = self;
         error
     }
 }
