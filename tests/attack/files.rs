@@ -402,15 +402,19 @@ fn b17(lab: &mut Lab) -> Verdict {
     race_for_logs(lab, &logs)
 }
 
-/// A file, and the folder, that are swapped while a task writes and rotates.
+/// A file that is swapped for a link while a task writes and rotates. Each round begins with the same folder: a collector
+/// goes on behind the last file that it finds, and would never come to the swapped one again.
 fn race_for_logs(lab: &mut Lab, logs: &Path) -> Verdict {
-    std::os::unix::fs::symlink(lab.canary("log"), logs.join("link")).unwrap();
-    for number in 0..3 {
-        std::os::unix::fs::symlink(lab.canary("log"), logs.join(format!("u.stdout.{}", 2 * number + 2))).unwrap();
-    }
-    std::fs::write(logs.join("u.stdout.1"), "").unwrap();
-    let swapper = [Swapper::new(logs.join("u.stdout.1"), logs.join("link"))];
+    let (file, link) = (logs.join("u.stdout.1"), logs.join("link"));
+    let swapper = [Swapper::new(file.clone(), link.clone())];
     lab.race([4, 500], &swapper, |lab, _| {
+        std::fs::read_dir(logs).unwrap().flatten().for_each(|entry| unplant(&entry.path()));
+        for number in [2, 4, 6] {
+            std::os::unix::fs::symlink(lab.canary("log"), logs.join(format!("u.stdout.{number}"))).unwrap();
+        }
+        // Nothing is swapped until both are there.
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(lab.canary("log"), &link).unwrap();
         let script = "i=0; while [ $i -lt 3000 ]; do echo of-the-task of-the-task; i=$((i+1)); done";
         let task = lab.task(&[]).command("/bin/sh", &["-c", script]).spec(|spec| {
             let logs = spec.logs.as_mut().unwrap();
