@@ -552,10 +552,16 @@ fn d1_restarts_in_place_leave_nothing_and_split_nothing() {
     });
 }
 
+/// Whether a reader takes whole pipes at once: its journal has room for that.
+fn is_fast(reader: &plugin::Client) -> bool {
+    let open = std::fs::read_dir(format!("/proc/{}/fd", reader.process().pid)).unwrap().flatten();
+    open.filter_map(|fd| std::fs::metadata(fd.path()).ok()).any(|meta| meta.is_file() && meta.len() == (1 << 20) + 4096)
+}
+
 #[test]
 fn d2_rotations_and_restarts_split_lose_and_double_no_line() {
     // 10.5 GB in files of 10 MiB are 1,000 rotations.
-    let (lines, restarts, file_size): (u64, u64, u32) = count((400_000, 20, 1), (105_000_000, 100, 10));
+    let (lines, restarts, file_size): (u64, u64, u32) = count((4_000_000, 20, 1), (105_000_000, 100, 10));
     let mut place = place(60);
     place.config.max_file_size_mb = file_size;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -585,11 +591,13 @@ fn d2_rotations_and_restarts_split_lose_and_double_no_line() {
                 }
             }
         });
+        let mut fast = 0;
         for restart in 1..=restarts {
             let mark = lines * restart / (restarts + 1);
             while written.load(Ordering::Relaxed) < mark {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
+            fast += u64::from(is_fast(&reader));
             kill(&reader);
             reader = logmon(&place.config).await;
         }
@@ -601,8 +609,12 @@ fn d2_rotations_and_restarts_split_lose_and_double_no_line() {
         assert_eq!(reading.await.unwrap(), lines);
         let last = files(place.dir.path(), "web.stdout").pop().unwrap();
         let rotations: u64 = last.extension().unwrap().to_str().unwrap().parse().unwrap();
-        println!("{lines} lines of {LONG_LINE} bytes, {rotations} rotations, {restarts} restarts");
-        assert!(rotations >= count(30, 1000));
+        println!(
+            "{lines} lines of {LONG_LINE} bytes, {rotations} rotations, {restarts} restarts, {fast} of them of a fast reader"
+        );
+        assert!(rotations >= count(300, 1000));
+        // On a machine that is busy with other things, pipes are seldom full.
+        assert!(!full() || fast * 4 >= restarts, "{fast} of {restarts} readers were fast when they were killed");
         for path in files(place.dir.path(), "web.stdout") {
             let text = std::fs::read(&path).unwrap();
             assert!(text.ends_with(b"\n") && text.len() as u64 <= u64::from(file_size) << 20, "{}", path.display());

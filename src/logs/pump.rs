@@ -10,8 +10,8 @@ use tokio::io::Interest;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::buffer::{self, Lease};
-use super::journal::{self, Journal};
+use super::buffer::Lease;
+use super::journal::Journal;
 use super::rotator::{Change, Counters, LiveCounters, Rotator, RotatorError};
 
 /// Capacity asked for: enough for a writer of 1 GB/s during one pause.
@@ -92,7 +92,7 @@ struct Pace {
     pause: Duration,
     /// The last thing done was a pause.
     paused: bool,
-    /// Less than a buffer came during a pause: when the pipe is empty, pause again instead of giving the buffer back.
+    /// Little came during a pause: when the pipe is empty, pause again instead of giving the buffer back.
     slow_writer: bool,
 }
 
@@ -284,12 +284,12 @@ impl Pump {
     /// Reads once, and after little waits a moment for more.
     async fn gather(&mut self, lease: &mut Lease, deserted: bool) -> Round {
         let paused = std::mem::take(&mut self.pace.paused);
-        let most = if self.journal.is_some() { journal::SIZE } else { buffer::SIZE };
+        let much = if self.journal.is_some() { SMALL_READ } else { 4 * SMALL_READ };
         let pause = match self.read_once(lease, false) {
             Ok(0) => return Round::Over(End::Eof),
             Ok(n) => {
                 if paused {
-                    self.pace.slow_writer = n < most;
+                    self.pace.slow_writer = n < much;
                     self.pace.pause = match n {
                         ..LITTLE => LONGEST_PAUSE.min(self.pace.pause * 2),
                         SMALL_READ.. => PAUSE,
@@ -419,7 +419,7 @@ fn report(stream: &str, change: Option<Change>, health: &watch::Sender<Health>) 
 pub(super) fn enlarge(pipe: &OwnedFd) -> usize {
     rustix::pipe::fcntl_setpipe_size(pipe, PIPE_SIZE)
         .or_else(|_| rustix::pipe::fcntl_getpipe_size(pipe))
-        .unwrap_or(buffer::SIZE)
+        .unwrap_or(SMALL_READ)
 }
 
 #[cfg(test)]
