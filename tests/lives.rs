@@ -567,9 +567,9 @@ fn n5_a_task_outlives_its_executor() {
     let task = agents_task(dir.path(), 2);
     let agent = Agent::new(dir.path());
     let handle = agent.runtime.block_on(agent.raw_exec.start_task(&task)).unwrap();
-    drop(agent);
     // A process is known by its number and the tick of the clock at which it began: two of those later it is another one.
-    std::thread::sleep(Duration::from_millis(30));
+    agent.runtime.block_on(tokio::time::sleep(Duration::from_millis(30)));
+    drop(agent);
     let mut bystander = Command::new("/bin/cat").stdin(Stdio::piped()).spawn().unwrap();
     let mut files = std::fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.path());
     let record = files.find(|p| p.extension().is_some_and(|e| e == "task")).unwrap();

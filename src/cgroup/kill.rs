@@ -84,6 +84,13 @@ fn survivors(dir: &Dir, pids: Vec<i32>) -> Error {
 fn kill_v2(dir: &Dir, deadline: Instant, by_file: bool) -> Result<()> {
     let mut by_file = by_file;
     loop {
+        // Some kernels (Debian's 6.1.0-50 is one) remember a kill, and who is cloned into the cgroup afterwards dies at once: where
+        // nobody is, as mostly when a task has ended, nobody is killed.
+        if wait_event(dir, "populated", 0, Instant::now())? {
+            // Left frozen, it would stop the next task before its first instruction.
+            dir.write_if_there("cgroup.freeze", "0")?;
+            return Ok(());
+        }
         let round = deadline.min(Instant::now() + ROUND);
         by_file = by_file && dir.write_if_there("cgroup.kill", "1")?;
         if !by_file {
@@ -96,9 +103,7 @@ fn kill_v2(dir: &Dir, deadline: Instant, by_file: bool) -> Result<()> {
             killed?;
         }
         if wait_event(dir, "populated", 0, round)? {
-            // Left frozen, it would stop the next task before its first instruction.
-            dir.write_if_there("cgroup.freeze", "0")?;
-            return Ok(());
+            continue;
         }
         if Instant::now() >= deadline {
             return Err(survivors(dir, dir.pids_recursive()?));
