@@ -568,7 +568,7 @@ fn n5_a_task_outlives_its_executor() {
     let agent = Agent::new(dir.path());
     let handle = agent.runtime.block_on(agent.raw_exec.start_task(&task)).unwrap();
     // A process is known by its number and the tick of the clock at which it began: two of those later it is another one.
-    agent.runtime.block_on(tokio::time::sleep(Duration::from_millis(30)));
+    agent.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(30)).await });
     drop(agent);
     let mut bystander = Command::new("/bin/cat").stdin(Stdio::piped()).spawn().unwrap();
     let mut files = std::fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.path());
