@@ -441,7 +441,8 @@ fn c3_a_reserved_core_is_nobody_elses() {
     world.assert_clean();
 }
 
-/// A task that waits for its restart keeps its cores: the one that shares sees the same before and after, and meanwhile.
+/// A task that waits for its restart keeps its cores: the one that shares sees the same before and after, and meanwhile. Its
+/// cgroup is the one in which what the first run left was killed.
 #[test]
 fn c3_a_restart_keeps_its_cores() {
     need_root!();
@@ -456,7 +457,7 @@ fn c3_a_restart_keeps_its_cores() {
         "list() { sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status; }; cd $NOMAD_ALLOC_DIR/data; ";
     // The other looks until the second run is over: any moment without the reservation would be a second line.
     let own = "echo own $(list) $NOMAD_CPU_CORES; if [ ! -e first ]; then until [ -e seen ]; do sleep 0.02; done; \
-               touch first; exit 1; fi; touch done; until [ -e over ]; do sleep 0.02; done";
+               touch first; setsid sleep 1000 & exit 1; fi; touch done; until [ -e over ]; do sleep 0.02; done";
     let other = format!(
         "while now=$(list); [ $now = 0-{} ]; do sleep 0.02; done; touch seen; echo other $now; \
          until [ -e done ]; do [ $(list) = $now ] || echo other $(list); sleep 0.01; done; touch over",
