@@ -83,14 +83,9 @@ fn survivors(dir: &Dir, pids: Vec<i32>) -> Error {
 /// `by_file` false does without `cgroup.kill`, as on kernels before 5.14.
 fn kill_v2(dir: &Dir, deadline: Instant, by_file: bool) -> Result<()> {
     let mut by_file = by_file;
-    loop {
-        // Some kernels (Debian's 6.1.0-50 is one) remember a kill, and who is cloned into the cgroup afterwards dies at once: where
-        // nobody is, as mostly when a task has ended, nobody is killed.
-        if wait_event(dir, "populated", 0, Instant::now())? {
-            // Left frozen, it would stop the next task before its first instruction.
-            dir.write_if_there("cgroup.freeze", "0")?;
-            return Ok(());
-        }
+    // There are kernels on which whoever is cloned into a cgroup after a kill dies at once: where nobody is, as mostly when a task
+    // has ended, nobody is killed.
+    while !wait_event(dir, "populated", 0, Instant::now())? {
         let round = deadline.min(Instant::now() + ROUND);
         by_file = by_file && dir.write_if_there("cgroup.kill", "1")?;
         if !by_file {
@@ -103,7 +98,7 @@ fn kill_v2(dir: &Dir, deadline: Instant, by_file: bool) -> Result<()> {
             killed?;
         }
         if wait_event(dir, "populated", 0, round)? {
-            continue;
+            break;
         }
         if Instant::now() >= deadline {
             return Err(survivors(dir, dir.pids_recursive()?));
@@ -112,6 +107,9 @@ fn kill_v2(dir: &Dir, deadline: Instant, by_file: bool) -> Result<()> {
         // hear of it.
         signal_all(dir, &mut BTreeSet::new(), &mut Vec::new())?;
     }
+    // Left frozen, it would stop the next task before its first instruction.
+    dir.write_if_there("cgroup.freeze", "0")?;
+    Ok(())
 }
 
 /// Waits until `cgroup.events` says `key` is `wanted`; true also when the cgroup is gone, false at `until`.
@@ -289,6 +287,21 @@ mod tests {
             task.remove(Instant::now() + Duration::from_secs(5)).unwrap();
             assert!(!task.exists());
         }
+    }
+
+    #[test]
+    fn b6_an_empty_cgroup_is_thawed_and_not_killed() {
+        // Of plain files: what is written to the kernel's cannot be read again.
+        let root = tempfile::tempdir().unwrap();
+        let file = |name: &str| root.path().join("t").join(name);
+        std::fs::create_dir(root.path().join("t")).unwrap();
+        for (name, text) in [("events", "populated 0\nfrozen 1\n"), ("kill", ""), ("freeze", "1")] {
+            std::fs::write(file(&format!("cgroup.{name}")), text).unwrap();
+        }
+        let task = TaskCgroup::open(&CgroupFs::v2(root.path()).unwrap(), Path::new("t")).unwrap();
+        kill_v2(&task.members[0].dir().unwrap(), Instant::now() + Duration::from_secs(10), true).unwrap();
+        let read = |name: &str| std::fs::read_to_string(file(name)).unwrap();
+        assert_eq!([read("cgroup.kill"), read("cgroup.freeze")], ["", "0"]);
     }
 
     #[test]
