@@ -9,7 +9,7 @@ use crate::sys::lock::lock;
 use crate::sys::pages::Pages;
 
 /// Bytes read from a pipe in one system call, at most.
-const SIZE: usize = 256 * 1024;
+pub(super) const SIZE: usize = 256 * 1024;
 
 struct Shared {
     pages: Option<Pages>,

@@ -31,14 +31,15 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 use sha2::Digest as _;
 use tokio::time::Instant;
 
+use super::pump::PIPE_SIZE;
 use crate::sys;
 use crate::sys::pages::{Pages, Words};
 
 /// Bytes read at once. Each stream has its own, for as long as its reader lives, so they are few.
-const SIZE: usize = 64 * 1024;
-/// Bytes read at once of a stream that fills what it is given: a whole pipe. Half of what reading costs then is waiting for a
+pub(super) const SIZE: usize = 64 * 1024;
+/// Bytes read at once of a stream that fills what it is given: a whole pipe. A third of what reading costs then is waiting for a
 /// writer that is in the pipe, too, and the fewer reads the less of that.
-const FAST_SIZE: usize = 1024 * 1024;
+const FAST_SIZE: usize = PIPE_SIZE;
 /// So many full reads, one after the other, make a stream a fast one: what more room costs is nothing beside 4 MiB of output.
 const FULL_READS: u32 = 64;
 
@@ -248,7 +249,7 @@ impl Journal {
         &self.data[from..pending.to]
     }
 
-    /// Takes what the pipe holds, at most [`SIZE`] bytes, or more of a fast stream; 0 when the last writer has gone and all is taken.
+    /// Takes what the pipe holds, at most [`SIZE`] bytes, of a fast stream [`FAST_SIZE`]; 0 when the last writer has gone and all is taken.
     ///
     /// `last`: a FIFO that nobody has open for writing counts as ended, also when nobody ever had.
     ///
@@ -354,7 +355,7 @@ impl Journal {
         self.full_reads = 0;
         if self.data.len() > SIZE
             && self.pending().is_none()
-            && let Ok(data) = Pages::map_file(&self.file, DATA_AT, SIZE)
+            && let Ok(data) = map_data(&self.file, SIZE)
         {
             self.data = data;
             // Nothing of what is cut off is mapped any more.

@@ -10,12 +10,12 @@ use tokio::io::Interest;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::buffer::Lease;
-use super::journal::Journal;
+use super::buffer::{self, Lease};
+use super::journal::{self, Journal};
 use super::rotator::{Change, Counters, LiveCounters, Rotator, RotatorError};
 
 /// Capacity asked for: enough for a writer of 1 GB/s during one pause.
-const PIPE_SIZE: usize = 1024 * 1024;
+pub(super) const PIPE_SIZE: usize = 1024 * 1024;
 
 /// A read that brings less than this is followed by a pause, so that many small writes cost one wakeup.
 const SMALL_READ: usize = 64 * 1024;
@@ -92,7 +92,7 @@ struct Pace {
     pause: Duration,
     /// The last thing done was a pause.
     paused: bool,
-    /// Little came during a pause: when the pipe is empty, pause again instead of giving the buffer back.
+    /// Less than a buffer came during a pause: when the pipe is empty, pause again instead of giving the buffer back.
     slow_writer: bool,
 }
 
@@ -284,12 +284,12 @@ impl Pump {
     /// Reads once, and after little waits a moment for more.
     async fn gather(&mut self, lease: &mut Lease, deserted: bool) -> Round {
         let paused = std::mem::take(&mut self.pace.paused);
-        let much = if self.journal.is_some() { SMALL_READ } else { 4 * SMALL_READ };
+        let most = if self.journal.is_some() { journal::SIZE } else { buffer::SIZE };
         let pause = match self.read_once(lease, false) {
             Ok(0) => return Round::Over(End::Eof),
             Ok(n) => {
                 if paused {
-                    self.pace.slow_writer = n < much;
+                    self.pace.slow_writer = n < most;
                     self.pace.pause = match n {
                         ..LITTLE => LONGEST_PAUSE.min(self.pace.pause * 2),
                         SMALL_READ.. => PAUSE,
@@ -419,7 +419,7 @@ fn report(stream: &str, change: Option<Change>, health: &watch::Sender<Health>) 
 pub(super) fn enlarge(pipe: &OwnedFd) -> usize {
     rustix::pipe::fcntl_setpipe_size(pipe, PIPE_SIZE)
         .or_else(|_| rustix::pipe::fcntl_getpipe_size(pipe))
-        .unwrap_or(SMALL_READ)
+        .unwrap_or(buffer::SIZE)
 }
 
 #[cfg(test)]
