@@ -441,8 +441,8 @@ fn c3_a_reserved_core_is_nobody_elses() {
     world.assert_clean();
 }
 
-/// A task that waits for its restart keeps its cores: the one that shares sees the same before and after, and meanwhile. Its
-/// cgroup is the one in which what the first run left was killed.
+/// A task that waits for its restart keeps its cores: the one that shares sees the same before and after, and meanwhile. The
+/// first run leaves a process behind that is killed.
 #[test]
 fn c3_a_restart_keeps_its_cores() {
     need_root!();

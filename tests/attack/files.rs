@@ -317,6 +317,10 @@ fn unplant(place: &Path) {
     let _ = std::fs::remove_dir_all(place);
 }
 
+fn unplant_all(folder: &Path) {
+    std::fs::read_dir(folder).unwrap().flatten().for_each(|entry| unplant(&entry.path()));
+}
+
 /// CVE-2026-6959: the place of a log, its folder, or of the FIFO that leads there, is something else.
 fn b17(lab: &mut Lab) -> Verdict {
     let logs = lab.shared("logs");
@@ -344,7 +348,7 @@ fn b17(lab: &mut Lab) -> Verdict {
                 .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with("u.")))
                 .map(|entry| std::fs::read_to_string(entry.path()).unwrap_or_default())
                 .collect();
-            std::fs::read_dir(&logs).unwrap().flatten().for_each(|entry| unplant(&entry.path()));
+            unplant_all(&logs);
             hold!(took < LONGEST, "{what} as {name}: {took:?}");
             hold!(!written.concat().contains(&secret), "{what} as {name}: the canary is in a log");
             hold!(result.is_err() || written.concat().contains("of-the-task"), "{what} as {name}: output is lost");
@@ -388,7 +392,7 @@ fn b17(lab: &mut Lab) -> Verdict {
                 .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
                 .flat_map(|entry| std::fs::read(entry.path()).unwrap_or_default())
                 .collect();
-            std::fs::read_dir(&logs).unwrap().flatten().for_each(|entry| unplant(&entry.path()));
+            unplant_all(&logs);
             hold!(logmon < LONGEST, "{what} as {name} of a logmon: {logmon:?}");
             let written = String::from_utf8_lossy(&written).into_owned();
             hold!(!written.contains("canary-"), "{what} as {name} of a logmon: {written}");
@@ -408,7 +412,7 @@ fn race_for_logs(lab: &mut Lab, logs: &Path) -> Verdict {
     let (file, link) = (logs.join("u.stdout.1"), logs.join("link"));
     let swapper = [Swapper::new(file.clone(), link.clone())];
     lab.race([4, 500], &swapper, |lab, _| {
-        std::fs::read_dir(logs).unwrap().flatten().for_each(|entry| unplant(&entry.path()));
+        unplant_all(logs);
         for number in [2, 4, 6] {
             std::os::unix::fs::symlink(lab.canary("log"), logs.join(format!("u.stdout.{number}"))).unwrap();
         }
