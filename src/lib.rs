@@ -6,6 +6,12 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+// Both take defences out or open doors for tests. A release has no debug assertions, so it cannot have them by accident.
+#[cfg(all(feature = "mutants", not(debug_assertions)))]
+compile_error!("the feature `mutants` takes defences out: it needs a profile with debug assertions (dev, quick)");
+#[cfg(all(feature = "fuzzing", not(debug_assertions)))]
+compile_error!("the feature `fuzzing` opens inner functions: it needs a profile with debug assertions (dev, fuzz)");
+
 pub mod alloc;
 pub mod cgroup;
 pub mod cli;
