@@ -126,7 +126,9 @@ fn several(crates: &[Crate], list: &[(&str, usize, &str)]) -> Vec<String> {
         let listed = list.iter().find(|(listed, ..)| listed == name).map_or(1, |(_, count, _)| *count);
         if found.len() > listed {
             let found = found.iter().copied().collect::<Vec<_>>().join(", ");
-            wrong.push(format!("{name} is built in the versions {found}: bring them together (cargo tree -d -i {name})"));
+            wrong.push(format!(
+                "{name} is built in the versions {found}: bring them together (cargo tree -d -i {name})"
+            ));
         }
     }
     for (name, count, _) in list {

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         n2_logs_are_collected_unless_switched_off,
         n5_log_sinks_get_what_tasks_print_across_a_kill,
         n3_the_agents_folder_stays_empty,
+        n1_tasks_inherit_the_agents_environment_less_its_denylist,
         a6_errors_are_those_that_agents_know,
         a6_configurations_of_go_hosts_are_read,
         a6_the_folder_names_the_cgroup,
@@ -150,9 +151,14 @@ fn walkdir(dir: &Path, depth: u32) -> Vec<PathBuf> {
 
 impl Plugin {
     async fn start(program: &Path, args: &[&str]) -> Plugin {
+        Plugin::start_with(program, args, &[]).await
+    }
+
+    async fn start_with(program: &Path, args: &[&str], env: &[(&str, &str)]) -> Plugin {
+        let agents = env.iter().map(|(key, value)| ((*key).into(), (*value).into()));
         let launch = Launch {
             args: &args.iter().map(OsString::from).collect::<Vec<_>>(),
-            env: std::env::vars_os().filter(|(k, _)| k == "PATH").chain(role_environment()).collect(),
+            env: std::env::vars_os().filter(|(k, _)| k == "PATH").chain(role_environment()).chain(agents).collect(),
             log: Box::new(|line| println!("plugin: {}", line.message)),
             ..Launch::new(Program::Path(program))
         };
@@ -582,6 +588,65 @@ fn n3_the_agents_folder_stays_empty() {
         assert!(world.log("stderr").contains("No such file"), "{}", world.log("stderr"));
         plugin.destroy(&task.id, false).await.unwrap();
         plugin.client.kill().await;
+    });
+}
+
+/// What an agent merges below the environment of tasks without image isolation, our driver merges itself (issue of programs that
+/// call others by name). What go-plugin put there is not the agent's.
+fn n1_tasks_inherit_the_agents_environment_less_its_denylist() {
+    block_on(async {
+        for (config, hidden, seen) in
+            [(vec![], "VAULT_TOKEN", "MINE"), (vec![("host_env_denylist", texts(&["MINE"]))], "MINE", "VAULT_TOKEN")]
+        {
+            let world = World::new();
+            let agents = [
+                ("LANG", "C.UTF-8"),
+                ("TERM", "linux"),
+                ("MINE", "m"),
+                ("VAULT_TOKEN", "v"),
+                ("GREETING", "the agent's"),
+                ("NOMAD_LICENSE", "l"),
+            ];
+            let mut plugin = Plugin::start_with(Path::new(AGENTBIN), &["driver", "exec"], &agents).await;
+            plugin.set_config(&config).await.unwrap();
+            let mut task = world.script("env");
+            // A job's own variable stays, whatever its name.
+            task.env =
+                [("GREETING", "hello"), ("NOMAD_LICENSE", "the job's")].map(|(k, v)| (k.into(), v.into())).into();
+            plugin.start_task(&task).await.unwrap();
+            plugin.wait(&task.id).await;
+            plugin.destroy(&task.id, false).await.unwrap();
+            plugin.client.kill().await;
+
+            let log = world.log("stdout");
+            let found: BTreeMap<&str, &str> = log.lines().filter_map(|line| line.split_once('=')).collect();
+            assert_eq!(found.get("PATH").copied(), std::env::var("PATH").ok().as_deref(), "{log}");
+            for (key, value) in
+                [("LANG", "C.UTF-8"), ("TERM", "linux"), ("GREETING", "hello"), ("NOMAD_LICENSE", "the job's")]
+            {
+                assert_eq!(found.get(key), Some(&value), "{log}");
+            }
+            assert_eq!(found.get(hidden), None, "{log}");
+            assert!(found.contains_key(seen), "{log}");
+            let of_go_plugin: Vec<_> =
+                found.keys().filter(|key| key.starts_with("PLUGIN_") || key.contains("COOKIE")).collect();
+            assert!(of_go_plugin.is_empty(), "{of_go_plugin:?}");
+        }
+
+        // With a chroot the agent hands its environment on itself, less its own list.
+        let world = World::new();
+        let mut plugin = Plugin::start_with(Path::new(AGENTBIN), &["driver", "exec"], &[("MINE", "m")]).await;
+        plugin.set_config(&[("fs_isolation", text("chroot"))]).await.unwrap();
+        let shell = world.alloc_dir().join("web/bin");
+        std::fs::create_dir_all(&shell).unwrap();
+        std::fs::copy("/bin/busybox", shell.join("busybox")).unwrap();
+        let task = world.task(&[("command", text("/bin/busybox")), ("args", texts(&["env"]))]);
+        plugin.start_task(&task).await.unwrap();
+        plugin.wait(&task.id).await;
+        plugin.destroy(&task.id, false).await.unwrap();
+        plugin.client.kill().await;
+        assert!(world.log("stdout").contains("GREETING=hello"), "{}", world.log("stderr"));
+        assert!(!world.log("stdout").contains("MINE"), "{}", world.log("stdout"));
     });
 }
 

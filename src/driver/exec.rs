@@ -1,4 +1,5 @@
 use super::config::Reader;
+use super::host_env::HostEnv;
 use super::ids::DeniedIds;
 use super::isolated::IsolatedConfig;
 use super::on_executor::{Common, OnExecutor, Plan};
@@ -63,6 +64,10 @@ impl Plan for Exec {
         attributes.push(("command", schema::attr("command", "string", true)));
         attributes.push(("args", schema::attr("args", "list(string)", false)));
         schema::object(attributes)
+    }
+
+    fn host_env(config: &Config) -> Option<&HostEnv> {
+        config.isolated.host_env()
     }
 
     fn capabilities(config: &Config) -> Capabilities {

@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::config::Reader;
 use super::handle::failed;
+use super::host_env::{self, HostEnv};
 use super::on_executor::{self, Common};
 use super::{
     Capabilities, Dns, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, TaskConfig, capabilities, restrict,
@@ -167,11 +168,12 @@ pub struct IsolatedConfig {
     chroot: bool,
     /// Host path to path in the task; empty is the standard set.
     folders: BTreeMap<String, String>,
+    host_env: HostEnv,
 }
 
 impl IsolatedConfig {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 13] = [
+    pub const KEYS: [&'static str; 14] = [
         Common::KEYS[0],
         Common::KEYS[1],
         Common::KEYS[2],
@@ -185,6 +187,7 @@ impl IsolatedConfig {
         "pids_limit",
         "fs_isolation",
         "chroot_env",
+        host_env::KEY,
     ];
 
     /// Their schema.
@@ -205,6 +208,7 @@ impl IsolatedConfig {
             text("fs_isolation", "image"),
             // Twice the same thing: as a block, and as a map in parentheses.
             ("chroot_env", schema::block_attrs("chroot_env", "string", false)),
+            HostEnv::schema(),
         ]);
         schema
     }
@@ -246,6 +250,7 @@ impl IsolatedConfig {
             pids_max: restrict::pids_limit(reader)?,
             chroot,
             folders,
+            host_env: HostEnv::read(reader)?,
         })
     }
 
@@ -253,6 +258,12 @@ impl IsolatedConfig {
     #[must_use]
     pub fn common(&self) -> &Common {
         &self.common
+    }
+
+    /// What tasks get of the agent's environment. `None` with a chroot: then the agent itself hands it on.
+    #[must_use]
+    pub fn host_env(&self) -> Option<&HostEnv> {
+        (!self.chroot).then_some(&self.host_env)
     }
 
     /// What such a driver can do.

@@ -6,6 +6,7 @@ use tokio::process::Command;
 
 use super::config::Reader;
 use super::handle::failed;
+use super::host_env::HostEnv;
 use super::isolated::IsolatedConfig;
 use super::on_executor::{Common, OnExecutor, Plan};
 use super::{Attribute, Capabilities, DriverError, Fingerprint, Health, TaskConfig};
@@ -141,6 +142,10 @@ impl Plan for Java {
             (name, schema::attr(name, kind, false))
         }));
         schema::object(attributes)
+    }
+
+    fn host_env(config: &Config) -> Option<&HostEnv> {
+        config.0.host_env()
     }
 
     fn capabilities(config: &Config) -> Capabilities {

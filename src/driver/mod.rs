@@ -11,6 +11,7 @@ pub mod docker;
 mod exec;
 mod handle;
 pub mod hclspec;
+mod host_env;
 mod ids;
 mod isolated;
 mod java;

@@ -8,6 +8,7 @@ use tokio::sync::broadcast;
 
 use super::config::Reader;
 use super::handle::{Settings, Tasks};
+use super::host_env::HostEnv;
 use super::restrict::{self, Restrictions};
 use super::shipping::Shipping;
 use super::{
@@ -47,6 +48,12 @@ pub trait Plan: Send + Sync + Sized + 'static {
 
     /// Describes a task's configuration.
     fn task_config_schema() -> Spec;
+
+    /// What tasks under an agent inherit of the environment of this process; `None` where the agent hands on its own, as it
+    /// does for drivers without image isolation.
+    fn host_env(_config: &Self::Config) -> Option<&HostEnv> {
+        None
+    }
 
     /// What the driver can do.
     fn capabilities(config: &Self::Config) -> Capabilities;
@@ -312,8 +319,10 @@ impl<P: Plan> OnExecutor<P> {
             false => task.logs.clone(),
         };
         let output = |path: &str| if disabled { "/dev/null".to_owned() } else { path.to_owned() };
+        let inherited = P::host_env(config).filter(|_| under_agent);
+        let env = inherited.map_or_else(|| task.env.clone(), |host| host.below(std::env::vars_os(), &task.env));
         let mut spec = LaunchSpec {
-            env: task.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
+            env: env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
             user: task.user.clone(),
             task_dir: task.alloc_dir.join(&task.name),
             resources: task.resources.clone(),
