@@ -668,6 +668,11 @@ fn e1_starts_that_fail_leave_nothing() {
         engine().docker(&["rmi", "loaded:1"]);
         let task = world.task(json!({ "image": "loaded:1", "load": "image.tar", "command": "true" }));
         assert_eq!(world.run(&task).await.exit_code, 0);
+        // No registry has it: with `load`, nothing is pulled, whatever `force_pull` says.
+        let both = json!({ "image": "loaded:1", "load": "image.tar", "force_pull": true, "command": "true" });
+        for _ in 0..2 {
+            assert_eq!(world.run(&world.task(both.clone())).await.exit_code, 0);
+        }
         engine().docker(&["rmi", "loaded:1"]);
     });
 }

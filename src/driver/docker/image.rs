@@ -119,7 +119,8 @@ impl Images {
         let here = engine.image(&name).await.map_err(|e| failed(format!("image {name}: {e}"), true))?;
         let id = match here {
             Some(id) if !wanted.force_pull && reference.tag != "latest" => id,
-            _ if wanted.force_pull => self.pull(engine, config, wanted, &reference, report).await?,
+            // An archive of the task's is the image, whatever a registry has.
+            _ if wanted.force_pull && wanted.archive.is_none() => self.pull(engine, config, wanted, &reference, report).await?,
             here => match wanted.archive {
                 Some((dir, archive)) => {
                     load(engine, dir, archive).await?;
