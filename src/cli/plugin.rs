@@ -111,6 +111,8 @@ impl Session {
             args: &arguments.args,
             env: std::env::vars_os().collect(),
             new_session: true,
+            // Killed, this program can end nothing any more.
+            dies_with_us: true,
             log: Box::new(|line| print_log(&line)),
             ..Launch::new(Program::Path(&path))
         };
