@@ -9,10 +9,10 @@ use anyhow::Context as _;
 use super::machine::{self, Place};
 use super::run::{SINKS_PATIENCE, outlets};
 use super::{GcArgs, complain, print};
-use crate::alloc::{self, Finding, Record, SocketDir};
+use crate::alloc::{self, Finding, Record, RecordError, SocketDir};
 use crate::logs::ship;
 use crate::spec::AllocId;
-use crate::sys::owned::OwnDir;
+use crate::sys::owned::{self, OwnDir};
 
 /// Some of it could not be removed.
 const LEFTOVERS: i32 = 1;
@@ -127,6 +127,11 @@ pub(super) fn sweep(data_dir: &Path) -> anyhow::Result<()> {
             for error in clean(data_dir, &finding) {
                 complain(&format!("left by an earlier run: {error}"));
             }
+        }
+        if let Finding::Unreadable(error @ RecordError::Read { source, .. }) = &finding
+            && owned::is_untrusted(source)
+        {
+            complain(&format!("left alone: {}", alloc::chain(error)));
         }
     }
     for path in sockets(data_dir)? {

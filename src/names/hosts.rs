@@ -4,8 +4,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig};
+use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::system_conf::parse_resolv_conf;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use tokio::net::TcpStream;
 
@@ -38,7 +39,7 @@ pub async fn addresses(address: &str) -> io::Result<Vec<SocketAddr>> {
         return Ok(vec![SocketAddrV6::new(ip, port, 0, zone_index(zone)?).into()]);
     }
     let unknown = |reason: String| io::Error::new(io::ErrorKind::NotFound, format!("look up host {host:?}: {reason}"));
-    let resolver = resolver().map_err(|error| unknown(error.to_string()))?;
+    let resolver = resolver()?;
     let found = resolver.lookup_ip(host).await.map_err(|error| unknown(error.to_string()))?;
     let mut ips: Vec<IpAddr> = found.iter().take(MOST).collect();
     ips.sort_by_key(IpAddr::is_ipv6);
@@ -64,17 +65,31 @@ fn with_port(ips: Vec<IpAddr>, port: u16) -> Vec<SocketAddr> {
     ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
 }
 
-fn resolver() -> Result<TokioResolver, hickory_resolver::net::NetError> {
-    let provider = TokioRuntimeProvider::default();
-    let mut builder = TokioResolver::builder_tokio().unwrap_or_else(|_| {
+fn resolver() -> io::Result<TokioResolver> {
+    let text = match std::fs::read("/etc/resolv.conf") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        other => other?,
+    };
+    let (config, options) = configuration(&text)?;
+    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    *builder.options_mut() = options;
+    builder.build().map_err(io::Error::other)
+}
+
+/// What the text of a `resolv.conf` says.
+fn configuration(text: &[u8]) -> io::Result<(ResolverConfig, ResolverOpts)> {
+    let names_one = text.split(|byte| *byte == b'\n').any(|line| line.trim_ascii_start().starts_with(b"nameserver"));
+    let (config, mut options) = if names_one {
+        let wrong = |error| io::Error::new(io::ErrorKind::InvalidData, format!("/etc/resolv.conf: {error}"));
+        parse_resolv_conf(text).map_err(wrong)?
+    } else {
         let own = NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into());
-        TokioResolver::builder_with_config(ResolverConfig::from_parts(None, Vec::new(), vec![own]), provider)
-    });
-    let options = builder.options_mut();
+        (ResolverConfig::from_parts(None, Vec::new(), vec![own]), ResolverOpts::default())
+    };
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     // Asked once, and then thrown away.
     options.cache_size = 0;
-    builder.build()
+    Ok((config, options))
 }
 
 /// The number of a network interface, by its name or as it stands.
@@ -101,6 +116,22 @@ mod tests {
             assert_eq!(found(wrong).await.unwrap_err().kind(), io::ErrorKind::InvalidInput, "{wrong}");
         }
         assert!(found("[fe80::1%no-such-one]:1").await.is_err());
+    }
+
+    #[test]
+    fn resolv_conf_is_honoured() {
+        let servers = |text: &str| {
+            let config = configuration(text.as_bytes()).unwrap().0;
+            config.name_servers().iter().map(|server| server.ip.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(servers("# x\nnameserver 192.0.2.1\nnameserver 2001:db8::1\n"), ["192.0.2.1", "2001:db8::1"]);
+        for none in ["", "search example\n", "# nameserver 192.0.2.1\n"] {
+            assert_eq!(servers(none), ["127.0.0.1"], "{none}");
+        }
+        let (config, options) =
+            configuration(b"nameserver 127.0.0.53\nsearch a.test b.test\noptions ndots:2 timeout:1\n").unwrap();
+        assert_eq!((config.search().len(), options.ndots, options.timeout.as_secs()), (2, 2, 1));
+        assert!(configuration(b"nameserver nonsense\n").is_err());
     }
 
     #[tokio::test]

@@ -36,7 +36,7 @@ pub fn ask_host(name: &str) -> io::Result<(String, String)> {
 /// `name gid gid...` as lines of a group file.
 fn group_lines(answer: &str, name: &str) -> String {
     let ids = answer.split_ascii_whitespace().skip(1).filter(|id| id.parse::<u32>().is_ok());
-    ids.map(|id| format!(":x:{id}:{name}\n")).collect()
+    ids.flat_map(|id| [":x:", id, ":", name, "\n"]).collect()
 }
 
 fn run(program: &Path, database: &str, name: &str) -> io::Result<String> {

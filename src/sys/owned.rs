@@ -41,7 +41,7 @@ impl std::error::Error for Untrusted {}
 /// Whether an error says that something is not this user's alone.
 #[must_use]
 pub fn is_untrusted(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<Untrusted>())
+    error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Untrusted>)
 }
 
 /// That what is open belongs to this user or root, and that nobody else may write to it; `path` names it in the error.

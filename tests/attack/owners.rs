@@ -4,10 +4,10 @@
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::UdpSocket;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +36,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack { id: "d65", run: d65, inside: None, mutants: &[Mutant::new("d65")], control: None },
     Attack { id: "d66", run: d66, inside: None, mutants: &[Mutant::new("d66")], control: None },
     Attack { id: "d67", run: d67, inside: None, mutants: &[Mutant::new("d67")], control: None },
+    Attack { id: "d68", run: d68, inside: None, mutants: &[Mutant::new("d68")], control: None },
 ];
 
 /// Two users of the host who have nothing to do with any task.
@@ -187,6 +188,29 @@ fn d60(lab: &mut Lab) -> Verdict {
         hold!(matches!(got, Ok(true)), "{name} is not found: {got:?} {said}");
     }
     hold!(said.contains("nobody-knows.test"), "a name that nobody knows is not told: {said}");
+    beyond_the_files(lab)
+}
+
+/// A user who stands in no file is the host's `getent`'s to know.
+fn beyond_the_files(lab: &Lab) -> Verdict {
+    let getent = lab.path("getent");
+    std::fs::write(
+        &getent,
+        "#!/bin/sh\ncase \"$1 $3\" in\n'passwd beyond') echo beyond:x:7654:7655::/:/bin/sh;;\n\
+         'initgroups beyond') echo beyond 7655 7656;;\n*) exit 2;;\nesac\n",
+    )
+    .unwrap();
+    set_mode(&getent, 0o755);
+    let host = Path::new("/usr/bin/getent").canonicalize().unwrap();
+    let flags = nix::mount::MsFlags::MS_BIND;
+    nix::mount::mount(Some(&getent), &host, None::<&str>, flags, None::<&str>).unwrap();
+    let job = lab.job("raw_exec", "/bin/sh", "[\"-c\", \"id -u; id -G\"]", "");
+    let job = job.replace("driver = \"raw_exec\"", "driver = \"raw_exec\"\n      user = \"beyond\"");
+    let (file, data) = (lab.path("job.nomad.hcl"), lab.path("data"));
+    std::fs::write(&file, job).unwrap();
+    let (_, said) = ran(lab, &[], &["run".as_ref(), "--data-dir".as_ref(), data.as_ref(), file.as_ref()]);
+    nix::mount::umount2(&host, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    hold!(said.contains("7654\n7655 7656\n"), "the user is not found: {said}");
     Ok(())
 }
 
@@ -256,7 +280,9 @@ fn d61(lab: &mut Lab) -> Verdict {
         };
         let before = place.symlink_metadata().unwrap();
         std::os::unix::fs::chown(&place, owner, None).unwrap();
-        mode.into_iter().for_each(|mode| set_mode(&place, mode));
+        if let Some(mode) = mode {
+            set_mode(&place, mode);
+        }
         let args: [&std::ffi::OsStr; 3] = ["gc".as_ref(), "--data-dir".as_ref(), data.as_ref()];
         let (status, said) = ran(lab, &[], &args);
         if what == "nothing" {
@@ -458,6 +484,81 @@ fn d66(lab: &mut Lab) -> Verdict {
     Ok(())
 }
 
+/// Whoever waits for a writer of this FIFO gets one in the end, as long as this lives.
+struct Rescue {
+    done: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Rescue {
+    fn new(fifo: &Path) -> Rescue {
+        let (done, fifo, begun) = (Arc::new(AtomicBool::new(false)), fifo.to_owned(), Instant::now());
+        let stop = Arc::clone(&done);
+        let thread = std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                if begun.elapsed() > LONGEST {
+                    let _ = std::fs::File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&fifo);
+                }
+                pause();
+            }
+        });
+        Rescue { done, thread: Some(thread) }
+    }
+}
+
+impl Drop for Rescue {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+/// What is noted of an allocation's sinks is a FIFO, or somebody else's, who names a file of the host.
+fn d68(lab: &mut Lab) -> Verdict {
+    for what in ["fifo", "foreign record", "foreign directory"] {
+        let data = lab.path("data");
+        let id = AllocId::new(uuid::Uuid::new_v4());
+        let mut record = Record::new(&id, "job", "group").unwrap();
+        record.owner.start_ticks += 1;
+        std::fs::create_dir(&data).unwrap();
+        set_mode(&data, 0o711);
+        Records::new(&data).create(record).unwrap();
+        let alloc = AllocDir::new(&data, &id);
+        alloc.build(false).unwrap();
+        std::fs::write(alloc.logs().join("t.stdout.0"), "of-the-task\n").unwrap();
+        let notes = alloc.path().join(".agentbin-ship");
+        std::fs::create_dir(&notes).unwrap();
+        set_mode(&notes, 0o700);
+        let note = notes.join("t.stdout.00000000.json");
+        if what == "fifo" {
+            nix::unistd::mkfifo(&note, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        } else {
+            let text = serde_json::json!({
+                "version": 1,
+                "sink": format!("file:{}", lab.canary("log").display()),
+                "labels": { "job": "j", "group": "g", "task": "t", "alloc": id.as_str() },
+                "stream": "stdout",
+            });
+            std::fs::write(&note, text.to_string()).unwrap();
+            set_mode(&note, 0o600);
+            let theirs = if what == "foreign record" { &note } else { &notes };
+            std::os::unix::fs::chown(theirs, Some(STRANGER), None).unwrap();
+        }
+        let begun = Instant::now();
+        let rescue = Rescue::new(&note);
+        let args: [&std::ffi::OsStr; 3] = ["gc".as_ref(), "--data-dir".as_ref(), data.as_ref()];
+        let (_, said) = ran(lab, &[], &args);
+        drop(rescue);
+        hold!(begun.elapsed() < LONGEST, "{what}: gc was held up for {:?}", begun.elapsed());
+        lab.judge()?;
+        let why = if what == "fifo" { "plain file" } else { "belongs to user 12345" };
+        hold!(said.contains(why), "{what} is not refused for what it is: {said}");
+        assert!(!alloc.path().exists(), "{what}: the allocation is left: {said}");
+        std::fs::remove_dir_all(&data).unwrap();
+    }
+    Ok(())
+}
+
 /// The record of a task that is to be taken over is a FIFO, or somebody else's.
 fn d67(lab: &mut Lab) -> Verdict {
     let at = |name: &str| lab.path(name);
@@ -467,33 +568,20 @@ fn d67(lab: &mut Lab) -> Verdict {
     std::fs::write(&foreign, "{}").unwrap();
     std::os::unix::fs::chown(&foreign, Some(STRANGER), None).unwrap();
     for (record, why) in [(&fifo, "plain file"), (&link, "symbolic links"), (&foreign, "belongs to user 12345")] {
-        // Whoever waits for a writer gets one in the end.
-        let (done, place) = (Arc::new(AtomicBool::new(false)), fifo.clone());
         let begun = Instant::now();
-        let rescue = {
-            let done = Arc::clone(&done);
-            std::thread::spawn(move || {
-                while !done.load(Ordering::Relaxed) {
-                    if begun.elapsed() > LONGEST {
-                        let mut options = std::fs::File::options();
-                        let options = std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
-                        let _ = options.write(true).open(&place);
-                    }
-                    pause();
-                }
-            })
-        };
+        let rescue = Rescue::new(&fifo);
         lab.started.set(lab.started.get() + 1);
         let outlive = Outlive { record: record.clone(), adopt: true };
         let plan = lab.task(&[]).command("/bin/true", &[]).not_isolated();
         let result = plan.spec(|spec| spec.outlive = Some(outlive)).run();
         let took = begun.elapsed();
-        done.store(true, Ordering::Relaxed);
-        rescue.join().unwrap();
+        drop(rescue);
         let said = result.err().unwrap_or_default();
         hold!(took < LONGEST, "{}: the executor was held up for {took:?}", record.display());
         hold!(said.contains(why), "{} is not refused for what it is: {said:?}", record.display());
     }
-    [&fifo, &link, &foreign].into_iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    for path in [&fifo, &link, &foreign] {
+        std::fs::remove_file(path).unwrap();
+    }
     Ok(())
 }
