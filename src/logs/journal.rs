@@ -588,6 +588,20 @@ mod tests {
         assert_eq!(stand.files(), 0);
     }
 
+    /// D68: neither a sweep nor a reader waits for a writer that never comes.
+    #[tokio::test]
+    async fn d2_what_is_no_journal_holds_nobody_up() {
+        let stand = stand();
+        let journal = stand.open().await.unwrap();
+        let path = journal.path.clone();
+        drop(journal);
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, fifo, rustix::fs::Mode::from_raw_mode(0o600), 0).unwrap();
+        assert!(stand.open().await.is_err());
+        sweep(path.parent().unwrap());
+        assert_eq!(stand.files(), 1, "what is no journal is not ours to remove");
+    }
+
     #[tokio::test]
     async fn d2_a_folder_that_others_can_write_is_not_used() {
         use std::os::unix::fs::PermissionsExt as _;

@@ -65,7 +65,8 @@ impl FileSink {
         loop {
             let file = self.open(&dir, &name)?;
             rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
-            let (metadata, named) = (file.metadata()?, rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW));
+            let itself = if mutant::on("d63") { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+            let (metadata, named) = (file.metadata()?, rustix::fs::statat(&dir, &name, itself));
             if named.is_ok_and(|named| (named.st_dev, named.st_ino) != (metadata.dev(), metadata.ino())) {
                 // Rotated between opening and locking.
                 continue;
