@@ -44,7 +44,9 @@ const STRANGER: u32 = 12345;
 const ATTACKER: u32 = 12346;
 
 /// Longest refusal, on a machine that has other work.
-const LONGEST: Duration = Duration::from_secs(10);
+fn longest() -> Duration {
+    patience() / 6
+}
 
 /// A run of the attacked program to its end: its status and both of its streams.
 fn ran(lab: &Lab, how: &[&str], args: &[&std::ffi::OsStr]) -> (i32, String) {
@@ -471,7 +473,7 @@ fn d66(lab: &mut Lab) -> Verdict {
     assert_eq!(plugins.len(), 1);
     launcher.kill().unwrap();
     launcher.wait().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + longest();
     let lives = || stat(plugins[0]).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'));
     while lives() && Instant::now() < deadline {
         pause();
@@ -496,7 +498,7 @@ impl Rescue {
         let stop = Arc::clone(&done);
         let thread = std::thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                if begun.elapsed() > LONGEST {
+                if begun.elapsed() > longest() {
                     let _ = std::fs::File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&fifo);
                 }
                 pause();
@@ -549,7 +551,7 @@ fn d68(lab: &mut Lab) -> Verdict {
         let args: [&std::ffi::OsStr; 3] = ["gc".as_ref(), "--data-dir".as_ref(), data.as_ref()];
         let (_, said) = ran(lab, &[], &args);
         drop(rescue);
-        hold!(begun.elapsed() < LONGEST, "{what}: gc was held up for {:?}", begun.elapsed());
+        hold!(begun.elapsed() < longest(), "{what}: gc was held up for {:?}", begun.elapsed());
         lab.judge()?;
         let why = if what == "fifo" { "plain file" } else { "belongs to user 12345" };
         hold!(said.contains(why), "{what} is not refused for what it is: {said}");
@@ -577,7 +579,7 @@ fn d67(lab: &mut Lab) -> Verdict {
         let took = begun.elapsed();
         drop(rescue);
         let said = result.err().unwrap_or_default();
-        hold!(took < LONGEST, "{}: the executor was held up for {took:?}", record.display());
+        hold!(took < longest(), "{}: the executor was held up for {took:?}", record.display());
         hold!(said.contains(why), "{} is not refused for what it is: {said:?}", record.display());
     }
     for path in [&fifo, &link, &foreign] {
