@@ -23,6 +23,7 @@ pub mod executor;
 pub mod fuzz;
 pub mod jobspec;
 pub mod logs;
+pub mod names;
 pub mod plugin;
 pub mod roles;
 pub mod spec;

@@ -13,6 +13,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("sys", 0),
     ("cgroup", 1),
     ("jobspec", 1),
+    ("names", 1),
     ("net", 1),
     ("wire", 1),
     ("container", 2),
@@ -48,7 +49,6 @@ const BY_NAME: &[(&str, &str)] = &[
     ("alloc/dir.rs", "the data folder, where only we write; what lies in an allocation goes through sys::path"),
     ("alloc/fake.rs", "a driver for tests"),
     ("alloc/gc.rs", "records and sockets in our own folders"),
-    ("alloc/node.rs", "the node's own file"),
     ("alloc/record.rs", "records in our own folder"),
     ("alloc/sockets.rs", "sockets in our own folder"),
     ("cgroup/facts.rs", "the cgroup root and the list of mounts, given by the caller"),
@@ -75,7 +75,6 @@ const BY_NAME: &[(&str, &str)] = &[
     ("executor/universal.rs", "open descriptors by their name in /proc"),
     ("jobspec/functions/files.rs", "files beside the job file, named by who wrote it"),
     ("logs/journal.rs", "journals in our own folder, and whether a FIFO is still there"),
-    ("logs/ship/file.rs", "the file that the operator named as a sink"),
     ("logs/ship/record.rs", "records in our own folder"),
     ("plugin/connection.rs", "sockets of our own"),
     ("plugin/host.rs", "sockets of our own"),
@@ -800,6 +799,72 @@ fn what_is_done_has_a_test() {
     report("promises without a test", &bad);
 }
 
+/// Functions of the C library that load modules for another C library (`nsswitch.conf`), or would.
+const LOADING: &[&str] = &[
+    "getaddrinfo",
+    "getgrent",
+    "getgrgid",
+    "getgrnam",
+    "getgrouplist",
+    "gethostbyaddr",
+    "gethostbyname",
+    "getnameinfo",
+    "getpwent",
+    "getpwnam",
+    "getpwuid",
+    "getservbyname",
+    "initgroups",
+    "nss_hosts_lookup",
+    "nss_lookup",
+    "nss_lookup_function",
+    "nss_next",
+    "nss_services_lookup",
+];
+
+/// The symbols of a 64-bit little-endian ELF file; none when it has been stripped of them.
+fn symbols(elf: &[u8]) -> BTreeSet<String> {
+    let number =
+        |at: usize, len: usize| elf[at..at + len].iter().rev().fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte));
+    assert_eq!(&elf[..6], b"\x7fELF\x02\x01", "a 64-bit program");
+    let (table, size, count) = (number(40, 8), number(58, 2), number(60, 2));
+    // A section's type, place, length, and the section that it is linked to.
+    let section = |index: usize| {
+        let at = table + index * size;
+        (number(at + 4, 4), number(at + 24, 8), number(at + 32, 8), number(at + 40, 4))
+    };
+    let mut found = BTreeSet::new();
+    // SHT_SYMTAB
+    for (_, place, length, linked) in (0..count).map(section).filter(|(kind, ..)| *kind == 2) {
+        let texts = section(linked).1;
+        for symbol in (place..place + length).step_by(24) {
+            let name = &elf[texts + number(symbol, 4)..];
+            let end = name.iter().position(|byte| *byte == 0).expect("a name ends");
+            found.insert(String::from_utf8_lossy(&name[..end]).into_owned());
+        }
+    }
+    found
+}
+
+/// What of these symbols loads modules: `getpwnam_r` and `__new_getpwnam_r`, too. Not what lies behind `fork`, which keeps the
+/// list of modules as it is for the child (`__nss_database_fork_prepare_parent`), and with it the readers of files.
+fn loading(symbols: &BTreeSet<String>) -> Vec<String> {
+    let plain = |name: &str| {
+        let name = name.trim_start_matches('_').trim_start_matches("new_").trim_end_matches("_r");
+        name.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned()
+    };
+    let loads = |name: &&String| LOADING.contains(&plain(name).as_str());
+    symbols.iter().filter(loads).map(|name| format!("{name} is linked in: ask src/names instead")).collect()
+}
+
+/// Invariant 13. Also what nobody calls must not be there: then nobody can begin to.
+#[test]
+#[cfg(not(feature = "mutants"))]
+fn no_name_service_of_the_c_library_is_linked() {
+    let symbols = symbols(&fs::read(env!("CARGO_BIN_EXE_agentbin")).expect("reads the program"));
+    assert!(symbols.contains("main"), "the program is stripped: nothing can be seen in it");
+    report("the program may load the host's NSS modules", &loading(&symbols));
+}
+
 /// The texts in quotes that directly follow one of `calls`.
 fn quoted_after<'a>(text: &'a str, calls: &[&str]) -> BTreeSet<&'a str> {
     calls.iter().flat_map(|call| text.split(call).skip(1)).filter_map(|rest| rest.split('"').next()).collect()
@@ -821,7 +886,7 @@ fn attack_rows(document: &str) -> BTreeMap<String, BTreeSet<&str>> {
 /// `a03`, `b05-links`.
 fn is_attack(text: &str) -> bool {
     let id = text.split('-').next().unwrap_or(text);
-    id.len() == 3 && id.starts_with(['a', 'b', 'c']) && id[1..].chars().all(|c| c.is_ascii_digit())
+    id.len() == 3 && id.starts_with(['a', 'b', 'c', 'd']) && id[1..].chars().all(|c| c.is_ascii_digit())
 }
 
 /// What disagrees between the table of attacks, the attacks, and the defences that can be taken out.
@@ -865,6 +930,19 @@ fn attacks_mutants_and_their_table_are_the_same() {
 
 mod samples {
     use super::*;
+
+    #[test]
+    fn functions_that_load_modules_are_seen() {
+        let bad = |names: &[&str]| loading(&names.iter().map(|name| (*name).to_owned()).collect()).len();
+        assert_eq!(
+            bad(&["main", "getrandom", "_ZN3std3net11getaddrinfo17h0E", "getgroups", "_nss_files_getpwnam_r"]),
+            0
+        );
+        assert_eq!(bad(&["getaddrinfo", "__getpwnam_r", "__new_gethostbyname2_r", "getgrgid_r", "__nss_lookup"]), 5);
+        // This program has its own.
+        let own = symbols(&fs::read("/proc/self/exe").expect("reads this program"));
+        assert!(own.contains("main") && own.iter().any(|name| name.contains("functions_that_load_modules")));
+    }
 
     #[test]
     fn an_arrow_up_is_reported_with_its_line() {

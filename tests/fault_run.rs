@@ -364,7 +364,7 @@ fn run_on_tmpfs(world: &World, options: &str, prepare: &str, job: &str) -> Out {
     let (file, data) = (world.file("job.hcl", job), world.path("small"));
     std::fs::create_dir_all(&data).unwrap();
     let script = format!(
-        "mount -t tmpfs -o {options} tmpfs \"$1\" && {prepare} && exec \"$2\" run --quiet --data-dir \"$1\" \"$3\""
+        "mount -t tmpfs -o mode=711,{options} tmpfs \"$1\" && {prepare} && exec \"$2\" run --quiet --data-dir \"$1\" \"$3\""
     );
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script, "sh"]).arg(&data).arg(env!("CARGO_BIN_EXE_agentbin")).arg(file);

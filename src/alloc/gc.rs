@@ -1,6 +1,5 @@
 //! Finding and removing what a killed owner left behind, and only that.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use super::error::{CleanupError, chain};
 use super::process;
 use super::record::{Record, RecordError, remove_record, remove_temporary, temporary};
 use crate::spec::{AllocId, ProcessId};
+use crate::sys::owned::{self, OwnDir};
 use crate::sys::{processes, time};
 
 /// How long a killed helper may take to disappear.
@@ -27,7 +27,7 @@ pub enum Finding {
     Abandoned(Record),
     /// Its owner's process id belongs to another pid namespace, where it may well live.
     Elsewhere(Record),
-    /// The record cannot be understood; nothing of it is touched.
+    /// The record cannot be understood, or somebody else may have written it; nothing of it is touched.
     Unreadable(RecordError),
     /// A folder without a record: not known to be ours.
     Unrecorded(PathBuf),
@@ -38,13 +38,16 @@ pub enum Finding {
 /// Looks at everything below `data_dir`.
 ///
 /// # Errors
-/// When the directory or `/proc` cannot be read; one that does not exist is empty.
+/// When the directory or `/proc` cannot be read, and when somebody who is neither this user nor root owns the directory or
+/// may write to it; one that does not exist is empty.
 pub fn scan(data_dir: &Path) -> io::Result<Vec<Finding>> {
-    let dir = data_dir.join("alloc");
-    let entries = match std::fs::read_dir(&dir) {
+    let own = data_dir.canonicalize().and_then(|path| OwnDir::open(&path)?.enter("alloc".as_ref()));
+    let own = match own {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
+    let dir = data_dir.join("alloc");
+    let entries = std::fs::read_dir(&dir)?;
     let mut paths = entries.map(|e| Ok(e?.path())).collect::<io::Result<Vec<_>>>()?;
     paths.sort();
     let namespace = process::pid_namespace()?;
@@ -53,11 +56,21 @@ pub fn scan(data_dir: &Path) -> io::Result<Vec<Finding>> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if let Some(record_name) = name.strip_prefix('.').and_then(|n| n.strip_suffix(".tmp")) {
             if !dir.join(record_name).exists() {
-                findings.push(Finding::HalfWritten(path));
+                findings.extend(match own.file(name.as_ref().as_ref()) {
+                    Ok(_) => Some(Finding::HalfWritten(path)),
+                    Err(source) if source.kind() == io::ErrorKind::NotFound => None,
+                    Err(source) => Some(Finding::Unreadable(RecordError::Read { path, source })),
+                });
             }
         } else if name.ends_with(".json") {
             match Record::read(&path) {
-                Ok(record) => findings.push(judge(record, namespace)?),
+                Ok(record) => match own.enter(record.alloc_id.as_ref()) {
+                    Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                        let path = dir.join(&record.alloc_id);
+                        findings.push(Finding::Unreadable(RecordError::Read { path, source }));
+                    }
+                    _ => findings.push(judge(record, namespace)?),
+                },
                 // Its owner has just removed it.
                 Err(RecordError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => findings.push(Finding::Unreadable(error)),
@@ -101,7 +114,7 @@ pub fn clean(
     let Some(id) = record.id() else {
         return vec![error("use the record", path.display().to_string(), io::ErrorKind::InvalidData.into())];
     };
-    let lock = File::open(&path).and_then(|f| {
+    let lock = owned::open(&path).and_then(|f| {
         rustix::fs::flock(&f, FlockOperation::NonBlockingLockExclusive)?;
         Ok(f)
     });

@@ -105,9 +105,13 @@ impl Node {
     }
 }
 
+/// Bytes of the file with the node's id, at most.
+const LONGEST_ID: u64 = 4096;
+
 fn node_id(data_dir: &Path) -> io::Result<String> {
     let path = data_dir.join("client-id");
-    let known = std::fs::read_to_string(&path).ok().and_then(|text| uuid::Uuid::parse_str(text.trim()).ok());
+    let text = crate::sys::owned::read(&path, LONGEST_ID).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let known = text.and_then(|text| uuid::Uuid::parse_str(text.trim()).ok());
     if let Some(id) = known {
         return Ok(id.hyphenated().to_string());
     }

@@ -12,9 +12,12 @@ use rustix::fs::FlockOperation;
 use crate::spec::{AllocId, ProcessId};
 use crate::sys::lock::lock;
 use crate::sys::mutant;
+use crate::sys::owned::{self, OwnDir};
 
 /// The format that this program writes; a newer one is reported and left alone.
 const VERSION: u32 = 1;
+/// Bytes of a record, at most: some hundreds for each of its tasks.
+const LONGEST: u64 = 64 << 20;
 
 /// What an allocation owns outside its owner's memory.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -101,13 +104,13 @@ impl Record {
         })
     }
 
-    /// Reads a record and checks that it speaks of itself.
+    /// Reads a record and checks that it speaks of itself, and that nobody but this user, or root, can have written it.
     ///
     /// # Errors
     /// [`RecordError`].
     pub fn read(path: &Path) -> Result<Record, RecordError> {
         let unreadable = |reason: String| RecordError::Unreadable { path: path.to_owned(), reason };
-        let bytes = std::fs::read(path).map_err(|source| RecordError::Read { path: path.to_owned(), source })?;
+        let bytes = owned::read(path, LONGEST).map_err(|source| RecordError::Read { path: path.to_owned(), source })?;
         let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|e| unreadable(e.to_string()))?;
         let version = value.get("version").and_then(serde_json::Value::as_u64);
         if version != Some(u64::from(VERSION)) {
@@ -194,6 +197,8 @@ impl Records {
         let path = self.path(&record.alloc_id);
         let write = || {
             DirBuilder::new().recursive(true).mode(0o711).create(&self.dir)?;
+            // What stands in a directory of somebody else's, nobody believes later.
+            OwnDir::open(&self.dir)?;
             write_atomically(&path, &serde_json::to_vec_pretty(record)?)
         };
         write().map_err(|source| RecordError::Write { path: path.clone(), source })
@@ -237,7 +242,9 @@ pub(super) fn temporary(path: &Path) -> PathBuf {
 fn open_locked(temporary: &Path) -> io::Result<File> {
     loop {
         let mode = if mutant::on("b14") { 0o666 } else { 0o600 };
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(mode).open(temporary)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(mode).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        let file = options.open(temporary)?;
         rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
         match std::fs::metadata(temporary) {
             Ok(named) if named.ino() == file.metadata()?.ino() => return Ok(file),
@@ -249,7 +256,7 @@ fn open_locked(temporary: &Path) -> io::Result<File> {
 
 /// Removes the temporary file of a writer that died; `false` when somebody is writing it.
 pub(super) fn remove_temporary(temporary: &Path) -> io::Result<bool> {
-    let file = File::open(temporary)?;
+    let file = owned::open(temporary)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => std::fs::remove_file(temporary).map(|()| true),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),

@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::path::{Path, PathBuf};
 
 use super::process;
+use crate::sys::owned::OwnDir;
 use crate::sys::processes;
 
 /// How often a folder is emptied again in which a helper that is just ending had made its socket.
@@ -55,12 +56,12 @@ impl SocketDir {
     /// Makes the folder of this process in `base`, which is made where it is missing, for its owner only.
     ///
     /// # Errors
-    /// What the file system says; when `/proc` cannot be read.
+    /// What the file system says, and that `base` is not this user's alone; when `/proc` cannot be read.
     pub fn create(base: &Path) -> io::Result<SocketDir> {
-        let path = base.join(Owner::this()?.name());
+        let name = Owner::this()?.name();
         DirBuilder::new().recursive(true).mode(0o700).create(base)?;
-        DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(SocketDir(path))
+        OwnDir::open(base)?.make_new(name.as_ref(), 0o700)?;
+        Ok(SocketDir(base.join(name)))
     }
 
     /// Where it is.
@@ -74,16 +75,18 @@ impl SocketDir {
     /// # Errors
     /// What the file system says; a `base` that does not exist has none.
     pub fn abandoned(base: &Path) -> io::Result<Vec<PathBuf>> {
-        let entries = match std::fs::read_dir(base) {
+        let own = match OwnDir::open(base) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             other => other?,
         };
+        let entries = std::fs::read_dir(base)?;
         let pid_namespace = process::pid_namespace()?;
         let mut found = Vec::new();
         for entry in entries {
             let entry = entry?;
             if let Some(owner) = entry.file_name().to_str().and_then(Owner::parse)
                 && owner.is_dead(pid_namespace)?
+                && own.enter(&entry.file_name()).is_ok()
             {
                 found.push(entry.path());
             }

@@ -9,9 +9,10 @@ use anyhow::Context as _;
 use super::machine::{self, Place};
 use super::run::{SINKS_PATIENCE, outlets};
 use super::{GcArgs, complain, print};
-use crate::alloc::{self, Finding, Record, SocketDir};
+use crate::alloc::{self, Finding, Record, RecordError, SocketDir};
 use crate::logs::ship;
 use crate::spec::AllocId;
+use crate::sys::owned::{self, OwnDir};
 
 /// Some of it could not be removed.
 const LEFTOVERS: i32 = 1;
@@ -78,19 +79,25 @@ struct KeptLogs {
     age: Duration,
 }
 
-/// All of them, in the order of their names. Only folders that are called as an allocation is: the rest is not ours.
+/// All of them, in the order of their names. Only folders of this user's that are called as an allocation is: the rest is not
+/// ours.
 fn kept_logs(data_dir: &Path) -> anyhow::Result<Vec<KeptLogs>> {
     let base = machine::kept_logs(data_dir);
     let failed = || format!("cannot look for kept logs in {}", base.display());
-    let entries = match std::fs::read_dir(&base) {
+    let own = match OwnDir::open(&base) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.with_context(failed)?,
+        own => own.with_context(failed)?,
     };
+    let entries = std::fs::read_dir(&base).with_context(failed)?;
     let mut found = Vec::new();
     for entry in entries {
         let entry = entry.with_context(failed)?;
         let is_ours = AllocId::parse(&entry.file_name().to_string_lossy()).is_some();
         if !is_ours || !entry.file_type().with_context(failed)?.is_dir() {
+            continue;
+        }
+        if let Err(e) = own.enter(&entry.file_name()) {
+            complain(&format!("left alone: {e}"));
             continue;
         }
         let dir = entry.path();
@@ -120,6 +127,11 @@ pub(super) fn sweep(data_dir: &Path) -> anyhow::Result<()> {
             for error in clean(data_dir, &finding) {
                 complain(&format!("left by an earlier run: {error}"));
             }
+        }
+        if let Finding::Unreadable(error @ RecordError::Read { source, .. }) = &finding
+            && owned::is_untrusted(source)
+        {
+            complain(&format!("left alone: {}", alloc::chain(error)));
         }
     }
     for path in sockets(data_dir)? {

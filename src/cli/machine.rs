@@ -13,6 +13,7 @@ use crate::alloc::{Machine, Node, Orphans, PortPool, Records, SocketDir, compute
 use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
 use crate::driver::{DockerDriver, Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
 use crate::spec::AllocId;
+use crate::sys::owned::OwnDir;
 
 /// Where cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -32,7 +33,9 @@ pub(super) fn data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     };
     let mut builder = std::fs::DirBuilder::new();
     let made = builder.recursive(true).mode(0o711).create(&dir).and_then(|()| dir.canonicalize());
-    made.with_context(|| format!("cannot use the data directory {}; give another --data-dir", dir.display()))
+    // What stands in it says which processes to end and what to remove.
+    let own = made.and_then(|dir| OwnDir::open(&dir).map(|_| dir));
+    own.with_context(|| format!("cannot use the data directory {}; give another --data-dir", dir.display()))
 }
 
 /// Where the logs of allocations are that have ended.

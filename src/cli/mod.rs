@@ -88,7 +88,7 @@ struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = args::duration)]
     timeout: Option<Duration>,
     /// Send each line of output there, too: `file:/PATH`, `journald:`, `syslog:unix:/dev/log`, `syslog:udp://HOST:PORT`,
-    /// `syslog:tcp://HOST:PORT` or `otlp:http://HOST:PORT`; may be repeated
+    /// `syslog:tcp://HOST:PORT` or `otlp:http://HOST:PORT`; `@FILE` for the URLs in a file, where passwords belong; may be repeated
     #[arg(long, value_name = "URL")]
     log_sink: Vec<String>,
 }

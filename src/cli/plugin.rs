@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,6 +112,8 @@ impl Session {
             args: &arguments.args,
             env: std::env::vars_os().collect(),
             new_session: true,
+            // Killed, this program can end nothing any more.
+            dies_with_us: true,
             log: Box::new(|line| print_log(&line)),
             ..Launch::new(Program::Path(&path))
         };
@@ -293,6 +296,9 @@ impl Session {
         let alloc_dir = match text("alloc_dir") {
             dir if dir.is_empty() => {
                 let dir = std::env::temp_dir().join(format!("agentbin-plugin-{alloc_id}"));
+                // Nobody else made it, and nobody else lists it; the task's user may have to get through.
+                let made = std::fs::DirBuilder::new().mode(0o711).create(&dir);
+                made.with_context(|| format!("cannot make the directory {}", dir.display()))?;
                 self.folders.push(dir.clone());
                 dir
             }

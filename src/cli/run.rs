@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Read as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,11 @@ use crate::cgroup::Regime;
 use crate::driver::{self, Reader};
 use crate::jobspec;
 use crate::logs::follower::{Finisher, Follower, Output, Start};
+use crate::logs::keep::{self, Kept};
 use crate::logs::ship::{self, Outlets, Report, Shipment, Sink};
 use crate::spec::{Job, Signal};
+use crate::sys::mutant;
+use crate::sys::owned::{self, OwnDir};
 
 /// Exit status when `--timeout` ran out.
 const TIMED_OUT: i32 = 124;
@@ -31,6 +34,10 @@ const TIMED_OUT: i32 = 124;
 const LEFTOVERS_PATIENCE: Duration = Duration::from_secs(10);
 /// How long log sinks may take for the rest when the job has ended.
 pub(super) const SINKS_PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of a file with URLs of sinks, at most.
+const LONGEST_SINKS: u64 = 64 << 10;
+/// Bytes of a kept log file beyond its limit.
+const KEPT_MORE: u64 = 1 << 20;
 /// What poststop tasks get after a time-out before everything is killed.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 
@@ -39,7 +46,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
     let status = runtime.block_on(async {
         let signals = Signals::catch().context("cannot catch signals")?;
         let job = Arc::new(job(args)?);
-        let sinks = args.log_sink.iter().map(|url| url.parse()).collect::<Result<Vec<Sink>, _>>()?;
+        let sinks = sinks(&args.log_sink)?;
         let data_dir = machine::data_dir(args.data_dir.as_deref())?;
         let sockets = machine::socket_dir(&data_dir)?;
         let place = Place::find(args.cgroup_parent.as_deref())?.enter()?;
@@ -67,6 +74,40 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
     // A write that nobody reads may still hold a thread; the process ends without it.
     runtime.shutdown_background();
     status
+}
+
+/// The sinks of the command line. A password stands in a file, `@FILE`: everybody on the machine can read the words of a
+/// command line.
+fn sinks(given: &[String]) -> anyhow::Result<Vec<Sink>> {
+    let mut sinks = Vec::new();
+    for word in given {
+        let Some(path) = word.strip_prefix('@') else {
+            let sink: Sink = word.parse()?;
+            if sink.has_secret() && !mutant::on("d64") {
+                bail!(
+                    "--log-sink {sink}: whoever lists processes can read its password; write the URL into a file that only \
+                     you can read, and give --log-sink @FILE"
+                );
+            }
+            sinks.push(sink);
+            continue;
+        };
+        let read = || {
+            let file = owned::open(Path::new(path))?;
+            let others = file.metadata()?.mode() & 0o077 != 0;
+            Ok::<_, std::io::Error>((others, owned::bounded(file, LONGEST_SINKS)?))
+        };
+        let (others, bytes) = read().with_context(|| format!("--log-sink @{path}: cannot read the file"))?;
+        let text = String::from_utf8(bytes).with_context(|| format!("--log-sink @{path}: the file is not text"))?;
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let sink: Sink = line.parse().with_context(|| format!("--log-sink @{path}"))?;
+            if sink.has_secret() && others {
+                bail!("--log-sink @{path}: others can read the file and the password in it; chmod 600 it");
+            }
+            sinks.push(sink);
+        }
+    }
+    Ok(sinks)
 }
 
 /// The sinks of this process, which say on stderr what goes wrong with them.
@@ -435,15 +476,40 @@ async fn allocation(
     }
     drop((reading, shipping));
     if let Some(dir) = kept_logs {
-        let keep = || {
-            std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&dir)?;
-            std::fs::rename(alloc.log_dir(), dir.join(alloc.id().as_str()))
+        let (id, logs, streams) = (alloc.id().to_string(), alloc.log_dir(), kept_streams(&alloc));
+        let place = dir.clone();
+        let kept = move || {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&place)?;
+            if mutant::on("d62") {
+                return std::fs::rename(logs, place.join(id)).map(|()| Vec::new());
+            }
+            keep::keep(&logs, &streams, &OwnDir::open(&place)?.make_new(id.as_ref(), 0o700)?)
         };
-        if let Err(error) = keep() {
+        let errors = match tokio::task::spawn_blocking(kept).await {
+            Ok(Ok(errors)) => errors.iter().map(ToString::to_string).collect(),
+            Ok(Err(error)) => vec![error.to_string()],
+            Err(error) => vec![error.to_string()],
+        };
+        for error in errors {
             complain(&format!("cannot keep the logs of allocation {} in {}: {error}", alloc.id(), dir.display()));
         }
     }
     (result, alloc.destroy().await)
+}
+
+/// The streams of an allocation whose files are kept.
+fn kept_streams(alloc: &Alloc) -> Vec<Kept> {
+    let tasks = alloc.group().tasks.iter().filter(|task| !task.logs.disabled);
+    tasks
+        .flat_map(|task| {
+            [Stream::Stdout, Stream::Stderr].map(|stream| Kept {
+                base: format!("{}.{}", task.name, stream.name()),
+                max_files: task.logs.max_files,
+                // A line is not cut for the sake of a limit.
+                max_bytes: (u64::from(task.logs.max_file_size_mib) << 20) + KEPT_MORE,
+            })
+        })
+        .collect()
 }
 
 /// Hands one stream of one task to the writer.

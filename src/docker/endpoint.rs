@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio_rustls::TlsConnector;
 
 use super::EngineError;
@@ -197,7 +197,7 @@ impl Connector {
         Ok(match &self.endpoint {
             Endpoint::Unix(path) => Box::new(UnixStream::connect(path).await?),
             Endpoint::Tcp(host, _) => {
-                let stream = TcpStream::connect(host).await?;
+                let stream = crate::names::connect(host).await?;
                 stream.set_nodelay(true)?;
                 match &self.tls {
                     Some((connector, name)) => Box::new(connector.connect(name.clone(), stream).await?),

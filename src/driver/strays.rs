@@ -8,6 +8,10 @@ use std::path::{Path, PathBuf};
 
 use super::TaskConfig;
 use crate::plugin::Reattach;
+use crate::sys::owned;
+
+/// Bytes of a note, at most.
+const LONGEST: u64 = 1 << 20;
 
 /// The note of one task, in the folder of the executors' sockets.
 #[derive(Debug, Clone)]
@@ -28,14 +32,16 @@ impl Note {
     /// Another writer of the same note does not exist: an agent starts a task once at a time.
     pub(super) fn write(&self, executor: &Reattach) -> io::Result<()> {
         let temporary = self.0.with_extension("tmp");
-        let mut file: File = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        let mut file: File = options.open(&temporary)?;
         file.write_all(&serde_json::to_vec(executor)?)?;
         std::fs::rename(temporary, &self.0)
     }
 
     /// The executor that was noted last; one that cannot be read was never finished.
     pub(super) fn read(&self) -> Option<Reattach> {
-        serde_json::from_slice(&std::fs::read(&self.0).ok()?).ok()
+        serde_json::from_slice(&owned::read(&self.0, LONGEST).ok()?).ok()
     }
 
     pub(super) fn remove(&self) {

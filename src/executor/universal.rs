@@ -9,6 +9,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use super::ExecutorError;
 use crate::container::{Config, Ids, lookup_user};
+use crate::names;
 use crate::spec::{LaunchSpec, OwnNamespaces};
 use crate::sys::mutant;
 use crate::sys::path::Root;
@@ -64,14 +65,17 @@ pub(super) fn network_namespace(spec: &LaunchSpec) -> Option<PathBuf> {
     (!spec.network_namespace.as_os_str().is_empty()).then(|| spec.network_namespace.clone())
 }
 
-/// The user as the host knows it; an empty name is nobody in particular.
+/// The user as the host knows it, by its files or by whatever else `getent` asks; an empty name is nobody in particular.
 pub(super) fn host_user(name: &str) -> Option<Ids> {
     if name.is_empty() {
         return None;
     }
     let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
     let group = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    lookup_user(&passwd, &group, name)
+    lookup_user(&passwd, &group, name).or_else(|| {
+        let (passwd, group) = names::ask_host(name).ok()?;
+        lookup_user(&passwd, &group, name)
+    })
 }
 
 /// Nomad's order: the task's `local` folder, its folder, an absolute path that exists, the executor's PATH. Made

@@ -33,6 +33,7 @@ use tokio::time::Instant;
 
 use super::pump::PIPE_SIZE;
 use crate::sys;
+use crate::sys::owned::{self, OwnDir};
 use crate::sys::pages::{Pages, Words};
 
 /// Bytes read at once. Each stream has its own, for as long as its reader lives, so they are few.
@@ -180,7 +181,7 @@ impl Journal {
         if name.len() > NAME_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
         let file = options.open(path)?;
@@ -383,11 +384,7 @@ impl Drop for Journal {
 /// Makes the folder, for its owner only; one of somebody else is refused.
 fn own_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let meta = std::fs::symlink_metadata(dir)?;
-    if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o022 != 0 {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the folder of journals is not its user's alone"));
-    }
-    Ok(())
+    OwnDir::open(dir).map(drop)
 }
 
 /// One name per FIFO that ever was: its number is used again when it is deleted, its time of birth is not.
@@ -415,7 +412,7 @@ pub fn sweep(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
-        let Ok(file) = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path) else { continue };
+        let Ok(file) = owned::open(&path) else { continue };
         let mut len = [0; 8];
         let mut name = [0; NAME_MAX];
         // One that is just being made has no name yet.
@@ -589,6 +586,20 @@ mod tests {
         assert_eq!(stand.files(), 1, "something is pending");
         sweep(&dir);
         assert_eq!(stand.files(), 0);
+    }
+
+    /// D68: neither a sweep nor a reader waits for a writer that never comes.
+    #[tokio::test]
+    async fn d2_what_is_no_journal_holds_nobody_up() {
+        let stand = stand();
+        let journal = stand.open().await.unwrap();
+        let path = journal.path.clone();
+        drop(journal);
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, fifo, rustix::fs::Mode::from_raw_mode(0o600), 0).unwrap();
+        assert!(stand.open().await.is_err());
+        sweep(path.parent().unwrap());
+        assert_eq!(stand.files(), 1, "what is no journal is not ours to remove");
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ pub mod fifo;
 pub mod follower;
 pub mod framer;
 pub mod journal;
+pub mod keep;
 pub mod logmon;
 mod pack;
 pub mod place;

@@ -26,6 +26,7 @@ use super::{Broker, Handshake, HandshakeError, HclogLine, Protocol, Reattach};
 use crate::spec::{ProcessId, Role, Signal};
 use crate::sys;
 use crate::sys::lock::lock;
+use crate::sys::mutant;
 use crate::wire::goplugin::Empty;
 use crate::wire::goplugin::grpc_broker_client::GrpcBrokerClient;
 use crate::wire::goplugin::grpc_controller_client::GrpcControllerClient;
@@ -154,6 +155,8 @@ pub struct Launch<'a> {
     pub env: Vec<(OsString, OsString)>,
     /// Start it as leader of a new session, out of reach of our terminal's signals.
     pub new_session: bool,
+    /// The kernel kills it when the thread that starts it ends: nobody would find it again.
+    pub dies_with_us: bool,
     /// Cookie and app protocol versions; Nomad's unless given.
     pub protocol: Protocol,
     /// Protect the connection with certificates made for this launch. Such a plugin cannot be reattached. Nomad never asks
@@ -194,6 +197,7 @@ impl<'a> Launch<'a> {
             args: &[],
             env: Vec::new(),
             new_session: false,
+            dies_with_us: false,
             protocol: Protocol::nomad(),
             auto_mtls: false,
             socket_dir: None,
@@ -219,6 +223,9 @@ impl<'a> Launch<'a> {
         let sockets_dir = self.socket_dir.map_or_else(std::env::temp_dir, Path::to_owned);
         let ours = matches!(self.program, Program::Own(_));
         let sockets = ours.then(|| SocketFolder::open(&sockets_dir)).transpose().map_err(start_error)?;
+        if self.dies_with_us && !mutant::on("d66") {
+            sys::process::die_with_parent(&mut command);
+        }
         let spawned = if self.new_session { sys::process::spawn_in_session(&mut command) } else { command.spawn() };
         let mut child = spawned.map_err(start_error)?;
         #[expect(clippy::cast_possible_wrap, reason = "a pid fits in pid_t")]

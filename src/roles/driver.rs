@@ -11,6 +11,8 @@ use crate::cgroup::CgroupFs;
 use crate::driver::{self, DockerDriver, Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
 use crate::plugin::{HclogLayer, Level, Server};
 use crate::sys;
+use crate::sys::mutant;
+use crate::sys::owned::OwnDir;
 
 /// The drivers that this program is.
 pub(super) const NAMES: [&str; 4] = ["exec", "raw_exec", "java", "docker"];
@@ -76,17 +78,30 @@ fn settings() -> anyhow::Result<Settings> {
     })
 }
 
-/// Only its owner may enter it: who can connect to an executor commands its task.
+/// Only its owner may enter it: who can connect to an executor commands its task. Each directory on the way that we make is
+/// ours: in one that another user made first, that user could put something else in the place of ours.
 fn socket_dir() -> anyhow::Result<PathBuf> {
     let own = rustix::process::geteuid();
-    let base = match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-        _ if own.is_root() => PathBuf::from("/run"),
-        Some(dir) => PathBuf::from(dir),
-        None => std::env::temp_dir().join(format!("agentbin-{}", own.as_raw())),
+    let (base, top) = match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+        _ if own.is_root() => (PathBuf::from("/run"), None),
+        Some(dir) => (PathBuf::from(dir), None),
+        None => (std::env::temp_dir(), Some(format!("agentbin-{}", own.as_raw()))),
     };
-    let path = base.join("agentbin/driver");
-    let error = || format!("make the folder of the executors' sockets {}", path.display());
-    DirBuilder::new().recursive(true).mode(0o700).create(&path).with_context(error)?;
+    let below: Vec<&str> = top.as_deref().into_iter().chain(["agentbin", "driver"]).collect();
+    let path = base.join(below.join("/"));
+    let error = || {
+        let how = if own.is_root() { "" } else { " (XDG_RUNTIME_DIR names another place)" };
+        format!("make the directory of the executors' sockets {}{how}", path.display())
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(&base).with_context(error)?;
+    if mutant::on("d65") {
+        DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+    } else {
+        let mut dir = OwnDir::open_shared(&base).with_context(error)?;
+        for name in below {
+            dir = dir.make(name.as_ref(), 0o700).with_context(error)?;
+        }
+    }
     let metadata = std::fs::symlink_metadata(&path).with_context(error)?;
     anyhow::ensure!(
         metadata.is_dir() && metadata.uid() == own.as_raw() && metadata.mode() & 0o777 == 0o700,

@@ -8,6 +8,7 @@ pub mod lock;
 pub mod mount;
 pub mod mutant;
 pub mod net;
+pub mod owned;
 pub mod pages;
 pub mod path;
 pub mod prctl;

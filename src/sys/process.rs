@@ -509,6 +509,20 @@ pub fn spawn_in_session(command: &mut Command) -> io::Result<std::process::Child
     command.spawn()
 }
 
+/// The command is killed when the thread that starts it ends, in whatever way. Not one that gains privileges by being executed:
+/// the kernel lets it go on. `prctl(PR_SET_PDEATHSIG)`.
+pub fn die_with_parent(command: &mut Command) {
+    let parent = rustix::process::getpid();
+    // SAFETY: the closure runs between fork and exec and makes two async-signal-safe calls.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+            // It may have ended before that; then nobody kills us.
+            if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+        });
+    }
+}
+
 /// Moves this process into new namespaces, named by [`flags`]. `unshare(2)`.
 ///
 /// # Errors

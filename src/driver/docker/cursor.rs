@@ -120,7 +120,7 @@ impl Bookmark {
 
     fn open_file(path: &Path) -> io::Result<File> {
         let (dir, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::InvalidInput)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file: File = Root::open(dir)?.open_beneath(Path::new(name), flags, Mode::RUSR | Mode::WUSR)?.into();
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }

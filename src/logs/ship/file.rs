@@ -1,16 +1,20 @@
 //! JSON lines in a file. Other processes may write to it as well, and others may rotate it.
 
-use std::fs::{File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
-use rustix::fs::FlockOperation;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use serde_json::json;
 
 use super::entry::Batch;
 use super::{Labels, Stream};
+use crate::sys::mutant;
+use crate::sys::path::Root;
 
 /// The file of a sink.
 #[derive(Debug)]
@@ -57,17 +61,19 @@ impl FileSink {
 
     /// Appends whole lines, all of them or none. Blocks.
     pub(super) fn append(&self, lines: &[u8]) -> io::Result<()> {
+        let (dir, name) = self.dir()?;
         loop {
-            let file = self.open()?;
+            let file = self.open(&dir, &name)?;
             rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
-            let (metadata, named) = (file.metadata()?, std::fs::metadata(&self.path));
-            if named.is_ok_and(|named| (named.dev(), named.ino()) != (metadata.dev(), metadata.ino())) {
+            let itself = if mutant::on("d63") { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+            let (metadata, named) = (file.metadata()?, rustix::fs::statat(&dir, &name, itself));
+            if named.is_ok_and(|named| (named.st_dev, named.st_ino) != (metadata.dev(), metadata.ino())) {
                 // Rotated between opening and locking.
                 continue;
             }
             let size = metadata.len();
             if size > 0 && self.max_bytes.is_some_and(|max| size + lines.len() as u64 > max) {
-                self.rotate()?;
+                self.rotate(&dir, &name)?;
                 continue;
             }
             return write(&file, size, lines).inspect_err(|_| {
@@ -77,31 +83,72 @@ impl FileSink {
         }
     }
 
-    fn open(&self) -> io::Result<File> {
-        let mut options = OpenOptions::new();
+    /// The directory and the name of the file. No part of the path is a link: the file may lie where a task can write, and a
+    /// link there leads wherever the task wants.
+    fn dir(&self) -> io::Result<(Root, OsString)> {
+        let name = self.path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let parent = self.path.parent().and_then(|parent| parent.strip_prefix("/").ok()).unwrap_or(Path::new("."));
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        if mutant::on("d63") {
+            return Ok((Root::open(&Path::new("/").join(parent))?, name.to_owned()));
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let dir = Root::open(Path::new("/"))?.open_beneath(parent, flags, Mode::empty()).map_err(|e| self.named(e))?;
+        Ok((Root::from_fd(dir), name.to_owned()))
+    }
+
+    fn named(&self, error: io::Error) -> io::Error {
+        match error.raw_os_error() {
+            Some(libc::ELOOP) => {
+                let text = format!(
+                    "{} is a link, or is reached through one: write the path that it leads to",
+                    self.path.display()
+                );
+                io::Error::new(io::ErrorKind::InvalidInput, text)
+            }
+            _ => error,
+        }
+    }
+
+    fn open(&self, dir: &Root, name: &OsStr) -> io::Result<File> {
         // A FIFO without a reader must not hold us.
-        options.read(true).append(true).create(true).mode(0o640).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-        let file = options.open(&self.path)?;
-        if !file.metadata()?.is_file() {
+        let mut flags =
+            OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        if !mutant::on("d63") {
+            flags |= OFlags::NOFOLLOW;
+        }
+        let opened = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o640));
+        let file: File = opened.map_err(|error| self.named(error.into()))?.into();
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
+        }
+        if metadata.nlink() > 1 {
+            let text = "the file has a second name, and may be somebody else's: remove it";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         Ok(file)
     }
 
     /// `<path>` becomes `<path>.1`, that one `<path>.2`, up to the number of files.
-    fn rotate(&self) -> io::Result<()> {
+    fn rotate(&self, dir: &Root, own: &OsStr) -> io::Result<()> {
         let name = |n: u32| {
-            let mut name = self.path.clone().into_os_string();
+            let mut name = own.to_owned();
             name.push(format!(".{n}"));
-            PathBuf::from(name)
+            name
         };
         for n in (1..self.max_files.saturating_sub(1)).rev() {
-            match std::fs::rename(name(n), name(n + 1)) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                _ => {}
+            match rustix::fs::renameat(dir, name(n), dir, name(n + 1)) {
+                Err(Errno::NOENT) | Ok(()) => {}
+                Err(e) => return Err(e.into()),
             }
         }
-        if self.max_files > 1 { std::fs::rename(&self.path, name(1)) } else { std::fs::remove_file(&self.path) }
+        if self.max_files > 1 {
+            rustix::fs::renameat(dir, own, dir, name(1))?;
+        } else {
+            rustix::fs::unlinkat(dir, own, AtFlags::empty())?;
+        }
+        Ok(())
     }
 }
 
@@ -139,5 +186,25 @@ mod tests {
         small.append(b"anew\n").unwrap();
         assert_eq!(read("out.json"), "anew\n");
         assert!(FileSink::new(dir.path(), None, 1).append(b"x\n").is_err());
+    }
+
+    /// D63
+    #[test]
+    fn no_link_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("there")).unwrap();
+        std::fs::write(at("there/file"), "untouched").unwrap();
+        std::os::unix::fs::symlink("there/file", at("link")).unwrap();
+        std::os::unix::fs::symlink("there/new", at("dangling")).unwrap();
+        std::os::unix::fs::symlink("there", at("way")).unwrap();
+        std::fs::hard_link(at("there/file"), at("second")).unwrap();
+        for (name, why) in
+            [("link", "is a link"), ("dangling", "is a link"), ("way/new", "link"), ("second", "second name")]
+        {
+            let error = FileSink::new(&at(name), Some(1), 3).append(b"x\n").unwrap_err().to_string();
+            assert!(error.contains(why), "{name}: {error}");
+        }
+        assert!(std::fs::read_to_string(at("there/file")).unwrap() == "untouched" && !at("there/new").exists());
     }
 }

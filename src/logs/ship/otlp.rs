@@ -13,7 +13,6 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 use super::entry::Batch;
@@ -54,7 +53,7 @@ impl std::fmt::Debug for Otlp {
 
 impl Collector {
     pub(super) async fn connect(to: &Otlp) -> io::Result<Collector> {
-        let stream = TcpStream::connect(&to.address).await?;
+        let stream = crate::names::connect(&to.address).await?;
         let (requests, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         let connection = tokio::spawn(async move {
             // Who sends the next request hears of it.

@@ -9,9 +9,13 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::follower::Cursor;
 use super::{Labels, Lost, Sink, Stream};
+use crate::sys::mutant;
+use crate::sys::owned::{self, OwnDir};
 
 /// The format that this program writes.
 const VERSION: u32 = 1;
+/// Bytes of a record, at most.
+const LONGEST: u64 = 1 << 20;
 
 /// What a sink got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -141,7 +145,7 @@ impl Record {
     /// Reads the record of the same sink and stream in `folder`, if there is one.
     pub(super) fn read_again(&self, folder: &Path) -> Result<Option<Record>, RecordError> {
         let path = folder.join(self.file_name());
-        match std::fs::read(&path) {
+        match owned::read(&path, LONGEST) {
             Ok(bytes) => {
                 let record = Record::parse(&bytes);
                 record.map(Some).map_err(|reason| RecordError::Unreadable { path, reason })
@@ -154,9 +158,13 @@ impl Record {
     /// All records in `folder`, which need not exist.
     pub(super) fn all(folder: &Path) -> Vec<Result<Record, RecordError>> {
         let error = |source| RecordError::Io { action: "read", path: folder.to_owned(), source };
+        let own = match OwnDir::open(folder) {
+            Ok(own) => own,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Vec::new(),
+            Err(e) => return vec![Err(error(e))],
+        };
         let entries = match std::fs::read_dir(folder) {
             Ok(entries) => entries,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Vec::new(),
             Err(e) => return vec![Err(error(e))],
         };
         let mut records = Vec::new();
@@ -171,7 +179,11 @@ impl Record {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            records.push(match std::fs::read(&path) {
+            let read = match path.file_name() {
+                Some(name) if !mutant::on("d68") => own.read(name, LONGEST),
+                _ => std::fs::read(&path),
+            };
+            records.push(match read {
                 Ok(bytes) => Record::parse(&bytes).map_err(|reason| RecordError::Unreadable { path, reason }),
                 Err(source) => Err(RecordError::Io { action: "read", path, source }),
             });
@@ -182,7 +194,8 @@ impl Record {
     /// Makes the folder of records, for its owner alone: a sink's URL may hold a password.
     pub(super) fn make_folder(folder: &Path) -> Result<(), RecordError> {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(|source| RecordError::Io { action: "make", path: folder.to_owned(), source })
+        let own = made.and_then(|()| OwnDir::open(folder));
+        own.map(drop).map_err(|source| RecordError::Io { action: "make", path: folder.to_owned(), source })
     }
 
     /// Writes the record; whoever reads it sees the old one or the new one. Not synced: it says what happened since the
@@ -192,7 +205,8 @@ impl Record {
         let temporary = path.with_extension("tmp");
         let write = || {
             let mut options = OpenOptions::new();
-            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+            options.write(true).create(true).truncate(true).mode(0o600);
+            let mut file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(&temporary)?;
             file.write_all(&self.to_bytes())?;
             std::fs::rename(&temporary, &path)
         };

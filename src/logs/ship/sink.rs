@@ -67,6 +67,12 @@ impl Sink {
         }
     }
 
+    /// Whether its URL has a secret in it.
+    #[must_use]
+    pub fn has_secret(&self) -> bool {
+        redacted(&self.text) != self.text
+    }
+
     pub(super) const fn target(&self) -> &Target {
         &self.target
     }
@@ -254,7 +260,8 @@ mod tests {
             (sink.to_string().as_str(), sink.kind()),
             ("otlp:http://***@h:4318/x".replace(":4318", "").as_str(), "otlp")
         );
-        assert!(!format!("{sink:?}").contains("hunter2"));
+        assert!(!format!("{sink:?}").contains("hunter2") && sink.has_secret());
+        assert!(!"otlp:http://h/x".parse::<Sink>().unwrap().has_secret());
         // Wrong ones neither, also where a slash in the password makes them so.
         for wrong in [
             "otlp:https://user:hunter2@h",

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use rustix::net::sockopt;
@@ -15,6 +16,7 @@ use tokio::net::{TcpStream, UdpSocket, UnixDatagram};
 use super::entry::{Batch, Entry};
 use super::sink::Syslog;
 use super::{Labels, Stream};
+use crate::names;
 use crate::sys::net::unacknowledged;
 
 /// Text of a datagram, at most: with its header below the 64 KiB that a UDP packet holds.
@@ -80,15 +82,15 @@ impl Connection {
                 Connection::Unix(socket)
             }
             Syslog::Udp(address) => {
-                let target = tokio::net::lookup_host(address).await?.next();
-                let target = target.ok_or_else(|| io::Error::other("the name has no address"))?;
-                let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-                let socket = UdpSocket::bind(any).await?;
+                let target = names::addresses(address).await?[0];
+                // No text: reading one asks getaddrinfo.
+                let any = if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+                let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await?;
                 socket.connect(target).await?;
                 Connection::Udp(socket)
             }
             Syslog::Tcp(address) => {
-                let stream = TcpStream::connect(address).await?;
+                let stream = names::connect(address).await?;
                 sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER)?;
                 sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED.as_millis() as u32)?;
                 Connection::Tcp(Tcp { stream, goodbye: false, sent: 0, on_their_way: VecDeque::new() })

@@ -1,0 +1,139 @@
+//! Copies of a task's rotated files in a directory of whoever asks for them. A task may have put anything into the directory of
+//! its logs, so that what is copied is a plain file by its descriptor, under a name that a collector gives, and not more of it
+//! than a collector writes.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::dir;
+use crate::sys::mutant;
+use crate::sys::owned::OwnDir;
+use crate::sys::path::Root;
+
+/// One stream whose files are copied.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    /// The base name of its files, `<task>.stdout`.
+    pub base: String,
+    /// Files that a collector leaves: the newest so many are copied.
+    pub max_files: u32,
+    /// Bytes of a file that a collector fills.
+    pub max_bytes: u64,
+}
+
+/// What a copy could not be made of; the others were made.
+#[derive(Debug, thiserror::Error)]
+#[error("{name}: {source}")]
+pub struct KeepError {
+    /// The file.
+    name: String,
+    /// Why not.
+    source: io::Error,
+}
+
+/// Copies the files of these streams from `logs` into `into`, as new files that only this user can read (0600).
+///
+/// # Errors
+/// When `logs` cannot be listed or is a link.
+pub fn keep(logs: &Path, streams: &[Kept], into: &OwnDir) -> io::Result<Vec<KeepError>> {
+    let from = dir::open_dir(logs)?;
+    let mut errors = Vec::new();
+    for stream in streams {
+        let found = dir::list(&from, &stream.base)?;
+        let indexes = found.indexes();
+        let first = indexes.len().saturating_sub(stream.max_files.max(1) as usize);
+        let wanted: BTreeSet<u64> = indexes[first..].iter().copied().collect();
+        let plain = found.plain.iter().filter(|entry| entry.regular).map(|entry| (entry.index, false));
+        for (index, packed) in plain.chain(found.packed.iter().map(|index| (*index, true))) {
+            if !wanted.contains(&index) {
+                continue;
+            }
+            let name = if packed { dir::packed_name(&stream.base, index) } else { dir::file_name(&stream.base, index) };
+            if let Err(source) = copy(&from, &name, stream.max_bytes, into) {
+                errors.push(KeepError { name, source });
+            }
+        }
+    }
+    Ok(errors)
+}
+
+fn copy(from: &Root, name: &str, most: u64, into: &OwnDir) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let source: File = from.open_beneath(Path::new(name), flags, Mode::empty())?.into();
+    let meta = source.metadata()?;
+    // A second name of a file may be that of a file which is none of the task's business.
+    if !meta.is_file() || std::os::unix::fs::MetadataExt::nlink(&meta) != 1 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no plain file with one name"));
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = if mutant::on("d62-mode") { 0o644 } else { 0o600 };
+    let mut copy: File = rustix::fs::openat(into, name, flags, Mode::from_raw_mode(mode))?.into();
+    let copied = io::copy(&mut source.take(most), &mut copy)?;
+    if meta.len() > copied {
+        let text =
+            format!("kept are the first {copied} of its {} bytes, which is all that a log file holds", meta.len());
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn only_what_a_collector_writes_is_copied() {
+        let base = tempfile::tempdir().unwrap();
+        let at = |name: &str| base.path().join(name);
+        for name in ["logs", "kept"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        std::fs::set_permissions(at("kept"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::fs::write(at("secret"), "of the host").unwrap();
+        let log = |name: &str| at("logs").join(name);
+        for (name, text) in [("t.stdout.4", "four"), ("t.stdout.5", "five"), ("t.stdout-3.zst", "packed")] {
+            std::fs::write(log(name), text).unwrap();
+        }
+        std::fs::set_permissions(log("t.stdout.5"), std::fs::Permissions::from_mode(0o4777)).unwrap();
+        std::fs::write(log("t.stdout.0"), "too old").unwrap();
+        std::fs::write(log("evil\x1b[2J.stdout.0"), "x").unwrap();
+        std::os::unix::fs::symlink(at("secret"), log("t.stderr.0")).unwrap();
+        std::fs::hard_link(at("secret"), log("t.stderr.1")).unwrap();
+        File::create(log("t.stderr.2")).unwrap().set_len(1 << 40).unwrap();
+        let kept = |name: &str| Kept { base: name.to_owned(), max_files: 3, max_bytes: 6 };
+        let into = OwnDir::open(&at("kept")).unwrap();
+        let errors = keep(&at("logs"), &[kept("t.stdout"), kept("t.stderr")], &into).unwrap();
+        let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert!(said.len() == 2 && said[0].contains("one name") && said[1].contains("first 6 of its"), "{said:?}");
+        let mut found: Vec<(String, u32, String)> = std::fs::read_dir(at("kept"))
+            .unwrap()
+            .map(|entry| {
+                let (name, path) = {
+                    let e = entry.unwrap();
+                    (e.file_name().into_string().unwrap(), e.path())
+                };
+                let mode = path.symlink_metadata().unwrap().permissions().mode();
+                (name, mode & 0o7777, std::fs::read_to_string(path).unwrap())
+            })
+            .collect();
+        found.sort();
+        let expected = [
+            ("t.stderr.2", "\0\0\0\0\0\0"),
+            ("t.stdout-3.zst", "packed"),
+            ("t.stdout.4", "four"),
+            ("t.stdout.5", "five"),
+        ];
+        assert_eq!(found, expected.map(|(name, text)| (name.to_owned(), 0o600, text.to_owned())));
+        // Nothing is written over.
+        let again = keep(&at("logs"), &[kept("t.stdout")], &into).unwrap();
+        assert!(again.len() == 3 && again.iter().all(|e| e.source.kind() == io::ErrorKind::AlreadyExists), "{again:?}");
+        std::os::unix::fs::symlink(at("logs"), at("link")).unwrap();
+        assert!(keep(&at("link"), &[kept("t.stdout")], &into).is_err());
+    }
+}
