@@ -42,6 +42,8 @@ fn main() -> ExitCode {
         b4_a_terminal_is_resized,
         b4_a_terminal_echoes,
         b4_a_terminal_ends_with_its_first_process,
+        b4_a_terminal_that_nobody_holds_is_not_at_its_end,
+        b4_no_terminal_session_is_short,
         b4_a_terminal_is_the_commands_own,
         b4_a_child_in_the_background_does_not_hold_the_session,
         b4_a_session_has_what_the_task_has,
@@ -229,6 +231,94 @@ fn b4_a_terminal_ends_with_its_first_process() {
             let begin = Instant::now();
             assert_eq!(task.run(script, true).await, done("from main\r\n", "", 0));
             assert!(begin.elapsed() < Duration::from_mins(1) * slower(), "the children were waited for");
+            task.end().await;
+        }
+    });
+}
+
+/// Until its process has ended, a terminal that nobody has open any more can be opened anew.
+fn b4_a_terminal_that_nobody_holds_is_not_at_its_end() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let mut session =
+                task.shell("printf one; exec <&- >&- 2>&-; read go < /dev/tty; printf two > /dev/tty", true).await;
+            session.hear_until("one").await;
+            let held = tokio::time::timeout(Duration::from_millis(300), session.hear()).await;
+            assert!(held.is_err(), "a terminal that was given up ended something: {:?}", session.closed);
+            session.say(stdin("\n")).await;
+            let ended = session.finish_with_ends([1, 0]).await;
+            assert_eq!(ended, done("one\r\ntwo", "", 0));
+            task.end().await;
+        }
+    });
+}
+
+/// Numbers that look random and are the same in every run (xorshift64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % bound as u64).unwrap()
+    }
+}
+
+/// A script that writes in pieces and ends directly behind the last one, and what it writes.
+fn pieces(numbers: &mut Numbers, number: usize) -> (String, String) {
+    let (mut script, mut expected) = (String::new(), String::new());
+    if numbers.below(16) == 0 {
+        // Holds the terminal beyond the end, which delays nothing.
+        script.push_str("sleep 1000 & ");
+    }
+    let longest = if numbers.below(8) == 0 { 6000 } else { 40 };
+    for piece in 0..=numbers.below(24) {
+        let text = format!("<{number}.{piece}{}>", "x".repeat(numbers.below(longest)));
+        script.push_str(&format!("printf '{text}'; "));
+        expected.push_str(&text);
+    }
+    let code = numbers.below(100);
+    script.push_str(&format!("printf '<end {code}>'; "));
+    expected.push_str(&format!("<end {code}>"));
+    if numbers.below(2) == 0 {
+        // The terminal is given up at once, where the end of a process takes a while to come to that.
+        script.push_str("exec <&- >&- 2>&-; ");
+    }
+    script.push_str(&format!("exit {code}"));
+    (script, expected)
+}
+
+/// Many sessions whose last words come directly before their end, one to four at a time: none loses a byte of them.
+fn b4_no_terminal_session_is_short() {
+    let count = task::full(10_000).unwrap_or(200);
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::new(isolated).await;
+            let mut numbers = Numbers(0x5eed_0014);
+            let (mut number, mut short) = (0, Vec::new());
+            while number < count {
+                let mut opened = Vec::new();
+                for _ in 0..=numbers.below(4) {
+                    let (script, expected) = pieces(&mut numbers, number);
+                    opened.push((number, expected, task.shell(&script, true).await));
+                    number += 1;
+                }
+                for (number, expected, session) in opened {
+                    let ended = session.finish_with_ends([1, 0]).await;
+                    assert!(expected.ends_with(&format!("<end {}>", ended.code)), "{number}: {ended:?}");
+                    if ended.stdout != expected {
+                        assert!(
+                            expected.starts_with(&ended.stdout),
+                            "{number}: other words: {ended:?}, not {expected}"
+                        );
+                        short.push((number, ended.stdout.len(), expected.len()));
+                    }
+                }
+            }
+            println!("{number} terminal sessions, isolated: {isolated}, {} of them short: {short:?}", short.len());
+            assert!(short.is_empty(), "{} of {number} sessions are short", short.len());
             task.end().await;
         }
     });
