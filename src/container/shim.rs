@@ -473,10 +473,12 @@ fn find_in_root(command: &str, root_config: &RootConfig) -> Result<PathBuf, Fail
     if !command.contains('/') {
         candidates.extend(["usr/local/bin", "usr/bin", "bin"].map(|dir| Path::new(dir).join(bare)));
     }
+    let mut other = None;
     for candidate in candidates {
         let Ok(fd) = root.open_in_root(&candidate, OFlags::PATH, Mode::empty()) else { continue };
         let Ok(stat) = rustix::fs::fstat(&fd) else { continue };
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            other.get_or_insert(candidate);
             continue;
         }
         if stat.st_mode & 0o555 != 0o555 {
@@ -484,6 +486,10 @@ fn find_in_root(command: &str, root_config: &RootConfig) -> Result<PathBuf, Fail
             let _ = make_executable(&root, &candidate);
         }
         return Ok(Path::new("/").join(candidate));
+    }
+    if let Some(there) = other {
+        let message = format!("/{} is there, but is no file that could be executed", there.display());
+        return Err(Failure { step: "find the command".to_owned(), kind: FailureKind::NotExecutable, message });
     }
     Err(Failure {
         step: "find the command".to_owned(),

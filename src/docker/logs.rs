@@ -58,6 +58,12 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// Whether nothing is left of a piece that did not come to its end.
+    #[must_use]
+    pub fn is_at_an_end(&self) -> bool {
+        self.read == self.buffer.len()
+    }
+
     /// The next complete piece.
     ///
     /// # Errors
