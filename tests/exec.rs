@@ -7,6 +7,7 @@ mod harness;
 mod task;
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -278,17 +279,17 @@ fn pieces(numbers: &mut Numbers, number: usize) -> (String, String) {
     let longest = if numbers.below(8) == 0 { 6000 } else { 40 };
     for piece in 0..=numbers.below(24) {
         let text = format!("<{number}.{piece}{}>", "x".repeat(numbers.below(longest)));
-        script.push_str(&format!("printf '{text}'; "));
+        write!(script, "printf '{text}'; ").unwrap();
         expected.push_str(&text);
     }
     let code = numbers.below(100);
-    script.push_str(&format!("printf '<end {code}>'; "));
-    expected.push_str(&format!("<end {code}>"));
+    write!(script, "printf '<end {code}>'; ").unwrap();
+    write!(expected, "<end {code}>").unwrap();
     if numbers.below(2) == 0 {
         // The terminal is given up at once, where the end of a process takes a while to come to that.
         script.push_str("exec <&- >&- 2>&-; ");
     }
-    script.push_str(&format!("exit {code}"));
+    write!(script, "exit {code}").unwrap();
     (script, expected)
 }
 

@@ -335,10 +335,7 @@ impl Starting {
         });
         let mut next = || fds.next().ok_or(io::ErrorKind::UnexpectedEof);
         let lead = became.pid.map(|pid| next().map(|pidfd| Child { pid, pidfd })).transpose()?;
-        let terminal = match became.terminal {
-            true => Some(Terminal { master: next()?, slave: next()? }),
-            false => None,
-        };
+        let terminal = if became.terminal { Some(Terminal { master: next()?, slave: next()? }) } else { None };
         let mut namespaces = Namespaces::default();
         for kind in became.namespaces {
             namespaces.push(kind, next()?);

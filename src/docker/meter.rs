@@ -35,13 +35,11 @@ impl Allowance {
 
     fn spend(&self, bytes: usize) -> io::Result<()> {
         let spend = |left: usize| left.checked_sub(bytes);
-        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend) {
-            Ok(_) => Ok(()),
-            Err(_) => {
-                let text = format!("the engine's answer does not end: more than {} bytes", self.most);
-                Err(io::Error::new(io::ErrorKind::InvalidData, text))
-            }
-        }
+        let spent = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
+        spent.map(drop).map_err(|_| {
+            let text = format!("the engine's answer does not end: more than {} bytes", self.most);
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })
     }
 }
 

@@ -74,12 +74,10 @@ fn reason(status: i32, words: &str) -> NotStarted {
 
 /// A stream of frames has ended. What is lost of the last one must not look like a command that wrote no more.
 fn whole(frames: &Frames) -> Result<(), DriverError> {
-    match frames.is_at_an_end() {
-        true => Ok(()),
-        false => {
-            Err(failed("the engine's stream of a command's output broke off in the middle of a piece".into(), true))
-        }
+    if frames.is_at_an_end() {
+        return Ok(());
     }
+    Err(failed("the engine's stream of a command's output broke off in the middle of a piece".into(), true))
 }
 
 fn keep_last(kept: &mut Vec<u8>, more: &[u8]) {
