@@ -125,10 +125,9 @@ async fn d50_progress_that_says_nothing() {
             }
         }
         assert_refused(what, end, &sent, 1 << 20);
-        let (engine, sent, dir) = self::engine(Says { head: BODY, again, chunked: true });
-        std::fs::write(dir.path().join("image"), "an archive").unwrap();
-        let archive = std::fs::File::open(dir.path().join("image")).unwrap();
-        assert_refused(what, engine.load(archive).await, &sent, 1 << 20);
+        let (engine, sent, _dir) = self::engine(Says { head: BODY, again, chunked: true });
+        let archive = rustix::fs::memfd_create("archive", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        assert_refused(what, engine.load(archive.into()).await, &sent, 1 << 20);
     }
     // Much that is understood is no riddle.
     let (engine, sent, _dir) =
