@@ -60,6 +60,8 @@ fn main() -> ExitCode {
         e1_a_task_from_start_to_end,
         e1_exit_status_signals_and_stop,
         e1_commands_and_sessions_inside,
+        e1_a_session_whose_command_cannot_start,
+        e1_no_terminal_session_is_short,
         e1_a_command_goes_with_its_caller,
         e2_a_stop_that_the_engine_cannot_do,
         c3_shared_cores_follow_the_agent,
@@ -368,6 +370,52 @@ fn e1_commands_and_sessions_inside() {
         let (out, err, status) = session(&world, &task, &["/bin/sh", "-c", script], true, "").await;
         assert!(out.starts_with("\u{1}\u{0}\u{0}\u{0}x") && out.contains("33 77"), "{out:?}");
         assert_eq!((err.as_str(), status), ("", 6));
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+    });
+}
+
+/// 127 for what is not there and 126 for what cannot be executed, each with a reason, as from the other drivers.
+fn e1_a_session_whose_command_cannot_start() {
+    block_on(async {
+        let world = World::new();
+        let task = world.script("sleep 1000");
+        world.start(&task).await;
+        for (command, expected) in
+            [("no-such-program", 127), ("/no/such/program", 127), ("/etc/passwd", 126), ("/etc", 126)]
+        {
+            for tty in [false, true] {
+                let (out, err, status) = session(&world, &task, &[command], tty, "").await;
+                assert_eq!(status, expected, "{command}, terminal: {tty}: {out:?} {err:?}");
+                let (told, nothing) = if tty { (&out, &err) } else { (&err, &out) };
+                let words = if expected == 127 { "command not found" } else { "cannot be executed" };
+                assert!(told.contains(command) && told.contains(words) && nothing.is_empty(), "{out:?} {err:?}");
+                assert!(told.ends_with(if tty { "\r\n" } else { "\n" }) && told.lines().count() == 1, "{told:?}");
+            }
+        }
+        // What says so itself has said it.
+        let (out, err, status) = session(&world, &task, &["sh", "-c", "echo mine >&2; exit 127"], false, "").await;
+        assert_eq!((out.as_str(), err.as_str(), status), ("", "mine\n", 127));
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+    });
+}
+
+/// Sessions on terminals that end directly behind their last words.
+fn e1_no_terminal_session_is_short() {
+    let count = std::env::var("AGENTBIN_FULL").ok().and_then(|n| n.parse().ok()).unwrap_or(0usize);
+    let count = match count {
+        0 => 10,
+        1 => 500,
+        other => other,
+    };
+    block_on(async {
+        let world = World::new();
+        let task = world.script("sleep 1000");
+        world.start(&task).await;
+        for number in 0..count {
+            let script = format!("echo {number}; echo two; sleep 1000 & printf 'the end'; exit 7");
+            let (out, err, status) = session(&world, &task, &["/bin/sh", "-c", &script], true, "").await;
+            assert_eq!((out, err.as_str(), status), (format!("{number}\r\ntwo\r\nthe end"), "", 7));
+        }
         world.driver.destroy_task(&task.id, true).await.unwrap();
     });
 }

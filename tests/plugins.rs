@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         a6_fingerprints_say_what_is_missing,
         n1_a_task_lives_in_each_driver,
         h1_commands_and_sessions_go_through_the_plugin,
+        h1_a_session_ends_with_a_status_whatever_its_command,
         n2_logs_are_collected_unless_switched_off,
         n5_log_sinks_get_what_tasks_print_across_a_kill,
         n3_the_agents_folder_stays_empty,
@@ -406,6 +407,77 @@ fn h1_commands_and_sessions_go_through_the_plugin() {
             let messages = tokio_stream::iter([first]);
             let status = plugin.driver.exec_task_streaming(messages).await.unwrap_err();
             assert_eq!(status.message(), "task not found for given id");
+            plugin.client.kill().await;
+        }
+    });
+}
+
+/// A command that is not there ends its session with 127 and one that cannot be executed with 126, each with a reason in the
+/// place of output; an error of the call would reach a person as `unexpected EOF`. The status is the last message, behind
+/// all output.
+fn h1_a_session_ends_with_a_status_whatever_its_command() {
+    block_on(async {
+        for name in ["exec", "raw_exec"] {
+            let world = World::new();
+            let mut plugin = Plugin::driver(name, &[]).await;
+            let task = world.script(": > local/plain; mkdir local/folder; echo ready > local/ready; sleep 1000");
+            plugin.start_task(&task).await.unwrap();
+            let local = world.alloc_dir().join("web/local");
+            eventually("the task's files", || local.join("ready").exists()).await;
+            let mut driver = plugin.driver.clone();
+            let mut session = async |command: &[&str], tty: bool| {
+                let command = command.iter().map(|&word| word.to_owned()).collect();
+                let setup = wire::exec_task_streaming_request::Setup { task_id: task.id.clone(), command, tty };
+                let first = wire::ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() };
+                let messages = tokio_stream::iter([first]).chain(tokio_stream::pending());
+                let answers = driver.exec_task_streaming(messages).await.unwrap().into_inner();
+                let mut answers: Vec<_> = answers.map(Result::unwrap).collect().await;
+                let last = answers.pop().unwrap();
+                assert!(last.exited && last.stdout.is_none() && last.stderr.is_none(), "{last:?}");
+                let (mut texts, mut ends) = ([Vec::new(), Vec::new()], [0, 0]);
+                for answer in answers {
+                    assert!(!answer.exited && answer.result.is_none());
+                    for (at, operation) in [answer.stdout, answer.stderr].into_iter().enumerate() {
+                        let Some(operation) = operation else { continue };
+                        assert_eq!(ends[at], 0, "output behind its end");
+                        ends[at] += u32::from(operation.close);
+                        texts[at].extend(operation.data);
+                    }
+                }
+                assert_eq!(ends, [1, u32::from(!tty)]);
+                let [out, err] = texts.map(|text| String::from_utf8(text).unwrap());
+                (out, err, last.result.unwrap().exit_code)
+            };
+            for (command, code, words) in [
+                ("no-such-program", 127, "command not found"),
+                ("/no/such/program", 127, "command not found"),
+                ("no\u{1b}[31m\nsuch", 127, "command not found"),
+                ("/usr", 126, "cannot be executed"),
+                ("/local/folder", 126, "cannot be executed"),
+                ("/etc/passwd", 126, "cannot be executed"),
+            ] {
+                // The host's root has no such folder.
+                if name == "raw_exec" && command.starts_with("/local") {
+                    continue;
+                }
+                for tty in [false, true] {
+                    let (out, err, status) = session(&[command], tty).await;
+                    assert_eq!(status, code, "{name} {command:?} {tty}: {out:?} {err:?}");
+                    let (told, nothing) = if tty { (out, err) } else { (err, out) };
+                    let line = told.strip_suffix(if tty { "\r\n" } else { "\n" }).unwrap();
+                    assert!(line.contains(words) && !line.contains(char::is_control), "{line:?}");
+                    assert!(line.contains(command) || command.contains('\u{1b}'), "{line:?}");
+                    assert_eq!(nothing, "");
+                }
+            }
+            for round in 0..20 {
+                let script = format!("printf one; printf two; printf '<{round}>'; exit {round}");
+                for tty in [false, true] {
+                    let ended = session(&["/bin/sh", "-c", &script], tty).await;
+                    assert_eq!(ended, (format!("onetwo<{round}>"), String::new(), round));
+                }
+            }
+            plugin.destroy(&task.id, true).await.unwrap();
             plugin.client.kill().await;
         }
     });

@@ -99,7 +99,7 @@ pub(super) struct Became {
     pub ids: Option<Ids>,
     /// Number of the process that did, where that is another one. Its pidfd is sent along.
     pub pid: Option<i32>,
-    /// The master of the session's terminal is sent along.
+    /// Master and slave of the session's terminal are sent along.
     pub terminal: bool,
     /// Namespaces that it made. Their descriptors are sent along.
     pub namespaces: Vec<Namespace>,

@@ -18,6 +18,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::config::{Became, Birth, Config, Failure, FailureKind, Ids, Namespace, Rootless, Step as _};
 use super::namespaces::Namespaces;
+use super::terminal::Terminal;
 use crate::spec::{NamespaceMode, Role};
 use crate::sys::process::{Child, Spawn, flags, spawn};
 use crate::sys::{mount, mutant};
@@ -45,8 +46,8 @@ pub struct Prepare {
 pub(super) const MAX_NAMESPACES: usize = 8;
 /// Most descriptors in one message: the configuration and namespaces.
 pub(super) const MAX_SENT: usize = 1 + MAX_NAMESPACES;
-/// Most descriptors in the shim's last word: its successor, a terminal, namespaces.
-pub(super) const MAX_TOLD: usize = 2 + MAX_NAMESPACES;
+/// Most descriptors in the shim's last word: its successor, both ends of a terminal, namespaces.
+pub(super) const MAX_TOLD: usize = 3 + MAX_NAMESPACES;
 /// Longest message that the shim sends when it has done its part.
 const MAX_BECAME: usize = 1 << 18;
 
@@ -102,8 +103,8 @@ pub struct Started {
     pub ids: Option<Ids>,
     /// The process that runs the command when that is not [`Starting::child`], which ends then. A child of ours.
     pub lead: Option<Child>,
-    /// The master of the terminal that was opened inside the task.
-    pub terminal: Option<OwnedFd>,
+    /// The terminal that was opened inside the task.
+    pub terminal: Option<Terminal>,
     /// Namespaces that it made for the task, to be entered after those of [`Prepared::namespaces`].
     pub namespaces: Namespaces,
 }
@@ -334,7 +335,7 @@ impl Starting {
         });
         let mut next = || fds.next().ok_or(io::ErrorKind::UnexpectedEof);
         let lead = became.pid.map(|pid| next().map(|pidfd| Child { pid, pidfd })).transpose()?;
-        let terminal = became.terminal.then(&mut next).transpose()?;
+        let terminal = if became.terminal { Some(Terminal { master: next()?, slave: next()? }) } else { None };
         let mut namespaces = Namespaces::default();
         for kind in became.namespaces {
             namespaces.push(kind, next()?);

@@ -160,15 +160,15 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     if born_inside {
         let child = start_inside(session, report, &command)?;
         became.pid = Some(child.pid);
-        let sent = [Some(child.pidfd.as_fd()), terminal.as_ref().map(AsFd::as_fd)];
-        tell(control, &became, &sent.into_iter().flatten().collect::<Vec<_>>())?;
+        let sent: Vec<_> = [child.pidfd.as_fd()].into_iter().chain(ends(terminal.as_ref())).collect();
+        tell(control, &became, &sent)?;
         // The command is another process, and this one has done its work.
         process::exit_at_once(0)
     }
     if session.is_some_and(|s| s.tty) {
         rustix::process::ioctl_tiocsctty(rustix::stdio::stdin()).step(|| "take the terminal".to_owned())?;
     }
-    let sent: Vec<_> = terminal.as_ref().map(AsFd::as_fd).into_iter().chain(made.fds()).collect();
+    let sent: Vec<_> = ends(terminal.as_ref()).chain(made.fds()).collect();
     tell(control, &became, &sent)?;
     drop((terminal, made));
     Err(execute(report, &command))
@@ -282,18 +282,23 @@ fn enter_task(session: Option<&SessionConfig>, sent: Vec<OwnedFd>) -> Result<Opt
     Ok(last)
 }
 
-/// The session's terminal, made inside the task: its slave becomes stdin, stdout and stderr; its master is returned.
-fn open_terminal(config: &Config, ids: Option<&Ids>) -> Result<Option<OwnedFd>, Failure> {
+/// The session's terminal, made inside the task: its slave becomes stdin, stdout and stderr.
+fn open_terminal(config: &Config, ids: Option<&Ids>) -> Result<Option<Terminal>, Failure> {
     if config.root.is_none() || !config.session.as_ref().is_some_and(|s| s.tty) {
         return Ok(None);
     }
     let step = || "take the terminal".to_owned();
     // Without root, whom this process is now is whom the task's user is.
-    let Terminal { master, slave } = terminal::open_in_task(ids.filter(|_| config.rootless.is_none()))?;
-    rustix::stdio::dup2_stdin(&slave).step(step)?;
-    rustix::stdio::dup2_stdout(&slave).step(step)?;
-    rustix::stdio::dup2_stderr(&slave).step(step)?;
-    Ok(Some(master))
+    let terminal = terminal::open_in_task(ids.filter(|_| config.rootless.is_none()))?;
+    rustix::stdio::dup2_stdin(&terminal.slave).step(step)?;
+    rustix::stdio::dup2_stdout(&terminal.slave).step(step)?;
+    rustix::stdio::dup2_stderr(&terminal.slave).step(step)?;
+    Ok(Some(terminal))
+}
+
+/// What the executor gets of a terminal: [`Terminal::slave`] says what it wants with both.
+fn ends(terminal: Option<&Terminal>) -> impl Iterator<Item = BorrowedFd<'_>> {
+    terminal.into_iter().flat_map(|terminal| [terminal.master.as_fd(), terminal.slave.as_fd()])
 }
 
 /// Says what this process is about to become, which is true once the report's end of file says that nothing failed.
@@ -468,10 +473,12 @@ fn find_in_root(command: &str, root_config: &RootConfig) -> Result<PathBuf, Fail
     if !command.contains('/') {
         candidates.extend(["usr/local/bin", "usr/bin", "bin"].map(|dir| Path::new(dir).join(bare)));
     }
+    let mut other = None;
     for candidate in candidates {
         let Ok(fd) = root.open_in_root(&candidate, OFlags::PATH, Mode::empty()) else { continue };
         let Ok(stat) = rustix::fs::fstat(&fd) else { continue };
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            other.get_or_insert(candidate);
             continue;
         }
         if stat.st_mode & 0o555 != 0o555 {
@@ -479,6 +486,10 @@ fn find_in_root(command: &str, root_config: &RootConfig) -> Result<PathBuf, Fail
             let _ = make_executable(&root, &candidate);
         }
         return Ok(Path::new("/").join(candidate));
+    }
+    if let Some(there) = other {
+        let message = format!("/{} is there, but is no file that could be executed", there.display());
+        return Err(Failure { step: "find the command".to_owned(), kind: FailureKind::NotExecutable, message });
     }
     Err(Failure {
         step: "find the command".to_owned(),

@@ -18,7 +18,9 @@ const DEVPTS: rustix::fs::FsWord = 0x1cd1;
 pub struct Terminal {
     /// What is written to it is the input of the session; what is read from it is its output.
     pub master: OwnedFd,
-    /// stdin, stdout and stderr of the session.
+    /// stdin, stdout and stderr of the session. Whoever reads the master keeps it open until the session's process has
+    /// ended: without any slave, a read of the master says EIO also between a process's last write and the moment when
+    /// the kernel's worker has carried that to the master, and for as long as nobody opens `/dev/tty` again.
     pub slave: OwnedFd,
 }
 

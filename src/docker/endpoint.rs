@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bollard::errors::Error;
 use bollard::{BollardRequest, ClientVersion, Docker};
-use http_body_util::{BodyExt as _, Collected, Empty};
+use http_body_util::{BodyExt as _, Collected, Empty, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::{Request, Response, Uri, header};
 use hyper_util::rt::TokioIo;
@@ -19,6 +19,7 @@ use tokio::net::UnixStream;
 use tokio_rustls::TlsConnector;
 
 use super::EngineError;
+use super::meter::{Allowance, MAX_ANSWER, MAX_ERROR, Metered};
 use crate::sys::lock::lock;
 
 /// The newest version of the API that is asked for; what the engine does not know is not asked for.
@@ -132,18 +133,20 @@ impl Connector {
         Ok(Connector { endpoint: endpoint.clone(), tls, version: Mutex::default() })
     }
 
-    /// The client whose requests go through this.
-    pub(super) fn client(self: &Arc<Self>) -> Result<Docker, EngineError> {
+    /// The client whose requests go through this. Their answers share the allowance, or have [`MAX_ANSWER`] each.
+    pub(super) fn client(self: &Arc<Self>, allowance: Option<Allowance>) -> Result<Docker, EngineError> {
         let connector = Arc::clone(self);
         let transport = move |request: BollardRequest| {
             let connector = Arc::clone(&connector);
+            let allowance = allowance.clone().unwrap_or_else(|| Allowance::new(MAX_ANSWER));
             async move {
                 let (mut parts, body) = request.into_parts();
                 let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
                 parts.uri = connector.versioned(path).await.map_err(|e| Error::IOError { err: io::Error::other(e) })?;
                 parts.headers.insert(header::HOST, header::HeaderValue::from_static("docker"));
                 let request = Request::from_parts(parts, body);
-                connector.send(request).await.map_err(|e| Error::IOError { err: io::Error::other(e) })
+                let sent = connector.send_for(request, Some(allowance)).await;
+                sent.map_err(|e| Error::IOError { err: io::Error::other(e) })
             }
         };
         // The address is only there to be cut off again.
@@ -175,7 +178,8 @@ impl Connector {
     async fn negotiate(&self) -> Result<(u16, u16), EngineError> {
         const WHAT: &str = "ask the engine for its version";
         let request = Request::get("/_ping").header(header::HOST, "docker").body(Empty::<Bytes>::new());
-        let response = self.send(request.map_err(|e| broken(WHAT, &e))?).await?;
+        let allowance = Some(Allowance::new(MAX_ERROR));
+        let response = self.send_for(request.map_err(|e| broken(WHAT, &e))?, allowance).await?;
         let said = response.headers().get("api-version").and_then(|v| v.to_str().ok()).unwrap_or_default();
         let number = said.split_once('.').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
         let Some(theirs) = number else {
@@ -207,8 +211,22 @@ impl Connector {
         })
     }
 
-    /// One request on a connection of its own.
+    /// One request on a connection of its own, whose answer is a stream that is read piece by piece: it has no bound, its
+    /// pieces have theirs.
     pub(super) async fn send<B>(&self, request: Request<B>) -> Result<Response<Incoming>, EngineError>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.send_for(request, None).await
+    }
+
+    /// One request on a connection of its own, whose answer has a bound.
+    async fn send_for<B>(
+        &self,
+        request: Request<B>,
+        allowance: Option<Allowance>,
+    ) -> Result<Response<Incoming>, EngineError>
     where
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -219,7 +237,7 @@ impl Connector {
             .map_err(|_| EngineError::Timeout { what, after: CONNECT })?
             .map_err(|e| EngineError::Broken { what, problem: format!("{}: {e}", self.endpoint) })?;
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
-            .handshake(TokioIo::new(stream))
+            .handshake(TokioIo::new(Metered::new(stream, allowance)))
             .await
             .map_err(|e| broken(what, &e))?;
         // Ends with the answer, or when nobody wants it any more.
@@ -238,7 +256,12 @@ impl Connector {
         if status.is_success() || status == hyper::StatusCode::SWITCHING_PROTOCOLS {
             return Ok(response);
         }
-        let body = response.into_body().collect().await.map(Collected::to_bytes).unwrap_or_default();
+        let body = Limited::new(response.into_body(), MAX_ERROR);
+        let body = match body.collect().await.map(Collected::to_bytes) {
+            Ok(body) => body,
+            // The status is known.
+            Err(e) => Bytes::from(format!("the reason cannot be read: {e}")),
+        };
         let said: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
         let message = said.and_then(|value| value.get("message")?.as_str().map(str::to_owned));
         let message = message.unwrap_or_else(|| String::from_utf8_lossy(&body).trim().to_owned());

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
 
+use super::meter::{Allowance, MAX_RIDDLE};
 use super::{Credentials, Engine, EngineError};
 
 /// What the engine says while it fetches an image.
@@ -41,19 +42,26 @@ impl Engine {
     }
 
     /// Fetches an image; it is there when the stream has ended without an error. No deadline.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
     pub fn pull(
         &self,
         repository: &str,
         tag: &str,
         credentials: Option<Credentials>,
-    ) -> impl Stream<Item = Result<Progress, EngineError>> + use<> {
+    ) -> Result<impl Stream<Item = Result<Progress, EngineError>> + use<>, EngineError> {
         let options = CreateImageOptions {
             from_image: Some(repository.to_owned()),
             tag: Some(tag.to_owned()),
             ..CreateImageOptions::default()
         };
-        let stream = self.client.create_image(Some(options), None, credentials);
-        stream.map(|said| said.map(progress).map_err(|error| EngineError::of("pull the image", error)))
+        let allowance = Allowance::new(MAX_RIDDLE);
+        let stream = self.connector.client(Some(allowance.clone()))?.create_image(Some(options), None, credentials);
+        Ok(stream.map(move |said| {
+            allowance.renew();
+            said.map(progress).map_err(|error| EngineError::of("pull the image", error))
+        }))
     }
 
     /// Loads an archive that `docker save` wrote. No deadline: it takes as long as the archive is large.
@@ -79,9 +87,12 @@ impl Engine {
                 }
             }
         });
-        let stream = self.client.import_image_stream(ImportImageOptions::default(), ReceiverStream::new(pieces), None);
+        let allowance = Allowance::new(MAX_RIDDLE);
+        let client = self.connector.client(Some(allowance.clone()))?;
+        let stream = client.import_image_stream(ImportImageOptions::default(), ReceiverStream::new(pieces), None);
         let mut said = std::pin::pin!(stream);
         while let Some(said) = said.next().await {
+            allowance.renew();
             said.map_err(|error| EngineError::of("load the image", error))?;
         }
         let _ended = reading.await;

@@ -13,8 +13,9 @@ use super::{Engine, EngineError};
 const STAMP: usize = 31;
 /// The engine cuts longer lines into pieces of this size, each a message of its own.
 const PIECE: usize = 16 * 1024;
-/// Longest payload of a frame that is believed.
-const MAX_FRAME: usize = 64 * 1024 * 1024;
+/// Longest payload of a frame, and longest piece of a terminal's output, that is believed: what engines send is a few
+/// times [`PIECE`] at most.
+const MAX_FRAME: usize = 1024 * 1024;
 
 /// Which stream a message belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +57,12 @@ impl Frames {
             self.read = 0;
         }
         self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Whether nothing is left of a piece that did not come to its end.
+    #[must_use]
+    pub fn is_at_an_end(&self) -> bool {
+        self.read == self.buffer.len()
     }
 
     /// The next complete piece.
@@ -127,6 +134,7 @@ impl Decoder {
                     Some(end) if end < PIECE => end + 1,
                     _ if data.len() >= PIECE + STAMP && stamped(&data[PIECE..]).is_some() => PIECE,
                     Some(end) => end + 1,
+                    None if data.len() > MAX_FRAME => return Err(Garbled("a line is too long to be one")),
                     None => return Ok(None),
                 };
                 let data = data[..length].to_vec();

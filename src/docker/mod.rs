@@ -3,11 +3,14 @@
 //! Calls and their values are those of the crate `bollard`; its connections are ours (`endpoint`), because it names no
 //! API version and takes the bytes of a terminal for frames.
 
+#[cfg(test)]
+mod endless;
 mod endpoint;
 mod error;
 mod exec;
 mod image;
 pub mod logs;
+mod meter;
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -128,7 +131,7 @@ impl Engine {
     /// Certificates that cannot be used.
     pub fn new(endpoint: &Endpoint, deadlines: Deadlines) -> Result<Engine, EngineError> {
         let connector = Arc::new(Connector::new(endpoint)?);
-        let client = connector.client()?;
+        let client = connector.client(None)?;
         Ok(Engine { connector, client, deadlines })
     }
 

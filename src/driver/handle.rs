@@ -10,6 +10,7 @@ use tokio::sync::{broadcast, watch};
 
 use super::state::{GoDriverState, GoTaskConfig, OwnState};
 use super::strays::{self, Note};
+use super::streaming::{self, NotStarted};
 use super::{DriverError, ExecTaskResult, TaskConfig, TaskEvent, TaskHandle, TaskState, TaskStatus};
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
 use crate::executor::{
@@ -612,8 +613,14 @@ impl Tasks {
     }
 
     pub(super) async fn exec_streaming(&self, id: &str, requests: ExecRequests) -> Result<ExecResponses, DriverError> {
-        let result = self.task(id)?.executor().exec_streaming(requests).await;
-        result.map_err(|error| failed(error.to_string(), false))
+        let executor = self.task(id)?.executor();
+        let (setup, requests) =
+            streaming::take_setup(requests).await.map_err(|e| failed(e.message().to_owned(), false))?;
+        let result = executor.exec_streaming(requests).await;
+        result.or_else(|error| match NotStarted::of(&error) {
+            Some(why) => Ok(why.session(&setup, &error.to_string())),
+            None => Err(failed(error.to_string(), false)),
+        })
     }
 
     pub(super) async fn destroy(&self, id: &str, force: bool) -> Result<(), DriverError> {

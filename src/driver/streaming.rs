@@ -10,7 +10,7 @@ use tonic::Status;
 
 use super::DriverError;
 use super::handle::failed;
-use crate::executor::{ExecRequests, ExecResponses};
+use crate::executor::{ExecRequests, ExecResponses, ExecutorError};
 use crate::spec::ExitResult;
 use crate::wire::drivers::exec_task_streaming_request::Setup;
 use crate::wire::drivers::{self as wire, ExecTaskStreamingIoOperation, ExecTaskStreamingRequest};
@@ -73,6 +73,84 @@ pub trait ExecTaskStreamingRaw: Send + Sync {
     /// # Errors
     /// As [`ExecTaskStreaming::exec_task_streaming`].
     async fn exec_task_streaming(&self, id: &str, requests: ExecRequests) -> Result<ExecResponses, DriverError>;
+}
+
+/// Exit status of a command that is not there, as shells and engines have it.
+pub(super) const NOT_FOUND: i32 = 127;
+/// Exit status of a command that is there and cannot be executed.
+pub(super) const NOT_EXECUTABLE: i32 = 126;
+/// Most characters of a command, and of a reason, in what a session's caller is told.
+const LONGEST: usize = 1024;
+
+/// Why a session's command never ran. Its caller is told so as a command's output and status: an error of the whole call
+/// reaches a person behind an agent as a connection that broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotStarted {
+    /// It is not there.
+    Missing,
+    /// It is there and cannot be executed.
+    NotExecutable,
+}
+
+impl NotStarted {
+    /// What an executor's error says of the command; `None` for what has nothing to do with it.
+    pub(super) fn of(error: &ExecutorError) -> Option<NotStarted> {
+        match error {
+            ExecutorError::CommandNotFound(_) => Some(NotStarted::Missing),
+            ExecutorError::NotExecutable(_) => Some(NotStarted::NotExecutable),
+            _ => None,
+        }
+    }
+
+    /// The exit status that stands for it.
+    pub(super) fn status(self) -> i32 {
+        match self {
+            NotStarted::Missing => NOT_FOUND,
+            NotStarted::NotExecutable => NOT_EXECUTABLE,
+        }
+    }
+
+    /// One line for the caller, without control characters. A terminal's lines end as terminals want them.
+    pub(super) fn line(self, command: &str, reason: &str, tty: bool) -> String {
+        let what = match self {
+            NotStarted::Missing => "command not found",
+            NotStarted::NotExecutable => "cannot be executed",
+        };
+        let end = if tty { "\r\n" } else { "\n" };
+        format!("\"{}\": {what} ({}){end}", printable(command), printable(reason.trim()))
+    }
+
+    /// A whole session that says it.
+    pub(super) fn session(self, setup: &Setup, reason: &str) -> ExecResponses {
+        let command = setup.command.first().map_or("", String::as_str);
+        let data = self.line(command, reason, setup.tty).into_bytes();
+        let frame = |is_stderr, operation| {
+            let mut response = wire::ExecTaskStreamingResponse::default();
+            *(if is_stderr { &mut response.stderr } else { &mut response.stdout }) = Some(operation);
+            response
+        };
+        let close = || ExecTaskStreamingIoOperation { data: Vec::new(), close: true };
+        let mut frames =
+            vec![frame(!setup.tty, ExecTaskStreamingIoOperation { data, close: false }), frame(false, close())];
+        if !setup.tty {
+            frames.push(frame(true, close()));
+        }
+        let result = Some(super::convert::wire_exit(ExitResult { exit_code: self.status(), ..ExitResult::default() }));
+        frames.push(wire::ExecTaskStreamingResponse { exited: true, result, ..Default::default() });
+        Box::pin(tokio_stream::iter(frames.into_iter().map(Ok)))
+    }
+}
+
+fn printable(text: &str) -> String {
+    let shown: String = text
+        .chars()
+        .take(LONGEST)
+        .flat_map(|c| {
+            let escaped = c.is_control().then(|| c.escape_default());
+            escaped.is_none().then_some(c).into_iter().chain(escaped.into_iter().flatten())
+        })
+        .collect();
+    if text.chars().nth(LONGEST).is_some() { shown + "..." } else { shown }
 }
 
 /// The first request of a session, which has to be its setup, and the whole stream again.
@@ -248,6 +326,68 @@ mod tests {
         let terminal = [vec![setup(true)], messages[1..].to_vec()].concat();
         let answers = session("task", terminal).await.unwrap();
         assert!(answers.iter().all(|a| a.stderr.is_none()), "{answers:?}");
+    }
+
+    /// Says more than the pipe in between holds, and ends with that.
+    struct Talker;
+
+    #[tonic::async_trait]
+    impl ExecTaskStreaming for Talker {
+        async fn exec_task_streaming(&self, _: &str, mut options: ExecOptions) -> Result<ExitResult, DriverError> {
+            options.stdout.write_all(&[b'o'; 3 * PIPE + 1]).await.unwrap();
+            options.stderr.write_all(&[b'e'; PIPE]).await.unwrap();
+            Ok(ExitResult { exit_code: 9, ..ExitResult::default() })
+        }
+    }
+
+    /// All output comes before the status, and the status is the last message.
+    #[tokio::test]
+    async fn h1_all_output_comes_before_the_status() {
+        let (sender, receiver) = mpsc::channel(1);
+        let requests = Box::pin(tokio_stream::pending());
+        let Setup { task_id, .. } = setup(false).setup.unwrap();
+        let wanted = Setup { task_id, command: vec!["talk".into()], tty: false };
+        let (end, answers) = tokio::join!(
+            hold(&Talker, "task", wanted, requests, sender),
+            stream(receiver).map(Result::unwrap).collect::<Vec<_>>()
+        );
+        end.unwrap();
+        let (last, before) = answers.split_last().unwrap();
+        assert!(last.exited && before.iter().all(|answer| !answer.exited));
+        let length = |pick: fn(&wire::ExecTaskStreamingResponse) -> Option<&ExecTaskStreamingIoOperation>| {
+            before.iter().filter_map(pick).map(|operation| operation.data.len()).sum::<usize>()
+        };
+        assert_eq!((length(|a| a.stdout.as_ref()), length(|a| a.stderr.as_ref())), (3 * PIPE + 1, PIPE));
+    }
+
+    /// What is told of a command that did not start: one line, bounded, without control characters, then the status.
+    #[tokio::test]
+    async fn h1_a_command_that_cannot_start_has_a_status() {
+        for (reason, tty, status) in [
+            (NotStarted::Missing, false, 127),
+            (NotStarted::Missing, true, 127),
+            (NotStarted::NotExecutable, false, 126),
+            (NotStarted::NotExecutable, true, 126),
+        ] {
+            let setup = Setup { command: vec!["evil\u{1b}[2J\n".repeat(1000)], tty, ..Setup::default() };
+            let long = "why\r\n\u{9b}".repeat(100_000);
+            let mut frames: Vec<_> = reason.session(&setup, &long).map(Result::unwrap).collect().await;
+            let last = frames.pop().unwrap();
+            assert!(last.exited && last.result.unwrap().exit_code == status);
+            let (out, err): (Vec<_>, Vec<_>) = frames.into_iter().map(|f| (f.stdout, f.stderr)).unzip();
+            let of = |stream: Vec<Option<ExecTaskStreamingIoOperation>>| {
+                let operations: Vec<_> = stream.into_iter().flatten().collect();
+                let closes = operations.iter().filter(|o| o.close).count();
+                assert!(operations.last().is_none_or(|o| o.close), "{operations:?}");
+                (String::from_utf8(operations.into_iter().flat_map(|o| o.data).collect()).unwrap(), closes)
+            };
+            let (out, err) = (of(out), of(err));
+            let (told, nothing) = if tty { (out, err) } else { (err, out) };
+            assert_eq!((nothing.0.as_str(), nothing.1, told.1), ("", usize::from(!tty), 1));
+            let line = told.0.strip_suffix(if tty { "\r\n" } else { "\n" }).unwrap();
+            assert!(!line.contains(char::is_control) && line.len() < 20_000, "{line}");
+            assert!(line.starts_with("\"evil\\u{1b}[2J\\n"), "{line}");
+        }
     }
 
     #[tokio::test]

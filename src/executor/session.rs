@@ -182,7 +182,7 @@ struct Stdio {
     stderr: OwnedFd,
 }
 
-/// Starts `command` inside the task, with the master of a terminal that was opened there.
+/// Starts `command` inside the task, with the terminal that was opened there.
 async fn start(
     running: Arc<Running>,
     sessions: Arc<Sessions>,
@@ -190,7 +190,7 @@ async fn start(
     args: Vec<String>,
     tty: bool,
     stdio: Stdio,
-) -> Result<(Lead, Option<OwnedFd>), ExecutorError> {
+) -> Result<(Lead, Option<Terminal>), ExecutorError> {
     let isolated = running.isolation == Isolation::Isolated;
     let namespaces = if isolated { task_namespaces(&running)? } else { Namespaces::default() };
     let program = if isolated {
@@ -281,6 +281,9 @@ struct Opened {
     stdout: Registered,
     /// None with a terminal, which has one output.
     stderr: Option<Registered>,
+    /// Held until everything is told: with it a terminal does not come to its end before its session does, see
+    /// [`Terminal::slave`].
+    _slave: Option<OwnedFd>,
 }
 
 async fn open(
@@ -297,14 +300,15 @@ async fn open(
             let null = || open_null();
             (Stdio { stdin: null()?, stdout: null()?, stderr: null()? }, None)
         } else {
-            let Terminal { master, slave } = open_terminal(owner(&running)).map_err(&failed)?;
-            let copy = || slave.try_clone().map_err(&failed);
-            (Stdio { stdin: copy()?, stdout: copy()?, stderr: copy()? }, Some(master))
+            let terminal = open_terminal(owner(&running)).map_err(&failed)?;
+            let copy = || terminal.slave.try_clone().map_err(&failed);
+            (Stdio { stdin: copy()?, stdout: copy()?, stderr: copy()? }, Some(terminal))
         };
         let (lead, theirs) = start(running, sessions, command, args, tty, stdio).await?;
-        let master = theirs.or(ours).ok_or_else(|| ExecutorError::System("failed to get pty".to_owned()))?;
-        let master = register(master, Interest::READABLE | Interest::WRITABLE).map_err(&failed)?;
-        return Ok(Opened { lead, input: Input::Terminal(Arc::clone(&master)), stdout: master, stderr: None });
+        let terminal = theirs.or(ours).ok_or_else(|| ExecutorError::System("failed to get pty".to_owned()))?;
+        let master = register(terminal.master, Interest::READABLE | Interest::WRITABLE).map_err(&failed)?;
+        let input = Input::Terminal(Arc::clone(&master));
+        return Ok(Opened { lead, input, stdout: master, stderr: None, _slave: Some(terminal.slave) });
     }
     let failed = system("create the pipes of a session");
     let (stdin, to_stdin) = pipe_for(&running, |ends| ends.0.as_fd()).map_err(&failed)?;
@@ -316,6 +320,7 @@ async fn open(
         input: Input::Pipe(Some(register(to_stdin, Interest::WRITABLE).map_err(&failed)?)),
         stdout: register(from_stdout, Interest::READABLE).map_err(&failed)?,
         stderr: Some(register(from_stderr, Interest::READABLE).map_err(&failed)?),
+        _slave: None,
     })
 }
 
@@ -342,7 +347,7 @@ pub(super) async fn stream(
 
 /// Until the process has ended and everything is told, or nobody listens any more; then the process is killed.
 async fn serve(opened: Opened, requests: ExecRequests, responses: Responses) {
-    let Opened { mut lead, input, stdout, stderr } = opened;
+    let Opened { mut lead, input, stdout, stderr, _slave } = opened;
     let terminal = stderr.is_none();
     let (tell_ended, ended) = watch::channel(false);
     let output = async {

@@ -81,7 +81,8 @@ impl Sink {
 
 /// Passes on what a process writes until the end of the stream, or until `ended` says that the process is gone: then what
 /// it has written, and what comes within a moment from others that hold the same pipe. A terminal belongs to its session's
-/// first process and ends with it.
+/// first process and ends with it, neither sooner nor later: before that an error is not its end, and others that hold it
+/// are not waited for. The caller keeps a slave of it open.
 pub(super) async fn pump(source: &Registered, terminal: bool, sink: &mut Sink, mut ended: watch::Receiver<bool>) {
     if copy(source, terminal, sink, &mut ended).await {
         sink.close().await;
@@ -96,14 +97,24 @@ async fn copy(source: &Registered, terminal: bool, sink: &mut Sink, ended: &mut 
             _ = ended.wait_for(|ended| *ended) => break,
             data = next(source) => data,
         };
-        let Some(data) = data else { return true };
+        let Some(data) = data else {
+            if terminal {
+                // Hung up by force, and somebody may open it anew. An error means that the process is no longer watched.
+                let _ = ended.wait_for(|ended| *ended).await;
+                break;
+            }
+            return true;
+        };
         if !sink.take(data).await {
             return false;
         }
     }
+    if terminal {
+        return drain_terminal(source, sink).await;
+    }
     // The kernel has it all, whether or not the event loop has heard of it. A flood of others is not waited for.
-    let mut left = if terminal { TERMINAL_HOLDS } else { waiting_bytes(source) };
-    loop {
+    let mut left = waiting_bytes(source);
+    while left > 0 {
         match read(source) {
             Ok(data) if data.is_empty() => return true,
             Ok(data) => {
@@ -115,11 +126,8 @@ async fn copy(source: &Registered, terminal: bool, sink: &mut Sink, ended: &mut 
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             Err(_) => return true,
         }
-        if left == 0 {
-            break;
-        }
     }
-    let until = Instant::now() + if terminal { Duration::ZERO } else { STRAGGLERS };
+    let until = Instant::now() + STRAGGLERS;
     loop {
         let data = tokio::select! {
             biased;
@@ -133,6 +141,27 @@ async fn copy(source: &Registered, terminal: bool, sink: &mut Sink, ended: &mut 
     }
 }
 
+/// Passes on what an ended process has left in its terminal. Bytes on their way from slave to master are carried by a
+/// worker of the kernel. A read that finds nothing waits for that worker and looks again, so an empty answer is the end;
+/// but a worker that stops for want of room in the very moment in which a reader makes some starts itself anew, and is
+/// waited for by the next read only. So it takes two empty answers. What others write meanwhile comes behind all this.
+async fn drain_terminal(source: &Registered, sink: &mut Sink) -> bool {
+    let (mut left, mut empty) = (TERMINAL_HOLDS, 0);
+    while left > 0 && empty < 2 {
+        match read(source) {
+            Ok(data) if !data.is_empty() => {
+                (left, empty) = (left.saturating_sub(data.len()), 0);
+                if !sink.take(data).await {
+                    return false;
+                }
+            }
+            // WouldBlock, or EIO of a terminal that was hung up by force.
+            Ok(_) | Err(_) => empty += 1,
+        }
+    }
+    true
+}
+
 /// The next output; `None` at the end of the stream.
 async fn next(source: &Registered) -> Option<Vec<u8>> {
     loop {
@@ -140,7 +169,6 @@ async fn next(source: &Registered) -> Option<Vec<u8>> {
         match ready.try_io(|_| read(source)) {
             Ok(Ok(data)) if data.is_empty() => return None,
             Ok(Ok(data)) => return Some(data),
-            // A terminal whose last process has gone says EIO.
             Ok(Err(_)) => return None,
             Err(_would_block) => {}
         }

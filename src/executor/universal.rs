@@ -106,11 +106,14 @@ pub(super) fn find_program(command: &str, task_dir: &Path, uid: Option<u32>) -> 
         return Ok(path);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .filter(|dir| dir.is_absolute())
-        .map(|dir| dir.join(command))
-        .find(|candidate| is_executable_file(candidate))
-        .ok_or_else(not_found)
+    let candidates = || std::env::split_paths(&path).filter(|dir| dir.is_absolute()).map(|dir| dir.join(command));
+    candidates().find(|candidate| is_executable_file(candidate)).ok_or_else(|| {
+        // As shells do: what is there and cannot be executed is another mistake than what is not there.
+        match candidates().find(|candidate| candidate.is_file()) {
+            Some(file) => ExecutorError::NotExecutable(format!("{} is not executable", file.display())),
+            None => not_found(),
+        }
+    })
 }
 
 fn is_plain(file: &OwnedFd) -> bool {

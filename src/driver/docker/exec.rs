@@ -4,7 +4,7 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use nix::unistd::{Pid, getsid};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::DockerDriver;
 use super::image::unknown;
@@ -12,6 +12,7 @@ use crate::cgroup::TaskCgroup;
 use crate::docker::logs::{Channel, Frames};
 use crate::docker::{Engine, ExecCommand};
 use crate::driver::handle::failed;
+use crate::driver::streaming::{NOT_EXECUTABLE, NOT_FOUND, NotStarted};
 use crate::driver::{DriverError, ExecOptions, ExecTaskResult, ExecTaskStreaming, TerminalSize};
 use crate::spec::{ExitResult, Signal};
 use crate::sys;
@@ -28,6 +29,56 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const ABANDONED: Duration = Duration::from_secs(30);
 /// How often what is left of its session is looked for: those that were just being forked appear the next time.
 const ROUNDS: usize = 3;
+
+/// How the words begin that the engine puts in the place of output when a command could not be started.
+const REFUSED: &[u8] = b"OCI runtime exec failed";
+
+/// What the engine says of a command that it could not start, as its output.
+#[derive(Default)]
+struct Refusal {
+    heard: bool,
+    words: Option<Vec<u8>>,
+}
+
+impl Refusal {
+    /// Takes output that is none of the command's; `false` for the command's own. Only what comes first can be the engine's,
+    /// and a command may say the same words: the engine is asked.
+    async fn takes(&mut self, engine: &Engine, id: &str, data: &[u8]) -> bool {
+        let first = !data.is_empty() && !std::mem::replace(&mut self.heard, true);
+        if first
+            && (data.starts_with(REFUSED) || REFUSED.starts_with(data))
+            && never_started(engine, id).await.is_some()
+        {
+            self.words = Some(Vec::new());
+        }
+        let Some(words) = &mut self.words else { return false };
+        words.extend(data.iter().take(KEPT.saturating_sub(words.len())));
+        true
+    }
+}
+
+/// The status that the engine gives a command which it could not start; `None` for one that was started.
+async fn never_started(engine: &Engine, id: &str) -> Option<i32> {
+    let state = engine.exec_inspect(id).await.ok()?;
+    let refused = !state.running && state.pid == 0 && matches!(state.exit_code, NOT_FOUND | NOT_EXECUTABLE);
+    refused.then_some(state.exit_code)
+}
+
+/// Older engines have one status for both: their words tell the two apart.
+fn reason(status: i32, words: &str) -> NotStarted {
+    let words = words.to_lowercase();
+    let names_a_program = words.contains("exec: \"") || words.contains("executable file");
+    let missing = ["not found", "no such file or directory"].iter().any(|text| words.contains(text));
+    if status == NOT_FOUND || (names_a_program && missing) { NotStarted::Missing } else { NotStarted::NotExecutable }
+}
+
+/// A stream of frames has ended. What is lost of the last one must not look like a command that wrote no more.
+fn whole(frames: &Frames) -> Result<(), DriverError> {
+    if frames.is_at_an_end() {
+        return Ok(());
+    }
+    Err(failed("the engine's stream of a command's output broke off in the middle of a piece".into(), true))
+}
 
 fn keep_last(kept: &mut Vec<u8>, more: &[u8]) {
     kept.extend_from_slice(more);
@@ -53,6 +104,22 @@ impl Command {
     ) -> Result<Command, DriverError> {
         let id = engine.exec_create(container, command).await.map_err(|e| unknown(&e))?;
         Ok(Command { engine: engine.clone(), id, cgroup, ended: false })
+    }
+
+    /// Tells the caller of one that the engine could not start; `status` is the engine's.
+    async fn refused(
+        &mut self,
+        status: i32,
+        words: &str,
+        program: &str,
+        tty: bool,
+        to_caller: &mut (impl AsyncWrite + Unpin),
+    ) -> ExitResult {
+        self.ended = true;
+        let why = reason(status, words);
+        // A caller that does not read any more is seen by the one who called this.
+        let _gone = to_caller.write_all(why.line(program, words, tty).as_bytes()).await;
+        ExitResult { exit_code: why.status(), ..ExitResult::default() }
     }
 
     /// Its exit status; to be asked for when its streams have ended.
@@ -161,7 +228,13 @@ pub(super) async fn run(
                 }
             }
         }
+        whole(&frames)?;
         result.exit = command.status().await?;
+        if result.stdout.starts_with(REFUSED)
+            && let Some(status) = never_started(engine, &command.id).await
+        {
+            result.exit.exit_code = reason(status, &String::from_utf8_lossy(&result.stdout)).status();
+        }
         Ok(result)
     };
     tokio::time::timeout(timeout, running)
@@ -175,10 +248,19 @@ impl ExecTaskStreaming for DockerDriver {
         let (task, life) = (self.0.task(id)?, self.0.life()?);
         let engine = &life.engine;
         let tty = options.tty;
+        let program = options.command.first().cloned().unwrap_or_default();
         let command = ExecCommand { command: options.command, tty, stdin: true };
         let mut command = Command::create(engine, &task.container, self.0.own_cgroup(&task), &command).await?;
         let id = command.id.clone();
-        let streams = engine.exec_start(&id, tty).await.map_err(|e| unknown(&e))?;
+        let to_caller = if tty { &mut options.stdout } else { &mut options.stderr };
+        let streams = match engine.exec_start(&id, tty).await {
+            Ok(streams) => streams,
+            Err(error) => {
+                let answered = if error.is_answer() { never_started(engine, &id).await } else { None };
+                let Some(status) = answered else { return Err(unknown(&error)) };
+                return Ok(command.refused(status, &error.to_string(), &program, tty, to_caller).await);
+            }
+        };
         let (mut from, mut to) = tokio::io::split(streams);
         let input = async {
             // It may end before its input does.
@@ -200,36 +282,51 @@ impl ExecTaskStreaming for DockerDriver {
                     tracing::debug!(%error, "setting the size of a terminal");
                 }
                 if options.resize.changed().await.is_err() {
-                    std::future::pending::<()>().await;
+                    break std::future::pending::<std::convert::Infallible>().await;
                 }
             }
         };
         let output = async {
-            let (mut frames, mut buffer) = (Frames::default(), vec![0; BUFFER]);
+            let (mut frames, mut buffer, mut refusal) = (Frames::default(), vec![0; BUFFER], Refusal::default());
             loop {
                 let length = match from.read(&mut buffer).await {
-                    Ok(0) | Err(_) => break,
+                    Ok(0) => break,
                     Ok(length) => length,
+                    // So does an engine close that has input left which the command did not read.
+                    Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
+                    Err(error) => return Err(failed(format!("read the output of a command: {error}"), true)),
                 };
                 if tty {
-                    // A caller that does not read any more is seen by the one who called this.
-                    let _gone = options.stdout.write_all(&buffer[..length]).await;
+                    if !refusal.takes(engine, &id, &buffer[..length]).await {
+                        // A caller that does not read any more is seen by the one who called this.
+                        let _gone = options.stdout.write_all(&buffer[..length]).await;
+                    }
                     continue;
                 }
                 frames.push(&buffer[..length]);
                 while let Some((channel, data)) = frames.next_frame().map_err(|e| failed(e.to_string(), false))? {
+                    if refusal.takes(engine, &id, data).await {
+                        continue;
+                    }
                     let _gone = match channel {
                         Channel::Stdout => options.stdout.write_all(data).await,
                         Channel::Stderr => options.stderr.write_all(data).await,
                     };
                 }
             }
-            Ok::<(), DriverError>(())
+            whole(&frames)?;
+            Ok::<Refusal, DriverError>(refusal)
         };
-        tokio::select! {
+        let refusal = tokio::select! {
             output = output => output?,
             never = input => match never {},
-            () = sizes => {}
+            never = sizes => match never {},
+        };
+        if let Some(words) = refusal.words
+            && let Some(status) = never_started(engine, &id).await
+        {
+            let to_caller = if tty { &mut options.stdout } else { &mut options.stderr };
+            return Ok(command.refused(status, &String::from_utf8_lossy(&words), &program, tty, to_caller).await);
         }
         let _closed = options.stdout.shutdown().await;
         let _closed = options.stderr.shutdown().await;

@@ -290,9 +290,10 @@ async fn fetch(
 ) -> Outcome {
     let name = reference.name();
     let mut layers = Layers::default();
-    let mut stream = std::pin::pin!(engine.pull(&reference.repository, &reference.tag, credentials));
     let problem =
         |e: &str, recoverable| DriverFailure { message: format!("Failed to pull `{name}`: {e}"), recoverable };
+    let pulling = engine.pull(&reference.repository, &reference.tag, credentials);
+    let mut stream = std::pin::pin!(pulling.map_err(|e| problem(&e.to_string(), false))?);
     loop {
         match tokio::time::timeout(activity, stream.next()).await {
             Err(_) => return Err(problem(&format!("nothing received for {activity:?}"), true)),

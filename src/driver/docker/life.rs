@@ -23,6 +23,7 @@ use crate::docker::models::ContainerCreateBody;
 use crate::docker::{Container, Engine, EngineError};
 use crate::driver::DriverError;
 use crate::driver::handle::failed;
+use crate::driver::streaming::{NOT_EXECUTABLE, NOT_FOUND};
 use crate::sys::lock::lock;
 
 /// First and longest pause between two tries.
@@ -34,9 +35,6 @@ const TRIES: u32 = 6;
 const PATIENCE: Duration = Duration::from_mins(2);
 /// How often what could not be removed is tried again.
 const BURY_EVERY: Duration = Duration::from_secs(10);
-/// A status of the engine that stands for a command which is not there, and for one that cannot be executed.
-const NOT_FOUND: i32 = 127;
-const NOT_EXECUTABLE: i32 = 126;
 
 /// Pauses that double.
 struct Pauses(Duration);
