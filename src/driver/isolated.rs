@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use super::config::Reader;
 use super::handle::failed;
 use super::on_executor::{self, Common};
+use super::policy::{Minimum, PIDS};
 use super::{
     Capabilities, Dns, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, TaskConfig, capabilities, restrict,
 };
@@ -20,6 +21,7 @@ use crate::spec::{
     LaunchSpec, LimitedResource, Masks, Mount, NamespaceMode, OwnNamespaces, Propagation, ResourceLimit, Seccomp,
     Unveil,
 };
+use crate::sys::mutant;
 use crate::sys::path::Root;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
@@ -31,8 +33,6 @@ const HOST_FOLDERS: [&str; 9] =
 const DEFAULT_USER: &str = "nobody";
 const RESOLV_CONF: &str = "resolv.conf";
 
-/// Processes and threads of a task that does not say how many.
-const PIDS: u64 = 4096;
 /// Longest profile for system calls, in bytes.
 const PROFILE_MAX: u64 = 1 << 20;
 
@@ -171,14 +171,18 @@ pub struct IsolatedConfig {
 
 impl IsolatedConfig {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 13] = [
+    pub const KEYS: [&'static str; 17] = [
         Common::KEYS[0],
         Common::KEYS[1],
         Common::KEYS[2],
         Common::KEYS[3],
         Common::KEYS[4],
+        Common::KEYS[5],
+        Common::KEYS[6],
         "default_pid_mode",
         "default_ipc_mode",
+        "allow_pid_modes",
+        "allow_ipc_modes",
         "allow_caps",
         "isolation",
         "seccomp",
@@ -195,6 +199,8 @@ impl IsolatedConfig {
         schema.extend([
             text("default_pid_mode", "private"),
             text("default_ipc_mode", "private"),
+            ("allow_pid_modes", schema::attr("allow_pid_modes", "list(string)", false)),
+            ("allow_ipc_modes", schema::attr("allow_ipc_modes", "list(string)", false)),
             (
                 "allow_caps",
                 schema::with_default(schema::attr("allow_caps", "list(string)", false), capabilities::nomad_defaults()),
@@ -236,7 +242,7 @@ impl IsolatedConfig {
                 reader.error("seccomp", &format!("seccomp of all tasks must be absolute, got {}", path.display()))
             );
         }
-        Ok(IsolatedConfig {
+        let mut config = IsolatedConfig {
             common: Common::read(reader)?,
             pid_mode: reader.namespace_mode("default_pid_mode")?.unwrap_or_default(),
             ipc_mode: reader.namespace_mode("default_ipc_mode")?.unwrap_or_default(),
@@ -246,7 +252,86 @@ impl IsolatedConfig {
             pids_max: restrict::pids_limit(reader)?,
             chroot,
             folders,
-        })
+        };
+        config.read_policy(reader)?;
+        Ok(config)
+    }
+
+    /// What tasks may ask for; the configuration's own defaults have to agree with it.
+    fn read_policy(&mut self, reader: &Reader<'_>) -> Result<(), DriverError> {
+        let minimum = self.common.policy.minimum;
+        for (key, allow, default_key, default) in [
+            ("pid_mode", "allow_pid_modes", "default_pid_mode", self.pid_mode),
+            ("ipc_mode", "allow_ipc_modes", "default_ipc_mode", self.ipc_mode),
+        ] {
+            let listed = reader.strings(allow)?;
+            if let Some(mode) = listed.iter().find(|mode| !["private", "host"].contains(&mode.as_str())) {
+                let text = format!("{allow} lists \"private\" and \"host\", got {mode:?}");
+                return Err(reader.error(allow, &text));
+            }
+            let named = reader.has(allow);
+            if (named || minimum.is_some())
+                && default == NamespaceMode::Host
+                && !listed.iter().any(|mode| mode == "host")
+            {
+                let text = format!("{default_key} = \"host\" is not allowed; list it in {allow}, or write \"private\"");
+                return Err(reader.error(default_key, &text));
+            }
+            if named {
+                self.common.policy.modes.insert(key, listed);
+            }
+        }
+        let Some(minimum) = minimum else { return Ok(()) };
+        let contradiction = |key, value| {
+            let text = format!(
+                "{key} = {value:?} is looser than isolation_minimum = {:?}; remove one of the two",
+                minimum.name()
+            );
+            Err(reader.error(key, &text))
+        };
+        match (self.level, minimum) {
+            (Level::Nomad, _) => return contradiction("isolation", "nomad"),
+            (Level::Default, Minimum::Strict) => self.level = Level::Strict,
+            (Level::Default | Level::Strict, _) => {}
+        }
+        if self.seccomp == Some(Filter::Unconfined) {
+            return contradiction("seccomp", "unconfined");
+        }
+        self.common.policy.seccomp = reader.string("seccomp")?.filter(|text| !text.is_empty());
+        self.common.policy.pids_max = self.pids_max.filter(|most| *most > 0);
+        Ok(())
+    }
+
+    /// Whose processes and shared memory the task sees: as its keys say, else the plugin's.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`]: the operator's lists lack it, or the task is a strict one, which never sees the host's: with
+    /// them it would read what other tasks have in their environment, and could signal its own executor.
+    fn modes(&self, reader: &Reader<'_>) -> Result<(NamespaceMode, NamespaceMode), DriverError> {
+        let strict = Level::read(reader)?.unwrap_or(self.level) == Level::Strict && !mutant::on("d30");
+        let mode = |key: &'static str, default: NamespaceMode| {
+            let asked = reader.namespace_mode(key)?;
+            let mode = asked.unwrap_or(default);
+            if strict && mode == NamespaceMode::Host {
+                let said =
+                    if asked.is_some() { String::new() } else { format!(", as default_{key} of the plugin says,") };
+                let text = format!(
+                    "{key} = \"host\"{said} cannot be had with isolation = \"strict\"; write {key} = \"private\""
+                );
+                return Err(reader.error(key, &text));
+            }
+            let listed = self.common.policy.modes.get(key).filter(|_| !mutant::on("d35"));
+            if listed.is_some_and(|list| !list.iter().any(|name| name == mode.name())) && asked.is_some() {
+                let (value, driver, allow) = (mode.name(), reader.driver(), key.replace("_mode", "_modes"));
+                let text = format!(
+                    "{key} = {value:?} is not listed in allow_{allow} of plugin {driver:?}; leave {key} out, or have the \
+                     operator list it"
+                );
+                return Err(reader.error(key, &text));
+            }
+            Ok(mode)
+        };
+        Ok((mode("pid_mode", self.pid_mode)?, mode("ipc_mode", self.ipc_mode)?))
     }
 
     /// The part that drivers have which do not isolate.
@@ -316,8 +401,7 @@ impl IsolatedConfig {
             DEFAULT_USER.clone_into(&mut spec.user);
         }
         self.hold(reader, spec)?;
-        spec.pid_mode = reader.namespace_mode("pid_mode")?.unwrap_or(self.pid_mode);
-        spec.ipc_mode = reader.namespace_mode("ipc_mode")?.unwrap_or(self.ipc_mode);
+        (spec.pid_mode, spec.ipc_mode) = self.modes(reader)?;
         spec.work_dir = reader.absolute_path("work_dir")?;
         spec.devices.clone_from(&task.devices);
         spec.mounts = self.mounts(task);
@@ -362,8 +446,7 @@ impl IsolatedConfig {
     /// # Errors
     /// [`DriverError::Config`].
     pub fn validate(&self, reader: &Reader<'_>) -> Result<(), DriverError> {
-        reader.namespace_mode("pid_mode")?;
-        reader.namespace_mode("ipc_mode")?;
+        self.modes(reader)?;
         reader.absolute_path("work_dir")?;
         reader.flag("user_namespace")?;
         Filter::read(reader)?;
