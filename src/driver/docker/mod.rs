@@ -51,6 +51,7 @@ use crate::executor::Compute;
 use crate::logs::fifo::Writer;
 use crate::spec::{DriverConfig, ExitResult, Signal, TaskStats};
 use crate::sys::lock::lock;
+use crate::sys::mutant;
 use crate::wire::hclspec::Spec;
 
 const NAME: &str = "docker";
@@ -386,7 +387,9 @@ impl Shared {
     async fn start(self: &Arc<Self>, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
         self.learn(task);
         let (config, read) = (self.config(), Read::read(&task.config)?);
-        config.policy.check(NAME, &task.config, self.by())?;
+        if !mutant::on("d33") {
+            config.policy.check(NAME, &task.config, self.by())?;
+        }
         config.policy.check_mounts(NAME, &task.mounts, self.by())?;
         let (target, held) = self.target(task, &config).await?;
         let life = self.life()?;
