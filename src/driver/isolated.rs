@@ -321,10 +321,12 @@ impl IsolatedConfig {
                 return Err(reader.error(key, &text));
             }
             let listed = self.common.policy.modes.get(key).filter(|_| !mutant::on("d35"));
-            if listed.is_some_and(|list| !list.iter().any(|name| name == mode.name())) && asked.is_some() {
-                let (value, driver, allow) = (mode.name(), reader.driver(), key.replace("_mode", "_modes"));
+            // Its own it may always have.
+            let host = asked == Some(NamespaceMode::Host);
+            if host && listed.is_some_and(|list| !list.iter().any(|name| name == "host")) {
+                let (driver, allow) = (reader.driver(), key.replace("_mode", "_modes"));
                 let text = format!(
-                    "{key} = {value:?} is not listed in allow_{allow} of plugin {driver:?}; leave {key} out, or have the \
+                    "{key} = \"host\" is not listed in allow_{allow} of plugin {driver:?}; leave {key} out, or have the \
                      operator list it"
                 );
                 return Err(reader.error(key, &text));
@@ -650,6 +652,55 @@ mod tests {
         }
         let error = planned(&json!({ "seccomp": "local/x.json" }), &json!({})).unwrap_err();
         assert!(error.contains("seccomp of all tasks must be absolute"), "{error}");
+    }
+
+    /// Point 4 of issue 14: what a minimum and the lists of modes make of the plugin's own keys.
+    #[test]
+    fn d31_a_plugin_agrees_with_its_minimum() {
+        let strict = planned(&json!({ "isolation_minimum": "strict" }), &json!({})).unwrap();
+        assert_eq!(strict, planned(&json!({ "isolation": "strict" }), &json!({})).unwrap(), "a task that says nothing");
+        assert!(strict.user_namespace && strict.own.network);
+        for (plugin, task, why) in [
+            (json!({ "isolation_minimum": "nomad" }), json!({}), "isolation_minimum must be \"default\" or \"strict\""),
+            (
+                json!({ "isolation_minimum": "default", "isolation": "nomad" }),
+                json!({}),
+                "isolation = \"nomad\" is looser than isolation_minimum = \"default\"; remove one of the two",
+            ),
+            (
+                json!({ "isolation_minimum": "strict", "seccomp": "unconfined" }),
+                json!({}),
+                "seccomp = \"unconfined\" is looser than isolation_minimum",
+            ),
+            (
+                json!({ "isolation_minimum": "default", "default_ipc_mode": "host" }),
+                json!({}),
+                "default_ipc_mode = \"host\" is not allowed; list it in allow_ipc_modes",
+            ),
+            (
+                json!({ "allow_pid_modes": ["private"], "default_pid_mode": "host" }),
+                json!({}),
+                "default_pid_mode = \"host\" is not allowed; list it in allow_pid_modes",
+            ),
+            (json!({ "allow_pid_modes": ["hist"] }), json!({}), "allow_pid_modes lists \"private\" and \"host\""),
+            (
+                json!({ "default_pid_mode": "host" }),
+                json!({ "isolation": "strict" }),
+                "pid_mode = \"host\", as default_pid_mode of the plugin says, cannot be had with isolation = \"strict\"",
+            ),
+            (
+                json!({ "allow_ipc_modes": ["host"], "isolation": "strict" }),
+                json!({ "ipc_mode": "host" }),
+                "ipc_mode = \"host\" cannot be had with isolation = \"strict\"; write ipc_mode = \"private\"",
+            ),
+        ] {
+            let error = planned(&plugin, &task).unwrap_err();
+            assert!(error.contains(why), "{plugin} {task}: {error}");
+        }
+        let listed = json!({ "isolation_minimum": "default", "allow_pid_modes": ["host"], "default_pid_mode": "host" });
+        assert!(planned(&listed, &json!({})).is_ok(), "what the operator lists, the operator may make the default");
+        let private = json!({ "default_pid_mode": "host", "isolation": "strict" });
+        assert!(planned(&private, &json!({ "pid_mode": "private" })).is_ok());
     }
 
     /// N6: a profile is a plain file of bounded size, and a relative one lies in the task's folder.
