@@ -27,7 +27,7 @@ fn d30(lab: &mut Lab) -> Verdict {
     }
     // By the plugin's default.
     let plugin = [("default_pid_mode", text("host")), ("isolation", text("strict"))];
-    let refused = start(lab, "exec", &plugin, vec![("command", text("/bin/true"))]);
+    let refused = start(lab, "exec", &plugin, &[("command", text("/bin/true"))]);
     hold!(refused.as_ref().is_err_and(|said| said.contains("default_pid_mode")), "strict by default: {refused:?}");
     // A driver that refuses everything would pass.
     lab.task(&["none"]).user("nobody").config("isolation", "strict".into()).run().unwrap().held()
@@ -63,7 +63,7 @@ fn run(lab: &Lab, flags: &[&str], job: &str) -> String {
 }
 
 /// Of a driver's plugin: what a start is refused with.
-fn start(lab: &Lab, driver: &str, plugin: &[(&str, Value)], task: Vec<(&'static str, Value)>) -> Result<(), String> {
+fn start(lab: &Lab, driver: &str, plugin: &[(&str, Value)], task: &[(&str, Value)]) -> Result<(), String> {
     let bytes = |pairs: &[(&str, Value)]| {
         cty::encode(&Value::Map(pairs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()))
     };
@@ -75,7 +75,7 @@ fn start(lab: &Lab, driver: &str, plugin: &[(&str, Value)], task: Vec<(&'static 
         user: "nobody".to_owned(),
         alloc_id: id,
         alloc_dir: lab.path("alloc").display().to_string(),
-        msgpack_driver_config: bytes(&task),
+        msgpack_driver_config: bytes(task),
         resources: Some(wire::Resources::default()),
         ..Default::default()
     };
@@ -137,7 +137,7 @@ fn d31(lab: &mut Lab) -> Verdict {
         ("strict", "no_new_privs", Value::Bool(false)),
         ("default", "ulimit", Value::Map([("core".to_owned(), text("unlimited"))].into())),
     ] {
-        let refused = start(lab, "exec", &[minimum(level)], vec![("command", text("/bin/true")), (key, value)]);
+        let refused = start(lab, "exec", &[minimum(level)], &[("command", text("/bin/true")), (key, value)]);
         let demand = format!("is looser than isolation_minimum = {level:?} of plugin \"exec\"");
         hold!(refused.as_ref().is_err_and(|said| said.contains(&demand)), "{key} at {level}: {refused:?}");
     }
@@ -162,13 +162,13 @@ fn d32(lab: &mut Lab) -> Verdict {
         hold!(said.contains("--allow-driver raw_exec allows it"), "raw_exec at {level}: {said}");
         let enabled = || ("enabled", Value::Bool(true));
         let command = || vec![("command", text("/bin/true"))];
-        let refused = start(lab, "raw_exec", &[enabled(), minimum(level)], command());
+        let refused = start(lab, "raw_exec", &[enabled(), minimum(level)], &command());
         hold!(refused.as_ref().is_err_and(|said| said.contains("allow_drivers = [\"raw_exec\"]")), "{refused:?}");
         // What it puts elsewhere is not held there either, named or not.
         let named = || ("allow_drivers", Value::List(vec![text("raw_exec")]));
         let mut elsewhere = command();
         elsewhere.push(("cgroup_v2_override", text("/elsewhere")));
-        let refused = start(lab, "raw_exec", &[enabled(), named(), minimum(level)], elsewhere);
+        let refused = start(lab, "raw_exec", &[enabled(), named(), minimum(level)], &elsewhere);
         hold!(refused.as_ref().is_err_and(|said| said.contains("cgroup_v2_override = ")), "{refused:?}");
     }
     let flags = ["--isolation-minimum", "strict", "--allow-driver", "raw_exec"];
@@ -200,7 +200,7 @@ fn d33(lab: &mut Lab) -> Verdict {
     ] {
         let mut plugin = engine();
         plugin.push(minimum("default"));
-        let refused = start(lab, "docker", &plugin, vec![("image", text("x")), (key, value)]);
+        let refused = start(lab, "docker", &plugin, &[("image", text("x")), (key, value)]);
         let demand = "is looser than isolation_minimum = \"default\" of plugin \"docker\"";
         let named = |said: &String| said.contains(demand) && said.contains(&format!("{key} = "));
         hold!(refused.as_ref().is_err_and(named), "{key}: {refused:?}");
@@ -208,14 +208,14 @@ fn d33(lab: &mut Lab) -> Verdict {
     // An engine cannot do what strict promises.
     let mut plugin = engine();
     plugin.push(minimum("strict"));
-    let refused = start(lab, "docker", &plugin, vec![("image", text("x"))]);
+    let refused = start(lab, "docker", &plugin, &[("image", text("x"))]);
     hold!(refused.as_ref().is_err_and(|said| said.contains("allow_drivers = [\"docker\"]")), "{refused:?}");
     let said = run(lab, &["--isolation-minimum", "default"], &job("docker", "image = \"x\"\n    privileged = true"));
     hold!(said.contains("privileged = true is looser than --isolation-minimum default"), "{said}");
     // A harmless one gets as far as the engine.
     let mut plugin = engine();
     plugin.push(minimum("default"));
-    let refused = start(lab, "docker", &plugin, vec![("image", text("x"))]).unwrap_err();
+    let refused = start(lab, "docker", &plugin, &[("image", text("x"))]).unwrap_err();
     assert!(refused.contains("docker"), "{refused}");
     assert!(!refused.contains("looser"), "{refused}");
     Ok(())
@@ -247,11 +247,11 @@ fn d35(lab: &mut Lab) -> Verdict {
             (vec![list(&["private"]), minimum("default")], "is looser than isolation_minimum".to_owned()),
             (vec![list(&["private", "host"]), minimum("strict")], "is looser than isolation_minimum".to_owned()),
         ] {
-            let refused = start(lab, "exec", &plugin, asked());
+            let refused = start(lab, "exec", &plugin, &asked());
             hold!(refused.as_ref().is_err_and(|said| said.contains(&refused_as)), "{plugin:?}: {refused:?}");
         }
         for plugin in [vec![], vec![list(&["host"])], vec![list(&["host"]), minimum("default")]] {
-            assert_eq!(start(lab, "exec", &plugin, asked()), Ok(()), "{plugin:?}");
+            assert_eq!(start(lab, "exec", &plugin, &asked()), Ok(()), "{plugin:?}");
         }
     }
     Ok(())

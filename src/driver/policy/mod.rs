@@ -252,10 +252,7 @@ impl Asked<'_> {
             return Ok(());
         }
         let known: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
-        let instead = match known.is_empty() {
-            true => "leave it out".to_owned(),
-            false => format!("write {}, or leave it out", known.join(" or ")),
-        };
+        let instead = format!("write {}, or leave it out", known.join(" or "));
         Err(self.loose(self.shown(), &instead))
     }
 }
@@ -423,7 +420,11 @@ mod tests {
             ),
             "volume_driver" => (text(&["local"]), text(&[""])),
             "logging" => (
-                vec![json!([{ "type": "syslog" }]), json!({ "driver": "fluentd", "config": [{ "x": "y" }] })],
+                vec![
+                    json!([{ "type": "syslog" }]),
+                    json!({ "driver": "fluentd", "config": [{ "x": "y" }] }),
+                    json!({ "type": "", "config": [{ "syslog-address": "unix:///x" }] }),
+                ],
                 vec![json!([{ "type": "json-file", "config": [{ "max-size": "1m" }] }]), json!({})],
             ),
             "runtime" => (text(&["nvidia", "/bin/sh", "io.containerd.mine"]), text(&["runc", "runsc"])),
@@ -552,6 +553,7 @@ mod tests {
         let named = Policy { allow_drivers: vec!["theirs".to_owned()], ..policy(Minimum::Strict) };
         assert_eq!(refusal(&named, "theirs", &json!({ "new_key": 1 })), "");
         assert!(refusal(&named, "theirs", &json!({ "log_sinks": ["file:/x"] })).contains("is looser"));
+        assert!(refusal(&named, "theirs", &json!({ "isolation": "nomad" })).contains("is looser"));
         let text = refusal(
             &policy(Minimum::Default),
             "exec",

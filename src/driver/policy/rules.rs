@@ -156,7 +156,7 @@ fn tables(driver: &str) -> &'static [&'static [Row]] {
         "java" => &[JAVA, ISOLATED, ON_EXECUTOR],
         "raw_exec" => &[RAW_EXEC, ON_EXECUTOR],
         "docker" => &[DOCKER],
-        _ => &[ON_EXECUTOR],
+        _ => &[ISOLATED, ON_EXECUTOR],
     }
 }
 
@@ -407,12 +407,18 @@ fn mount(asked: &Asked<'_>, block: &DriverConfig) -> Result<(), DriverError> {
 fn logging(asked: &Asked<'_>) -> Result<(), DriverError> {
     let block = asked.reader.block(asked.key)?;
     let reader = Reader::any(asked.reader.driver(), &block);
+    let mut unnamed = true;
     for key in ["type", "driver"] {
         let kind = reader.string(key)?.unwrap_or_default();
+        unnamed &= kind.is_empty();
         if !["", "json-file", "local", "journald", "none"].contains(&kind.as_str()) {
             let instead = "write \"json-file\", \"local\", \"journald\" or \"none\", or leave it out";
             return Err(asked.loose(format!("{{ {key} = {kind:?} }}"), instead));
         }
+    }
+    // Else they are those of the plugin's log driver, which may be one that connects.
+    if unnamed && !reader.pairs("config")?.is_empty() {
+        return Err(asked.loose("{ config }", "write type = \"json-file\" beside it, or leave it out"));
     }
     Ok(())
 }
