@@ -28,11 +28,11 @@ pub(super) fn demand(args: &RunArgs, job: &Job, machine: &Machine) -> anyhow::Re
     };
     let mut problems = Vec::new();
     for task in job.groups.iter().flat_map(|group| &group.tasks) {
+        // One that is not there is another problem.
+        let Some(driver) = machine.drivers.get(&task.driver) else { continue };
         if let Err(problem) = policy::admit(&task.driver, minimum, &args.allow_driver) {
             problems.push(format!("{}: task {:?}: {problem}", task.pos, task.name));
-        } else if let Some(driver) = machine.drivers.get(&task.driver)
-            && policy::is_ours(&task.driver)
-        {
+        } else if policy::is_ours(&task.driver) {
             driver.set_config(&config(&task.driver, minimum, &args.allow_driver), None)?;
         }
     }

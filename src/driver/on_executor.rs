@@ -270,6 +270,10 @@ pub(super) async fn wanted_fifo(path: &str) -> Wanted {
     }
 }
 
+/// Told of a strict task that has ports.
+const UNREACHABLE: &str =
+    "Nobody reaches the ports of this task: isolation \"strict\" has loopback only until networks land";
+
 /// A driver whose tasks each have an executor.
 #[derive(Debug)]
 pub struct OnExecutor<P: Plan> {
@@ -412,7 +416,11 @@ impl<P: Plan> Driver for OnExecutor<P> {
         let sinks = self.sinks(&config, &task.config)?;
         // A job that switches its logs off has /dev/null for both, and no files.
         let collected = spec.logs.is_some() || fifos.iter().any(|wanted| matches!(wanted, Wanted::Fifo(_)));
+        let cut_off = spec.own.network && spec.network_namespace.as_os_str().is_empty();
         let handle = self.tasks.start(task, spec).await?;
+        if cut_off && task.env.keys().any(|name| name.starts_with("NOMAD_PORT_")) {
+            self.tasks.tell(task, UNREACHABLE);
+        }
         if self.tasks.settings().under_agent && collected {
             self.shipping.start(task, &sinks).await;
         }

@@ -142,15 +142,14 @@ fn d31(lab: &mut Lab) -> Verdict {
         hold!(refused.as_ref().is_err_and(|said| said.contains(&demand)), "{key} at {level}: {refused:?}");
     }
     // What says nothing is held as the minimum says, and one that refuses everything would pass.
-    let said = run(
-        lab,
-        &["--isolation-minimum", "strict"],
-        &job("exec", "")
-            .replace("/bin/echo", "/bin/cat")
-            .replace("\"it\", \"ran\"", "\"/proc/self/uid_map\", \"/proc/net/dev\""),
-    );
+    let quiet = job("exec", "")
+        .replace("/bin/echo", "/bin/cat")
+        .replace("\"it\", \"ran\"", "\"/proc/self/uid_map\", \"/proc/net/dev\"")
+        .replace("task \"t\"", "network {\n   port \"p\" {}\n  }\n  task \"t\"");
+    let said = run(lab, &["--isolation-minimum", "strict"], &quiet);
     let loopback_only = said.contains("lo:") && !said.contains("eth") && !said.contains("4294967295");
     assert!(loopback_only, "a strict task has a user namespace, and a network of its own: {said}");
+    assert!(said.contains("Nobody reaches the ports of this task"), "{said}");
     Ok(())
 }
 
