@@ -282,20 +282,8 @@ impl IsolatedConfig {
             }
         }
         let Some(minimum) = minimum else { return Ok(()) };
-        let contradiction = |key, value| {
-            let text = format!(
-                "{key} = {value:?} is looser than isolation_minimum = {:?}; remove one of the two",
-                minimum.name()
-            );
-            Err(reader.error(key, &text))
-        };
-        match (self.level, minimum) {
-            (Level::Nomad, _) => return contradiction("isolation", "nomad"),
-            (Level::Default, Minimum::Strict) => self.level = Level::Strict,
-            (Level::Default | Level::Strict, _) => {}
-        }
-        if self.seccomp == Some(Filter::Unconfined) {
-            return contradiction("seccomp", "unconfined");
+        if (self.level, minimum) == (Level::Default, Minimum::Strict) {
+            self.level = Level::Strict;
         }
         self.common.policy.seccomp = reader.string("seccomp")?.filter(|text| !text.is_empty());
         self.common.policy.pids_max = self.pids_max.filter(|most| *most > 0);
@@ -665,12 +653,12 @@ mod tests {
             (
                 json!({ "isolation_minimum": "default", "isolation": "nomad" }),
                 json!({}),
-                "isolation = \"nomad\" is looser than isolation_minimum = \"default\"; remove one of the two",
+                "isolation = \"nomad\" is overridden by isolation_minimum; remove one of the two",
             ),
             (
                 json!({ "isolation_minimum": "strict", "seccomp": "unconfined" }),
                 json!({}),
-                "seccomp = \"unconfined\" is looser than isolation_minimum",
+                "seccomp = \"unconfined\" is overridden by isolation_minimum",
             ),
             (
                 json!({ "isolation_minimum": "default", "default_ipc_mode": "host" }),

@@ -22,6 +22,8 @@ use crate::wire::schema;
 pub(super) const KEYS: [&str; 2] = [MINIMUM, ALLOW_DRIVERS];
 const MINIMUM: &str = "isolation_minimum";
 const ALLOW_DRIVERS: &str = "allow_drivers";
+/// Keys of a plugin with values that bring back what a level takes from all of its tasks: with a minimum they are an error.
+const OVERRIDDEN: [(&str, &str); 2] = [("isolation", "nomad"), ("seccomp", "unconfined")];
 /// Processes and threads of a task that does not say how many; at a minimum none has more.
 pub(super) const PIDS: u64 = 4096;
 /// Longest part of a value that an error shows, in characters.
@@ -137,6 +139,12 @@ impl Policy {
                 return Err(reader.error(MINIMUM, &text));
             }
         };
+        for (key, value) in OVERRIDDEN.iter().filter(|_| minimum.is_some()) {
+            if reader.string(key)?.as_deref() == Some(value) {
+                let text = format!("{key} = {value:?} is overridden by {MINIMUM}; remove one of the two");
+                return Err(reader.error(key, &text));
+            }
+        }
         Ok(Policy { minimum, allow_drivers: reader.strings(ALLOW_DRIVERS)?, ..Policy::default() })
     }
 
