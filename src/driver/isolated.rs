@@ -152,7 +152,7 @@ pub(super) fn profile(file: OwnedFd) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Plugin configuration of a driver that isolates.
+/// Plugin configuration of a driver that isolates. What `isolation_minimum` refuses, [`OnExecutor`](super::OnExecutor) refuses.
 #[derive(Debug, Clone, Default)]
 pub struct IsolatedConfig {
     common: Common,
