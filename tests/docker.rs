@@ -76,6 +76,8 @@ fn main() -> ExitCode {
         e5_volumes_are_split_and_stay_below_the_allocation,
         b10_hostile_configurations_reach_no_engine,
         b10_what_a_task_left_in_its_folder_is_not_followed,
+        d38_a_minimum_wins_over_what_the_plugin_allows,
+        d39_a_container_at_a_minimum_is_held,
         f2_mounts_propagate_as_asked,
         e2_create_converges_with_what_is_there,
         e3_starting_twice_is_starting_once,
@@ -1189,6 +1191,142 @@ fn b10_what_a_task_left_in_its_folder_is_not_followed() {
             }
         }
         assert_eq!(proxy.creates(), Vec::<Value>::new());
+    });
+}
+
+/// D38: what other keys of the plugin allow reaches the engine without a minimum, and not with one.
+fn d38_a_minimum_wins_over_what_the_plugin_allows() {
+    let with = |minimum: Option<&str>| {
+        let mut options = json!({
+            "allow_privileged": true, "volumes": { "enabled": true }, "allow_runtimes": ["nvidia", "runc"],
+            "allow_caps": ["all"], "allow_drivers": ["docker"],
+        });
+        if let Some(minimum) = minimum {
+            options.as_object_mut().unwrap().insert("isolation_minimum".into(), minimum.into());
+        }
+        options
+    };
+    block_on(async {
+        let proxy = Proxy::new(engine(), Some((Route::Create, Fault::Refuse, 0)));
+        let world = |minimum| World::with(&proxy.endpoint(), with(minimum));
+        let (free, at_default, at_strict) = (world(None), world(Some("default")), world(Some("strict")));
+        for world in [&free, &at_default, &at_strict] {
+            let local = world.alloc_dir().join("web/local");
+            std::os::unix::fs::symlink("/etc", local.join("link")).unwrap();
+            std::os::unix::fs::symlink("../../other/secrets", local.join("sibling")).unwrap();
+            std::fs::create_dir_all(world.alloc_dir().join("other/secrets")).unwrap();
+        }
+        let starts = async |world: &World, task: TaskConfig| {
+            let error = world.driver.start_task(&task).await.unwrap_err().to_string();
+            (error, proxy.creates())
+        };
+        let device = json!({ "name": "local", "options": [{ "type": "none", "o": "bind", "device": "/" }] });
+        for config in [
+            json!({ "volumes": ["/etc:/x"] }),
+            json!({ "volumes": ["local/link:/x"] }),
+            json!({ "volumes": ["local/sibling:/x"] }),
+            json!({ "volumes": ["../other/secrets:/x"] }),
+            json!({ "mount": [{ "type": "bind", "source": "local/link/ssl", "target": "/x" }] }),
+            json!({ "mount": [{ "source": "v", "target": "/x", "volume_options": [{ "driver_config": [device] }] }] }),
+            json!({ "mount": [{ "type": "volume", "source": "of-another-job", "target": "/x" }] }),
+            json!({ "volumes": ["v:/x"], "volume_driver": "local" }),
+            json!({ "privileged": true }),
+            json!({ "network_mode": "host" }),
+            json!({ "network_mode": "container:x" }),
+            json!({ "pid_mode": "host" }),
+            json!({ "ipc_mode": "host" }),
+            json!({ "uts_mode": "host" }),
+            json!({ "userns_mode": "host" }),
+            json!({ "cgroupns": "host" }),
+            json!({ "devices": [{ "host_path": "/dev/null" }] }),
+            json!({ "cap_add": ["sys_admin"] }),
+            json!({ "security_opt": ["seccomp=unconfined"] }),
+            json!({ "security_opt": ["apparmor=unconfined"] }),
+            json!({ "security_opt": ["no-new-privileges:false"] }),
+            json!({ "group_add": ["0"] }),
+            json!({ "oom_score_adj": -500 }),
+            json!({ "pids_limit": -1 }),
+            json!({ "ulimit": [{ "core": "-1" }] }),
+            json!({ "runtime": "nvidia" }),
+            json!({ "logging": [{ "type": "syslog" }] }),
+        ] {
+            for (world, minimum) in [(&at_default, "default"), (&at_strict, "strict")] {
+                let (error, creates) = starts(world, world.task(config.clone())).await;
+                // By the rule of its key, or because a link is in the way.
+                let named = error.contains(&format!("--isolation-minimum {minimum}")) || error.contains("cannot mount");
+                assert!(creates.is_empty() && named, "{config} at {minimum}: {error}: {creates:?}");
+            }
+            let (error, creates) = starts(&free, free.task(config.clone())).await;
+            assert!(!creates.is_empty(), "{config} is no attack: {error}");
+        }
+        // What an agent hands over beside the configuration.
+        let volume = |readonly, propagation| Mount {
+            task_path: "/v".to_owned(),
+            host_path: PathBuf::from("/usr"),
+            readonly,
+            propagation,
+        };
+        for (world, mount, refused) in [
+            (&free, volume(false, Propagation::Bidirectional), false),
+            (&at_default, volume(false, Propagation::Bidirectional), true),
+            (&at_default, volume(false, Propagation::Private), false),
+            (&at_strict, volume(false, Propagation::Private), true),
+            (&at_strict, volume(true, Propagation::Private), false),
+        ] {
+            let task = TaskConfig { mounts: vec![mount.clone()], ..world.task(json!({})) };
+            let (error, creates) = starts(world, task).await;
+            assert_eq!(creates.is_empty(), refused, "{mount:?}: {error}");
+        }
+        // What the engine is asked for beside.
+        for (world, network, drop) in
+            [(&free, "default", None), (&at_default, "default", Some("CAP_MKNOD")), (&at_strict, "none", Some("ALL"))]
+        {
+            let task = world.task(json!({ "network_mode": "", "security_opt": ["no-new-privileges=true"] }));
+            let (error, creates) = starts(world, task).await;
+            let host = &creates.first().unwrap_or_else(|| panic!("{error}"))["HostConfig"];
+            let drops = |name: &str| host["CapDrop"].as_array().is_some_and(|drops| drops.contains(&json!(name)));
+            assert_eq!((host["NetworkMode"].as_str(), drop.is_none_or(drops)), (Some(network), true), "{host}");
+            let held = drop.is_some();
+            assert_eq!(host["PidsLimit"], json!(if held { 4096 } else { -1 }));
+            let core = json!([{ "Name": "core", "Soft": 0, "Hard": 0 }]);
+            assert_eq!(host["Ulimits"], if held { core } else { Value::Null });
+            let option = if held { "no-new-privileges" } else { "no-new-privileges=true" };
+            assert_eq!(host["SecurityOpt"], json!([option]));
+        }
+        // Strict, and not named.
+        let mut unnamed = with(Some("strict"));
+        unnamed.as_object_mut().unwrap().remove("allow_drivers");
+        let unnamed = World::with(&proxy.endpoint(), unnamed);
+        let (error, creates) = starts(&unnamed, unnamed.task(json!({}))).await;
+        assert!(creates.is_empty() && error.contains("--allow-driver docker"), "{error}: {creates:?}");
+        let fingerprint = unnamed.driver.fingerprint().await;
+        assert_eq!(fingerprint.health, Health::Undetected, "an agent sends it no tasks");
+    });
+}
+
+/// D39: seen from inside a container of a real engine.
+fn d39_a_container_at_a_minimum_is_held() {
+    block_on(async {
+        for (minimum, capabilities) in [("default", None), ("strict", Some("0000000000000000"))] {
+            let config = json!({ "isolation_minimum": minimum, "allow_drivers": ["docker"] });
+            let world = World::with(&engine().endpoint(), config);
+            let task = world.script("cat /proc/self/status /proc/self/limits; echo links: $(ls /sys/class/net); mknod /tmp/n c 1 3 && echo made");
+            world.start(&task).await;
+            let exit = world.driver.wait_task(&task.id).await.unwrap();
+            assert_ne!(exit.exit_code, 0, "mknod");
+            eventually("its output", || world.log("stdout").contains("links:")).await;
+            let said = world.log("stdout");
+            let field = |name: &str| {
+                let line = said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{said}"));
+                line.trim().to_owned()
+            };
+            assert_eq!(field("NoNewPrivs:"), "1");
+            assert!(capabilities.is_none_or(|none| field("CapBnd:") == none), "{said}");
+            assert!(field("Max core file size").starts_with("0 "), "{said}");
+            assert_eq!((field("links:").as_str(), said.contains("made")), ("lo", false), "{said}");
+            world.driver.destroy_task(&task.id, false).await.unwrap();
+            world.assert_nothing_left().await;
+        }
     });
 }
 

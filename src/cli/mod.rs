@@ -8,6 +8,7 @@ mod machine;
 mod node;
 mod output;
 mod plugin;
+mod policy;
 mod probe;
 mod run;
 mod signals;
@@ -91,6 +92,12 @@ struct RunArgs {
     /// `syslog:tcp://HOST:PORT` or `otlp:http://HOST:PORT`; `@FILE` for the URLs in a file, where passwords belong; may be repeated
     #[arg(long, value_name = "URL")]
     log_sink: Vec<String>,
+    /// Refuse tasks that ask for less isolation than this level, by whatever key
+    #[arg(long, value_name = "LEVEL")]
+    isolation_minimum: Option<policy::Level>,
+    /// Let this driver run tasks although it does not isolate as that level does; may be repeated
+    #[arg(long, value_name = "NAME", requires = "isolation_minimum")]
+    allow_driver: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]

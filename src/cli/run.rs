@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use super::machine::{self, Place};
 use super::output::{Broken, Piece, Shape, Source, Stream, Style, Writer};
 use super::signals::Signals;
-use super::{CANNOT, RunArgs, complain, gc};
+use super::{CANNOT, RunArgs, complain, gc, policy};
 use crate::alloc::{
     Alloc, AllocEvent, AllocResult, CleanupError, Failure, Machine, Outcome, Stop, TaskErrorKind, chain,
 };
@@ -51,6 +51,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let sockets = machine::socket_dir(&data_dir)?;
         let place = Place::find(args.cgroup_parent.as_deref())?.enter()?;
         let machine = Arc::new(machine::machine(&data_dir, sockets.path(), &place)?);
+        policy::demand(args, &job, &machine)?;
         check(&job, &machine)?;
         if !args.quiet && place.regime == Regime::Off {
             let why = if rustix::process::geteuid().is_root() { "no cgroups are mounted" } else { "you are not root" };

@@ -55,7 +55,8 @@ impl<'a> Reader<'a> {
         self.value(key).is_some()
     }
 
-    fn value(&self, key: &str) -> Option<&'a Value> {
+    /// The value as it is.
+    pub(super) fn value(&self, key: &str) -> Option<&'a Value> {
         self.config.values.get(key).filter(|value| !value.is_null())
     }
 

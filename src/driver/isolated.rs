@@ -12,6 +12,7 @@ use super::config::Reader;
 use super::handle::failed;
 use super::host_env::{self, HostEnv};
 use super::on_executor::{self, Common};
+use super::policy::{Minimum, PIDS};
 use super::{
     Capabilities, Dns, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, TaskConfig, capabilities, restrict,
 };
@@ -21,6 +22,7 @@ use crate::spec::{
     LaunchSpec, LimitedResource, Masks, Mount, NamespaceMode, OwnNamespaces, Propagation, ResourceLimit, Seccomp,
     Unveil,
 };
+use crate::sys::mutant;
 use crate::sys::path::Root;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
@@ -32,8 +34,6 @@ const HOST_FOLDERS: [&str; 9] =
 const DEFAULT_USER: &str = "nobody";
 const RESOLV_CONF: &str = "resolv.conf";
 
-/// Processes and threads of a task that does not say how many.
-const PIDS: u64 = 4096;
 /// Longest profile for system calls, in bytes.
 const PROFILE_MAX: u64 = 1 << 20;
 
@@ -153,7 +153,7 @@ pub(super) fn profile(file: OwnedFd) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Plugin configuration of a driver that isolates.
+/// Plugin configuration of a driver that isolates. What `isolation_minimum` refuses, [`OnExecutor`](super::OnExecutor) refuses.
 #[derive(Debug, Clone, Default)]
 pub struct IsolatedConfig {
     common: Common,
@@ -173,14 +173,18 @@ pub struct IsolatedConfig {
 
 impl IsolatedConfig {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 14] = [
+    pub const KEYS: [&'static str; 18] = [
         Common::KEYS[0],
         Common::KEYS[1],
         Common::KEYS[2],
         Common::KEYS[3],
         Common::KEYS[4],
+        Common::KEYS[5],
+        Common::KEYS[6],
         "default_pid_mode",
         "default_ipc_mode",
+        "allow_pid_modes",
+        "allow_ipc_modes",
         "allow_caps",
         "isolation",
         "seccomp",
@@ -198,6 +202,8 @@ impl IsolatedConfig {
         schema.extend([
             text("default_pid_mode", "private"),
             text("default_ipc_mode", "private"),
+            ("allow_pid_modes", schema::attr("allow_pid_modes", "list(string)", false)),
+            ("allow_ipc_modes", schema::attr("allow_ipc_modes", "list(string)", false)),
             (
                 "allow_caps",
                 schema::with_default(schema::attr("allow_caps", "list(string)", false), capabilities::nomad_defaults()),
@@ -240,7 +246,7 @@ impl IsolatedConfig {
                 reader.error("seccomp", &format!("seccomp of all tasks must be absolute, got {}", path.display()))
             );
         }
-        Ok(IsolatedConfig {
+        let mut config = IsolatedConfig {
             common: Common::read(reader)?,
             pid_mode: reader.namespace_mode("default_pid_mode")?.unwrap_or_default(),
             ipc_mode: reader.namespace_mode("default_ipc_mode")?.unwrap_or_default(),
@@ -251,7 +257,76 @@ impl IsolatedConfig {
             chroot,
             folders,
             host_env: HostEnv::read(reader)?,
-        })
+        };
+        config.read_policy(reader)?;
+        Ok(config)
+    }
+
+    /// What tasks may ask for; the configuration's own defaults have to agree with it.
+    fn read_policy(&mut self, reader: &Reader<'_>) -> Result<(), DriverError> {
+        let minimum = self.common.policy.minimum;
+        for (key, allow, default_key, default) in [
+            ("pid_mode", "allow_pid_modes", "default_pid_mode", self.pid_mode),
+            ("ipc_mode", "allow_ipc_modes", "default_ipc_mode", self.ipc_mode),
+        ] {
+            let listed = reader.strings(allow)?;
+            if let Some(mode) = listed.iter().find(|mode| !["private", "host"].contains(&mode.as_str())) {
+                let text = format!("{allow} lists \"private\" and \"host\", got {mode:?}");
+                return Err(reader.error(allow, &text));
+            }
+            let named = reader.has(allow);
+            if (named || minimum.is_some())
+                && default == NamespaceMode::Host
+                && !listed.iter().any(|mode| mode == "host")
+            {
+                let text = format!("{default_key} = \"host\" is not allowed; list it in {allow}, or write \"private\"");
+                return Err(reader.error(default_key, &text));
+            }
+            if named {
+                self.common.policy.modes.insert(key, listed);
+            }
+        }
+        let Some(minimum) = minimum else { return Ok(()) };
+        if (self.level, minimum) == (Level::Default, Minimum::Strict) {
+            self.level = Level::Strict;
+        }
+        self.common.policy.seccomp = reader.string("seccomp")?.filter(|text| !text.is_empty());
+        self.common.policy.pids_max = self.pids_max.filter(|most| *most > 0);
+        Ok(())
+    }
+
+    /// Whose processes and shared memory the task sees: as its keys say, else the plugin's.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`]: the operator's lists lack it, or the task is a strict one, which never sees the host's: with
+    /// them it would read what other tasks have in their environment, and could signal its own executor.
+    fn modes(&self, reader: &Reader<'_>) -> Result<(NamespaceMode, NamespaceMode), DriverError> {
+        let strict = Level::read(reader)?.unwrap_or(self.level) == Level::Strict && !mutant::on("d30");
+        let mode = |key: &'static str, default: NamespaceMode| {
+            let asked = reader.namespace_mode(key)?;
+            let mode = asked.unwrap_or(default);
+            if strict && mode == NamespaceMode::Host {
+                let said =
+                    if asked.is_some() { String::new() } else { format!(", as default_{key} of the plugin says,") };
+                let text = format!(
+                    "{key} = \"host\"{said} cannot be had with isolation = \"strict\"; write {key} = \"private\""
+                );
+                return Err(reader.error(key, &text));
+            }
+            let listed = self.common.policy.modes.get(key).filter(|_| !mutant::on("d35"));
+            // Its own it may always have.
+            let host = asked == Some(NamespaceMode::Host);
+            if host && listed.is_some_and(|list| !list.iter().any(|name| name == "host")) {
+                let (driver, allow) = (reader.driver(), key.replace("_mode", "_modes"));
+                let text = format!(
+                    "{key} = \"host\" is not listed in allow_{allow} of plugin {driver:?}; leave {key} out, or have the \
+                     operator list it"
+                );
+                return Err(reader.error(key, &text));
+            }
+            Ok(mode)
+        };
+        Ok((mode("pid_mode", self.pid_mode)?, mode("ipc_mode", self.ipc_mode)?))
     }
 
     /// The part that drivers have which do not isolate.
@@ -327,8 +402,7 @@ impl IsolatedConfig {
             DEFAULT_USER.clone_into(&mut spec.user);
         }
         self.hold(reader, spec)?;
-        spec.pid_mode = reader.namespace_mode("pid_mode")?.unwrap_or(self.pid_mode);
-        spec.ipc_mode = reader.namespace_mode("ipc_mode")?.unwrap_or(self.ipc_mode);
+        (spec.pid_mode, spec.ipc_mode) = self.modes(reader)?;
         spec.work_dir = reader.absolute_path("work_dir")?;
         spec.devices.clone_from(&task.devices);
         spec.mounts = self.mounts(task);
@@ -373,8 +447,7 @@ impl IsolatedConfig {
     /// # Errors
     /// [`DriverError::Config`].
     pub fn validate(&self, reader: &Reader<'_>) -> Result<(), DriverError> {
-        reader.namespace_mode("pid_mode")?;
-        reader.namespace_mode("ipc_mode")?;
+        self.modes(reader)?;
         reader.absolute_path("work_dir")?;
         reader.flag("user_namespace")?;
         Filter::read(reader)?;
@@ -578,6 +651,55 @@ mod tests {
         }
         let error = planned(&json!({ "seccomp": "local/x.json" }), &json!({})).unwrap_err();
         assert!(error.contains("seccomp of all tasks must be absolute"), "{error}");
+    }
+
+    /// Point 4 of issue 14: what a minimum and the lists of modes make of the plugin's own keys.
+    #[test]
+    fn d31_a_plugin_agrees_with_its_minimum() {
+        let strict = planned(&json!({ "isolation_minimum": "strict" }), &json!({})).unwrap();
+        assert_eq!(strict, planned(&json!({ "isolation": "strict" }), &json!({})).unwrap(), "a task that says nothing");
+        assert!(strict.user_namespace && strict.own.network);
+        for (plugin, task, why) in [
+            (json!({ "isolation_minimum": "nomad" }), json!({}), "isolation_minimum must be \"default\" or \"strict\""),
+            (
+                json!({ "isolation_minimum": "default", "isolation": "nomad" }),
+                json!({}),
+                "isolation = \"nomad\" is overridden by isolation_minimum; remove one of the two",
+            ),
+            (
+                json!({ "isolation_minimum": "strict", "seccomp": "unconfined" }),
+                json!({}),
+                "seccomp = \"unconfined\" is overridden by isolation_minimum",
+            ),
+            (
+                json!({ "isolation_minimum": "default", "default_ipc_mode": "host" }),
+                json!({}),
+                "default_ipc_mode = \"host\" is not allowed; list it in allow_ipc_modes",
+            ),
+            (
+                json!({ "allow_pid_modes": ["private"], "default_pid_mode": "host" }),
+                json!({}),
+                "default_pid_mode = \"host\" is not allowed; list it in allow_pid_modes",
+            ),
+            (json!({ "allow_pid_modes": ["hist"] }), json!({}), "allow_pid_modes lists \"private\" and \"host\""),
+            (
+                json!({ "default_pid_mode": "host" }),
+                json!({ "isolation": "strict" }),
+                "pid_mode = \"host\", as default_pid_mode of the plugin says, cannot be had with isolation = \"strict\"",
+            ),
+            (
+                json!({ "allow_ipc_modes": ["host"], "isolation": "strict" }),
+                json!({ "ipc_mode": "host" }),
+                "ipc_mode = \"host\" cannot be had with isolation = \"strict\"; write ipc_mode = \"private\"",
+            ),
+        ] {
+            let error = planned(&plugin, &task).unwrap_err();
+            assert!(error.contains(why), "{plugin} {task}: {error}");
+        }
+        let listed = json!({ "isolation_minimum": "default", "allow_pid_modes": ["host"], "default_pid_mode": "host" });
+        assert!(planned(&listed, &json!({})).is_ok(), "what the operator lists, the operator may make the default");
+        let private = json!({ "default_pid_mode": "host", "isolation": "strict" });
+        assert!(planned(&private, &json!({ "pid_mode": "private" })).is_ok());
     }
 
     /// N6: a profile is a plain file of bounded size, and a relative one lies in the task's folder.

@@ -16,6 +16,7 @@ mod ids;
 mod isolated;
 mod java;
 mod on_executor;
+pub mod policy;
 mod raw_exec;
 mod restrict;
 mod service;

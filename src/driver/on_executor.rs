@@ -9,11 +9,12 @@ use tokio::sync::broadcast;
 use super::config::Reader;
 use super::handle::{Settings, Tasks};
 use super::host_env::HostEnv;
+use super::policy::{self, By, Policy};
 use super::restrict::{self, Restrictions};
 use super::shipping::Shipping;
 use super::{
-    Capabilities, Driver, DriverError, ExecStreaming, ExecTaskResult, ExecTaskStreamingRaw, Fingerprint, NodeConfig,
-    TaskConfig, TaskEvent, TaskHandle, TaskStatus,
+    Capabilities, Driver, DriverError, ExecStreaming, ExecTaskResult, ExecTaskStreamingRaw, Fingerprint, Health,
+    NodeConfig, TaskConfig, TaskEvent, TaskHandle, TaskStatus,
 };
 use crate::cgroup::Regime;
 use crate::executor::{ExecRequests, ExecResponses, Isolation};
@@ -87,6 +88,8 @@ pub struct Common {
     task_log_sinks: Vec<String>,
     /// What becomes of tasks that do not say it themselves.
     on_executor_loss: OnExecutorLoss,
+    /// What no task may ask for.
+    pub(super) policy: Policy,
 }
 
 /// What becomes of a task when its executor is killed.
@@ -118,11 +121,19 @@ impl OnExecutorLoss {
 
 impl Common {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 5] =
-        ["collect_logs", "disable_log_collection", "log_sinks", "task_log_sinks", ON_EXECUTOR_LOSS];
+    pub const KEYS: [&'static str; 7] = [
+        "collect_logs",
+        "disable_log_collection",
+        "log_sinks",
+        "task_log_sinks",
+        ON_EXECUTOR_LOSS,
+        policy::KEYS[0],
+        policy::KEYS[1],
+    ];
 
     /// Their schema.
-    pub fn schema() -> [(&'static str, Spec); 5] {
+    pub fn schema() -> [(&'static str, Spec); 7] {
+        let [minimum, allow_drivers] = policy::schema();
         let list = |name| (name, schema::attr(name, "list(string)", false));
         let flag =
             |name, default| (name, schema::with_default(schema::attr(name, "bool", false), Literal::bool(default)));
@@ -135,6 +146,8 @@ impl Common {
                 ON_EXECUTOR_LOSS,
                 schema::with_default(schema::attr(ON_EXECUTOR_LOSS, "string", false), Literal::string("kill")),
             ),
+            minimum,
+            allow_drivers,
         ]
     }
 
@@ -152,7 +165,8 @@ impl Common {
         let disable_log_collection = reader.flag("disable_log_collection")?.unwrap_or(false);
         let on_executor_loss = OnExecutorLoss::read(reader)?.unwrap_or_default();
         let log_sinks = log_sinks(reader)?;
-        Ok(Common { collect_logs, disable_log_collection, log_sinks, task_log_sinks, on_executor_loss })
+        let policy = Policy { task_log_sinks: task_log_sinks.clone(), ..Policy::read(reader)? };
+        Ok(Common { collect_logs, disable_log_collection, log_sinks, task_log_sinks, on_executor_loss, policy })
     }
 
     /// Where the output of the task with this configuration goes besides. Under an agent whoever writes a job is not whoever runs
@@ -263,6 +277,10 @@ pub(super) async fn wanted_fifo(path: &str) -> Wanted {
     }
 }
 
+/// Told of a strict task that has ports.
+const UNREACHABLE: &str =
+    "Nobody reaches the ports of this task: isolation \"strict\" has loopback only until networks land";
+
 /// A driver whose tasks each have an executor.
 #[derive(Debug)]
 pub struct OnExecutor<P: Plan> {
@@ -280,6 +298,11 @@ impl<P: Plan> OnExecutor<P> {
 
     fn config(&self) -> Arc<P::Config> {
         Arc::clone(&lock(&self.config))
+    }
+
+    /// Who says what no task may ask for.
+    fn by(&self) -> By {
+        By::of(self.tasks.settings().under_agent)
     }
 
     /// Where the task's own `logs` block is known, it is the only one.
@@ -372,7 +395,11 @@ impl<P: Plan> Driver for OnExecutor<P> {
     }
 
     async fn fingerprint(&self) -> Fingerprint {
-        P::fingerprint(&self.config(), self.tasks.settings().cgroups.regime()).await
+        let config = self.config();
+        if let Some(why) = P::common(&config).policy.closed(P::NAME, self.by()) {
+            return Fingerprint::without(Health::Undetected, &why);
+        }
+        P::fingerprint(&config, self.tasks.settings().cgroups.regime()).await
     }
 
     fn validate(&self, config: &DriverConfig) -> Result<(), DriverError> {
@@ -381,7 +408,8 @@ impl<P: Plan> Driver for OnExecutor<P> {
         Restrictions::read(&reader)?;
         self.outlives(&self.config(), &reader)?;
         self.sinks(&self.config(), config)?;
-        P::validate(&self.config(), config)
+        P::validate(&self.config(), config)?;
+        P::common(&self.config()).policy.check(P::NAME, config, self.by())
     }
 
     async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
@@ -389,11 +417,19 @@ impl<P: Plan> Driver for OnExecutor<P> {
         // has them open: a reader that sees its last writer go would end.
         let fifos = [wanted_fifo(&task.stdout_path).await, wanted_fifo(&task.stderr_path).await];
         let config = self.config();
+        // First, and not when a task is found again: what runs goes on when the operator raises the minimum.
+        let policy = &P::common(&config).policy;
+        policy.check(P::NAME, &task.config, self.by())?;
+        policy.check_mounts(P::NAME, &task.mounts, self.by())?;
         let spec = self.launch_spec(task, &config, fifos.iter().any(Wanted::is_wanted))?;
         let sinks = self.sinks(&config, &task.config)?;
         // A job that switches its logs off has /dev/null for both, and no files.
         let collected = spec.logs.is_some() || fifos.iter().any(|wanted| matches!(wanted, Wanted::Fifo(_)));
+        let cut_off = spec.own.network && spec.network_namespace.as_os_str().is_empty();
         let handle = self.tasks.start(task, spec).await?;
+        if cut_off && task.env.keys().any(|name| name.starts_with("NOMAD_PORT_")) {
+            self.tasks.tell(task, UNREACHABLE);
+        }
         if self.tasks.settings().under_agent && collected {
             self.shipping.start(task, &sinks).await;
         }

@@ -310,10 +310,15 @@ impl Lab {
 
     /// `agentbin run` of a job, with these variables in its environment.
     pub fn agentbin_run(&self, job: &str, env: &[(String, String)]) -> Run {
+        self.agentbin_run_with(&[], job, env)
+    }
+
+    /// The same with these flags.
+    pub fn agentbin_run_with(&self, flags: &[&str], job: &str, env: &[(String, String)]) -> Run {
         let file = self.path("job.nomad.hcl");
         std::fs::write(&file, job).unwrap();
         let mut command = self.spoiled(&[], &self.program());
-        command.arg("run").arg("--data-dir").arg(self.path("data")).arg(&file);
+        command.arg("run").args(flags).arg("--data-dir").arg(self.path("data")).arg(&file);
         command.env("XDG_RUNTIME_DIR", self.path("sockets"));
         command.envs(env.iter().map(|(key, value)| (key, value)));
         self.started.set(self.started.get() + 1);
@@ -921,6 +926,15 @@ impl Run {
         let deadline = Instant::now() + patience();
         while !self.stdout().contains(text) {
             assert!(Instant::now() < deadline && self.is_running(), "{text:?} did not come: {}", self.said());
+            pause();
+        }
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) {
+        let deadline = Instant::now() + patience();
+        while self.is_running() {
+            assert!(Instant::now() < deadline, "the run did not end: {}", self.said());
             pause();
         }
     }

@@ -13,6 +13,7 @@ mod framework;
 mod kernel;
 mod mounts;
 mod owners;
+mod policy;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
@@ -23,10 +24,19 @@ use framework::{Attack, Breach, Inside, Lab, Level, Openat2, Verdict, mutant_pro
 const IN_LAB: &str = "AGENTBIN_ATTACK_LAB";
 
 fn attacks() -> Vec<&'static Attack> {
-    [a::ATTACKS, b::ATTACKS, mounts::ATTACKS, fields::ATTACKS, files::ATTACKS, c::ATTACKS, owners::ATTACKS]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        a::ATTACKS,
+        b::ATTACKS,
+        mounts::ATTACKS,
+        fields::ATTACKS,
+        files::ATTACKS,
+        c::ATTACKS,
+        policy::ATTACKS,
+        owners::ATTACKS,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn main() -> ExitCode {

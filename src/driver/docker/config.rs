@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::NAME;
 use crate::docker::{Deadlines, Endpoint, Tls};
 use crate::driver::capabilities::{self, Allowed};
+use crate::driver::policy::{self, Policy};
 use crate::driver::raw_exec::matches;
 use crate::driver::{DriverError, Reader};
 use crate::jobspec;
@@ -14,7 +15,7 @@ use crate::spec::DriverConfig;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 26] = [
     "endpoint",
     "auth",
     "tls",
@@ -39,6 +40,8 @@ const KEYS: [&str; 24] = [
     "collect_logs",
     "api_timeout",
     "cgroup_parent",
+    policy::KEYS[0],
+    policy::KEYS[1],
 ];
 /// Shortest grace of a container that nobody knows, and shortest pause of a pull.
 const MINUTE: Duration = Duration::from_mins(1);
@@ -95,6 +98,8 @@ pub(super) struct Config {
     pub(super) allowed_modes: AllowedModes,
     /// Where containers are put in the tree of cgroups; empty is the driver's choice.
     pub(super) cgroup_parent: String,
+    /// What no task may ask for.
+    pub(super) policy: Policy,
 }
 
 /// What Nomad's driver uses as infrastructure image for this machine.
@@ -141,6 +146,7 @@ impl Default for Config {
             collect_logs: true,
             allowed_modes: AllowedModes::default(),
             cgroup_parent: String::new(),
+            policy: Policy::default(),
         }
     }
 }
@@ -177,6 +183,7 @@ pub(super) fn schema() -> Spec {
         r#"{{ image = true, image_delay = "3m", container = true, dangling_containers = {dangling_default} }}"#
     );
     let modes = ["pid", "ipc", "userns", "uts"].map(|name| (name, list(name)));
+    let [minimum, allow_drivers] = policy::schema();
     schema::object([
         ("endpoint", attr("endpoint", "string")),
         ("auth", schema::block("auth", false, strings(&["config", "helper"]))),
@@ -225,6 +232,8 @@ pub(super) fn schema() -> Spec {
         ("collect_logs", flag("collect_logs", true)),
         ("api_timeout", text("api_timeout", "2m")),
         ("cgroup_parent", attr("cgroup_parent", "string")),
+        minimum,
+        allow_drivers,
     ])
 }
 
@@ -287,6 +296,7 @@ impl Config {
         let infra_image = text(&reader, "infra_image")?;
         let infra_image = infra_image.strip_prefix("https://").unwrap_or(&infra_image).to_owned();
         let attempts = reader.integer("container_exists_attempts")?.unwrap_or(5);
+        let (allowed_modes, pids_limit) = (AllowedModes::read(&reader)?, reader.integer("pids_limit")?.unwrap_or(0));
         Ok(Config {
             endpoint: endpoint.map_err(|e| reader.error("endpoint", &e.to_string()))?,
             deadlines: Deadlines { change, ask: default.deadlines.ask.min(change) },
@@ -310,11 +320,12 @@ impl Config {
             image_pull_timeout: duration(&reader, "image_pull_timeout", default.image_pull_timeout)?,
             pull_activity_timeout,
             container_exists_attempts: u32::try_from(attempts).unwrap_or(5).max(1),
-            pids_limit: reader.integer("pids_limit")?.unwrap_or(0),
+            pids_limit,
             oom_score_adj: reader.integer("oom_score_adj")?.unwrap_or(0),
             disable_log_collection: reader.flag("disable_log_collection")?.unwrap_or(false),
             collect_logs: reader.flag("collect_logs")?.unwrap_or(true),
-            allowed_modes: AllowedModes::read(&reader)?,
+            policy: allowed_modes.policy(&reader, pids_limit)?,
+            allowed_modes,
             cgroup_parent: text(&reader, "cgroup_parent")?,
         })
     }
@@ -335,6 +346,17 @@ impl AllowedModes {
             }
         };
         Ok(AllowedModes { pid: read("pid")?, ipc: read("ipc")?, userns: read("userns")?, uts: read("uts")? })
+    }
+
+    /// What no task may ask for; at `default` what is listed here may be asked for all the same.
+    fn policy(&self, reader: &Reader<'_>, pids_limit: i64) -> Result<Policy, DriverError> {
+        let modes =
+            [("pid_mode", &self.pid), ("ipc_mode", &self.ipc), ("userns_mode", &self.userns), ("uts_mode", &self.uts)];
+        Ok(Policy {
+            modes: modes.map(|(key, globs)| (key, globs.clone())).into(),
+            pids_max: u64::try_from(pids_limit).ok().filter(|most| *most > 0),
+            ..Policy::read(reader)?
+        })
     }
 }
 

@@ -17,12 +17,15 @@ use crate::docker::models::{
 };
 use crate::driver::handle::failed;
 use crate::driver::isolated::{profile, resolv_conf, write_beneath};
+use crate::driver::policy::{Minimum, PIDS};
 use crate::driver::raw_exec::matches;
 use crate::driver::{DriverError, NetworkMode, Reader, TaskConfig};
 use crate::executor::Compute;
 use crate::spec::{MOST_CPU_SHARES, Propagation, scaled_cpu_shares};
 
 const MIB: i64 = 1024 * 1024;
+/// Option of an engine: no program gains privileges.
+const NO_NEW_PRIVILEGES: &str = "no-new-privileges";
 /// Least shares that the kernel takes.
 const LEAST_SHARES: u64 = 2;
 
@@ -236,14 +239,22 @@ impl Builder<'_> {
             let text = format!("pids_limit cannot be greater than nomad plugin config pids_limit: {most}");
             return Err(bad(text));
         }
+        let minimum = self.config.policy.minimum;
         host.pids_limit = Some(match (read.pids_limit, most) {
+            (0, 0) if minimum.is_some() => i64::try_from(PIDS).unwrap_or(i64::MAX),
             (0, 0) => -1,
             (0, most) => most,
             (own, _) => own,
         });
         host.oom_score_adj = read.oom_score_adj.or(Some(self.config.oom_score_adj)).filter(|score| *score != 0);
         host.shm_size = Some(read.shm_size).filter(|size| *size > 0);
-        let ulimits: Vec<_> = read.ulimit.iter().map(|(name, text)| ulimit(name, text)).collect::<Result<_, _>>()?;
+        let mut ulimits: Vec<_> =
+            read.ulimit.iter().map(|(name, text)| ulimit(name, text)).collect::<Result<_, _>>()?;
+        if minimum.is_some() {
+            // One of the job's own can only say the same.
+            ulimits.retain(|limit| limit.name.as_deref().is_none_or(|name| !name.eq_ignore_ascii_case("core")));
+            ulimits.push(ulimit("core", "0")?);
+        }
         host.ulimits = (!ulimits.is_empty()).then_some(ulimits);
         host.sysctls = filled(&read.sysctl);
         host.storage_opt = filled(&read.storage_opt);
@@ -258,7 +269,15 @@ impl Builder<'_> {
         host.privileged = Some(read.privileged);
         host.init = read.init.then_some(true);
         host.readonly_rootfs = Some(read.readonly_rootfs);
-        let (add, drop) = config.allow_caps.beside_docker(&Reader::any(NAME, &self.task.config))?;
+        let (add, mut drop) = config.allow_caps.beside_docker(&Reader::any(NAME, &self.task.config))?;
+        // What root does not begin with at the level of that name; nothing, where the host's user namespace is the container's.
+        match config.policy.minimum {
+            Some(Minimum::Default) if !drop.iter().any(|name| name == "ALL" || name == "CAP_MKNOD") => {
+                drop.push("CAP_MKNOD".to_owned());
+            }
+            Some(Minimum::Strict) => drop = vec!["ALL".to_owned()],
+            Some(Minimum::Default) | None => {}
+        }
         host.cap_add = filled_list(&add);
         host.cap_drop = filled_list(&drop);
         let modes = [
@@ -276,13 +295,21 @@ impl Builder<'_> {
         (host.pid_mode, host.ipc_mode) = (some(&read.pid_mode), some(&read.ipc_mode));
         (host.userns_mode, host.uts_mode) = (some(&read.userns_mode), some(&read.uts_mode));
         host.cgroupns_mode = match read.cgroupns.as_str() {
+            // The engine may have been told otherwise. On v1 it may not be able to.
+            "" if config.policy.minimum.is_some() && !self.facts.swappiness => {
+                Some(HostConfigCgroupnsModeEnum::PRIVATE)
+            }
             "" => None,
             "host" => Some(HostConfigCgroupnsModeEnum::HOST),
             "private" => Some(HostConfigCgroupnsModeEnum::PRIVATE),
             other => return Err(bad(format!("invalid cgroupns: {other:?}; it is \"host\" or \"private\""))),
         };
         host.group_add = (!read.group_add.is_empty()).then(|| read.group_add.clone());
-        let options = read.security_opt.iter().map(|text| security_option(text)).collect::<Result<Vec<_>, _>>()?;
+        let mut options = read.security_opt.iter().map(|text| security_option(text)).collect::<Result<Vec<_>, _>>()?;
+        if config.policy.minimum.is_some() {
+            options.retain(|option| !option.starts_with(NO_NEW_PRIVILEGES));
+            options.push(NO_NEW_PRIVILEGES.to_owned());
+        }
         host.security_opt = (!options.is_empty()).then_some(options);
         let gpu = self.task.env.contains_key("NVIDIA_VISIBLE_DEVICES") && !self.task.devices.is_empty();
         let runtime = if gpu {
@@ -391,7 +418,8 @@ impl Builder<'_> {
     }
 
     fn check_source(&self, path: &Path) -> Result<(), DriverError> {
-        if self.config.volumes || is_below(&self.task.alloc_dir, path) {
+        let of_host = self.config.volumes && self.config.policy.minimum.is_none();
+        if of_host || is_below(&self.task.alloc_dir, path) {
             return Ok(());
         }
         Err(bad(format!("volumes are not enabled; cannot mount host path: \"{}\"", path.display())))
@@ -475,6 +503,8 @@ impl Builder<'_> {
         let mode = match self.sandbox() {
             _ if !read.network_mode.is_empty() => read.network_mode.clone(),
             Some(id) => format!("container:{id}"),
+            // A strict task has no network that it did not ask for.
+            None if self.config.policy.minimum == Some(Minimum::Strict) => "none".to_owned(),
             None => "default".to_owned(),
         };
         host.network_mode = Some(mode.clone());
@@ -635,7 +665,7 @@ fn ulimit(name: &str, text: &str) -> Result<ResourcesUlimits, DriverError> {
 fn security_option(text: &str) -> Result<String, DriverError> {
     let (key, value) = match text.split_once('=').or_else(|| text.split_once(':')) {
         Some(pair) => pair,
-        None if text == "no-new-privileges" => return Ok(text.to_owned()),
+        None if text == NO_NEW_PRIVILEGES => return Ok(text.to_owned()),
         None => return Err(bad(format!("invalid security_opt: {text:?}"))),
     };
     if key != "seccomp" || ["unconfined", "builtin", "default"].contains(&value) {

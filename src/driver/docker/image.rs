@@ -120,7 +120,9 @@ impl Images {
         let id = match here {
             Some(id) if !wanted.force_pull && reference.tag != "latest" => id,
             // An archive of the task's is the image, whatever a registry has.
-            _ if wanted.force_pull && wanted.archive.is_none() => self.pull(engine, config, wanted, &reference, report).await?,
+            _ if wanted.force_pull && wanted.archive.is_none() => {
+                self.pull(engine, config, wanted, &reference, report).await?
+            }
             here => match wanted.archive {
                 Some((dir, archive)) => {
                     load(engine, dir, archive).await?;

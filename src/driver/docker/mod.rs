@@ -39,6 +39,7 @@ use self::state::{Own, State};
 use self::task::Task as Read;
 use super::handle::failed;
 use super::on_executor::{Wanted as Reader_, agent_logs, wanted_fifo};
+use super::policy::By;
 use super::{
     Attribute, Capabilities, Driver, DriverError, DriverNetwork, ExecStreaming, ExecTaskResult, Fingerprint,
     FsIsolation, Health, NetworkIsolation, NetworkMode, NodeConfig, Reader, Settings, TaskConfig, TaskEvent,
@@ -50,6 +51,7 @@ use crate::executor::Compute;
 use crate::logs::fifo::Writer;
 use crate::spec::{DriverConfig, ExitResult, Signal, TaskStats};
 use crate::sys::lock::lock;
+use crate::sys::mutant;
 use crate::wire::hclspec::Spec;
 
 const NAME: &str = "docker";
@@ -385,6 +387,10 @@ impl Shared {
     async fn start(self: &Arc<Self>, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
         self.learn(task);
         let (config, read) = (self.config(), Read::read(&task.config)?);
+        if !mutant::on("d33") {
+            config.policy.check(NAME, &task.config, self.by())?;
+        }
+        config.policy.check_mounts(NAME, &task.mounts, self.by())?;
         let (target, held) = self.target(task, &config).await?;
         let life = self.life()?;
         let info = self.info(&life).await?;
@@ -703,7 +709,15 @@ impl Shared {
         Ok(())
     }
 
+    /// Who says what no task may ask for.
+    fn by(&self) -> By {
+        By::of(self.settings.under_agent)
+    }
+
     async fn fingerprint(self: &Arc<Self>) -> Fingerprint {
+        if let Some(why) = self.config().policy.closed(NAME, self.by()) {
+            return Fingerprint::without(Health::Undetected, &why);
+        }
         if self.settings.under_agent && self.reconciling.set(()).is_ok() {
             tokio::spawn(Arc::clone(self).reconcile_for_ever());
         }
@@ -880,7 +894,8 @@ impl Driver for DockerDriver {
         if reader.has("logs") && !self.0.settings.under_agent {
             return Err(reader.error("logs", "logs belongs into the task, beside its config, and not into it"));
         }
-        Read::read(config).map(drop)
+        Read::read(config)?;
+        self.0.config().policy.check(NAME, config, self.0.by())
     }
 
     async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
