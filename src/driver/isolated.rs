@@ -171,12 +171,13 @@ pub struct IsolatedConfig {
 
 impl IsolatedConfig {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 13] = [
+    pub const KEYS: [&'static str; 14] = [
         Common::KEYS[0],
         Common::KEYS[1],
         Common::KEYS[2],
         Common::KEYS[3],
         Common::KEYS[4],
+        Common::KEYS[5],
         "default_pid_mode",
         "default_ipc_mode",
         "allow_caps",

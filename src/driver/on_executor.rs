@@ -18,7 +18,9 @@ use crate::cgroup::Regime;
 use crate::executor::{ExecRequests, ExecResponses, Isolation};
 use crate::logs::fifo::{self, FifoError, Writer};
 use crate::logs::ship::{Sink, SinkError};
-use crate::spec::{DriverConfig, ExitResult, LaunchSpec, LogCollection, LogKeeping, Outlive, Signal, TaskStats};
+use crate::spec::{
+    DriverConfig, ExitResult, LaunchSpec, LogCollection, LogKeeping, Neighbours, Outlive, Signal, TaskStats,
+};
 use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
@@ -80,6 +82,8 @@ pub struct Common {
     task_log_sinks: Vec<String>,
     /// What becomes of tasks that do not say it themselves.
     on_executor_loss: OnExecutorLoss,
+    /// Programs are executed whoever may write to them.
+    allow_writable_programs: bool,
 }
 
 /// What becomes of a task when its executor is killed.
@@ -94,6 +98,8 @@ pub enum OnExecutorLoss {
 
 /// Name of the key, of plugin and task.
 const ON_EXECUTOR_LOSS: &str = "on_executor_loss";
+/// Name of the plugin's key.
+const ALLOW_WRITABLE_PROGRAMS: &str = "allow_writable_programs";
 
 impl OnExecutorLoss {
     fn read(reader: &Reader<'_>) -> Result<Option<OnExecutorLoss>, DriverError> {
@@ -111,11 +117,17 @@ impl OnExecutorLoss {
 
 impl Common {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 5] =
-        ["collect_logs", "disable_log_collection", "log_sinks", "task_log_sinks", ON_EXECUTOR_LOSS];
+    pub const KEYS: [&'static str; 6] = [
+        "collect_logs",
+        "disable_log_collection",
+        "log_sinks",
+        "task_log_sinks",
+        ON_EXECUTOR_LOSS,
+        ALLOW_WRITABLE_PROGRAMS,
+    ];
 
     /// Their schema.
-    pub fn schema() -> [(&'static str, Spec); 5] {
+    pub fn schema() -> [(&'static str, Spec); 6] {
         let list = |name| (name, schema::attr(name, "list(string)", false));
         let flag =
             |name, default| (name, schema::with_default(schema::attr(name, "bool", false), Literal::bool(default)));
@@ -128,6 +140,7 @@ impl Common {
                 ON_EXECUTOR_LOSS,
                 schema::with_default(schema::attr(ON_EXECUTOR_LOSS, "string", false), Literal::string("kill")),
             ),
+            flag(ALLOW_WRITABLE_PROGRAMS, false),
         ]
     }
 
@@ -145,7 +158,15 @@ impl Common {
         let disable_log_collection = reader.flag("disable_log_collection")?.unwrap_or(false);
         let on_executor_loss = OnExecutorLoss::read(reader)?.unwrap_or_default();
         let log_sinks = log_sinks(reader)?;
-        Ok(Common { collect_logs, disable_log_collection, log_sinks, task_log_sinks, on_executor_loss })
+        let allow_writable_programs = reader.flag(ALLOW_WRITABLE_PROGRAMS)?.unwrap_or(false);
+        Ok(Common {
+            collect_logs,
+            disable_log_collection,
+            log_sinks,
+            task_log_sinks,
+            on_executor_loss,
+            allow_writable_programs,
+        })
     }
 
     /// Where the output of the task with this configuration goes besides. Under an agent whoever writes a job is not whoever runs
@@ -326,6 +347,9 @@ impl<P: Plan> OnExecutor<P> {
             outlive: self
                 .outlives(config, &reader)?
                 .then(|| Outlive { record: self.tasks.record_of(task), adopt: false }),
+            // An agent says nothing of the other tasks; they may share the shared directory at least.
+            neighbours: if under_agent { task.neighbours.max(Neighbours::Shared) } else { task.neighbours },
+            allow_writable_programs: common.allow_writable_programs,
             network_namespace: task.network.as_ref().map(|network| network.path.clone()).unwrap_or_default(),
             ..LaunchSpec::default()
         };
