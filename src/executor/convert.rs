@@ -567,6 +567,8 @@ mod tests {
             wire::LaunchRequest { cmd: "c".into(), capabilities: vec!["CAP_KILL".into()], ..Default::default() };
         let expected =
             LaunchSpec { command: "c".into(), capabilities: vec!["CAP_KILL".into()], ..LaunchSpec::default() };
+        // But for what it does not know of the other tasks.
+        let expected = LaunchSpec { neighbours: Neighbours::Shared, ..expected };
         assert_eq!(launch_spec(request), Ok(expected.clone()));
         assert_eq!((expected.seccomp, expected.no_new_privs, expected.masks), (Seccomp::Unconfined, false, Masks::All));
         assert_eq!((expected.own, expected.user_namespace), (OwnNamespaces::default(), false));
@@ -631,6 +633,8 @@ mod tests {
             own: OwnNamespaces { uts: true, cgroup: true, network: true },
             user_namespace: true,
             unveil: vec![Unveil { path: "/u:v".into(), read: true, create: true, ..Unveil::default() }],
+            neighbours: Neighbours::Everywhere,
+            allow_writable_programs: true,
             masks: Masks::Nomad,
             outlive: Some(Outlive { record: "/r".into(), adopt: true }),
             logs: Some(LogCollection {

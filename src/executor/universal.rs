@@ -285,7 +285,7 @@ mod tests {
         let data = dir.path().join("data");
         std::fs::write(&data, "root:x:0:0").unwrap();
         std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert_eq!(find_program(data.to_str().unwrap(), task.path(), Some(owner)), Ok(data.clone()));
+        assert_eq!(find_program(data.to_str().unwrap(), task.path(), Some(owner), None), Ok(data.clone()));
         assert_eq!(data.metadata().unwrap().permissions().mode() & 0o7777, 0o644, "no program");
     }
 

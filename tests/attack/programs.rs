@@ -151,9 +151,9 @@ fn d02(lab: &mut Lab) -> Verdict {
         let task = plan.start().unwrap();
         wait(&task, "OF THE HOST", "PLANTED");
         let output = task.output();
+        hold!(!output.contains("PLANTED"), "isolated {isolated}: {output}");
         let session = task.exec(&["/bin/echo", "OF THE HOST"], false).unwrap();
         task.stop();
-        hold!(!output.contains("PLANTED"), "isolated {isolated}: {output}");
         hold!(!session.text.contains("PLANTED"), "isolated {isolated}, a session: {}", session.text);
         assert!(session.text.contains("OF THE HOST"), "{session:?}");
     }
