@@ -124,8 +124,11 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
 
     // Whatever needs a name in the root or the power of now.
     let capabilities = parse_capabilities(&config.capabilities)?;
-    let filter = seccomp::program(&config.seccomp, &capabilities)?;
     let unveiled = unveil::prepare(&config.unveil)?;
+    let filter = match &unveiled {
+        Some(unveiled) if !unveiled.changes_files => Some(seccomp::without_metadata(&config.seccomp, &capabilities)?),
+        _ => seccomp::program(&config.seccomp, &capabilities)?,
+    };
     if config.user_namespace && session.is_none() {
         user_namespace = Some(make_user_namespace(ids.as_ref())?);
     }
