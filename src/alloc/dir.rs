@@ -183,8 +183,9 @@ pub fn is_task_name(name: &str) -> bool {
 
 /// This list, or that of a folder with mode 0700, with one more user who may go through.
 fn with_user(list: Option<Acl>, uid: u32) -> Acl {
-    let mut entries = list.map(|Acl(entries)| entries).unwrap_or_else(|| {
-        vec![(Who::Owner, READ | WRITE | EXECUTE), (Who::OwningGroup, 0), (Who::Mask, EXECUTE), (Who::Others, 0)]
+    let owner = READ | WRITE | EXECUTE;
+    let Acl(mut entries) = list.unwrap_or_else(|| {
+        Acl(vec![(Who::Owner, owner), (Who::OwningGroup, 0), (Who::Mask, EXECUTE), (Who::Others, 0)])
     });
     entries.retain(|(who, _)| *who != Who::User(uid));
     entries.push((Who::User(uid), EXECUTE));
