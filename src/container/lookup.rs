@@ -156,7 +156,9 @@ fn inspect(
     reopen: impl Fn() -> io::Result<OwnedFd>,
 ) -> Inspected {
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-    let may = |what| reached && others_may(what, stat, trusted, &reopen);
+    // Another name of a file may lie where others get to it.
+    let named_twice = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1;
+    let may = |what| (reached || named_twice) && others_may(what, stat, trusted, &reopen);
     let open = is_dir && may(EXECUTE);
     let shown =
         || format!("{} (uid {}, gid {}, mode {:04o})", path.display(), stat.st_uid, stat.st_gid, stat.st_mode & 0o7777);

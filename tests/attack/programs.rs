@@ -256,6 +256,16 @@ const CASES: &[Case] = &[
         refused: false,
     },
     Case {
+        what: "the file has another name elsewhere",
+        change: |lab| {
+            let second = lab.path("second");
+            let _ = std::fs::remove_file(&second);
+            std::fs::hard_link(lab.task_path("local/app"), second).unwrap();
+            set_mode(&lab.task_path("local/app"), 0o757);
+        },
+        refused: true,
+    },
+    Case {
         what: "somebody's link",
         change: |lab| {
             std::fs::rename(lab.task_path("local/app"), lab.task_path("local/real")).unwrap();
