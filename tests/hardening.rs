@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         n6_impossible_limits_are_named,
         n6_limits_need_the_right_to_raise_them,
         n6_what_is_not_unveiled_is_denied,
+        n6_what_may_only_be_read_stays_as_it_is,
         n6_what_cannot_be_unveiled_is_an_error,
         n6_processes_are_limited_by_default,
         n6_disks_are_limited,
@@ -518,6 +519,42 @@ fn n6_what_is_not_unveiled_is_denied() {
             ] {
                 has(&text, &format!("{} {what}", if allowed { "yes" } else { "no" }));
             }
+        }
+    });
+}
+
+/// Landlock holds nobody back from a file's mode, owner, times and attributes.
+fn n6_what_may_only_be_read_stays_as_it_is() {
+    block_on(async {
+        let world = World::new();
+        if !can_unveil(&world).await {
+            return println!(
+                "SKIP: n6_what_may_only_be_read_stays_as_it_is: no Landlock here; that it is refused was seen"
+            );
+        }
+        let script = "for file in /local/in /alloc/data/in; do chmod 644 $file; touch -d @0 $file; chgrp 0 $file; done \
+                      2>/dev/null; cat /local/in";
+        let files = [world.task_dir().join("local/in"), world.dir.path().join("alloc-id/alloc/data/in")];
+        for (rule, seccomp, changed) in
+            [("r:/local", "default", false), ("r:/local", "unconfined", false), ("rw:/local", "default", true)]
+        {
+            for file in &files {
+                std::fs::write(file, "in").unwrap();
+                std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
+                std::os::unix::fs::chown(file, Some(65534), None).unwrap();
+            }
+            let seen = || {
+                files.clone().map(|file| {
+                    let meta = file.metadata().unwrap();
+                    (meta.mode(), meta.gid(), meta.mtime(), meta.ctime(), meta.ctime_nsec())
+                })
+            };
+            let before = seen();
+            let mut keys = unveiling(&[rule, "rw:/dev/null"]);
+            keys["seccomp"] = seccomp.into();
+            let text = world.alike(script, &keys).await;
+            has(&text, "in");
+            assert_eq!(before != seen(), changed, "{rule} {seccomp}: {before:?} and {:?}", seen());
         }
     });
 }

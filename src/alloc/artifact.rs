@@ -2,6 +2,7 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 
 use super::dir::AllocDir;
 use crate::spec::ArtifactMode;
+use crate::sys::mutant;
 use crate::sys::path::Root;
 
 /// Copied between two looks at whether the task is still wanted.
@@ -135,6 +137,11 @@ impl Copy {
 /// Opens the folder of `target`, making it where it is missing.
 pub(super) fn parent_of(top: &Root, target: &Path) -> io::Result<(Root, std::ffi::OsString)> {
     let name = target.file_name().ok_or(Errno::ISDIR)?;
+    if mutant::on("d07") {
+        let above = target.parent().unwrap_or(Path::new(""));
+        let by_name = Path::new("/proc/self/fd").join(top.as_fd().as_raw_fd().to_string()).join(above);
+        return Ok((Root::open(&by_name)?, name.to_owned()));
+    }
     let parent = top.create_dir_all(target.parent().unwrap_or(Path::new("")), Mode::from_raw_mode(0o755))?;
     Ok((Root::from_fd(parent), name.to_owned()))
 }
@@ -201,7 +208,7 @@ mod tests {
     fn place() -> Place {
         let (data, source) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let dir = AllocDir::new(data.path(), &AllocId::new(uuid::Uuid::new_v4()));
-        dir.build(false).unwrap();
+        dir.build().unwrap();
         dir.build_task("web").unwrap();
         std::fs::create_dir(source.path().join("sub")).unwrap();
         std::fs::write(source.path().join("sub/tool"), "#!/bin/sh\n").unwrap();

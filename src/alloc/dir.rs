@@ -1,7 +1,7 @@
 //! The folder of an allocation: built, mounted, unmounted, removed.
 //!
 //! ```text
-//! <data>/alloc/<alloc id>/     0700, or 0711 where tasks go through it
+//! <data>/alloc/<alloc id>/     0700, and x for the users of its tasks that see the host
 //!   alloc/{data,logs,tmp}      0777   shared by the group's tasks
 //!   <task>/                    0777
 //!     local/                   0777   NOMAD_TASK_DIR
@@ -15,13 +15,17 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Mutex;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use super::artifact::Owner;
 use super::error::{CleanupError, SetupError};
 use crate::spec::AllocId;
+use crate::sys::acl::{Acl, EXECUTE, READ, WRITE, Who};
+use crate::sys::lock::lock;
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
@@ -52,12 +56,12 @@ impl AllocDir {
         self.path.join("alloc/logs")
     }
 
-    /// Makes the shared folders. Isolated tasks get them mounted and need no way there; with `through` there is one, for
-    /// those of tasks that see the host, and then for everybody who knows the id.
+    /// Makes the shared folders. Isolated tasks get them mounted and need no way there; others are let in by
+    /// [`AllocDir::admit`].
     ///
     /// # Errors
     /// [`SetupError::Dir`]; the folder must not exist.
-    pub fn build(&self, through: bool) -> Result<(), SetupError> {
+    pub fn build(&self) -> Result<(), SetupError> {
         let error = |source| SetupError::Dir { action: "create", path: self.path.clone(), source };
         let create = || {
             std::fs::DirBuilder::new().recursive(true).mode(0o711).create(self.path.parent().unwrap_or(&self.path))?;
@@ -66,7 +70,7 @@ impl AllocDir {
         create().map_err(error)?;
         let fill = || {
             let root = Root::open(&self.path)?;
-            let mode = if through || mutant::on("b14-dir") { 0o711 } else { 0o700 };
+            let mode = if mutant::on("b14-dir") || mutant::on("d01") { 0o711 } else { 0o700 };
             set_mode(&root.open_beneath(Path::new("."), OFlags::RDONLY, Mode::empty())?, mode)?;
             for name in ["alloc", "alloc/data", "alloc/logs", "alloc/tmp"] {
                 make_dir(&root, Path::new(name), 0o777)?;
@@ -78,6 +82,32 @@ impl AllocDir {
             drop(self.destroy());
             error(e)
         })
+    }
+
+    /// Lets a user go through the folder, whose task sees the host: by an entry of its access control list, and on a file
+    /// system without such lists by the group, which then lets in its other members too. Nobody is let in to list it.
+    ///
+    /// # Errors
+    /// [`SetupError::Dir`]; without access control lists also where the group is another one already.
+    pub(super) fn admit(&self, user: Owner) -> Result<(), SetupError> {
+        static ADMITTING: Mutex<()> = Mutex::new(());
+        let _alone = lock(&ADMITTING);
+        if user.uid == 0 || !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let work = || {
+            let dir = Root::open(&self.path)?.open_beneath(Path::new("."), OFlags::RDONLY, Mode::empty())?;
+            if mutant::on("d06") {
+                return set_mode(&dir, 0o711);
+            }
+            let list = with_user(Acl::of(&dir)?, user.uid);
+            match list.set(&dir) {
+                Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => admit_group(&dir, user.gid),
+                other => other,
+            }
+        };
+        let action = "let the task's user into";
+        work().map_err(|source| SetupError::Dir { action, path: self.path.clone(), source })
     }
 
     /// Makes a task's folder and mounts what belongs there.
@@ -149,6 +179,30 @@ pub fn is_task_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let plain = matches!((components.next(), components.next()), (Some(Component::Normal(c)), None) if c == name);
     plain && name != "alloc" && !name.contains('\0')
+}
+
+/// This list, or that of a folder with mode 0700, with one more user who may go through.
+fn with_user(list: Option<Acl>, uid: u32) -> Acl {
+    let owner = READ | WRITE | EXECUTE;
+    let Acl(mut entries) = list.unwrap_or_else(|| {
+        Acl(vec![(Who::Owner, owner), (Who::OwningGroup, 0), (Who::Mask, EXECUTE), (Who::Others, 0)])
+    });
+    entries.retain(|(who, _)| *who != Who::User(uid));
+    entries.push((Who::User(uid), EXECUTE));
+    Acl(entries)
+}
+
+fn admit_group(dir: &OwnedFd, gid: u32) -> io::Result<()> {
+    let stat = rustix::fs::fstat(dir)?;
+    if stat.st_gid != gid {
+        if stat.st_mode & 0o070 != 0 {
+            let text = "the file system has no access control lists, and tasks of another group are let in already: mount it \
+                        with them, or give another --data-dir";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
+        rustix::fs::fchown(dir, None, Some(Gid::from_raw(gid)))?;
+    }
+    set_mode(dir, 0o710)
 }
 
 fn set_mode(dir: &OwnedFd, mode: u32) -> io::Result<()> {
@@ -362,7 +416,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let path = data.path().canonicalize().unwrap();
         let dir = AllocDir::new(&path, &AllocId::new(uuid::Uuid::new_v4()));
-        dir.build(false).unwrap();
+        dir.build().unwrap();
         dir.build_task("web").unwrap();
         (data, dir)
     }
@@ -373,7 +427,7 @@ mod tests {
 
     #[test]
     fn the_layout_has_nomads_modes_whatever_the_umask() {
-        let (data, dir) = built();
+        let (_data, dir) = built();
         for (name, expected) in [
             (".", 0o700),
             ("alloc", 0o777),
@@ -392,14 +446,56 @@ mod tests {
         } else {
             assert_eq!(mode(&dir.path().join("web/secrets")), 0o700);
         }
-        assert!(dir.build(false).is_err(), "an allocation's folder is never taken over");
-        let other = AllocDir::new(&data.path().canonicalize().unwrap(), &AllocId::new(uuid::Uuid::new_v4()));
-        other.build(true).unwrap();
-        assert_eq!(mode(other.path()), 0o711, "those who know a name below it may go there");
+        assert!(dir.build().is_err(), "an allocation's folder is never taken over");
         assert_eq!(dir.destroy().len(), 0);
         assert!(!dir.path().exists());
         assert_eq!(mounts_below(dir.path()).unwrap(), Vec::<PathBuf>::new());
         assert_eq!(dir.destroy().len(), 0, "removing twice is no error");
+    }
+
+    #[test]
+    fn users_are_let_in_one_by_one() {
+        let (_data, dir) = built();
+        if !rustix::process::geteuid().is_root() {
+            dir.admit(Owner { uid: 7001, gid: 7001 }).unwrap();
+            assert_eq!(mode(dir.path()), 0o700, "an ordinary user's tasks are himself");
+            return;
+        }
+        dir.admit(Owner { uid: 0, gid: 0 }).unwrap();
+        assert_eq!(mode(dir.path()), 0o700, "root needs no entry");
+        let open = || std::fs::File::open(dir.path()).unwrap();
+        dir.admit(Owner { uid: 7001, gid: 7001 }).unwrap();
+        match Acl::of(open()).unwrap() {
+            Some(Acl(first)) => {
+                assert!(first.contains(&(Who::User(7001), EXECUTE)) && first.contains(&(Who::Others, 0)), "{first:?}");
+                for _ in 0..2 {
+                    dir.admit(Owner { uid: 7002, gid: 7002 }).unwrap();
+                }
+                let Acl(both) = Acl::of(open()).unwrap().unwrap();
+                let added: Vec<_> = both.iter().filter(|entry| !first.contains(entry)).collect();
+                assert_eq!(added, [&(Who::User(7002), EXECUTE)]);
+            }
+            None => assert_eq!(mode(dir.path()), 0o710, "no lists here: by the group"),
+        }
+        assert_eq!(mode(dir.path()) & 0o007, 0);
+        dir.destroy();
+    }
+
+    /// Where the file system has no access control lists.
+    #[test]
+    fn without_lists_one_group_is_let_in() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let (_data, dir) = built();
+        let open = OwnedFd::from(std::fs::File::open(dir.path()).unwrap());
+        for _ in 0..2 {
+            admit_group(&open, 7001).unwrap();
+            assert_eq!(mode(dir.path()), 0o710);
+        }
+        assert!(admit_group(&open, 7002).unwrap_err().to_string().contains("access control lists"));
+        assert_eq!(mode(dir.path()), 0o710);
+        dir.destroy();
     }
 
     #[test]

@@ -226,7 +226,7 @@ mod tests {
         change(&mut record);
         Records::new(data.path()).create(record).unwrap();
         let dir = AllocDir::new(data.path(), &id);
-        dir.build(false).unwrap();
+        dir.build().unwrap();
         dir.build_task("web").unwrap();
         (data, dir)
     }

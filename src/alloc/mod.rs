@@ -28,6 +28,7 @@ mod sockets;
 mod task;
 mod template;
 mod text;
+mod users;
 
 pub use dir::{AllocDir, is_task_name};
 pub use error::{CleanupError, SetupError, chain};

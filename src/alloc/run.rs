@@ -22,10 +22,11 @@ use super::process::Orphans;
 use super::record::{Record, RecordError, Records};
 use super::task::{Outcome, Shared, TaskError, TaskErrorKind, TaskResult, TaskRunner, keeper, stop_at_least};
 use super::text::go_duration;
+use super::users::Runs;
 use super::{AllocEvent, Stop};
 use crate::cgroup::Cpusets;
-use crate::driver::{Driver, FsIsolation};
-use crate::spec::{AllocId, EventKind, Group, Job, Task};
+use crate::driver::Driver;
+use crate::spec::{AllocId, EventKind, Group, Job, Neighbours, Task};
 
 /// Names the cgroup of a task, relative to each hierarchy's root; empty where there is none.
 pub type CgroupPath = dyn Fn(&AllocId, &str) -> PathBuf + Send + Sync;
@@ -195,11 +196,7 @@ impl Hook<Place> for AllocDirHook {
     }
 
     async fn run(&self, place: &mut Place) -> Result<(), SetupError> {
-        let isolates = |task: &Task| {
-            let driver = place.machine.drivers.get(&task.driver);
-            driver.is_some_and(|d| matches!(d.capabilities().fs_isolation, FsIsolation::Image | FsIsolation::Chroot))
-        };
-        place.dir.build(!place.group().tasks.iter().all(isolates))
+        place.dir.build()
     }
 
     async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
@@ -402,6 +399,7 @@ impl Supervisor {
             ending: None,
             shared,
         };
+        let mut runners = Vec::new();
         for (number, task) in group.tasks.iter().enumerate() {
             let Some(driver) = place.machine.drivers.get(&task.driver) else { continue };
             let (gate, gate_seen) = watch::channel(false);
@@ -409,22 +407,25 @@ impl Supervisor {
             supervisor.gates.push(gate);
             supervisor.stops.push(stop);
             let cgroup = (place.machine.cgroup)(&place.id, &task.name);
-            let runner = TaskRunner {
+            let env = TaskEnv::build(&Source {
+                job: &place.job,
+                group,
+                task,
+                alloc: &place.id,
+                index: place.index,
+                alloc_dir: place.dir.path(),
+                isolation: driver.capabilities().fs_isolation,
+                cgroup_parent: cgroup.parent().unwrap_or(Path::new("")),
+                ports: &place.ports,
+                node: &place.machine.node,
+                host: &place.machine.host_env,
+            });
+            runners.push(TaskRunner {
                 number,
                 shared: Arc::clone(&supervisor.shared),
-                env: TaskEnv::build(&Source {
-                    job: &place.job,
-                    group,
-                    task,
-                    alloc: &place.id,
-                    index: place.index,
-                    alloc_dir: place.dir.path(),
-                    isolation: driver.capabilities().fs_isolation,
-                    cgroup_parent: cgroup.parent().unwrap_or(Path::new("")),
-                    ports: &place.ports,
-                    node: &place.machine.node,
-                    host: &place.machine.host_env,
-                }),
+                runs: Runs::of(&**driver, env.interpolate(&task.user)),
+                neighbours: Neighbours::None,
+                env,
                 task: task.clone(),
                 driver: Arc::clone(driver),
                 cgroup,
@@ -432,7 +433,13 @@ impl Supervisor {
                 gate: gate_seen,
                 stop: stop_seen,
                 states: report.clone(),
-            };
+            });
+        }
+        let runs: Vec<(usize, Runs)> = runners.iter().map(|runner| (runner.number, runner.runs.clone())).collect();
+        for mut runner in runners {
+            let number = runner.number;
+            let others = runs.iter().filter(|(other, _)| *other != number);
+            runner.neighbours = runner.runs.neighbours(others.map(|(_, runs)| runs));
             let handle = supervisor.runners.spawn(async move { (number, runner.run().await) });
             supervisor.numbers.insert(handle.id(), number);
         }

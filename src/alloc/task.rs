@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::artifact::{self, Copy};
+use super::artifact::{self, Copy, Owner};
 use super::dir::AllocDir;
 use super::env::TaskEnv;
 use super::error::{SetupError, chain};
@@ -28,14 +28,15 @@ use super::restart::{End, Tracker, Verdict, restarts_on_success};
 use super::run::RemoveCgroup;
 use super::template;
 use super::text::go_duration;
+use super::users::Runs;
 use super::{AllocEvent, Stop};
 use crate::cgroup::{self, Cores, Cpusets};
 use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle};
 use crate::executor::Compute;
 use crate::plugin::Reattach;
 use crate::spec::{
-    AllocId, CpuSet, EventKind, ExitResult, JobType, LogCollection, MemoryLimits, Pos, Resources, Signal, Task,
-    TaskEvent,
+    AllocId, CpuSet, EventKind, ExitResult, JobType, LogCollection, MemoryLimits, Neighbours, Pos, Resources, Signal,
+    Task, TaskEvent,
 };
 
 /// Waits between the tries to stop a task.
@@ -123,6 +124,8 @@ struct Setup {
     shared: Arc<Shared>,
     task: Task,
     env: TaskEnv,
+    /// Whose way to his files goes through the allocation's folder.
+    enters: Option<Owner>,
     cancel: Arc<AtomicBool>,
 }
 
@@ -150,7 +153,7 @@ impl Hook<Setup> for ArtifactsHook {
     }
 
     async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
-        let Setup { shared, task, env, cancel } = setup;
+        let Setup { shared, task, env, cancel, .. } = setup;
         if !task.artifacts.is_empty() {
             shared.event(&task.name, EventKind::DownloadingArtifacts, "Client is downloading artifacts", &[]);
         }
@@ -213,6 +216,20 @@ impl Hook<Setup> for TemplatesHook {
     }
 }
 
+/// Lets the task's user go to its files; the last step, as nobody needs to before.
+struct AdmitHook;
+
+#[tonic::async_trait]
+impl Hook<Setup> for AdmitHook {
+    fn name(&self) -> &'static str {
+        "admit"
+    }
+
+    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        setup.enters.map_or(Ok(()), |user| setup.shared.dir.admit(user))
+    }
+}
+
 /// Runs one task to its end.
 pub(super) struct TaskRunner {
     pub(super) number: usize,
@@ -220,6 +237,10 @@ pub(super) struct TaskRunner {
     pub(super) task: Task,
     pub(super) driver: Arc<dyn Driver>,
     pub(super) env: TaskEnv,
+    /// Who it runs as.
+    pub(super) runs: Runs,
+    /// Who else writes below the allocation's folder.
+    pub(super) neighbours: Neighbours,
     pub(super) cgroup: PathBuf,
     /// Its own cores, once it has them.
     pub(super) cores: Option<CpuSet>,
@@ -268,10 +289,11 @@ impl TaskRunner {
             shared: Arc::clone(&self.shared),
             task: self.task.clone(),
             env: self.env.clone(),
+            enters: self.runs.enters(),
             cancel: Arc::default(),
         };
         let hooks: Vec<Box<dyn Hook<Setup>>> =
-            vec![Box::new(TaskDirHook), Box::new(ArtifactsHook), Box::new(TemplatesHook)];
+            vec![Box::new(TaskDirHook), Box::new(ArtifactsHook), Box::new(TemplatesHook), Box::new(AdmitHook)];
         let mut steps = Stack::new(hooks);
         let mut tracker = Tracker::new(self.task.restart, restarts_on_success(self.shared.kind, &self.task));
         loop {
@@ -533,6 +555,7 @@ impl TaskRunner {
             },
             cgroup: self.cgroup.clone(),
             alloc_dir: self.shared.dir.path().to_owned(),
+            neighbours: self.neighbours,
             logs: collection,
             ..TaskConfig::default()
         }

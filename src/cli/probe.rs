@@ -164,7 +164,7 @@ fn allocate<'a>(
     let mut record = Record::new(id, PROBE, level.name()).context("cannot look at this process")?;
     record.cgroups = Some(cgroup.clone()).into_iter().filter(|c| !c.as_os_str().is_empty()).collect();
     machine.records.create(record)?;
-    dir.build(false)?;
+    dir.build()?;
     dir.build_task(PROBE)?;
     let program = dir.path().join(PROBE).join("local/agentbin");
     copy_own_program(&program).with_context(|| format!("cannot write {}", program.display()))?;

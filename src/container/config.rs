@@ -3,7 +3,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{Masks, OwnNamespaces, Propagation, ResourceLimit, Seccomp, Unveil};
+use super::lookup::Guard;
+use crate::spec::{Masks, Neighbours, OwnNamespaces, Propagation, ResourceLimit, Seccomp, Unveil};
 
 /// Everything that the shim must know to become the task. Sent as JSON; parent and shim are the same executable, so
 /// there is no version to negotiate.
@@ -19,6 +20,10 @@ pub struct Config {
     pub user: String,
     /// What the host's user database says about `user`, if it knows it.
     pub host_ids: Option<Ids>,
+    /// Who else writes below the allocation's directory; `None` executes a program whoever may write to it.
+    pub neighbours: Option<Neighbours>,
+    /// What others get into, for a command that the shim finds. `None` where that does not matter.
+    pub guard: Option<Guard>,
     /// Working directory; inside the root when isolated, empty for its top.
     pub work_dir: PathBuf,
     /// The task's own root; `None` shares the host's files.

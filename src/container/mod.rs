@@ -23,6 +23,7 @@
 
 mod config;
 mod identity;
+mod lookup;
 mod namespaces;
 mod parent;
 pub mod probe;
@@ -35,6 +36,7 @@ mod unveil;
 
 pub use config::{Bind, Config, DeviceNode, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig};
 pub use identity::lookup_user;
+pub use lookup::{Guard, Lookup, Refusal, Seen, Trusted};
 pub use namespaces::Namespaces;
 pub use parent::{Prepare, Prepared, StartError, Started, Starting, Told, prepare};
 pub use root::DEVICES;

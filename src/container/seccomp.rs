@@ -8,6 +8,7 @@
 //! filter, as on a kernel that was built without them: their numbers mean something else, and no policy speaks of them.
 
 mod filter;
+mod metadata;
 mod profile;
 mod standard;
 #[cfg(test)]
@@ -36,10 +37,22 @@ struct Machine<'a> {
 /// # Errors
 /// A profile that says something unknown or impossible, and what about it; a machine for which there is no filter.
 pub(crate) fn program(policy: &Seccomp, held: &CapsHashSet) -> Result<Option<Vec<libc::sock_filter>>, Failure> {
-    let step = "make the seccomp filter";
     if *policy == Seccomp::Unconfined {
         return Ok(None);
     }
+    make(policy, held, false).map(Some)
+}
+
+/// As [`program`], for a task that may change no file: without the calls that change what is kept about one.
+///
+/// # Errors
+/// As of [`program`].
+pub(super) fn without_metadata(policy: &Seccomp, held: &CapsHashSet) -> Result<Vec<libc::sock_filter>, Failure> {
+    make(policy, held, true)
+}
+
+fn make(policy: &Seccomp, held: &CapsHashSet, deny_metadata: bool) -> Result<Vec<libc::sock_filter>, Failure> {
+    let step = "make the seccomp filter";
     let Some(arch) = Arch::NATIVE else {
         let mend = "no seccomp filter for this machine's architecture; say seccomp = \"unconfined\"";
         return Err(Failure::invalid(step, mend));
@@ -47,16 +60,20 @@ pub(crate) fn program(policy: &Seccomp, held: &CapsHashSet) -> Result<Option<Vec
     let kernel =
         kernel_version(rustix::system::uname().release().to_bytes()).step(|| "read the kernel's version".to_owned())?;
     let machine = Machine { arch, kernel, held };
-    let policy = match policy {
+    let mut policy = match policy {
+        Seccomp::Unconfined => metadata::unconfined(arch),
         Seccomp::Profile(text) if text.len() > LONGEST_PROFILE => {
             let message = format!("seccomp profile: it has {} bytes, at most {LONGEST_PROFILE} are read", text.len());
             return Err(Failure::invalid(step, message));
         }
         Seccomp::Profile(text) => profile::policy(text, &machine)
             .map_err(|error| Failure::invalid(step, format!("seccomp profile: {error}")))?,
-        _ => standard::policy(&machine),
+        Seccomp::Default => standard::policy(&machine),
     };
-    policy.compile(arch).map(Some).map_err(|error| Failure::invalid(step, format!("seccomp profile: {error}")))
+    if deny_metadata {
+        metadata::deny(&mut policy, arch);
+    }
+    policy.compile(arch).map_err(|error| Failure::invalid(step, format!("seccomp profile: {error}")))
 }
 
 /// Whether a task with these capabilities (names) can have this filter, for whoever wants to know before a start.

@@ -19,6 +19,7 @@ use super::config::{
     Became, Birth, Config, Failure, FailureKind, Ids, Namespace, RootConfig, SessionConfig, Step as _,
 };
 use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_namespace, parse_capabilities};
+use super::lookup::{Lookup, Refusal, Trusted};
 use super::namespaces::Namespaces;
 use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
 use super::terminal::{self, Terminal};
@@ -116,15 +117,18 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     let terminal = open_terminal(&config, ids.as_ref())?;
     enter_work_dir(&config)?;
     let command = match &config.root {
-        Some(root) => find_in_root(&config.command, root)?,
+        Some(root) => find_in_root(&config, root, ids.as_ref())?,
         None => PathBuf::from(&config.command),
     };
     let (argv, envp) = strings(&config, ids.as_ref(), &command)?;
 
     // Whatever needs a name in the root or the power of now.
     let capabilities = parse_capabilities(&config.capabilities)?;
-    let filter = seccomp::program(&config.seccomp, &capabilities)?;
     let unveiled = unveil::prepare(&config.unveil)?;
+    let filter = match &unveiled {
+        Some(unveiled) if !unveiled.changes_files => Some(seccomp::without_metadata(&config.seccomp, &capabilities)?),
+        _ => seccomp::program(&config.seccomp, &capabilities)?,
+    };
     if config.user_namespace && session.is_none() {
         user_namespace = Some(make_user_namespace(ids.as_ref())?);
     }
@@ -465,11 +469,18 @@ fn enter_work_dir(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Nomad's order: the task's folders, the path itself, then the usual folders for a bare name.
-fn find_in_root(command: &str, root_config: &RootConfig) -> Result<PathBuf, Failure> {
+/// Nomad's order: the task's directories, the path itself, then the usual directories for a bare name. An absolute path is
+/// first of all what it says.
+fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) -> Result<PathBuf, Failure> {
+    let command = &config.command;
+    let step = || "find the command".to_owned();
     let root = Root::open(Path::new("/")).step(|| "open the root".to_owned())?;
+    let lookup = config.guard.as_ref().map(|guard| Lookup::in_root(guard, Trusted::of(ids), &root, root_config));
     let bare = command.trim_start_matches('/');
     let mut candidates = vec![Path::new("local").join(bare), PathBuf::from(bare)];
+    if command.starts_with('/') && !mutant::on("d02") {
+        candidates.reverse();
+    }
     if !command.contains('/') {
         candidates.extend(["usr/local/bin", "usr/bin", "bin"].map(|dir| Path::new(dir).join(bare)));
     }
@@ -481,28 +492,41 @@ fn find_in_root(command: &str, root_config: &RootConfig) -> Result<PathBuf, Fail
             other.get_or_insert(candidate);
             continue;
         }
+        let path = Path::new("/").join(&candidate);
+        match lookup.as_ref().map(|lookup| lookup.check(&path, &fd)) {
+            Some(Err(Refusal::Elsewhere)) => continue,
+            Some(Err(refusal)) => {
+                let message = format!("{}: {refusal}", path.display());
+                return Err(Failure { step: step(), kind: FailureKind::NotExecutable, message });
+            }
+            Some(Ok(_)) | None => {}
+        }
         if stat.st_mode & 0o555 != 0o555 {
-            // Read-only binds refuse; then the program is executable for its user or exec says why not.
+            // What is not the task's own is executable for its user or exec says why not.
             let _ = make_executable(&root, &candidate);
         }
-        return Ok(Path::new("/").join(candidate));
+        return Ok(path);
     }
     if let Some(there) = other {
         let message = format!("/{} is there, but is no file that could be executed", there.display());
         return Err(Failure { step: "find the command".to_owned(), kind: FailureKind::NotExecutable, message });
     }
     Err(Failure {
-        step: "find the command".to_owned(),
+        step: step(),
         kind: FailureKind::CommandNotFound,
         message: format!("file {command} not found under path {}", root_config.task_dir.display()),
     })
 }
 
-/// By its descriptor: a name in `/proc` is the kernel's only as long as nobody moves that. A file with a second name may be
-/// somebody else's, too, and stays as it is.
+/// Of a file in the task's own directory, which no link and no mount leads out of; by its descriptor: a name in `/proc` is
+/// the kernel's only as long as nobody moves that. A file with a second name may be somebody else's, too, and stays as it is.
 fn make_executable(root: &Root, program: &Path) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = root.open_in_root(program, flags, Mode::empty())?;
+    let file = if mutant::on("d05") {
+        root.open_in_root(program, flags, Mode::empty())?
+    } else {
+        root.open_same_mount(program, flags, Mode::empty())?
+    };
     let stat = rustix::fs::fstat(&file)?;
     let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     if plain && (stat.st_nlink == 1 || mutant::on("b16")) {

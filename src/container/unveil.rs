@@ -15,10 +15,17 @@ use crate::sys::path::Root;
 /// The first version that also holds back `truncate(2)`: with less, a task could empty what it may not write.
 const NEEDED: ABI = ABI::V3;
 
+/// Rules that hold once they are applied.
+pub(super) struct Prepared {
+    ruleset: RulesetCreated,
+    /// One of them lets the task change files or directories; a device is none.
+    pub(super) changes_files: bool,
+}
+
 /// Opens what the rules name below `/`, the task's root. `None` without a rule.
 ///
 /// No link is followed: the task may have planted one when it ran before, and would widen what it may.
-pub(super) fn prepare(rules: &[Unveil]) -> Result<Option<RulesetCreated>, Failure> {
+pub(super) fn prepare(rules: &[Unveil]) -> Result<Option<Prepared>, Failure> {
     if rules.is_empty() {
         return Ok(None);
     }
@@ -35,6 +42,7 @@ pub(super) fn prepare(rules: &[Unveil]) -> Result<Option<RulesetCreated>, Failur
         .map_err(lacking)?
         .no_new_privs(false);
     let root = Root::open(Path::new("/")).step(|| "open the root".to_owned())?;
+    let mut changes_files = false;
     for rule in rules {
         let step = || format!("unveil {rule}");
         let relative = rule.path.strip_prefix("/").unwrap_or(&rule.path);
@@ -50,7 +58,10 @@ pub(super) fn prepare(rules: &[Unveil]) -> Result<Option<RulesetCreated>, Failur
         })?;
         let stat = rustix::fs::fstat(&place).step(step)?;
         let mut access = access(rule);
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let holds_data = matches!(kind, FileType::Directory | FileType::RegularFile);
+        changes_files |= (rule.write || rule.create) && holds_data;
+        if kind != FileType::Directory {
             access &= AccessFs::from_file(NEEDED);
         }
         if access.is_empty() {
@@ -58,13 +69,13 @@ pub(super) fn prepare(rules: &[Unveil]) -> Result<Option<RulesetCreated>, Failur
         }
         ruleset = ruleset.add_rule(PathBeneath::new(place, access)).step(step)?;
     }
-    Ok(Some(ruleset))
+    Ok(Some(Prepared { ruleset, changes_files }))
 }
 
 /// From here on this process, and whatever it becomes and starts, does no more than the rules say. Needs `CAP_SYS_ADMIN`, or
 /// `no_new_privs`.
-pub(super) fn restrict(ruleset: RulesetCreated) -> Result<(), Failure> {
-    ruleset.restrict_self().step(|| "unveil".to_owned()).map(drop)
+pub(super) fn restrict(prepared: Prepared) -> Result<(), Failure> {
+    prepared.ruleset.restrict_self().step(|| "unveil".to_owned()).map(drop)
 }
 
 fn access(rule: &Unveil) -> BitFlags<AccessFs> {

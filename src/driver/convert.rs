@@ -14,7 +14,7 @@ use super::{
 use crate::executor::{
     Compute, spec_device, spec_mount, spec_resources, system_time, timestamp, wire_device, wire_mount,
 };
-use crate::spec::{DriverConfig, ExitResult};
+use crate::spec::{DriverConfig, ExitResult, Neighbours};
 use crate::wire::drivers as wire;
 use crate::wire::drivers::driver_capabilities::{FsIsolation as WireFs, MountConfigs};
 use crate::wire::drivers::network_isolation_spec::NetworkIsolationMode;
@@ -280,6 +280,8 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
         cpuset_cgroup: linux.cpuset_cgroup.into(),
         resources: spec_resources(resources),
         alloc_dir: task.alloc_dir.into(),
+        // The messages have no such thing.
+        neighbours: Neighbours::default(),
         mounts: task.mounts.into_iter().map(mount).collect::<Result<_, DriverError>>()?,
         devices: task.devices.into_iter().map(spec_device).collect(),
         logs: None,

@@ -173,7 +173,7 @@ pub struct IsolatedConfig {
 
 impl IsolatedConfig {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 18] = [
+    pub const KEYS: [&'static str; 19] = [
         Common::KEYS[0],
         Common::KEYS[1],
         Common::KEYS[2],
@@ -181,6 +181,7 @@ impl IsolatedConfig {
         Common::KEYS[4],
         Common::KEYS[5],
         Common::KEYS[6],
+        Common::KEYS[7],
         "default_pid_mode",
         "default_ipc_mode",
         "allow_pid_modes",

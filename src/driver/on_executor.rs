@@ -20,7 +20,9 @@ use crate::cgroup::Regime;
 use crate::executor::{ExecRequests, ExecResponses, Isolation};
 use crate::logs::fifo::{self, FifoError, Writer};
 use crate::logs::ship::{Sink, SinkError};
-use crate::spec::{DriverConfig, ExitResult, LaunchSpec, LogCollection, LogKeeping, Outlive, Signal, TaskStats};
+use crate::spec::{
+    DriverConfig, ExitResult, LaunchSpec, LogCollection, LogKeeping, Neighbours, Outlive, Signal, TaskStats,
+};
 use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
@@ -90,6 +92,8 @@ pub struct Common {
     on_executor_loss: OnExecutorLoss,
     /// What no task may ask for.
     pub(super) policy: Policy,
+    /// Programs are executed whoever may write to them.
+    allow_writable_programs: bool,
 }
 
 /// What becomes of a task when its executor is killed.
@@ -104,6 +108,8 @@ pub enum OnExecutorLoss {
 
 /// Name of the key, of plugin and task.
 const ON_EXECUTOR_LOSS: &str = "on_executor_loss";
+/// Name of the plugin's key.
+const ALLOW_WRITABLE_PROGRAMS: &str = "allow_writable_programs";
 
 impl OnExecutorLoss {
     fn read(reader: &Reader<'_>) -> Result<Option<OnExecutorLoss>, DriverError> {
@@ -121,7 +127,7 @@ impl OnExecutorLoss {
 
 impl Common {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 7] = [
+    pub const KEYS: [&'static str; 8] = [
         "collect_logs",
         "disable_log_collection",
         "log_sinks",
@@ -129,10 +135,11 @@ impl Common {
         ON_EXECUTOR_LOSS,
         policy::KEYS[0],
         policy::KEYS[1],
+        ALLOW_WRITABLE_PROGRAMS,
     ];
 
     /// Their schema.
-    pub fn schema() -> [(&'static str, Spec); 7] {
+    pub fn schema() -> [(&'static str, Spec); 8] {
         let [minimum, allow_drivers] = policy::schema();
         let list = |name| (name, schema::attr(name, "list(string)", false));
         let flag =
@@ -166,7 +173,16 @@ impl Common {
         let on_executor_loss = OnExecutorLoss::read(reader)?.unwrap_or_default();
         let log_sinks = log_sinks(reader)?;
         let policy = Policy { task_log_sinks: task_log_sinks.clone(), ..Policy::read(reader)? };
-        Ok(Common { collect_logs, disable_log_collection, log_sinks, task_log_sinks, on_executor_loss, policy })
+        let allow_writable_programs = reader.flag(ALLOW_WRITABLE_PROGRAMS)?.unwrap_or(false);
+        Ok(Common {
+            collect_logs,
+            disable_log_collection,
+            log_sinks,
+            task_log_sinks,
+            on_executor_loss,
+            policy,
+            allow_writable_programs,
+        })
     }
 
     /// Where the output of the task with this configuration goes besides. Under an agent whoever writes a job is not whoever runs
@@ -358,6 +374,9 @@ impl<P: Plan> OnExecutor<P> {
             outlive: self
                 .outlives(config, &reader)?
                 .then(|| Outlive { record: self.tasks.record_of(task), adopt: false }),
+            // An agent says nothing of the other tasks; they may share the shared directory at least.
+            neighbours: if under_agent { task.neighbours.max(Neighbours::Shared) } else { task.neighbours },
+            allow_writable_programs: common.allow_writable_programs,
             network_namespace: task.network.as_ref().map(|network| network.path.clone()).unwrap_or_default(),
             ..LaunchSpec::default()
         };

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::executor::Compute;
 use crate::plugin::Reattach;
-use crate::spec::{Device, DriverConfig, ExitResult, LogCollection, Mount, Resources};
+use crate::spec::{Device, DriverConfig, ExitResult, LogCollection, Mount, Neighbours, Resources};
 
 /// How a driver isolates the file system of a task; decides which paths the task's environment names and what the agent
 /// puts into the task's folder.
@@ -200,6 +200,8 @@ pub struct TaskConfig {
     pub cpuset_cgroup: PathBuf,
     /// The allocation's folder: `<data>/alloc/<alloc id>`. The task's own folder is `<alloc_dir>/<name>`.
     pub alloc_dir: PathBuf,
+    /// Who else writes below the allocation's directory.
+    pub neighbours: Neighbours,
     /// Extra bind mounts.
     pub mounts: Vec<Mount>,
     /// Extra devices.

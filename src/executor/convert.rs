@@ -9,9 +9,9 @@ use tonic::Status;
 use super::ExecutorError;
 use crate::spec::{
     CpuField, CpuStats, Device, ExitResult, IoLimit, LaunchSpec, LimitedResource, LogCollection, LogKeeping, Masks,
-    MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, Outlive, OutputHealth, OwnNamespaces, Pressure,
-    Pressures, ProcessState, Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts, StreamHealth,
-    TaskOutput, TaskStats, Unveil, Usage,
+    MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, Neighbours, Outlive, OutputHealth, OwnNamespaces,
+    Pressure, Pressures, ProcessState, Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts,
+    StreamHealth, TaskOutput, TaskStats, Unveil, Usage,
 };
 use crate::wire::drivers::{self, cpu_usage, memory_usage};
 use crate::wire::executor as wire;
@@ -104,6 +104,13 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         masks: if extension.nomad_masks { Masks::Nomad } else { Masks::All },
         outlive: (!extension.outlive_record.is_empty())
             .then(|| Outlive { record: extension.outlive_record.into(), adopt: extension.adopt }),
+        // Other hosts do not say.
+        neighbours: match extension.neighbours {
+            0 if ours => Neighbours::None,
+            0 | 1 => Neighbours::Shared,
+            _ => Neighbours::Everywhere,
+        },
+        allow_writable_programs: extension.allow_writable_programs,
         logs: extension.logs.map(|l| LogCollection {
             dir: l.dir.into(),
             stdout_file: l.stdout_file,
@@ -275,6 +282,12 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
             own_network: spec.own.network,
             unveil: spec.unveil.iter().map(ToString::to_string).collect(),
             nomad_masks: spec.masks == Masks::Nomad,
+            neighbours: match spec.neighbours {
+                Neighbours::None => 0,
+                Neighbours::Shared => 1,
+                Neighbours::Everywhere => 2,
+            },
+            allow_writable_programs: spec.allow_writable_programs,
             adopt: spec.outlive.as_ref().is_some_and(|outlive| outlive.adopt),
             outlive_record: spec.outlive.map(|outlive| path(outlive.record)).unwrap_or_default(),
         }),
@@ -554,6 +567,8 @@ mod tests {
             wire::LaunchRequest { cmd: "c".into(), capabilities: vec!["CAP_KILL".into()], ..Default::default() };
         let expected =
             LaunchSpec { command: "c".into(), capabilities: vec!["CAP_KILL".into()], ..LaunchSpec::default() };
+        // But for what it does not know of the other tasks.
+        let expected = LaunchSpec { neighbours: Neighbours::Shared, ..expected };
         assert_eq!(launch_spec(request), Ok(expected.clone()));
         assert_eq!((expected.seccomp, expected.no_new_privs, expected.masks), (Seccomp::Unconfined, false, Masks::All));
         assert_eq!((expected.own, expected.user_namespace), (OwnNamespaces::default(), false));
@@ -618,6 +633,8 @@ mod tests {
             own: OwnNamespaces { uts: true, cgroup: true, network: true },
             user_namespace: true,
             unveil: vec![Unveil { path: "/u:v".into(), read: true, create: true, ..Unveil::default() }],
+            neighbours: Neighbours::Everywhere,
+            allow_writable_programs: true,
             masks: Masks::Nomad,
             outlive: Some(Outlive { record: "/r".into(), adopt: true }),
             logs: Some(LogCollection {

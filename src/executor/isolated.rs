@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
 use super::ExecutorError;
 use crate::cgroup::{DeviceAccess, DeviceKind, DeviceRule};
-use crate::container::{Bind, Config, DEVICES, DeviceNode, RootConfig, Rootless};
+use crate::container::{Bind, Config, DEVICES, DeviceNode, Guard, RootConfig, Rootless, Trusted};
 use crate::spec::{Device, LaunchSpec};
 
 /// The terminals of `/dev/pts`, the door to new ones, and tunnels, which programs open by the node that they make.
@@ -19,12 +19,17 @@ pub(super) fn rootless() -> Option<Rootless> {
 /// What the shim is told for a task with a root of its own.
 pub(super) fn config(spec: &LaunchSpec) -> Config {
     let rootless = rootless();
+    let host_ids = super::universal::host_user(&spec.user);
+    let neighbours = super::universal::neighbours(spec);
+    let look = |neighbours| Guard::look(&spec.task_dir, &Trusted::of(host_ids.as_ref()), neighbours);
     Config {
         command: spec.command.clone(),
+        guard: neighbours.map(look),
+        neighbours,
         args: spec.args.clone(),
         env: spec.env.clone(),
         user: spec.user.clone(),
-        host_ids: super::universal::host_user(&spec.user),
+        host_ids,
         work_dir: spec.work_dir.clone().into(),
         root: Some(RootConfig {
             task_dir: spec.task_dir.clone(),

@@ -21,7 +21,7 @@ use super::supervisor::{
     Isolation, Running, alive, descendants, end_child, open_null, plan, readable, start_error, start_shim, wait_for,
 };
 use super::{ExecOutput, ExecRequests, ExecResponses, ExecutorError, universal};
-use crate::container::{Config, Ids, Namespaces, SessionConfig, Terminal, open_terminal};
+use crate::container::{Config, Guard, Ids, Namespaces, SessionConfig, Terminal, Trusted, open_terminal};
 use crate::spec::{ExitResult, Signal};
 use crate::sys;
 use crate::sys::lock::lock;
@@ -196,10 +196,16 @@ async fn start(
     let program = if isolated {
         command.clone()
     } else {
-        universal::find_program(&command, &running.task_dir, None)?.to_string_lossy().into_owned()
+        let (ids, neighbours) = (running.config.host_ids.as_ref(), running.config.neighbours);
+        let writers = universal::Writers::of(&running.task_dir, ids, neighbours);
+        let found = universal::find_program(&command, &running.task_dir, None, writers.as_ref())?;
+        found.to_string_lossy().into_owned()
     };
+    // Who gets in may be others than when the task was started.
+    let look = |neighbours| Guard::look(&running.task_dir, &Trusted::of(running.config.host_ids.as_ref()), neighbours);
+    let guard = if isolated { running.config.neighbours.map(look) } else { None };
     let session = Some(SessionConfig { tty, namespaces: namespaces.kinds() });
-    let config = Config { command: program, args, session, outlives: false, ..running.config.clone() };
+    let config = Config { command: program, args, session, guard, outlives: false, ..running.config.clone() };
 
     let guard = StartingGuard::new(Arc::clone(&sessions));
     let shim = start_shim(plan(None, false, running.cgroup.as_ref()), running.cgroup.as_ref())?;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::ExecutorError;
-use crate::container::{Config, Ids, lookup_user};
+use crate::container::{Config, Guard, Ids, Lookup, Refusal, Seen, Trusted, lookup_user};
 use crate::names;
-use crate::spec::{LaunchSpec, OwnNamespaces};
+use crate::spec::{LaunchSpec, Neighbours, OwnNamespaces};
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
@@ -25,8 +25,32 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
         return Err(ExecutorError::Invalid(format!("failed to identify user {user}: unknown user {user}")));
     }
     let uid = host_ids.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |ids| ids.uid);
-    let program = find_program(&spec.command, &spec.task_dir, Some(uid))?;
+    let writers = Writers::of(&spec.task_dir, host_ids.as_ref(), neighbours(spec));
+    let program = find_program(&spec.command, &spec.task_dir, Some(uid), writers.as_ref())?;
     Ok(config_of(spec, host_ids, &program))
+}
+
+/// Who else may write to a program; `None` where that does not matter.
+pub(super) fn neighbours(spec: &LaunchSpec) -> Option<Neighbours> {
+    (!spec.allow_writable_programs).then_some(spec.neighbours)
+}
+
+/// Who may write to a program, and who gets to it.
+pub(super) struct Writers {
+    guard: Guard,
+    trusted: Trusted,
+}
+
+impl Writers {
+    /// For a task of this user; `None` where that does not matter.
+    pub(super) fn of(task_dir: &Path, ids: Option<&Ids>, neighbours: Option<Neighbours>) -> Option<Writers> {
+        let trusted = Trusted::of(ids);
+        Some(Writers { guard: Guard::look(task_dir, &trusted, neighbours?), trusted })
+    }
+
+    fn check(&self, path: &Path, file: &OwnedFd) -> Result<Seen, Refusal> {
+        Lookup::on_host(&self.guard, self.trusted.clone()).check(path, file)
+    }
 }
 
 /// What the shim of this program was told.
@@ -38,6 +62,8 @@ pub(super) fn config_of(spec: &LaunchSpec, host_ids: Option<Ids>, program: &Path
         env: spec.env.clone(),
         user: spec.user.clone(),
         host_ids,
+        neighbours: neighbours(spec),
+        guard: None,
         work_dir,
         root: None,
         // Nobody asked for fewer: whoever the task runs as has what that user has.
@@ -78,32 +104,36 @@ pub(super) fn host_user(name: &str) -> Option<Ids> {
     })
 }
 
-/// Nomad's order: the task's `local` folder, its folder, an absolute path that exists, the executor's PATH. Made
-/// executable for everybody where it lies in the task's folder; elsewhere only for its owner, and only where the user
-/// `uid` of the task could have done that too (`None` for nobody): naming a file of the host opens it to nobody.
-pub(super) fn find_program(command: &str, task_dir: &Path, uid: Option<u32>) -> Result<PathBuf, ExecutorError> {
+/// An absolute path that exists; then in Nomad's order: the task's `local` directory, its directory, the executor's PATH. Made
+/// executable for everybody where it lies in the task's directory and no link leads to it; elsewhere only for its owner, and
+/// only where the user `uid` of the task could have done that too (`None` for nobody): naming a file of the host opens it to
+/// nobody. Refused where it lies below the allocation's directory and somebody else could write to it.
+pub(super) fn find_program(
+    command: &str,
+    task_dir: &Path,
+    uid: Option<u32>,
+    writers: Option<&Writers>,
+) -> Result<PathBuf, ExecutorError> {
     let not_found = || ExecutorError::CommandNotFound(format!("binary {command:?} could not be found"));
     if command.is_empty() {
         return Err(not_found());
     }
-    if let Ok(root) = Root::open(task_dir) {
-        let bare = command.trim_start_matches('/');
-        for relative in [Path::new("local").join(bare), PathBuf::from(bare)] {
-            // Links lead to places inside the folder, never to a file of the host that would be made executable.
-            if let Ok(file) = root.open_in_root(&relative, OFlags::PATH, Mode::empty()) {
-                if !is_plain(&file) {
-                    continue;
-                }
-                add_mode(&file, 0o555).map_err(|e| not_executable(&relative, &e))?;
-                return Ok(task_dir.join(relative));
-            }
-        }
+    let host = match Path::new(command) {
+        path if path.is_absolute() => rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok(),
+        _ => None,
+    };
+    let early = host.as_ref().filter(|file| is_plain(file) && !mutant::on("d02"));
+    if let Some(file) = early {
+        return use_host_file(command, file, uid, writers);
+    }
+    if let Some(found) = find_in_task_dir(command, task_dir, writers)? {
+        return Ok(found);
+    }
+    if let Some(file) = &host {
+        return use_host_file(command, file, uid, writers);
     }
     if Path::new(command).is_absolute() {
-        let path = PathBuf::from(command);
-        let file = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|_| not_found())?;
-        uid.map_or(Ok(()), |uid| make_executable_for(&file, uid)).map_err(|e| not_executable(&path, &e))?;
-        return Ok(path);
+        return Err(not_found());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let candidates = || std::env::split_paths(&path).filter(|dir| dir.is_absolute()).map(|dir| dir.join(command));
@@ -114,6 +144,62 @@ pub(super) fn find_program(command: &str, task_dir: &Path, uid: Option<u32>) -> 
             None => not_found(),
         }
     })
+}
+
+fn refused(path: &Path, refusal: &Refusal) -> ExecutorError {
+    ExecutorError::NotExecutable(format!("{}: {refusal}", path.display()))
+}
+
+/// What an absolute command names.
+fn use_host_file(
+    command: &str,
+    file: &OwnedFd,
+    uid: Option<u32>,
+    writers: Option<&Writers>,
+) -> Result<PathBuf, ExecutorError> {
+    let path = PathBuf::from(command);
+    let seen = writers.map(|writers| writers.check(&path, file)).transpose().map_err(|e| refused(&path, &e))?;
+    // A link that a task may have planted makes nothing executable.
+    let linked = seen.is_some_and(|seen| seen.linked);
+    let changes = uid.filter(|_| !linked);
+    changes.map_or(Ok(()), |uid| make_executable_for(file, uid)).map_err(|e| not_executable(&path, &e))?;
+    Ok(path)
+}
+
+fn find_in_task_dir(
+    command: &str,
+    task_dir: &Path,
+    writers: Option<&Writers>,
+) -> Result<Option<PathBuf>, ExecutorError> {
+    let Ok(root) = Root::open(task_dir) else { return Ok(None) };
+    let bare = command.trim_start_matches('/');
+    for relative in [Path::new("local").join(bare), PathBuf::from(bare)] {
+        // Links lead to places inside the directory, never to a file of the host.
+        let Ok(file) = root.open_in_root(&relative, OFlags::PATH, Mode::empty()) else { continue };
+        if !is_plain(&file) {
+            continue;
+        }
+        let path = task_dir.join(&relative);
+        match writers.map(|writers| writers.check(&path, &file)) {
+            // An absolute link, which leads the kernel to the host.
+            Some(Err(Refusal::Elsewhere)) => continue,
+            Some(Err(refusal)) => return Err(refused(&path, &refusal)),
+            Some(Ok(_)) | None => {}
+        }
+        let linked = !mutant::on("d05") && !is_itself(&root, &relative, &file);
+        if !linked {
+            add_mode(&file, 0o555).map_err(|e| not_executable(&relative, &e))?;
+        }
+        return Ok(Some(path));
+    }
+    Ok(None)
+}
+
+/// Whether the name leads to the file without a link, and without leaving the task's own file system.
+fn is_itself(root: &Root, relative: &Path, file: &OwnedFd) -> bool {
+    let identity = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
+    let plain = root.open_same_mount(relative, OFlags::PATH, Mode::empty());
+    plain.is_ok_and(|plain| identity(&plain).is_ok_and(|one| identity(file) == Ok(one)))
 }
 
 fn is_plain(file: &OwnedFd) -> bool {
@@ -176,15 +262,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("local")).unwrap();
         let in_root = touch(dir.path().join("tool"), 0o610);
-        assert_eq!(find_program("tool", dir.path(), None), Ok(in_root.clone()));
+        assert_eq!(find_program("tool", dir.path(), None, None), Ok(in_root.clone()));
         assert_eq!(in_root.metadata().unwrap().permissions().mode() & 0o7777, 0o755);
         let in_local = touch(dir.path().join("local/tool"), 0o600);
-        assert_eq!(find_program("tool", dir.path(), None), Ok(in_local));
-        assert_eq!(find_program("/bin/sh", dir.path(), None), Ok("/bin/sh".into()));
-        assert!(find_program("sh", dir.path(), None).unwrap().ends_with("sh"));
+        assert_eq!(find_program("tool", dir.path(), None, None), Ok(in_local));
+        assert_eq!(find_program("/bin/sh", dir.path(), None, None), Ok("/bin/sh".into()));
+        assert!(find_program("sh", dir.path(), None, None).unwrap().ends_with("sh"));
         for missing in ["no-such-command-here", "/no/such/file", "", "./tool-x"] {
             assert!(
-                matches!(find_program(missing, dir.path(), None), Err(ExecutorError::CommandNotFound(_))),
+                matches!(find_program(missing, dir.path(), None, None), Err(ExecutorError::CommandNotFound(_))),
                 "{missing}"
             );
         }
@@ -199,14 +285,14 @@ mod tests {
         let owner = std::os::unix::fs::MetadataExt::uid(&script.metadata().unwrap());
         let command = script.to_str().unwrap();
         let mode = || script.metadata().unwrap().permissions().mode() & 0o7777;
-        assert_eq!(find_program(command, task.path(), Some(owner + 1)), Ok(script.clone()));
+        assert_eq!(find_program(command, task.path(), Some(owner + 1), None), Ok(script.clone()));
         assert_eq!(mode(), 0o600, "not the task's to change");
-        assert_eq!(find_program(command, task.path(), Some(owner)), Ok(script.clone()));
+        assert_eq!(find_program(command, task.path(), Some(owner), None), Ok(script.clone()));
         assert_eq!(mode(), 0o700);
         let data = dir.path().join("data");
         std::fs::write(&data, "root:x:0:0").unwrap();
         std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert_eq!(find_program(data.to_str().unwrap(), task.path(), Some(owner)), Ok(data.clone()));
+        assert_eq!(find_program(data.to_str().unwrap(), task.path(), Some(owner), None), Ok(data.clone()));
         assert_eq!(data.metadata().unwrap().permissions().mode() & 0o7777, 0o644, "no program");
     }
 
@@ -219,8 +305,8 @@ mod tests {
         std::fs::create_dir(&task).unwrap();
         std::os::unix::fs::symlink("../secret", task.join("evil")).unwrap();
         std::os::unix::fs::symlink(&host, task.join("evil2")).unwrap();
-        assert!(find_program("evil", &task, None).is_err());
-        assert!(find_program("evil2", &task, None).is_err());
+        assert!(find_program("evil", &task, None, None).is_err());
+        assert!(find_program("evil2", &task, None, None).is_err());
         assert_eq!(host.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
     }
 }

@@ -122,6 +122,18 @@ pub struct LogCollection {
     pub keeping: LogKeeping,
 }
 
+/// Who else than root and the task's own user writes below the directory of its allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize)]
+pub enum Neighbours {
+    /// Nobody who is let in.
+    #[default]
+    None,
+    /// An isolated task of another user, in the directory that the tasks share.
+    Shared,
+    /// A task of another user that sees the host's files.
+    Everywhere,
+}
+
 /// Everything an executor needs to start a task: the executor service's `LaunchRequest` as values.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LaunchSpec {
@@ -184,6 +196,10 @@ pub struct LaunchSpec {
     pub unveil: Vec<Unveil>,
     /// What it does not see of `/proc` and `/sys` (isolated only).
     pub masks: Masks,
+    /// Who else may write to a program that lies below the allocation's directory.
+    pub neighbours: Neighbours,
+    /// A program is executed whoever may write to it.
+    pub allow_writable_programs: bool,
     /// Collect the output here instead of writing to `stdout_path` and `stderr_path`.
     pub logs: Option<LogCollection>,
     /// The task goes on when its executor is killed; `None` has the kernel kill it too. Needs a cgroup of the task's own.

@@ -24,7 +24,9 @@ pub use job::{
     Artifact, ArtifactMode, ChangeMode, DriverConfig, Group, Job, JobType, Lifecycle, LifecycleHook, LogConfig,
     Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, TaskResources, Template,
 };
-pub use launch::{Device, LaunchSpec, LogCollection, LogKeeping, Mount, NamespaceMode, Outlive, Propagation};
+pub use launch::{
+    Device, LaunchSpec, LogCollection, LogKeeping, Mount, NamespaceMode, Neighbours, Outlive, Propagation,
+};
 pub use resources::{
     CgroupPaths, IoLimit, MOST_CPU_SHARES, MemoryLimits, Resources, cpu_weight_from_shares, scaled_cpu_shares,
 };

@@ -1,5 +1,6 @@
 //! One system call each, done right; the only `unsafe` of the crate. Never combines two calls into a policy.
 
+pub mod acl;
 pub mod auxv;
 pub mod bpf;
 pub mod exe;

@@ -290,7 +290,10 @@ fn read_link(link: &OwnedFd) -> Result<std::path::PathBuf, Errno> {
 }
 
 /// The number of the mount that a file was reached through.
-fn mount_of(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+///
+/// # Errors
+/// What `statx(2)` says, or the open of its entry in `/proc/self/fdinfo` before Linux 5.8.
+pub fn mount_of(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     const NOTHING: &CStr = c"";
     if let Ok(stat) = rustix::fs::statx(fd, NOTHING, AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
         && stat.stx_mask & StatxFlags::MNT_ID.bits() != 0

@@ -12,7 +12,7 @@ use agentbin::logs::client::Client as LogClient;
 use agentbin::logs::{LogMonitor as _, StartConfig};
 use agentbin::spec::{AllocId, LaunchSpec};
 
-use crate::framework::{Attack, Inside, Lab, Mutant, Swapper, Verdict, full, hold, own_program, patience};
+use crate::framework::{Attack, Inside, Lab, Mutant, Swapper, Verdict, full, hold, own_program, patience, set_mode};
 
 pub const ATTACKS: &[Attack] = &[
     Attack {
@@ -175,7 +175,7 @@ fn b15(lab: &mut Lab) -> Verdict {
         record.owner.start_ticks += 1;
         Records::new(&data).create(record).unwrap();
         let alloc = AllocDir::new(&data, &id);
-        alloc.build(false).unwrap();
+        alloc.build().unwrap();
         alloc.build_task("web").unwrap();
         let local = alloc.path().join("web/local");
         for (name, target) in [("a", lab.canary("")), ("b", out_of_here(&lab.canary("open"))), ("c", "c".into())] {
@@ -234,13 +234,19 @@ fn b15(lab: &mut Lab) -> Verdict {
     })
 }
 
+/// As agentbin makes it: in an allocation that everybody can enter such a program would be refused for that.
+fn reset_closed(lab: &Lab) {
+    lab.reset_task_folder();
+    set_mode(&lab.path("alloc"), 0o700);
+}
+
 /// CVE-2021-32760, CVE-2021-41089: what is made executable is another file.
 fn b16(lab: &mut Lab) -> Verdict {
     let canary = lab.canary("shadow");
     let app = lab.task_path("local/app");
     for what in ["absolute", "relative", "second name", "fifo", "folder", "chain", "socket", "loop"] {
         for isolated in [true, false] {
-            lab.reset_task_folder();
+            reset_closed(lab);
             match what {
                 "absolute" => lab.plant_link("local/app", &canary),
                 "relative" => lab.plant_link("local/app", out_of_here(&canary)),
@@ -272,7 +278,7 @@ fn b16(lab: &mut Lab) -> Verdict {
             lab.judge()?;
         }
     }
-    lab.reset_task_folder();
+    reset_closed(lab);
     lab.plant_file("local/app", b"#!/bin/true\n", 0o600);
     lab.plant_link("local/other", out_of_here(&canary));
     let plain = std::fs::File::open(&app).unwrap();
@@ -284,7 +290,7 @@ fn b16(lab: &mut Lab) -> Verdict {
         Ok(())
     })?;
     drop(swapper);
-    lab.reset_task_folder();
+    reset_closed(lab);
     lab.plant_file("local/app", b"#!/bin/true\n", 0o600);
     let report = lab.task(&[]).user("root").command("local/app", &[]).run();
     assert!(report.is_ok_and(|report| report.exit.exit_code == 0), "a plain file is made executable");

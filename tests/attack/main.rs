@@ -14,6 +14,7 @@ mod kernel;
 mod mounts;
 mod owners;
 mod policy;
+mod programs;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
@@ -31,6 +32,7 @@ fn attacks() -> Vec<&'static Attack> {
         fields::ATTACKS,
         files::ATTACKS,
         c::ATTACKS,
+        programs::ATTACKS,
         policy::ATTACKS,
         owners::ATTACKS,
     ]

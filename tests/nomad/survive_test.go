@@ -318,7 +318,8 @@ func TestN3ChrootBack(t *testing.T) {
     "/bin" = "/bin", "/lib" = "/lib", "/lib64" = "/lib64", "/usr/bin/env" = "/usr/bin/env"
     "/usr/lib/x86_64-linux-gnu/libc.so.6" = "/usr/lib/x86_64-linux-gnu/libc.so.6"
   }`
-	a := other(t, agent.Config{Client: small, PluginConfig: map[string]string{"exec": `fs_isolation = "chroot"`}})
+	a := other(t, agent.Config{Client: small, PluginConfig: map[string]string{"exec": `fs_isolation = "chroot"
+    allow_writable_programs = true`}}) // its programs lie in a directory that everybody enters
 	alloc := startService(t, a, "chroot", "exec")
 	if _, err := os.Stat(filepath.Join(a.AllocDir(alloc.ID), "web", "usr", "bin", "env")); err != nil {
 		t.Errorf("the agent did not copy: %v", err)

@@ -1,0 +1,101 @@
+//! Who the tasks of an allocation run as, as far as that is known before they start: who must be let into its directory, and
+//! who writes there besides.
+
+use super::artifact::{self, Owner};
+use crate::driver::{Driver, FsIsolation};
+use crate::spec::Neighbours;
+
+/// The user of one task.
+#[derive(Debug, Clone)]
+pub(super) struct Runs {
+    driver: String,
+    /// As the job names it.
+    user: String,
+    /// `None` where only the driver, or the task's root, knows.
+    numbers: Option<Owner>,
+    /// The task sees the host's files, and so goes through the allocation's directory by its path.
+    sees_host: bool,
+}
+
+impl Runs {
+    /// A task of this driver; `user` is interpolated, and empty for the driver's default.
+    pub(super) fn of(driver: &dyn Driver, user: String) -> Runs {
+        let isolation = driver.capabilities().fs_isolation;
+        let sees_host = !matches!(isolation, FsIsolation::Image | FsIsolation::Chroot);
+        let name = match (driver.name(), user.as_str()) {
+            ("exec" | "java", "") => Some("nobody"),
+            ("raw_exec", "") => Some("root"),
+            // The numbers of whoever has this name in an image are the image's.
+            (_, named) if !named.is_empty() && (sees_host || matches!(driver.name(), "exec" | "java")) => Some(named),
+            _ => None,
+        };
+        let numbers = name.and_then(|name| artifact::owner(name).ok());
+        Runs { driver: driver.name().to_owned(), user, numbers, sees_host }
+    }
+
+    /// Who must be let into the allocation's directory for this task to find its files.
+    pub(super) fn enters(&self) -> Option<Owner> {
+        self.numbers.filter(|_| self.sees_host)
+    }
+
+    /// What the other tasks of the allocation are to this one.
+    pub(super) fn neighbours<'a>(&self, others: impl IntoIterator<Item = &'a Runs>) -> Neighbours {
+        // Without root everybody is the same user of the machine.
+        if !rustix::process::geteuid().is_root() {
+            return Neighbours::None;
+        }
+        others.into_iter().map(|other| self.neighbour(other)).max().unwrap_or_default()
+    }
+
+    fn neighbour(&self, other: &Runs) -> Neighbours {
+        let uid = |runs: &Runs| runs.numbers.map(|numbers| numbers.uid);
+        let same = uid(other) == Some(0)
+            || uid(other).is_some() && uid(other) == uid(self)
+            || (&other.driver, &other.user) == (&self.driver, &self.user);
+        match (same, other.sees_host) {
+            (true, _) => Neighbours::None,
+            (false, false) => Neighbours::Shared,
+            (false, true) => Neighbours::Everywhere,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(driver: &str, user: &str, uid: Option<u32>, sees_host: bool) -> Runs {
+        let numbers = uid.map(|uid| Owner { uid, gid: uid });
+        Runs { driver: driver.to_owned(), user: user.to_owned(), numbers, sees_host }
+    }
+
+    #[test]
+    fn neighbours_are_tasks_of_other_users() {
+        let root = runs("raw_exec", "", Some(0), true);
+        let plain = runs("raw_exec", "app", Some(7001), true);
+        let jailed = runs("exec", "", Some(65534), false);
+        let image = runs("docker", "", None, false);
+        let expected = |one: &Runs, others: &[&Runs]| one.neighbours(others.iter().copied());
+        if !rustix::process::geteuid().is_root() {
+            assert_eq!(expected(&root, &[&plain]), Neighbours::None);
+            return;
+        }
+        for (one, others, neighbours) in [
+            (&root, vec![], Neighbours::None),
+            (&root, vec![&root], Neighbours::None),
+            (&plain, vec![&root], Neighbours::None),
+            (&plain, vec![&plain, &root], Neighbours::None),
+            (&jailed, vec![&jailed], Neighbours::None),
+            (&image, vec![&image], Neighbours::None),
+            (&root, vec![&jailed], Neighbours::Shared),
+            (&root, vec![&image], Neighbours::Shared),
+            (&image, vec![&jailed], Neighbours::Shared),
+            (&jailed, vec![&plain], Neighbours::Everywhere),
+            (&root, vec![&jailed, &plain, &root], Neighbours::Everywhere),
+        ] {
+            assert_eq!(expected(one, &others), neighbours, "{one:?} beside {others:?}");
+        }
+        assert_eq!(plain.enters(), Some(Owner { uid: 7001, gid: 7001 }));
+        assert_eq!(jailed.enters(), None);
+    }
+}

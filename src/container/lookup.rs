@@ -1,0 +1,410 @@
+//! Whether a program that lies where tasks write may be executed: nobody but root and the task's own user may be able to
+//! change what its path leads to.
+//!
+//! The path is walked as the kernel walks it, one component after the other, by descriptors. What lies below the
+//! allocation's directory, or on a writable mount of the task's root, is inspected; what lies elsewhere is the host's, and
+//! left to the kernel's own rules. `docs/isolation.md` has the rule. The program is then executed by its path: a script
+//! keeps its `$0`, and nobody who is not trusted can change that path any more.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, StatVfsMountFlags};
+use serde::{Deserialize, Serialize};
+
+use super::config::{Ids, RootConfig};
+use crate::spec::Neighbours;
+use crate::sys::acl::{Acl, EXECUTE, WRITE, Who};
+use crate::sys::mutant;
+use crate::sys::path::{Root, mount_of};
+
+/// As many symbolic links as the kernel follows in one path.
+const MAX_LINKS: usize = 40;
+
+/// Opens a component itself, whatever it is.
+const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Who may be able to write to a program.
+#[derive(Debug, Clone)]
+pub struct Trusted {
+    uids: Vec<u32>,
+    gids: Vec<u32>,
+}
+
+impl Trusted {
+    /// Root, whoever this process is, and the task's user with its own group.
+    #[must_use]
+    pub fn of(ids: Option<&Ids>) -> Trusted {
+        let (own_uid, own_gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Trusted {
+            uids: [0, own_uid].into_iter().chain(ids.map(|ids| ids.uid)).collect(),
+            gids: [0, own_gid].into_iter().chain(ids.map(|ids| ids.gid)).collect(),
+        }
+    }
+}
+
+/// Device and inode.
+type Identity = (u64, u64);
+
+/// What somebody who is not trusted gets into of an allocation's directory. Seen from the host, before the task's root is
+/// entered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guard {
+    /// The allocation's directory; `None` where it cannot be opened.
+    top: Option<Identity>,
+    /// Others get into the directories of its tasks.
+    tasks: bool,
+    /// Others get into the directory that its tasks share.
+    shared: bool,
+    /// What is wrong with the allocation's directory itself.
+    problem: Option<String>,
+}
+
+impl Guard {
+    /// Looks at the directory above `task_dir`, and at those above that. Where it cannot be looked at, everybody gets in.
+    #[must_use]
+    pub fn look(task_dir: &Path, trusted: &Trusted, neighbours: Neighbours) -> Guard {
+        let open = Guard { tasks: true, shared: true, ..Guard::default() };
+        let Some(top) = task_dir.parent() else { return open };
+        let neighbours = if mutant::on("d04") { Neighbours::None } else { neighbours };
+        Guard::try_look(top, trusted, neighbours).unwrap_or(open)
+    }
+
+    fn try_look(top: &Path, trusted: &Trusted, neighbours: Neighbours) -> io::Result<Guard> {
+        let dir = Root::open(top)?;
+        let stat = rustix::fs::fstat(&dir)?;
+        let reached = !is_closed_above(dir.as_fd(), trusted)?;
+        let seen = inspect(top, &stat, reached, trusted, || reopen_dir(dir.as_fd()));
+        let tasks = seen.open || neighbours == Neighbours::Everywhere;
+        Ok(Guard {
+            top: Some(identity(&stat)),
+            tasks,
+            shared: tasks || neighbours == Neighbours::Shared,
+            problem: seen.problem,
+        })
+    }
+}
+
+/// Whether a directory above this one lets nobody through who is not trusted.
+fn is_closed_above(dir: BorrowedFd<'_>, trusted: &Trusted) -> io::Result<bool> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut here = rustix::fs::openat(dir, "..", flags, Mode::empty())?;
+    let mut below = identity(&rustix::fs::fstat(dir)?);
+    loop {
+        let stat = rustix::fs::fstat(&here)?;
+        if identity(&stat) == below {
+            return Ok(false);
+        }
+        let keeps_out =
+            trusted.uids.contains(&stat.st_uid) && !others_may(EXECUTE, &stat, trusted, || reopen_dir(here.as_fd()));
+        if keeps_out {
+            return Ok(true);
+        }
+        below = identity(&stat);
+        here = rustix::fs::openat(&here, "..", flags, Mode::empty())?;
+    }
+}
+
+fn identity(stat: &Stat) -> Identity {
+    (stat.st_dev, stat.st_ino)
+}
+
+fn reopen_dir(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, ".", flags, Mode::empty())?)
+}
+
+/// Whether mode or access control list let somebody who is not trusted do this. The owner is another question. A list that
+/// cannot be read is taken to do so.
+fn others_may(what: u16, stat: &Stat, trusted: &Trusted, reopen: impl FnOnce() -> io::Result<OwnedFd>) -> bool {
+    let (others, group) = (u32::from(what), u32::from(what) << 3);
+    if stat.st_mode & others != 0 {
+        return true;
+    }
+    // With a list these bits are its mask: the most that anybody in it has.
+    if stat.st_mode & group == 0 {
+        return false;
+    }
+    let Ok(list) = reopen().and_then(Acl::of) else { return true };
+    let group_is_trusted = trusted.gids.contains(&stat.st_gid);
+    let Some(Acl(entries)) = list else { return !group_is_trusted };
+    entries.iter().filter(|(_, may)| may & what != 0).any(|(who, _)| match who {
+        Who::User(uid) => !trusted.uids.contains(uid),
+        Who::Group(gid) => !trusted.gids.contains(gid),
+        Who::OwningGroup => !group_is_trusted,
+        Who::Owner | Who::Mask | Who::Others => false,
+    })
+}
+
+/// What was found out about one file or directory.
+struct Inspected {
+    problem: Option<String>,
+    /// Others get to what is in it.
+    open: bool,
+}
+
+/// `reached`: others get to it.
+fn inspect(
+    path: &Path,
+    stat: &Stat,
+    reached: bool,
+    trusted: &Trusted,
+    reopen: impl Fn() -> io::Result<OwnedFd>,
+) -> Inspected {
+    let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    // Another name of a file may lie where others get to it.
+    let named_twice = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1;
+    let may = |what| (reached || named_twice) && others_may(what, stat, trusted, &reopen);
+    let open = is_dir && may(EXECUTE);
+    let shown =
+        || format!("{} (uid {}, gid {}, mode {:04o})", path.display(), stat.st_uid, stat.st_gid, stat.st_mode & 0o7777);
+    let problem = if !trusted.uids.contains(&stat.st_uid) {
+        Some(format!("{} belongs to another user than root and the task's", shown()))
+    } else if may(WRITE) && (open || !is_dir) {
+        Some(format!("{} can be written to by others than root and the task's user", shown()))
+    } else {
+        None
+    };
+    Inspected { problem, open }
+}
+
+/// What is known of the place that a walk has come to, where tasks write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Zone {
+    /// The allocation's directory itself, which the guard has looked at.
+    Top,
+    /// The directory of a task.
+    Task,
+    /// The directory that the tasks of the allocation share.
+    Shared,
+    /// A writable mount, of which nobody knows who else writes there.
+    Volume,
+}
+
+/// Why a program is not to be executed.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Somebody who is not trusted could change it: what, and how to go on.
+    Writable(String),
+    /// Its path leads to another file than the one that was found.
+    Elsewhere,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Writable(problem) => write!(
+                f,
+                "{problem}, and a task executes no such program; close it to them, or set allow_writable_programs = true in \
+                 the configuration of the driver's plugin"
+            ),
+            Refusal::Elsewhere => f.write_str("the path leads to another file than was found, or changed meanwhile"),
+        }
+    }
+}
+
+/// How a program was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// Below the allocation's directory or on a writable mount, at its end or on the way.
+    pub inside: bool,
+    /// Through a symbolic link there.
+    pub linked: bool,
+}
+
+/// Walks paths of one task.
+#[derive(Debug)]
+pub struct Lookup<'a> {
+    guard: &'a Guard,
+    trusted: Trusted,
+    /// Of `/`.
+    start: Option<Zone>,
+    /// Where other zones begin, a later one before an earlier one.
+    zones: Vec<(Identity, Zone)>,
+}
+
+/// One component that the walk went through, itself inspected.
+struct Place {
+    fd: OwnedFd,
+    path: PathBuf,
+    mount: u64,
+    zone: Option<Zone>,
+    problem: Option<String>,
+    open: bool,
+}
+
+/// What a walk has seen on ways that it left again by a link or by `..`.
+#[derive(Default)]
+struct Left {
+    inside: bool,
+    linked: bool,
+    problem: Option<String>,
+}
+
+impl<'a> Lookup<'a> {
+    /// For a task that shares the host's files.
+    #[must_use]
+    pub fn on_host(guard: &'a Guard, trusted: Trusted) -> Lookup<'a> {
+        let zones = guard.top.map(|top| (top, Zone::Top)).into_iter().collect();
+        Lookup { guard, trusted, start: None, zones }
+    }
+
+    /// For a task that is in this root.
+    pub(super) fn in_root(guard: &'a Guard, trusted: Trusted, root: &Root, config: &RootConfig) -> Lookup<'a> {
+        let top = config.task_dir.parent();
+        let zone_of = |bind: &super::config::Bind| match top.and_then(|top| bind.source.strip_prefix(top).ok()) {
+            Some(below) if below.starts_with("alloc") => Some(Zone::Shared),
+            Some(_) => Some(Zone::Task),
+            None => (!bind.readonly).then_some(Zone::Volume),
+        };
+        let begin = |bind: &super::config::Bind| {
+            let zone = zone_of(bind)?;
+            let place =
+                root.open_in_root(bind.target.strip_prefix("/").unwrap_or(&bind.target), OFlags::PATH, Mode::empty());
+            Some((identity(&rustix::fs::fstat(place.ok()?).ok()?), zone))
+        };
+        let zones = config.binds.iter().rev().filter_map(begin).collect();
+        Lookup { guard, trusted, start: Some(Zone::Task), zones }
+    }
+
+    /// Whether the absolute `path`, which was found to be `file`, may be executed.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn check(&self, path: &Path, file: &OwnedFd) -> Result<Seen, Refusal> {
+        let (stack, left) = self.walk(path).map_err(|_| Refusal::Elsewhere)?;
+        let same = |fd: &OwnedFd| Ok::<_, rustix::io::Errno>(identity(&rustix::fs::fstat(fd)?));
+        match (stack.last().map(|place| same(&place.fd)), same(file)) {
+            (Some(Ok(walked)), Ok(found)) if walked == found => {}
+            _ => return Err(Refusal::Elsewhere),
+        }
+        let Left { inside, linked, problem } = left.and(&stack);
+        let problem = problem.or_else(|| self.guard.problem.clone().filter(|_| inside));
+        match problem {
+            Some(problem) if !mutant::on("d03") => Err(Refusal::Writable(problem)),
+            _ => Ok(Seen { inside, linked }),
+        }
+    }
+
+    /// The components that lead to what `path` names, with those above.
+    fn walk(&self, path: &Path) -> io::Result<(Vec<Place>, Left)> {
+        let slash = rustix::fs::openat(CWD, "/", LOOK, Mode::empty())?;
+        let mut stack = vec![self.start(slash)?];
+        let mut left = Left::default();
+        let mut pending = components(path);
+        let mut links = 0;
+        while let Some(name) = pending.pop() {
+            let Some(here) = stack.last() else { return Err(io::ErrorKind::NotFound.into()) };
+            if name == "." {
+                continue;
+            }
+            if name == ".." {
+                left = left.and(&stack);
+                if stack.len() > 1 {
+                    stack.pop();
+                }
+                continue;
+            }
+            let found = rustix::fs::openat(&here.fd, &name, LOOK, Mode::empty())?;
+            let stat = rustix::fs::fstat(&found)?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+                let place = self.place(here, &name, found, &stat)?;
+                stack.push(place);
+                continue;
+            }
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(rustix::io::Errno::LOOP.into());
+            }
+            let target = rustix::fs::readlinkat(&found, c"", Vec::new())?;
+            if here.zone.is_some() {
+                left = left.and(&stack);
+                left.linked = true;
+                // Whoever owns a link in a directory with a sticky bit can exchange it.
+                let seen =
+                    inspect(&here.path.join(&name), &stat, false, &self.trusted, || Err(io::ErrorKind::Other.into()));
+                left.problem = left.problem.or(seen.problem);
+            }
+            let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+            if target.has_root() {
+                stack.truncate(1);
+            }
+            pending.extend(components(&target));
+        }
+        Ok((stack, left))
+    }
+
+    fn start(&self, slash: OwnedFd) -> io::Result<Place> {
+        let stat = rustix::fs::fstat(&slash)?;
+        let path = PathBuf::from("/");
+        let seen =
+            self.start.map(|_| inspect(&path, &stat, self.guard.tasks, &self.trusted, || reopen_dir(slash.as_fd())));
+        let (problem, open) = seen.map_or((None, false), |seen| (seen.problem, seen.open));
+        Ok(Place { mount: mount_of(slash.as_fd())?, fd: slash, path, zone: self.start, problem, open })
+    }
+
+    /// The component `name` of `here`.
+    fn place(&self, here: &Place, name: &OsStr, fd: OwnedFd, stat: &Stat) -> io::Result<Place> {
+        let mount = mount_of(fd.as_fd())?;
+        let begins = self.zones.iter().find(|(place, _)| *place == identity(stat)).map(|(_, zone)| *zone);
+        let zone = match (begins, here.zone) {
+            (Some(zone), _) => Some(zone),
+            (None, Some(Zone::Top)) => Some(if name == "alloc" { Zone::Shared } else { Zone::Task }),
+            // The host's programs.
+            (None, Some(_)) if mount != here.mount && is_read_only(&fd)? => None,
+            (None, zone) => zone,
+        };
+        let reached = match zone {
+            _ if begins.is_none() && zone == here.zone => here.open,
+            Some(Zone::Task) => self.guard.tasks,
+            Some(Zone::Shared) => self.guard.shared,
+            Some(Zone::Volume) => true,
+            Some(Zone::Top) | None => false,
+        };
+        let path = here.path.join(name);
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let reopen = || if is_dir { reopen_dir(fd.as_fd()) } else { reopen_file(here, name, stat) };
+        // What is wrong with the top is in the guard.
+        let inspected = zone.filter(|zone| *zone != Zone::Top);
+        let seen = inspected.map(|_| inspect(&path, stat, reached, &self.trusted, reopen));
+        let (problem, open) = seen.map_or((None, false), |seen| (seen.problem, seen.open));
+        Ok(Place { fd, path, mount, zone, problem, open })
+    }
+}
+
+impl Left {
+    /// With what is wrong on the way from where the host's files end to where the walk is.
+    fn and(self, stack: &[Place]) -> Left {
+        let outside = stack.iter().rposition(|place| place.zone.is_none()).map_or(0, |last| last + 1);
+        let run = &stack[outside..];
+        let problem = || run.iter().find_map(|place| place.problem.clone());
+        Left { inside: self.inside || !run.is_empty(), linked: self.linked, problem: self.problem.or_else(problem) }
+    }
+}
+
+/// The components of a path, the first one last. A path that ends in a slash ends in a directory.
+fn components(path: &Path) -> Vec<OsString> {
+    let bytes = path.as_os_str().as_bytes();
+    let end = bytes.ends_with(b"/").then(|| OsString::from("."));
+    let names = bytes.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    let names: Vec<OsString> = names.map(|name| OsString::from_vec(name.to_vec())).chain(end).collect();
+    names.into_iter().rev().collect()
+}
+
+fn is_read_only(fd: &OwnedFd) -> io::Result<bool> {
+    Ok(rustix::fs::fstatvfs(fd)?.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
+/// A plain file, which is opened to read its access control list.
+fn reopen_file(here: &Place, name: &OsStr, stat: &Stat) -> io::Result<OwnedFd> {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(&here.fd, name, flags, Mode::empty())?;
+    if identity(&rustix::fs::fstat(&file)?) == identity(stat) { Ok(file) } else { Err(io::ErrorKind::NotFound.into()) }
+}
