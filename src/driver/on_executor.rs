@@ -155,6 +155,7 @@ impl Common {
             ),
             minimum,
             allow_drivers,
+            flag(ALLOW_WRITABLE_PROGRAMS, false),
         ]
     }
 
