@@ -329,6 +329,20 @@ impl Tasks {
         self.events.subscribe()
     }
 
+    /// Tells whoever listens something of a task.
+    pub(super) fn tell(&self, task: &TaskConfig, message: String) {
+        let event = TaskEvent {
+            task_id: task.id.clone(),
+            alloc_id: task.alloc_id.clone(),
+            task_name: task.name.clone(),
+            time: SystemTime::now(),
+            message,
+            annotations: BTreeMap::new(),
+        };
+        // Nobody listens at the moment.
+        let _ = self.events.send(event);
+    }
+
     pub(super) fn settings(&self) -> &Settings {
         &self.starter.settings
     }

@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::config::Reader;
 use super::handle::failed;
+use super::host_ids::{self, HostIdsConfig};
 use super::on_executor::{self, Common};
 use super::{
     Capabilities, Dns, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, TaskConfig, capabilities, restrict,
@@ -163,6 +164,7 @@ pub struct IsolatedConfig {
     seccomp: Option<Filter>,
     /// 0 asks for no limit.
     pids_max: Option<u64>,
+    host_ids: HostIdsConfig,
     /// The agent copies the host's programs into the task's folder.
     chroot: bool,
     /// Host path to path in the task; empty is the standard set.
@@ -171,7 +173,7 @@ pub struct IsolatedConfig {
 
 impl IsolatedConfig {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 13] = [
+    pub const KEYS: [&'static str; 15] = [
         Common::KEYS[0],
         Common::KEYS[1],
         Common::KEYS[2],
@@ -185,6 +187,8 @@ impl IsolatedConfig {
         "pids_limit",
         "fs_isolation",
         "chroot_env",
+        host_ids::KEYS[0],
+        host_ids::KEYS[1],
     ];
 
     /// Their schema.
@@ -206,6 +210,7 @@ impl IsolatedConfig {
             // Twice the same thing: as a block, and as a map in parentheses.
             ("chroot_env", schema::block_attrs("chroot_env", "string", false)),
         ]);
+        schema.extend(HostIdsConfig::schema());
         schema
     }
 
@@ -244,6 +249,7 @@ impl IsolatedConfig {
             level: Level::read(reader)?.unwrap_or_default(),
             seccomp,
             pids_max: restrict::pids_limit(reader)?,
+            host_ids: HostIdsConfig::read(reader)?,
             chroot,
             folders,
         })
@@ -253,6 +259,12 @@ impl IsolatedConfig {
     #[must_use]
     pub fn common(&self) -> &Common {
         &self.common
+    }
+
+    /// Whose ids on the host the users of tasks have.
+    #[must_use]
+    pub fn host_ids(&self) -> HostIdsConfig {
+        self.host_ids
     }
 
     /// What such a driver can do.

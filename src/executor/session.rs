@@ -269,7 +269,7 @@ fn pipe_for(
     let ends = pipe_with(PipeFlags::CLOEXEC)?;
     if let Some(ids) = owner(running) {
         // Without the right to: then the command is this very user.
-        let _ = rustix::fs::fchown(theirs(&ends), Some(Uid::from_raw(ids.uid)), None);
+        let _ = rustix::fs::fchown(theirs(&ends), Some(Uid::from_raw(running.config.on_host(ids.uid))), None);
     }
     Ok(ends)
 }
@@ -297,7 +297,7 @@ async fn open(
             let null = || open_null();
             (Stdio { stdin: null()?, stdout: null()?, stderr: null()? }, None)
         } else {
-            let Terminal { master, slave } = open_terminal(owner(&running)).map_err(&failed)?;
+            let Terminal { master, slave } = open_terminal(owner(&running).map(|ids| running.config.on_host(ids.uid))).map_err(&failed)?;
             let copy = || slave.try_clone().map_err(&failed);
             (Stdio { stdin: copy()?, stdout: copy()?, stderr: copy()? }, Some(master))
         };
