@@ -10,6 +10,7 @@ mod doors;
 mod fields;
 mod files;
 mod framework;
+mod host_ids;
 mod kernel;
 mod mounts;
 
@@ -22,7 +23,7 @@ use framework::{Attack, Breach, Inside, Lab, Level, Openat2, Verdict, mutant_pro
 const IN_LAB: &str = "AGENTBIN_ATTACK_LAB";
 
 fn attacks() -> Vec<&'static Attack> {
-    [a::ATTACKS, b::ATTACKS, mounts::ATTACKS, fields::ATTACKS, files::ATTACKS, c::ATTACKS]
+    [a::ATTACKS, b::ATTACKS, mounts::ATTACKS, fields::ATTACKS, files::ATTACKS, c::ATTACKS, host_ids::ATTACKS]
         .into_iter()
         .flatten()
         .collect()
