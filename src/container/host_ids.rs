@@ -173,7 +173,9 @@ impl Entry {
                 Err(_) => None,
             },
             // What is left of the path tells whether this is where it was.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => self.path.ancestors().skip(1).find_map(|dir| open_dir(dir).ok()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                self.path.ancestors().skip(1).find_map(|dir| open_dir(dir).ok())
+            }
             Err(_) => None,
         };
         there.is_some_and(|dir| filesystem(&dir).is_ok_and(|found| found == self.identity.filesystem))
@@ -208,7 +210,9 @@ impl HostIdRegistry {
         let mut lock = self.lock()?;
         let wanted = Entry::of(alloc_dir).map_err(|e| io_error("look at", alloc_dir, e))?;
         let entries = self.entries()?;
-        if let Some((ids, _)) = entries.iter().find(|(_, entry)| entry.as_ref().is_ok_and(|entry| is_of(entry, &wanted))) {
+        if let Some((ids, _)) =
+            entries.iter().find(|(_, entry)| entry.as_ref().is_ok_and(|entry| is_of(entry, &wanted)))
+        {
             return Ok(*ids);
         }
         let mut last = String::new();
@@ -227,7 +231,8 @@ impl HostIdRegistry {
             return Err(HostIdsError::NotMapped(ids));
         }
         self.write(ids, &wanted)?;
-        let _ = lock.set_len(0).and_then(|()| io::Seek::rewind(&mut lock)).and_then(|()| write!(lock, "{}", ids.base()));
+        let _ =
+            lock.set_len(0).and_then(|()| io::Seek::rewind(&mut lock)).and_then(|()| write!(lock, "{}", ids.base()));
         // The others need not be looked at again; one that stays is looked at the next time.
         let gone = entries.iter().filter(|(other, entry)| *other != ids && entry.as_ref().is_ok_and(Entry::is_gone));
         gone.for_each(|(other, _)| drop(std::fs::remove_file(self.dir.join(other.base().to_string()))));
@@ -244,7 +249,8 @@ impl HostIdRegistry {
         }
         self.check()?;
         let wanted = Entry::of(alloc_dir).map_err(|e| io_error("look at", alloc_dir, e))?;
-        let found = self.entries()?.into_iter().find(|(_, entry)| entry.as_ref().is_ok_and(|entry| is_of(entry, &wanted)));
+        let found =
+            self.entries()?.into_iter().find(|(_, entry)| entry.as_ref().is_ok_and(|entry| is_of(entry, &wanted)));
         Ok(found.map(|(ids, _)| ids))
     }
 
@@ -478,7 +484,7 @@ mod tests {
         assert_eq!(taken.len(), 16);
         // Killed before the rename: the half-written entry is nobody's.
         std::fs::write(place.registry.path().join("new"), "{\"vers").unwrap();
-        place.take(&place.alloc("another"));
+        place.registry.take(&place.alloc("another"), HostIdSpace::DEFAULT).unwrap();
     }
 
     #[test]

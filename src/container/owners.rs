@@ -157,7 +157,8 @@ impl Walk<'_> {
         if is_plain && stat.st_mode & 0o004 == 0 && self.owned.private.len() < NAMED && self.uid_for(&stat).is_some() {
             self.owned.private.push(name.to_owned());
         }
-        let may_be_given = is_dir || (is_plain || kind == FileType::Symlink) && (stat.st_nlink == 1 || mutant::on("d22"));
+        let may_be_given =
+            is_dir || (is_plain || kind == FileType::Symlink) && (stat.st_nlink == 1 || mutant::on("d22"));
         if self.what == What::Give && may_be_given {
             self.give(file, &stat).map_err(|e| at(name, &e))?;
         }
@@ -288,7 +289,11 @@ mod tests {
             assert_eq!(owner(&at(name)), after, "{name}");
         }
         assert_eq!(fs::metadata("/etc/passwd").unwrap().uid(), 0);
-        assert_eq!(fs::metadata(at("task/local/root")).unwrap().mode() & 0o7777, 0o600, "set-user-id does not move along");
+        assert_eq!(
+            fs::metadata(at("task/local/root")).unwrap().mode() & 0o7777,
+            0o600,
+            "set-user-id does not move along"
+        );
         assert_eq!(heir().give(&at("task")).unwrap(), Owned::default(), "the second time there is nothing to do");
         assert_eq!(heir().look(&at("task")).unwrap(), Owned::default());
     }

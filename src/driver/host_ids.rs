@@ -149,7 +149,8 @@ impl Owners {
         let (task, owner) = lock(&self.0).get(id).cloned()?;
         let found = on_a_thread(move || owner.heir.look(&owner.task_dir)).await.ok()?.ok()?;
         let names = names(&found.private)?;
-        let text = format!("The task cannot read {names}: what the agent writes while it runs keeps the agent's owner; {FIX}");
+        let text =
+            format!("The task cannot read {names}: what the agent writes while it runs keeps the agent's owner; {FIX}");
         Some((task, text))
     }
 }
@@ -219,7 +220,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_names_the_key_that_helps() {
-        let heir = Heir { ids: HostIdSpace::DEFAULT.after(None).next().unwrap(), space: HostIdSpace::DEFAULT, user: None };
+        let heir =
+            Heir { ids: HostIdSpace::DEFAULT.after(None).next().unwrap(), space: HostIdSpace::DEFAULT, user: None };
         let given = Owned { changed: 9, left: 1, private: vec!["local/a\nb".into(), "secrets/c".into()] };
         let owner = Owner { heir, task_dir: PathBuf::new(), given };
         let told: Vec<String> = owner.told(true).collect();

@@ -19,7 +19,9 @@ use crate::cgroup::Regime;
 use crate::executor::{ExecRequests, ExecResponses, Isolation};
 use crate::logs::fifo::{self, FifoError, Writer};
 use crate::logs::ship::{Sink, SinkError};
-use crate::spec::{DriverConfig, ExitResult, HostIdSpace, LaunchSpec, LogCollection, LogKeeping, Outlive, Signal, TaskStats};
+use crate::spec::{
+    DriverConfig, ExitResult, HostIdSpace, LaunchSpec, LogCollection, LogKeeping, Outlive, Signal, TaskStats,
+};
 use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};

@@ -8,10 +8,10 @@ use tonic::Status;
 
 use super::ExecutorError;
 use crate::spec::{
-    CpuField, CpuStats, Device, ExitResult, HostIds, IoLimit, LaunchSpec, LimitedResource, LogCollection, LogKeeping, Masks,
-    MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, Outlive, OutputHealth, OwnNamespaces, Pressure,
-    Pressures, ProcessState, Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts, StreamHealth,
-    TaskOutput, TaskStats, Unveil, Usage,
+    CpuField, CpuStats, Device, ExitResult, HostIds, IoLimit, LaunchSpec, LimitedResource, LogCollection, LogKeeping,
+    Masks, MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, Outlive, OutputHealth, OwnNamespaces,
+    Pressure, Pressures, ProcessState, Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts,
+    StreamHealth, TaskOutput, TaskStats, Unveil, Usage,
 };
 use crate::wire::drivers::{self, cpu_usage, memory_usage};
 use crate::wire::executor as wire;

@@ -297,7 +297,8 @@ async fn open(
             let null = || open_null();
             (Stdio { stdin: null()?, stdout: null()?, stderr: null()? }, None)
         } else {
-            let Terminal { master, slave } = open_terminal(owner(&running).map(|ids| running.config.on_host(ids.uid))).map_err(&failed)?;
+            let Terminal { master, slave } =
+                open_terminal(owner(&running).map(|ids| running.config.on_host(ids.uid))).map_err(&failed)?;
             let copy = || slave.try_clone().map_err(&failed);
             (Stdio { stdin: copy()?, stdout: copy()?, stderr: copy()? }, Some(master))
         };

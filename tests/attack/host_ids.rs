@@ -54,9 +54,14 @@ fn ids_of(mark: &str) -> BTreeSet<u32> {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned();
         line.split_whitespace().map(|number| number.parse::<i64>().unwrap()).collect::<Vec<_>>()
     };
-    let child_of_one = |status: &str| field(status, "PPid:").iter().any(|pid| shells.iter().any(|p| i64::from(*p) == *pid));
-    let statuses: Vec<String> =
-        processes().into_iter().map(|pid| (pid, status(pid))).filter(|(pid, s)| shells.contains(pid) || child_of_one(s)).map(|(_, s)| s).collect();
+    let child_of_one =
+        |status: &str| field(status, "PPid:").iter().any(|pid| shells.iter().any(|p| i64::from(*p) == *pid));
+    let statuses: Vec<String> = processes()
+        .into_iter()
+        .map(|pid| (pid, status(pid)))
+        .filter(|(pid, s)| shells.contains(pid) || child_of_one(s))
+        .map(|(_, s)| s)
+        .collect();
     assert!(statuses.len() >= 2, "shells of two tasks: {statuses:?}");
     let of = |status: &String| ["Uid:", "Gid:", "Groups:"].map(|name| field(status, name)).concat();
     statuses.iter().flat_map(of).map(|id| u32::try_from(id).unwrap()).collect()
@@ -133,8 +138,7 @@ impl Agent {
             Level::Default => vec![("isolation", string("strict"))],
             Level::Nomad => vec![("isolation", string("nomad")), ("user_namespace", Value::Bool(true))],
         };
-        let command =
-            [("command", string("/bin/sh")), ("args", Value::List(["-c", script].map(string).to_vec()))];
+        let command = [("command", string("/bin/sh")), ("args", Value::List(["-c", script].map(string).to_vec()))];
         let task = wire::TaskConfig {
             id: task_id.clone(),
             name: "t".to_owned(),
@@ -146,7 +150,8 @@ impl Agent {
         };
         let mut driver = DriverClient::new(self.client.channel());
         let request = wire::StartTaskRequest { task: Some(task) };
-        let answer = lab.block_on("start a task", driver.start_task(request)).map_err(|status| status.message().to_owned())?;
+        let answer =
+            lab.block_on("start a task", driver.start_task(request)).map_err(|status| status.message().to_owned())?;
         let answer = answer.into_inner();
         if answer.driver_error_msg.is_empty() { Ok(task_id) } else { Err(answer.driver_error_msg) }
     }
