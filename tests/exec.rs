@@ -260,7 +260,7 @@ fn b4_a_session_has_the_tasks_host_ids() {
     const BASE: u32 = 2_147_221_504;
     block_on(async {
         let task = Task::with(true, |spec| {
-            spec.user = "root".to_owned();
+            "root".clone_into(&mut spec.user);
             spec.user_namespace = true;
             spec.host_ids = agentbin::spec::HostIds::new(BASE);
         })

@@ -385,12 +385,17 @@ fn n6_files_of_the_host_are_given_to_the_task() {
         let world = World::new();
         let compute = Compute { total_mhz: 2000, cores: 2 };
         let socket_dir = world.dir.path().to_owned();
-        let driver =
-            ExecDriver::new(Settings { cgroups: world.cgroups.clone(), compute, socket_dir, under_agent: true });
+        let settings = Settings { cgroups: world.cgroups.clone(), compute, socket_dir, under_agent: true };
+        let driver = ExecDriver::new(settings.clone());
         let mut events = driver.task_events().unwrap();
         let mut task =
             world.script_with("cat /local/conf; echo done; exec sleep 1000000", &json!({ "isolation": "strict" }));
         task.user = "root".into();
+        if world.cgroups.regime() == Regime::V2 {
+            let tree = world.cgroups.hierarchies().next().unwrap().mount_point.clone();
+            task.cpuset_cgroup = tree.join(&task.cgroup);
+        }
+        task.config.values.insert("on_executor_loss".into(), "adopt".into());
         let conf = world.task_dir().join("local/conf");
         let write = |mode| {
             let _ = std::fs::remove_file(&conf);
@@ -401,7 +406,7 @@ fn n6_files_of_the_host_are_given_to_the_task() {
         let logs = task.logs.clone().unwrap();
         task.stdout_path = logs.dir.join(format!("{}.0", logs.stdout_file)).display().to_string();
         std::fs::write(&task.stdout_path, "").unwrap();
-        driver.start_task(&task).await.unwrap();
+        let handle = driver.start_task(&task).await.unwrap();
         eventually("the file was read", || output(&task).0.ends_with("secret\ndone\n")).await;
         let owner = conf.metadata().unwrap().uid();
         assert!(owner >= 1_879_048_192, "{owner}");
@@ -416,7 +421,29 @@ fn n6_files_of_the_host_are_given_to_the_task() {
         }
         let told = next().await;
         assert!(told.contains("cannot read \"local/conf\"") && told.contains("perms = \"0644\""), "{told}");
-        driver.destroy_task(&task.id, true).await.unwrap();
+        // The executor that takes the task over knows whose ids they are.
+        let killed = handle.executor.as_ref().unwrap().process.pid;
+        let killed = rustix::process::Pid::from_raw(killed).unwrap();
+        rustix::process::kill_process(killed, rustix::process::Signal::KILL).unwrap();
+        let script = "cat /proc/self/uid_map; stat -Lc '%u %g' /proc/self; echo again > /dev/stdout";
+        let command = ["/bin/sh", "-c", script].map(str::to_owned);
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let said = loop {
+            match driver.exec_task(&task.id, &command, PATIENCE).await {
+                Ok(said) => break String::from_utf8(said.stdout).unwrap(),
+                Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        assert_eq!(said.split_whitespace().collect::<Vec<_>>().join(" "), format!("0 {owner} 65536 0 0 again"));
+        // A driver that was started anew knows as much.
+        let next = ExecDriver::new(settings);
+        let mut events = next.task_events().unwrap();
+        next.recover_task(&task, &handle.driver_state).await.unwrap();
+        next.signal_task(&task.id, agentbin::spec::Signal::from_number(18).unwrap()).await.unwrap();
+        let told = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap().message;
+        assert!(told.contains("cannot read \"local/conf\""), "{told}");
+        next.destroy_task(&task.id, true).await.unwrap();
     });
 }
 

@@ -119,7 +119,8 @@ fn one_to_one_maps(ids: &Ids) -> [String; 2] {
     groups.push(ids.gid);
     groups.sort_unstable();
     groups.dedup();
-    [&[ids.uid][..], &groups].map(|numbers| numbers.iter().map(|number| format!("{number} {number} 1\n")).collect())
+    let lines = |numbers: &[u32]| numbers.iter().map(|number| format!("{number} {number} 1\n")).collect::<Vec<_>>();
+    [lines(&[ids.uid]).concat(), lines(&groups).concat()]
 }
 
 /// Writes to a file of a process, and not to one that has taken its name.

@@ -104,7 +104,7 @@ impl Walk<'_> {
             // `secrets` may be a mount of its own; below it no other is entered.
             let flags = OFlags::PATH | OFlags::DIRECTORY;
             match root.open_beneath(Path::new(name), flags, Mode::empty()) {
-                Ok(top) => self.tree(top, Path::new(name))?,
+                Ok(top) => self.tree(&top, Path::new(name))?,
                 Err(error) if may_be_missing(&error) => {}
                 Err(error) => return Err(at(Path::new(name), &error)),
             }
@@ -112,9 +112,9 @@ impl Walk<'_> {
         Ok(self.owned)
     }
 
-    fn tree(&mut self, top: OwnedFd, name: &Path) -> io::Result<()> {
-        self.entry(&top, name)?;
-        let mut stack = vec![Open::new(&top, name.to_owned())?];
+    fn tree(&mut self, top: &OwnedFd, name: &Path) -> io::Result<()> {
+        self.entry(top, name)?;
+        let mut stack = vec![Open::new(top, name.to_owned())?];
         while let Some(open) = stack.last_mut() {
             let Some(entry) = open.dir.read() else {
                 stack.pop();

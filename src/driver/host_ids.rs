@@ -2,7 +2,7 @@
 //! it cannot read.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use super::config::Reader;
@@ -136,7 +136,7 @@ impl Owners {
     pub(super) fn keep(&self, task: &TaskConfig, owner: Owner) {
         // What an event is signed with; the rest, secrets among it, is not kept.
         let (id, alloc_id, name) = (task.id.clone(), task.alloc_id.clone(), task.name.clone());
-        let signed = TaskConfig { id, alloc_id, name, ..TaskConfig::default() };
+        let signed = TaskConfig { id, name, alloc_id, ..TaskConfig::default() };
         lock(&self.0).insert(task.id.clone(), (signed, owner));
     }
 
@@ -183,8 +183,9 @@ fn names(paths: &[PathBuf]) -> Option<String> {
 
 /// What the host says about a task's user. Whom it does not know owns none of its files.
 fn host_user(user: &str) -> Option<crate::container::Ids> {
-    let read = |path: &str| std::fs::read_to_string(Path::new(path)).unwrap_or_default();
-    lookup_user(&read("/etc/passwd"), &read("/etc/group"), user)
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let group = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    lookup_user(&passwd, &group, user)
 }
 
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, DriverError> {
