@@ -84,13 +84,24 @@ fn d20(lab: &mut Lab) -> Verdict {
     }
     let ids = ["d20-one", "d20-other"].map(ids_of);
     let owners: Vec<u32> = ["data", "data2"].iter().flat_map(|data| made_in(&lab.path(data).join("alloc"))).collect();
-    let ended = runs.map(Run::interrupt);
-    let ranges = ids.each_ref().map(range_of);
-    hold!(ids.iter().all(|ids| !ids.contains(&0)), "host uid or gid 0: {ids:?}");
-    let [Some(one), Some(other)] = ranges else { return Err(Breach(format!("host ids {ids:?}"))) };
-    hold!(one != other, "both allocations have {one}");
+    // A run that is killed leaves its tasks for the moment, and their ids with them.
+    let [first, mut killed] = runs;
+    killed.kill();
+    let mut third = lab.agentbin_run_in("data3", &job(lab.level, "d20-third"), &[]);
+    third.wait_for("READY-root");
+    third.wait_for("READY-nobody");
+    let [one, other, third_ids] = [ids[0].clone(), ids[1].clone(), ids_of("d20-third")];
+    let still = ids_of("d20-other");
+    let gc = lab.spoiled(&[], &lab.program()).arg("gc").arg("--data-dir").arg(lab.path("data2")).output().unwrap();
+    let ended = [first, third].map(Run::interrupt);
+    assert_eq!(still, other, "the tasks of a killed run");
+    assert!(gc.status.success() && std::fs::read_dir(lab.path("data2/alloc")).unwrap().count() == 0, "{gc:?}");
+    let all = [one, other, third_ids];
+    hold!(all.iter().all(|ids| !ids.contains(&0)), "host uid or gid 0: {all:?}");
+    let ranges: BTreeSet<HostIds> = all.iter().filter_map(range_of).collect();
+    hold!(ranges.len() == 3, "three allocations have the host ids {all:?}");
     assert_eq!(owners.len(), 8, "four files of tasks in each: {owners:?}; {ended:?}");
-    hold!(owners.iter().all(|owner| one.contains(*owner) || other.contains(*owner)), "owners on disk: {owners:?}");
+    hold!(owners.iter().all(|owner| ranges.iter().any(|ids| ids.contains(*owner))), "owners on disk: {owners:?}");
     Ok(())
 }
 
