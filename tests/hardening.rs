@@ -414,13 +414,14 @@ fn n6_files_of_the_host_are_given_to_the_task() {
         let told = next().await;
         assert!(told.contains("\"local/conf\" any more once the agent writes it anew"), "{told}");
         // Written anew: readable, which nobody is told of, and not.
-        for mode in [0o644, 0o600] {
+        for mode in [0o644, 0o600, 0o600] {
             write(mode);
             driver.signal_task(&task.id, agentbin::spec::Signal::from_number(18).unwrap()).await.unwrap();
             assert_eq!(conf.metadata().unwrap().uid(), 0);
         }
         let told = next().await;
         assert!(told.contains("cannot read \"local/conf\"") && told.contains("perms = \"0644\""), "{told}");
+        assert!(events.try_recv().is_err(), "told once");
         // The executor that takes the task over knows whose ids they are.
         let killed = handle.executor.as_ref().unwrap().process.pid;
         let killed = rustix::process::Pid::from_raw(killed).unwrap();

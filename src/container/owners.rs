@@ -23,6 +23,8 @@ const OWN: [&str; 3] = ["local", "tmp", "secrets"];
 const DEPTH: usize = 64;
 /// Entries that are looked at before a start, of a task's directories together.
 const ENTRIES: u64 = 1_000_000;
+/// Entries that are looked at while the task runs, where nothing depends on it.
+const LOOKED_AT: u64 = 10_000;
 /// Files that are told of by name.
 const NAMED: usize = 8;
 
@@ -62,19 +64,20 @@ impl Heir {
     /// # Errors
     /// When a directory cannot be opened, or the file system cannot store these owners.
     pub fn give(&self, task_dir: &Path) -> io::Result<Owned> {
-        let root = Root::open(task_dir)?;
+        let root = open(task_dir)?;
         let top = root.open_beneath(Path::new("."), OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
         let mut walk = Walk { heir: self, what: What::Give, owned: Owned::default(), entries: 0 };
         walk.entry(&top, Path::new("."))?;
         walk.all(&root)
     }
 
-    /// What the host's root has put there since, and the task's users cannot read. Changes nothing.
+    /// What the host's root has put there since, and the task's users cannot read, among the first ten thousand entries. Changes
+    /// nothing.
     ///
     /// # Errors
     /// When a directory cannot be opened.
     pub fn look(&self, task_dir: &Path) -> io::Result<Owned> {
-        let root = Root::open(task_dir)?;
+        let root = open(task_dir)?;
         Walk { heir: self, what: What::Look, owned: Owned::default(), entries: 0 }.all(&root)
     }
 
@@ -125,7 +128,7 @@ impl Walk<'_> {
             if file == "." || file == ".." {
                 continue;
             }
-            if self.entries >= ENTRIES {
+            if self.entries >= if self.what == What::Give { ENTRIES } else { LOOKED_AT } {
                 self.owned.left += 1;
                 return Ok(());
             }
@@ -200,6 +203,15 @@ impl Open {
         let (dir, root) = open().map_err(|e| at(&name, &e))?;
         Ok(Open { root, dir, name })
     }
+}
+
+/// The directory with this name in its allocation's, and nothing that a link there leads to.
+fn open(task_dir: &Path) -> io::Result<Root> {
+    let (Some(alloc_dir), Some(name)) = (task_dir.parent(), task_dir.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let dir = Root::open(alloc_dir)?.open_beneath(Path::new(name), OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+    Ok(Root::from_fd(dir))
 }
 
 /// It has gone since, is something else, or another mount.

@@ -78,6 +78,8 @@ pub(super) struct Owner {
     task_dir: PathBuf,
     /// What was given to it at its start.
     given: Owned,
+    /// What it has been told that it cannot read.
+    told: Vec<PathBuf>,
 }
 
 /// A task, and what its owner keeps for it.
@@ -110,7 +112,7 @@ impl Owners {
                 );
                 failed(text, false)
             })?;
-            Ok(Owner { heir, task_dir, given })
+            Ok(Owner { heir, task_dir, given, told: Vec::new() })
         };
         let owner = on_a_thread(work).await??;
         spec.host_ids = Some(owner.heir.ids);
@@ -126,7 +128,7 @@ impl Owners {
             let ids = HostIdRegistry::machine().find(&alloc_dir).ok()??;
             let is_own = task_dir.symlink_metadata().is_ok_and(|meta| meta.uid() == ids.base());
             let heir = Heir { ids, space, user: host_user(&user) };
-            is_own.then_some(Owner { heir, task_dir, given: Owned::default() })
+            is_own.then_some(Owner { heir, task_dir, given: Owned::default(), told: Vec::new() })
         };
         if let Ok(Some(owner)) = on_a_thread(work).await {
             self.keep(task, owner);
@@ -144,10 +146,17 @@ impl Owners {
         lock(&self.0).remove(id);
     }
 
-    /// What the agent has written since that the task cannot read, as a sentence for its history.
+    /// What the agent has written since that the task cannot read, as a sentence for its history; once, as scripts may be run all
+    /// the time.
     pub(super) async fn unreadable(&self, id: &str) -> Option<(TaskConfig, String)> {
         let (task, owner) = lock(&self.0).get(id).cloned()?;
         let found = on_a_thread(move || owner.heir.look(&owner.task_dir)).await.ok()?.ok()?;
+        if let Some((_, owner)) = lock(&self.0).get_mut(id) {
+            if owner.told == found.private {
+                return None;
+            }
+            owner.told.clone_from(&found.private);
+        }
         let names = names(&found.private)?;
         let text =
             format!("The task cannot read {names}: what the agent writes while it runs keeps the agent's owner; {FIX}");
@@ -224,7 +233,7 @@ mod tests {
         let heir =
             Heir { ids: HostIdSpace::DEFAULT.after(None).next().unwrap(), space: HostIdSpace::DEFAULT, user: None };
         let given = Owned { changed: 9, left: 1, private: vec!["local/a\nb".into(), "secrets/c".into()] };
-        let owner = Owner { heir, task_dir: PathBuf::new(), given };
+        let owner = Owner { heir, task_dir: PathBuf::new(), given, told: Vec::new() };
         let told: Vec<String> = owner.told(true).collect();
         assert!(told[0].contains("\"local/a\\nb\", \"secrets/c\"") && told[0].contains("perms = \"0644\""), "{told:?}");
         assert!(told[1].contains("deeper than 64"), "{told:?}");
