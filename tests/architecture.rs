@@ -63,6 +63,7 @@ const BY_NAME: &[(&str, &str)] = &[
         "container/shim.rs",
         "cgroups to join, in the words of the executor, and files of /proc before the root is entered",
     ),
+    ("container/host_ids.rs", "the registry, root's alone, which is checked before each use"),
     ("driver/catalog.rs", "the operator's plugin folder"),
     ("driver/docker/cores.rs", "the cgroup that the agent names"),
     ("driver/docker/image.rs", "the operator's credentials"),

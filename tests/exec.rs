@@ -66,6 +66,7 @@ fn main() -> ExitCode {
         b4_files_are_those_of_the_task,
         b4_a_session_is_in_the_tasks_cgroups,
         b4_a_session_has_the_tasks_identity,
+        b4_a_session_has_the_tasks_host_ids,
         b4_fifty_sessions_at_once,
         b4_a_caller_that_does_not_read_stalls_only_itself,
         b4_an_executor_does_not_grow,
@@ -389,6 +390,28 @@ fn b4_a_terminal_is_the_commands_own() {
             assert_eq!(fds, "4", "stdin, stdout, stderr, and the folder that ls reads");
             task.end().await;
         }
+    });
+}
+
+/// What is opened for the command belongs to it also where the host has another number for its user.
+fn b4_a_session_has_the_tasks_host_ids() {
+    const BASE: u32 = 2_147_221_504;
+    block_on(async {
+        let task = Task::with(true, |spec| {
+            "root".clone_into(&mut spec.user);
+            spec.user_namespace = true;
+            spec.host_ids = agentbin::spec::HostIds::new(BASE);
+        })
+        .await;
+        assert_eq!(uid_of(task.pid), BASE);
+        let script =
+            "cat /proc/self/uid_map; stat -Lc '%u %g' /proc/self; echo again > /dev/stdout; echo to err > /dev/stderr";
+        let ended = task.run(script, false).await;
+        assert_eq!((ended.code, ended.stderr.as_str()), (0, "to err\n"), "{ended:?}");
+        assert_eq!(ended.stdout.split_whitespace().collect::<Vec<_>>().join(" "), format!("0 {BASE} 65536 0 0 again"));
+        let ended = task.run("stat -c %u $(tty); echo again > $(tty); id -u", true).await;
+        assert_eq!(ended.stdout.lines().collect::<Vec<_>>(), ["0", "again", "0"], "{ended:?}");
+        task.end().await;
     });
 }
 

@@ -14,7 +14,8 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use agentbin::cgroup::Regime;
-use agentbin::driver::{Driver, NetworkIsolation, NetworkMode, TaskConfig};
+use agentbin::driver::{Driver, ExecDriver, NetworkIsolation, NetworkMode, Settings, TaskConfig};
+use agentbin::executor::Compute;
 use agentbin::spec::DriverConfig;
 use drivers::{World, output};
 use harness::{block_on, eventually, run, tests};
@@ -44,7 +45,9 @@ fn main() -> ExitCode {
         n6_own_namespaces_are_the_sessions_too,
         n6_a_strict_network_has_only_lo,
         n6_a_network_that_is_given_is_joined,
-        n6_a_user_namespace_maps_one_to_one,
+        n6_a_user_namespace_has_host_ids_of_its_own,
+        n6_tasks_with_and_without_host_ids_share_their_allocation,
+        n6_files_of_the_host_are_given_to_the_task,
         n6_capabilities_hold_in_the_user_namespace_only,
         n6_masks_are_those_of_the_level,
         n6_limits_hold_in_task_and_sessions,
@@ -273,7 +276,7 @@ fn etc_with_groups(dir: &Path) -> PathBuf {
     etc
 }
 
-fn n6_a_user_namespace_maps_one_to_one() {
+fn n6_a_user_namespace_has_host_ids_of_its_own() {
     block_on(async {
         let world = World::new();
         let etc = etc_with_groups(world.dir.path());
@@ -283,41 +286,11 @@ fn n6_a_user_namespace_maps_one_to_one() {
             .map(|path| (path.to_owned(), path.into()))
             .collect();
         folders.insert(etc.to_str().unwrap().to_owned(), "/etc".into());
-        let values = json!({ "chroot_env": folders }).as_object().unwrap().clone();
-        world.exec.set_config(&DriverConfig { values, ..DriverConfig::default() }, None).unwrap();
-        for (user, uid, groups) in [("web", 1234, &[77, 78, 4321][..]), ("root", 0, &[0])] {
-            let script = "cat /proc/self/uid_map; echo; cat /proc/self/gid_map; echo; grep -E '^(Uid|Gid|Groups)' \
-                /proc/self/status; : > /local/made-$$; stat -c '%u %g' /local/made-*";
-            let mut task = world.staying(script, &json!({ "user_namespace": true, "cap_drop": ["all"] }));
-            task.user = user.into();
-            let (text, session) = world.both(&world.exec, script, task).await;
-            let (uid_map, rest) = text.split_once("\n\n").unwrap();
-            let (gid_map, rest) = rest.split_once("\n\n").unwrap();
-            has(uid_map, &format!("{uid} {uid} 1"));
-            assert_eq!(uid_map.lines().count(), 1, "{text}");
-            for group in groups {
-                has(gid_map, &format!("{group} {group} 1"));
-            }
-            assert_eq!(gid_map.lines().count(), groups.len(), "{text}");
-            has(rest, &format!("Uid: {uid} {uid} {uid} {uid}"));
-            let gid = groups.last().unwrap();
-            has(rest, &format!("Gid: {gid} {gid} {gid} {gid}"));
-            let mut listed: Vec<u32> = rest
-                .lines()
-                .find_map(|line| line.strip_prefix("Groups:"))
-                .unwrap()
-                .split_whitespace()
-                .map(|group| group.parse().unwrap())
-                .collect();
-            listed.sort_unstable();
-            assert_eq!(listed, groups, "{text}");
-            has(rest, &format!("{uid} {gid}"));
-            assert!(session.starts_with(&format!("{uid_map}\n\n{gid_map}\n")), "{session}");
-            // And on the host the files belong to the very same user.
-            for entry in std::fs::read_dir(world.task_dir().join("local")).unwrap().flatten() {
-                let metadata = entry.metadata().unwrap();
-                assert_eq!((metadata.uid(), metadata.gid()), (uid, *gid), "{entry:?}");
-                std::fs::remove_file(entry.path()).unwrap();
+        for host_ids in ["shared", "own"] {
+            let values = json!({ "chroot_env": folders, "host_ids": host_ids }).as_object().unwrap().clone();
+            world.exec.set_config(&DriverConfig { values, ..DriverConfig::default() }, None).unwrap();
+            for (user, uid, groups) in [("web", 1234, &[77, 78, 4321][..]), ("root", 0, &[0])] {
+                has_users_ids(&world, host_ids == "own", user, uid, groups).await;
             }
         }
         let error = {
@@ -326,17 +299,164 @@ fn n6_a_user_namespace_maps_one_to_one() {
             world.exec.start_task(&task).await.unwrap_err().to_string()
         };
         assert!(error.contains("pids_limit must leave room for two"), "{error}");
+        // A number that 16 bits cannot hold.
+        std::fs::write(etc.join("passwd"), "far:x:100000:100000::/:/bin/sh\n").unwrap();
+        let mut task = world.script_with("true", &json!({ "user_namespace": true }));
+        task.user = "far".into();
+        let error = world.exec.start_task(&task).await.unwrap_err().to_string();
+        assert!(error.contains("has the uid 100000") && error.contains("host_ids = \"shared\""), "{error}");
+    });
+}
+
+/// Inside they are the same with host ids of the allocation's own and without.
+async fn has_users_ids(world: &World, own: bool, user: &str, uid: u32, groups: &[u32]) {
+    let script = "cat /proc/self/uid_map; echo; cat /proc/self/gid_map; echo; grep -E '^(Uid|Gid|Groups)' \
+        /proc/self/status; : > /local/made-$$; stat -c '%u %g' /local/made-*";
+    let mut task = world.staying(script, &json!({ "user_namespace": true, "cap_drop": ["all"] }));
+    task.user = user.into();
+    let (text, session) = world.both(&world.exec, script, task).await;
+    let (uid_map, rest) = text.split_once("\n\n").unwrap();
+    let (gid_map, rest) = rest.split_once("\n\n").unwrap();
+    let numbers = |map: &str| map.split_whitespace().map(|n| n.parse().unwrap()).collect::<Vec<u32>>();
+    let base = if own {
+        let [0, base, 65_536] = numbers(uid_map)[..] else { panic!("{text}") };
+        assert_eq!(numbers(gid_map), [0, base, 65_536], "{text}");
+        assert!((1_879_048_192..=2_147_287_040).contains(&base) && base.is_multiple_of(65_536), "{text}");
+        base
+    } else {
+        assert_eq!(numbers(uid_map), [uid, uid, 1], "{text}");
+        assert_eq!(numbers(gid_map), groups.iter().flat_map(|group| [*group, *group, 1]).collect::<Vec<_>>(), "{text}");
+        0
+    };
+    has(rest, &format!("Uid: {uid} {uid} {uid} {uid}"));
+    let gid = groups.last().unwrap();
+    has(rest, &format!("Gid: {gid} {gid} {gid} {gid}"));
+    let listed = rest.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap();
+    let mut listed: Vec<u32> = listed.split_whitespace().map(|group| group.parse().unwrap()).collect();
+    listed.sort_unstable();
+    assert_eq!(listed, groups, "{text}");
+    has(rest, &format!("{uid} {gid}"));
+    assert!(session.starts_with(&format!("{uid_map}\n\n{gid_map}\n")), "{session}");
+    for entry in std::fs::read_dir(world.task_dir().join("local")).unwrap().flatten() {
+        let metadata = entry.metadata().unwrap();
+        assert_eq!((metadata.uid(), metadata.gid()), (base + uid, base + gid), "{entry:?}");
+        std::fs::remove_file(entry.path()).unwrap();
+    }
+}
+
+/// Of one allocation, one task in a user namespace and one without: what one puts into `/alloc` the other finds there.
+fn n6_tasks_with_and_without_host_ids_share_their_allocation() {
+    block_on(async {
+        let world = World::new();
+        let at = |name: &str| world.dir.path().join(name);
+        let strict = json!({ "isolation": "strict" });
+        for (first, second, user) in
+            [(&strict, &json!({}), "nobody"), (&json!({}), &strict, "root"), (&strict, &strict, "root")]
+        {
+            let put =
+                "umask 022; mkdir -p /alloc/data/dir; chmod 777 /alloc/data/dir; echo hello > /alloc/data/dir/file";
+            let mut task = world.script_with(put, first);
+            task.user = user.into();
+            let (alloc_dir, said) = (task.alloc_dir.clone(), world.says_of(task).await);
+            assert_eq!(said, "", "{first}");
+            let get = "cat /alloc/data/dir/file; rm /alloc/data/dir/file && echo mine > /alloc/data/dir/file; cat /alloc/data/dir/file";
+            let mut task = world.script_with(get, second);
+            task.user = user.into();
+            assert_eq!(world.says_of(task).await, "hello\nmine\n", "{second}");
+            std::fs::remove_dir_all(alloc_dir.join("alloc/data/dir")).unwrap();
+        }
+        // Files of the host that nobody is to read, or to change, stay the host's; those that everybody may read can be.
+        std::fs::write(at("closed"), "closed").unwrap();
+        std::fs::set_permissions(at("closed"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        let values = json!({ "chroot_env": { "/bin": "/bin", "/lib": "/lib", "/lib64": "/lib64", "/usr": "/usr", "/etc": "/etc",
+            world.dir.path().to_str().unwrap(): "/host" } });
+        let values = values.as_object().unwrap().clone();
+        world.exec.set_config(&DriverConfig { values, ..DriverConfig::default() }, None).unwrap();
+        let mut task = world.script_with("cat /host/closed /etc/shadow; grep -c root: /etc/passwd; id -u", &strict);
+        task.user = "root".into();
+        let said = world.says_of(task).await;
+        assert_eq!(said.matches("Permission denied").count(), 2, "{said}");
+        assert!(said.ends_with("1\n0\n"), "{said}");
+    });
+}
+
+/// What whoever starts a task has put into its directories is the task's; what an agent writes later is not, and is told of.
+fn n6_files_of_the_host_are_given_to_the_task() {
+    block_on(async {
+        let world = World::new();
+        let compute = Compute { total_mhz: 2000, cores: 2 };
+        let socket_dir = world.dir.path().to_owned();
+        let settings = Settings { cgroups: world.cgroups.clone(), compute, socket_dir, under_agent: true };
+        let driver = ExecDriver::new(settings.clone());
+        let mut events = driver.task_events().unwrap();
+        let mut task =
+            world.script_with("cat /local/conf; echo done; exec sleep 1000000", &json!({ "isolation": "strict" }));
+        task.user = "root".into();
+        if world.cgroups.regime() == Regime::V2 {
+            let tree = world.cgroups.hierarchies().next().unwrap().mount_point.clone();
+            task.cpuset_cgroup = tree.join(&task.cgroup);
+        }
+        task.config.values.insert("on_executor_loss".into(), "adopt".into());
+        let conf = world.task_dir().join("local/conf");
+        let write = |mode| {
+            let _ = std::fs::remove_file(&conf);
+            std::fs::write(&conf, "secret\n").unwrap();
+            std::fs::set_permissions(&conf, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        write(0o600);
+        let logs = task.logs.clone().unwrap();
+        task.stdout_path = logs.dir.join(format!("{}.0", logs.stdout_file)).display().to_string();
+        std::fs::write(&task.stdout_path, "").unwrap();
+        let handle = driver.start_task(&task).await.unwrap();
+        eventually("the file was read", || output(&task).0.ends_with("secret\ndone\n")).await;
+        let owner = conf.metadata().unwrap().uid();
+        assert!(owner >= 1_879_048_192, "{owner}");
+        let mut next = async || tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap().message;
+        let told = next().await;
+        assert!(told.contains("\"local/conf\" any more once the agent writes it anew"), "{told}");
+        // Written anew: readable, which nobody is told of, and not.
+        for mode in [0o644, 0o600, 0o600] {
+            write(mode);
+            driver.signal_task(&task.id, agentbin::spec::Signal::from_number(18).unwrap()).await.unwrap();
+            assert_eq!(conf.metadata().unwrap().uid(), 0);
+        }
+        let told = next().await;
+        assert!(told.contains("cannot read \"local/conf\"") && told.contains("perms = \"0644\""), "{told}");
+        assert!(events.try_recv().is_err(), "told once");
+        // The executor that takes the task over knows whose ids they are.
+        let killed = handle.executor.as_ref().unwrap().process.pid;
+        let killed = rustix::process::Pid::from_raw(killed).unwrap();
+        rustix::process::kill_process(killed, rustix::process::Signal::KILL).unwrap();
+        let script = "cat /proc/self/uid_map; stat -Lc '%u %g' /proc/self; echo again > /dev/stdout";
+        let command = ["/bin/sh", "-c", script].map(str::to_owned);
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let said = loop {
+            match driver.exec_task(&task.id, &command, PATIENCE).await {
+                Ok(said) => break String::from_utf8(said.stdout).unwrap(),
+                Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        assert_eq!(said.split_whitespace().collect::<Vec<_>>().join(" "), format!("0 {owner} 65536 0 0 again"));
+        // A driver that was started anew knows as much.
+        let next = ExecDriver::new(settings);
+        let mut events = next.task_events().unwrap();
+        next.recover_task(&task, &handle.driver_state).await.unwrap();
+        next.signal_task(&task.id, agentbin::spec::Signal::from_number(18).unwrap()).await.unwrap();
+        let told = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap().message;
+        assert!(told.contains("cannot read \"local/conf\""), "{told}");
+        next.destroy_task(&task.id, true).await.unwrap();
     });
 }
 
 fn n6_capabilities_hold_in_the_user_namespace_only() {
     block_on(async {
         let world = World::new();
-        let script = "grep CapEff /proc/self/status; cat /local/roots 2>&1; kill -0 $$ && echo signalled";
+        let script = "grep CapEff /proc/self/status; cat /alloc/data/roots 2>&1; kill -0 $$ && echo signalled";
         for (user_namespace, readable) in [(false, true), (true, false)] {
             let keys = json!({ "user_namespace": user_namespace, "cap_add": ["dac_override"] });
             let task = world.staying(script, &keys);
-            let secret = world.task_dir().join("local/roots");
+            let secret = world.alloc_dir().join("alloc/data/roots");
             std::fs::write(&secret, "secret").unwrap();
             std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
             let (text, session) = world.both(&world.exec, script, task).await;

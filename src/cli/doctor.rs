@@ -8,8 +8,11 @@ use serde_json::{Value as Json, json};
 
 use super::probe::{self, Level, Outcome};
 use super::{DoctorArgs, complain, print};
+use crate::alloc::chain;
 use crate::cgroup::{self, Facts, Regime};
 use crate::container::probe::{ROWS, score};
+use crate::container::{HostIdRegistry, HostIdsUse};
+use crate::spec::HostIdSpace;
 use crate::sys::features::{self, Support};
 
 /// Something without which no task can be isolated is missing, or a probe did not run.
@@ -121,6 +124,7 @@ fn examine() -> Checks {
     }
     limits(&mut checks);
     settings(&mut checks);
+    host_ids(&mut checks);
     let java = std::env::var_os("PATH").and_then(|path| {
         std::env::split_paths(&path)
             .map(|dir| dir.join("java"))
@@ -342,6 +346,30 @@ fn settings(checks: &mut Checks) {
         let mend = format!("sysctl -w {dotted}={least}");
         let lack = Lack { state: State::Warn, cost, mend: &mend };
         checks.add(SETTINGS, dotted, value, unsafe_value.then_some(lack));
+    }
+}
+
+/// The ids of tasks in user namespaces; a plain user has no others than his own.
+fn host_ids(checks: &mut Checks) {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (registry, ranges) = (HostIdRegistry::machine(), HostIdSpace::DEFAULT.ranges());
+    let place = registry.path().display().to_string();
+    let cost = "no task of level strict, and none with user_namespace = true, can be started";
+    match registry.usage() {
+        Ok(HostIdsUse { used, unreadable }) => {
+            let value = format!("{used} of {ranges} ranges used ({place})");
+            let full = Lack { state: State::Warn, cost, mend: "end allocations, or agentbin gc" };
+            let mend = format!("remove those in {place} that are no JSON, when nobody has their ids");
+            let odd = Lack { state: State::Warn, cost: "ranges whose entries cannot be read stay taken", mend: &mend };
+            let lack = if used >= ranges { Some(full) } else { (unreadable > 0).then_some(odd) };
+            checks.add(LIMITS, "host ids", value, lack);
+        }
+        Err(error) => {
+            let mend = format!("chown root {place}; chmod 700 {place}");
+            checks.add(LIMITS, "host ids", chain(&error), Some(Lack { state: State::Warn, cost, mend: &mend }));
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::lookup::Guard;
-use crate::spec::{Masks, Neighbours, OwnNamespaces, Propagation, ResourceLimit, Seccomp, Unveil};
+use crate::spec::{HostIds, Masks, Neighbours, OwnNamespaces, Propagation, ResourceLimit, Seccomp, Unveil};
 
 /// Everything that the shim must know to become the task. Sent as JSON; parent and shim are the same executable, so
 /// there is no version to negotiate.
@@ -40,6 +40,9 @@ pub struct Config {
     pub own: OwnNamespaces,
     /// Make a user namespace that has the task's user and groups, under their own numbers, and nobody else.
     pub user_namespace: bool,
+    /// The host's numbers of the ids of that namespace, which has all of them then. `host_ids`, like every other id here,
+    /// is one inside.
+    pub id_range: Option<HostIds>,
     /// All that the task may do with files; empty for whatever its user may.
     pub unveil: Vec<Unveil>,
     /// The task's `oom_score_adj`.
@@ -52,6 +55,14 @@ pub struct Config {
     pub outlives: bool,
     /// Set for a further process of a task that runs. Its `host_ids` are those of the task and believed as they are.
     pub session: Option<SessionConfig>,
+}
+
+impl Config {
+    /// The number by which the host knows a user of the task.
+    #[must_use]
+    pub fn on_host(&self, uid: u32) -> u32 {
+        self.id_range.and_then(|ids| ids.outside(uid)).unwrap_or(uid)
+    }
 }
 
 /// What the shim does before it is told what to become: its argument.

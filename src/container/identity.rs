@@ -12,6 +12,7 @@ use rustix::process::{Gid, Uid};
 
 use super::config::{Config, Failure, Ids, Namespace, Rootless, Step as _};
 use super::namespaces;
+use crate::spec::HostIds;
 use crate::sys::path::Root;
 use crate::sys::{self, mutant};
 
@@ -56,34 +57,70 @@ pub fn lookup_user(passwd: &str, group: &str, name: &str) -> Option<Ids> {
     Some(Ids { uid, gid, groups, home })
 }
 
-/// A user namespace in which the task's user and groups have the numbers that they have outside, and nobody else is there.
+/// A user namespace for the task. With a range of the host's ids it has all of that range, under the numbers from 0 on, and
+/// its user is among them; without one it has the task's user and groups under the numbers that they have outside, and
+/// nobody else.
 ///
 /// Such a map can only be written by somebody outside, so a child goes in first; the namespace lives on by its descriptor.
-pub(super) fn make_user_namespace(ids: Option<&Ids>) -> Result<OwnedFd, Failure> {
+pub(super) fn make_user_namespace(ids: Option<&Ids>, range: Option<HostIds>) -> Result<OwnedFd, Failure> {
     let Some(ids) = ids else {
         return Err(Failure::invalid("make a user namespace", "user_namespace needs a task with a user"));
     };
     let step = || format!("make a user namespace for uid {}", ids.uid);
+    let [uid_map, gid_map] = match range.filter(|_| !mutant::on("d20")) {
+        Some(range) => id_range_maps(ids, range)?,
+        None => one_to_one_maps(ids),
+    };
     let (child, end) = sys::process::spawn_in_user_namespace().map_err(|error| match error.raw_os_error() {
         Some(libc::EAGAIN) => Failure::new(step(), format!("{error} (pids_limit must leave room for two processes)")),
         Some(libc::ENOSPC) => Failure::new(step(), format!("{error} (see sysctl user.max_user_namespaces)")),
+        Some(libc::EINVAL | libc::EPERM | libc::ENOSYS) => {
+            let fix = "this kernel gives none to this process; user_namespace = false does without one";
+            Failure::new(step(), format!("{error} ({fix})"))
+        }
         _ => Failure::new(step(), error),
     })?;
-    let map = |name: &str, numbers: &[u32]| {
-        let lines: Vec<String> = numbers.iter().map(|number| format!("{number} {number} 1\n")).collect();
-        let text = lines.concat();
-        write_of_process(child.pid, name, &text).step(|| format!("{}: write {name}", step()))
+    let map = |name: &str, text: &str| {
+        write_of_process(child.pid, name, text).map_err(|error| match (error.raw_os_error(), range) {
+            (Some(libc::EPERM), Some(range)) => {
+                let fix = "this process runs in a user namespace that lacks them; map them there";
+                Failure::new(format!("{}: give it the host ids {range}", step()), format!("{error} ({fix})"))
+            }
+            _ => Failure::new(format!("{}: write {name}", step()), error),
+        })
     };
-    let mut groups = ids.groups.clone();
-    groups.push(ids.gid);
-    groups.sort_unstable();
-    groups.dedup();
-    let made = map("gid_map", &groups)
-        .and_then(|()| map("uid_map", &[ids.uid]))
+    let made = map("gid_map", &gid_map)
+        .and_then(|()| map("uid_map", &uid_map))
         .and_then(|()| namespaces::open(child.pid, Namespace::User).step(step));
     drop(end);
     sys::process::wait(child.pidfd.as_fd()).step(step)?;
     made
+}
+
+/// The text of `uid_map` and `gid_map`: all ids of the range, and no other of the host.
+fn id_range_maps(ids: &Ids, range: HostIds) -> Result<[String; 2], Failure> {
+    let groups = ids.groups.iter().chain([&ids.gid]).map(|gid| ("gid", *gid));
+    let missing = [("uid", ids.uid)].into_iter().chain(groups).find(|(_, id)| range.outside(*id).is_none());
+    if let Some((kind, id)) = missing {
+        let most = HostIds::COUNT - 1;
+        let text = format!(
+            "the task's user has the {kind} {id}, and a user namespace with host ids of its own has 0 to {most}: take a \
+             user below that, user_namespace = false, or host_ids = \"shared\" in the plugin's configuration"
+        );
+        return Err(Failure::invalid("make a user namespace", text));
+    }
+    let map = format!("0 {} {}\n", range.base(), HostIds::COUNT);
+    Ok([map.clone(), map])
+}
+
+/// The text of `uid_map` and `gid_map`: the user and its groups, who are the same outside.
+fn one_to_one_maps(ids: &Ids) -> [String; 2] {
+    let mut groups = ids.groups.clone();
+    groups.push(ids.gid);
+    groups.sort_unstable();
+    groups.dedup();
+    let lines = |numbers: &[u32]| numbers.iter().map(|number| format!("{number} {number} 1\n")).collect::<Vec<_>>();
+    [lines(&[ids.uid]).concat(), lines(&groups).concat()]
 }
 
 /// Writes to a file of a process, and not to one that has taken its name.

@@ -22,9 +22,11 @@
 //! has nothing left to do but to execute the command.
 
 mod config;
+mod host_ids;
 mod identity;
 mod lookup;
 mod namespaces;
+mod owners;
 mod parent;
 pub mod probe;
 mod rlimits;
@@ -35,9 +37,11 @@ mod terminal;
 mod unveil;
 
 pub use config::{Bind, Config, DeviceNode, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig};
+pub use host_ids::{HostIdRegistry, HostIdsError, HostIdsUse};
 pub use identity::lookup_user;
 pub use lookup::{Guard, Lookup, Refusal, Seen, Trusted};
 pub use namespaces::Namespaces;
+pub use owners::{Heir, Owned};
 pub use parent::{Prepare, Prepared, StartError, Started, Starting, Told, prepare};
 pub use root::DEVICES;
 pub use seccomp::check as check_seccomp;

@@ -9,11 +9,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
 };
+use rustix::process::{Gid, Uid};
 
 use super::config::{
     Became, Birth, Config, Failure, FailureKind, Ids, Namespace, RootConfig, SessionConfig, Step as _,
@@ -130,7 +131,7 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
         _ => seccomp::program(&config.seccomp, &capabilities)?,
     };
     if config.user_namespace && session.is_none() {
-        user_namespace = Some(make_user_namespace(ids.as_ref())?);
+        user_namespace = Some(make_user_namespace(ids.as_ref(), config.id_range)?);
     }
     if !mutant::on("c12-task") {
         rlimits::apply(&config.limits)?;
@@ -293,7 +294,8 @@ fn open_terminal(config: &Config, ids: Option<&Ids>) -> Result<Option<Terminal>,
     }
     let step = || "take the terminal".to_owned();
     // Without root, whom this process is now is whom the task's user is.
-    let terminal = terminal::open_in_task(ids.filter(|_| config.rootless.is_none()))?;
+    let owner = ids.filter(|_| config.rootless.is_none()).map(|ids| config.on_host(ids.uid));
+    let terminal = terminal::open_in_task(owner)?;
     rustix::stdio::dup2_stdin(&terminal.slave).step(step)?;
     rustix::stdio::dup2_stdout(&terminal.slave).step(step)?;
     rustix::stdio::dup2_stderr(&terminal.slave).step(step)?;
@@ -457,7 +459,13 @@ fn enter_work_dir(config: &Config) -> Result<(), Failure> {
     let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
     let dir = match root.open_in_root(relative, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            root.create_dir_all(relative, Mode::from_raw_mode(0o755)).step(step)?
+            let made = root.create_dir_all(relative, Mode::from_raw_mode(0o755)).step(step)?;
+            if let Some(ids) = config.id_range {
+                // As everything in the task's own directories.
+                let (uid, gid) = (Uid::from_raw(ids.base()), Gid::from_raw(ids.base()));
+                rustix::fs::chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH).step(step)?;
+            }
+            made
         }
         other => other.step(step)?,
     };

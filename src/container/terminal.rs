@@ -6,7 +6,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::process::Uid;
 use rustix::pty::OpenptFlags;
 
-use super::config::{Failure, Ids, Step as _};
+use super::config::{Failure, Step as _};
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
@@ -24,17 +24,17 @@ pub struct Terminal {
     pub slave: OwnedFd,
 }
 
-/// A terminal of the host that belongs to a user.
+/// A terminal of the host that belongs to a user, by the host's number.
 ///
 /// # Errors
 /// What `/dev/ptmx` and its `ioctl(2)` calls say.
-pub fn open_terminal(owner: Option<&Ids>) -> io::Result<Terminal> {
+pub fn open_terminal(owner: Option<u32>) -> io::Result<Terminal> {
     let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     finish(master, owner)
 }
 
 /// A terminal of the task in whose mount namespace this process is.
-pub(super) fn open_in_task(owner: Option<&Ids>) -> Result<Terminal, Failure> {
+pub(super) fn open_in_task(owner: Option<u32>) -> Result<Terminal, Failure> {
     let step = || "open a terminal in the task's /dev/pts".to_owned();
     let root = Root::open(Path::new("/")).step(step)?;
     // By its real name and without links: the task may have put something else in the place of /dev/ptmx.
@@ -55,12 +55,12 @@ pub(super) fn open_in_task(owner: Option<&Ids>) -> Result<Terminal, Failure> {
 }
 
 /// The slave comes from the master itself: no name of it could be somebody else's.
-fn finish(master: OwnedFd, owner: Option<&Ids>) -> io::Result<Terminal> {
+fn finish(master: OwnedFd, owner: Option<u32>) -> io::Result<Terminal> {
     rustix::pty::unlockpt(&master)?;
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
     if let Some(owner) = owner {
-        match rustix::fs::fchown(slave.as_fd(), Some(Uid::from_raw(owner.uid)), None) {
+        match rustix::fs::fchown(slave.as_fd(), Some(Uid::from_raw(owner)), None) {
             // Without root it belongs to the only user there is.
             Err(rustix::io::Errno::PERM) if !rustix::process::geteuid().is_root() => {}
             result => result?,

@@ -6,7 +6,7 @@ use super::on_executor::{Common, OnExecutor, Plan};
 use super::{Capabilities, DriverError, Fingerprint, TaskConfig};
 use crate::cgroup::Regime;
 use crate::executor::Isolation;
-use crate::spec::{DriverConfig, LaunchSpec};
+use crate::spec::{DriverConfig, HostIdSpace, LaunchSpec};
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 
@@ -57,6 +57,10 @@ impl Plan for Exec {
 
     fn common(config: &Config) -> &Common {
         config.isolated.common()
+    }
+
+    fn host_ids(config: &Config) -> Option<HostIdSpace> {
+        config.isolated.host_ids().given()
     }
 
     fn task_config_schema() -> Spec {

@@ -331,13 +331,13 @@ impl Tasks {
     }
 
     /// Adds a line to the task's history.
-    pub(super) fn tell(&self, task: &TaskConfig, message: &str) {
+    pub(super) fn tell(&self, task: &TaskConfig, message: impl Into<String>) {
         let event = TaskEvent {
             task_id: task.id.clone(),
             alloc_id: task.alloc_id.clone(),
             task_name: task.name.clone(),
             time: SystemTime::now(),
-            message: message.to_owned(),
+            message: message.into(),
             annotations: BTreeMap::new(),
         };
         // Nobody listens at the moment.

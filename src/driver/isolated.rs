@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use super::config::Reader;
 use super::handle::failed;
 use super::host_env::{self, HostEnv};
+use super::host_ids::{self, HostIdsConfig};
 use super::on_executor::{self, Common};
 use super::policy::{Minimum, PIDS};
 use super::{
@@ -164,6 +165,7 @@ pub struct IsolatedConfig {
     seccomp: Option<Filter>,
     /// 0 asks for no limit.
     pids_max: Option<u64>,
+    host_ids: HostIdsConfig,
     /// The agent copies the host's programs into the task's folder.
     chroot: bool,
     /// Host path to path in the task; empty is the standard set.
@@ -173,7 +175,7 @@ pub struct IsolatedConfig {
 
 impl IsolatedConfig {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 19] = [
+    pub const KEYS: [&'static str; 21] = [
         Common::KEYS[0],
         Common::KEYS[1],
         Common::KEYS[2],
@@ -193,6 +195,8 @@ impl IsolatedConfig {
         "fs_isolation",
         "chroot_env",
         host_env::KEY,
+        host_ids::KEYS[0],
+        host_ids::KEYS[1],
     ];
 
     /// Their schema.
@@ -217,6 +221,7 @@ impl IsolatedConfig {
             ("chroot_env", schema::block_attrs("chroot_env", "string", false)),
             HostEnv::schema(),
         ]);
+        schema.extend(HostIdsConfig::schema());
         schema
     }
 
@@ -255,6 +260,7 @@ impl IsolatedConfig {
             level: Level::read(reader)?.unwrap_or_default(),
             seccomp,
             pids_max: restrict::pids_limit(reader)?,
+            host_ids: HostIdsConfig::read(reader)?,
             chroot,
             folders,
             host_env: HostEnv::read(reader)?,
@@ -340,6 +346,12 @@ impl IsolatedConfig {
     #[must_use]
     pub fn host_env(&self) -> Option<&HostEnv> {
         (!self.chroot).then_some(&self.host_env)
+    }
+
+    /// Whose ids on the host the users of tasks have.
+    #[must_use]
+    pub fn host_ids(&self) -> HostIdsConfig {
+        self.host_ids
     }
 
     /// What such a driver can do.

@@ -12,7 +12,7 @@ use super::on_executor::{Common, OnExecutor, Plan};
 use super::{Attribute, Capabilities, DriverError, Fingerprint, Health, TaskConfig};
 use crate::cgroup::Regime;
 use crate::executor::Isolation;
-use crate::spec::{DriverConfig, LaunchSpec};
+use crate::spec::{DriverConfig, HostIdSpace, LaunchSpec};
 use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema;
@@ -133,6 +133,10 @@ impl Plan for Java {
 
     fn common(config: &Config) -> &Common {
         config.0.common()
+    }
+
+    fn host_ids(config: &Config) -> Option<HostIdSpace> {
+        config.0.host_ids().given()
     }
 
     fn task_config_schema() -> Spec {

@@ -9,6 +9,7 @@ use tokio::sync::broadcast;
 use super::config::Reader;
 use super::handle::{Settings, Tasks};
 use super::host_env::HostEnv;
+use super::host_ids::Owners;
 use super::policy::{self, By, Policy};
 use super::restrict::{self, Restrictions};
 use super::shipping::Shipping;
@@ -21,7 +22,8 @@ use crate::executor::{ExecRequests, ExecResponses, Isolation};
 use crate::logs::fifo::{self, FifoError, Writer};
 use crate::logs::ship::{Sink, SinkError};
 use crate::spec::{
-    DriverConfig, ExitResult, LaunchSpec, LogCollection, LogKeeping, Neighbours, Outlive, Signal, TaskStats,
+    DriverConfig, ExitResult, HostIdSpace, LaunchSpec, LogCollection, LogKeeping, Neighbours, Outlive, Signal,
+    TaskStats,
 };
 use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
@@ -48,6 +50,11 @@ pub trait Plan: Send + Sync + Sized + 'static {
 
     /// The part of it that all drivers have.
     fn common(config: &Self::Config) -> &Common;
+
+    /// The host ids that are given to allocations whose tasks are in a user namespace, where they are to have some of their own.
+    fn host_ids(_config: &Self::Config) -> Option<HostIdSpace> {
+        None
+    }
 
     /// Describes a task's configuration.
     fn task_config_schema() -> Spec;
@@ -303,6 +310,7 @@ const UNREACHABLE: &str =
 pub struct OnExecutor<P: Plan> {
     tasks: Tasks,
     shipping: Arc<Shipping>,
+    owners: Owners,
     config: Mutex<Arc<P::Config>>,
 }
 
@@ -310,7 +318,8 @@ impl<P: Plan> OnExecutor<P> {
     /// A driver without tasks.
     #[must_use]
     pub fn new(settings: Settings) -> OnExecutor<P> {
-        OnExecutor { tasks: Tasks::new(P::ISOLATION, settings), shipping: Shipping::new(), config: Mutex::default() }
+        let tasks = Tasks::new(P::ISOLATION, settings);
+        OnExecutor { tasks, shipping: Shipping::new(), owners: Owners::default(), config: Mutex::default() }
     }
 
     fn config(&self) -> Arc<P::Config> {
@@ -320,6 +329,15 @@ impl<P: Plan> OnExecutor<P> {
     /// Who says what no task may ask for.
     fn by(&self) -> By {
         By::of(self.tasks.settings().under_agent)
+    }
+
+    /// Agents signal a task, or run a script in it, when they have written a template anew: whether it can be read is known now.
+    async fn tell_of_unreadable(&self, id: &str) {
+        if self.tasks.settings().under_agent
+            && let Some((task, message)) = self.owners.unreadable(id).await
+        {
+            self.tasks.tell(&task, message);
+        }
     }
 
     /// Where the task's own `logs` block is known, it is the only one.
@@ -441,12 +459,17 @@ impl<P: Plan> Driver for OnExecutor<P> {
         let policy = &P::common(&config).policy;
         policy.check(P::NAME, &task.config, self.by())?;
         policy.check_mounts(P::NAME, &task.mounts, self.by())?;
-        let spec = self.launch_spec(task, &config, fifos.iter().any(Wanted::is_wanted))?;
+        let mut spec = self.launch_spec(task, &config, fifos.iter().any(Wanted::is_wanted))?;
         let sinks = self.sinks(&config, &task.config)?;
         // A job that switches its logs off has /dev/null for both, and no files.
         let collected = spec.logs.is_some() || fifos.iter().any(|wanted| matches!(wanted, Wanted::Fifo(_)));
         let cut_off = spec.own.network && spec.network_namespace.as_os_str().is_empty();
+        let owner = Owners::prepare(P::host_ids(&config), task, &mut spec).await?;
         let handle = self.tasks.start(task, spec).await?;
+        if let Some(owner) = owner {
+            owner.told(self.tasks.settings().under_agent).for_each(|message| self.tasks.tell(task, message));
+            self.owners.keep(task, owner);
+        }
         if cut_off && task.env.keys().any(|name| name.starts_with("NOMAD_PORT_")) {
             self.tasks.tell(task, UNREACHABLE);
         }
@@ -460,6 +483,7 @@ impl<P: Plan> Driver for OnExecutor<P> {
         // As it would be started, but for who collects its output: that has been decided.
         let spec = || self.launch_spec(task, &self.config(), false);
         self.tasks.recover(task, driver_state, spec).await?;
+        self.owners.recover(P::host_ids(&self.config()), task).await;
         if self.tasks.settings().under_agent {
             self.shipping.recover(task, &P::common(&self.config()).log_sinks);
         }
@@ -480,6 +504,7 @@ impl<P: Plan> Driver for OnExecutor<P> {
 
     async fn destroy_task(&self, id: &str, force: bool) -> Result<(), DriverError> {
         self.tasks.destroy(id, force).await?;
+        self.owners.forget(id);
         self.shipping.finish(id);
         Ok(())
     }
@@ -493,10 +518,12 @@ impl<P: Plan> Driver for OnExecutor<P> {
     }
 
     async fn signal_task(&self, id: &str, signal: Signal) -> Result<(), DriverError> {
+        self.tell_of_unreadable(id).await;
         self.tasks.signal(id, signal).await
     }
 
     async fn exec_task(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecTaskResult, DriverError> {
+        self.tell_of_unreadable(id).await;
         self.tasks.exec(id, command, timeout).await
     }
 

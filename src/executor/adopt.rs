@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ExecutorError;
 use crate::container::{Ids, Namespace};
-use crate::spec::ProcessId;
+use crate::spec::{HostIds, ProcessId};
 use crate::sys;
 use crate::sys::process::WaitStatus;
 use crate::sys::{mutant, owned};
@@ -40,6 +40,9 @@ pub(super) struct Record {
     pub(super) process: ProcessId,
     /// Whom it became.
     pub(super) host_ids: Option<Ids>,
+    /// The host's numbers of the ids of its user namespace.
+    #[serde(default)]
+    pub(super) id_range: Option<HostIds>,
     /// OOM kills in its cgroup that are not its own.
     pub(super) oom_baseline: u64,
     /// Its namespaces by their inodes.
@@ -71,7 +74,7 @@ impl Record {
     pub(super) fn new(pid: i32) -> io::Result<Record> {
         let process = sys::time::process_id(pid)?;
         let (host_ids, namespaces) = (None, Vec::new());
-        Ok(Record { version: VERSION, process, host_ids, oom_baseline: 0, namespaces, pipes: None })
+        Ok(Record { version: VERSION, process, host_ids, id_range: None, oom_baseline: 0, namespaces, pipes: None })
     }
 
     /// Writes it in one step, and holds it from its first moment on.

@@ -8,10 +8,10 @@ use tonic::Status;
 
 use super::ExecutorError;
 use crate::spec::{
-    CpuField, CpuStats, Device, ExitResult, IoLimit, LaunchSpec, LimitedResource, LogCollection, LogKeeping, Masks,
-    MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, Neighbours, Outlive, OutputHealth, OwnNamespaces,
-    Pressure, Pressures, ProcessState, Propagation, ResourceLimit, Resources, Seccomp, Stall, StreamCounts,
-    StreamHealth, TaskOutput, TaskStats, Unveil, Usage,
+    CpuField, CpuStats, Device, ExitResult, HostIds, IoLimit, LaunchSpec, LimitedResource, LogCollection, LogKeeping,
+    Masks, MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, Neighbours, Outlive, OutputHealth,
+    OwnNamespaces, Pressure, Pressures, ProcessState, Propagation, ResourceLimit, Resources, Seccomp, Stall,
+    StreamCounts, StreamHealth, TaskOutput, TaskStats, Unveil, Usage,
 };
 use crate::wire::drivers::{self, cpu_usage, memory_usage};
 use crate::wire::executor as wire;
@@ -100,6 +100,10 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         limits: extension.limits.iter().map(spec_limit).collect::<Result<_, _>>()?,
         own: OwnNamespaces { uts: extension.own_uts, cgroup: extension.own_cgroup, network: extension.own_network },
         user_namespace: extension.user_namespace,
+        host_ids: match extension.host_ids {
+            0 => None,
+            base => Some(HostIds::new(base).ok_or_else(|| invalid("host_ids", &base.to_string()))?),
+        },
         unveil: extension.unveil.iter().map(unveil).collect::<Result<_, _>>()?,
         masks: if extension.nomad_masks { Masks::Nomad } else { Masks::All },
         outlive: (!extension.outlive_record.is_empty())
@@ -277,6 +281,7 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
             limits: spec.limits.into_iter().map(wire_limit).collect(),
             io: spec.resources.io.iter().map(wire_io).collect(),
             user_namespace: spec.user_namespace,
+            host_ids: spec.host_ids.map_or(0, HostIds::base),
             own_uts: spec.own.uts,
             own_cgroup: spec.own.cgroup,
             own_network: spec.own.network,
@@ -632,6 +637,7 @@ mod tests {
             ],
             own: OwnNamespaces { uts: true, cgroup: true, network: true },
             user_namespace: true,
+            host_ids: HostIds::new(1 << 16),
             unveil: vec![Unveil { path: "/u:v".into(), read: true, create: true, ..Unveil::default() }],
             neighbours: Neighbours::Everywhere,
             allow_writable_programs: true,

@@ -58,6 +58,7 @@ pub(super) fn config(spec: &LaunchSpec) -> Config {
         own: spec.own,
         // Without root the task is in one anyway.
         user_namespace: spec.user_namespace && rootless.is_none(),
+        id_range: spec.host_ids.filter(|_| spec.user_namespace && rootless.is_none()),
         unveil: spec.unveil.clone(),
         oom_score_adj: 0,
         network_namespace: super::universal::network_namespace(spec),

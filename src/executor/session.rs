@@ -275,7 +275,7 @@ fn pipe_for(
     let ends = pipe_with(PipeFlags::CLOEXEC)?;
     if let Some(ids) = owner(running) {
         // Without the right to: then the command is this very user.
-        let _ = rustix::fs::fchown(theirs(&ends), Some(Uid::from_raw(ids.uid)), None);
+        let _ = rustix::fs::fchown(theirs(&ends), Some(Uid::from_raw(running.config.on_host(ids.uid))), None);
     }
     Ok(ends)
 }
@@ -306,7 +306,8 @@ async fn open(
             let null = || open_null();
             (Stdio { stdin: null()?, stdout: null()?, stderr: null()? }, None)
         } else {
-            let terminal = open_terminal(owner(&running)).map_err(&failed)?;
+            let owner = owner(&running).map(|ids| running.config.on_host(ids.uid));
+            let terminal = open_terminal(owner).map_err(&failed)?;
             let copy = || terminal.slave.try_clone().map_err(&failed);
             (Stdio { stdin: copy()?, stdout: copy()?, stderr: copy()? }, Some(terminal))
         };

@@ -331,6 +331,7 @@ impl LocalExecutor {
             Isolation::Universal => universal::config_of(spec, None, Path::new(&spec.command)),
         };
         config.host_ids = record.host_ids;
+        config.id_range = record.id_range;
         let output = match (record.pipes, &spec.logs) {
             (Some(pipes), Some(logs)) => {
                 let pids: Vec<i32> = [pid].into_iter().chain(cgroup.pids().map_err(cgroup_error)?).collect();
@@ -593,6 +594,7 @@ impl Running {
         let namespaces = lock(&self.namespaces).as_ref().map(Namespaces::identities).transpose()?.unwrap_or_default();
         let mut record = adopt::Record::new(self.pid)?;
         record.host_ids.clone_from(&self.config.host_ids);
+        record.id_range = self.config.id_range;
         record.oom_baseline = self.cgroup.as_ref().map_or(0, TaskCgroup::oom_baseline);
         record.namespaces = namespaces;
         if let Some(Output::Collected(_)) = &*lock(&self.output) {
@@ -925,7 +927,7 @@ fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output,
             .map_err(|e| ExecutorError::System(format!("collect output in {}: {}", logs.dir.display(), chain(&e))))?;
         // The pipes are root's; the task may want to open /dev/stdout again.
         if let (Some(ids), true) = (&config.host_ids, config.rootless.is_none()) {
-            let owner = Some(rustix::process::Uid::from_raw(ids.uid));
+            let owner = Some(rustix::process::Uid::from_raw(config.on_host(ids.uid)));
             for end in [&ends.stdout, &ends.stderr] {
                 // Without the right to: then the task is this very user.
                 let _ = rustix::fs::fchown(end, owner, None);

@@ -73,6 +73,7 @@ pub(super) fn config_of(spec: &LaunchSpec, host_ids: Option<Ids>, program: &Path
         limits: spec.limits.clone(),
         own: OwnNamespaces::default(),
         user_namespace: false,
+        id_range: None,
         unveil: Vec::new(),
         oom_score_adj: spec.oom_score_adj,
         network_namespace: network_namespace(spec),

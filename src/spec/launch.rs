@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Masks, OwnNamespaces, ResourceLimit, Resources, Seccomp, Unveil};
+use super::{HostIds, Masks, OwnNamespaces, ResourceLimit, Resources, Seccomp, Unveil};
 
 /// How mounts made later travel between the host and a task's bind mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -192,6 +192,9 @@ pub struct LaunchSpec {
     /// A user namespace in which the task's user and groups have the numbers that they have outside, and nobody else is
     /// there (isolated only). Capabilities hold in it alone.
     pub user_namespace: bool,
+    /// In its user namespace the ids 0 to 65535 are these of the host, and no other is there. `None` is the map above, in
+    /// which a user is the same one on the host.
+    pub host_ids: Option<HostIds>,
     /// All that the task may do with files (isolated only); empty for whatever its user may.
     pub unveil: Vec<Unveil>,
     /// What it does not see of `/proc` and `/sys` (isolated only).

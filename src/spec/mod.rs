@@ -4,6 +4,7 @@
 mod cpuset;
 mod event;
 mod exit;
+mod host_ids;
 mod ids;
 mod interpolate;
 mod job;
@@ -18,6 +19,7 @@ mod stats;
 pub use cpuset::{CpuSet, CpuSetError};
 pub use event::{EventKind, TaskEvent};
 pub use exit::{ExitResult, ProcessState};
+pub use host_ids::{HostIdSpace, HostIds};
 pub use ids::{AllocId, ProcessId};
 pub use interpolate::interpolate;
 pub use job::{

@@ -310,15 +310,20 @@ impl Lab {
 
     /// `agentbin run` of a job, with these variables in its environment.
     pub fn agentbin_run(&self, job: &str, env: &[(String, String)]) -> Run {
-        self.agentbin_run_with(&[], job, env)
+        self.agentbin_run_in("data", &[], job, env)
     }
 
     /// The same with these flags.
     pub fn agentbin_run_with(&self, flags: &[&str], job: &str, env: &[(String, String)]) -> Run {
-        let file = self.path("job.nomad.hcl");
+        self.agentbin_run_in("data", flags, job, env)
+    }
+
+    /// The same with a data directory of this name.
+    pub fn agentbin_run_in(&self, data: &str, flags: &[&str], job: &str, env: &[(String, String)]) -> Run {
+        let file = self.path(&format!("{data}.nomad.hcl"));
         std::fs::write(&file, job).unwrap();
         let mut command = self.spoiled(&[], &self.program());
-        command.arg("run").args(flags).arg("--data-dir").arg(self.path("data")).arg(&file);
+        command.arg("run").args(flags).arg("--data-dir").arg(self.path(data)).arg(&file);
         command.env("XDG_RUNTIME_DIR", self.path("sockets"));
         command.envs(env.iter().map(|(key, value)| (key, value)));
         self.started.set(self.started.get() + 1);

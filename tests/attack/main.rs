@@ -10,6 +10,7 @@ mod doors;
 mod fields;
 mod files;
 mod framework;
+mod host_ids;
 mod kernel;
 mod mounts;
 mod owners;
@@ -33,6 +34,7 @@ fn attacks() -> Vec<&'static Attack> {
         files::ATTACKS,
         c::ATTACKS,
         programs::ATTACKS,
+        host_ids::ATTACKS,
         policy::ATTACKS,
         owners::ATTACKS,
     ]

@@ -273,7 +273,7 @@ fn d61(lab: &mut Lab) -> Verdict {
         set_mode(&data, 0o711);
         Records::new(&data).create(record).unwrap();
         let alloc = AllocDir::new(&data, &id);
-        alloc.build(false).unwrap();
+        alloc.build().unwrap();
         let place = match what {
             "record" => alloc.path().with_extension("json"),
             "alloc" => data.join("alloc"),
@@ -526,7 +526,7 @@ fn d68(lab: &mut Lab) -> Verdict {
         set_mode(&data, 0o711);
         Records::new(&data).create(record).unwrap();
         let alloc = AllocDir::new(&data, &id);
-        alloc.build(false).unwrap();
+        alloc.build().unwrap();
         std::fs::write(alloc.logs().join("t.stdout.0"), "of-the-task\n").unwrap();
         let notes = alloc.path().join(".agentbin-ship");
         std::fs::create_dir(&notes).unwrap();

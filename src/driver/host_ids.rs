@@ -1,0 +1,242 @@
+//! Host ids of an allocation's own: when a task gets them, what of its files is given to it, and what it is told of those that
+//! it cannot read.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use super::config::Reader;
+use super::handle::failed;
+use super::{DriverError, TaskConfig};
+use crate::container::{Heir, HostIdRegistry, Owned, lookup_user};
+use crate::spec::{HostIdSpace, LaunchSpec};
+use crate::sys::lock::lock;
+use crate::wire::hclspec::Spec;
+use crate::wire::schema::{self, Literal};
+
+/// Keys of a plugin's configuration.
+pub(super) const KEYS: [&str; 2] = ["host_ids", "host_id_range"];
+
+/// Which host ids the users of tasks have that are in a user namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostIdsConfig {
+    /// Those of their allocation, which nobody else has; else the same as inside, which every other allocation has too.
+    pub own: bool,
+    /// What is given to allocations.
+    pub space: HostIdSpace,
+}
+
+impl Default for HostIdsConfig {
+    fn default() -> HostIdsConfig {
+        HostIdsConfig { own: true, space: HostIdSpace::DEFAULT }
+    }
+}
+
+impl HostIdsConfig {
+    pub(super) fn schema() -> [(&'static str, Spec); 2] {
+        let text =
+            |name, default| (name, schema::with_default(schema::attr(name, "string", false), Literal::string(default)));
+        [text(KEYS[0], "own"), text(KEYS[1], "1879048192-2147352575")]
+    }
+
+    pub(super) fn read(reader: &Reader<'_>) -> Result<HostIdsConfig, DriverError> {
+        let own = match reader.string(KEYS[0])?.as_deref() {
+            None | Some("" | "own") => true,
+            Some("shared") => false,
+            Some(other) => {
+                let text = format!("host_ids must be \"own\" or \"shared\", got {other:?}");
+                return Err(reader.error(KEYS[0], &text));
+            }
+        };
+        let space = match reader.string(KEYS[1])?.filter(|text| !text.is_empty()) {
+            None => HostIdSpace::DEFAULT,
+            Some(text) => HostIdSpace::parse(&text).ok_or_else(|| {
+                let text = format!(
+                    "host_id_range must be \"first-last\" of whole ranges of 65536 ids above the first, such as \
+                     \"1879048192-1879113727\"; got {text:?}"
+                );
+                reader.error(KEYS[1], &text)
+            })?,
+        };
+        Ok(HostIdsConfig { own, space })
+    }
+
+    /// What is given to allocations, if anything.
+    pub(super) fn given(self) -> Option<HostIdSpace> {
+        self.own.then_some(self.space)
+    }
+}
+
+/// The tasks that have host ids of their own.
+#[derive(Debug, Default)]
+pub(super) struct Owners(Mutex<HashMap<String, Kept>>);
+
+/// One of them.
+#[derive(Debug, Clone)]
+pub(super) struct Owner {
+    heir: Heir,
+    task_dir: PathBuf,
+    /// What was given to it at its start.
+    given: Owned,
+    /// What it has been told that it cannot read.
+    told: Vec<PathBuf>,
+}
+
+/// A task, and what its owner keeps for it.
+type Kept = (TaskConfig, Owner);
+
+impl Owners {
+    /// Gives the allocation of a task that is in a user namespace its ids, and the task what lies in its directories. `None` for
+    /// any other task, and without root.
+    pub(super) async fn prepare(
+        space: Option<HostIdSpace>,
+        task: &TaskConfig,
+        spec: &mut LaunchSpec,
+    ) -> Result<Option<Owner>, DriverError> {
+        let Some(space) = space.filter(|_| spec.user_namespace && rustix::process::geteuid().is_root()) else {
+            return Ok(None);
+        };
+        let (alloc_dir, task_dir, user) = (task.alloc_dir.clone(), spec.task_dir.clone(), spec.user.clone());
+        let work = move || {
+            let taken = HostIdRegistry::machine().take(&alloc_dir, space);
+            let ids = taken.map_err(|error| {
+                let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+                failed(format!("failed to get host ids for {}: {error}{cause}", alloc_dir.display()), false)
+            })?;
+            let heir = Heir { ids, space, user: host_user(&user) };
+            let given = heir.give(&task_dir).map_err(|error| {
+                let text = format!(
+                    "failed to give {} to the host ids {ids}: {error} (on a file system that cannot store owners, \
+                     user_namespace = false does without)",
+                    task_dir.display()
+                );
+                failed(text, false)
+            })?;
+            Ok(Owner { heir, task_dir, given, told: Vec::new() })
+        };
+        let owner = on_a_thread(work).await??;
+        spec.host_ids = Some(owner.heir.ids);
+        Ok(Some(owner))
+    }
+
+    /// Finds out whether a task that an earlier driver started has ids of its own: then its directory does.
+    pub(super) async fn recover(&self, space: Option<HostIdSpace>, task: &TaskConfig) {
+        let Some(space) = space else { return };
+        let (alloc_dir, task_dir, user) = (task.alloc_dir.clone(), task.alloc_dir.join(&task.name), task.user.clone());
+        let work = move || {
+            use std::os::unix::fs::MetadataExt as _;
+            let ids = HostIdRegistry::machine().find(&alloc_dir).ok()??;
+            let is_own = task_dir.symlink_metadata().is_ok_and(|meta| meta.uid() == ids.base());
+            let heir = Heir { ids, space, user: host_user(&user) };
+            is_own.then_some(Owner { heir, task_dir, given: Owned::default(), told: Vec::new() })
+        };
+        if let Ok(Some(owner)) = on_a_thread(work).await {
+            self.keep(task, owner);
+        }
+    }
+
+    pub(super) fn keep(&self, task: &TaskConfig, owner: Owner) {
+        // What an event is signed with; the rest, secrets among it, is not kept.
+        let (id, alloc_id, name) = (task.id.clone(), task.alloc_id.clone(), task.name.clone());
+        let signed = TaskConfig { id, name, alloc_id, ..TaskConfig::default() };
+        lock(&self.0).insert(task.id.clone(), (signed, owner));
+    }
+
+    pub(super) fn forget(&self, id: &str) {
+        lock(&self.0).remove(id);
+    }
+
+    /// What the agent has written since that the task cannot read, as a sentence for its history; once, as scripts may be run all
+    /// the time.
+    pub(super) async fn unreadable(&self, id: &str) -> Option<(TaskConfig, String)> {
+        let (task, owner) = lock(&self.0).get(id).cloned()?;
+        let found = on_a_thread(move || owner.heir.look(&owner.task_dir)).await.ok()?.ok()?;
+        if let Some((_, owner)) = lock(&self.0).get_mut(id) {
+            if owner.told == found.private {
+                return None;
+            }
+            owner.told.clone_from(&found.private);
+        }
+        let names = names(&found.private)?;
+        let text =
+            format!("The task cannot read {names}: what the agent writes while it runs keeps the agent's owner; {FIX}");
+        Some((task, text))
+    }
+}
+
+impl Owner {
+    /// What the task is told at its start.
+    pub(super) fn told(&self, under_agent: bool) -> impl Iterator<Item = String> {
+        let later = names(&self.given.private).filter(|_| under_agent).map(|names| {
+            format!(
+                "The task will not be able to read {names} any more once the agent writes it anew: what it writes while the \
+                 task runs keeps the agent's owner; {FIX}"
+            )
+        });
+        let left = (self.given.left > 0).then(|| {
+            "Not all files in local, tmp and secrets were given to the task's user: there are more than a million, or \
+             directories nested deeper than 64"
+                .to_owned()
+        });
+        later.into_iter().chain(left)
+    }
+}
+
+const FIX: &str = "give the template perms = \"0644\", or set host_ids = \"shared\" in the plugin's configuration";
+
+/// Names that a task may have chosen, in a sentence.
+fn names(paths: &[PathBuf]) -> Option<String> {
+    let all: Vec<String> = paths.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// What the host says about a task's user. Whom it does not know owns none of its files.
+fn host_user(user: &str) -> Option<crate::container::Ids> {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let group = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    lookup_user(&passwd, &group, user)
+}
+
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, DriverError> {
+    tokio::task::spawn_blocking(work).await.map_err(|e| failed(format!("host ids: {e}"), true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::DriverConfig;
+
+    fn read(values: &serde_json::Value) -> Result<HostIdsConfig, String> {
+        let config = DriverConfig { values: values.as_object().unwrap().clone(), ..DriverConfig::default() };
+        HostIdsConfig::read(&Reader::any("exec", &config)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn tasks_share_host_ids_only_when_an_operator_says_so() {
+        use serde_json::json;
+        assert_eq!(read(&json!({})).unwrap().given(), Some(HostIdSpace::DEFAULT));
+        assert_eq!(read(&json!({ "host_ids": "own", "host_id_range": "" })).unwrap(), HostIdsConfig::default());
+        assert_eq!(read(&json!({ "host_ids": "shared" })).unwrap().given(), None);
+        let some = read(&json!({ "host_id_range": "131072-262143" })).unwrap().given().unwrap();
+        assert_eq!(some.to_string(), "131072-262143");
+        for (values, why) in [
+            (json!({ "host_ids": "none" }), "host_ids must be \"own\" or \"shared\""),
+            (json!({ "host_id_range": "0-65535" }), "host_id_range must be \"first-last\" of whole ranges"),
+        ] {
+            let error = read(&values).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_names_the_key_that_helps() {
+        let heir =
+            Heir { ids: HostIdSpace::DEFAULT.after(None).next().unwrap(), space: HostIdSpace::DEFAULT, user: None };
+        let given = Owned { changed: 9, left: 1, private: vec!["local/a\nb".into(), "secrets/c".into()] };
+        let owner = Owner { heir, task_dir: PathBuf::new(), given, told: Vec::new() };
+        let told: Vec<String> = owner.told(true).collect();
+        assert!(told[0].contains("\"local/a\\nb\", \"secrets/c\"") && told[0].contains("perms = \"0644\""), "{told:?}");
+        assert!(told[1].contains("deeper than 64"), "{told:?}");
+        assert_eq!(owner.told(false).count(), 1, "a run writes its templates before each start, and gives them away");
+    }
+}

@@ -1,0 +1,244 @@
+//! Host ids: whose numbers a task in a user namespace has outside of it, seen from the host.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Instant;
+
+use agentbin::spec::{HostIdSpace, HostIds};
+use agentbin::wire::base::base_plugin_client::BasePluginClient;
+use agentbin::wire::cty::{self, Value};
+use agentbin::wire::drivers::driver_client::DriverClient;
+use agentbin::wire::{base, drivers as wire};
+
+use crate::framework::{
+    Attack, Breach, Lab, Level, Mutant, Run, Verdict, command_line, hold, patience, pause, processes, set_mode,
+};
+
+pub const ATTACKS: &[Attack] = &[
+    Attack { id: "d20", run: d20, inside: None, mutants: &[Mutant::new("d20")], control: None },
+    Attack { id: "d21", run: d21, inside: None, mutants: &[Mutant::new("d21")], control: None },
+    Attack { id: "d22", run: d22, inside: None, mutants: &[Mutant::new("d22")], control: None },
+];
+
+/// A user namespace comes with the level, or by itself.
+fn held(level: Level) -> &'static str {
+    match level {
+        Level::Default => "isolation = \"strict\"",
+        Level::Nomad => "isolation = \"nomad\"\n        user_namespace = true",
+    }
+}
+
+/// Two tasks, one of root and one of nobody, that stay and can be told apart by `mark`.
+fn job(level: Level, mark: &str) -> String {
+    let task = |user: &str| {
+        let script = format!("touch /local/made /alloc/data/of-{user}; echo READY-{user}; sleep 100000; : {mark}");
+        format!(
+            "    task \"{user}\" {{\n      driver = \"exec\"\n      user = \"{user}\"\n      kill_timeout = \"10ms\"\n      config {{\n        \
+             command = \"/bin/sh\"\n        args = [\"-c\", \"{script}\"]\n        {}\n      }}\n    }}\n",
+            held(level)
+        )
+    };
+    format!(
+        "job \"attack\" {{\n  type = \"batch\"\n  group \"g\" {{\n    restart {{\n      attempts = 0\n      mode = \"fail\"\n    }}\n{}{}  }}\n}}\n",
+        task("root"),
+        task("nobody")
+    )
+}
+
+/// All ids of the processes of tasks with this mark, as the host sees them.
+fn ids_of(mark: &str) -> BTreeSet<u32> {
+    let shells: BTreeSet<i32> = processes().into_iter().filter(|pid| command_line(*pid).contains(mark)).collect();
+    let status = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let field = |status: &str, name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned();
+        line.split_whitespace().map(|number| number.parse::<i64>().unwrap()).collect::<Vec<_>>()
+    };
+    let child_of_one =
+        |status: &str| field(status, "PPid:").iter().any(|pid| shells.iter().any(|p| i64::from(*p) == *pid));
+    let statuses: Vec<String> = processes()
+        .into_iter()
+        .map(|pid| (pid, status(pid)))
+        .filter(|(pid, s)| shells.contains(pid) || child_of_one(s))
+        .map(|(_, s)| s)
+        .collect();
+    assert!(statuses.len() >= 2, "shells of two tasks: {statuses:?}");
+    let of = |status: &String| ["Uid:", "Gid:", "Groups:"].map(|name| field(status, name)).concat();
+    statuses.iter().flat_map(of).map(|id| u32::try_from(id).unwrap()).collect()
+}
+
+/// The one range that all of these ids lie in.
+fn range_of(ids: &BTreeSet<u32>) -> Option<HostIds> {
+    let ranges: BTreeSet<Option<HostIds>> = ids.iter().map(|id| HostIdSpace::DEFAULT.range_of(*id)).collect();
+    if ranges.len() == 1 { ranges.into_iter().next().flatten() } else { None }
+}
+
+/// Tasks of two allocations in user namespaces, root among them: with the host's ids they would be the same user outside, and
+/// root the host's.
+fn d20(lab: &mut Lab) -> Verdict {
+    let (one, other) = (job(lab.level, "d20-one"), job(lab.level, "d20-other"));
+    let mut runs = [lab.agentbin_run_in("data", &[], &one, &[]), lab.agentbin_run_in("data2", &[], &other, &[])];
+    for run in &mut runs {
+        run.wait_for("READY-root");
+        run.wait_for("READY-nobody");
+    }
+    let ids = ["d20-one", "d20-other"].map(ids_of);
+    let owners: Vec<u32> = ["data", "data2"].iter().flat_map(|data| made_in(&lab.path(data).join("alloc"))).collect();
+    // A run that is killed leaves its tasks for the moment, and their ids with them.
+    let [first, mut killed] = runs;
+    killed.kill();
+    let mut third = lab.agentbin_run_in("data3", &[], &job(lab.level, "d20-third"), &[]);
+    third.wait_for("READY-root");
+    third.wait_for("READY-nobody");
+    let [one, other, third_ids] = [ids[0].clone(), ids[1].clone(), ids_of("d20-third")];
+    let still = ids_of("d20-other");
+    let gc = lab.spoiled(&[], &lab.program()).arg("gc").arg("--data-dir").arg(lab.path("data2")).output().unwrap();
+    let ended = [first, third].map(Run::interrupt);
+    assert_eq!(still, other, "the tasks of a killed run");
+    assert!(gc.status.success() && std::fs::read_dir(lab.path("data2/alloc")).unwrap().count() == 0, "{gc:?}");
+    let all = [one, other, third_ids];
+    hold!(all.iter().all(|ids| !ids.contains(&0)), "host uid or gid 0: {all:?}");
+    let ranges: BTreeSet<HostIds> = all.iter().filter_map(range_of).collect();
+    hold!(ranges.len() == 3, "three allocations have the host ids {all:?}");
+    assert_eq!(owners.len(), 8, "four files of tasks in each: {owners:?}; {ended:?}");
+    hold!(owners.iter().all(|owner| ranges.iter().any(|ids| ids.contains(*owner))), "owners on disk: {owners:?}");
+    Ok(())
+}
+
+/// The owners of what the tasks have made on disk.
+fn made_in(allocs: &Path) -> Vec<u32> {
+    let dirs = std::fs::read_dir(allocs).unwrap().flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
+    let names = ["root/local/made", "nobody/local/made", "alloc/data/of-root", "alloc/data/of-nobody"];
+    dirs.flat_map(|dir| names.map(|name| dir.join(name).metadata().unwrap().uid())).collect()
+}
+
+/// A driver plugin as an agent starts it, which gives away one range.
+struct Agent {
+    client: agentbin::plugin::Client,
+    level: Level,
+}
+
+/// The last range of the default ones: the first that somebody else on this machine takes is another.
+const ONE_RANGE: &str = "2147287040-2147352575";
+
+fn bytes(values: &[(&str, Value)]) -> Vec<u8> {
+    cty::encode(&Value::Map(values.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()))
+}
+
+fn string(text: &str) -> Value {
+    Value::String(text.to_owned())
+}
+
+impl Agent {
+    fn new(lab: &Lab) -> Agent {
+        let client = lab.plugin("exec");
+        let request = base::SetConfigRequest {
+            msgpack_config: bytes(&[("host_id_range", string(ONE_RANGE))]),
+            nomad_config: Some(base::NomadConfig { driver: Some(base::NomadDriverConfig::default()) }),
+            plugin_api_version: "v0.1.0".into(),
+        };
+        let mut plugin = BasePluginClient::new(client.channel());
+        lab.block_on("configure the plugin", plugin.set_config(request)).unwrap();
+        Agent { client, level: lab.level }
+    }
+
+    /// Starts a task named `t` of root in this allocation's directory.
+    fn start(&self, lab: &Lab, dir: &Path, script: &str) -> Result<String, String> {
+        let task_id = format!("{}/t", dir.display());
+        let held = match self.level {
+            Level::Default => vec![("isolation", string("strict"))],
+            Level::Nomad => vec![("isolation", string("nomad")), ("user_namespace", Value::Bool(true))],
+        };
+        let command = [("command", string("/bin/sh")), ("args", Value::List(["-c", script].map(string).to_vec()))];
+        let task = wire::TaskConfig {
+            id: task_id.clone(),
+            name: "t".to_owned(),
+            user: "root".to_owned(),
+            alloc_dir: dir.display().to_string(),
+            msgpack_driver_config: bytes(&[&command[..], &held].concat()),
+            resources: Some(wire::Resources::default()),
+            ..Default::default()
+        };
+        let mut driver = DriverClient::new(self.client.channel());
+        let request = wire::StartTaskRequest { task: Some(task) };
+        let answer =
+            lab.block_on("start a task", driver.start_task(request)).map_err(|status| status.message().to_owned())?;
+        let answer = answer.into_inner();
+        if answer.driver_error_msg.is_empty() { Ok(task_id) } else { Err(answer.driver_error_msg) }
+    }
+
+    fn end(&self, lab: &Lab, task_id: String) {
+        let mut driver = DriverClient::new(self.client.channel());
+        let request = wire::DestroyTaskRequest { task_id, force: true };
+        lab.block_on("end a task", driver.destroy_task(request)).unwrap();
+    }
+
+    fn stop(self, lab: &Lab) {
+        lab.block_on("end the plugin", self.client.kill());
+    }
+}
+
+/// Waits for what a task writes.
+fn wait_for(path: &Path, content: &str) {
+    let deadline = Instant::now() + patience();
+    while !std::fs::read_to_string(path).is_ok_and(|text| text == content) {
+        assert!(Instant::now() < deadline, "{} did not come", path.display());
+        pause();
+    }
+}
+
+/// An allocation whose owner was killed: nothing runs, but its directory is full of its files. The next one asks for ids.
+fn d21(lab: &mut Lab) -> Verdict {
+    let dirs = ["alloc", "alloc2", "alloc3"].map(|name| lab.path(name));
+    for dir in &dirs[1..] {
+        for (name, mode) in [("", 0o755), ("alloc", 0o777), ("alloc/logs", 0o777), ("t", 0o777), ("t/local", 0o777)] {
+            std::fs::create_dir(dir.join(name)).unwrap();
+            set_mode(&dir.join(name), mode);
+        }
+    }
+    let agent = Agent::new(lab);
+    let first = agent.start(lab, &dirs[0], "umask 077; echo secret > /local/secret; exec sleep 100000").unwrap();
+    wait_for(&dirs[0].join("t/local/secret"), "secret\n");
+    agent.end(lab, first);
+    // Again in the same allocation: a restart, whose ids are those of its files.
+    let again = agent.start(lab, &dirs[0], "cat /local/secret > /local/copy; exec sleep 100000").unwrap();
+    wait_for(&dirs[0].join("t/local/copy"), "secret\n");
+    agent.end(lab, again);
+    // The next driver, that of an agent which was killed and started again, knows nothing of the first.
+    agent.stop(lab);
+    let agent = Agent::new(lab);
+    let refused = agent.start(lab, &dirs[1], "exec sleep 100000");
+    let why = match refused {
+        Ok(id) => {
+            agent.end(lab, id);
+            agent.stop(lab);
+            return Err(Breach("another allocation has the ids of files that are there".to_owned()));
+        }
+        Err(why) => why,
+    };
+    assert!(why.contains("all 1 ranges of 65536 host ids") && why.contains("host_id_range"), "{why}");
+    std::fs::remove_dir_all(&dirs[0]).unwrap();
+    let id = agent.start(lab, &dirs[2], "exec sleep 100000").unwrap();
+    agent.end(lab, id);
+    agent.stop(lab);
+    Ok(())
+}
+
+/// Somebody who shares the allocation has put second names of the host's files, and links, where the next start gives what it
+/// finds to the task.
+fn d22(lab: &mut Lab) -> Verdict {
+    std::fs::hard_link(lab.canary("log"), lab.task_path("local/log")).unwrap();
+    lab.plant_link("local/way-out", lab.canary(""));
+    lab.plant_link("secrets", lab.canary("dir"));
+    lab.plant_link("tmp", "../../canary/open");
+    let agent = Agent::new(lab);
+    let id = agent.start(lab, &lab.path("alloc"), "chmod 0 /local/log; exec sleep 100000");
+    let owner = lab.canary("log").metadata().unwrap().uid();
+    if let Ok(id) = id {
+        agent.end(lab, id);
+    }
+    agent.stop(lab);
+    std::fs::remove_file(lab.task_path("local/log")).unwrap();
+    hold!(owner == 0, "a file of the host belongs to {owner}");
+    Ok(())
+}
