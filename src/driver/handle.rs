@@ -329,6 +329,20 @@ impl Tasks {
         self.events.subscribe()
     }
 
+    /// Adds a line to the task's history.
+    pub(super) fn tell(&self, task: &TaskConfig, message: &str) {
+        let event = TaskEvent {
+            task_id: task.id.clone(),
+            alloc_id: task.alloc_id.clone(),
+            task_name: task.name.clone(),
+            time: SystemTime::now(),
+            message: message.to_owned(),
+            annotations: BTreeMap::new(),
+        };
+        // Nobody listens at the moment.
+        let _ = self.events.send(event);
+    }
+
     pub(super) fn settings(&self) -> &Settings {
         &self.starter.settings
     }

@@ -8,6 +8,7 @@ use tokio::sync::broadcast;
 
 use super::config::Reader;
 use super::handle::{Settings, Tasks};
+use super::isolated;
 use super::restrict::{self, Restrictions};
 use super::shipping::Shipping;
 use super::{
@@ -384,7 +385,11 @@ impl<P: Plan> Driver for OnExecutor<P> {
         let sinks = self.sinks(&config, &task.config)?;
         // A job that switches its logs off has /dev/null for both, and no files.
         let collected = spec.logs.is_some() || fifos.iter().any(|wanted| matches!(wanted, Wanted::Fifo(_)));
+        let told = (P::ISOLATION == Isolation::Isolated).then(|| isolated::told_of_root(&spec)).flatten();
         let handle = self.tasks.start(task, spec).await?;
+        if let Some(message) = told.filter(|_| self.tasks.settings().under_agent) {
+            self.tasks.tell(task, message);
+        }
         if self.tasks.settings().under_agent && collected {
             self.shipping.start(task, &sinks).await;
         }
