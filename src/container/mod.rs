@@ -22,6 +22,7 @@
 //! has nothing left to do but to execute the command.
 
 mod config;
+mod etc;
 mod identity;
 mod namespaces;
 mod parent;
@@ -34,6 +35,7 @@ mod terminal;
 mod unveil;
 
 pub use config::{Bind, Config, DeviceNode, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig};
+pub use etc::{Closed, closes as closes_etc};
 pub use identity::lookup_user;
 pub use namespaces::Namespaces;
 pub use parent::{Prepare, Prepared, StartError, Started, Starting, Told, prepare};
