@@ -821,7 +821,7 @@ fn attack_rows(document: &str) -> BTreeMap<String, BTreeSet<&str>> {
 /// `a03`, `b05-links`.
 fn is_attack(text: &str) -> bool {
     let id = text.split('-').next().unwrap_or(text);
-    id.len() == 3 && id.starts_with(['a', 'b', 'c']) && id[1..].chars().all(|c| c.is_ascii_digit())
+    id.len() == 3 && id.starts_with(['a', 'b', 'c', 'd']) && id[1..].chars().all(|c| c.is_ascii_digit())
 }
 
 /// What disagrees between the table of attacks, the attacks, and the defences that can be taken out.

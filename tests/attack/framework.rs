@@ -310,10 +310,15 @@ impl Lab {
 
     /// `agentbin run` of a job, with these variables in its environment.
     pub fn agentbin_run(&self, job: &str, env: &[(String, String)]) -> Run {
+        self.agentbin_run_in(&self.path("data"), job, env)
+    }
+
+    /// As [`Lab::agentbin_run`], with this data directory.
+    pub fn agentbin_run_in(&self, data: &Path, job: &str, env: &[(String, String)]) -> Run {
         let file = self.path("job.nomad.hcl");
         std::fs::write(&file, job).unwrap();
         let mut command = self.spoiled(&[], &self.program());
-        command.arg("run").arg("--data-dir").arg(self.path("data")).arg(&file);
+        command.arg("run").arg("--data-dir").arg(data).arg(&file);
         command.env("XDG_RUNTIME_DIR", self.path("sockets"));
         command.envs(env.iter().map(|(key, value)| (key, value)));
         self.started.set(self.started.get() + 1);

@@ -12,6 +12,7 @@ mod files;
 mod framework;
 mod kernel;
 mod mounts;
+mod setid;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
@@ -22,7 +23,7 @@ use framework::{Attack, Breach, Inside, Lab, Level, Openat2, Verdict, mutant_pro
 const IN_LAB: &str = "AGENTBIN_ATTACK_LAB";
 
 fn attacks() -> Vec<&'static Attack> {
-    [a::ATTACKS, b::ATTACKS, mounts::ATTACKS, fields::ATTACKS, files::ATTACKS, c::ATTACKS]
+    [a::ATTACKS, b::ATTACKS, mounts::ATTACKS, fields::ATTACKS, files::ATTACKS, c::ATTACKS, setid::ATTACKS]
         .into_iter()
         .flatten()
         .collect()
