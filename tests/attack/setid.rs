@@ -472,16 +472,20 @@ const KNOWN: usize = 6;
 const OPEN: [&str; 4] = ["passwd", "group", "public", "dir/public"];
 
 impl Etc {
-    /// On the file system of the lab where that can be closed, else on an ext4 of its own.
-    fn closable(lab: &Lab) -> Etc {
+    /// On the file system of the lab where that can be closed, else on an ext4 of its own, where one can be made.
+    fn closable(lab: &Lab) -> Option<Etc> {
+        let closes = || agentbin::container::closes_etc().unwrap() == agentbin::container::Closed::Whole;
         let etc = Etc::new(lab, None);
-        if agentbin::container::closes_etc().unwrap() == agentbin::container::Closed::Whole {
-            return etc;
+        if closes() {
+            return Some(etc);
         }
         drop(etc);
-        let etc = Etc::new(lab, Some("ext4"));
-        assert_eq!(agentbin::container::closes_etc().unwrap(), agentbin::container::Closed::Whole);
-        etc
+        let image = lab.path("etc.image");
+        std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+        let made = Command::new("mkfs.ext4").arg("-q").arg(&image).status();
+        let etc = made.is_ok_and(|status| status.success()).then(|| Etc::new(lab, Some("ext4")))?;
+        assert!(closes(), "ext4 has id-mapped mounts since Linux 5.12");
+        Some(etc)
     }
 
     fn new(lab: &Lab, file_system: Option<&str>) -> Etc {
@@ -495,14 +499,9 @@ impl Etc {
             .collect();
         match file_system {
             Some("ext4") => {
-                let image = lab.path("etc.image");
-                std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
-                for (program, args) in [("mkfs.ext4", &["-q"][..]), ("mount", &["-o", "loop", "-t", "ext4"])] {
-                    let place = (program == "mount").then_some("/etc");
-                    let mut command = Command::new(program);
-                    let status = command.args(args).arg(&image).args(place).status();
-                    assert!(status.is_ok_and(|status| status.success()), "{program} for an /etc of the lab's own");
-                }
+                let mut command = Command::new("mount");
+                command.args(["-o", "loop", "-t", "ext4"]).arg(lab.path("etc.image")).arg("/etc");
+                assert!(command.status().unwrap().success(), "mount an ext4 at /etc");
                 set_mode(Path::new("/etc"), 0o755);
             }
             Some(kind) => {
@@ -546,7 +545,13 @@ impl Drop for Etc {
 /// A task of root, and one that has what root has, read what everybody may read, and nothing else: also what comes later
 /// and what is renamed over something, and beside a mount that cannot be closed.
 fn d13(lab: &mut Lab) -> Verdict {
-    let etc = Etc::closable(lab);
+    let Some(etc) = Etc::closable(lab) else {
+        println!(
+            "SKIP: d13: no file system here can be closed, and no ext4 be made: what is known is covered, as in d14"
+        );
+        let _etc = Etc::new(lab, None);
+        return lab.task(&[if lab.level == Level::Nomad { "open" } else { "closed" }]).user("root").must_hold();
+    };
     if lab.level == Level::Nomad {
         return lab.task(&["open"]).user("root").must_hold();
     }
