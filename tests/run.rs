@@ -507,9 +507,12 @@ fn b14_a_stranger_gets_nothing_of_an_allocation() {
     let world = World::new();
     let script = "echo secret; id -u; pwd; cd $NOMAD_TASK_DIR && cp /bin/sh tool && chmod 4755 tool && \
                   echo secret > file && ls && sleep 1000";
-    for (driver, user) in [("exec", "root"), ("raw_exec", "root"), ("raw_exec", "nobody")] {
+    // A root in a jail sets that bit when the job asks for the capability.
+    for (driver, user, more) in
+        [("exec", "root", "cap_add = [\"fsetid\"]"), ("raw_exec", "root", ""), ("raw_exec", "nobody", "")]
+    {
         let job = batch(driver, "/bin/sh", &format!("[\"-c\", {script:?}]"))
-            .replace("config {", &format!("user = \"{user}\"\nconfig {{"));
+            .replace("config {", &format!("user = \"{user}\"\nconfig {{\n{more}"));
         let mut running = world.start_text(&job);
         wait_for_text(&running.stdout, "tool\n");
         let allocs = world.data_dir().join("alloc");

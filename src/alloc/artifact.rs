@@ -146,8 +146,10 @@ pub(super) fn parent_of(top: &Root, target: &Path) -> io::Result<(Root, std::ffi
     Ok((Root::from_fd(parent), name.to_owned()))
 }
 
-/// Makes a new file in the place of whatever has the name now; never writes into something that a task put there.
+/// Makes a new file in the place of whatever has the name now; never writes into something that a task put there. A job
+/// makes no set-user-ID and no set-group-ID files: of `mode` they are left out.
 pub(super) fn create(parent: &Root, name: &std::ffi::OsStr, mode: u32) -> io::Result<File> {
+    let mode = if mutant::on("d15") { mode } else { mode & 0o1777 };
     loop {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         match parent.open_beneath(Path::new(name), flags, Mode::from_raw_mode(mode & 0o700)) {
@@ -264,6 +266,18 @@ mod tests {
         assert_eq!(errno("../../x"), libc::EXDEV);
         assert_eq!(errno("local/dir/planted"), libc::ELOOP);
         assert_eq!(errno("local"), libc::EISDIR);
+    }
+
+    /// D15: nothing that a job writes gives its user to whoever executes it.
+    #[test]
+    fn set_id_bits_are_left_out() {
+        use std::os::unix::fs::MetadataExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        for (given, expected) in [(0o6755, 0o755), (0o4711, 0o711), (0o2640, 0o640), (0o1600, 0o1600)] {
+            let file = create(&root, std::ffi::OsStr::new("x"), given).unwrap();
+            assert_eq!(file.metadata().unwrap().mode() & 0o7777, expected, "{given:o}");
+        }
     }
 
     #[test]

@@ -234,7 +234,7 @@ fn mount_tmpfs(dir: &OwnedFd) -> io::Result<bool> {
 }
 
 /// Every mount point at or below `dir`, the last one mounted first.
-fn mounts_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
+pub(super) fn mounts_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     let mut found = mount_points(&table);
     found.retain(|point| point.starts_with(dir));
@@ -242,21 +242,23 @@ fn mounts_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The fifth field of each line, with its octal escapes undone (`proc_pid_mountinfo(5)`).
+/// The fifth field of each line (`proc_pid_mountinfo(5)`).
 fn mount_points(table: &[u8]) -> Vec<PathBuf> {
-    let field = |line: &[u8]| {
-        let raw = line.split(|b| *b == b' ').nth(4)?;
-        let mut bytes = Vec::with_capacity(raw.len());
-        let mut rest = raw;
-        while let Some((first, after)) = rest.split_first() {
-            let escape = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
-            let escaped = escape.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-            bytes.push(escaped.unwrap_or(*first));
-            rest = if escaped.is_some() { &after[3..] } else { after };
-        }
-        Some(PathBuf::from(OsString::from_vec(bytes)))
-    };
+    let field = |line: &[u8]| Some(unescaped(line.split(|b| *b == b' ').nth(4)?));
     table.split(|b| *b == b'\n').filter_map(field).collect()
+}
+
+/// A path of a mount table with its octal escapes undone.
+pub(super) fn unescaped(raw: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some((first, after)) = rest.split_first() {
+        let escape = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        let escaped = escape.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &after[3..] } else { after };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
 }
 
 fn unmount_below(dir: &Path) -> Vec<CleanupError> {

@@ -2,7 +2,7 @@
 //! reverse. Never knows how a step does its work.
 //!
 //! ```text
-//! Alloc::set_up ─▶ record, folders, ports        undone at once when one fails
+//! Alloc::set_up ─▶ mount, record, folders, ports undone at once when one fails
 //! Alloc::run    ─▶ one TaskRunner for each task   gates opened by the lifecycle coordinator
 //!                    task_dir, artifacts, templates ─▶ driver.start ─▶ wait ─▶ restart policy ─┐
 //!                    ▲──────────────────────────────────────────────────────────────────────┘
@@ -19,6 +19,7 @@ mod gc;
 mod hook;
 mod lifecycle;
 mod node;
+mod nosuid;
 mod ports;
 mod process;
 mod record;
@@ -34,6 +35,7 @@ pub use dir::{AllocDir, is_task_name};
 pub use error::{CleanupError, SetupError, chain};
 pub use gc::{Finding, clean, clean_half_written, scan};
 pub use node::{Node, compute};
+pub use nosuid::{Hold, Release, hold, release};
 pub use ports::{PortError, PortPool};
 pub use process::Orphans;
 pub use record::{Handle, Record, RecordError, Records};

@@ -17,6 +17,7 @@ use super::error::{CleanupError, SetupError, chain};
 use super::hook::{Hook, Stack};
 use super::lifecycle::{Coordinator, Doom, Member, Stage, TaskState, doom, next_victims};
 use super::node::Node;
+use super::nosuid::{self, Hold};
 use super::ports::{PortMap, PortPool};
 use super::process::Orphans;
 use super::record::{Record, RecordError, Records};
@@ -131,6 +132,8 @@ struct Place {
     ports: PortMap,
     /// Something that only the record tells of could not be removed.
     recorded_is_left: bool,
+    /// Keeps the mount that its directory lies on.
+    hold: Option<Hold>,
 }
 
 impl Place {
@@ -154,6 +157,35 @@ struct Steps(Stack<Place>);
 impl fmt::Debug for Steps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Steps")
+    }
+}
+
+/// Before the first file is made, and after the last one is gone.
+struct NosuidHook;
+
+#[tonic::async_trait]
+impl Hook<Place> for NosuidHook {
+    fn name(&self) -> &'static str {
+        "nosuid"
+    }
+
+    async fn run(&self, place: &mut Place) -> Result<(), SetupError> {
+        let data_dir = place.machine.data_dir.clone();
+        let held = tokio::task::spawn_blocking(move || nosuid::hold(&data_dir)).await;
+        let error = |e| SetupError::Dir {
+            action: "mount nosuid,nodev at",
+            path: place.machine.data_dir.join("alloc"),
+            source: io::Error::other(e),
+        };
+        place.hold = held.map_err(error)??;
+        Ok(())
+    }
+
+    async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
+        if place.hold.take().is_none() {
+            return Vec::new();
+        }
+        nosuid::release_soon(&place.machine.data_dir).await.err().into_iter().collect()
     }
 }
 
@@ -268,9 +300,15 @@ impl Alloc {
         let id = AllocId::new(crate::sys::random::uuid());
         let dir = AllocDir::new(&machine.data_dir, &id);
         let (job, machine) = (Arc::clone(job), Arc::clone(machine));
-        let place = Place { id, index, job, group, machine, dir, ports: PortMap::new(), recorded_is_left: false };
-        let hooks: Vec<Box<dyn Hook<Place>>> =
-            vec![Box::new(RecordHook), Box::new(AllocDirHook), Box::new(CgroupsHook), Box::new(NetworkHook)];
+        let place =
+            Place { id, index, job, group, machine, dir, ports: PortMap::new(), recorded_is_left: false, hold: None };
+        let hooks: Vec<Box<dyn Hook<Place>>> = vec![
+            Box::new(NosuidHook),
+            Box::new(RecordHook),
+            Box::new(AllocDirHook),
+            Box::new(CgroupsHook),
+            Box::new(NetworkHook),
+        ];
         Alloc { place, steps: Steps(Stack::new(hooks)) }
     }
 

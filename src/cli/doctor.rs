@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 use std::path::Path;
 
+use rustix::fs::StatVfsMountFlags;
 use serde_json::{Value as Json, json};
 
 use super::probe::{self, Level, Outcome};
@@ -11,7 +12,7 @@ use super::{DoctorArgs, complain, print};
 use crate::alloc::chain;
 use crate::cgroup::{self, Facts, Regime};
 use crate::container::probe::{ROWS, score};
-use crate::container::{HostIdRegistry, HostIdsUse};
+use crate::container::{self, Closed, HostIdRegistry, HostIdsUse};
 use crate::spec::HostIdSpace;
 use crate::sys::features::{self, Support};
 
@@ -85,6 +86,7 @@ const NAMESPACES: &str = "namespaces";
 const CGROUPS: &str = "cgroups";
 const LIMITS: &str = "limits";
 const SETTINGS: &str = "settings";
+const FILES: &str = "files";
 const TOOLS: &str = "tools";
 
 pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<i32> {
@@ -125,6 +127,7 @@ fn examine() -> Checks {
     limits(&mut checks);
     settings(&mut checks);
     host_ids(&mut checks);
+    files(&mut checks);
     let java = std::env::var_os("PATH").and_then(|path| {
         std::env::split_paths(&path)
             .map(|dir| dir.join("java"))
@@ -370,6 +373,42 @@ fn host_ids(checks: &mut Checks) {
             let mend = format!("chown root {place}; chmod 700 {place}");
             checks.add(LIMITS, "host ids", chain(&error), Some(Lack { state: State::Warn, cost, mend: &mend }));
         }
+    }
+}
+
+/// Where the `alloc_dir` of an agent lies, by its packages and by its documentation's examples.
+const ALLOC_DIRS: [&str; 5] = [
+    "/opt/nomad/data/alloc",
+    "/opt/nomad/alloc",
+    "/var/lib/nomad/alloc",
+    "/var/lib/nomad/data/alloc",
+    "/var/nomad/alloc",
+];
+
+/// Files of the host that a task which is root in its jail could read or leave behind.
+fn files(checks: &mut Checks) {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let known = "tasks of root read files in /etc that not everybody may read, but for those with a known name";
+    let part = "tasks of root read such files in what is mounted below /etc, but for those with a known name";
+    let fix = "Linux 5.12 or newer, and /etc on ext4, xfs or btrfs; on overlayfs it cannot be";
+    let (value, cost) = match container::closes_etc() {
+        Ok(Closed::Whole) => ("yes".to_owned(), None),
+        Ok(Closed::Top) => ("not what is mounted below it".to_owned(), Some(part)),
+        Ok(Closed::No) => ("no".to_owned(), Some(known)),
+        Err(error) => (error.to_string(), Some(known)),
+    };
+    checks.add(FILES, "/etc without owners", value, cost.map(|cost| Lack { state: State::Warn, cost, mend: fix }));
+    for dir in ALLOC_DIRS {
+        let Ok(stat) = rustix::fs::statvfs(dir) else { continue };
+        let wanted = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV;
+        let closed = stat.f_flag.contains(wanted);
+        let cost =
+            "a set-user-ID file that a task of root leaves in a shared directory makes root of whoever executes it";
+        let mend = format!("put Nomad's alloc_dir on a file system with the mount options nosuid,nodev (now {dir})");
+        let lack = Lack { state: State::Warn, cost, mend: &mend };
+        checks.add(FILES, dir, if closed { "nosuid,nodev" } else { "not nosuid,nodev" }, (!closed).then_some(lack));
     }
 }
 

@@ -66,6 +66,13 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
             }
         }
     }
+    // Where somebody still works there, he does it when he is done.
+    if !args.dry_run
+        && let Err(e) = alloc::release(&data_dir)
+    {
+        complain(&alloc::chain(&e));
+        status = LEFTOVERS;
+    }
     print(text.as_bytes())?;
     Ok(status)
 }

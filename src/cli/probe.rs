@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::machine::{self, Place};
 use super::signals::Signals;
 use super::{complain, gc};
-use crate::alloc::{AllocDir, Handle, Machine, Record, chain};
+use crate::alloc::{self, AllocDir, Handle, Machine, Record, chain};
 use crate::container::probe::{Host, Report};
 use crate::driver::{Driver, TaskConfig};
 use crate::spec::{AllocId, DriverConfig, LogCollection, Role, Signal};
@@ -93,6 +93,10 @@ pub(super) fn run(
 async fn probe(machine: &Machine, level: Level, signals: &mut Signals) -> Result<anyhow::Result<Report>, Stopped> {
     let id = AllocId::new(uuid::Uuid::new_v4());
     let dir = AllocDir::new(&machine.data_dir, &id);
+    let hold = match alloc::hold(&machine.data_dir) {
+        Ok(hold) => hold,
+        Err(error) => return Ok(Err(error.into())),
+    };
     let report = match allocate(machine, level, &id, &dir) {
         Ok((driver, task)) => {
             // A start that is given up halfway would leave an executor of which nobody knows.
@@ -117,6 +121,10 @@ async fn probe(machine: &Machine, level: Level, signals: &mut Signals) -> Result
     if errors.is_empty()
         && let Err(error) = machine.records.remove(&id)
     {
+        complain(&chain(&error));
+    }
+    drop(hold);
+    if let Err(error) = alloc::release(&machine.data_dir) {
         complain(&chain(&error));
     }
     report

@@ -22,6 +22,7 @@
 //! has nothing left to do but to execute the command.
 
 mod config;
+mod etc;
 mod host_ids;
 mod identity;
 mod lookup;
@@ -37,6 +38,7 @@ mod terminal;
 mod unveil;
 
 pub use config::{Bind, Config, DeviceNode, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig};
+pub use etc::{Closed, closes as closes_etc};
 pub use host_ids::{HostIdRegistry, HostIdsError, HostIdsUse};
 pub use identity::lookup_user;
 pub use lookup::{Guard, Lookup, Refusal, Seen, Trusted};

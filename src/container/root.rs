@@ -13,6 +13,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use super::config::{Bind, DeviceNode, Failure, RootConfig, Step as _};
+use super::etc;
 use crate::spec::{Masks, Propagation};
 use crate::sys::mount::{attach, clone_tree, new_filesystem, set_attributes};
 use crate::sys::mutant;
@@ -85,11 +86,22 @@ impl Parts {
     }
 }
 
-/// Assembles the root and makes it `/`. The process must be alone in a mount namespace of its own.
-pub(super) fn enter(config: &RootConfig, rootless: bool, parts: Parts) -> Result<(), Failure> {
+/// Assembles the root and makes it `/`, with `/etc` closed where `close_etc` says so. The process must be alone in a mount
+/// namespace of its own.
+pub(super) fn enter(config: &RootConfig, rootless: bool, close_etc: bool, parts: Parts) -> Result<(), Failure> {
     // Copies of what is to be bound, while these mounts still belong to the host's peer groups.
     let alloc_dir = AllocDir::of(&config.task_dir)?;
-    let binds = config.binds.iter().map(|bind| clone_bind(bind, alloc_dir.as_ref())).collect::<Result<Vec<_>, _>>()?;
+    // What lies in the allocation, a sibling without a jail may execute: there no file gives another identity to anybody.
+    let plain = if config.masks == Masks::All && !mutant::on("d12") { NOSUID | NODEV } else { MountAttrFlags::empty() };
+    let clone = |bind| clone_bind(bind, alloc_dir.as_ref(), plain);
+    let mut binds = config.binds.iter().map(clone).collect::<Result<Vec<_>, _>>()?;
+    let etc = config.binds.iter().position(etc::is_host_etc).filter(|_| close_etc);
+    let mut uncovered = None;
+    if let Some(at) = etc {
+        let (tree, closed) = etc::close(binds.remove(at), parts.proc.as_fd())?;
+        binds.insert(at, tree);
+        uncovered = Some(at).filter(|_| closed != etc::Closed::Whole);
+    }
     let devices = config.devices.iter().map(clone_device).collect::<Result<Vec<_>, _>>()?;
     let task_dir =
         rustix::fs::openat(CWD, &config.task_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -104,6 +116,9 @@ pub(super) fn enter(config: &RootConfig, rootless: bool, parts: Parts) -> Result
 
     // Device nodes in the task's folder are dead; the real ones live on mounts of their own.
     set_attributes(tree.as_fd(), NODEV, libc::MS_PRIVATE, false).step(|| "make the root private".to_owned())?;
+    if !plain.is_empty() {
+        set_attributes(tree.as_fd(), plain, 0, true).step(|| "make the root nosuid".to_owned())?;
+    }
     attach(tree.as_fd(), task_dir.as_fd()).step(|| "attach the root".to_owned())?;
     rustix::process::fchdir(&tree).step(|| "enter the root".to_owned())?;
     let root = Root::from_fd(tree);
@@ -115,8 +130,12 @@ pub(super) fn enter(config: &RootConfig, rootless: bool, parts: Parts) -> Result
         .then(|| rustix::fs::openat(&root, "dev/null", OFlags::PATH, Mode::empty()));
     let dev = attach_dev(&root, rootless, dev, [(pts, "pts"), (shm, "shm"), (mqueue, "mqueue")])?;
     let kernel = Kernel { proc, sys: mount_sys(&root, rootless)? };
-    for (bind, tree) in config.binds.iter().zip(&binds) {
+    for (at, (bind, tree)) in config.binds.iter().zip(&binds).enumerate() {
         attach_inside(&root, &kernel, tree, &bind.target)?;
+        if uncovered == Some(at) {
+            // Before anything that a job mounts in there.
+            etc::cover(tree.try_clone().step(|| "open /etc".to_owned())?, &dev)?;
+        }
     }
     for (device, tree) in config.devices.iter().zip(&devices) {
         attach_inside(&root, &kernel, tree, &device.target)?;
@@ -196,12 +215,15 @@ impl AllocDir<'_> {
     }
 }
 
-fn clone_bind(bind: &Bind, alloc_dir: Option<&AllocDir<'_>>) -> Result<OwnedFd, Failure> {
+/// A copy of what is to be bound; `plain` are attributes of what lies in the allocation.
+fn clone_bind(bind: &Bind, alloc_dir: Option<&AllocDir<'_>>, plain: MountAttrFlags) -> Result<OwnedFd, Failure> {
     let step = || format!("bind {} to {}", bind.source.display(), bind.target.display());
     if bind.readonly && bind.propagation == Propagation::Bidirectional {
         return Err(Failure::invalid(step(), "a bidirectional mount must be writable, and this one is read-only"));
     }
-    let tree = match alloc_dir.filter(|_| !mutant::on("b01")).and_then(|dir| dir.find(&bind.source)) {
+    let found = alloc_dir.filter(|_| !mutant::on("b01")).and_then(|dir| dir.find(&bind.source));
+    let plain = if found.is_some() { plain } else { MountAttrFlags::empty() };
+    let tree = match found {
         Some(found) if mutant::on("b01-race") => {
             found.step(step)?;
             mutant::linger();
@@ -218,7 +240,7 @@ fn clone_bind(bind: &Bind, alloc_dir: Option<&AllocDir<'_>>) -> Result<OwnedFd, 
         Propagation::HostToTask => libc::MS_SLAVE,
         Propagation::Bidirectional => libc::MS_SHARED,
     };
-    set_attributes(tree.as_fd(), attributes, propagation, !mutant::on("b07")).step(step)?;
+    set_attributes(tree.as_fd(), attributes | plain, propagation, !mutant::on("b07")).step(step)?;
     Ok(tree)
 }
 

@@ -30,28 +30,52 @@ struct Machine<'a> {
     kernel: (u32, u32),
     /// Capabilities that the task has.
     held: &'a CapsHashSet,
+    /// Whether it may give set-user-ID and set-group-ID bits to its files.
+    set_id: SetId,
+}
+
+/// Whether a task may give set-user-ID and set-group-ID bits to files that exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SetId {
+    /// As the kernel has it: to its own files.
+    Allowed,
+    /// No: it is the host's root, and others see its files.
+    Refused,
 }
 
 /// The filter that a task with these capabilities gets; `None` when it gets none.
 ///
 /// # Errors
 /// A profile that says something unknown or impossible, and what about it; a machine for which there is no filter.
-pub(crate) fn program(policy: &Seccomp, held: &CapsHashSet) -> Result<Option<Vec<libc::sock_filter>>, Failure> {
+pub(crate) fn program(
+    policy: &Seccomp,
+    held: &CapsHashSet,
+    set_id: SetId,
+) -> Result<Option<Vec<libc::sock_filter>>, Failure> {
     if *policy == Seccomp::Unconfined {
         return Ok(None);
     }
-    make(policy, held, false).map(Some)
+    make(policy, held, set_id, false).map(Some)
 }
 
 /// As [`program`], for a task that may change no file: without the calls that change what is kept about one.
 ///
 /// # Errors
 /// As of [`program`].
-pub(super) fn without_metadata(policy: &Seccomp, held: &CapsHashSet) -> Result<Vec<libc::sock_filter>, Failure> {
-    make(policy, held, true)
+pub(super) fn without_metadata(
+    policy: &Seccomp,
+    held: &CapsHashSet,
+    set_id: SetId,
+) -> Result<Vec<libc::sock_filter>, Failure> {
+    make(policy, held, set_id, true)
 }
 
-fn make(policy: &Seccomp, held: &CapsHashSet, deny_metadata: bool) -> Result<Vec<libc::sock_filter>, Failure> {
+fn make(
+    policy: &Seccomp,
+    held: &CapsHashSet,
+    set_id: SetId,
+    deny_metadata: bool,
+) -> Result<Vec<libc::sock_filter>, Failure> {
     let step = "make the seccomp filter";
     let Some(arch) = Arch::NATIVE else {
         let mend = "no seccomp filter for this machine's architecture; say seccomp = \"unconfined\"";
@@ -59,7 +83,7 @@ fn make(policy: &Seccomp, held: &CapsHashSet, deny_metadata: bool) -> Result<Vec
     };
     let kernel =
         kernel_version(rustix::system::uname().release().to_bytes()).step(|| "read the kernel's version".to_owned())?;
-    let machine = Machine { arch, kernel, held };
+    let machine = Machine { arch, kernel, held, set_id };
     let mut policy = match policy {
         Seccomp::Unconfined => metadata::unconfined(arch),
         Seccomp::Profile(text) if text.len() > LONGEST_PROFILE => {
@@ -81,7 +105,7 @@ fn make(policy: &Seccomp, held: &CapsHashSet, deny_metadata: bool) -> Result<Vec
 /// # Errors
 /// What a start would say.
 pub fn check(policy: &Seccomp, capabilities: &[String]) -> Result<(), Failure> {
-    program(policy, &super::identity::parse_capabilities(capabilities)?).map(drop)
+    program(policy, &super::identity::parse_capabilities(capabilities)?, SetId::Allowed).map(drop)
 }
 
 /// `6.1.0-13-amd64` is 6.1.

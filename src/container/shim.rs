@@ -23,9 +23,10 @@ use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_
 use super::lookup::{Lookup, Refusal, Trusted};
 use super::namespaces::Namespaces;
 use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
+use super::seccomp::SetId;
 use super::terminal::{self, Terminal};
-use super::{namespaces, rlimits, root, seccomp, unveil};
-use crate::spec::OwnNamespaces;
+use super::{etc, namespaces, rlimits, root, seccomp, unveil};
+use crate::spec::{Masks, OwnNamespaces};
 use crate::sys::path::Root;
 use crate::sys::{mutant, prctl, process};
 
@@ -104,8 +105,10 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
         let _ = if mutant::on("c07") { Ok(()) } else { prctl::new_session_keyring() };
     }
 
+    let capabilities = parse_capabilities(&config.capabilities)?;
+    let close_etc = etc::is_wanted(&config, &capabilities);
     if let (Some(root), Some(parts)) = (&config.root, parts) {
-        root::enter(root, config.rootless.is_some(), parts)?;
+        root::enter(root, config.rootless.is_some(), close_etc, parts)?;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
     if mutant::on("a05") {
@@ -113,6 +116,8 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     }
 
     let ids = resolve_user(&config)?;
+    let is_root = config.rootless.is_none() && ids.as_ref().is_none_or(|ids| ids.uid == 0);
+    check_root(&config, is_root, close_etc)?;
     // Limits of the cgroup are set by now.
     receive_stdio(control)?;
     let terminal = open_terminal(&config, ids.as_ref())?;
@@ -124,11 +129,14 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     let (argv, envp) = strings(&config, ids.as_ref(), &command)?;
 
     // Whatever needs a name in the root or the power of now.
-    let capabilities = parse_capabilities(&config.capabilities)?;
+    let refuse = config.root.is_some() && is_root && !capabilities.contains(&caps::Capability::CAP_FSETID);
+    let set_id = if refuse { SetId::Refused } else { SetId::Allowed };
     let unveiled = unveil::prepare(&config.unveil)?;
     let filter = match &unveiled {
-        Some(unveiled) if !unveiled.changes_files => Some(seccomp::without_metadata(&config.seccomp, &capabilities)?),
-        _ => seccomp::program(&config.seccomp, &capabilities)?,
+        Some(unveiled) if !unveiled.changes_files => {
+            Some(seccomp::without_metadata(&config.seccomp, &capabilities, set_id)?)
+        }
+        _ => seccomp::program(&config.seccomp, &capabilities, set_id)?,
     };
     if config.user_namespace && session.is_none() {
         user_namespace = Some(make_user_namespace(ids.as_ref(), config.id_range)?);
@@ -417,6 +425,16 @@ fn resolve_user(config: &Config) -> Result<Option<Ids>, Failure> {
     ids.map(Some).ok_or_else(|| {
         Failure::invalid("find the user", format!("failed to identify user {0}: unknown user {0}", config.user))
     })
+}
+
+/// Who is root by a passwd file that the job brings, and somebody else on the host, has the host's `/etc` open before it.
+fn check_root(config: &Config, root: bool, closed: bool) -> Result<(), Failure> {
+    let tight = config.root.as_ref().is_some_and(|root| root.masks == Masks::All);
+    if !root || closed || !tight || config.session.is_some() {
+        return Ok(());
+    }
+    let message = format!("user {0} is root in the task's /etc/passwd and another user on the host", config.user);
+    Err(Failure::invalid("find the user", message))
 }
 
 /// Longest passwd or group file of a root that is read, in bytes.

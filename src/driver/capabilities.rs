@@ -2,6 +2,7 @@
 
 use super::DriverError;
 use super::config::Reader;
+use crate::sys::mutant;
 use crate::wire::schema::Literal;
 
 /// Every capability that Linux has, in the order of their numbers.
@@ -72,8 +73,9 @@ const DEFAULTS: [&str; 13] = [
 /// What Docker's engine gives to a container unless it is told otherwise: Nomad's thirteen, and this.
 const DOCKER_BESIDES: &str = "NET_RAW";
 
-/// Allowed, but only given when asked for: with it a task that is root could make the node of any disk.
-const NOT_BY_DEFAULT: &str = "MKNOD";
+/// Allowed, but only given when asked for: with them a task that is root could make the node of any disk, and files that
+/// make root of whoever executes them, in directories that it shares with others.
+const NOT_BY_DEFAULT: [&str; 3] = ["MKNOD", "FSETID", "SETFCAP"];
 
 /// Nomad's default of `allow_caps`.
 pub(super) fn nomad_defaults() -> Literal {
@@ -106,9 +108,10 @@ impl Allowed {
         if as_nomad && root {
             return Ok(named(ALL[..LEGACY_ROOT].iter().map(|name| (*name).to_owned()).collect()));
         }
-        let basis = DEFAULTS.iter().map(|name| (*name).to_owned()).filter(|name| {
-            self.0.contains(name) && !drop.contains(name) && (as_nomad || (root && name != NOT_BY_DEFAULT))
-        });
+        let basis = DEFAULTS
+            .iter()
+            .map(|name| (*name).to_owned())
+            .filter(|name| self.0.contains(name) && !drop.contains(name) && (as_nomad || (root && !is_withheld(name))));
         let mut result: Vec<String> = basis.chain(add.iter().cloned()).collect();
         result.sort_unstable();
         result.dedup();
@@ -139,6 +142,11 @@ impl Allowed {
         let text = format!("driver does not allow the following capabilities: {}", refused.join(", "));
         Err(reader.error("cap_add", &text))
     }
+}
+
+fn is_withheld(name: &str) -> bool {
+    let withheld = &NOT_BY_DEFAULT[..if mutant::on("d11-caps") { 1 } else { NOT_BY_DEFAULT.len() }];
+    withheld.contains(&name)
 }
 
 /// Upper case, without prefix, `all` spelled out, sorted.
@@ -181,13 +189,15 @@ mod tests {
         allowed.resolve(&reader, false, root).map_err(|e| e.to_string())
     }
 
-    /// B3: nobody has nothing unless the job adds it; root keeps the allowed ones but for mknod.
+    /// B3, D11: nobody has nothing unless the job adds it; root keeps the allowed ones but for mknod, fsetid and setfcap.
     #[test]
     fn capabilities_are_added_and_dropped() {
         assert_eq!(resolved(None, &[], &[], false), Ok(vec![]));
         assert_eq!(resolved(None, &["net_bind_service"], &["all"], false), Ok(vec!["CAP_NET_BIND_SERVICE".into()]));
         assert_eq!(resolved(None, &["CAP_kill", "kill"], &[], false), Ok(vec!["CAP_KILL".into()]));
-        assert_eq!(resolved(None, &[], &[], true).unwrap().len(), 12);
+        assert_eq!(resolved(None, &[], &[], true).unwrap().len(), 10);
+        let asked = resolved(None, &["fsetid", "cap_setfcap"], &[], true).unwrap();
+        assert!(asked.len() == 12 && asked.contains(&"CAP_FSETID".into()) && asked.contains(&"CAP_SETFCAP".into()));
         assert_eq!(resolved(None, &["mknod"], &["ALL"], true), Ok(vec!["CAP_MKNOD".into()]));
         let unknown = resolved(None, &["fly"], &[], false).unwrap_err();
         assert!(unknown.ends_with("cap_add configured with capabilities not supported by system: fly"), "{unknown}");

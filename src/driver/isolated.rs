@@ -470,6 +470,15 @@ impl IsolatedConfig {
     }
 }
 
+/// What a job whose task is root notices of it, in the task's history.
+pub(super) fn told_of_root(spec: &LaunchSpec) -> Option<&'static str> {
+    let tight = spec.masks == Masks::All && spec.user == "root";
+    tight.then_some(
+        "A root task gives no file set-id bits or capabilities (cap_add = [\"fsetid\", \"setfcap\"] does), and reads in the \
+         host's /etc what everybody may read; isolation = \"nomad\" brings stock behaviour back",
+    )
+}
+
 /// All that the task may do with files.
 fn unveil(reader: &Reader<'_>) -> Result<Vec<Unveil>, DriverError> {
     let parse = |text: String| {
@@ -630,6 +639,17 @@ mod tests {
             (json!({ "isolation": "strict" }), json!({ "isolation": "" }), &strict),
         ] {
             assert_eq!(planned(&plugin, &task), Ok(expected.clone()));
+        }
+    }
+
+    /// D11, D13: who is root in its jail is told what it may notice, but for where nothing is to be noticed.
+    #[test]
+    fn a_root_task_is_told_what_it_may_not() {
+        for (user, masks, told) in
+            [("root", Masks::All, true), ("nobody", Masks::All, false), ("root", Masks::Nomad, false)]
+        {
+            let spec = LaunchSpec { user: user.to_owned(), masks, ..LaunchSpec::default() };
+            assert_eq!(told_of_root(&spec).is_some(), told, "{user} {masks:?}");
         }
     }
 

@@ -10,6 +10,7 @@ use super::config::Reader;
 use super::handle::{Settings, Tasks};
 use super::host_env::HostEnv;
 use super::host_ids::Owners;
+use super::isolated;
 use super::policy::{self, By, Policy};
 use super::restrict::{self, Restrictions};
 use super::shipping::Shipping;
@@ -464,8 +465,12 @@ impl<P: Plan> Driver for OnExecutor<P> {
         // A job that switches its logs off has /dev/null for both, and no files.
         let collected = spec.logs.is_some() || fifos.iter().any(|wanted| matches!(wanted, Wanted::Fifo(_)));
         let cut_off = spec.own.network && spec.network_namespace.as_os_str().is_empty();
+        let told = (P::ISOLATION == Isolation::Isolated).then(|| isolated::told_of_root(&spec)).flatten();
         let owner = Owners::prepare(P::host_ids(&config), task, &mut spec).await?;
         let handle = self.tasks.start(task, spec).await?;
+        if let Some(message) = told.filter(|_| self.tasks.settings().under_agent) {
+            self.tasks.tell(task, message);
+        }
         if let Some(owner) = owner {
             owner.told(self.tasks.settings().under_agent).for_each(|message| self.tasks.tell(task, message));
             self.owners.keep(task, owner);

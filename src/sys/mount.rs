@@ -28,7 +28,21 @@ pub fn set_attributes(
     propagation: libc::c_ulong,
     recursive: bool,
 ) -> io::Result<()> {
-    let attr = MountAttr { attr_set: u64::from(set.bits()), propagation, ..MountAttr::default() };
+    change(mount, &MountAttr { attr_set: u64::from(set.bits()), propagation, ..MountAttr::default() }, recursive)
+}
+
+/// Shows the files of an unattached mount (of every mount below it, too, when `recursive`) under other owners: the first
+/// numbers of the maps of `namespace`, a user namespace, are those on the disk, and whoever they do not name owns nothing
+/// that anybody is or becomes. `CAP_DAC_OVERRIDE` and its like reach no file without an owner.
+///
+/// # Errors
+/// What `mount_setattr(2)` says; EINVAL where a file system does not have it, or a map is empty.
+pub fn map_ids(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>, recursive: bool) -> io::Result<()> {
+    let userns_fd = u64::try_from(namespace.as_raw_fd()).map_err(io::Error::other)?;
+    change(mount, &MountAttr { attr_set: libc::MOUNT_ATTR_IDMAP, userns_fd, ..MountAttr::default() }, recursive)
+}
+
+fn change(mount: BorrowedFd<'_>, attr: &MountAttr, recursive: bool) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the descriptor is open for the call, the path is a static empty C string, and the kernel reads exactly
     // `size_of::<MountAttr>()` bytes of a struct laid out as mount_setattr(2) documents.
@@ -38,11 +52,20 @@ pub fn set_attributes(
             mount.as_raw_fd(),
             c"".as_ptr(),
             flags,
-            std::ptr::from_ref(&attr),
+            std::ptr::from_ref(attr),
             size_of::<MountAttr>(),
         )
     };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A private, unattached copy of the mount that `place` is on, beginning there, without what is mounted below it.
+///
+/// # Errors
+/// What `open_tree(2)` says.
+pub fn clone_mount(place: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    Ok(rustix::mount::open_tree(place, "", flags)?)
 }
 
 /// A private, unattached copy of the mount at `path` below `dir` with everything mounted below it.

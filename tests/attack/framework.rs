@@ -310,20 +310,21 @@ impl Lab {
 
     /// `agentbin run` of a job, with these variables in its environment.
     pub fn agentbin_run(&self, job: &str, env: &[(String, String)]) -> Run {
-        self.agentbin_run_in("data", &[], job, env)
+        self.agentbin_run_with(&[], job, env)
     }
 
     /// The same with these flags.
     pub fn agentbin_run_with(&self, flags: &[&str], job: &str, env: &[(String, String)]) -> Run {
-        self.agentbin_run_in("data", flags, job, env)
+        self.agentbin_run_in(&self.path("data"), flags, job, env)
     }
 
-    /// The same with a data directory of this name.
-    pub fn agentbin_run_in(&self, data: &str, flags: &[&str], job: &str, env: &[(String, String)]) -> Run {
-        let file = self.path(&format!("{data}.nomad.hcl"));
+    /// The same with this data directory.
+    pub fn agentbin_run_in(&self, data: &Path, flags: &[&str], job: &str, env: &[(String, String)]) -> Run {
+        let name = data.file_name().unwrap().to_string_lossy();
+        let file = self.path(&format!("{name}.nomad.hcl"));
         std::fs::write(&file, job).unwrap();
         let mut command = self.spoiled(&[], &self.program());
-        command.arg("run").args(flags).arg("--data-dir").arg(self.path(data)).arg(&file);
+        command.arg("run").args(flags).arg("--data-dir").arg(data).arg(&file);
         command.env("XDG_RUNTIME_DIR", self.path("sockets"));
         command.envs(env.iter().map(|(key, value)| (key, value)));
         self.started.set(self.started.get() + 1);

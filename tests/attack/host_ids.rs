@@ -77,7 +77,10 @@ fn range_of(ids: &BTreeSet<u32>) -> Option<HostIds> {
 /// root the host's.
 fn d20(lab: &mut Lab) -> Verdict {
     let (one, other) = (job(lab.level, "d20-one"), job(lab.level, "d20-other"));
-    let mut runs = [lab.agentbin_run_in("data", &[], &one, &[]), lab.agentbin_run_in("data2", &[], &other, &[])];
+    let mut runs = [
+        lab.agentbin_run_in(&lab.path("data"), &[], &one, &[]),
+        lab.agentbin_run_in(&lab.path("data2"), &[], &other, &[]),
+    ];
     for run in &mut runs {
         run.wait_for("READY-root");
         run.wait_for("READY-nobody");
@@ -87,7 +90,7 @@ fn d20(lab: &mut Lab) -> Verdict {
     // A run that is killed leaves its tasks for the moment, and their ids with them.
     let [first, mut killed] = runs;
     killed.kill();
-    let mut third = lab.agentbin_run_in("data3", &[], &job(lab.level, "d20-third"), &[]);
+    let mut third = lab.agentbin_run_in(&lab.path("data3"), &[], &job(lab.level, "d20-third"), &[]);
     third.wait_for("READY-root");
     third.wait_for("READY-nobody");
     let [one, other, third_ids] = [ids[0].clone(), ids[1].clone(), ids_of("d20-third")];

@@ -16,6 +16,7 @@ mod mounts;
 mod owners;
 mod policy;
 mod programs;
+mod setid;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
@@ -34,6 +35,7 @@ fn attacks() -> Vec<&'static Attack> {
         files::ATTACKS,
         c::ATTACKS,
         programs::ATTACKS,
+        setid::ATTACKS,
         host_ids::ATTACKS,
         policy::ATTACKS,
         owners::ATTACKS,

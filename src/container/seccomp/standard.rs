@@ -7,8 +7,9 @@ use caps::Capability::{
     CAP_SYS_TTY_CONFIG, CAP_SYSLOG,
 };
 
-use super::Machine;
 use super::filter::{Action, Arch, Check, Decision, Policy, Rule, Test};
+use super::{Machine, SetId};
+use crate::sys::mutant;
 
 /// What is decided about a group of system calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,6 +23,8 @@ pub(super) enum Verdict {
     Absent,
     /// Allowed from this kernel on, and with the capability before.
     From((u32, u32), Capability),
+    /// Allowed with a mode as this argument, but for set-id bits to who may not give them.
+    Mode(u8),
     Clone,
     Personality,
     Socket,
@@ -49,10 +52,15 @@ macro_rules! common {
             tee vmsplice sync syncfs fsync fdatasync sync_file_range cachestat
             fstat statx statfs fstatfs faccessat faccessat2 getdents64 getcwd chdir fchdir umask
             mkdirat mknodat unlinkat renameat renameat2 linkat symlinkat readlinkat
-            fchmod fchmodat fchmodat2 fchown fchownat utimensat name_to_handle_at
+            fchown fchownat utimensat name_to_handle_at
             getxattr lgetxattr fgetxattr getxattrat setxattr lsetxattr fsetxattr setxattrat listxattr llistxattr flistxattr
             listxattrat removexattr lremovexattr fremovexattr removexattrat file_getattr file_setattr
             inotify_init1 inotify_add_watch inotify_rm_watch fanotify_mark;
+
+        // Files that exist keep the identity that they give, but for who may change that. What open, openat2 and mknod make
+        // with these bits loses them with its first byte, as nobody who is refused here has CAP_FSETID.
+        Mode(1) => fchmod;
+        Mode(2) => fchmodat fchmodat2;
 
         // Waiting for events, timers, and the older way to read and write without waiting.
         Allowed => epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 ppoll pselect6 eventfd2 signalfd4
@@ -143,9 +151,11 @@ common!(AARCH64, aarch64);
 
 table! { X86_64_ONLY, x86_64,
     // Older forms of what is allowed above.
-    Allowed => open creat stat lstat newfstatat access getdents mkdir rmdir mknod link unlink rename symlink readlink chmod
+    Allowed => open creat stat lstat newfstatat access getdents mkdir rmdir mknod link unlink rename symlink readlink
         chown lchown utime utimes futimesat dup2 pipe fork vfork alarm pause time getpgrp
         epoll_create epoll_wait poll select eventfd signalfd inotify_init;
+
+    Mode(1) => chmod;
 
     // The thread's own registers.
     Allowed => arch_prctl;
@@ -191,6 +201,9 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
 
+/// Bits of a file's mode that give its user or group to who executes it. The kernel reads 16 bits of the argument.
+const SET_ID: u64 = 0o6000;
+
 /// `PER_LINUX`, `PER_LINUX32`, both with `UNAME26`, and the question what it is. Others take protections away, the random
 /// layout of memory above all.
 const PERSONALITIES: &[u32] = &[0, 0x8, 0x2_0000, 0x2_0008, u32::MAX];
@@ -223,6 +236,11 @@ fn decision(verdict: Verdict, machine: &Machine<'_>) -> Decision {
         Verdict::Absent => Decision::always(Action::ENOSYS),
         Verdict::With(any) => allowed_if(any.iter().any(held)),
         Verdict::From(version, capability) => allowed_if(machine.kernel >= version || held(&capability)),
+        Verdict::Mode(_) if machine.set_id == SetId::Allowed || mutant::on("d11") => Decision::always(Action::ALLOW),
+        Verdict::Mode(argument) => {
+            let none = Check { argument, test: Test::Masked { mask: SET_ID, value: 0 }, not: false };
+            Decision::of(vec![Rule { checks: vec![none], action: Action::ALLOW }], Action::EPERM)
+        }
         Verdict::Clone if held(&CAP_SYS_ADMIN) => Decision::always(Action::ALLOW),
         Verdict::Clone => {
             let none = Check { argument: 0, test: Test::Masked { mask: NEW_NAMESPACES, value: 0 }, not: false };

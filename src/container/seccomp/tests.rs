@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::filter::{Action, Arch};
-use super::{Machine, kernel_version, profile, program, standard};
+use super::{Machine, SetId, kernel_version, profile, program, standard};
 use crate::spec::Seccomp;
 
 const KERNEL: (u32, u32) = (6, 1);
@@ -65,7 +65,7 @@ fn word(action: Action) -> String {
 }
 
 fn standard_filter(arch: Arch, held: &CapsHashSet) -> Vec<sock_filter> {
-    standard::policy(&Machine { arch, kernel: KERNEL, held }).compile(arch).unwrap()
+    standard::policy(&Machine { arch, kernel: KERNEL, held, set_id: SetId::Allowed }).compile(arch).unwrap()
 }
 
 fn number_of(arch: Arch, name: &str) -> u32 {
@@ -166,13 +166,45 @@ fn n6_default_filter_is_the_golden_table() {
     assert_eq!(table.lines().count(), expected.lines().count());
 }
 
+/// D11: a task of the host's root changes modes as ever, but gives nobody a set-id bit; what the kernel does not read of the
+/// argument does not matter.
+#[test]
+fn set_id_bits_are_refused_in_every_form() {
+    for arch in BOTH {
+        let none = CapsHashSet::new();
+        let machine = Machine { arch, kernel: KERNEL, held: &none, set_id: SetId::Refused };
+        let filter = standard::policy(&machine).compile(arch).unwrap();
+        for (name, at) in [("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)] {
+            if name == "chmod" && arch == Arch::Aarch64 {
+                continue;
+            }
+            for (mode, expected) in [
+                (0o755, Action::ALLOW),
+                (0o1777, Action::ALLOW),
+                (0x1_0000_01ed, Action::ALLOW),
+                (0o4755, Action::EPERM),
+                (0o2755, Action::EPERM),
+                (0o6000, Action::EPERM),
+                (0o104_755, Action::EPERM),
+                (0x1_0000_09ed, Action::EPERM),
+                (u64::MAX, Action::EPERM),
+            ] {
+                let mut args = [0; 6];
+                args[at] = mode;
+                let seen = run(&filter, arch.audit(), number_of(arch, name), args).0;
+                assert_eq!(word(seen), word(expected), "{arch:?} {name} {mode:o}");
+            }
+        }
+    }
+}
+
 /// C06: numbers of another architecture mean something else, and no filter lets them through.
 #[test]
 fn c06_foreign_architectures_do_not_exist() {
     let everything = r#"{"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"]}"#;
     for arch in BOTH {
         let none = CapsHashSet::new();
-        let machine = Machine { arch, kernel: KERNEL, held: &none };
+        let machine = Machine { arch, kernel: KERNEL, held: &none, set_id: SetId::Allowed };
         let all = caps::all();
         let open = profile::policy(everything, &machine).unwrap().compile(arch).unwrap();
         for filter in [standard_filter(arch, &none), standard_filter(arch, &all), open] {
@@ -223,7 +255,7 @@ fn tracing_waits_for_a_kernel_that_looks_twice() {
         [((4, 7), &none, Action::EPERM), ((4, 7), &tracer, Action::ALLOW), ((4, 8), &none, Action::ALLOW)]
     {
         let arch = Arch::X86_64;
-        let filter = standard::policy(&Machine { arch, kernel, held }).compile(arch).unwrap();
+        let filter = standard::policy(&Machine { arch, kernel, held, set_id: SetId::Allowed }).compile(arch).unwrap();
         assert_eq!(run(&filter, arch.audit(), number_of(arch, "ptrace"), [0; 6]).0, expected, "{kernel:?}");
     }
 }
@@ -271,9 +303,12 @@ fn n6_profiles_say_what_the_filter_does() {
     let arch = Arch::X86_64;
     let none = CapsHashSet::new();
     let admin = CapsHashSet::from([Capability::CAP_SYS_ADMIN]);
-    let filter = compiled(&profile, &Machine { arch, kernel: KERNEL, held: &none }).unwrap();
-    let with_admin = compiled(&profile, &Machine { arch, kernel: KERNEL, held: &admin }).unwrap();
-    let on_arm = compiled(&profile, &Machine { arch: Arch::Aarch64, kernel: KERNEL, held: &none }).unwrap();
+    let filter = compiled(&profile, &Machine { arch, kernel: KERNEL, held: &none, set_id: SetId::Allowed }).unwrap();
+    let with_admin =
+        compiled(&profile, &Machine { arch, kernel: KERNEL, held: &admin, set_id: SetId::Allowed }).unwrap();
+    let on_arm =
+        compiled(&profile, &Machine { arch: Arch::Aarch64, kernel: KERNEL, held: &none, set_id: SetId::Allowed })
+            .unwrap();
     let denied = Action::error(13);
     for (name, args, expected) in [
         ("read", [0, 0, 0], Action::ALLOW),
@@ -320,7 +355,7 @@ fn n6_profiles_say_what_the_filter_does() {
 fn n6_no_word_of_a_profile_is_in_an_error() {
     const WORD: &str = "hunter2, expected nothing";
     let none = CapsHashSet::new();
-    let machine = || Machine { arch: Arch::X86_64, kernel: KERNEL, held: &none };
+    let machine = || Machine { arch: Arch::X86_64, kernel: KERNEL, held: &none, set_id: SetId::Allowed };
     let rule = |rule: serde_json::Value| json!({ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule] });
     let arg = |arg: serde_json::Value| rule(json!({ "names": [WORD], "action": "SCMP_ACT_ERRNO", "args": [arg] }));
     let condition = |key: &str, condition: serde_json::Value| {
@@ -414,7 +449,8 @@ fn n6_unusable_profiles_are_refused_with_the_reason() {
         (arg(r#""index": 0, "value": 1, "valueTwo": 2, "op": "SCMP_CMP_MASKED_EQ""#), r#""valueTwo" has bits"#),
         (r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"action": "SCMP_ACT_LOG"}]}"#.to_owned(), "neither"),
     ] {
-        let error = compiled(&text, &Machine { arch, kernel: KERNEL, held: &none }).unwrap_err();
+        let error =
+            compiled(&text, &Machine { arch, kernel: KERNEL, held: &none, set_id: SetId::Allowed }).unwrap_err();
         assert!(error.contains(reason), "{text}: {error}");
     }
 
@@ -428,24 +464,24 @@ fn n6_unusable_profiles_are_refused_with_the_reason() {
         json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules}).to_string()
     };
     // Four instructions each.
-    let long = program(&Seccomp::Profile(many(1000)), &none).unwrap().unwrap();
+    let long = program(&Seccomp::Profile(many(1000)), &none, SetId::Allowed).unwrap().unwrap();
     let native = Arch::NATIVE.unwrap();
     for (value, expected) in [(0, Action::EPERM), (500, Action::EPERM), (999, Action::EPERM), (1000, Action::ALLOW)] {
         let number = number_of(native, "mount");
         assert_eq!(run(&long, native.audit(), number, [value, 0, 0, 0, 0, 0]).0, expected, "{value}");
     }
-    let error = program(&Seccomp::Profile(many(1100)), &none).unwrap_err().to_string();
+    let error = program(&Seccomp::Profile(many(1100)), &none, SetId::Allowed).unwrap_err().to_string();
     assert!(error.contains("4096 instructions"), "{error}");
     // Few words that say much: so many names times so many alternatives.
     let names = vec!["mount"; 1000];
     let args = vec![json!({"index": 0, "value": 1, "op": "SCMP_CMP_EQ"}); 100];
     let rule = json!({"names": names, "action": "SCMP_ACT_ERRNO", "args": args});
     let text = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}).to_string();
-    let error = program(&Seccomp::Profile(text), &none).unwrap_err().to_string();
+    let error = program(&Seccomp::Profile(text), &none, SetId::Allowed).unwrap_err().to_string();
     assert!(error.contains("65536 rules"), "{error}");
-    let error = program(&Seccomp::Profile(" ".repeat((1 << 20) + 1)), &none).unwrap_err().to_string();
+    let error = program(&Seccomp::Profile(" ".repeat((1 << 20) + 1)), &none, SetId::Allowed).unwrap_err().to_string();
     assert!(error.contains("1048577 bytes"), "{error}");
-    assert!(program(&Seccomp::Unconfined, &none).unwrap().is_none());
+    assert!(program(&Seccomp::Unconfined, &none, SetId::Allowed).unwrap().is_none());
 }
 
 #[test]
@@ -551,7 +587,7 @@ proptest! {
         let profile = with_errno("defaultErrnoRet", default, profile).to_string();
         let none = CapsHashSet::new();
         for arch in BOTH {
-            let filter = compiled(&profile, &Machine { arch, kernel: KERNEL, held: &none }).unwrap();
+            let filter = compiled(&profile, &Machine { arch, kernel: KERNEL, held: &none, set_id: SetId::Allowed }).unwrap();
             let newest =
                 rules.iter().flat_map(|rule| &rule.0).map(|name| number_of(arch, NAMES[*name])).max().map_or(0, |n| n + 1);
             for (name, args) in &calls {
@@ -588,7 +624,7 @@ fn become_command(command: &[&str], filtered: bool) -> Output {
 fn becomes_a_command() {
     let command: Vec<String> = serde_json::from_str(&std::env::var("AGENTBIN_TEST_COMMAND").unwrap()).unwrap();
     if std::env::var("AGENTBIN_TEST_FILTER").unwrap() == "default" {
-        let filter = program(&Seccomp::Default, &CapsHashSet::new()).unwrap().unwrap();
+        let filter = program(&Seccomp::Default, &CapsHashSet::new(), SetId::Allowed).unwrap().unwrap();
         crate::sys::prctl::set_no_new_privs().unwrap();
         crate::sys::seccomp::install(&filter).unwrap();
     }
