@@ -30,7 +30,7 @@ mod template;
 mod text;
 
 pub use dir::{AllocDir, is_task_name};
-pub use error::{CleanupError, SetupError, chain};
+pub use error::{CleanupError, SetupError, chain, chain_within};
 pub use gc::{Finding, clean, clean_half_written, scan};
 pub use node::{Node, compute};
 pub use ports::{PortError, PortPool};

@@ -11,7 +11,7 @@ use super::run::{SINKS_PATIENCE, outlets};
 use super::{GcArgs, complain, print};
 use crate::alloc::{self, Finding, Record, SocketDir};
 use crate::logs::ship;
-use crate::spec::AllocId;
+use crate::spec::{AllocId, escaped_lines};
 
 /// Some of it could not be removed.
 const LEFTOVERS: i32 = 1;
@@ -65,7 +65,7 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
             }
         }
     }
-    print(text.as_bytes())?;
+    print(escaped_lines(&text).as_bytes())?;
     Ok(status)
 }
 
