@@ -64,7 +64,7 @@ enum Command {
     },
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 struct RunArgs {
     /// Job file, HCL2 or JSON; - reads it from standard input
     file: PathBuf,

@@ -10,8 +10,9 @@ const LONGEST_PATTERN: usize = 4096;
 const PATTERN_BYTES: usize = 256 * 1024;
 /// What compiling a pattern is worth.
 const COMPILE_STEPS: u64 = 4000;
-/// Bytes that are searched in one step.
-const BYTES_PER_STEP: u64 = 64;
+/// Largest text that is searched, and bytes of it that are searched in one step.
+const LARGEST_SEARCHED: usize = 1 << 20;
+const BYTES_PER_STEP: u64 = 16;
 /// Largest result of a replacement.
 const LARGEST_TEXT: usize = 16 << 20;
 
@@ -56,6 +57,9 @@ pub(super) fn regex(pattern: &str) -> Result<Regex, String> {
 /// Each match may have looked at all of the rest, so that many of them in a long text are counted before they are made.
 pub(super) fn regex_replace(args: &[Value], count: Count<'_>) -> Outcome {
     let (whole, pattern, replacement) = (text(args, 0)?, text(args, 1)?, text(args, 2)?);
+    if whole.len() > LARGEST_SEARCHED {
+        return Err(format!("the text has more than {} MiB", LARGEST_SEARCHED >> 20));
+    }
     count(COMPILE_STEPS)?;
     let regex = regex(&pattern)?;
     let (mut out, mut copied) = (String::new(), 0);
