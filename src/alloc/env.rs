@@ -120,7 +120,8 @@ impl TaskEnv {
         let most = (MOST_OF_RUN / tasks.max(1)).max(LEAST_OF_TASK);
         let mut env = TaskEnv { vars, node: Arc::clone(source.node), most, is_too_large: false };
         let room = Room::new(most);
-        let own = source.task.env.iter().map(|(k, v)| (env.interpolate_within(k, &room), env.interpolate_within(v, &room)));
+        let own =
+            source.task.env.iter().map(|(k, v)| (env.interpolate_within(k, &room), env.interpolate_within(v, &room)));
         let own: Vec<_> = own.collect();
         env.is_too_large = room.is_exceeded.get();
         env.extend(own);

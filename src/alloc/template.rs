@@ -63,7 +63,11 @@ pub fn render(
 }
 
 fn go_on(cancel: &AtomicBool, line: u32) -> Result<(), TemplateError> {
-    if cancel.load(Ordering::Relaxed) { Err(error(line, "it was given up, because the task is stopped")) } else { Ok(()) }
+    if cancel.load(Ordering::Relaxed) {
+        Err(error(line, "it was given up, because the task is stopped"))
+    } else {
+        Ok(())
+    }
 }
 
 fn error(line: u32, message: impl Into<String>) -> TemplateError {
@@ -198,7 +202,10 @@ enum Node {
     Text(String),
     Print(u32, Pipeline),
     /// `if` and each `else if` with its line, and what `else` has.
-    If { branches: Vec<(u32, Pipeline, Vec<Node>)>, otherwise: Vec<Node> },
+    If {
+        branches: Vec<(u32, Pipeline, Vec<Node>)>,
+        otherwise: Vec<Node>,
+    },
 }
 
 /// Commands; the value of each is the last argument of the next.
@@ -609,7 +616,10 @@ mod tests {
         for (data, expected) in cases {
             assert_eq!(rendered(data).as_deref(), Ok(expected), "{data}");
         }
-        assert_eq!(render("{{ [[ env \"X\" ]] }}", "[[", "]]", &|_| Some("v".to_owned()), &AtomicBool::new(false)).unwrap(), "{{ v }}");
+        assert_eq!(
+            render("{{ [[ env \"X\" ]] }}", "[[", "]]", &|_| Some("v".to_owned()), &AtomicBool::new(false)).unwrap(),
+            "{{ v }}"
+        );
     }
 
     #[test]

@@ -417,8 +417,9 @@ fn table(text: &mut String, outcomes: &[Outcome]) {
             Ok(_) if *level == Level::RawExec && outcomes.len() > 1 => {}
             Ok(report) => {
                 let failing = ROWS.iter().filter_map(|row| Some((row, report.get(row.id).filter(|seen| !seen.pass)?)));
-                let lines: Vec<String> =
-                    failing.map(|(row, seen)| format!("  {}  {:width$}  {}", row.id, row.name, escaped(&seen.value))).collect();
+                let lines: Vec<String> = failing
+                    .map(|(row, seen)| format!("  {}  {:width$}  {}", row.id, row.name, escaped(&seen.value)))
+                    .collect();
                 if !lines.is_empty() {
                     let _ = writeln!(
                         text,

@@ -22,7 +22,8 @@ use crate::driver::{
 };
 use crate::plugin::{Client, HclogLine, Launch, Program};
 use crate::spec::{
-    AllocId, ExitResult, LONGEST_MESSAGE, MemoryLimits, Pressure, Resources, Signal, Stall, TaskStats, escaped, shortened,
+    AllocId, ExitResult, LONGEST_MESSAGE, MemoryLimits, Pressure, Resources, Signal, Stall, TaskStats, escaped,
+    shortened,
 };
 use crate::wire::cty;
 use crate::wire::drivers as wire;

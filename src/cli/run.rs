@@ -719,6 +719,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn work_that_does_not_end_is_left_when_the_time_is_up() {
+        let timeout = Some(Duration::from_millis(20));
+        let mut early = Early { signals: Signals::catch().unwrap(), began: std::time::Instant::now(), timeout };
+        let (held, wait) = std::sync::mpsc::channel::<()>();
+        assert_eq!(early.wait_for(move || wait.recv()).await.unwrap().err(), Some(TIMED_OUT));
+        drop(held);
+        early.timeout = None;
+        assert_eq!(early.wait_for(|| 7).await.unwrap(), Ok(7));
+    }
+
+    #[tokio::test]
     async fn failures_become_exit_statuses() {
         let status =
             async |act: Act| execute(fake::job(vec![task("web")]), &[("web", &[act])], PLAIN, None).await.status;

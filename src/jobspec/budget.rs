@@ -191,8 +191,26 @@ fn too_many_marks(text: &str) -> Option<usize> {
     let is_mark = |b: u8| {
         matches!(
             b,
-            b',' | b'\n' | b'=' | b'{' | b'[' | b'(' | b'$' | b'.' | b'?' | b'!' | b'<' | b'>' | b'+' | b'-' | b'*' |
-                b'/' | b'%' | b'&' | b'|' | b';' | b':'
+            b',' | b'\n'
+                | b'='
+                | b'{'
+                | b'['
+                | b'('
+                | b'$'
+                | b'.'
+                | b'?'
+                | b'!'
+                | b'<'
+                | b'>'
+                | b'+'
+                | b'-'
+                | b'*'
+                | b'/'
+                | b'%'
+                | b'&'
+                | b'|'
+                | b';'
+                | b':'
         )
     };
     text.bytes().enumerate().filter(|(_, b)| is_mark(*b)).map(|(at, _)| at).nth(MOST_MARKS)

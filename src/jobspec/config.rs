@@ -188,8 +188,13 @@ impl Node {
     /// The value that all of it gives.
     pub fn eval(&self, variables: &Variables) -> Result<Value, Diagnostic> {
         let budget = Budget::default();
-        let globals =
-            Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None, is_config: true, budget: &budget };
+        let globals = Globals {
+            vars: BTreeMap::new(),
+            locals: BTreeMap::new(),
+            base_dir: None,
+            is_config: true,
+            budget: &budget,
+        };
         let scope = variables.0.iter().fold(Scope::new(&globals), |scope, (k, v)| scope.with(k, v.clone()));
         self.eval_in(&scope)
     }

@@ -28,6 +28,9 @@ pub(super) struct Globals<'p> {
     pub budget: &'p Budget,
 }
 
+/// Bytes of a loop's entry that are copied in one step; it is gone with its turn.
+const ENTRY_BYTES_PER_STEP: u64 = 256;
+
 #[derive(Debug)]
 struct Frame {
     name: String,
@@ -120,9 +123,9 @@ impl<'g> Scope<'g> {
             Kind::Object(items) => self.object(pos, items),
             Kind::Reference { name, steps, source } => {
                 let value = self.reference(pos, name, steps, source)?;
-                self.made(value, pos)
+                self.made(value.into_owned(), pos)
             }
-            Kind::Traversal(root, steps) => walk(self, Cow::Owned(self.value(root)?), steps, pos),
+            Kind::Traversal(root, steps) => Ok(walk(self, Cow::Owned(self.value(root)?), steps, pos)?.into_owned()),
             Kind::Call(call) => self.call(pos, call),
             Kind::Not(e) => Ok(Value::Bool(!self.bool(e)?)),
             Kind::Negate(e) => match self.number(e)? {
@@ -170,7 +173,7 @@ impl<'g> Scope<'g> {
             .ok_or_else(|| Diagnostic::new(&expr.pos, format!("a key must be a string, not {}", described(&key))))
     }
 
-    fn reference(&self, pos: &Pos, name: &str, steps: &[Step], source: &str) -> Result<Value> {
+    fn reference(&self, pos: &Pos, name: &str, steps: &[Step], source: &str) -> Result<Cow<'_, Value>> {
         if let Some(value) = self.iterator(name) {
             return walk(self, Cow::Borrowed(value), steps, pos);
         }
@@ -183,9 +186,11 @@ impl<'g> Scope<'g> {
             return Err(Diagnostic::new(pos, format!("there is no variable \"{name}\" here; put text in quotes")));
         }
         let Some((map, what)) = known else {
-            return runtime_reference(pos, name, steps, source);
+            return runtime_reference(pos, name, steps, source).map(Cow::Owned);
         };
-        let Some((first, rest)) = steps.split_first() else { return Ok(Value::Object(map.clone())) };
+        let Some((first, rest)) = steps.split_first() else {
+            return Ok(Cow::Owned(Value::Object(map.clone())));
+        };
         let member = match first {
             Step::Attr(member) => member.clone(),
             Step::Index(index) => self.key(index)?,
@@ -301,6 +306,28 @@ impl<'g> Scope<'g> {
         })
     }
 
+    /// Calls `turn` with each entry of a collection, of which there is no copy where it has a name.
+    fn each(&self, collection: &Expr, mut turn: impl FnMut((Value, Value)) -> Result<()>) -> Result<()> {
+        let pos = &collection.pos;
+        let value = match &collection.kind {
+            Kind::Reference { name, steps, source } => self.reference(pos, name, steps, source)?,
+            _ => Cow::Owned(self.value(collection)?),
+        };
+        let mut next = |key: Value, item: &Value| {
+            self.globals.budget.step(1 + budget::size(item) / ENTRY_BYTES_PER_STEP, pos)?;
+            turn((key, item.clone()))
+        };
+        match &*value {
+            Value::List(items) => items.iter().enumerate().try_for_each(|(i, item)| next(Value::usize(i), item)),
+            Value::Set(items) => items.iter().try_for_each(|item| next(item.clone(), item)),
+            Value::Object(map) => map.iter().try_for_each(|(key, item)| next(Value::string(key.as_str()), item)),
+            other => {
+                let message = format!("a list, set or map is needed here, not {}", described(other));
+                Err(Diagnostic::new(pos, message))
+            }
+        }
+    }
+
     /// The scope of one turn of a loop.
     fn iteration(&self, key_name: Option<&str>, value_name: &str, (key, value): (Value, Value)) -> Scope<'g> {
         let scope = self.with(value_name, value);
@@ -310,17 +337,17 @@ impl<'g> Scope<'g> {
     fn for_expr(&self, f: &For) -> Result<Value> {
         let mut list = Vec::new();
         let mut map = BTreeMap::new();
-        for entry in self.entries(&f.collection)? {
+        self.each(&f.collection, |entry| {
             let scope = self.iteration(f.key_name.as_deref(), &f.value_name, entry);
             if let Some(condition) = &f.condition
                 && !scope.bool(condition)?
             {
-                continue;
+                return Ok(());
             }
             let value = scope.value(&f.value)?;
             let Some(key) = &f.key else {
                 list.push(value);
-                continue;
+                return Ok(());
             };
             let name = scope.key(key)?;
             if f.group {
@@ -333,7 +360,8 @@ impl<'g> Scope<'g> {
                 let message = format!("two elements give the key \"{name}\"; group them with \"...\"");
                 return Err(Diagnostic::new(&key.pos, message));
             }
-        }
+            Ok(())
+        })?;
         Ok(if f.key.is_some() { Value::Object(map) } else { Value::List(list) })
     }
 
@@ -359,9 +387,9 @@ impl<'g> Scope<'g> {
                     self.template(if self.bool(condition)? { then } else { otherwise }, out, pos)?;
                 }
                 Part::For { key_name, value_name, collection, body } => {
-                    for entry in self.entries(collection)? {
-                        self.iteration(key_name.as_deref(), value_name, entry).template(body, out, pos)?;
-                    }
+                    self.each(collection, |entry| {
+                        self.iteration(key_name.as_deref(), value_name, entry).template(body, out, pos)
+                    })?;
                 }
             }
         }
@@ -393,7 +421,7 @@ fn described(value: &Value) -> String {
     }
 }
 
-fn walk(scope: &Scope<'_>, value: Cow<'_, Value>, steps: &[Step], pos: &Pos) -> Result<Value> {
+fn walk<'v>(scope: &Scope<'_>, value: Cow<'v, Value>, steps: &[Step], pos: &Pos) -> Result<Cow<'v, Value>> {
     let mut value = value;
     for (i, step) in steps.iter().enumerate() {
         scope.globals.budget.step(1, pos)?;
@@ -419,10 +447,10 @@ fn walk(scope: &Scope<'_>, value: Cow<'_, Value>, steps: &[Step], pos: &Pos) -> 
                 let list = splat(scope, &value, &steps[i + 1..=i + names], pos)?;
                 return walk(scope, Cow::Owned(list), &steps[i + 1 + names..], pos);
             }
-            Step::FullSplat => return splat(scope, &value, &steps[i + 1..], pos),
+            Step::FullSplat => return splat(scope, &value, &steps[i + 1..], pos).map(Cow::Owned),
         };
     }
-    Ok(value.into_owned())
+    Ok(value)
 }
 
 /// A part of a value, without a copy where there is none yet.
@@ -440,7 +468,8 @@ fn splat(scope: &Scope<'_>, value: &Value, steps: &[Step], pos: &Pos) -> Result<
         Value::List(items) | Value::Set(items) => items.as_slice(),
         one => std::slice::from_ref(one),
     };
-    let list = items.iter().map(|item| walk(scope, Cow::Borrowed(item), steps, pos)).collect::<Result<_>>()?;
+    let part = |item| Ok(walk(scope, Cow::Borrowed(item), steps, pos)?.into_owned());
+    let list = items.iter().map(part).collect::<Result<_>>()?;
     scope.made(Value::List(list), pos)
 }
 

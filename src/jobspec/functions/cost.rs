@@ -87,7 +87,7 @@ pub(in crate::jobspec) fn cost(name: &str, args: &[Value]) -> Cost {
     let steps = match name {
         "bcrypt" => {
             let cost = u32::try_from(int(1).unwrap_or(10)).unwrap_or(0);
-            if cost <= hashes::MOST_COST { 64 << cost } else { 0 }
+            if cost <= hashes::MOST_COST { 180 << cost } else { 0 }
         }
         "md5" | "sha1" | "sha256" | "sha512" | "uuidv5" => given / 16,
         "abspath" | "file" | "filebase64" | "fileexists" | "fileset" => 64,
