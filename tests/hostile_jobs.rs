@@ -116,7 +116,7 @@ fn evaluation_has_a_budget_and_names_who_spent_it() {
         ("digits", deep(&"9".repeat(1_000_000)), 9),
         ("marks", deep(&"1,".repeat(3_000_000)), 0),
         ("blocks", "a {}\n".repeat(1_000_000), 0),
-        ("mistakes", around("ok = 1", &(0..60_000).map(|i| format!("drivr{i} = 1\n")).collect::<String>()), 0),
+        ("mistakes", around("ok = 1", &(0..60_000).map(|i| format!("drivr{i} = 1\n")).collect::<Vec<_>>().concat()), 0),
         ("long-mistake", around("ok = 1", &format!("kill_signal = \"{}\"", "\\u001b[2J".repeat(100_000))), 8),
         ("duration", around("ok = 1", "kill_timeout = \"170141183460469231731687303715884105.9us\""), 8),
         ("zero", around("a = file(\"/dev/zero\")", ""), 2),

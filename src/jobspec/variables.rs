@@ -254,7 +254,9 @@ pub(super) fn evaluate_locals<'g>(globals: Globals<'g>, attrs: &[&Attr], sink: &
     for (name, (_, needs)) in &open {
         // What is not there at all is a mistake that evaluation tells.
         let there: Vec<&str> = needs.iter().filter_map(|n| open.get_key_value(n.as_str()).map(|(n, _)| *n)).collect();
-        there.iter().for_each(|n| needed_by.entry(n).or_default().push(name));
+        for needed in &there {
+            needed_by.entry(needed).or_default().push(name);
+        }
         waiting.insert(name, there.len());
         if there.is_empty() {
             ready.push_back(name);

@@ -1,6 +1,7 @@
 //! Text of others on a terminal: nothing in it moves the cursor, hides or reorders what stands beside it, or fills the screen.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 /// Longest error message or event, in bytes.
 pub const LONGEST_MESSAGE: usize = 4096;
@@ -41,8 +42,8 @@ fn escaped_but(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
             '\r' => out.push_str("\\r"),
-            c if u32::from(c) < 0x100 => out.push_str(&format!("\\x{:02x}", u32::from(c))),
-            c => out.push_str(&format!("\\u{{{:x}}}", u32::from(c))),
+            c if u32::from(c) < 0x100 => _ = write!(out, "\\x{:02x}", u32::from(c)),
+            c => _ = write!(out, "\\u{{{:x}}}", u32::from(c)),
         }
     }
     Cow::Owned(out)
