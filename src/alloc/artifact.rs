@@ -3,7 +3,7 @@
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,7 @@ use crate::sys::mutant;
 use crate::sys::path::Root;
 
 /// Copied between two looks at whether the task is still wanted.
-const CHUNK_BYTES: u64 = 16 * 1024 * 1024;
+const CHUNK_BYTES: u64 = 1024 * 1024;
 
 /// A user's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +73,7 @@ impl Copy {
             self.make_folder(&std::fs::metadata(&from).map_err(reading)?, top, &to)
                 .map_err(|e| (format!("cannot create {}", to.display()), e))?;
             for entry in std::fs::read_dir(&from).map_err(reading)? {
+                go_on(cancel).map_err(reading)?;
                 let path = entry.map_err(reading)?.path();
                 let metadata = std::fs::symlink_metadata(&path).map_err(reading)?;
                 let target = to.join(path.file_name().unwrap_or_default());
@@ -114,12 +115,14 @@ impl Copy {
             if file_type.is_symlink() {
                 return link(&std::fs::read_link(source)?, &parent, &name);
             }
-            let mut from = File::open(source)?;
+            // Whatever has the name now: it is not waited for.
+            let mut from = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(source)?;
+            if !from.metadata()?.is_file() {
+                return Err(Errno::INVAL.into());
+            }
             let mut to = create(&parent, &name, metadata.mode() & 0o777)?;
             loop {
-                if cancel.load(Ordering::Relaxed) {
-                    return Err(Errno::INTR.into());
-                }
+                go_on(cancel)?;
                 if io::copy(&mut (&mut from).take(CHUNK_BYTES), &mut to)? == 0 {
                     return self.give_away(&to);
                 }
@@ -132,6 +135,11 @@ impl Copy {
         let Some(Owner { uid, gid }) = self.owner else { return Ok(()) };
         Ok(rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?)
     }
+}
+
+/// Fails with `Interrupted` when the task is not wanted any more.
+fn go_on(cancel: &AtomicBool) -> io::Result<()> {
+    if cancel.load(Ordering::Relaxed) { Err(Errno::INTR.into()) } else { Ok(()) }
 }
 
 /// Opens the folder of `target`, making it where it is missing.

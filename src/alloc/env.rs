@@ -1,5 +1,6 @@
 //! The environment of a task, and the references that its configuration may contain.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,7 +62,40 @@ pub struct Source<'a> {
 pub struct TaskEnv {
     vars: BTreeMap<String, String>,
     node: Arc<Node>,
+    /// Bytes that references may stand for.
+    most: usize,
+    /// They stood for more in the task's own variables.
+    is_too_large: bool,
 }
+
+/// `${...}` references of a task stand for more than it may have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("what its ${{...}} references stand for has more than {0} KiB; use fewer, or shorter values")]
+pub struct TooLarge(usize);
+
+/// What references may still stand for. One that stands for more stays as it is.
+struct Room {
+    left: Cell<usize>,
+    is_exceeded: Cell<bool>,
+}
+
+impl Room {
+    fn new(most: usize) -> Room {
+        Room { left: Cell::new(most), is_exceeded: Cell::new(false) }
+    }
+
+    fn take(&self, value: &str) -> bool {
+        match self.left.get().checked_sub(value.len()) {
+            Some(left) => self.left.set(left),
+            None => self.is_exceeded.set(true),
+        }
+        !self.is_exceeded.get()
+    }
+}
+
+/// Bytes that the references of all tasks of a run may stand for, and of one task at least.
+const MOST_OF_RUN: usize = 64 << 20;
+const LEAST_OF_TASK: usize = 128 << 10;
 
 impl TaskEnv {
     /// Builds the environment; later sources win over earlier ones: ids, limits and folders, ports, meta, the host's
@@ -82,8 +116,14 @@ impl TaskEnv {
                 }
             }
         }
-        let mut env = TaskEnv { vars, node: Arc::clone(source.node) };
-        let own: Vec<_> = source.task.env.iter().map(|(k, v)| (env.interpolate(k), env.interpolate(v))).collect();
+        let tasks: usize = source.job.groups.iter().map(|g| g.count as usize * g.tasks.len()).sum();
+        let most = (MOST_OF_RUN / tasks.max(1)).max(LEAST_OF_TASK);
+        let mut env = TaskEnv { vars, node: Arc::clone(source.node), most, is_too_large: false };
+        let room = Room::new(most);
+        let own =
+            source.task.env.iter().map(|(k, v)| (env.interpolate_within(k, &room), env.interpolate_within(v, &room)));
+        let own: Vec<_> = own.collect();
+        env.is_too_large = room.is_exceeded.get();
         env.extend(own);
         env
     }
@@ -100,30 +140,47 @@ impl TaskEnv {
         &self.vars
     }
 
-    /// Replaces every known `${...}`; unknown references stay as they are.
+    /// Most bytes that the task's variables may have from one template.
+    #[must_use]
+    pub const fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Replaces every known `${...}`; unknown references stay as they are, and those that stand for too much.
     #[must_use]
     pub fn interpolate(&self, text: &str) -> String {
+        self.interpolate_within(text, &Room::new(self.most))
+    }
+
+    fn interpolate_within(&self, text: &str, room: &Room) -> String {
         interpolate(text, &|key| {
             let name = key.strip_prefix("env.").unwrap_or(key);
-            self.vars.get(name).map(String::as_str).or_else(|| self.node.lookup(key)).map(str::to_owned)
+            let value = self.vars.get(name).map(String::as_str).or_else(|| self.node.lookup(key))?;
+            room.take(value).then(|| value.to_owned())
         })
     }
 
     /// Interpolates every string of a driver's configuration, however deep.
-    #[must_use]
-    pub fn interpolate_config(&self, config: &DriverConfig) -> DriverConfig {
-        let values = config.values.iter().map(|(k, v)| (k.clone(), self.interpolate_value(v))).collect();
-        DriverConfig { values, positions: config.positions.clone(), pos: config.pos.clone() }
+    ///
+    /// # Errors
+    /// When the references, or those of the task's variables, stand for more than the task may have.
+    pub fn interpolate_config(&self, config: &DriverConfig) -> Result<DriverConfig, TooLarge> {
+        let room = Room::new(self.most);
+        let values = config.values.iter().map(|(k, v)| (k.clone(), self.interpolate_value(v, &room))).collect();
+        if self.is_too_large || room.is_exceeded.get() {
+            return Err(TooLarge(self.most / 1024));
+        }
+        Ok(DriverConfig { values, positions: config.positions.clone(), pos: config.pos.clone() })
     }
 
-    fn interpolate_value(&self, value: &serde_json::Value) -> serde_json::Value {
+    fn interpolate_value(&self, value: &serde_json::Value, room: &Room) -> serde_json::Value {
         use serde_json::Value;
         match value {
-            Value::String(text) => Value::String(self.interpolate(text)),
-            Value::Array(items) => Value::Array(items.iter().map(|v| self.interpolate_value(v)).collect()),
-            Value::Object(map) => {
-                Value::Object(map.iter().map(|(k, v)| (self.interpolate(k), self.interpolate_value(v))).collect())
-            }
+            Value::String(text) => Value::String(self.interpolate_within(text, room)),
+            Value::Array(items) => Value::Array(items.iter().map(|v| self.interpolate_value(v, room)).collect()),
+            Value::Object(map) => Value::Object(
+                map.iter().map(|(k, v)| (self.interpolate_within(k, room), self.interpolate_value(v, room))).collect(),
+            ),
             other => other.clone(),
         }
     }
@@ -294,10 +351,33 @@ mod tests {
         assert_vars(&env, &[("A", "web-app/dc1/linux"), ("B", "dc1 ${x} ${unknown}"), ("PORT_2", "20123")]);
         let config: serde_json::Map<_, _> =
             serde_json::from_str(r#"{"args": ["${A}", {"x": "${NOMAD_DC}"}], "n": 3}"#).unwrap();
-        let config = env.interpolate_config(&DriverConfig { values: config, ..DriverConfig::default() });
+        let config = env.interpolate_config(&DriverConfig { values: config, ..DriverConfig::default() }).unwrap();
         assert_eq!(
             serde_json::Value::Object(config.values),
             serde_json::json!({"args": ["web-app/dc1/linux", {"x": "dc1"}], "n": 3})
         );
+    }
+
+    #[test]
+    fn references_to_large_values_fill_no_memory() {
+        let env = |count: usize, tasks: u32| {
+            built(FsIsolation::Image, |job| {
+                job.meta.insert("big".to_owned(), "x".repeat(1 << 20));
+                job.groups[0].count = tasks;
+                let own = (0..count).map(|i| (format!("E{i}"), "${NOMAD_META_big}".to_owned()));
+                job.groups[0].tasks[0].env.extend(own);
+            })
+        };
+        let config = |args: usize| {
+            let values = serde_json::json!({"args": vec!["${NOMAD_META_big}"; args]});
+            let serde_json::Value::Object(values) = values else { panic!() };
+            DriverConfig { values, ..DriverConfig::default() }
+        };
+        assert!(env(3, 1).interpolate_config(&config(3)).is_ok());
+        for (env, args) in [(env(3, 1), 65), (env(100_000, 1), 0), (env(1, 1000), 0)] {
+            let error = env.interpolate_config(&config(args)).unwrap_err().to_string();
+            assert!(error.starts_with("what its ${...} references stand for has more than"), "{error}");
+            assert!(env.vars().values().map(String::len).sum::<usize>() < 80 << 20);
+        }
     }
 }

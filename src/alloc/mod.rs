@@ -32,7 +32,7 @@ mod text;
 mod users;
 
 pub use dir::{AllocDir, is_task_name};
-pub use error::{CleanupError, SetupError, chain};
+pub use error::{CleanupError, SetupError, chain, chain_within};
 pub use gc::{Finding, clean, clean_half_written, scan};
 pub use node::{Node, compute};
 pub use nosuid::{Hold, Release, hold, release};

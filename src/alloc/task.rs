@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::artifact::{self, Copy, Owner};
 use super::dir::AllocDir;
-use super::env::TaskEnv;
+use super::env::{TaskEnv, TooLarge};
 use super::error::{SetupError, chain};
 use super::hook::{Hook, Stack};
 use super::lifecycle::TaskState;
@@ -36,7 +36,7 @@ use crate::executor::Compute;
 use crate::plugin::Reattach;
 use crate::spec::{
     AllocId, CpuSet, EventKind, ExitResult, JobType, LogCollection, MemoryLimits, Neighbours, Pos, Resources, Signal,
-    Task, TaskEvent,
+    Task, TaskEvent, Template,
 };
 
 /// Waits between the tries to stop a task.
@@ -192,25 +192,21 @@ impl Hook<Setup> for TemplatesHook {
     }
 
     async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
-        let mut from_templates = Vec::new();
-        for template in &setup.task.templates {
-            let destination = setup.env.interpolate(&template.destination);
-            let error =
-                |source| SetupError::Template { pos: template.pos.clone(), destination: destination.clone(), source };
-            let lookup = |key: &str| setup.env.vars().get(key).cloned();
-            let text = template::render(&template.data, &template.left_delimiter, &template.right_delimiter, &lookup)
-                .map_err(error)?;
-            if template.env {
-                from_templates.extend(template::parse_env(&text).map_err(error)?);
-            }
-            let write = || {
-                let (top, below) = setup.shared.dir.locate(&setup.task.name, &destination)?;
-                let (parent, name) = artifact::parent_of(&top, &below)?;
-                artifact::create(&parent, &name, template.perms)?.write_all(text.as_bytes())
-            };
-            let (pos, destination) = (template.pos.clone(), destination.clone());
-            write().map_err(|source| SetupError::TemplateFile { pos, destination, source })?;
+        if setup.task.templates.is_empty() {
+            return Ok(());
         }
+        let broken = |pos: &Pos, source: io::Error| {
+            let (pos, destination) = (pos.clone(), String::new());
+            SetupError::TemplateFile { pos, destination, source }
+        };
+        let pos = setup.task.pos.clone();
+        // The memory that rendering takes is limited for one template; so is how many are rendered at once.
+        let turn = RENDERING.acquire().await.map_err(|e| broken(&pos, io::Error::other(e)))?;
+        let (templates, env, dir) = (setup.task.templates.clone(), setup.env.clone(), setup.shared.dir.clone());
+        let (task, cancel) = (setup.task.name.clone(), Arc::clone(&setup.cancel));
+        let rendering = tokio::task::spawn_blocking(move || render(&templates, &env, &dir, &task, &cancel));
+        let from_templates = rendering.await.map_err(|e| broken(&pos, io::Error::other(e)))??;
+        drop(turn);
         setup.env.extend(from_templates);
         Ok(())
     }
@@ -228,6 +224,40 @@ impl Hook<Setup> for AdmitHook {
     async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
         setup.enters.map_or(Ok(()), |user| setup.shared.dir.admit(user))
     }
+}
+
+/// How many tasks render their templates at the same time.
+static RENDERING: Semaphore = Semaphore::const_new(2);
+
+/// Writes the templates of a task. Returns the variables of those that are environment.
+fn render(
+    templates: &[Template],
+    env: &TaskEnv,
+    dir: &AllocDir,
+    task: &str,
+    cancel: &AtomicBool,
+) -> Result<Vec<(String, String)>, SetupError> {
+    let mut from_templates = Vec::new();
+    for template in templates {
+        let destination = env.interpolate(&template.destination);
+        let error =
+            |source| SetupError::Template { pos: template.pos.clone(), destination: destination.clone(), source };
+        let lookup = |key: &str| env.vars().get(key).cloned();
+        let (left, right) = (&template.left_delimiter, &template.right_delimiter);
+        let text = template::render(&template.data, left, right, &lookup, cancel).map_err(error)?;
+        if template.env {
+            template::check_env(&text, env.most()).map_err(error)?;
+            from_templates.extend(template::parse_env(&text).map_err(error)?);
+        }
+        let write = || {
+            let (top, below) = dir.locate(task, &destination)?;
+            let (parent, name) = artifact::parent_of(&top, &below)?;
+            artifact::create(&parent, &name, template.perms)?.write_all(text.as_bytes())
+        };
+        let (pos, destination) = (template.pos.clone(), destination.clone());
+        write().map_err(|source| SetupError::TemplateFile { pos, destination, source })?;
+    }
+    Ok(from_templates)
 }
 
 /// Runs one task to its end.
@@ -358,7 +388,14 @@ impl TaskRunner {
         if self.is_stopping() {
             return Attempt::Abandoned;
         }
-        let mut config = self.config(&setup.env);
+        let mut config = match self.config(&setup.env) {
+            Ok(config) => config,
+            Err(error) => {
+                let message = format!("{}: task {:?}: {error}", self.task.config.pos, self.task.name);
+                self.event(EventKind::SetupFailure, &message, &[("setup_error", message.clone())]);
+                return Attempt::Failed(TaskError { kind: TaskErrorKind::Other, message }, false);
+            }
+        };
         let driver = Arc::clone(&self.driver);
         let _events = self.pass_on_events(&config.id);
         let placed = self.place(&mut config);
@@ -525,7 +562,7 @@ impl TaskRunner {
         running.await
     }
 
-    fn config(&self, env: &TaskEnv) -> TaskConfig {
+    fn config(&self, env: &TaskEnv) -> Result<TaskConfig, TooLarge> {
         let Task { name, logs, resources, .. } = &self.task;
         let unique = crate::sys::random::uuid().simple().to_string();
         let collection = (!logs.disabled).then(|| LogCollection {
@@ -537,7 +574,7 @@ impl TaskRunner {
             keeping: logs.keeping,
         });
         let variable = |name: &str| env.vars().get(name).cloned().unwrap_or_default();
-        TaskConfig {
+        Ok(TaskConfig {
             id: format!("{}/{name}/{}", self.shared.alloc, &unique[..8]),
             name: name.clone(),
             group: self.shared.group.clone(),
@@ -545,7 +582,7 @@ impl TaskRunner {
             job_name: variable("NOMAD_JOB_NAME"),
             namespace: variable("NOMAD_NAMESPACE"),
             alloc_id: self.shared.alloc.to_string(),
-            config: env.interpolate_config(&self.task.config),
+            config: env.interpolate_config(&self.task.config)?,
             env: env.vars().clone(),
             user: env.interpolate(&self.task.user),
             resources: Resources {
@@ -558,7 +595,7 @@ impl TaskRunner {
             neighbours: self.neighbours,
             logs: collection,
             ..TaskConfig::default()
-        }
+        })
     }
 
     /// Ends a running task: shutdown delay, kill signal, kill timeout; at once when the stop says so.

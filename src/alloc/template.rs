@@ -3,7 +3,16 @@
 //! Anything else is refused by name before the task starts: a template that silently rendered to something else than on
 //! a Nomad cluster would be worse than none.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Deepest nesting of conditions, and of parentheses.
+const DEEPEST: usize = 100;
+/// Most bytes that a template renders to.
+const MOST_RENDERED: usize = 16 << 20;
+/// Most bytes of the values that it makes on the way.
+const MOST_MADE: usize = 64 << 20;
 
 /// Why a template cannot be rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,34 +40,38 @@ const FUNCTIONS: &[&str] = &[
     "trimSpace",
 ];
 
-/// Renders `data` with the delimiters `left` and `right`; `env` looks up an environment variable.
+/// Renders `data` with the delimiters `left` and `right`; `env` looks up an environment variable, and `cancel` gives it up.
 ///
 /// # Errors
-/// [`TemplateError`] for a syntax error and for everything outside the subset.
+/// [`TemplateError`] for a syntax error, for everything outside the subset, for what is too large, and when it is given up.
 pub fn render(
     data: &str,
     left: &str,
     right: &str,
     env: &dyn Fn(&str) -> Option<String>,
+    cancel: &AtomicBool,
 ) -> Result<String, TemplateError> {
-    let pieces = split(data, left, right)?;
+    let pieces = split(data, left, right, cancel)?;
     let mut parser = Parser { pieces: pieces.into_iter().peekable() };
-    let (nodes, end) = parser.block()?;
+    let (nodes, end) = parser.block(0)?;
     if let Some((line, word)) = end {
         return Err(error(line, format!("unexpected {{{{{word}}}}}")));
     }
     let mut out = String::new();
-    execute(&nodes, env, &mut out)?;
+    Work { env, cancel, made: Cell::new(0) }.execute(&nodes, &mut out)?;
     Ok(out)
+}
+
+fn go_on(cancel: &AtomicBool, line: u32) -> Result<(), TemplateError> {
+    if cancel.load(Ordering::Relaxed) {
+        Err(error(line, "it was given up, because the task is stopped"))
+    } else {
+        Ok(())
+    }
 }
 
 fn error(line: u32, message: impl Into<String>) -> TemplateError {
     TemplateError { line, message: message.into() }
-}
-
-fn line_of(data: &str, offset: usize) -> u32 {
-    let newlines = data[..offset].matches('\n').count();
-    u32::try_from(newlines).unwrap_or(u32::MAX - 1) + 1
 }
 
 #[derive(Debug)]
@@ -78,11 +91,14 @@ enum Token {
 }
 
 /// Cuts `data` at its delimiters, drops comments and trims where `{{-` and `-}}` say so.
-fn split(data: &str, left: &str, right: &str) -> Result<Vec<Piece>, TemplateError> {
+fn split(data: &str, left: &str, right: &str, cancel: &AtomicBool) -> Result<Vec<Piece>, TemplateError> {
     let space = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n');
     let mut pieces = Vec::new();
     let (mut at, mut trim_start) = (0, false);
+    // The line where `counted` stands: each is counted once.
+    let (mut line, mut counted) = (1u32, 0);
     loop {
+        go_on(cancel, line)?;
         let rest = &data[at..];
         let (text, action) = match rest.find(left) {
             Some(offset) => (&rest[..offset], Some(at + offset)),
@@ -93,7 +109,9 @@ fn split(data: &str, left: &str, right: &str) -> Result<Vec<Piece>, TemplateErro
             pieces.push(Piece::Text(text.to_owned()));
             return Ok(pieces);
         };
-        let line = line_of(data, action);
+        let newlines = data[counted..action].matches('\n').count();
+        line = line.saturating_add(u32::try_from(newlines).unwrap_or(u32::MAX));
+        counted = action;
         let mut inner = &data[action + left.len()..];
         let trims_before = inner.starts_with('-') && inner[1..].starts_with(space);
         if trims_before {
@@ -183,7 +201,11 @@ fn quoted(text: &str, line: u32) -> Result<(Token, usize), TemplateError> {
 enum Node {
     Text(String),
     Print(u32, Pipeline),
-    If { line: u32, condition: Pipeline, then: Vec<Node>, otherwise: Vec<Node> },
+    /// `if` and each `else if` with its line, and what `else` has.
+    If {
+        branches: Vec<(u32, Pipeline, Vec<Node>)>,
+        otherwise: Vec<Node>,
+    },
 }
 
 /// Commands; the value of each is the last argument of the next.
@@ -211,8 +233,8 @@ struct Parser<I: Iterator<Item = Piece>> {
 type Closing = Option<(u32, String)>;
 
 impl<I: Iterator<Item = Piece>> Parser<I> {
-    /// Reads up to the closing word, which is left in place.
-    fn block(&mut self) -> Result<(Vec<Node>, Closing), TemplateError> {
+    /// Reads up to the closing word, which is left in place. `depth` counts the conditions around it.
+    fn block(&mut self, depth: usize) -> Result<(Vec<Node>, Closing), TemplateError> {
         let mut nodes = Vec::new();
         loop {
             if let Some(Piece::Action(line, tokens)) = self.pieces.peek()
@@ -225,44 +247,60 @@ impl<I: Iterator<Item = Piece>> Parser<I> {
                 None => return Ok((nodes, None)),
                 Some(Piece::Text(text)) => nodes.push(Node::Text(text)),
                 Some(Piece::Action(line, tokens)) => match tokens.first() {
-                    Some(Token::Word(word)) if word == "if" => nodes.push(self.condition(line, &tokens[1..])?),
+                    Some(Token::Word(word)) if word == "if" => {
+                        if depth == DEEPEST {
+                            return Err(error(line, format!("more than {DEEPEST} conditions nest in each other")));
+                        }
+                        nodes.push(self.condition(line, &tokens[1..], depth + 1)?);
+                    }
                     _ => nodes.push(Node::Print(line, whole_pipeline(&tokens, line)?)),
                 },
             }
         }
     }
 
-    fn condition(&mut self, line: u32, tokens: &[Token]) -> Result<Node, TemplateError> {
-        let condition = whole_pipeline(tokens, line)?;
-        let (then, _) = self.block()?;
-        let Some(Piece::Action(at, closing)) = self.pieces.next() else { return Err(error(line, "if without end")) };
-        let word = |i: usize| match closing.get(i) {
-            Some(Token::Word(word)) => word.as_str(),
-            _ => "",
-        };
-        let otherwise = match (word(0), word(1), closing.len()) {
-            ("end", _, 1) => Vec::new(),
-            ("else", "if", _) => vec![self.condition(at, &closing[2..])?],
-            ("else", _, 1) => {
-                let (nodes, _) = self.block()?;
-                match self.pieces.next() {
-                    Some(Piece::Action(_, tokens)) if tokens == [Token::Word("end".to_owned())] => nodes,
-                    _ => return Err(error(line, "if without end")),
+    /// One `if` with everything up to its `end`.
+    fn condition(&mut self, line: u32, tokens: &[Token], depth: usize) -> Result<Node, TemplateError> {
+        let mut branches = Vec::new();
+        let (mut at, mut condition) = (line, whole_pipeline(tokens, line)?);
+        loop {
+            let (then, _) = self.block(depth)?;
+            branches.push((at, condition, then));
+            let Some(Piece::Action(closed, closing)) = self.pieces.next() else {
+                return Err(error(at, "if without end"));
+            };
+            let word = |i: usize| match closing.get(i) {
+                Some(Token::Word(word)) => word.as_str(),
+                _ => "",
+            };
+            match (word(0), word(1), closing.len()) {
+                ("end", _, 1) => return Ok(Node::If { branches, otherwise: Vec::new() }),
+                ("else", "if", _) => (at, condition) = (closed, whole_pipeline(&closing[2..], closed)?),
+                ("else", _, 1) => {
+                    let (otherwise, _) = self.block(depth)?;
+                    return match self.pieces.next() {
+                        Some(Piece::Action(_, tokens)) if tokens == [Token::Word("end".to_owned())] => {
+                            Ok(Node::If { branches, otherwise })
+                        }
+                        _ => Err(error(at, "if without end")),
+                    };
                 }
+                _ => return Err(error(closed, "unexpected words after end or else")),
             }
-            _ => return Err(error(at, "unexpected words after end or else")),
-        };
-        Ok(Node::If { line, condition, then, otherwise })
+        }
     }
 }
 
 fn whole_pipeline(tokens: &[Token], line: u32) -> Result<Pipeline, TemplateError> {
     let mut rest = tokens;
-    let pipeline = pipeline(&mut rest, line)?;
+    let pipeline = pipeline(&mut rest, line, 0)?;
     if rest.is_empty() { Ok(pipeline) } else { Err(error(line, "unexpected )")) }
 }
 
-fn pipeline(tokens: &mut &[Token], line: u32) -> Result<Pipeline, TemplateError> {
+fn pipeline(tokens: &mut &[Token], line: u32, depth: usize) -> Result<Pipeline, TemplateError> {
+    if depth > DEEPEST {
+        return Err(error(line, format!("more than {DEEPEST} parentheses nest in each other")));
+    }
     let mut commands = vec![Vec::new()];
     while let Some((first, rest)) = tokens.split_first() {
         if *first == Token::Close {
@@ -275,7 +313,7 @@ fn pipeline(tokens: &mut &[Token], line: u32) -> Result<Pipeline, TemplateError>
                 continue;
             }
             Token::Open => {
-                let group = pipeline(tokens, line)?;
+                let group = pipeline(tokens, line, depth + 1)?;
                 let Some((Token::Close, rest)) = tokens.split_first() else { return Err(error(line, "missing )")) };
                 *tokens = rest;
                 Operand::Group(group)
@@ -306,41 +344,84 @@ fn unsupported(word: &str, line: u32) -> TemplateError {
 
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-fn execute(nodes: &[Node], env: Lookup<'_>, out: &mut String) -> Result<(), TemplateError> {
-    for node in nodes {
-        match node {
-            Node::Text(text) => out.push_str(text),
-            Node::Print(line, pipeline) => out.push_str(&text_of(&evaluate(pipeline, env, *line)?)),
-            Node::If { line, condition, then, otherwise } => {
-                let chosen = if truth(&evaluate(condition, env, *line)?) { then } else { otherwise };
-                execute(chosen, env, out)?;
-            }
-        }
-    }
-    Ok(())
+/// What a template is rendered with.
+struct Work<'a> {
+    env: Lookup<'a>,
+    cancel: &'a AtomicBool,
+    /// Bytes of all values so far.
+    made: Cell<usize>,
 }
 
-fn evaluate(pipeline: &Pipeline, env: Lookup<'_>, line: u32) -> Result<Value, TemplateError> {
-    let mut piped = None;
-    for command in pipeline {
-        let value = |operand: &Operand| match operand {
-            Operand::Literal(value) => Ok(value.clone()),
-            Operand::Group(group) => evaluate(group, env, line),
-            Operand::Function(name) => call(name, &[], env, line),
-        };
-        let (first, rest) = command.split_first().ok_or_else(|| error(line, "empty command"))?;
-        let result = match first {
-            Operand::Function(name) => {
-                let mut arguments = rest.iter().map(value).collect::<Result<Vec<_>, _>>()?;
-                arguments.extend(piped.take());
-                call(name, &arguments, env, line)?
+impl Work<'_> {
+    fn execute(&self, nodes: &[Node], out: &mut String) -> Result<(), TemplateError> {
+        let add = |out: &mut String, line: u32, text: &str| {
+            if out.len() + text.len() > MOST_RENDERED {
+                return Err(error(line, format!("it renders to more than {} MiB", MOST_RENDERED >> 20)));
             }
-            operand if rest.is_empty() && piped.is_none() => value(operand)?,
-            _ => return Err(error(line, "a value is not a function and takes no arguments")),
+            out.push_str(text);
+            Ok(())
         };
-        piped = Some(result);
+        let mut at = 1;
+        for node in nodes {
+            go_on(self.cancel, at)?;
+            match node {
+                Node::Text(text) => add(out, at, text)?,
+                Node::Print(line, pipeline) => {
+                    at = *line;
+                    add(out, at, &text_of(&self.evaluate(pipeline, at)?))?;
+                }
+                Node::If { branches, otherwise } => {
+                    let mut chosen = otherwise;
+                    for (line, condition, then) in branches {
+                        at = *line;
+                        if truth(&self.evaluate(condition, at)?) {
+                            chosen = then;
+                            break;
+                        }
+                    }
+                    self.execute(chosen, out)?;
+                }
+            }
+        }
+        Ok(())
     }
-    piped.ok_or_else(|| error(line, "empty action"))
+
+    /// Counts a value before it is handed on.
+    fn made(&self, value: Value, line: u32) -> Result<Value, TemplateError> {
+        let size = if let Value::Str(text) = &value { text.len() } else { 0 };
+        self.made.set(self.made.get().saturating_add(size));
+        if self.made.get() > MOST_MADE {
+            return Err(error(line, format!("its values have more than {} MiB", MOST_MADE >> 20)));
+        }
+        Ok(value)
+    }
+
+    fn evaluate(&self, pipeline: &Pipeline, line: u32) -> Result<Value, TemplateError> {
+        let mut piped = None;
+        for command in pipeline {
+            let value = |operand: &Operand| match operand {
+                Operand::Literal(value) => self.made(value.clone(), line),
+                Operand::Group(group) => self.evaluate(group, line),
+                Operand::Function(name) => self.call(name, &[], line),
+            };
+            let (first, rest) = command.split_first().ok_or_else(|| error(line, "empty command"))?;
+            let result = match first {
+                Operand::Function(name) => {
+                    let mut arguments = rest.iter().map(value).collect::<Result<Vec<_>, _>>()?;
+                    arguments.extend(piped.take());
+                    self.call(name, &arguments, line)?
+                }
+                operand if rest.is_empty() && piped.is_none() => value(operand)?,
+                _ => return Err(error(line, "a value is not a function and takes no arguments")),
+            };
+            piped = Some(result);
+        }
+        piped.ok_or_else(|| error(line, "empty action"))
+    }
+
+    fn call(&self, name: &str, arguments: &[Value], line: u32) -> Result<Value, TemplateError> {
+        self.made(call(name, arguments, self.env, line)?, line)
+    }
 }
 
 fn call(name: &str, arguments: &[Value], env: Lookup<'_>, line: u32) -> Result<Value, TemplateError> {
@@ -450,6 +531,17 @@ fn truth(value: &Value) -> bool {
     }
 }
 
+/// Refuses a rendered `env = true` template that has more variables than a task may have.
+///
+/// # Errors
+/// [`TemplateError`] when it has more than `most` bytes.
+pub fn check_env(text: &str, most: usize) -> Result<(), TemplateError> {
+    if text.len() > most {
+        return Err(error(1, format!("as environment it may have {} KiB", most / 1024)));
+    }
+    Ok(())
+}
+
 /// Reads the lines of a rendered `env = true` template: `KEY=value`, optional `export`, comments, quotes.
 ///
 /// # Errors
@@ -501,7 +593,7 @@ mod tests {
             "EMPTY" => Some(String::new()),
             _ => None,
         };
-        render(data, "{{", "}}", &env)
+        render(data, "{{", "}}", &env, &AtomicBool::new(false))
     }
 
     #[test]
@@ -524,7 +616,10 @@ mod tests {
         for (data, expected) in cases {
             assert_eq!(rendered(data).as_deref(), Ok(expected), "{data}");
         }
-        assert_eq!(render("{{ [[ env \"X\" ]] }}", "[[", "]]", &|_| Some("v".to_owned())).unwrap(), "{{ v }}");
+        assert_eq!(
+            render("{{ [[ env \"X\" ]] }}", "[[", "]]", &|_| Some("v".to_owned()), &AtomicBool::new(false)).unwrap(),
+            "{{ v }}"
+        );
     }
 
     #[test]
@@ -577,6 +672,43 @@ mod tests {
         ] {
             assert!(rendered(data).is_err(), "{data}");
         }
+    }
+
+    #[test]
+    fn nesting_is_limited_and_chains_are_not() {
+        let nested = |n: usize| "{{if true}}".repeat(n) + "x" + &"{{end}}".repeat(n);
+        assert_eq!(rendered(&nested(DEEPEST)).as_deref(), Ok("x"));
+        for n in [DEEPEST + 1, 100_000] {
+            assert!(rendered(&nested(n)).unwrap_err().message.contains("conditions nest"), "{n}");
+        }
+        let parentheses = |n: usize| format!("{{{{ {}true{} }}}}", "(".repeat(n), ")".repeat(n));
+        assert_eq!(rendered(&parentheses(DEEPEST)).as_deref(), Ok("true"));
+        assert!(rendered(&parentheses(100_000)).unwrap_err().message.contains("parentheses nest"));
+        let chain = "{{if false}}a".to_owned() + &"{{else if false}}b".repeat(50_000) + "{{else}}c{{end}}";
+        assert_eq!(rendered(&chain).as_deref(), Ok("c"));
+        let unclosed = "{{if false}}a".to_owned() + &"{{else if false}}b".repeat(50_000);
+        assert!(rendered(&unclosed).is_err());
+    }
+
+    /// By their number, not by its square: each line is counted once.
+    #[test]
+    fn many_actions_take_time_by_their_number() {
+        let data = "line {{ env \"NAME\" }}\n".repeat(50_000);
+        let began = std::time::Instant::now();
+        assert_eq!(rendered(&data).unwrap().len(), 50_000 * "line web\n".len());
+        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+        assert_eq!(rendered(&(data + "{{ key }}")).unwrap_err().line, 50_001);
+    }
+
+    #[test]
+    fn what_it_renders_to_is_limited_and_it_can_be_given_up() {
+        let large = |_: &str| Some("x".repeat(1 << 20));
+        let render = |data: &str, cancel: bool| render(data, "{{", "}}", &large, &AtomicBool::new(cancel));
+        let error = render(&"{{ env \"A\" }}".repeat(17), false).unwrap_err();
+        assert!(error.message.contains("renders to more than 16 MiB"), "{error}");
+        let error = render(&"{{ if eq (env \"A\") (env \"B\") }}{{ end }}".repeat(40), false).unwrap_err();
+        assert!(error.message.contains("values have more than 64 MiB"), "{error}");
+        assert!(render("text", true).unwrap_err().message.contains("given up"));
     }
 
     #[test]

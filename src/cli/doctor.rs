@@ -13,7 +13,7 @@ use crate::alloc::chain;
 use crate::cgroup::{self, Facts, Regime};
 use crate::container::probe::{ROWS, score};
 use crate::container::{self, Closed, HostIdRegistry, HostIdsUse};
-use crate::spec::HostIdSpace;
+use crate::spec::{HostIdSpace, escaped};
 use crate::sys::features::{self, Support};
 
 /// Something without which no task can be isolated is missing, or a probe did not run.
@@ -61,7 +61,7 @@ struct Checks(Vec<Check>);
 
 impl Checks {
     fn add(&mut self, group: &'static str, name: impl Into<String>, value: impl Into<String>, lack: Option<Lack<'_>>) {
-        let (name, value) = (name.into(), value.into());
+        let (name, value) = (name.into(), escaped(&value.into()).into_owned());
         let (state, cost, mend) = lack.map_or((State::Ok, "", ""), |l| (l.state, l.cost, l.mend));
         self.0.push(Check { group, name, state, value, cost: cost.to_owned(), mend: mend.to_owned() });
     }
@@ -477,13 +477,14 @@ fn table(text: &mut String, outcomes: &[Outcome]) {
     text.push('\n');
     for (level, report) in outcomes {
         match report {
-            Err(error) => _ = writeln!(text, "\n{}: {error:#}", level.name()),
+            Err(error) => _ = writeln!(text, "\n{}: {}", level.name(), escaped(&chain(error.as_ref()))),
             // Everything is open there, as it has to be.
             Ok(_) if *level == Level::RawExec && outcomes.len() > 1 => {}
             Ok(report) => {
                 let failing = ROWS.iter().filter_map(|row| Some((row, report.get(row.id).filter(|seen| !seen.pass)?)));
-                let lines: Vec<String> =
-                    failing.map(|(row, seen)| format!("  {}  {:width$}  {}", row.id, row.name, seen.value)).collect();
+                let lines: Vec<String> = failing
+                    .map(|(row, seen)| format!("  {}  {:width$}  {}", row.id, row.name, escaped(&seen.value)))
+                    .collect();
                 if !lines.is_empty() {
                     let _ = writeln!(
                         text,

@@ -11,7 +11,7 @@ use super::run::{SINKS_PATIENCE, outlets};
 use super::{GcArgs, complain, print};
 use crate::alloc::{self, Finding, Record, RecordError, SocketDir};
 use crate::logs::ship;
-use crate::spec::AllocId;
+use crate::spec::{AllocId, escaped_lines};
 use crate::sys::owned::{self, OwnDir};
 
 /// Some of it could not be removed.
@@ -73,7 +73,7 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
         complain(&alloc::chain(&e));
         status = LEFTOVERS;
     }
-    print(text.as_bytes())?;
+    print(escaped_lines(&text).as_bytes())?;
     Ok(status)
 }
 

@@ -21,6 +21,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 
+use crate::alloc::chain_within;
+use crate::spec::{escaped_lines, shortened};
+
+/// Most bytes that are said at once: some dozen mistakes of a job file.
+const LONGEST_COMPLAINT: usize = 32 * 1024;
 /// Exit status of `run` when agentbin itself could not do it.
 const CANNOT: i32 = 125;
 
@@ -60,7 +65,7 @@ enum Command {
     },
 }
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 struct RunArgs {
     /// Job file, HCL2 or JSON; - reads it from standard input
     file: PathBuf,
@@ -226,7 +231,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
         }
     };
     done.unwrap_or_else(|error| {
-        complain(&format!("{error:#}"));
+        complain(&chain_within(error.as_ref(), LONGEST_COMPLAINT));
         CANNOT
     })
 }
@@ -238,10 +243,11 @@ fn print(bytes: &[u8]) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// Tells people what is wrong.
+/// Tells people what is wrong. The text may be anybody's; its lines are ours.
 fn complain(text: &str) {
+    let text = shortened(text, LONGEST_COMPLAINT);
     // With stderr closed there is nobody left to tell; the exit status remains.
-    let _ = writeln!(std::io::stderr(), "agentbin: {text}");
+    let _ = writeln!(std::io::stderr(), "agentbin: {}", escaped_lines(&text));
 }
 
 #[cfg(test)]

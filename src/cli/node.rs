@@ -7,10 +7,11 @@ use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
 use super::machine::{self, Place};
+use super::output::indented;
 use super::{NodeStatusArgs, print};
 use crate::alloc::Node;
 use crate::driver::{Attribute, Fingerprint, Health};
-use crate::spec::CpuSet;
+use crate::spec::{CpuSet, escaped_lines};
 
 pub(super) fn status(args: &NodeStatusArgs) -> anyhow::Result<i32> {
     let data_dir = machine::data_dir(args.data_dir.as_deref())?;
@@ -27,9 +28,9 @@ pub(super) fn status(args: &NodeStatusArgs) -> anyhow::Result<i32> {
     let attributes = attributes(&machine.node, &drivers);
     let reservable = machine.cpusets.as_ref().and_then(|cpusets| cpusets.reservable().ok());
     let text = if args.json {
-        format!("{:#}\n", to_json(&machine.node, &attributes, &drivers, reservable.as_ref()))
+        indented(&to_json(&machine.node, &attributes, &drivers, reservable.as_ref())) + "\n"
     } else {
-        to_text(&machine.node, &attributes, &drivers)
+        escaped_lines(&to_text(&machine.node, &attributes, &drivers)).into_owned()
     };
     print(text.as_bytes())
 }

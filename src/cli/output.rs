@@ -3,6 +3,7 @@
 //! One thread writes to stdout and stderr, so that a reader who does not read holds up the output and nothing else: not
 //! the signals, not the clean-up. What is written in which order is decided before, in [`Shape`].
 
+use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write};
 use std::time::SystemTime;
 
@@ -11,7 +12,7 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::alloc::AllocEvent;
-use crate::spec::EventKind;
+use crate::spec::{EventKind, LONGEST_MESSAGE, escaped, is_unprintable, shortened};
 
 /// Pieces of output that may wait for the writer.
 const QUEUE: usize = 64;
@@ -84,8 +85,9 @@ impl Style {
             (true, kind) if is_trouble(kind) => ("\x1b[31m", "\x1b[0m"),
             (true, _) => ("\x1b[2m", "\x1b[0m"),
         };
-        let message = printable(&event.message);
-        let line = format!("{before}==> {}: {}: {message}{after}\n", printable(label), event.kind.as_str());
+        let message = shortened(&event.message, LONGEST_MESSAGE);
+        let (label, message) = (escaped(label), escaped(&message));
+        let line = format!("{before}==> {label}: {}: {message}{after}\n", event.kind.as_str());
         Some(Piece { stream: Stream::Stderr, bytes: line.into_bytes(), own_line: true })
     }
 
@@ -95,7 +97,7 @@ impl Style {
             return json_line(&source.object("Output Lost", &json!({ "missing_files": missing_files.to_string() })));
         }
         let what = format!("{missing_files} log files were rotated away before they were read");
-        let line = format!("agentbin: {}: {}: {what}\n", printable(label), source.stream.name());
+        let line = format!("agentbin: {}: {}: {what}\n", escaped(label), source.stream.name());
         Piece { stream: Stream::Stderr, bytes: line.into_bytes(), own_line: true }
     }
 }
@@ -105,17 +107,41 @@ fn is_trouble(kind: EventKind) -> bool {
     matches!(kind, DriverFailure | FailedArtifactDownload | NotRestarting | SetupFailure | SiblingTaskFailed)
 }
 
-/// Text of others must not move the cursor of a terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
 fn timestamp(time: SystemTime) -> String {
     humantime::format_rfc3339_nanos(time).to_string()
 }
 
 fn json_line(object: &serde_json::Value) -> Piece {
-    Piece { stream: Stream::Stdout, bytes: format!("{object}\n").into_bytes(), own_line: true }
+    Piece { stream: Stream::Stdout, bytes: (json_text(object) + "\n").into_bytes(), own_line: true }
+}
+
+/// JSON in which also those characters are escaped that JSON allows and a terminal obeys. They stand in strings only (but
+/// for the line ends of indented JSON), so that a reader gets the same.
+pub(super) fn json_text(object: &serde_json::Value) -> String {
+    escaped_json(object.to_string())
+}
+
+/// The same on several lines, for people.
+pub(super) fn indented(object: &serde_json::Value) -> String {
+    escaped_json(format!("{object:#}"))
+}
+
+fn escaped_json(text: String) -> String {
+    if !text.contains(is_unprintable) {
+        return text;
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_unprintable(c) && c != '\n' {
+            let mut units = [0; 2];
+            for unit in c.encode_utf16(&mut units) {
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// Whose output it is.
@@ -363,7 +389,7 @@ mod tests {
             },
         };
         let style = Style { json: false, quiet: false, colour: false };
-        assert_eq!(text(style.event("web", &event)), "==> web: Terminated: Exit Code: 3 [2J\n");
+        assert_eq!(text(style.event("web", &event)), "==> web: Terminated: Exit Code: 3\\x1b[2J\n");
         assert_eq!(Style { quiet: true, ..style }.event("web", &event), None);
         let line = text(Style { json: true, ..style }.event("web", &event));
         let object: serde_json::Value = serde_json::from_str(&line).unwrap();

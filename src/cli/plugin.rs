@@ -12,6 +12,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::output::json_text;
 use super::signals::Signals;
 use super::{PluginLaunchArgs, args, complain};
 use crate::driver::catalog::{self, CatalogError};
@@ -21,7 +22,10 @@ use crate::driver::{
     TaskConfig, TaskState, TaskStatus, fingerprint_of, stats_of, wire_task,
 };
 use crate::plugin::{Client, HclogLine, Launch, Program};
-use crate::spec::{AllocId, ExitResult, MemoryLimits, Pressure, Resources, Signal, Stall, TaskStats};
+use crate::spec::{
+    AllocId, ExitResult, LONGEST_MESSAGE, MemoryLimits, Pressure, Resources, Signal, Stall, TaskStats, escaped,
+    shortened,
+};
 use crate::wire::cty;
 use crate::wire::drivers as wire;
 use crate::wire::hclspec::{Spec, spec};
@@ -521,7 +525,7 @@ fn number(text: &str) -> anyhow::Result<usize> {
 }
 
 fn say(answer: &Json) -> Answer {
-    write_out(&format!("{answer}\n"))
+    write_out(&(json_text(answer) + "\n"))
 }
 
 fn write_out(text: &str) -> Answer {
@@ -537,7 +541,8 @@ fn prompt() {
 fn print_log(line: &HclogLine) {
     let pairs = line.pairs.iter().flat_map(|(key, value)| [" ", key.as_str(), "=", value.as_str()]);
     let pairs: String = pairs.collect();
-    let text = format!("[{}] {}{pairs}\n", line.level.as_str(), line.message);
+    let text = format!("{}{pairs}", line.message);
+    let text = format!("[{}] {}\n", line.level.as_str(), escaped(&shortened(&text, LONGEST_MESSAGE)));
     // With stderr closed there is nobody left to tell.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

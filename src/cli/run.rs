@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use tokio::sync::{mpsc, watch};
@@ -30,6 +30,9 @@ use crate::sys::owned::{self, OwnDir};
 
 /// Exit status when `--timeout` ran out.
 const TIMED_OUT: i32 = 124;
+const TIMEOUT_RAN_OUT: &str = "the job was stopped because --timeout ran out";
+/// Stack of the threads beside the event loop: a job file's nesting is bounded, with room to spare.
+const THREAD_STACK: usize = 8 << 20;
 /// How long what is left of the job in the end may resist.
 const LEFTOVERS_PATIENCE: Duration = Duration::from_secs(10);
 /// How long log sinks may take for the rest when the job has ended.
@@ -42,22 +45,37 @@ const KEPT_MORE: u64 = 1 << 20;
 const LAST_WORDS: Duration = Duration::from_secs(30);
 
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().thread_stack_size(THREAD_STACK).build().context("cannot start")?;
     let status = runtime.block_on(async {
         let signals = Signals::catch().context("cannot catch signals")?;
-        let job = Arc::new(job(args)?);
+        let mut early = Early { signals, began: Instant::now(), timeout: args.timeout };
+        let given = args.clone();
+        let job = match early.wait_for(move || job(&given)).await? {
+            Ok(job) => Arc::new(job?),
+            Err(status) => return Ok(status),
+        };
         let sinks = sinks(&args.log_sink)?;
         let data_dir = machine::data_dir(args.data_dir.as_deref())?;
         let sockets = machine::socket_dir(&data_dir)?;
         let place = Place::find(args.cgroup_parent.as_deref())?.enter()?;
         let machine = Arc::new(machine::machine(&data_dir, sockets.path(), &place)?);
         policy::demand(args, &job, &machine)?;
-        check(&job, &machine)?;
+        let (one, other) = (Arc::clone(&job), Arc::clone(&machine));
+        match early.wait_for(move || check(&one, &other)).await? {
+            Ok(checked) => checked?,
+            Err(status) => return Ok(status),
+        }
         if !args.quiet && place.regime == Regime::Off {
             let why = if rustix::process::geteuid().is_root() { "no cgroups are mounted" } else { "you are not root" };
             complain(&format!("warning: {why}, so that memory and cpu limits of the tasks are not enforced"));
         }
-        gc::sweep(&data_dir)?;
+        let swept = data_dir.clone();
+        // Whoever leaves it in the middle leaves the rest to the next one, as one that is killed does.
+        match early.wait_for(move || gc::sweep(&swept)).await? {
+            Ok(swept) => swept?,
+            Err(status) => return Ok(status),
+        }
 
         let one_screen = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         let writer = Writer::new(std::io::stdout(), std::io::stderr(), one_screen).context("cannot start")?;
@@ -65,8 +83,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let orphans = Arc::clone(&machine.orphans);
         let kept_logs = args.keep_logs.then(|| machine::kept_logs(&data_dir));
         let outlets = outlets(args.quiet);
-        let run = Run { job, machine, style, timeout: args.timeout, kept_logs, sinks, outlets };
-        let status = run.execute(writer, signals).await;
+        let timeout = args.timeout.map(|timeout| timeout.saturating_sub(early.began.elapsed()));
+        let run = Run { job, machine, style, timeout, kept_logs, sinks, outlets };
+        let status = run.execute(writer, early.signals).await;
         match orphans.sweep(true, LEFTOVERS_PATIENCE) {
             Ok(()) => Ok(status),
             Err(error) => Err(error).context("what the job started cannot be ended"),
@@ -111,6 +130,38 @@ fn sinks(given: &[String]) -> anyhow::Result<Vec<Sink>> {
     Ok(sinks)
 }
 
+/// What may end a run before it has anything to end.
+struct Early {
+    signals: Signals,
+    began: Instant,
+    timeout: Option<Duration>,
+}
+
+impl Early {
+    /// Does work that takes its time on a thread that can be left alone: the process ends without it. The exit status when
+    /// a signal or the timeout comes first.
+    async fn wait_for<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> anyhow::Result<Result<T, i32>> {
+        let due = async {
+            match self.timeout {
+                Some(timeout) => tokio::time::sleep(timeout.saturating_sub(self.began.elapsed())).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            signal = self.signals.next() => Ok(Err(128 + signal.number())),
+            () = due => {
+                complain(TIMEOUT_RAN_OUT);
+                Ok(Err(TIMED_OUT))
+            }
+            done = tokio::task::spawn_blocking(work) => Ok(Ok(done.context("setting the job up broke down")?)),
+        }
+    }
+}
+
 /// The sinks of this process, which say on stderr what goes wrong with them.
 pub(super) fn outlets(quiet: bool) -> Outlets {
     Outlets::new(Arc::new(move |report: Report| {
@@ -123,7 +174,12 @@ pub(super) fn outlets(quiet: bool) -> Outlets {
 fn job(args: &RunArgs) -> anyhow::Result<Job> {
     let (file, text, base_dir) = if args.file == Path::new("-") {
         let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).context("cannot read the job from standard input")?;
+        let most = jobspec::LARGEST_FILE as u64;
+        let read = std::io::stdin().take(most + 1).read_to_string(&mut text);
+        let read = read.context("cannot read the job from standard input")?;
+        if read as u64 > most {
+            bail!("the job on standard input has more than {} MiB", most >> 20);
+        }
         (PathBuf::from("<stdin>"), text, PathBuf::from("."))
     } else {
         let text = read(&args.file)?;
@@ -149,7 +205,7 @@ fn job(args: &RunArgs) -> anyhow::Result<Job> {
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    jobspec::read_file(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Everything that can be found wrong before anything starts.
@@ -198,6 +254,22 @@ struct Ends {
     abandon: watch::Sender<bool>,
 }
 
+/// Why a job is not set up.
+enum NotSetUp {
+    Failed(anyhow::Error),
+    /// Somebody, or the time, wanted the end.
+    Stopped,
+}
+
+/// Removes allocations that have not run.
+async fn undo(started: Vec<Started>) -> Vec<CleanupError> {
+    let mut leftovers = Vec::new();
+    for earlier in started.into_iter().rev() {
+        leftovers.extend(earlier.alloc.destroy().await);
+    }
+    leftovers
+}
+
 /// An allocation that has been set up, and whoever reads its output.
 struct Started {
     alloc: Alloc,
@@ -212,11 +284,14 @@ impl Run {
         let broken = writer.broken();
         let control = tokio::spawn(control(ends.clone(), causes, signals, self.deadlines(), broken.clone()));
 
-        let (mut status, mut complaints) = match self.set_up().await {
+        let (mut status, mut complaints) = match self.set_up(&ends.stop).await {
             Ok(started) => self.run(started, &ends, &writer, &cause).await,
-            Err((error, leftovers)) => {
-                let first = std::iter::once(format!("{error:#}"));
-                (CANNOT, first.chain(leftovers.iter().map(|e| chain(e))).collect())
+            Err((why, leftovers)) => {
+                let (status, first) = match why {
+                    NotSetUp::Failed(error) => (CANNOT, Some(chain(error.as_ref()))),
+                    NotSetUp::Stopped => (cause.borrow().signal.map_or(CANNOT, |s| 128 + s.number()), None),
+                };
+                (status, first.into_iter().chain(leftovers.iter().map(|e| chain(e))).collect())
             }
         };
         let mut abandoned = ends.abandon.subscribe();
@@ -227,7 +302,7 @@ impl Run {
         }
         control.abort();
         if cause.borrow().timed_out {
-            complaints.push("the job was stopped because --timeout ran out".to_owned());
+            complaints.push(TIMEOUT_RAN_OUT.to_owned());
             status = TIMED_OUT;
         }
         if let Some(why) = broken.borrow().as_ref().filter(|why| !why.is_empty()) {
@@ -251,11 +326,16 @@ impl Run {
     }
 
     /// Sets all allocations up, or none.
-    async fn set_up(&self) -> Result<Vec<Started>, (anyhow::Error, Vec<CleanupError>)> {
+    async fn set_up(&self, stop: &watch::Sender<Stop>) -> Result<Vec<Started>, (NotSetUp, Vec<CleanupError>)> {
         let labels = Labels::new(&self.job);
-        let mut started = Vec::new();
+        let mut started: Vec<Started> = Vec::new();
         for (number, group) in self.job.groups.iter().enumerate() {
             for index in 0..group.count {
+                // Making one is a moment; between two of them whoever hears signals and the time gets a turn.
+                tokio::task::yield_now().await;
+                if *stop.borrow() > Stop::No {
+                    return Err((NotSetUp::Stopped, undo(started).await));
+                }
                 let mut alloc = Alloc::new(&self.machine, &self.job, number, index);
                 let result = match alloc.set_up().await {
                     Ok(()) => match self.readers(&alloc, &labels).and_then(|r| Ok((r, self.shipments(&alloc)?))) {
@@ -268,10 +348,8 @@ impl Run {
                     Err((error, leftovers)) => (anyhow::Error::new(error), leftovers),
                 };
                 let (error, mut leftovers) = result;
-                for earlier in started.into_iter().rev() {
-                    leftovers.extend(earlier.alloc.destroy().await);
-                }
-                return Err((error, leftovers));
+                leftovers.extend(undo(started).await);
+                return Err((NotSetUp::Failed(error), leftovers));
             }
         }
         Ok(started)
@@ -705,6 +783,17 @@ mod tests {
         let ended = execute(fake::job(vec![task("web")]), scripts, PLAIN, timeout).await;
         assert_eq!(ended.status, 124);
         assert!(began.elapsed() < Duration::from_secs(5));
+    }
+
+    #[tokio::test]
+    async fn work_that_does_not_end_is_left_when_the_time_is_up() {
+        let timeout = Some(Duration::from_millis(20));
+        let mut early = Early { signals: Signals::catch().unwrap(), began: std::time::Instant::now(), timeout };
+        let (held, wait) = std::sync::mpsc::channel::<()>();
+        assert_eq!(early.wait_for(move || wait.recv()).await.unwrap().err(), Some(TIMED_OUT));
+        drop(held);
+        early.timeout = None;
+        assert_eq!(early.wait_for(|| 7).await.unwrap(), Ok(7));
     }
 
     #[tokio::test]

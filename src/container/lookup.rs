@@ -17,7 +17,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, StatVfsMountFlags};
 use serde::{Deserialize, Serialize};
 
 use super::config::{Ids, RootConfig};
-use crate::spec::Neighbours;
+use crate::spec::{HostIds, Neighbours};
 use crate::sys::acl::{Acl, EXECUTE, WRITE, Who};
 use crate::sys::mutant;
 use crate::sys::path::{Root, mount_of};
@@ -36,13 +36,15 @@ pub struct Trusted {
 }
 
 impl Trusted {
-    /// Root, whoever this process is, and the task's user with its own group.
+    /// Root, whoever this process is, and the task's user with its own group: by the numbers that the host has for them when
+    /// the allocation has a range of ids.
     #[must_use]
-    pub fn of(ids: Option<&Ids>) -> Trusted {
+    pub fn of(ids: Option<&Ids>, range: Option<HostIds>) -> Trusted {
+        let on_host = |id: u32| range.and_then(|range| range.outside(id)).unwrap_or(id);
         let (own_uid, own_gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         Trusted {
-            uids: [0, own_uid].into_iter().chain(ids.map(|ids| ids.uid)).collect(),
-            gids: [0, own_gid].into_iter().chain(ids.map(|ids| ids.gid)).collect(),
+            uids: [0, own_uid].into_iter().chain(ids.map(|ids| on_host(ids.uid))).collect(),
+            gids: [0, own_gid].into_iter().chain(ids.map(|ids| on_host(ids.gid))).collect(),
         }
     }
 }

@@ -501,7 +501,10 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
     let command = &config.command;
     let step = || "find the command".to_owned();
     let root = Root::open(Path::new("/")).step(|| "open the root".to_owned())?;
-    let lookup = config.guard.as_ref().map(|guard| Lookup::in_root(guard, Trusted::of(ids), &root, root_config));
+    let lookup = config
+        .guard
+        .as_ref()
+        .map(|guard| Lookup::in_root(guard, Trusted::of(ids, config.id_range), &root, root_config));
     let bare = command.trim_start_matches('/');
     let mut candidates = vec![Path::new("local").join(bare), PathBuf::from(bare)];
     if command.starts_with('/') && !mutant::on("d02") {

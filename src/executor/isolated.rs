@@ -21,7 +21,9 @@ pub(super) fn config(spec: &LaunchSpec) -> Config {
     let rootless = rootless();
     let host_ids = super::universal::host_user(&spec.user);
     let neighbours = super::universal::neighbours(spec);
-    let look = |neighbours| Guard::look(&spec.task_dir, &Trusted::of(host_ids.as_ref()), neighbours);
+    let id_range = spec.host_ids.filter(|_| spec.user_namespace && rootless.is_none());
+    let trusted = Trusted::of(host_ids.as_ref(), id_range);
+    let look = |neighbours| Guard::look(&spec.task_dir, &trusted, neighbours);
     Config {
         command: spec.command.clone(),
         guard: neighbours.map(look),
@@ -58,7 +60,7 @@ pub(super) fn config(spec: &LaunchSpec) -> Config {
         own: spec.own,
         // Without root the task is in one anyway.
         user_namespace: spec.user_namespace && rootless.is_none(),
-        id_range: spec.host_ids.filter(|_| spec.user_namespace && rootless.is_none()),
+        id_range,
         unveil: spec.unveil.clone(),
         oom_score_adj: 0,
         network_namespace: super::universal::network_namespace(spec),

@@ -202,7 +202,8 @@ async fn start(
         found.to_string_lossy().into_owned()
     };
     // Who gets in may be others than when the task was started.
-    let look = |neighbours| Guard::look(&running.task_dir, &Trusted::of(running.config.host_ids.as_ref()), neighbours);
+    let trusted = Trusted::of(running.config.host_ids.as_ref(), running.config.id_range);
+    let look = |neighbours| Guard::look(&running.task_dir, &trusted, neighbours);
     let guard = if isolated { running.config.neighbours.map(look) } else { None };
     let session = Some(SessionConfig { tty, namespaces: namespaces.kinds() });
     let config = Config { command: program, args, session, guard, outlives: false, ..running.config.clone() };

@@ -44,7 +44,7 @@ pub(super) struct Writers {
 impl Writers {
     /// For a task of this user; `None` where that does not matter.
     pub(super) fn of(task_dir: &Path, ids: Option<&Ids>, neighbours: Option<Neighbours>) -> Option<Writers> {
-        let trusted = Trusted::of(ids);
+        let trusted = Trusted::of(ids, None);
         Some(Writers { guard: Guard::look(task_dir, &trusted, neighbours?), trusted })
     }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use super::ast::{self, Expr, Kind};
+use super::budget::{Budget, check_source};
 use super::diag::{Diagnostic, Source};
 use super::eval::{Globals, Scope};
 use super::value::{Number, Value};
@@ -61,6 +62,7 @@ fn from_json(value: &Json) -> Value {
 /// Reads a file in HCL or JSON.
 pub(crate) fn parse(file: &Path, text: &str) -> Result<Node, Diagnostic> {
     let source = Source::new(file, text);
+    check_source(&source)?;
     // No HCL begins with a list.
     if super::is_json(text) || text.trim_start().starts_with('[') {
         return of_json_text(json::read(&source)?);
@@ -185,7 +187,14 @@ impl Node {
 
     /// The value that all of it gives.
     pub fn eval(&self, variables: &Variables) -> Result<Value, Diagnostic> {
-        let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None, is_config: true };
+        let budget = Budget::default();
+        let globals = Globals {
+            vars: BTreeMap::new(),
+            locals: BTreeMap::new(),
+            base_dir: None,
+            is_config: true,
+            budget: &budget,
+        };
         let scope = variables.0.iter().fold(Scope::new(&globals), |scope, (k, v)| scope.with(k, v.clone()));
         self.eval_in(&scope)
     }

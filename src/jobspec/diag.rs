@@ -5,7 +5,13 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::spec::Pos;
+use crate::spec::{Pos, escaped, shortened};
+
+/// Longest message about one place, in bytes.
+const LONGEST: usize = 1000;
+/// A longer word is no misspelt name, and most names that a word is compared with.
+const LONGEST_NAME: usize = 64;
+const MOST_NAMES: usize = 1000;
 
 /// A sentence about one place of a job or variable file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,8 +23,10 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
+    /// What the message quotes may be anything of any length.
     pub(super) fn new(pos: &Pos, message: impl Into<String>) -> Diagnostic {
-        Diagnostic { pos: pos.clone(), message: message.into() }
+        let message = message.into();
+        Diagnostic { pos: pos.clone(), message: escaped(&shortened(&message, LONGEST)).into_owned() }
     }
 }
 
@@ -71,9 +79,13 @@ impl<'t> Source<'t> {
 
 /// The known word nearest to a misspelt one, as `; did you mean "x"?`, or nothing.
 pub(super) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    if wrong.len() > LONGEST_NAME {
+        return String::new();
+    }
     let limit = (wrong.chars().count() / 3).min(3);
     known
         .into_iter()
+        .take(MOST_NAMES)
         .filter(|k| k.len().abs_diff(wrong.len()) <= limit)
         .map(|k| (edit_distance(wrong, k), k))
         .filter(|(distance, _)| *distance <= limit)

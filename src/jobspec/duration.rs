@@ -41,7 +41,7 @@ pub(super) fn parse_signed(text: &str) -> Result<i64, String> {
         let mut part = whole.checked_mul(scale).ok_or_else(wrong)?;
         for digit in fraction.bytes().take(18) {
             // A digit below a nanosecond is cut off.
-            part += i128::from(digit - b'0') * scale / 10;
+            part = part.checked_add(i128::from(digit - b'0') * scale / 10).ok_or_else(wrong)?;
             scale = if scale % 10 == 0 { scale / 10 } else { 0 };
         }
         total = total.checked_add(part).ok_or_else(wrong)?;

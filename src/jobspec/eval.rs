@@ -9,6 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::ast::{Call, Expr, For, Kind, Operator, Part, Step};
+use super::budget::{self, Budget};
 use super::diag::{Diagnostic, Result, did_you_mean};
 use super::functions;
 use super::types::Type;
@@ -24,7 +25,11 @@ pub(super) struct Globals<'p> {
     pub base_dir: Option<&'p Path>,
     /// A plugin's configuration: fewer functions, and an unknown name is a mistake instead of a runtime reference.
     pub is_config: bool,
+    pub budget: &'p Budget,
 }
+
+/// Bytes of a loop's entry that are copied in one step; it is gone with its turn.
+const ENTRY_BYTES_PER_STEP: u64 = 256;
 
 #[derive(Debug)]
 struct Frame {
@@ -62,20 +67,65 @@ impl<'g> Scope<'g> {
         None
     }
 
-    /// Evaluates an expression.
+    /// Evaluates what an argument of the file is set to.
     pub fn eval(&self, expr: &Expr) -> Result<Value> {
+        let budget = self.globals.budget;
+        budget.whole(&expr.pos, || {
+            let value = self.value(expr)?;
+            if budget::is_too_deep(&value) {
+                let message = format!("the value nests deeper than {} levels", budget::DEEPEST_VALUE);
+                return Err(Diagnostic::new(&expr.pos, message));
+            }
+            budget.keep(budget::size(&value), &expr.pos)?;
+            Ok(value)
+        })
+    }
+
+    /// The entries of what an argument of the file is set to.
+    pub fn whole_entries(&self, collection: &Expr) -> Result<Vec<(Value, Value)>> {
+        self.globals.budget.whole(&collection.pos, || self.entries(collection))
+    }
+
+    /// Counts a block that a `dynamic` one makes.
+    pub fn count_block(&self, pos: &Pos) -> Result<()> {
+        const BLOCK_BYTES: u64 = 4096;
+        self.globals.budget.make(BLOCK_BYTES, pos)
+    }
+
+    /// Counts something that is made of a value, and kept.
+    pub fn keep(&self, bytes: u64, pos: &Pos) -> Result<()> {
+        self.globals.budget.keep(bytes, pos)
+    }
+
+    /// The bytes that have been kept so far.
+    pub fn kept(&self) -> u64 {
+        self.globals.budget.kept()
+    }
+
+    /// Counts a value that has been made.
+    fn made(&self, value: Value, pos: &Pos) -> Result<Value> {
+        self.globals.budget.make(budget::size(&value), pos)?;
+        Ok(value)
+    }
+
+    /// Evaluates an expression.
+    fn value(&self, expr: &Expr) -> Result<Value> {
         let pos = &expr.pos;
+        self.globals.budget.step(1, pos)?;
         match &expr.kind {
-            Kind::Literal(value) => Ok(value.clone()),
+            Kind::Literal(value) => self.made(value.clone(), pos),
             Kind::Template(parts) => {
                 let mut text = String::new();
-                self.template(parts, &mut text)?;
+                self.template(parts, &mut text, pos)?;
                 Ok(Value::String(text))
             }
-            Kind::List(items) => Ok(Value::List(items.iter().map(|e| self.eval(e)).collect::<Result<_>>()?)),
-            Kind::Object(items) => self.object(items),
-            Kind::Reference { name, steps, source } => self.reference(pos, name, steps, source),
-            Kind::Traversal(root, steps) => walk(self, Cow::Owned(self.eval(root)?), steps, pos),
+            Kind::List(items) => Ok(Value::List(items.iter().map(|e| self.value(e)).collect::<Result<_>>()?)),
+            Kind::Object(items) => self.object(pos, items),
+            Kind::Reference { name, steps, source } => {
+                let value = self.reference(pos, name, steps, source)?;
+                self.made(value.into_owned(), pos)
+            }
+            Kind::Traversal(root, steps) => Ok(walk(self, Cow::Owned(self.value(root)?), steps, pos)?.into_owned()),
             Kind::Call(call) => self.call(pos, call),
             Kind::Not(e) => Ok(Value::Bool(!self.bool(e)?)),
             Kind::Negate(e) => match self.number(e)? {
@@ -91,24 +141,25 @@ impl<'g> Scope<'g> {
     }
 
     fn bool(&self, expr: &Expr) -> Result<bool> {
-        let value = self.eval(expr)?;
+        let value = self.value(expr)?;
         value
             .to_bool()
             .ok_or_else(|| Diagnostic::new(&expr.pos, format!("a bool is needed here, not {}", described(&value))))
     }
 
     fn number(&self, expr: &Expr) -> Result<Number> {
-        let value = self.eval(expr)?;
+        let value = self.value(expr)?;
         value
             .to_number()
             .ok_or_else(|| Diagnostic::new(&expr.pos, format!("a number is needed here, not {}", described(&value))))
     }
 
-    fn object(&self, items: &[(Expr, Expr)]) -> Result<Value> {
+    fn object(&self, pos: &Pos, items: &[(Expr, Expr)]) -> Result<Value> {
+        self.globals.budget.make(budget::size_of_members(&BTreeMap::new()), pos)?;
         let mut map = BTreeMap::new();
         for (key, value) in items {
             let name = self.key(key)?;
-            let value = self.eval(value)?;
+            let value = self.value(value)?;
             if map.insert(name.clone(), value).is_some() {
                 return Err(Diagnostic::new(&key.pos, format!("duplicate key \"{name}\"; remove one of the two")));
             }
@@ -117,12 +168,12 @@ impl<'g> Scope<'g> {
     }
 
     fn key(&self, expr: &Expr) -> Result<String> {
-        let key = self.eval(expr)?;
+        let key = self.value(expr)?;
         key.to_text()
             .ok_or_else(|| Diagnostic::new(&expr.pos, format!("a key must be a string, not {}", described(&key))))
     }
 
-    fn reference(&self, pos: &Pos, name: &str, steps: &[Step], source: &str) -> Result<Value> {
+    fn reference(&self, pos: &Pos, name: &str, steps: &[Step], source: &str) -> Result<Cow<'_, Value>> {
         if let Some(value) = self.iterator(name) {
             return walk(self, Cow::Borrowed(value), steps, pos);
         }
@@ -135,9 +186,11 @@ impl<'g> Scope<'g> {
             return Err(Diagnostic::new(pos, format!("there is no variable \"{name}\" here; put text in quotes")));
         }
         let Some((map, what)) = known else {
-            return runtime_reference(pos, name, steps, source);
+            return runtime_reference(pos, name, steps, source).map(Cow::Owned);
         };
-        let Some((first, rest)) = steps.split_first() else { return Ok(Value::Object(map.clone())) };
+        let Some((first, rest)) = steps.split_first() else {
+            return Ok(Cow::Owned(Value::Object(map.clone())));
+        };
         let member = match first {
             Step::Attr(member) => member.clone(),
             Step::Index(index) => self.key(index)?,
@@ -148,7 +201,9 @@ impl<'g> Scope<'g> {
         if let Some(value) = map.get(&member) {
             walk(self, Cow::Borrowed(value), rest, pos)
         } else {
-            let hint = match did_you_mean(&member, map.keys().map(String::as_str)) {
+            let hinting = self.globals.budget.may_hint();
+            let names = map.keys().map(String::as_str).take_while(|_| hinting);
+            let hint = match did_you_mean(&member, names) {
                 hint if hint.is_empty() && name == "var" => "; declare it with a variable block".to_owned(),
                 hint if hint.is_empty() => "; declare it in a locals block".to_owned(),
                 hint => hint,
@@ -160,39 +215,48 @@ impl<'g> Scope<'g> {
     fn call(&self, pos: &Pos, call: &Call) -> Result<Value> {
         match (call.name.as_str(), call.args.as_slice()) {
             _ if self.globals.is_config => {}
-            ("can", [expr]) => return Ok(Value::Bool(self.eval(expr).is_ok())),
-            ("try", [first, rest @ ..]) => {
-                let mut result = self.eval(first);
-                for expr in rest {
-                    if result.is_ok() {
-                        break;
-                    }
-                    result = self.eval(expr);
-                }
-                return result;
+            ("can", [expr]) => {
+                let result = self.globals.budget.unread(|| self.value(expr));
+                return Ok(Value::Bool(result.is_ok()));
+            }
+            ("try", [first @ .., last]) => {
+                let tried = first.iter().find_map(|e| self.globals.budget.unread(|| self.value(e)).ok());
+                return tried.map_or_else(|| self.value(last), Ok);
             }
             ("convert", [value, target]) => {
                 let target = Type::parse(target)?;
-                return target.convert(self.eval(value)?).map_err(|m| Diagnostic::new(pos, format!("convert: {m}")));
+                let value = self.value(value)?;
+                self.globals.budget.step(budget::size(&value) / 64, pos)?;
+                return target.convert(value).map_err(|m| Diagnostic::new(pos, format!("convert: {m}")));
             }
             ("can", _) => return Err(Diagnostic::new(pos, "can: takes 1 argument")),
             ("try", _) => return Err(Diagnostic::new(pos, "try: takes at least 1 argument")),
             ("convert", _) => return Err(Diagnostic::new(pos, "convert: takes 2 arguments, a value and a type")),
             _ => {}
         }
-        let mut args = call.args.iter().map(|e| self.eval(e)).collect::<Result<Vec<_>>>()?;
+        let mut args = call.args.iter().map(|e| self.value(e)).collect::<Result<Vec<_>>>()?;
         if call.expand {
             match args.pop() {
                 Some(Value::List(items) | Value::Set(items)) => args.extend(items),
                 _ => return Err(Diagnostic::new(pos, "only a list can be expanded with \"...\"")),
             }
         }
-        let result = if self.globals.is_config {
-            functions::call_in_config(&call.name, &args)
-        } else {
-            functions::call(&call.name, &args, self.globals.base_dir)
+        let budget = self.globals.budget;
+        let cost = functions::cost(&call.name, &args);
+        budget.step(cost.steps, pos)?;
+        budget.fit(cost.bytes, pos)?;
+        let surroundings = functions::Surroundings {
+            base_dir: self.globals.base_dir,
+            count: &|steps| budget.step(steps, pos).map_err(|d| d.message),
+            hints: &|| budget.may_hint(),
         };
-        result.map_err(|m| Diagnostic::new(pos, format!("{}: {m}", call.name)))
+        let result = if self.globals.is_config {
+            functions::call_in_config(&call.name, &args, &surroundings)
+        } else {
+            functions::call(&call.name, &args, &surroundings)
+        };
+        drop(args);
+        self.made(result.map_err(|m| Diagnostic::new(pos, format!("{}: {m}", call.name)))?, pos)
     }
 
     fn binary(&self, pos: &Pos, left: &Expr, operator: Operator, right: &Expr) -> Result<Value> {
@@ -206,7 +270,8 @@ impl<'g> Scope<'g> {
                 Ok(Value::Bool(l || r))
             }
             Operator::Eq | Operator::NotEq => {
-                let equal = self.eval(left)? == self.eval(right)?;
+                let (left, right) = (self.value(left)?, self.value(right)?);
+                let equal = left == right;
                 Ok(Value::Bool(equal == (operator == Operator::Eq)))
             }
             _ => {
@@ -219,9 +284,9 @@ impl<'g> Scope<'g> {
     /// Both branches have one type in the end: a number beside a string becomes a string.
     fn conditional(&self, [condition, then, otherwise]: &[Expr; 3]) -> Result<Value> {
         let (chosen, other) = if self.bool(condition)? { (then, otherwise) } else { (otherwise, then) };
-        let value = self.eval(chosen)?;
+        let value = self.value(chosen)?;
         if value.is_primitive()
-            && let Ok(other) = self.eval(other)
+            && let Ok(other) = self.globals.budget.unread(|| self.value(other))
             && other.is_primitive()
             && other.type_name() != value.type_name()
         {
@@ -231,14 +296,39 @@ impl<'g> Scope<'g> {
     }
 
     /// The entries of what a loop goes over.
-    pub fn entries(&self, collection: &Expr) -> Result<Vec<(Value, Value)>> {
-        let value = self.eval(collection)?;
+    fn entries(&self, collection: &Expr) -> Result<Vec<(Value, Value)>> {
+        let value = self.value(collection)?;
+        // Each has a key of its own, and stands in a place of its own.
+        self.globals.budget.make(2 * budget::size(&value), &collection.pos)?;
         value.entries().ok_or_else(|| {
             let message = format!("a list, set or map is needed here, not {}", described(&value));
             Diagnostic::new(&collection.pos, message)
         })
     }
 
+    /// Calls `turn` with each entry of a collection, of which there is no copy where it has a name.
+    fn each(&self, collection: &Expr, mut turn: impl FnMut((Value, Value)) -> Result<()>) -> Result<()> {
+        let pos = &collection.pos;
+        let value = match &collection.kind {
+            Kind::Reference { name, steps, source } => self.reference(pos, name, steps, source)?,
+            _ => Cow::Owned(self.value(collection)?),
+        };
+        let mut next = |key: Value, item: &Value| {
+            self.globals.budget.step(1 + budget::size(item) / ENTRY_BYTES_PER_STEP, pos)?;
+            turn((key, item.clone()))
+        };
+        match &*value {
+            Value::List(items) => items.iter().enumerate().try_for_each(|(i, item)| next(Value::usize(i), item)),
+            Value::Set(items) => items.iter().try_for_each(|item| next(item.clone(), item)),
+            Value::Object(map) => map.iter().try_for_each(|(key, item)| next(Value::string(key.as_str()), item)),
+            other => {
+                let message = format!("a list, set or map is needed here, not {}", described(other));
+                Err(Diagnostic::new(pos, message))
+            }
+        }
+    }
+
+    /// The scope of one turn of a loop.
     fn iteration(&self, key_name: Option<&str>, value_name: &str, (key, value): (Value, Value)) -> Scope<'g> {
         let scope = self.with(value_name, value);
         key_name.map_or_else(|| scope.clone(), |name| scope.with(name, key))
@@ -247,20 +337,21 @@ impl<'g> Scope<'g> {
     fn for_expr(&self, f: &For) -> Result<Value> {
         let mut list = Vec::new();
         let mut map = BTreeMap::new();
-        for entry in self.entries(&f.collection)? {
+        self.each(&f.collection, |entry| {
             let scope = self.iteration(f.key_name.as_deref(), &f.value_name, entry);
             if let Some(condition) = &f.condition
                 && !scope.bool(condition)?
             {
-                continue;
+                return Ok(());
             }
-            let value = scope.eval(&f.value)?;
+            let value = scope.value(&f.value)?;
             let Some(key) = &f.key else {
                 list.push(value);
-                continue;
+                return Ok(());
             };
             let name = scope.key(key)?;
             if f.group {
+                self.globals.budget.make(name.len() as u64, &key.pos)?;
                 let slot = map.entry(name).or_insert_with(|| Value::List(Vec::new()));
                 if let Value::List(items) = slot {
                     items.push(value);
@@ -269,29 +360,36 @@ impl<'g> Scope<'g> {
                 let message = format!("two elements give the key \"{name}\"; group them with \"...\"");
                 return Err(Diagnostic::new(&key.pos, message));
             }
-        }
+            Ok(())
+        })?;
         Ok(if f.key.is_some() { Value::Object(map) } else { Value::List(list) })
     }
 
-    fn template(&self, parts: &[Part], out: &mut String) -> Result<()> {
+    fn template(&self, parts: &[Part], out: &mut String, pos: &Pos) -> Result<()> {
+        let budget = self.globals.budget;
         for part in parts {
+            budget.step(1, pos)?;
             match part {
-                Part::Text(text) => out.push_str(text),
+                Part::Text(text) => {
+                    budget.make(text.len() as u64, pos)?;
+                    out.push_str(text);
+                }
                 Part::Value(expr) => {
-                    let value = self.eval(expr)?;
+                    let value = self.value(expr)?;
                     let text = value.to_text().ok_or_else(|| {
                         let what = described(&value);
                         Diagnostic::new(&expr.pos, format!("a string cannot include {what}; convert it to a string"))
                     })?;
+                    budget.make(text.len() as u64, &expr.pos)?;
                     out.push_str(&text);
                 }
                 Part::If { condition, then, otherwise } => {
-                    self.template(if self.bool(condition)? { then } else { otherwise }, out)?;
+                    self.template(if self.bool(condition)? { then } else { otherwise }, out, pos)?;
                 }
                 Part::For { key_name, value_name, collection, body } => {
-                    for entry in self.entries(collection)? {
-                        self.iteration(key_name.as_deref(), value_name, entry).template(body, out)?;
-                    }
+                    self.each(collection, |entry| {
+                        self.iteration(key_name.as_deref(), value_name, entry).template(body, out, pos)
+                    })?;
                 }
             }
         }
@@ -323,25 +421,44 @@ fn described(value: &Value) -> String {
     }
 }
 
-fn walk(scope: &Scope<'_>, value: Cow<'_, Value>, steps: &[Step], pos: &Pos) -> Result<Value> {
+fn walk<'v>(scope: &Scope<'_>, value: Cow<'v, Value>, steps: &[Step], pos: &Pos) -> Result<Cow<'v, Value>> {
     let mut value = value;
     for (i, step) in steps.iter().enumerate() {
-        let next = match step {
-            Step::Attr(name) => attribute(&value, name).map_err(|m| Diagnostic::new(pos, m))?,
+        scope.globals.budget.step(1, pos)?;
+        value = match step {
+            Step::Attr(name) => {
+                let missing = || {
+                    let hints = scope.globals.budget.may_hint();
+                    Diagnostic::new(pos, attribute_error(&value, name, hints))
+                };
+                part(&value, |v| member(v, name)).ok_or_else(missing)?
+            }
             Step::Index(index) => {
-                let key = scope.eval(index)?;
-                indexed(&value, &key).map_err(|m| Diagnostic::new(&index.pos, m))?
+                let key = scope.value(index)?;
+                let hints = || scope.globals.budget.may_hint();
+                let wrong = |m| Diagnostic::new(&index.pos, m);
+                match value {
+                    Cow::Borrowed(whole) => Cow::Borrowed(indexed(whole, &key, &hints).map_err(wrong)?),
+                    Cow::Owned(whole) => Cow::Owned(indexed(&whole, &key, &hints).map_err(wrong)?.clone()),
+                }
             }
             Step::AttrSplat => {
                 let names = steps[i + 1..].iter().take_while(|s| matches!(s, Step::Attr(_))).count();
                 let list = splat(scope, &value, &steps[i + 1..=i + names], pos)?;
                 return walk(scope, Cow::Owned(list), &steps[i + 1 + names..], pos);
             }
-            Step::FullSplat => return splat(scope, &value, &steps[i + 1..], pos),
+            Step::FullSplat => return splat(scope, &value, &steps[i + 1..], pos).map(Cow::Owned),
         };
-        value = Cow::Owned(next);
     }
-    Ok(value.into_owned())
+    Ok(value)
+}
+
+/// A part of a value, without a copy where there is none yet.
+fn part<'v>(value: &Cow<'v, Value>, find: impl Fn(&Value) -> Option<&Value>) -> Option<Cow<'v, Value>> {
+    match value {
+        Cow::Borrowed(whole) => find(whole).map(Cow::Borrowed),
+        Cow::Owned(whole) => find(whole).cloned().map(Cow::Owned),
+    }
 }
 
 /// A splat treats null as an empty list and anything else that is no list as a list of one.
@@ -351,30 +468,46 @@ fn splat(scope: &Scope<'_>, value: &Value, steps: &[Step], pos: &Pos) -> Result<
         Value::List(items) | Value::Set(items) => items.as_slice(),
         one => std::slice::from_ref(one),
     };
-    items.iter().map(|item| walk(scope, Cow::Borrowed(item), steps, pos)).collect::<Result<_>>().map(Value::List)
+    let part = |item| Ok(walk(scope, Cow::Borrowed(item), steps, pos)?.into_owned());
+    let list = items.iter().map(part).collect::<Result<_>>()?;
+    scope.made(Value::List(list), pos)
 }
 
-fn attribute(value: &Value, name: &str) -> std::result::Result<Value, String> {
+fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     match value {
-        Value::Object(map) => map.get(name).cloned().ok_or_else(|| {
-            format!("there is no attribute \"{name}\" here{}", did_you_mean(name, map.keys().map(String::as_str)))
-        }),
-        other => Err(format!("{} has no attribute \"{name}\"", described(other))),
+        Value::Object(map) => map.get(name),
+        _ => None,
     }
 }
 
-/// `collection[key]`, also the functions' rule for it.
-pub(super) fn indexed(value: &Value, key: &Value) -> std::result::Result<Value, String> {
+fn attribute_error(value: &Value, name: &str, hints: bool) -> String {
+    match value {
+        Value::Object(map) => {
+            let names = map.keys().map(String::as_str).take_while(|_| hints);
+            format!("there is no attribute \"{name}\" here{}", did_you_mean(name, names))
+        }
+        other => format!("{} has no attribute \"{name}\"", described(other)),
+    }
+}
+
+/// `collection[key]`, also the functions' rule for it. With `hints` the key that was meant is looked for.
+pub(super) fn indexed<'v>(
+    value: &'v Value,
+    key: &Value,
+    hints: &dyn Fn() -> bool,
+) -> std::result::Result<&'v Value, String> {
     match value {
         Value::List(items) => {
             let index = key.to_number().and_then(Number::to_int).ok_or("the index of a list must be a whole number")?;
             let item = usize::try_from(index).ok().and_then(|i| items.get(i));
-            item.cloned().ok_or_else(|| format!("index {index} is outside of the list of {}", items.len()))
+            item.ok_or_else(|| format!("index {index} is outside of the list of {}", items.len()))
         }
         Value::Object(map) => {
             let name = key.to_text().ok_or("the key of a map must be a string")?;
-            map.get(&name).cloned().ok_or_else(|| {
-                format!("there is no key \"{name}\" here{}", did_you_mean(&name, map.keys().map(String::as_str)))
+            map.get(&name).ok_or_else(|| {
+                let hinting = hints();
+                let names = map.keys().map(String::as_str).take_while(|_| hinting);
+                format!("there is no key \"{name}\" here{}", did_you_mean(&name, names))
             })
         }
         other => Err(format!("{} has no elements", described(other))),

@@ -11,16 +11,19 @@ use crate::spec::{Artifact, ArtifactMode, ChangeMode, Pos, Signal, Template};
 /// The `template` blocks of a task.
 pub(super) fn templates(task: &Section<'_>) -> Vec<Template> {
     let mut out: Vec<Template> = Vec::new();
+    let mut lines: BTreeMap<String, u32> = BTreeMap::new();
     for block in task.blocks_of("template") {
         let section = Section::open(format!("template of {}", task.name), block, &TEMPLATE, task.sink);
         let template = template(&section);
-        let mut same = out.iter().filter(|t| !t.destination.is_empty() && t.destination == template.destination);
-        if let Some(first) = same.next() {
+        let same = lines.get(&template.destination).copied().filter(|_| !template.destination.is_empty());
+        if let Some(line) = same {
             let message = format!(
                 "two templates of {} have the destination \"{}\", the other one stands in line {}; change one",
-                task.name, template.destination, first.pos.line
+                task.name, template.destination, line
             );
             task.error(&template.pos, message);
+        } else {
+            lines.insert(template.destination.clone(), template.pos.line);
         }
         out.push(template);
     }

@@ -7,10 +7,18 @@ use std::time::Duration;
 use super::schema::{EPHEMERAL_DISK, GROUP, JOB, NETWORK, PORT, RESTART};
 use super::section::{Expanded, Section, Sink};
 use super::task;
-use crate::spec::{Group, Job, JobType, Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task};
+use crate::spec::{
+    Group, Job, JobType, Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, is_unprintable,
+};
 
 /// MiB of a group's disk unless given.
 const DEFAULT_DISK_MIB: u64 = 300;
+/// Most tasks of one run: each has an executor, log files and a cgroup.
+const MOST_TASKS: u64 = 1000;
+/// Longest name of a task, group or port, in bytes.
+pub(super) const LONGEST_NAME: usize = 128;
+/// Longest name of a job, namespace or region.
+const LONGEST_ID: usize = 255;
 /// A restart interval is at least this long.
 const MIN_RESTART_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -27,14 +35,14 @@ pub(super) struct Surroundings<'a> {
 pub(super) fn decode(block: &Expanded<'_>, base_dir: &Path, sink: &Sink) -> Option<Job> {
     let label = block.labels.first()?;
     let job = Section::open(format!("job \"{label}\""), block, &JOB, sink);
+    check_name(&job, job.pos, "job", label, LONGEST_ID);
     let id = job.string("id").unwrap_or_else(|| label.clone());
+    check_name(&job, job.pos_of("id"), "job", &id, LONGEST_ID);
     if id.is_empty() || id.contains([' ', '\0']) {
         job.error(job.pos_of("id"), "the job's id must not be empty or contain spaces; choose another id");
     }
     let name = job.string("name").unwrap_or_else(|| id.clone());
-    if name.contains('\0') {
-        job.error(job.pos_of("name"), "the job's name must not contain a NUL character");
-    }
+    check_name(&job, job.pos_of("name"), "job", &name, LONGEST_ID);
     let kind = match job.string("type").as_deref() {
         None | Some("service") => JobType::Service,
         Some("batch") => JobType::Batch,
@@ -57,16 +65,47 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: &Path, sink: &Sink) -> Opti
     if groups.is_empty() {
         job.error(job.pos, format!("{} has no group; add group \"name\" {{ ... }}", job.name));
     }
-    Some(Job {
-        id,
-        name,
-        kind,
-        region: job.string("region").unwrap_or_else(|| "global".to_owned()),
-        namespace: job.string("namespace").unwrap_or_else(|| "default".to_owned()),
-        priority,
-        meta: job.strings("meta"),
-        groups,
-    })
+    let region = job.string("region").unwrap_or_else(|| "global".to_owned());
+    check_name(&job, job.pos_of("region"), "region", &region, LONGEST_ID);
+    let namespace = job.string("namespace").unwrap_or_else(|| "default".to_owned());
+    check_name(&job, job.pos_of("namespace"), "namespace", &namespace, LONGEST_ID);
+    let before = job.scope.kept();
+    let meta = job.strings("meta");
+    let every_task = job.scope.kept() - before;
+    let tasks = check_tasks(&job, &groups);
+    sink.ok(job.scope.keep(every_task.saturating_mul(tasks.saturating_sub(1)), job.pos));
+    Some(Job { id, name, kind, region, namespace, priority, meta, groups })
+}
+
+/// Refuses a name that a terminal would not show as it is, or that would make a longer file name than there may be: a
+/// task's log files and cgroup have its name in theirs.
+pub(super) fn check_name(section: &Section<'_>, pos: &Pos, what: &str, name: &str, most: usize) {
+    if let Some(c) = name.chars().find(|c| is_unprintable(*c)) {
+        let message = format!("the {what}'s name \"{name}\" must not contain the character U+{:04X}", u32::from(c));
+        section.error(pos, message);
+    } else if name.len() > most {
+        let message = format!("the {what}'s name has {} bytes; at most {most} are possible", name.len());
+        section.error(pos, message);
+    }
+}
+
+/// Counts the tasks of the whole run, and refuses more than one process can look after.
+fn check_tasks(job: &Section<'_>, groups: &[Group]) -> u64 {
+    let mut all = 0u64;
+    for group in groups {
+        let tasks = group.tasks.len() as u64;
+        let before = all;
+        all = all.saturating_add(u64::from(group.count).saturating_mul(tasks.max(1)));
+        if all > MOST_TASKS && before <= MOST_TASKS {
+            let message = format!(
+                "the job has {} tasks with group \"{}\" (count {} times {tasks}), and at most {MOST_TASKS} run at once; \
+                 lower count or split the job",
+                all, group.name, group.count
+            );
+            job.error(&group.pos, message);
+        }
+    }
+    all
 }
 
 /// Tasks right below the job become groups of their own, before the written ones.
@@ -91,6 +130,7 @@ fn groups(job: &Section<'_>, kind: JobType, base_dir: &Path) -> Vec<Group> {
         if group.name.is_empty() {
             job.error(&group.pos, "the group's name must not be empty");
         }
+        check_name(job, &group.pos, "group", &group.name, LONGEST_NAME);
         if let Some(first) = seen.insert(&group.name, &group.pos) {
             let message = format!("duplicate group \"{}\"; it stands in line {} already", group.name, first.line);
             job.error(&group.pos, message);
@@ -101,6 +141,7 @@ fn groups(job: &Section<'_>, kind: JobType, base_dir: &Path) -> Vec<Group> {
 
 fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: &Path) -> Group {
     let name = block.labels.first().cloned().unwrap_or_default();
+    let before = block.scope.kept();
     let group = Section::open(format!("group \"{name}\""), block, &GROUP, job.sink);
     let count = group.int("count", 0).unwrap_or(1);
     if count > 1 && matches!(kind, JobType::System | JobType::Sysbatch) {
@@ -113,7 +154,7 @@ fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: &Path
     restart.policy(kind, &group);
     let around = Surroundings { kind, restart, disk_mib, base_dir };
     let tasks = tasks(&group, &mut group.blocks_of("task"), &around);
-    Group {
+    let decoded = Group {
         name,
         count,
         meta: group.strings("meta"),
@@ -121,7 +162,12 @@ fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: &Path
         network: network(&group),
         tasks,
         pos: block.pos.clone(),
-    }
+    };
+    // Each allocation has a copy of all that.
+    let copies = u64::from(count).saturating_sub(1);
+    let size = group.scope.kept() - before;
+    group.sink.ok(group.scope.keep(size.saturating_mul(copies), group.pos_of("count")));
+    decoded
 }
 
 fn tasks<'e, 'a: 'e>(
@@ -168,15 +214,16 @@ fn network(group: &Section<'_>) -> Option<Network> {
         section.error(section.pos_of("mode"), message);
     }
     let mut ports: Vec<Port> = Vec::new();
+    let (mut labels, mut numbers): (BTreeMap<String, u32>, BTreeMap<u16, String>) = Default::default();
     for block in section.blocks_of("port") {
         let Some(port) = port(&section, block) else { continue };
-        if let Some(other) = ports.iter().find(|p| p.label == port.label) {
-            let message = format!("duplicate port \"{}\"; it stands in line {} already", port.label, other.pos.line);
+        if let Some(line) = labels.insert(port.label.clone(), port.pos.line) {
+            let message = format!("duplicate port \"{}\"; it stands in line {line} already", port.label);
             section.error(&port.pos, message);
-        } else if let Some(other) = ports.iter().find(|p| p.static_port.is_some() && p.static_port == port.static_port)
+        } else if let Some((number, other)) =
+            port.static_port.and_then(|number| Some((number, numbers.insert(number, port.label.clone())?)))
         {
-            let number = port.static_port.unwrap_or_default();
-            let message = format!("port \"{}\" has the static port {number} of port \"{}\"", port.label, other.label);
+            let message = format!("port \"{}\" has the static port {number} of port \"{other}\"", port.label);
             section.error(&port.pos, message);
         }
         ports.push(port);
@@ -186,6 +233,7 @@ fn network(group: &Section<'_>) -> Option<Network> {
 
 fn port(network: &Section<'_>, block: &Expanded<'_>) -> Option<Port> {
     let label = block.labels.first()?.clone();
+    check_name(network, block.pos, "port", &label, LONGEST_NAME);
     let section = Section::open(format!("port \"{label}\""), block, &PORT, network.sink);
     let fixed: Option<u16> = section.int("static", 0).filter(|p| *p != 0);
     if let Some(to) = section.int::<i32>("to", -1)

@@ -4,6 +4,7 @@
 
 mod api;
 mod ast;
+mod budget;
 pub(crate) mod config;
 mod diag;
 mod duration;
@@ -14,6 +15,7 @@ mod job;
 mod json;
 mod json_body;
 mod native;
+mod regular;
 mod schema;
 mod section;
 mod task;
@@ -32,6 +34,7 @@ pub use diag::Diagnostic;
 pub(crate) use value::{Number, Value};
 
 use ast::Body;
+use budget::Budget;
 use diag::Source;
 use eval::{Globals, Scope};
 use section::{Expanded, Section, Sink};
@@ -95,14 +98,26 @@ pub fn parse(input: &Input<'_>) -> Result<Parsed, Error> {
     let source = Source::new(input.file, input.text);
     let body = read(&source, &sink)?;
 
-    let nothing =
-        Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: Some(input.base_dir), is_config: false };
+    let budget = Budget::default();
+    let nothing = Globals {
+        vars: BTreeMap::new(),
+        locals: BTreeMap::new(),
+        base_dir: Some(input.base_dir),
+        is_config: false,
+        budget: &budget,
+    };
     let file_pos = source.pos(0);
     let blocks = top_level(&body, &Scope::new(&nothing), &file_pos, &sink);
-    let failed = |sink: &Sink| sink.take_errors().map_or(Ok(()), |diagnostics| Err(Error { diagnostics }));
+    let failed = |sink: &Sink| {
+        // What it costs is told whatever else became of it, and alone: the rest follows from it.
+        if let Some(spent) = budget.spent() {
+            return Err(spent.into());
+        }
+        sink.take_errors().map_or(Ok(()), |diagnostics| Err(Error { diagnostics }))
+    };
     failed(&sink)?;
 
-    let vars = variables::evaluate(input, &blocks, &sink);
+    let vars = variables::evaluate(input, &blocks, &budget, &sink);
     failed(&sink)?;
     let locals: Vec<_> = blocks.iter().filter(|b| b.kind == "locals").flat_map(|b| &b.body.attrs).collect();
     let globals = variables::evaluate_locals(Globals { vars, ..nothing.clone() }, &locals, &sink);
@@ -134,6 +149,17 @@ pub fn duration(text: &str) -> Result<std::time::Duration, String> {
     u64::try_from(nanoseconds).map(std::time::Duration::from_nanos).map_err(|_| format!("\"{text}\" is negative"))
 }
 
+/// Everything that is in a file of job or variables: a regular one of at most 8 MiB.
+///
+/// # Errors
+/// When it is none of these, no UTF-8 text, or cannot be read.
+pub fn read_file(path: &Path) -> std::io::Result<String> {
+    String::from_utf8(regular::read(path)?).map_err(|_| std::io::Error::other("it is no UTF-8 text"))
+}
+
+/// Largest job file, in bytes.
+pub const LARGEST_FILE: usize = budget::LARGEST_FILE;
+
 /// Checks what stands at the top level of the file.
 fn top_level<'a>(body: &'a Body, scope: &Scope<'a>, pos: &'a crate::spec::Pos, sink: &'a Sink) -> Vec<Expanded<'a>> {
     let whole = Expanded { kind: "file", pos, labels: Vec::new(), body, scope: scope.clone() };
@@ -153,6 +179,7 @@ fn is_json(text: &str) -> bool {
 }
 
 fn read(source: &Source<'_>, sink: &Sink) -> diag::Result<Body> {
+    budget::check_source(source)?;
     if !is_json(source.text) {
         return native::parse_body(source);
     }

@@ -14,6 +14,9 @@ use super::template;
 use super::value::{Number, Value};
 use crate::spec::Pos;
 
+/// Most steps (`.name`, `[index]`, splats) after one value; a splat is evaluated by recursion.
+const MOST_STEPS: usize = 64;
+
 /// Reads a whole file.
 pub(super) fn parse_body(source: &Source<'_>) -> Result<Body> {
     let reader = Reader { text: source.text, places: Places::In(source, 0) };
@@ -111,6 +114,10 @@ impl<'a> Reader<'a> {
                 Kind::Reference { source: name.clone(), name, steps: Vec::new() }
             }
             Expression::Traversal(t) => {
+                if t.operators.len() > MOST_STEPS {
+                    let message = format!("syntax error: more than {MOST_STEPS} steps after a value");
+                    return Err(Diagnostic::new(&pos, message));
+                }
                 let steps = t.operators.iter().map(|o| self.step(o.value())).collect::<Result<_>>()?;
                 match &t.expr {
                     Expression::Variable(name) => Kind::Reference {

@@ -1,6 +1,6 @@
 //! A body that is being read: checked against its schema, its `dynamic` blocks expanded, its arguments evaluated.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -12,11 +12,16 @@ use super::schema::{Schema, Use};
 use super::value::Value;
 use crate::spec::Pos;
 
+/// Most errors, and most warnings, that are said about one file.
+const MOST_SAID: usize = 50;
+
 /// Everything that is said about a job file.
 #[derive(Debug, Default)]
 pub(super) struct Sink {
     errors: RefCell<Vec<Diagnostic>>,
     warnings: RefCell<Vec<Diagnostic>>,
+    /// There were errors that are not told.
+    more: Cell<bool>,
 }
 
 impl Sink {
@@ -26,15 +31,22 @@ impl Sink {
 
     pub fn report(&self, diagnostic: Diagnostic) {
         let mut errors = self.errors.borrow_mut();
-        if !errors.contains(&diagnostic) {
+        if errors.len() == MOST_SAID {
+            self.more.set(true);
+        } else if !errors.contains(&diagnostic) {
             errors.push(diagnostic);
         }
+    }
+
+    /// Whether nobody will read more, so that nothing more needs to be found out.
+    pub fn is_full(&self) -> bool {
+        self.errors.borrow().len() == MOST_SAID
     }
 
     pub fn warn(&self, pos: &Pos, message: impl Into<String>) {
         let warning = Diagnostic::new(pos, message);
         let mut warnings = self.warnings.borrow_mut();
-        if !warnings.contains(&warning) {
+        if warnings.len() < MOST_SAID && !warnings.contains(&warning) {
             warnings.push(warning);
         }
     }
@@ -47,6 +59,10 @@ impl Sink {
     pub fn take_errors(&self) -> Option<Vec<Diagnostic>> {
         let mut errors = std::mem::take(&mut *self.errors.borrow_mut());
         errors.sort_by_key(|d| (d.pos.line, d.pos.column));
+        if let Some(last) = errors.last().filter(|_| self.more.get()) {
+            let more = Diagnostic::new(&last.pos, format!("there are more mistakes than these {MOST_SAID}"));
+            errors.push(more);
+        }
         (!errors.is_empty()).then_some(errors)
     }
 
@@ -114,12 +130,13 @@ fn expand_dynamic<'a>(block: &'a Block, scope: &Scope<'a>, out: &mut Vec<Expande
         Some((_, Kind::Literal(Value::String(name)))) => name,
         Some((pos, _)) => return Err(wrong(pos, "iterator must be a plain name")),
     };
-    for (key, value) in scope.entries(&for_each.value)? {
+    for (key, value) in scope.whole_entries(&for_each.value)? {
+        scope.count_block(&block.pos)?;
         let element = BTreeMap::from([("key".to_owned(), key), ("value".to_owned(), value)]);
         let scope = scope.with(iterator, Value::Object(element));
         let mut labels = Vec::new();
         if let Some(attr) = attr("labels") {
-            for (_, label) in scope.entries(&attr.value)? {
+            for (_, label) in scope.whole_entries(&attr.value)? {
                 labels.push(label.to_text().ok_or_else(|| wrong(&attr.pos, "labels must be a list of strings"))?);
             }
         }
@@ -159,6 +176,9 @@ impl<'a> Section<'a> {
     }
 
     fn check_attr(&self, attr: &Attr, schema: &Schema) {
+        if self.sink.is_full() {
+            return;
+        }
         let (name, here) = (&attr.name, &self.name);
         if let Some(becomes) = schema.attr(name) {
             self.check_use(becomes, name, &attr.pos);
@@ -180,6 +200,9 @@ impl<'a> Section<'a> {
     fn check_blocks(&self, schema: &Schema) {
         let mut seen: BTreeMap<&str, &Pos> = BTreeMap::new();
         for block in &self.blocks {
+            if self.sink.is_full() {
+                return;
+            }
             let (name, here) = (block.kind, &self.name);
             let Some(known) = schema.block(name) else {
                 if schema.attr(name).is_some() {

@@ -1,9 +1,11 @@
 //! Tasks.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value as Json};
 
 use super::files;
-use super::job::{RestartFields, Surroundings};
+use super::job::{LONGEST_NAME, RestartFields, Surroundings, check_name};
 use super::schema::{FREE, LIFECYCLE, LOGS, RESOURCES, TASK};
 use super::section::{Expanded, Section, Sink, expand};
 use super::value::Value;
@@ -20,7 +22,9 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
         let message = format!("\"{name}\" cannot be a task's name; it must not be empty, \"alloc\" or contain slashes");
         task.error(block.pos, message);
     }
+    check_name(&task, block.pos, "task", &name, LONGEST_NAME);
     let driver = task.string("driver").unwrap_or_default();
+    check_name(&task, task.pos_of("driver"), "driver", &driver, LONGEST_NAME);
     if driver.is_empty() {
         task.error(task.pos_of("driver"), format!("{} has no driver; add driver = \"exec\"", task.name));
     }
@@ -136,14 +140,16 @@ fn config(task: &Section<'_>) -> DriverConfig {
         return DriverConfig { pos: task.pos.clone(), ..DriverConfig::default() };
     };
     let mut out = DriverConfig { pos: section.pos.clone(), ..DriverConfig::default() };
+    let mut arguments = BTreeSet::new();
     for attr in section.attrs() {
+        arguments.insert(attr.name.as_str());
         if let Some(value) = section.eval(&attr.value) {
             out.values.insert(attr.name.clone(), wrapped(&value));
             out.positions.insert(attr.name.clone(), attr.pos.clone());
         }
     }
     for block in section.blocks() {
-        if section.attr(block.kind).is_some() {
+        if arguments.contains(block.kind) {
             let message = format!("\"{}\" is both an argument and a block of the config; keep one", block.kind);
             section.error(block.pos, message);
             continue;

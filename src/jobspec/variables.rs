@@ -1,10 +1,11 @@
 //! Input variables and local values.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 use super::Input;
 use super::ast::{Attr, Expr, Kind, Step};
+use super::budget::{Budget, check_source, size};
 use super::diag::{Diagnostic, Result, Source, did_you_mean};
 use super::eval::{Globals, Scope};
 use super::json;
@@ -30,13 +31,18 @@ struct Given {
 }
 
 /// Values of all variables that `blocks` declare.
-pub(super) fn evaluate(input: &Input<'_>, blocks: &[Expanded<'_>], sink: &Sink) -> BTreeMap<String, Value> {
+pub(super) fn evaluate(
+    input: &Input<'_>,
+    blocks: &[Expanded<'_>],
+    budget: &Budget,
+    sink: &Sink,
+) -> BTreeMap<String, Value> {
     let declarations = declarations(blocks, sink);
     let mut given: BTreeMap<String, Given> = BTreeMap::new();
     for (key, text) in input.env {
         if let Some(name) = key.strip_prefix("NOMAD_VAR_")
             && let Some(declaration) = declarations.get(name)
-            && let Some(value) = sink.ok(from_text(key, text, &declaration.kind))
+            && let Some(value) = sink.ok(from_text(key, text, &declaration.kind, budget))
         {
             given.insert(name.to_owned(), value);
         }
@@ -49,7 +55,7 @@ pub(super) fn evaluate(input: &Input<'_>, blocks: &[Expanded<'_>], sink: &Sink) 
         sink.error(pos, format!("undeclared variable \"{name}\"{hint}"));
     };
     for (path, contents) in input.var_files {
-        for (name, value) in sink.ok(var_file(path, contents, sink)).unwrap_or_default() {
+        for (name, value) in sink.ok(var_file(path, contents, budget, sink)).unwrap_or_default() {
             if declarations.contains_key(&name) {
                 given.insert(name, value);
             } else {
@@ -61,7 +67,7 @@ pub(super) fn evaluate(input: &Input<'_>, blocks: &[Expanded<'_>], sink: &Sink) 
         let flag = format!("--var {name}");
         match declarations.get(name) {
             Some(declaration) => {
-                if let Some(value) = sink.ok(from_text(&flag, text, &declaration.kind)) {
+                if let Some(value) = sink.ok(from_text(&flag, text, &declaration.kind, budget)) {
                     given.insert(name.clone(), value);
                 }
             }
@@ -73,8 +79,8 @@ pub(super) fn evaluate(input: &Input<'_>, blocks: &[Expanded<'_>], sink: &Sink) 
         return out;
     }
     for (name, declaration) in &declarations {
-        if let Some(value) = sink.ok(declaration.value(name, given.remove(name))) {
-            declaration.validate(name, &value, sink);
+        if let Some(value) = sink.ok(declaration.value(name, given.remove(name), budget)) {
+            declaration.validate(name, &value, budget, sink);
             out.insert(name.clone(), value);
         }
     }
@@ -119,22 +125,29 @@ fn declarations<'a>(blocks: &[Expanded<'a>], sink: &'a Sink) -> BTreeMap<String,
 }
 
 /// Text of a flag or of the environment: literal for strings and numbers, an expression for everything else.
-fn from_text(origin: &str, text: &str, kind: &Type) -> Result<Given> {
+fn from_text(origin: &str, text: &str, kind: &Type, budget: &Budget) -> Result<Given> {
     let pos = outside(origin);
     if kind.takes_plain_text() {
+        budget.keep(text.len() as u64, &pos)?;
         return Ok(Given { pos, value: Value::string(text) });
     }
-    let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None, is_config: false };
+    let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None, is_config: false, budget };
     let value = Scope::new(&globals).eval(&native::parse_expression(text, &pos)?)?;
     Ok(Given { pos, value })
 }
 
-fn var_file(path: &Path, contents: &str, sink: &Sink) -> Result<Vec<(String, Given)>> {
+fn var_file(path: &Path, contents: &str, budget: &Budget, sink: &Sink) -> Result<Vec<(String, Given)>> {
     let source = Source::new(path, contents);
+    check_source(&source)?;
     if super::is_json(contents) {
         return match json::read(&source)?.kind {
             json::NodeKind::Object(members) => {
-                Ok(members.into_iter().map(|m| (m.name, Given { pos: m.pos, value: m.node.into_value() })).collect())
+                let given = |m: json::Member| {
+                    let value = m.node.into_value();
+                    budget.keep(size(&value), &m.pos)?;
+                    Ok((m.name, Given { pos: m.pos, value }))
+                };
+                members.into_iter().map(given).collect()
             }
             _ => Ok(Vec::new()),
         };
@@ -147,14 +160,14 @@ fn var_file(path: &Path, contents: &str, sink: &Sink) -> Result<Vec<(String, Giv
         };
         sink.error(&block.pos, format!("a variable file cannot contain a {} block; {mend}", block.kind));
     }
-    let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None, is_config: false };
+    let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None, is_config: false, budget };
     let scope = Scope::new(&globals);
     let given = |a: &Attr| Ok((a.name.clone(), Given { pos: a.pos.clone(), value: scope.eval(&a.value)? }));
     body.attrs.iter().map(given).collect()
 }
 
 impl Declaration<'_> {
-    fn value(&self, name: &str, given: Option<Given>) -> Result<Value> {
+    fn value(&self, name: &str, given: Option<Given>, budget: &Budget) -> Result<Value> {
         let (pos, value) = match (given, &self.default) {
             (Some(given), _) => (given.pos, given.value),
             (None, Some(default)) => (self.pos.clone(), default.clone()),
@@ -165,15 +178,16 @@ impl Declaration<'_> {
                 return Err(Diagnostic::new(self.pos, message));
             }
         };
+        budget.make(size(&value), &pos)?;
         self.kind
             .convert(value)
             .map_err(|m| Diagnostic::new(&pos, format!("invalid value for variable \"{name}\": {m}")))
     }
 
-    fn validate(&self, name: &str, value: &Value, sink: &Sink) {
+    fn validate(&self, name: &str, value: &Value, budget: &Budget, sink: &Sink) {
         let Some(section) = &self.section else { return };
         let vars = BTreeMap::from([(name.to_owned(), value.clone())]);
-        let globals = Globals { vars, locals: BTreeMap::new(), base_dir: None, is_config: false };
+        let globals = Globals { vars, locals: BTreeMap::new(), base_dir: None, is_config: false, budget };
         for block in section.blocks_of("validation") {
             let rule = Section::open(format!("validation of variable \"{name}\""), block, &VALIDATION, sink);
             let (Some(condition), Some(message)) = (rule.attr("condition"), rule.attr("error_message")) else {
@@ -213,14 +227,9 @@ fn only_refers_to(condition: &Expr, name: &str) -> bool {
     own && !other
 }
 
-/// Largest size of one local value in bytes; a few lines that double each other reach it.
-const LARGEST: usize = 1 << 24;
-/// What a value takes beside its text.
-const NODE_BYTES: usize = 64;
-/// Deepest nesting of one local value.
-const DEEPEST: usize = 200;
-
 /// Adds the values of all `locals` blocks to the globals.
+///
+/// Each is evaluated when all that it refers to are: in time that grows with the number of references, not of pairs.
 pub(super) fn evaluate_locals<'g>(globals: Globals<'g>, attrs: &[&Attr], sink: &Sink) -> Globals<'g> {
     let mut globals = globals;
     let mut open: BTreeMap<&str, (&Attr, BTreeSet<String>)> = BTreeMap::new();
@@ -239,27 +248,38 @@ pub(super) fn evaluate_locals<'g>(globals: Globals<'g>, attrs: &[&Attr], sink: &
             open.insert(&attr.name, (attr, needs));
         }
     }
-    loop {
-        let ready: Vec<&str> = open
-            .iter()
-            .filter(|(_, (_, needs))| !needs.iter().any(|n| open.contains_key(n.as_str())))
-            .map(|(name, _)| *name)
-            .collect();
-        if ready.is_empty() {
-            break;
+    let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut needed_by: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut ready: VecDeque<&str> = VecDeque::new();
+    for (name, (_, needs)) in &open {
+        // What is not there at all is a mistake that evaluation tells.
+        let there: Vec<&str> = needs.iter().filter_map(|n| open.get_key_value(n.as_str()).map(|(n, _)| *n)).collect();
+        for needed in &there {
+            needed_by.entry(needed).or_default().push(name);
         }
-        for name in ready {
-            let Some((attr, _)) = open.remove(name) else { continue };
-            let Some(value) = sink.ok(Scope::new(&globals).eval(&attr.value)) else { continue };
-            if measure(&value, 0).is_none_or(|size| size > LARGEST) {
-                sink.error(&attr.pos, format!("local value \"{name}\" is too large or nests too deep"));
-                return globals;
+        waiting.insert(name, there.len());
+        if there.is_empty() {
+            ready.push_back(name);
+        }
+    }
+    while let Some(name) = ready.pop_front() {
+        waiting.remove(name);
+        for next in needed_by.remove(name).unwrap_or_default() {
+            if let Some(count) = waiting.get_mut(next) {
+                *count -= 1;
+                if *count == 0 {
+                    ready.push_back(next);
+                }
             }
+        }
+        let Some((attr, _)) = open.get(name) else { continue };
+        if let Some(value) = sink.ok(Scope::new(&globals).eval(&attr.value)) {
             globals.locals.insert(name.to_owned(), value);
         }
     }
-    for (name, (attr, needs)) in &open {
-        let next = needs.iter().find(|n| open.contains_key(n.as_str())).map_or(*name, String::as_str);
+    for (name, _) in waiting {
+        let Some((attr, needs)) = open.get(name) else { continue };
+        let next = needs.iter().find(|n| open.contains_key(n.as_str())).map_or(name, String::as_str);
         let message = format!("circular reference: local value \"{name}\" needs \"{next}\", which needs it in turn");
         sink.error(&attr.pos, message);
     }
@@ -270,18 +290,5 @@ fn member(step: &Step) -> Option<String> {
     match step {
         Step::Attr(name) | Step::Index(Expr { kind: Kind::Literal(Value::String(name)), .. }) => Some(name.clone()),
         _ => None,
-    }
-}
-
-fn measure(value: &Value, depth: usize) -> Option<usize> {
-    if depth > DEEPEST {
-        return None;
-    }
-    let add = |size: usize, item: &Value| Some(size.saturating_add(measure(item, depth + 1)?));
-    match value {
-        Value::String(s) => Some(s.len() + NODE_BYTES),
-        Value::List(items) | Value::Set(items) => items.iter().try_fold(NODE_BYTES, add),
-        Value::Object(map) => map.values().try_fold(NODE_BYTES, add),
-        _ => Some(NODE_BYTES),
     }
 }

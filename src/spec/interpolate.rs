@@ -28,8 +28,12 @@ pub fn interpolate(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Strin
 }
 
 /// The brace that closes a reference; one in quotes (`meta["a}b"]`) does not.
+///
+/// It is not looked for any further than a reference is long, so that many that are open take no time each.
 fn closing_brace(inner: &str) -> Option<usize> {
+    const LONGEST_REFERENCE: usize = 1024;
     let mut quoted = false;
+    let inner = &inner[..inner.floor_char_boundary(LONGEST_REFERENCE)];
     inner.char_indices().find_map(|(i, c)| match c {
         '"' => {
             quoted = !quoted;

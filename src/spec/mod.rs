@@ -9,6 +9,7 @@ mod ids;
 mod interpolate;
 mod job;
 mod launch;
+mod printable;
 mod resources;
 mod restrict;
 mod role;
@@ -29,6 +30,7 @@ pub use job::{
 pub use launch::{
     Device, LaunchSpec, LogCollection, LogKeeping, Mount, NamespaceMode, Neighbours, Outlive, Propagation,
 };
+pub use printable::{LONGEST_MESSAGE, escaped, escaped_lines, is_unprintable, shortened};
 pub use resources::{
     CgroupPaths, IoLimit, MOST_CPU_SHARES, MemoryLimits, Resources, cpu_weight_from_shares, scaled_cpu_shares,
 };

@@ -48,13 +48,13 @@ pub(super) fn contains(args: &[Value]) -> Outcome {
 }
 
 pub(super) fn distinct(args: &[Value]) -> Outcome {
-    let mut seen = Vec::new();
-    for item in list(args, 0)? {
-        if !seen.contains(item) {
-            seen.push(item.clone());
-        }
-    }
-    Ok(Value::List(seen))
+    let items = list(args, 0)?;
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    order.sort_by(|a, b| items[*a].compare(&items[*b]));
+    // Sorting keeps the order of equals, so that the first of them is the one that stays.
+    order.dedup_by(|later, first| items[*later] == items[*first]);
+    order.sort_unstable();
+    Ok(Value::List(order.into_iter().map(|i| items[i].clone()).collect()))
 }
 
 pub(super) fn element(args: &[Value]) -> Outcome {
@@ -78,8 +78,8 @@ pub(super) fn flatten(args: &[Value]) -> Outcome {
     Ok(Value::List(out))
 }
 
-pub(super) fn index(args: &[Value]) -> Outcome {
-    indexed(&args[0], &args[1])
+pub(super) fn index(args: &[Value], hints: &dyn Fn() -> bool) -> Outcome {
+    indexed(&args[0], &args[1], hints).cloned()
 }
 
 pub(super) fn keys(args: &[Value]) -> Outcome {
@@ -146,8 +146,9 @@ pub(super) fn range(args: &[Value]) -> Outcome {
 pub(super) fn setintersection(args: &[Value]) -> Outcome {
     let mut common = list(args, 0)?.to_vec();
     for i in 1..args.len() {
-        let other = list(args, i)?;
-        common.retain(|v| other.contains(v));
+        let mut other: Vec<&Value> = list(args, i)?.iter().collect();
+        other.sort_by(|a, b| a.compare(b));
+        common.retain(|v| other.binary_search_by(|o| o.compare(v)).is_ok());
     }
     Ok(Value::set(common))
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
+use saphyr_parser::{Event, Parser, ScanError};
 
 use super::{Outcome, text};
 use crate::jobspec::diag::Source;
@@ -106,12 +107,46 @@ pub(super) fn urlencode(args: &[Value]) -> Outcome {
 /// Deepest nesting of a YAML text, the same as of a job file.
 const YAML_DEPTH: usize = 64;
 
+/// Most bytes that a YAML text may stand for. An alias is a copy, and a copy may have copies in it.
+const MOST_EXPANDED: u64 = 32 << 20;
+
+/// About what a YAML text takes when each alias is replaced by what it stands for.
+fn expanded_size(text: &str) -> Result<u64, ScanError> {
+    const NODE: u64 = 64;
+    let mut anchors: BTreeMap<usize, u64> = BTreeMap::new();
+    // Anchor and size so far of each list and map that is open; the document itself has none.
+    let mut open: Vec<(usize, u64)> = vec![(0, 0)];
+    for event in Parser::new_from_str(text) {
+        let (anchor, size) = match event?.0 {
+            Event::Scalar(text, _, anchor, _) => (anchor, NODE + text.len() as u64),
+            Event::Alias(anchor) => (0, anchors.get(&anchor).copied().unwrap_or(NODE)),
+            Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
+                open.push((anchor, NODE));
+                continue;
+            }
+            Event::SequenceEnd | Event::MappingEnd if open.len() > 1 => open.pop().unwrap_or_default(),
+            _ => continue,
+        };
+        if anchor != 0 {
+            anchors.insert(anchor, size);
+        }
+        if let Some((_, sum)) = open.last_mut() {
+            *sum = sum.saturating_add(size);
+        }
+    }
+    Ok(open.first().map_or(0, |(_, size)| *size))
+}
+
 pub(super) fn yamldecode(args: &[Value]) -> Outcome {
     let written = text(args, 0)?;
     if nests_too_deep(&written) {
         return Err(format!("the text nests deeper than {YAML_DEPTH} levels"));
     }
-    let documents = Yaml::load_from_str(&written).map_err(|e| format!("invalid YAML: {e}"))?;
+    let wrong = |e| format!("invalid YAML: {e}");
+    if expanded_size(&written).map_err(wrong)? > MOST_EXPANDED {
+        return Err(format!("the text has more than {} MiB when its aliases are replaced", MOST_EXPANDED >> 20));
+    }
+    let documents = Yaml::load_from_str(&written).map_err(wrong)?;
     match documents.as_slice() {
         [] => Err("the text is empty".to_owned()),
         [one] => from_yaml(one, 0),

@@ -4,11 +4,14 @@ use std::path::{Component, Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{Outcome, text};
+use super::{Count, Outcome, strings, text};
+use crate::jobspec::regular;
 use crate::jobspec::value::Value;
 
 /// Most files that `fileset` looks at.
 const MOST_FILES: usize = 100_000;
+/// What one of them is worth.
+const STEPS_PER_FILE: u64 = 16;
 
 fn expand(path: &str) -> String {
     match path.strip_prefix('~') {
@@ -72,7 +75,7 @@ pub(super) fn pathexpand(args: &[Value]) -> Outcome {
 
 fn bytes(args: &[Value], base: &Path) -> Result<Vec<u8>, String> {
     let path = resolve(args, base)?;
-    fs::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+    regular::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))
 }
 
 pub(super) fn file(args: &[Value], base: &Path) -> Outcome {
@@ -95,9 +98,9 @@ pub(super) fn fileexists(args: &[Value], base: &Path) -> Outcome {
 }
 
 /// The files below a folder whose path from there matches a pattern with `*`, `**`, `?`, `[]` and `{}`.
-pub(super) fn fileset(args: &[Value], base: &Path) -> Outcome {
+pub(super) fn fileset(args: &[Value], base: &Path, count: Count<'_>) -> Outcome {
     let top = resolve(args, base)?;
-    let pattern = regex::Regex::new(&glob(&text(args, 1)?)).map_err(|e| format!("invalid pattern: {e}"))?;
+    let pattern = strings::regex(&glob(&text(args, 1)?))?;
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::new()];
     let mut seen = 0;
@@ -107,6 +110,7 @@ pub(super) fn fileset(args: &[Value], base: &Path) -> Outcome {
         for entry in entries {
             let entry = entry.map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
             seen += 1;
+            count(STEPS_PER_FILE)?;
             if seen > MOST_FILES {
                 return Err(format!("there are more than {MOST_FILES} files below {}", top.display()));
             }

@@ -5,6 +5,9 @@ use sha1::Digest;
 use super::{Outcome, int, text};
 use crate::jobspec::value::Value;
 
+/// Greatest cost of `bcrypt`: about a second.
+pub(super) const MOST_COST: u32 = 14;
+
 fn hex_digest<D: Digest>(args: &[Value]) -> Outcome {
     let mut hex = String::new();
     for byte in D::digest(text(args, 0)?.as_bytes()) {
@@ -31,7 +34,8 @@ pub(super) fn sha512(args: &[Value]) -> Outcome {
 
 pub(super) fn bcrypt(args: &[Value]) -> Outcome {
     let cost = if args.len() > 1 { int(args, 1)? } else { 10 };
-    let cost = u32::try_from(cost).map_err(|_| "the cost must be 4 to 31")?;
+    let cost = u32::try_from(cost).ok().filter(|cost| (4..=MOST_COST).contains(cost));
+    let cost = cost.ok_or_else(|| format!("the cost must be 4 to {MOST_COST}; each step doubles the time"))?;
     bcrypt::hash_with_salt(text(args, 0)?, cost, crate::sys::random::uuid().into_bytes())
         .map(|parts| Value::String(parts.format_for_version(bcrypt::Version::TwoA)))
         .map_err(|e| e.to_string())

@@ -1,6 +1,7 @@
 //! The functions of the expression language.
 
 mod collections;
+mod cost;
 mod encoding;
 mod files;
 mod format;
@@ -11,6 +12,8 @@ mod strings;
 mod time;
 
 use std::path::Path;
+
+pub(super) use cost::cost;
 
 use super::diag::did_you_mean;
 use super::value::{Number, Value};
@@ -29,6 +32,24 @@ enum Body {
     Pure(fn(&[Value]) -> Outcome),
     /// Also takes the folder that relative paths start from.
     Files(fn(&[Value], &Path) -> Outcome),
+    /// Looks at files, and counts what it looks at.
+    Search(fn(&[Value], &Path, Count<'_>) -> Outcome),
+    /// Counts steps of its own.
+    Counted(fn(&[Value], Count<'_>) -> Outcome),
+    /// Names the key that was meant, if that is wanted.
+    Hinting(fn(&[Value], &dyn Fn() -> bool) -> Outcome),
+}
+
+/// Counts steps; fails when there were too many.
+type Count<'a> = &'a dyn Fn(u64) -> Result<(), String>;
+
+/// What a call has beside its arguments.
+pub(super) struct Surroundings<'a> {
+    /// Folder of the filesystem functions; `None` where they are not allowed.
+    pub base_dir: Option<&'a Path>,
+    pub count: Count<'a>,
+    /// Asked when a word was misspelt: whether the right one is to be looked for.
+    pub hints: &'a dyn Fn() -> bool,
 }
 
 const MANY: usize = usize::MAX;
@@ -60,7 +81,7 @@ const TABLE: &[Function] = &[
     pure("indent", 2, 2, strings::indent),
     pure("join", 2, MANY, strings::join),
     pure("lower", 1, 1, strings::lower),
-    pure("regex_replace", 3, 3, strings::regex_replace),
+    Function { name: "regex_replace", least: 3, most: 3, body: Body::Counted(strings::regex_replace) },
     pure("replace", 3, 3, strings::replace),
     pure("reverse", 1, 1, strings::reverse),
     pure("split", 2, 2, strings::split),
@@ -82,7 +103,7 @@ const TABLE: &[Function] = &[
     pure("distinct", 1, 1, collections::distinct),
     pure("element", 2, 2, collections::element),
     pure("flatten", 1, 1, collections::flatten),
-    pure("index", 2, 2, collections::index),
+    Function { name: "index", least: 2, most: 2, body: Body::Hinting(collections::index) },
     pure("keys", 1, 1, collections::keys),
     pure("length", 1, 1, collections::length),
     pure("lookup", 2, 3, collections::lookup),
@@ -124,7 +145,7 @@ const TABLE: &[Function] = &[
     with_files("file", 1, files::file),
     with_files("filebase64", 1, files::filebase64),
     with_files("fileexists", 1, files::fileexists),
-    with_files("fileset", 2, files::fileset),
+    Function { name: "fileset", least: 2, most: 2, body: Body::Search(files::fileset) },
 ];
 
 /// The functions that a plugin's configuration and schema may call.
@@ -147,25 +168,24 @@ const CONFIG: [&str; 15] = [
 ];
 
 /// Calls a function of a plugin's configuration; the error is the reason without the function's name.
-pub(super) fn call_in_config(name: &str, args: &[Value]) -> Outcome {
+pub(super) fn call_in_config(name: &str, args: &[Value], around: &Surroundings<'_>) -> Outcome {
     match (name, args) {
-        ("hasindex", [collection, key]) => Ok(Value::Bool(super::eval::indexed(collection, key).is_ok())),
+        ("hasindex", [collection, key]) => Ok(Value::Bool(super::eval::indexed(collection, key, &|| false).is_ok())),
         ("hasindex", _) => Err(format!("takes 2 arguments, not {}", args.len())),
         ("int", [_]) => Ok(match number(args, 0)? {
             Number::Float(float) => Number::from_f64(float.trunc()).map_or(Value::Null, Value::Number),
             whole @ Number::Int(_) => Value::Number(whole),
         }),
         ("int", _) => Err(format!("takes 1 argument, not {}", args.len())),
-        _ if CONFIG.contains(&name) => call(name, args, None),
-        _ => Err(format!("there is no function of this name{}", did_you_mean(name, CONFIG))),
+        _ if CONFIG.contains(&name) => call(name, args, around),
+        _ => Err(no_function(name, &mut CONFIG.iter().copied(), around)),
     }
 }
 
 /// Calls a function; the error is the reason without the function's name.
-pub(super) fn call(name: &str, args: &[Value], base_dir: Option<&Path>) -> Outcome {
+pub(super) fn call(name: &str, args: &[Value], around: &Surroundings<'_>) -> Outcome {
     let Some(function) = TABLE.iter().find(|f| f.name == name) else {
-        let known = TABLE.iter().map(|f| f.name).chain(LAZY);
-        return Err(format!("there is no function of this name{}", did_you_mean(name, known)));
+        return Err(no_function(name, &mut TABLE.iter().map(|f| f.name).chain(LAZY), around));
     };
     if args.len() < function.least || args.len() > function.most {
         let count = match (function.least, function.most) {
@@ -176,11 +196,19 @@ pub(super) fn call(name: &str, args: &[Value], base_dir: Option<&Path>) -> Outco
         let s = if count == "1" || count == "at least 1" { "" } else { "s" };
         return Err(format!("takes {count} argument{s}, not {}", args.len()));
     }
-    match (&function.body, base_dir) {
+    match (&function.body, around.base_dir) {
         (Body::Pure(body), _) => body(args),
+        (Body::Counted(body), _) => body(args, around.count),
+        (Body::Hinting(body), _) => body(args, around.hints),
         (Body::Files(body), Some(dir)) => body(args, dir),
-        (Body::Files(_), None) => Err("filesystem functions cannot be used here".to_owned()),
+        (Body::Search(body), Some(dir)) => body(args, dir, around.count),
+        (Body::Files(_) | Body::Search(_), None) => Err("filesystem functions cannot be used here".to_owned()),
     }
+}
+
+fn no_function(name: &str, known: &mut dyn Iterator<Item = &str>, around: &Surroundings<'_>) -> String {
+    let hint = if (around.hints)() { did_you_mean(name, known) } else { String::new() };
+    format!("there is no function of this name{hint}")
 }
 
 fn text(args: &[Value], i: usize) -> Result<String, String> {

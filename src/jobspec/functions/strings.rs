@@ -1,5 +1,20 @@
-use super::{Outcome, int, text, wrong};
+use std::collections::BTreeSet;
+
+use regex::{Regex, RegexBuilder};
+
+use super::{Count, Outcome, int, text, wrong};
 use crate::jobspec::value::Value;
+
+/// Longest pattern, and most bytes of what it is compiled to.
+const LONGEST_PATTERN: usize = 4096;
+const PATTERN_BYTES: usize = 256 * 1024;
+/// What compiling a pattern is worth.
+const COMPILE_STEPS: u64 = 4000;
+/// Largest text that is searched, and bytes of it that are searched in one step.
+const LARGEST_SEARCHED: usize = 1 << 20;
+const BYTES_PER_STEP: u64 = 16;
+/// Largest result of a replacement.
+const LARGEST_TEXT: usize = 16 << 20;
 
 pub(super) fn chomp(args: &[Value]) -> Outcome {
     Ok(Value::string(text(args, 0)?.trim_end_matches(['\n', '\r'])))
@@ -30,9 +45,40 @@ pub(super) fn upper(args: &[Value]) -> Outcome {
     Ok(Value::String(text(args, 0)?.to_uppercase()))
 }
 
-pub(super) fn regex_replace(args: &[Value]) -> Outcome {
-    let regex = regex::Regex::new(&text(args, 1)?).map_err(|e| format!("invalid regular expression: {e}"))?;
-    Ok(Value::string(regex.replace_all(&text(args, 0)?, text(args, 2)?.as_str())))
+/// A regular expression of bounded size, which bounds the time for each byte of the text.
+pub(super) fn regex(pattern: &str) -> Result<Regex, String> {
+    if pattern.len() > LONGEST_PATTERN {
+        return Err(format!("the pattern has more than {LONGEST_PATTERN} bytes"));
+    }
+    let built = RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).dfa_size_limit(8 * PATTERN_BYTES).build();
+    built.map_err(|e| format!("invalid regular expression: {e}"))
+}
+
+/// Each match may have looked at all of the rest, so that many of them in a long text are counted before they are made.
+pub(super) fn regex_replace(args: &[Value], count: Count<'_>) -> Outcome {
+    let (whole, pattern, replacement) = (text(args, 0)?, text(args, 1)?, text(args, 2)?);
+    if whole.len() > LARGEST_SEARCHED {
+        return Err(format!("the text has more than {} MiB", LARGEST_SEARCHED >> 20));
+    }
+    count(COMPILE_STEPS)?;
+    let regex = regex(&pattern)?;
+    let (mut out, mut copied) = (String::new(), 0);
+    let steps = |from: usize| count(4 + (whole.len() - from) as u64 / BYTES_PER_STEP);
+    steps(0)?;
+    for found in regex.captures_iter(&whole) {
+        let Some(all) = found.get(0) else { continue };
+        steps(all.end())?;
+        // Each reference in the replacement stands for no more than the match.
+        let most = replacement.len() + replacement.matches('$').count().saturating_mul(all.len());
+        if out.len() + most > LARGEST_TEXT {
+            return Err(format!("the result has more than {} MiB", LARGEST_TEXT >> 20));
+        }
+        out.push_str(&whole[copied..all.start()]);
+        found.expand(&replacement, &mut out);
+        copied = all.end();
+    }
+    out.push_str(&whole[copied..]);
+    Ok(Value::String(out))
 }
 
 pub(super) fn replace(args: &[Value]) -> Outcome {
@@ -82,8 +128,8 @@ pub(super) fn title(args: &[Value]) -> Outcome {
 }
 
 pub(super) fn trim(args: &[Value]) -> Outcome {
-    let cut: Vec<char> = text(args, 1)?.chars().collect();
-    Ok(Value::string(text(args, 0)?.trim_matches(cut.as_slice())))
+    let cut: BTreeSet<char> = text(args, 1)?.chars().collect();
+    Ok(Value::string(text(args, 0)?.trim_matches(|c| cut.contains(&c))))
 }
 
 pub(super) fn trimprefix(args: &[Value]) -> Outcome {
