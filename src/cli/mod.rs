@@ -11,6 +11,7 @@ mod plugin;
 mod probe;
 mod run;
 mod signals;
+mod validate;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -38,6 +39,8 @@ struct Cli {
 enum Command {
     /// Run a job file in the foreground
     Run(RunArgs),
+    /// Check a job file without starting anything
+    Validate(ValidateArgs),
     /// Print the output of a task of a run that goes on, or that kept it
     Logs(LogsArgs),
     /// Find and remove what killed runs left behind, and only that
@@ -91,6 +94,24 @@ struct RunArgs {
     /// `syslog:tcp://HOST:PORT` or `otlp:http://HOST:PORT`; may be repeated
     #[arg(long, value_name = "URL")]
     log_sink: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct ValidateArgs {
+    /// Job file, HCL2 or JSON; - reads it from standard input
+    file: PathBuf,
+    /// Set a variable of the job file
+    #[arg(long, value_name = "NAME=VALUE")]
+    var: Vec<String>,
+    /// Read variables from a file
+    #[arg(long, value_name = "FILE")]
+    var_file: Vec<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Take warnings, and what cannot be run here, for mistakes
+    #[arg(long)]
+    strict: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -206,6 +227,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
     };
     let done = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Validate(args) => validate::run(&args),
         Command::Logs(args) => logs::run(&args),
         Command::Gc(args) => gc::run(&args),
         Command::Doctor(args) => doctor::run(&args),

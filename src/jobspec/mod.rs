@@ -14,6 +14,7 @@ mod job;
 mod json;
 mod json_body;
 mod native;
+mod placement;
 mod schema;
 mod section;
 mod task;
@@ -60,6 +61,9 @@ pub struct Parsed {
     pub job: crate::spec::Job,
     /// One line each, `file:line: text`.
     pub warnings: Vec<String>,
+    /// What Nomad knows and a run here would not do, each with the fix. A job with any of them must not be started: what it
+    /// asks for there is missing in `job`.
+    pub refusals: Vec<Diagnostic>,
 }
 
 /// Everything that is wrong with a job file.
@@ -120,7 +124,7 @@ pub fn parse(input: &Input<'_>) -> Result<Parsed, Error> {
     failed(&sink)?;
     let warnings = sink.take_warnings().iter().map(ToString::to_string).collect();
     match job {
-        Some(job) => Ok(Parsed { job, warnings }),
+        Some(job) => Ok(Parsed { job, warnings, refusals: sink.take_refusals() }),
         None => Err(Diagnostic::new(first.pos, "the job has no name; write job \"name\" { ... }").into()),
     }
 }

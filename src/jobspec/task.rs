@@ -4,6 +4,7 @@ use serde_json::{Map, Value as Json};
 
 use super::files;
 use super::job::{RestartFields, Surroundings};
+use super::placement;
 use super::schema::{FREE, LIFECYCLE, LOGS, RESOURCES, TASK};
 use super::section::{Expanded, Section, Sink, expand};
 use super::value::Value;
@@ -20,6 +21,7 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
         let message = format!("\"{name}\" cannot be a task's name; it must not be empty, \"alloc\" or contain slashes");
         task.error(block.pos, message);
     }
+    placement::constraints(&task);
     let driver = task.string("driver").unwrap_or_default();
     if driver.is_empty() {
         task.error(task.pos_of("driver"), format!("{} has no driver; add driver = \"exec\"", task.name));
@@ -53,7 +55,7 @@ pub(super) fn signal(section: &Section<'_>, argument: &str, name: &str) -> Optio
     let signal = Signal::from_name(name);
     if signal.is_none() {
         let message = format!("unknown signal \"{name}\" in {}; use a name such as SIGTERM", section.name);
-        section.error(section.pos_of(argument), message);
+        section.refuse(section.pos_of(argument), message);
     }
     signal
 }
