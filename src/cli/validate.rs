@@ -39,8 +39,12 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
     if let Some(more @ 1..) = errors.len().checked_sub(SHOWN) {
         complain(&format!("{more} more mistakes are not shown"));
     }
-    refusals.iter().for_each(|refusal| complain(&format!("warning: {refusal}")));
-    warnings.iter().for_each(|warning| complain(&format!("warning: {warning}")));
+    for refusal in refusals {
+        complain(&format!("warning: {refusal}"));
+    }
+    for warning in warnings {
+        complain(&format!("warning: {warning}"));
+    }
     let file = args.file.display();
     let verdict = match (valid, refusals.is_empty()) {
         (false, _) => return Ok(status),

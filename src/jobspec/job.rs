@@ -47,10 +47,9 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: &Path, sink: &Sink) -> Opti
         }
     };
     let priority = job.int("priority", 1).unwrap_or(50);
-    if let Some(attr) = job.attr("priority") {
-        if priority > 100 {
-            job.error(&attr.pos, format!("\"priority\" in {} must be at most 100, not {priority}", job.name));
-        }
+    if priority > 100 {
+        let message = format!("\"priority\" in {} must be at most 100, not {priority}", job.name);
+        job.error(job.pos_of("priority"), message);
     }
     if matches!(kind, JobType::System | JobType::Sysbatch) {
         let message = format!("type {} has no effect with agentbin run: the job is started once, here", kind.as_str());
