@@ -1,4 +1,4 @@
-// Tells what the real parser of job files says, and which keys it knows; for scripts/corpus and tests/jobfiles.rs.
+// J1: tells what the real parser of job files says, and which keys it knows; for scripts/corpus and src/jobspec/tests/keys.rs.
 //
 //	jobfiles keys          every block and key, one a line
 //	jobfiles parse FILE... one JSON object a file
