@@ -12,6 +12,7 @@ mod policy;
 mod probe;
 mod run;
 mod signals;
+mod validate;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -44,6 +45,8 @@ struct Cli {
 enum Command {
     /// Run a job file in the foreground
     Run(RunArgs),
+    /// Check a job file without starting anything
+    Validate(ValidateArgs),
     /// Print the output of a task of a run that goes on, or that kept it
     Logs(LogsArgs),
     /// Find and remove what killed runs left behind, and only that
@@ -103,6 +106,24 @@ struct RunArgs {
     /// Let this driver run tasks although it does not isolate as that level does; may be repeated
     #[arg(long, value_name = "NAME", requires = "isolation_minimum")]
     allow_driver: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct ValidateArgs {
+    /// Job file, HCL2 or JSON; - reads it from standard input
+    file: PathBuf,
+    /// Set a variable of the job file
+    #[arg(long, value_name = "NAME=VALUE")]
+    var: Vec<String>,
+    /// Read variables from a file
+    #[arg(long, value_name = "FILE")]
+    var_file: Vec<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Take warnings, and what cannot be run here, for mistakes
+    #[arg(long)]
+    strict: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -218,6 +239,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
     };
     let done = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Validate(args) => validate::run(&args),
         Command::Logs(args) => logs::run(&args),
         Command::Gc(args) => gc::run(&args),
         Command::Doctor(args) => doctor::run(&args),

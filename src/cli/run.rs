@@ -172,7 +172,20 @@ pub(super) fn outlets(quiet: bool) -> Outlets {
 }
 
 fn job(args: &RunArgs) -> anyhow::Result<Job> {
-    let (file, text, base_dir) = if args.file == Path::new("-") {
+    let parsed = parsed(&args.file, &args.var, &args.var_file)?;
+    if !parsed.refusals.is_empty() {
+        let refusals = parsed.refusals.iter().map(ToString::to_string).collect::<Vec<_>>();
+        bail!("{}", refusals.join("\n"));
+    }
+    if !args.quiet {
+        parsed.warnings.iter().for_each(|w| complain(&format!("warning: {w}")));
+    }
+    Ok(parsed.job)
+}
+
+/// Reads a job file with the values of its variables.
+pub(super) fn parsed(file: &Path, var: &[String], var_file: &[PathBuf]) -> anyhow::Result<jobspec::Parsed> {
+    let (file, text, base_dir) = if file == Path::new("-") {
         let mut text = String::new();
         let most = jobspec::LARGEST_FILE as u64;
         let read = std::io::stdin().take(most + 1).read_to_string(&mut text);
@@ -182,26 +195,21 @@ fn job(args: &RunArgs) -> anyhow::Result<Job> {
         }
         (PathBuf::from("<stdin>"), text, PathBuf::from("."))
     } else {
-        let text = read(&args.file)?;
-        (args.file.clone(), text, args.file.parent().unwrap_or(Path::new("")).join("."))
+        (file.to_owned(), read(file)?, file.parent().unwrap_or(Path::new("")).join("."))
     };
     let base_dir = base_dir.canonicalize().with_context(|| format!("cannot find {}", base_dir.display()))?;
-    let vars = args.var.iter().map(|given| {
+    let vars = var.iter().map(|given| {
         let pair = given.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
         pair.with_context(|| format!("--var {given}: write it as NAME=VALUE"))
     });
     let vars = vars.collect::<anyhow::Result<Vec<_>>>()?;
-    let var_files = args.var_file.iter().map(|path| Ok((path.clone(), read(path)?)));
+    let var_files = var_file.iter().map(|path| Ok((path.clone(), read(path)?)));
     let var_files = var_files.collect::<anyhow::Result<Vec<_>>>()?;
     let env = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     let env: Vec<(String, String)> = env.collect();
     let input =
         jobspec::Input { file: &file, text: &text, vars: &vars, var_files: &var_files, env: &env, base_dir: &base_dir };
-    let parsed = jobspec::parse(&input)?;
-    if !args.quiet {
-        parsed.warnings.iter().for_each(|w| complain(&format!("warning: {w}")));
-    }
-    Ok(parsed.job)
+    Ok(jobspec::parse(&input)?)
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {

@@ -73,7 +73,7 @@ fn change_mode(section: &Section<'_>) -> ChangeMode {
         }
         Some("script") => {
             let message = "change_mode \"script\" is not supported yet by agentbin run; use noop, restart or signal";
-            section.error(section.pos_of("change_mode"), message);
+            section.refuse(section.pos_of("change_mode"), message);
             ChangeMode::Noop
         }
         Some(other) => {
@@ -103,7 +103,7 @@ pub(super) fn artifacts(task: &Section<'_>, base_dir: &Path) -> Vec<Artifact> {
         let source = match local_path(&written) {
             Ok(path) => path,
             Err(reason) => {
-                section.error(section.pos_of("source"), format!("source in {}: {reason}", section.name));
+                section.refuse(section.pos_of("source"), format!("source in {}: {reason}", section.name));
                 String::new()
             }
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::schema::{EPHEMERAL_DISK, GROUP, JOB, NETWORK, PORT, RESTART};
 use super::section::{Expanded, Section, Sink};
-use super::task;
+use super::{placement, task};
 use crate::spec::{
     Group, Job, JobType, Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, is_unprintable,
 };
@@ -55,12 +55,16 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: &Path, sink: &Sink) -> Opti
         }
     };
     let priority = job.int("priority", 1).unwrap_or(50);
-    if let Some(attr) = job.attr("priority") {
-        if priority > 100 {
-            job.error(&attr.pos, format!("\"priority\" in {} must be at most 100, not {priority}", job.name));
-        }
-        sink.warn(&attr.pos, "priority has no effect with agentbin run");
+    if priority > 100 {
+        let message = format!("\"priority\" in {} must be at most 100, not {priority}", job.name);
+        job.error(job.pos_of("priority"), message);
     }
+    if matches!(kind, JobType::System | JobType::Sysbatch) {
+        let message = format!("type {} has no effect with agentbin run: the job is started once, here", kind.as_str());
+        sink.warn(job.pos_of("type"), message);
+    }
+    placement::parameterized(&job);
+    placement::constraints(&job);
     let groups = groups(&job, kind, base_dir);
     if groups.is_empty() {
         job.error(job.pos, format!("{} has no group; add group \"name\" {{ ... }}", job.name));
@@ -148,6 +152,7 @@ fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: &Path
         let message = format!("\"count\" in {} must be 1, because the job is a {} job", group.name, kind.as_str());
         group.error(group.pos_of("count"), message);
     }
+    placement::constraints(&group);
     let disk = group.child("ephemeral_disk", &EPHEMERAL_DISK);
     let disk_mib = disk.and_then(|d| d.int("size", 10)).unwrap_or(DEFAULT_DISK_MIB);
     let restart = RestartFields::of(&group);
@@ -191,6 +196,14 @@ fn tasks<'e, 'a: 'e>(
             group.error(&task.pos, message);
         }
     }
+    // A gateway of Consul's service mesh is a task that Nomad adds.
+    let gateway = |b: &Expanded<'_>| {
+        b.kind == "service"
+            && b.body.blocks.iter().any(|c| c.kind == "connect" && c.body.blocks.iter().any(|g| g.kind == "gateway"))
+    };
+    if tasks.is_empty() && group.blocks().iter().any(gateway) {
+        return tasks;
+    }
     if tasks.is_empty() {
         group.error(group.pos, format!("{} has no task; add task \"name\" {{ ... }}", group.name));
     } else if tasks.iter().all(|t| t.lifecycle.is_some()) {
@@ -204,24 +217,28 @@ fn network(group: &Section<'_>) -> Option<Network> {
     let mut blocks = group.blocks_of("network");
     let section = Section::open(format!("network of {}", group.name), blocks.next()?, &NETWORK, group.sink);
     for further in blocks {
-        group.error(further.pos, format!("{} has more than one network; keep one", group.name));
+        group.refuse(further.pos, format!("{} has more than one network; keep one", group.name));
     }
     if let Some(mode) = section.string("mode")
         && !matches!(mode.as_str(), "" | "host")
     {
         let message =
             format!("network mode \"{mode}\" is not supported yet by agentbin run; use mode \"host\" or remove it");
-        section.error(section.pos_of("mode"), message);
+        section.refuse(section.pos_of("mode"), message);
     }
     let mut ports: Vec<Port> = Vec::new();
+    // On another address of the host the same number is another port.
+    let named = |block: &Expanded<'_>| block.body.attrs.iter().any(|attr| attr.name == "host_network");
+    let several_addresses = section.blocks_of("port").any(named);
     let (mut labels, mut numbers): (BTreeMap<String, u32>, BTreeMap<u16, String>) = Default::default();
     for block in section.blocks_of("port") {
         let Some(port) = port(&section, block) else { continue };
         if let Some(line) = labels.insert(port.label.clone(), port.pos.line) {
             let message = format!("duplicate port \"{}\"; it stands in line {line} already", port.label);
             section.error(&port.pos, message);
-        } else if let Some((number, other)) =
-            port.static_port.and_then(|number| Some((number, numbers.insert(number, port.label.clone())?)))
+        } else if !several_addresses
+            && let Some((number, other)) =
+                port.static_port.and_then(|number| Some((number, numbers.insert(number, port.label.clone())?)))
         {
             let message = format!("port \"{}\" has the static port {number} of port \"{other}\"", port.label);
             section.error(&port.pos, message);
@@ -245,7 +262,7 @@ fn port(network: &Section<'_>, block: &Expanded<'_>) -> Option<Port> {
              remove it or make it equal to static",
             section.name
         );
-        section.error(section.pos_of("to"), message);
+        section.refuse(section.pos_of("to"), message);
     }
     Some(Port { label, static_port: fixed, pos: block.pos.clone() })
 }
@@ -277,7 +294,7 @@ impl RestartFields {
         if section.bool("render_templates") == Some(true) {
             let message =
                 format!("render_templates in {} is not supported yet by agentbin run; remove it", section.name);
-            section.error(section.pos_of("render_templates"), message);
+            section.refuse(section.pos_of("render_templates"), message);
         }
         RestartFields {
             attempts: section.int("attempts", 0),

@@ -15,6 +15,7 @@ mod job;
 mod json;
 mod json_body;
 mod native;
+mod placement;
 mod regular;
 mod schema;
 mod section;
@@ -63,6 +64,9 @@ pub struct Parsed {
     pub job: crate::spec::Job,
     /// One line each, `file:line: text`.
     pub warnings: Vec<String>,
+    /// What Nomad knows and a run here would not do, each with the fix. A job with any of them must not be started: what it
+    /// asks for there is missing in `job`.
+    pub refusals: Vec<Diagnostic>,
 }
 
 /// Everything that is wrong with a job file.
@@ -135,7 +139,7 @@ pub fn parse(input: &Input<'_>) -> Result<Parsed, Error> {
     failed(&sink)?;
     let warnings = sink.take_warnings().iter().map(ToString::to_string).collect();
     match job {
-        Some(job) => Ok(Parsed { job, warnings }),
+        Some(job) => Ok(Parsed { job, warnings, refusals: sink.take_refusals() }),
         None => Err(Diagnostic::new(first.pos, "the job has no name; write job \"name\" { ... }").into()),
     }
 }

@@ -1,267 +1,887 @@
-//! What may stand where in a job file, and what becomes of it.
+//! What may stand where in a job file, what it takes, and what becomes of it.
+//!
+//! All of Nomad's job specification is here; `tests/jobfiles.rs` compares it with the API's own types, and
+//! `docs/job-files.md` is made from it.
 
-/// What becomes of an argument or block.
+/// What becomes of a key or block.
+///
+/// What stands inside a block that is not read becomes what the block becomes, except that it may be refused on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
     /// It is read.
     Taken,
+    /// It is for a server that goes on with the job (an update, another number of instances); `run` says so and goes on.
+    Agent,
     /// It means something to a scheduler or a server only, so a task cannot tell whether it was there.
     NoEffect,
-    /// It would change what the task sees; the text says how to do without.
+    /// It is passed over, and the text says what happens instead.
+    Instead(&'static str),
+    /// Nomad knows it, and running without it would not be what the file says; the text is the fix.
     Refused(&'static str),
 }
 
-use Use::{NoEffect, Refused, Taken};
+use Use::{Agent, Instead, NoEffect, Refused, Taken};
 
-/// The mend of most refused things.
-const REMOVE: Use = Refused("remove it");
+/// What a key takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Takes {
+    Text,
+    Number,
+    /// `true` or `false`.
+    Flag,
+    /// `"1h30m"` or a number of nanoseconds.
+    Duration,
+    /// A list of strings.
+    Texts,
+    /// Strings by name.
+    Map,
+    /// What its reader knows.
+    Any,
+}
+
+use Takes::{Any, Duration, Flag, Map, Number, Text, Texts};
+
+/// A key of a body.
+#[derive(Debug)]
+pub(super) struct Key {
+    pub name: &'static str,
+    pub takes: Takes,
+    pub becomes: Use,
+}
+
+const fn key(name: &'static str, takes: Takes, becomes: Use) -> Key {
+    Key { name, takes, becomes }
+}
+
+/// How often a block may stand in a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Often {
+    Once,
+    Many,
+}
+
+use Often::{Many, Once};
 
 /// A block's name, labels and insides.
 #[derive(Debug)]
 pub(super) struct BlockSchema {
     pub name: &'static str,
     pub labels: usize,
-    /// Stands once at most.
-    pub single: bool,
+    pub often: Often,
     pub becomes: Use,
     pub body: &'static Schema,
 }
 
-/// Arguments and blocks of one kind of body.
+const fn block(name: &'static str, labels: usize, often: Often, becomes: Use, body: &'static Schema) -> BlockSchema {
+    BlockSchema { name, labels, often, becomes, body }
+}
+
+/// Keys and blocks of one kind of body.
 #[derive(Debug)]
 pub(super) struct Schema {
-    pub attrs: &'static [(&'static str, Use)],
+    pub keys: &'static [Key],
     pub blocks: &'static [BlockSchema],
     /// Any names are allowed.
     pub free: bool,
 }
 
 impl Schema {
-    pub fn attr(&self, name: &str) -> Option<Use> {
-        self.attrs.iter().find(|(n, _)| *n == name).map(|(_, becomes)| *becomes)
+    pub fn key(&self, name: &str) -> Option<&'static Key> {
+        self.keys.iter().find(|k| k.name == name)
     }
 
     pub fn block(&self, name: &str) -> Option<&'static BlockSchema> {
         self.blocks.iter().find(|b| b.name == name)
     }
+
+    /// The names of all keys and blocks.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.keys.iter().map(|k| k.name).chain(self.blocks.iter().map(|b| b.name))
+    }
 }
 
 /// Keys and values as the user likes.
-pub(super) static FREE: Schema = Schema { attrs: &[], blocks: &[], free: true };
-
-const fn once(name: &'static str, body: &'static Schema) -> BlockSchema {
-    BlockSchema { name, labels: 0, single: true, becomes: Taken, body }
-}
-
-const fn many(name: &'static str, labels: usize, body: &'static Schema) -> BlockSchema {
-    BlockSchema { name, labels, single: false, becomes: Taken, body }
-}
-
-/// A block that is not read; what it contains is not looked at.
-const fn unread(name: &'static str, labels: usize, becomes: Use) -> BlockSchema {
-    BlockSchema { name, labels, single: false, becomes, body: &FREE }
-}
+pub(super) static FREE: Schema = Schema { keys: &[], blocks: &[], free: true };
 
 pub(super) static FILE: Schema = Schema {
-    attrs: &[],
+    keys: &[],
     blocks: &[
-        many("job", 1, &JOB),
-        many("variable", 1, &VARIABLE),
-        many("variables", 0, &FREE),
-        many("locals", 0, &FREE),
+        block("job", 1, Many, Taken, &JOB),
+        block("variable", 1, Many, Taken, &VARIABLE),
+        block("variables", 0, Many, Taken, &FREE),
+        block("locals", 0, Many, Taken, &FREE),
     ],
     free: false,
 };
 
 pub(super) static VARIABLE: Schema = Schema {
-    attrs: &[("type", Taken), ("default", Taken), ("description", Taken)],
-    blocks: &[many("validation", 0, &VALIDATION)],
+    keys: &[key("type", Any, Taken), key("default", Any, Taken), key("description", Any, Taken)],
+    blocks: &[block("validation", 0, Many, Taken, &VALIDATION)],
     free: false,
 };
 
 pub(super) static VALIDATION: Schema =
-    Schema { attrs: &[("condition", Taken), ("error_message", Taken)], blocks: &[], free: false };
+    Schema { keys: &[key("condition", Any, Taken), key("error_message", Any, Taken)], blocks: &[], free: false };
 
 pub(super) static JOB: Schema = Schema {
-    attrs: &[
-        ("all_at_once", NoEffect),
-        ("datacenters", NoEffect),
-        ("id", Taken),
-        ("name", Taken),
-        ("namespace", Taken),
-        ("node_pool", NoEffect),
-        ("priority", Taken),
-        ("region", Taken),
-        ("type", Taken),
+    keys: &[
+        key("all_at_once", Flag, NoEffect),
+        key("datacenters", Texts, NoEffect),
+        key("id", Text, Taken),
+        key("name", Text, Taken),
+        key("namespace", Text, Taken),
+        key("node_pool", Text, NoEffect),
+        key("priority", Number, NoEffect),
+        key("region", Text, Taken),
+        key("type", Text, Taken),
     ],
     blocks: &[
-        many("group", 1, &GROUP),
-        many("task", 1, &TASK),
-        once("meta", &FREE),
-        unread("affinity", 0, NoEffect),
-        unread("migrate", 0, NoEffect),
-        unread("reschedule", 0, NoEffect),
-        unread("spread", 0, NoEffect),
-        unread("ui", 0, NoEffect),
-        unread("update", 0, NoEffect),
-        unread("constraint", 0, REMOVE),
-        unread("multiregion", 0, REMOVE),
-        unread("parameterized", 0, REMOVE),
-        unread("periodic", 0, Refused("remove it and start the job from a timer")),
-        unread("secret", 1, REMOVE),
-        unread("vault", 0, REMOVE),
+        block("affinity", 0, Many, NoEffect, &AFFINITY),
+        block("constraint", 0, Many, Taken, &CONSTRAINT),
+        block("group", 1, Many, Taken, &GROUP),
+        block("meta", 0, Once, Taken, &FREE),
+        block("migrate", 0, Once, Agent, &MIGRATE),
+        block("multiregion", 0, Once, NoEffect, &MULTIREGION),
+        block("parameterized", 0, Once, Taken, &PARAMETERIZED),
+        block("periodic", 0, Once, Instead("the job is started once, now"), &PERIODIC),
+        block("reschedule", 0, Once, Agent, &RESCHEDULE),
+        block("secret", 1, Many, Refused("remove it"), &SECRET),
+        block("spread", 0, Many, NoEffect, &SPREAD),
+        block("task", 1, Many, Taken, &TASK),
+        block("ui", 0, Once, NoEffect, &UI),
+        block("update", 0, Once, Agent, &UPDATE),
+        block("vault", 0, Once, Refused("remove it"), &VAULT),
     ],
     free: false,
 };
 
 pub(super) static GROUP: Schema = Schema {
-    attrs: &[
-        ("count", Taken),
-        ("max_client_disconnect", NoEffect),
-        ("max_run_duration", REMOVE),
-        ("prevent_reschedule_on_lost", NoEffect),
-        ("shutdown_delay", Taken),
-        ("stop_after_client_disconnect", NoEffect),
+    keys: &[
+        key("count", Number, Taken),
+        key("max_client_disconnect", Duration, NoEffect),
+        key("max_run_duration", Duration, Refused("use --timeout")),
+        key("prevent_reschedule_on_lost", Flag, NoEffect),
+        key("shutdown_delay", Duration, Taken),
+        key("stop_after_client_disconnect", Duration, NoEffect),
     ],
     blocks: &[
-        many("task", 1, &TASK),
-        many("network", 0, &NETWORK),
-        once("ephemeral_disk", &EPHEMERAL_DISK),
-        once("meta", &FREE),
-        once("restart", &RESTART),
-        unread("affinity", 0, NoEffect),
-        unread("disconnect", 0, NoEffect),
-        unread("migrate", 0, NoEffect),
-        unread("reschedule", 0, NoEffect),
-        unread("spread", 0, NoEffect),
-        unread("update", 0, NoEffect),
-        unread("constraint", 0, REMOVE),
-        unread("consul", 0, REMOVE),
-        unread("scaling", 0, REMOVE),
-        unread("secret", 1, REMOVE),
-        unread("service", 0, REMOVE),
-        unread("vault", 0, REMOVE),
-        unread("volume", 1, REMOVE),
+        block("affinity", 0, Many, NoEffect, &AFFINITY),
+        block("constraint", 0, Many, Taken, &CONSTRAINT),
+        block("consul", 0, Once, NoEffect, &CONSUL),
+        block("disconnect", 0, Once, NoEffect, &DISCONNECT),
+        block("ephemeral_disk", 0, Once, Taken, &EPHEMERAL_DISK),
+        block("meta", 0, Once, Taken, &FREE),
+        block("migrate", 0, Once, Agent, &MIGRATE),
+        block("network", 0, Many, Taken, &NETWORK),
+        block("reschedule", 0, Once, Agent, &RESCHEDULE),
+        block("restart", 0, Once, Taken, &RESTART),
+        block("scaling", 0, Once, Agent, &SCALING),
+        block("secret", 1, Many, Refused("remove it"), &SECRET),
+        block("service", 0, Many, Instead("nothing is registered and no check is made"), &SERVICE),
+        block("spread", 0, Many, NoEffect, &SPREAD),
+        block("task", 1, Many, Taken, &TASK),
+        block("update", 0, Once, Agent, &UPDATE),
+        block("vault", 0, Once, Refused("remove it"), &VAULT),
+        block("volume", 1, Many, Refused("remove it"), &VOLUME),
     ],
     free: false,
 };
 
-pub(super) static EPHEMERAL_DISK: Schema =
-    Schema { attrs: &[("migrate", NoEffect), ("size", Taken), ("sticky", NoEffect)], blocks: &[], free: false };
+pub(super) static TASK: Schema = Schema {
+    keys: &[
+        key("driver", Text, Taken),
+        key("kill_signal", Text, Taken),
+        key("kill_timeout", Duration, Taken),
+        key("kind", Text, Refused("remove it")),
+        key("leader", Flag, Taken),
+        key("shutdown_delay", Duration, Taken),
+        key("user", Text, Taken),
+    ],
+    blocks: &[
+        block("action", 1, Many, Agent, &ACTION),
+        block("affinity", 0, Many, NoEffect, &AFFINITY),
+        block("artifact", 0, Many, Taken, &ARTIFACT),
+        block("config", 0, Once, Taken, &FREE),
+        block("constraint", 0, Many, Taken, &CONSTRAINT),
+        block("consul", 0, Once, NoEffect, &CONSUL),
+        block("csi_plugin", 0, Once, Refused("remove it"), &CSI_PLUGIN),
+        block("dispatch_payload", 0, Once, Refused("write the payload with a template block"), &DISPATCH_PAYLOAD),
+        block("env", 0, Once, Taken, &FREE),
+        block("identity", 0, Many, Instead("the task gets no token"), &IDENTITY),
+        block("lifecycle", 0, Once, Taken, &LIFECYCLE),
+        block("logs", 0, Once, Taken, &LOGS),
+        block("meta", 0, Once, Taken, &FREE),
+        block("resources", 0, Once, Taken, &RESOURCES),
+        block("restart", 0, Once, Taken, &RESTART),
+        block("scaling", 1, Many, Agent, &SCALING),
+        block("schedule", 0, Once, Refused("remove it"), &SCHEDULE),
+        block("secret", 1, Many, Refused("remove it"), &SECRET),
+        block("service", 0, Many, Instead("nothing is registered and no check is made"), &SERVICE),
+        block("template", 0, Many, Taken, &TEMPLATE),
+        block("vault", 0, Once, Refused("remove it"), &VAULT),
+        block("volume_mount", 0, Many, Refused("remove it"), &VOLUME_MOUNT),
+    ],
+    free: false,
+};
 
-pub(super) static RESTART: Schema = Schema {
-    attrs: &[("attempts", Taken), ("delay", Taken), ("interval", Taken), ("mode", Taken), ("render_templates", Taken)],
+pub(super) static AFFINITY: Schema = Schema {
+    keys: &[
+        key("attribute", Text, Taken),
+        key("operator", Text, Taken),
+        key("regexp", Text, Taken),
+        key("semver", Text, Taken),
+        key("set_contains", Text, Taken),
+        key("set_contains_all", Text, Taken),
+        key("set_contains_any", Text, Taken),
+        key("value", Text, Taken),
+        key("version", Text, Taken),
+        key("weight", Number, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static CONSTRAINT: Schema = Schema {
+    keys: &[
+        key("attribute", Text, Taken),
+        key("distinct_hosts", Flag, Taken),
+        key("distinct_property", Text, Taken),
+        key("is_not_set", Text, Taken),
+        key("is_set", Text, Taken),
+        key("operator", Text, Taken),
+        key("regexp", Text, Taken),
+        key("semver", Text, Taken),
+        key("set_contains", Text, Taken),
+        key("set_contains_all", Text, Taken),
+        key("set_contains_any", Text, Taken),
+        key("value", Text, Taken),
+        key("version", Text, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static MIGRATE: Schema = Schema {
+    keys: &[
+        key("health_check", Text, Taken),
+        key("healthy_deadline", Duration, Taken),
+        key("max_parallel", Number, Taken),
+        key("min_healthy_time", Duration, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static MULTIREGION: Schema = Schema {
+    keys: &[],
+    blocks: &[
+        block("region", 1, Many, Taken, &MULTIREGION_REGION),
+        block("strategy", 0, Once, Taken, &MULTIREGION_STRATEGY),
+    ],
+    free: false,
+};
+
+pub(super) static PARAMETERIZED: Schema = Schema {
+    keys: &[key("meta_optional", Texts, Taken), key("meta_required", Texts, Taken), key("payload", Text, Taken)],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static PERIODIC: Schema = Schema {
+    keys: &[
+        key("cron", Text, Taken),
+        key("crons", Texts, Taken),
+        key("enabled", Flag, Taken),
+        key("prohibit_overlap", Flag, Taken),
+        key("time_zone", Text, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static RESCHEDULE: Schema = Schema {
+    keys: &[
+        key("attempts", Number, Taken),
+        key("delay", Duration, Taken),
+        key("delay_function", Text, Taken),
+        key("interval", Duration, Taken),
+        key("max_delay", Duration, Taken),
+        key("unlimited", Flag, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static SECRET: Schema = Schema {
+    keys: &[key("path", Text, Taken), key("provider", Text, Taken)],
+    blocks: &[block("config", 0, Once, Taken, &FREE), block("env", 0, Once, Taken, &FREE)],
+    free: false,
+};
+
+pub(super) static SPREAD: Schema = Schema {
+    keys: &[key("attribute", Text, Taken), key("weight", Number, Taken)],
+    blocks: &[block("target", 1, Many, Taken, &SPREAD_TARGET)],
+    free: false,
+};
+
+pub(super) static UI: Schema = Schema {
+    keys: &[key("description", Text, Taken)],
+    blocks: &[block("link", 0, Many, Taken, &UI_LINK)],
+    free: false,
+};
+
+pub(super) static UPDATE: Schema = Schema {
+    keys: &[
+        key("auto_promote", Flag, Taken),
+        key("auto_revert", Flag, Taken),
+        key("canary", Number, Taken),
+        key("health_check", Text, Taken),
+        key("healthy_deadline", Duration, Taken),
+        key("max_parallel", Number, Taken),
+        key("min_healthy_time", Duration, Taken),
+        key("progress_deadline", Duration, Taken),
+        key("stagger", Duration, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static VAULT: Schema = Schema {
+    keys: &[
+        key("allow_token_expiration", Flag, Taken),
+        key("change_mode", Text, Taken),
+        key("change_signal", Text, Taken),
+        key("cluster", Text, Taken),
+        key("disable_file", Flag, Taken),
+        key("env", Flag, Taken),
+        key("namespace", Text, Taken),
+        key("policies", Texts, Taken),
+        key("role", Text, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static CONSUL: Schema = Schema {
+    keys: &[key("cluster", Text, Taken), key("namespace", Text, Taken), key("partition", Text, Taken)],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static DISCONNECT: Schema = Schema {
+    keys: &[
+        key("lost_after", Duration, Taken),
+        key("reconcile", Text, Taken),
+        key("replace", Flag, Taken),
+        key("stop_on_client_after", Duration, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static EPHEMERAL_DISK: Schema = Schema {
+    keys: &[key("migrate", Flag, NoEffect), key("size", Number, Taken), key("sticky", Flag, NoEffect)],
     blocks: &[],
     free: false,
 };
 
 pub(super) static NETWORK: Schema = Schema {
-    attrs: &[("hostname", REMOVE), ("mbits", NoEffect), ("mode", Taken)],
-    blocks: &[many("port", 1, &PORT), unread("cni", 0, REMOVE), unread("dns", 0, REMOVE)],
+    keys: &[
+        key("cidr", Text, NoEffect),
+        key("device", Text, NoEffect),
+        key("hostname", Text, Refused("remove it")),
+        key("ip", Text, NoEffect),
+        key("mbits", Number, NoEffect),
+        key("mode", Text, Taken),
+    ],
+    blocks: &[
+        block("cni", 0, Once, Refused("remove it"), &CNI),
+        block("dns", 0, Once, Refused("remove it"), &DNS),
+        block("port", 1, Many, Taken, &PORT),
+        block("reserved_ports", 1, Many, Refused("write it as port { static = ... }"), &PORT),
+    ],
     free: false,
 };
 
-pub(super) static PORT: Schema = Schema {
-    attrs: &[("host_network", REMOVE), ("ignore_collision", REMOVE), ("static", Taken), ("to", Taken)],
+pub(super) static RESTART: Schema = Schema {
+    keys: &[
+        key("attempts", Number, Taken),
+        key("delay", Duration, Taken),
+        key("interval", Duration, Taken),
+        key("mode", Text, Taken),
+        key("render_templates", Flag, Taken),
+    ],
     blocks: &[],
     free: false,
 };
 
-pub(super) static TASK: Schema = Schema {
-    attrs: &[
-        ("driver", Taken),
-        ("kill_signal", Taken),
-        ("kill_timeout", Taken),
-        ("kind", REMOVE),
-        ("leader", Taken),
-        ("shutdown_delay", Taken),
-        ("user", Taken),
+pub(super) static SCALING: Schema = Schema {
+    keys: &[
+        key("enabled", Flag, Taken),
+        key("max", Number, Taken),
+        key("min", Number, Taken),
+        key("type", Text, Taken),
+    ],
+    blocks: &[block("policy", 0, Once, Taken, &FREE)],
+    free: false,
+};
+
+pub(super) static SERVICE: Schema = Schema {
+    keys: &[
+        key("address", Text, Taken),
+        key("address_mode", Text, Taken),
+        key("canary_tags", Texts, Taken),
+        key("cluster", Text, Taken),
+        key("enable_tag_override", Flag, Taken),
+        key("kind", Text, Taken),
+        key("name", Text, Taken),
+        key("on_update", Text, Taken),
+        key("port", Text, Taken),
+        key("provider", Text, Taken),
+        key("tags", Texts, Taken),
+        key("task", Text, Taken),
     ],
     blocks: &[
-        many("artifact", 0, &ARTIFACT),
-        many("template", 0, &TEMPLATE),
-        once("config", &FREE),
-        once("env", &FREE),
-        once("lifecycle", &LIFECYCLE),
-        once("logs", &LOGS),
-        once("meta", &FREE),
-        once("resources", &RESOURCES),
-        once("restart", &RESTART),
-        unread("affinity", 0, NoEffect),
-        unread("action", 1, REMOVE),
-        unread("constraint", 0, REMOVE),
-        unread("consul", 0, REMOVE),
-        unread("csi_plugin", 0, REMOVE),
-        unread("dispatch_payload", 0, REMOVE),
-        unread("identity", 0, REMOVE),
-        unread("scaling", 1, REMOVE),
-        unread("schedule", 0, REMOVE),
-        unread("secret", 1, REMOVE),
-        unread("service", 0, REMOVE),
-        unread("vault", 0, REMOVE),
-        unread("volume_mount", 0, REMOVE),
+        block("canary_meta", 0, Once, Taken, &FREE),
+        block("check", 0, Many, Taken, &CHECK),
+        block("check_restart", 0, Once, Taken, &CHECK_RESTART),
+        block("connect", 0, Once, Refused("remove it, and reach the other service by its address"), &CONNECT),
+        block("identity", 0, Once, Taken, &IDENTITY),
+        block("meta", 0, Once, Taken, &FREE),
+        block("tagged_addresses", 0, Once, Taken, &FREE),
+        block("weights", 0, Once, Taken, &SERVICE_WEIGHTS),
     ],
     free: false,
 };
 
-pub(super) static RESOURCES: Schema = Schema {
-    attrs: &[
-        ("cores", Taken),
-        ("cpu", Taken),
-        ("disk", NoEffect),
-        ("iops", NoEffect),
-        ("memory", Taken),
-        ("memory_max", Taken),
-        ("secrets", REMOVE),
+pub(super) static VOLUME: Schema = Schema {
+    keys: &[
+        key("access_mode", Text, Taken),
+        key("attachment_mode", Text, Taken),
+        key("per_alloc", Flag, Taken),
+        key("read_only", Flag, Taken),
+        key("source", Text, Taken),
+        key("sticky", Flag, Taken),
+        key("type", Text, Taken),
+    ],
+    blocks: &[block("mount_options", 0, Once, Taken, &MOUNT_OPTIONS)],
+    free: false,
+};
+
+pub(super) static ACTION: Schema =
+    Schema { keys: &[key("args", Texts, Taken), key("command", Text, Taken)], blocks: &[], free: false };
+
+pub(super) static ARTIFACT: Schema = Schema {
+    keys: &[
+        key("chown", Flag, Taken),
+        key("destination", Text, Taken),
+        key("insecure", Flag, NoEffect),
+        key("mode", Text, Taken),
+        key("source", Text, Taken),
     ],
     blocks: &[
-        unread("device", 1, REMOVE),
-        unread("network", 0, Refused("move it to the group")),
-        unread("numa", 0, REMOVE),
+        block("headers", 0, Once, Refused("remove it"), &FREE),
+        block("options", 0, Once, Refused("remove it"), &FREE),
     ],
     free: false,
 };
 
-pub(super) static LOGS: Schema = Schema {
-    attrs: &[
-        ("compress", Taken),
-        ("disabled", Taken),
-        ("enabled", Taken),
-        ("max_age", Taken),
-        ("max_file_size", Taken),
-        ("max_files", Taken),
+pub(super) static CSI_PLUGIN: Schema = Schema {
+    keys: &[
+        key("health_timeout", Duration, Taken),
+        key("id", Text, Taken),
+        key("mount_dir", Text, Taken),
+        key("stage_publish_base_dir", Text, Taken),
+        key("type", Text, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static DISPATCH_PAYLOAD: Schema = Schema { keys: &[key("file", Text, Taken)], blocks: &[], free: false };
+
+pub(super) static IDENTITY: Schema = Schema {
+    keys: &[
+        key("aud", Texts, Taken),
+        key("change_mode", Text, Taken),
+        key("change_signal", Text, Taken),
+        key("env", Flag, Taken),
+        key("extra_claims", Texts, Taken),
+        key("file", Flag, Taken),
+        key("filepath", Text, Taken),
+        key("name", Text, Taken),
+        key("service_name", Text, Taken),
+        key("ttl", Duration, Taken),
     ],
     blocks: &[],
     free: false,
 };
 
 pub(super) static LIFECYCLE: Schema =
-    Schema { attrs: &[("hook", Taken), ("sidecar", Taken)], blocks: &[], free: false };
+    Schema { keys: &[key("hook", Text, Taken), key("sidecar", Flag, Taken)], blocks: &[], free: false };
 
-pub(super) static TEMPLATE: Schema = Schema {
-    attrs: &[
-        ("change_mode", Taken),
-        ("change_signal", Taken),
-        ("data", Taken),
-        ("destination", Taken),
-        ("env", Taken),
-        ("error_on_missing_key", Taken),
-        ("gid", REMOVE),
-        ("left_delimiter", Taken),
-        ("once", NoEffect),
-        ("perms", Taken),
-        ("right_delimiter", Taken),
-        ("source", Refused("put the text into data, for example with data = file(\"...\")")),
-        ("splay", NoEffect),
-        ("uid", REMOVE),
-        ("vault_grace", NoEffect),
+pub(super) static LOGS: Schema = Schema {
+    keys: &[
+        key("compress", Flag, Taken),
+        key("disabled", Flag, Taken),
+        key("enabled", Flag, Taken),
+        key("max_age", Duration, Taken),
+        key("max_file_size", Number, Taken),
+        key("max_files", Number, Taken),
     ],
-    blocks: &[unread("wait", 0, NoEffect), unread("change_script", 0, REMOVE)],
+    blocks: &[],
     free: false,
 };
 
-pub(super) static ARTIFACT: Schema = Schema {
-    attrs: &[("chown", Taken), ("destination", Taken), ("insecure", NoEffect), ("mode", Taken), ("source", Taken)],
-    blocks: &[unread("headers", 0, REMOVE), unread("options", 0, REMOVE)],
+pub(super) static RESOURCES: Schema = Schema {
+    keys: &[
+        key("cores", Number, Taken),
+        key("cpu", Number, Taken),
+        key("disk", Number, NoEffect),
+        key("iops", Number, NoEffect),
+        key("memory", Number, Taken),
+        key("memory_max", Number, Taken),
+        key("secrets", Number, NoEffect),
+    ],
+    blocks: &[
+        block("device", 1, Many, Refused("remove it"), &DEVICE),
+        block("network", 0, Many, Refused("move it to the group"), &NETWORK),
+        block("numa", 0, Once, Refused("remove it"), &NUMA),
+    ],
+    free: false,
+};
+
+pub(super) static SCHEDULE: Schema =
+    Schema { keys: &[], blocks: &[block("cron", 0, Once, Taken, &SCHEDULE_CRON)], free: false };
+
+pub(super) static TEMPLATE: Schema = Schema {
+    keys: &[
+        key("change_mode", Text, Taken),
+        key("change_signal", Text, Taken),
+        key("data", Text, Taken),
+        key("destination", Text, Taken),
+        key("env", Flag, Taken),
+        key("error_on_missing_key", Flag, Taken),
+        key("gid", Number, Refused("remove it")),
+        key("left_delimiter", Text, Taken),
+        key("once", Flag, NoEffect),
+        key("perms", Text, Taken),
+        key("right_delimiter", Text, Taken),
+        key("source", Text, Refused("put the text into data, for example with data = file(\"...\")")),
+        key("splay", Duration, NoEffect),
+        key("uid", Number, Refused("remove it")),
+        key("vault_grace", Duration, NoEffect),
+    ],
+    blocks: &[
+        block("change_script", 0, Once, Refused("remove it"), &CHANGE_SCRIPT),
+        block("wait", 0, Once, NoEffect, &WAIT),
+    ],
+    free: false,
+};
+
+pub(super) static VOLUME_MOUNT: Schema = Schema {
+    keys: &[
+        key("destination", Text, Taken),
+        key("propagation_mode", Text, Taken),
+        key("read_only", Flag, Taken),
+        key("selinux_label", Text, Taken),
+        key("volume", Text, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static MULTIREGION_REGION: Schema = Schema {
+    keys: &[key("count", Number, Taken), key("datacenters", Texts, Taken), key("node_pool", Text, Taken)],
+    blocks: &[block("meta", 0, Once, Taken, &FREE)],
+    free: false,
+};
+
+pub(super) static MULTIREGION_STRATEGY: Schema =
+    Schema { keys: &[key("max_parallel", Number, Taken), key("on_failure", Text, Taken)], blocks: &[], free: false };
+
+pub(super) static SPREAD_TARGET: Schema = Schema { keys: &[key("percent", Number, Taken)], blocks: &[], free: false };
+
+pub(super) static UI_LINK: Schema =
+    Schema { keys: &[key("label", Text, Taken), key("url", Text, Taken)], blocks: &[], free: false };
+
+pub(super) static CNI: Schema = Schema { keys: &[key("args", Map, Taken)], blocks: &[], free: false };
+
+pub(super) static DNS: Schema = Schema {
+    keys: &[key("options", Texts, Taken), key("searches", Texts, Taken), key("servers", Texts, Taken)],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static PORT: Schema = Schema {
+    keys: &[
+        key("host_network", Text, Refused("remove it")),
+        key("ignore_collision", Flag, NoEffect),
+        key("static", Number, Taken),
+        key("to", Number, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static CHECK: Schema = Schema {
+    keys: &[
+        key("address_mode", Text, Taken),
+        key("advertise", Text, Taken),
+        key("args", Texts, Taken),
+        key("body", Text, Taken),
+        key("command", Text, Taken),
+        key("expose", Flag, Taken),
+        key("failures_before_critical", Number, Taken),
+        key("failures_before_warning", Number, Taken),
+        key("grpc_service", Text, Taken),
+        key("grpc_use_tls", Flag, Taken),
+        key("initial_status", Text, Taken),
+        key("interval", Duration, Taken),
+        key("method", Text, Taken),
+        key("name", Text, Taken),
+        key("notes", Text, Taken),
+        key("on_update", Text, Taken),
+        key("path", Text, Taken),
+        key("port", Text, Taken),
+        key("protocol", Text, Taken),
+        key("success_before_passing", Number, Taken),
+        key("task", Text, Taken),
+        key("timeout", Duration, Taken),
+        key("tls_server_name", Text, Taken),
+        key("tls_skip_verify", Flag, Taken),
+        key("type", Text, Taken),
+    ],
+    blocks: &[block("check_restart", 0, Once, Taken, &CHECK_RESTART), block("header", 0, Once, Taken, &FREE)],
+    free: false,
+};
+
+pub(super) static CHECK_RESTART: Schema = Schema {
+    keys: &[key("grace", Duration, Taken), key("ignore_warnings", Flag, Taken), key("limit", Number, Taken)],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static CONNECT: Schema = Schema {
+    keys: &[key("native", Flag, NoEffect)],
+    blocks: &[
+        block("gateway", 0, Once, NoEffect, &GATEWAY),
+        block("sidecar_service", 0, Once, NoEffect, &SIDECAR_SERVICE),
+        block("sidecar_task", 0, Once, NoEffect, &SIDECAR_TASK),
+    ],
+    free: false,
+};
+
+pub(super) static SERVICE_WEIGHTS: Schema =
+    Schema { keys: &[key("passing", Number, Taken), key("warning", Number, Taken)], blocks: &[], free: false };
+
+pub(super) static MOUNT_OPTIONS: Schema =
+    Schema { keys: &[key("fs_type", Text, Taken), key("mount_flags", Texts, Taken)], blocks: &[], free: false };
+
+pub(super) static DEVICE: Schema = Schema {
+    keys: &[key("count", Number, Taken)],
+    blocks: &[block("affinity", 0, Many, Taken, &AFFINITY), block("constraint", 0, Many, Taken, &CONSTRAINT)],
+    free: false,
+};
+
+pub(super) static NUMA: Schema =
+    Schema { keys: &[key("affinity", Text, Taken), key("devices", Texts, Taken)], blocks: &[], free: false };
+
+pub(super) static SCHEDULE_CRON: Schema = Schema {
+    keys: &[key("end", Text, Taken), key("start", Text, Taken), key("timezone", Text, Taken)],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static CHANGE_SCRIPT: Schema = Schema {
+    keys: &[
+        key("args", Texts, Taken),
+        key("command", Text, Taken),
+        key("fail_on_error", Flag, Taken),
+        key("run_on_first_render", Flag, Taken),
+        key("timeout", Duration, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static WAIT: Schema =
+    Schema { keys: &[key("max", Duration, Taken), key("min", Duration, Taken)], blocks: &[], free: false };
+
+pub(super) static GATEWAY: Schema = Schema {
+    keys: &[],
+    blocks: &[
+        block("ingress", 0, Once, Taken, &INGRESS),
+        block("mesh", 0, Once, Taken, &MESH),
+        block("proxy", 0, Once, Taken, &GATEWAY_PROXY),
+        block("terminating", 0, Once, Taken, &TERMINATING),
+    ],
+    free: false,
+};
+
+pub(super) static SIDECAR_SERVICE: Schema = Schema {
+    keys: &[key("disable_default_tcp_check", Flag, Taken), key("port", Text, Taken), key("tags", Texts, Taken)],
+    blocks: &[block("meta", 0, Once, Taken, &FREE), block("proxy", 0, Once, Taken, &PROXY)],
+    free: false,
+};
+
+pub(super) static SIDECAR_TASK: Schema = Schema {
+    keys: &[
+        key("driver", Text, Taken),
+        key("kill_signal", Text, Taken),
+        key("kill_timeout", Duration, Taken),
+        key("name", Text, Taken),
+        key("shutdown_delay", Duration, Taken),
+        key("user", Text, Taken),
+    ],
+    blocks: &[
+        block("config", 0, Once, Taken, &FREE),
+        block("env", 0, Once, Taken, &FREE),
+        block("identity", 0, Many, Taken, &IDENTITY),
+        block("logs", 0, Once, Taken, &LOGS),
+        block("meta", 0, Once, Taken, &FREE),
+        block("resources", 0, Once, Taken, &RESOURCES),
+        block("volume_mount", 0, Many, Taken, &VOLUME_MOUNT),
+    ],
+    free: false,
+};
+
+pub(super) static INGRESS: Schema = Schema {
+    keys: &[],
+    blocks: &[block("listener", 0, Many, Taken, &INGRESS_LISTENER), block("tls", 0, Once, Taken, &GATEWAY_TLS)],
+    free: false,
+};
+
+pub(super) static MESH: Schema = Schema { keys: &[], blocks: &[], free: false };
+
+pub(super) static GATEWAY_PROXY: Schema = Schema {
+    keys: &[
+        key("connect_timeout", Duration, Taken),
+        key("envoy_dns_discovery_type", Text, Taken),
+        key("envoy_gateway_bind_tagged_addresses", Flag, Taken),
+        key("envoy_gateway_no_default_bind", Flag, Taken),
+    ],
+    blocks: &[
+        block("config", 0, Once, Taken, &FREE),
+        block("envoy_gateway_bind_addresses", 1, Many, Taken, &GATEWAY_BIND_ADDRESS),
+    ],
+    free: false,
+};
+
+pub(super) static TERMINATING: Schema =
+    Schema { keys: &[], blocks: &[block("service", 0, Many, Taken, &LINKED_SERVICE)], free: false };
+
+pub(super) static PROXY: Schema = Schema {
+    keys: &[key("local_service_address", Text, Taken), key("local_service_port", Number, Taken)],
+    blocks: &[
+        block("config", 0, Once, Taken, &FREE),
+        block("expose", 0, Once, Taken, &EXPOSE),
+        block("transparent_proxy", 0, Once, Taken, &TRANSPARENT_PROXY),
+        block("upstreams", 0, Many, Taken, &UPSTREAM),
+    ],
+    free: false,
+};
+
+pub(super) static INGRESS_LISTENER: Schema = Schema {
+    keys: &[key("port", Number, Taken), key("protocol", Text, Taken)],
+    blocks: &[block("service", 0, Many, Taken, &INGRESS_SERVICE)],
+    free: false,
+};
+
+pub(super) static GATEWAY_TLS: Schema = Schema {
+    keys: &[
+        key("cipher_suites", Texts, Taken),
+        key("enabled", Flag, Taken),
+        key("tls_max_version", Text, Taken),
+        key("tls_min_version", Text, Taken),
+    ],
+    blocks: &[block("sds", 0, Once, Taken, &GATEWAY_SDS)],
+    free: false,
+};
+
+pub(super) static GATEWAY_BIND_ADDRESS: Schema =
+    Schema { keys: &[key("address", Text, Taken), key("port", Number, Taken)], blocks: &[], free: false };
+
+pub(super) static LINKED_SERVICE: Schema = Schema {
+    keys: &[
+        key("ca_file", Text, Taken),
+        key("cert_file", Text, Taken),
+        key("key_file", Text, Taken),
+        key("name", Text, Taken),
+        key("sni", Text, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static EXPOSE: Schema =
+    Schema { keys: &[], blocks: &[block("path", 0, Many, Taken, &EXPOSE_PATH)], free: false };
+
+pub(super) static TRANSPARENT_PROXY: Schema = Schema {
+    keys: &[
+        key("exclude_inbound_ports", Texts, Taken),
+        key("exclude_outbound_cidrs", Texts, Taken),
+        key("exclude_outbound_ports", Texts, Taken),
+        key("exclude_uids", Texts, Taken),
+        key("no_dns", Flag, Taken),
+        key("outbound_port", Number, Taken),
+        key("uid", Text, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static UPSTREAM: Schema = Schema {
+    keys: &[
+        key("datacenter", Text, Taken),
+        key("destination_name", Text, Taken),
+        key("destination_namespace", Text, Taken),
+        key("destination_partition", Text, Taken),
+        key("destination_peer", Text, Taken),
+        key("destination_type", Text, Taken),
+        key("local_bind_address", Text, Taken),
+        key("local_bind_port", Number, Taken),
+        key("local_bind_socket_mode", Text, Taken),
+        key("local_bind_socket_path", Text, Taken),
+    ],
+    blocks: &[block("config", 0, Once, Taken, &FREE), block("mesh_gateway", 0, Once, Taken, &MESH_GATEWAY)],
+    free: false,
+};
+
+pub(super) static INGRESS_SERVICE: Schema = Schema {
+    keys: &[
+        key("hosts", Texts, Taken),
+        key("max_concurrent_requests", Number, Taken),
+        key("max_connections", Number, Taken),
+        key("max_pending_requests", Number, Taken),
+        key("name", Text, Taken),
+    ],
+    blocks: &[
+        block("request_headers", 0, Once, Taken, &HEADER_MODIFIERS),
+        block("response_headers", 0, Once, Taken, &HEADER_MODIFIERS),
+        block("tls", 0, Once, Taken, &GATEWAY_TLS),
+    ],
+    free: false,
+};
+
+pub(super) static GATEWAY_SDS: Schema =
+    Schema { keys: &[key("cert_resource", Text, Taken), key("cluster_name", Text, Taken)], blocks: &[], free: false };
+
+pub(super) static EXPOSE_PATH: Schema = Schema {
+    keys: &[
+        key("listener_port", Text, Taken),
+        key("local_path_port", Number, Taken),
+        key("path", Text, Taken),
+        key("protocol", Text, Taken),
+    ],
+    blocks: &[],
+    free: false,
+};
+
+pub(super) static MESH_GATEWAY: Schema = Schema { keys: &[key("mode", Text, Taken)], blocks: &[], free: false };
+
+pub(super) static HEADER_MODIFIERS: Schema = Schema {
+    keys: &[key("remove", Texts, Taken)],
+    blocks: &[block("add", 0, Once, Taken, &FREE), block("set", 0, Once, Taken, &FREE)],
     free: false,
 };

@@ -8,7 +8,7 @@ use super::ast::{Attr, Block, Body, Expr, Kind};
 use super::diag::{Diagnostic, Result, did_you_mean};
 use super::duration;
 use super::eval::Scope;
-use super::schema::{Schema, Use};
+use super::schema::{Key, Often, Schema, Takes, Use};
 use super::value::Value;
 use crate::spec::Pos;
 
@@ -22,6 +22,7 @@ pub(super) struct Sink {
     warnings: RefCell<Vec<Diagnostic>>,
     /// There were errors that are not told.
     more: Cell<bool>,
+    refusals: RefCell<Vec<Diagnostic>>,
 }
 
 impl Sink {
@@ -43,11 +44,21 @@ impl Sink {
         self.errors.borrow().len() == MOST_SAID
     }
 
+    /// Says something once, however often it holds.
     pub fn warn(&self, pos: &Pos, message: impl Into<String>) {
         let warning = Diagnostic::new(pos, message);
         let mut warnings = self.warnings.borrow_mut();
-        if warnings.len() < MOST_SAID && !warnings.contains(&warning) {
+        if warnings.len() < MOST_SAID && !warnings.iter().any(|w| w.message == warning.message) {
             warnings.push(warning);
+        }
+    }
+
+    /// Something that Nomad knows and that a run here would not do.
+    pub fn refuse(&self, pos: &Pos, message: impl Into<String>) {
+        let refusal = Diagnostic::new(pos, message);
+        let mut refusals = self.refusals.borrow_mut();
+        if refusals.len() < MOST_SAID && !refusals.contains(&refusal) {
+            refusals.push(refusal);
         }
     }
 
@@ -70,6 +81,12 @@ impl Sink {
         let mut warnings = std::mem::take(&mut *self.warnings.borrow_mut());
         warnings.sort_by_key(|d| (d.pos.line, d.pos.column));
         warnings
+    }
+
+    pub fn take_refusals(&self) -> Vec<Diagnostic> {
+        let mut refusals = std::mem::take(&mut *self.refusals.borrow_mut());
+        refusals.sort_by_key(|d| (d.pos.line, d.pos.column));
+        refusals
     }
 
     /// The value, or `None` after taking note of the error.
@@ -157,47 +174,89 @@ pub(super) struct Section<'a> {
     blocks: Vec<Expanded<'a>>,
 }
 
+/// What is said of the keys of a body that are not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Said {
+    /// What becomes of each.
+    Each,
+    /// Only what is refused; the block around has been said to be passed over.
+    Refusals,
+    /// Nothing; the block around is refused.
+    Nothing,
+}
+
 impl<'a> Section<'a> {
     /// Checks a body against its schema; what does not belong there has been reported afterwards.
     pub fn open(name: String, block: &Expanded<'a>, schema: &Schema, sink: &'a Sink) -> Section<'a> {
-        let section = Section {
+        let section = Section::unchecked(name, block, sink);
+        section.check(schema, Said::Each);
+        section
+    }
+
+    fn unchecked(name: String, block: &Expanded<'a>, sink: &'a Sink) -> Section<'a> {
+        Section {
             name,
             pos: block.pos,
             sink,
             scope: block.scope.clone(),
             body: block.body,
             blocks: expand(block.body, &block.scope, sink),
-        };
-        if !schema.free {
-            section.body.attrs.iter().for_each(|a| section.check_attr(a, schema));
-            section.check_blocks(schema);
         }
-        section
     }
 
-    fn check_attr(&self, attr: &Attr, schema: &Schema) {
+    fn check(&self, schema: &Schema, said: Said) {
+        if !schema.free {
+            self.body.attrs.iter().for_each(|a| self.check_attr(a, schema, said));
+            self.check_blocks(schema, said);
+        } else if said != Said::Each {
+            self.check_free();
+        }
+    }
+
+    /// What nobody reads can still be wrong.
+    fn check_free(&self) {
+        for attr in &self.body.attrs {
+            self.eval(&attr.value);
+        }
+        for block in &self.blocks {
+            Section::unchecked(format!("{} of {}", block.kind, self.name), block, self.sink).check_free();
+        }
+    }
+
+    fn check_attr(&self, attr: &Attr, schema: &Schema, said: Said) {
         if self.sink.is_full() {
             return;
         }
         let (name, here) = (&attr.name, &self.name);
-        if let Some(becomes) = schema.attr(name) {
-            self.check_use(becomes, name, &attr.pos);
+        if let Some(key) = schema.key(name) {
+            if key.becomes != Use::Taken || said != Said::Each {
+                self.check_value(key);
+            }
+            self.say(key.becomes, name, &attr.pos, said);
         } else if let Some(block) = schema.block(name) {
-            match block.becomes {
-                Use::Taken if matches!(block.name, "env" | "meta") => {}
-                Use::Taken => {
-                    self.sink.error(&attr.pos, format!("\"{name}\" in {here} is a block; write {name} {{ ... }}"));
-                }
-                becomes => self.check_use(becomes, name, &attr.pos),
+            if block.becomes != Use::Taken || said != Said::Each || !matches!(block.name, "env" | "meta") {
+                self.sink.error(&attr.pos, format!("\"{name}\" in {here} is a block; write {name} {{ ... }}"));
             }
         } else {
-            let known = schema.attrs.iter().map(|(n, _)| *n).chain(schema.blocks.iter().map(|b| b.name));
-            let hint = did_you_mean(name, known);
+            let hint = did_you_mean(name, schema.names());
             self.sink.error(&attr.pos, format!("unsupported argument \"{name}\" in {here}{}", or_remove(hint)));
         }
     }
 
-    fn check_blocks(&self, schema: &Schema) {
+    /// Evaluates what is not read, so that a mistake in it is found.
+    fn check_value(&self, key: &Key) {
+        match key.takes {
+            Takes::Text => drop(self.string(key.name)),
+            Takes::Number => drop(self.int::<i128>(key.name, i128::MIN)),
+            Takes::Flag => drop(self.bool(key.name)),
+            Takes::Duration => drop(self.duration(key.name)),
+            Takes::Texts => drop(self.texts(key.name)),
+            Takes::Map => drop(self.strings(key.name)),
+            Takes::Any => drop(self.value(key.name)),
+        }
+    }
+
+    fn check_blocks(&self, schema: &Schema, said: Said) {
         let mut seen: BTreeMap<&str, &Pos> = BTreeMap::new();
         for block in &self.blocks {
             if self.sink.is_full() {
@@ -205,41 +264,56 @@ impl<'a> Section<'a> {
             }
             let (name, here) = (block.kind, &self.name);
             let Some(known) = schema.block(name) else {
-                if schema.attr(name).is_some() {
+                if schema.key(name).is_some() {
                     self.sink.error(block.pos, format!("\"{name}\" in {here} is an argument; write {name} = ..."));
                 } else {
-                    let names = schema.blocks.iter().map(|b| b.name).chain(schema.attrs.iter().map(|(n, _)| *n));
-                    let hint = or_remove(did_you_mean(name, names));
+                    let hint = or_remove(did_you_mean(name, schema.names()));
                     self.sink.error(block.pos, format!("unsupported block \"{name}\" in {here}{hint}"));
                 }
                 continue;
             };
-            self.check_use(known.becomes, name, block.pos);
-            if known.becomes != Use::Taken {
-                continue;
-            }
             if block.labels.len() != known.labels {
                 let wanted = if known.labels == 0 { "no label" } else { "one label, its name" };
                 self.sink.error(block.pos, format!("{name} in {here} takes {wanted}"));
             }
-            if known.single
+            if known.often == Often::Once
                 && let Some(first) = seen.insert(name, block.pos)
             {
                 let message = format!("duplicate {name} block in {here}; it stands in line {} already", first.line);
                 self.sink.error(block.pos, message);
             }
+            self.say(known.becomes, name, block.pos, said);
+            let said = match (known.becomes, said) {
+                (Use::Taken, Said::Each) => continue,
+                (Use::Refused(_), _) | (_, Said::Nothing) => Said::Nothing,
+                _ => Said::Refusals,
+            };
+            let inner = match block.labels.first() {
+                Some(label) => format!("{name} \"{label}\" of {here}"),
+                None => format!("{name} of {here}"),
+            };
+            Section::unchecked(inner, block, self.sink).check(known.body, said);
         }
     }
 
-    fn check_use(&self, becomes: Use, name: &str, pos: &Pos) {
-        match becomes {
-            Use::Taken => {}
-            Use::NoEffect => self.sink.warn(pos, format!("{name} has no effect with agentbin run")),
-            Use::Refused(mend) => {
-                let message = format!("{name} in {} is not supported yet by agentbin run; {mend}", self.name);
-                self.sink.error(pos, message);
+    fn say(&self, becomes: Use, name: &str, pos: &Pos, said: Said) {
+        match (becomes, said) {
+            (Use::Refused(fix), Said::Each | Said::Refusals) => {
+                self.refuse(pos, format!("{name} in {} is not supported yet by agentbin run; {fix}", self.name));
             }
+            (Use::NoEffect | Use::Agent, Said::Each) => {
+                self.sink.warn(pos, format!("{name} has no effect with agentbin run"));
+            }
+            (Use::Instead(what), Said::Each) => {
+                self.sink.warn(pos, format!("{name} has no effect with agentbin run: {what}"));
+            }
+            _ => {}
         }
+    }
+
+    /// Something that Nomad knows and that a run here would not do.
+    pub fn refuse(&self, pos: &Pos, message: impl Into<String>) {
+        self.sink.refuse(pos, message);
     }
 
     pub fn error(&self, pos: &Pos, message: impl Into<String>) {
@@ -303,6 +377,16 @@ impl<'a> Section<'a> {
             self.wrong(attr, "a string", &value);
         }
         text
+    }
+
+    /// A list of strings.
+    pub fn texts(&self, name: &str) -> Option<Vec<String>> {
+        let (attr, value) = self.value(name)?;
+        let texts = value.elements().and_then(|items| items.iter().map(Value::to_text).collect());
+        if texts.is_none() {
+            self.wrong(attr, "a list of strings", &value);
+        }
+        texts
     }
 
     pub fn bool(&self, name: &str) -> Option<bool> {

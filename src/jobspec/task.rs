@@ -6,6 +6,7 @@ use serde_json::{Map, Value as Json};
 
 use super::files;
 use super::job::{LONGEST_NAME, RestartFields, Surroundings, check_name};
+use super::placement;
 use super::schema::{FREE, LIFECYCLE, LOGS, RESOURCES, TASK};
 use super::section::{Expanded, Section, Sink, expand};
 use super::value::Value;
@@ -23,6 +24,7 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
         task.error(block.pos, message);
     }
     check_name(&task, block.pos, "task", &name, LONGEST_NAME);
+    placement::constraints(&task);
     let driver = task.string("driver").unwrap_or_default();
     check_name(&task, task.pos_of("driver"), "driver", &driver, LONGEST_NAME);
     if driver.is_empty() {
@@ -57,7 +59,7 @@ pub(super) fn signal(section: &Section<'_>, argument: &str, name: &str) -> Optio
     let signal = Signal::from_name(name);
     if signal.is_none() {
         let message = format!("unknown signal \"{name}\" in {}; use a name such as SIGTERM", section.name);
-        section.error(section.pos_of(argument), message);
+        section.refuse(section.pos_of(argument), message);
     }
     signal
 }

@@ -129,8 +129,8 @@ fn json_places_are_those_of_the_keys() {
         ("\"count\": 2", "\"count\": \"${1 / 0}\"", "job.hcl:11: division by zero"),
         (
             "\"env\": {\"K\": \"v\"}",
-            "\"service\": {\"port\": \"x\"}",
-            "job.hcl:25: service in task \"main\" is not supported yet by agentbin run; remove it",
+            "\"vault\": {\"role\": \"x\"}",
+            "job.hcl:25: vault in task \"main\" is not supported yet by agentbin run; remove it",
         ),
         (
             "\"restart\": [{\"attempts\": 1}]",
@@ -260,8 +260,8 @@ fn the_form_of_the_http_api_is_checked_by_the_same_rules() {
     for (from, to, expected) in [
         (
             "\"Services\": []",
-            "\"Services\": [{\"Name\": \"x\"}]",
-            "job.hcl:16: service in group \"g\" is not supported yet by agentbin run; remove it",
+            "\"Constraints\": [{\"LTarget\": \"x\"}]",
+            "job.hcl:16: constraint in group \"g\" is not supported yet by agentbin run; remove it",
         ),
         (
             "\"Mode\": \"\"",

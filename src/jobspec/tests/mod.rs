@@ -4,6 +4,7 @@ mod expressions;
 mod forms;
 mod functions;
 mod hostile;
+mod keys;
 mod refusals;
 mod runtime;
 mod values;
@@ -62,8 +63,10 @@ impl<'a> Given<'a> {
         }
     }
 
+    /// Why the text is no job, or one that must not be run.
     fn errors(&self, text: &str) -> Vec<String> {
         match self.parse(text) {
+            Ok(parsed) if !parsed.refusals.is_empty() => parsed.refusals.iter().map(ToString::to_string).collect(),
             Ok(parsed) => panic!("parsed, but should not have: {parsed:#?}\nfrom:\n{text}"),
             Err(e) => e.to_string().lines().map(str::to_owned).collect(),
         }

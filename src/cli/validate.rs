@@ -1,0 +1,61 @@
+//! `agentbin validate`: a job file is read, and nothing is started.
+
+use anyhow::Context as _;
+use serde_json::{Value as Json, json};
+
+use super::run::parsed as read;
+use super::{ValidateArgs, complain, print};
+use crate::jobspec::{self, Diagnostic};
+
+/// Exit status for a file that is not accepted.
+const INVALID: i32 = 1;
+/// So many mistakes are shown at once.
+const SHOWN: usize = 20;
+
+pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
+    let (errors, parsed) = match read(&args.file, &args.var, &args.var_file) {
+        Ok(parsed) => (Vec::new(), Some(parsed)),
+        Err(error) => (error.downcast::<jobspec::Error>()?.diagnostics, None),
+    };
+    let (warnings, refusals) = parsed.as_ref().map_or((&[][..], &[][..]), |p| (&p.warnings[..], &p.refusals[..]));
+    let doubtful = !warnings.is_empty() || !refusals.is_empty();
+    let valid = errors.is_empty() && !(args.strict && doubtful);
+    let status = if valid { 0 } else { INVALID };
+    if args.json {
+        let answer = json!({
+            "file": args.file.to_string_lossy(),
+            "job": parsed.as_ref().map(|p| &p.job.id),
+            "valid": valid,
+            "runnable": errors.is_empty() && refusals.is_empty(),
+            "errors": errors.iter().map(place).collect::<Vec<_>>(),
+            "refusals": refusals.iter().map(place).collect::<Vec<_>>(),
+            "warnings": warnings,
+        });
+        let text = serde_json::to_string(&answer).context("cannot write the answer as JSON")?;
+        print(format!("{text}\n").as_bytes())?;
+        return Ok(status);
+    }
+    errors.iter().take(SHOWN).for_each(|error| complain(&error.to_string()));
+    if let Some(more @ 1..) = errors.len().checked_sub(SHOWN) {
+        complain(&format!("{more} more mistakes are not shown"));
+    }
+    for refusal in refusals {
+        complain(&format!("warning: {refusal}"));
+    }
+    for warning in warnings {
+        complain(&format!("warning: {warning}"));
+    }
+    let file = args.file.display();
+    let verdict = match (valid, refusals.is_empty()) {
+        (false, _) => return Ok(status),
+        (true, true) => format!("{file} is valid\n"),
+        (true, false) => format!("{file} is valid, but agentbin run would refuse it: see the warnings\n"),
+    };
+    print(verdict.as_bytes())?;
+    Ok(status)
+}
+
+fn place(diagnostic: &Diagnostic) -> Json {
+    let Diagnostic { pos, message } = diagnostic;
+    json!({ "file": &*pos.file, "line": pos.line, "column": pos.column, "message": message })
+}
