@@ -411,6 +411,9 @@ fn n6_files_of_the_host_are_given_to_the_task() {
         eventually("the file was read", || output(&task).0.ends_with("secret\ndone\n")).await;
         let owner = conf.metadata().unwrap().uid();
         assert!(owner >= 1_879_048_192, "{owner}");
+        // What every task of root is told comes first.
+        let first = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap().message;
+        assert!(first.contains("set-id bits"), "{first}");
         let mut next = async || tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap().message;
         let told = next().await;
         assert!(told.contains("\"local/conf\" any more once the agent writes it anew"), "{told}");

@@ -500,6 +500,25 @@ fn r12_output_that_cannot_be_written_stops_the_job_and_is_told() {
     world.assert_clean();
 }
 
+/// A program that a template or an artifact puts into the task's directory belongs to root as the allocation knows it.
+#[test]
+fn n6_a_strict_task_executes_what_its_directory_holds() {
+    need_root!();
+    let world = World::new();
+    for user in ["nobody", "root"] {
+        let job = batch("exec", "local/app", "[\"in\"]").replace(
+            "config {",
+            &format!(
+                "user = \"{user}\"\n      template {{\n        destination = \"local/app\"\n        perms = \"755\"\n        \
+                 data = \"#!/bin/sh\\necho ran $1 $(id -u)\\n\"\n      }}\n      config {{\n        isolation = \"strict\""
+            ),
+        );
+        let output = world.run_text(&job, &["--quiet"]);
+        let id = if user == "root" { 0 } else { 65534 };
+        assert_eq!(output.stdout, format!("ran in {id}\n"), "{output:?}");
+    }
+}
+
 /// The stranger is another user of the machine who knows every name.
 #[test]
 fn b14_a_stranger_gets_nothing_of_an_allocation() {

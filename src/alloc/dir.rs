@@ -57,7 +57,7 @@ impl AllocDir {
     }
 
     /// Makes the shared folders. Isolated tasks get them mounted and need no way there; others are let in by
-    /// [`AllocDir::admit`].
+    /// `AllocDir::admit`.
     ///
     /// # Errors
     /// [`SetupError::Dir`]; the folder must not exist.
@@ -71,7 +71,10 @@ impl AllocDir {
         let fill = || {
             let root = Root::open(&self.path)?;
             let mode = if mutant::on("b14-dir") || mutant::on("d01") { 0o711 } else { 0o700 };
-            set_mode(&root.open_beneath(Path::new("."), OFlags::RDONLY, Mode::empty())?, mode)?;
+            let top = root.open_beneath(Path::new("."), OFlags::RDONLY, Mode::empty())?;
+            // Lists that are inherited from the data directory would let others in, or keep the tasks' users out.
+            Acl::clear(&top)?;
+            set_mode(&top, mode)?;
             for name in ["alloc", "alloc/data", "alloc/logs", "alloc/tmp"] {
                 make_dir(&root, Path::new(name), 0o777)?;
             }

@@ -461,7 +461,7 @@ impl Supervisor {
             runners.push(TaskRunner {
                 number,
                 shared: Arc::clone(&supervisor.shared),
-                runs: Runs::of(&**driver, env.interpolate(&task.user)),
+                runs: Runs::of(&**driver, &task.config, env.interpolate(&task.user)),
                 neighbours: Neighbours::None,
                 env,
                 task: task.clone(),

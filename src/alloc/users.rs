@@ -3,7 +3,7 @@
 
 use super::artifact::{self, Owner};
 use crate::driver::{Driver, FsIsolation};
-use crate::spec::Neighbours;
+use crate::spec::{DriverConfig, Neighbours};
 
 /// The user of one task.
 #[derive(Debug, Clone)]
@@ -15,11 +15,13 @@ pub(super) struct Runs {
     numbers: Option<Owner>,
     /// The task sees the host's files, and so goes through the allocation's directory by its path.
     sees_host: bool,
+    /// On the host the user has another number, one of the allocation's own, which all such tasks of it share.
+    own_ids: bool,
 }
 
 impl Runs {
     /// A task of this driver; `user` is interpolated, and empty for the driver's default.
-    pub(super) fn of(driver: &dyn Driver, user: String) -> Runs {
+    pub(super) fn of(driver: &dyn Driver, config: &DriverConfig, user: String) -> Runs {
         let isolation = driver.capabilities().fs_isolation;
         let sees_host = !matches!(isolation, FsIsolation::Image | FsIsolation::Chroot);
         let name = match (driver.name(), user.as_str()) {
@@ -30,7 +32,8 @@ impl Runs {
             _ => None,
         };
         let numbers = name.and_then(|name| artifact::owner(name).ok());
-        Runs { driver: driver.name().to_owned(), user, numbers, sees_host }
+        let own_ids = driver.has_own_ids(config);
+        Runs { driver: driver.name().to_owned(), user, numbers, sees_host, own_ids }
     }
 
     /// Who must be let into the allocation's directory for this task to find its files.
@@ -49,9 +52,11 @@ impl Runs {
 
     fn neighbour(&self, other: &Runs) -> Neighbours {
         let uid = |runs: &Runs| runs.numbers.map(|numbers| numbers.uid);
-        let same = uid(other) == Some(0)
-            || uid(other).is_some() && uid(other) == uid(self)
-            || (&other.driver, &other.user) == (&self.driver, &self.user);
+        // A number inside of an allocation's range is another one than the host's.
+        let same = self.own_ids == other.own_ids
+            && (uid(other) == Some(0)
+                || uid(other).is_some() && uid(other) == uid(self)
+                || (&other.driver, &other.user) == (&self.driver, &self.user));
         match (same, other.sees_host) {
             (true, _) => Neighbours::None,
             (false, false) => Neighbours::Shared,
@@ -66,7 +71,7 @@ mod tests {
 
     fn runs(driver: &str, user: &str, uid: Option<u32>, sees_host: bool) -> Runs {
         let numbers = uid.map(|uid| Owner { uid, gid: uid });
-        Runs { driver: driver.to_owned(), user: user.to_owned(), numbers, sees_host }
+        Runs { driver: driver.to_owned(), user: user.to_owned(), numbers, sees_host, own_ids: false }
     }
 
     #[test]
@@ -74,6 +79,8 @@ mod tests {
         let root = runs("raw_exec", "", Some(0), true);
         let plain = runs("raw_exec", "app", Some(7001), true);
         let jailed = runs("exec", "", Some(65534), false);
+        let strict_root = Runs { own_ids: true, ..runs("exec", "root", Some(0), false) };
+        let strict = Runs { own_ids: true, ..jailed.clone() };
         let image = runs("docker", "", None, false);
         let expected = |one: &Runs, others: &[&Runs]| one.neighbours(others.iter().copied());
         if !rustix::process::geteuid().is_root() {
@@ -88,6 +95,9 @@ mod tests {
             (&jailed, vec![&jailed], Neighbours::None),
             (&image, vec![&image], Neighbours::None),
             (&root, vec![&jailed], Neighbours::Shared),
+            (&root, vec![&strict_root], Neighbours::Shared),
+            (&jailed, vec![&strict], Neighbours::Shared),
+            (&strict, vec![&strict_root, &strict], Neighbours::None),
             (&root, vec![&image], Neighbours::Shared),
             (&image, vec![&jailed], Neighbours::Shared),
             (&jailed, vec![&plain], Neighbours::Everywhere),

@@ -1,11 +1,12 @@
 //! `agentbin validate`: a job file is read, and nothing is started.
 
-use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
+use super::output::json_text;
 use super::run::parsed as read;
 use super::{ValidateArgs, complain, print};
 use crate::jobspec::{self, Diagnostic};
+use crate::spec::escaped;
 
 /// Exit status for a file that is not accepted.
 const INVALID: i32 = 1;
@@ -31,8 +32,7 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
             "refusals": refusals.iter().map(place).collect::<Vec<_>>(),
             "warnings": warnings,
         });
-        let text = serde_json::to_string(&answer).context("cannot write the answer as JSON")?;
-        print(format!("{text}\n").as_bytes())?;
+        print((json_text(&answer) + "\n").as_bytes())?;
         return Ok(status);
     }
     errors.iter().take(SHOWN).for_each(|error| complain(&error.to_string()));
@@ -45,7 +45,11 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
     for warning in warnings {
         complain(&format!("warning: {warning}"));
     }
-    let file = args.file.display();
+    if !valid && errors.is_empty() {
+        complain("not valid: --strict takes these warnings for mistakes");
+    }
+    let file = args.file.display().to_string();
+    let file = escaped(&file);
     let verdict = match (valid, refusals.is_empty()) {
         (false, _) => return Ok(status),
         (true, true) => format!("{file} is valid\n"),

@@ -36,15 +36,15 @@ pub struct Trusted {
 }
 
 impl Trusted {
-    /// Root, whoever this process is, and the task's user with its own group: by the numbers that the host has for them when
-    /// the allocation has a range of ids.
+    /// Root, whoever this process is, and the task's user with its own group. Where the allocation has a range of ids, by the
+    /// numbers that the host has for them, and root as this allocation knows it, to whom its files are given.
     #[must_use]
     pub fn of(ids: Option<&Ids>, range: Option<HostIds>) -> Trusted {
         let on_host = |id: u32| range.and_then(|range| range.outside(id)).unwrap_or(id);
         let (own_uid, own_gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         Trusted {
-            uids: [0, own_uid].into_iter().chain(ids.map(|ids| on_host(ids.uid))).collect(),
-            gids: [0, own_gid].into_iter().chain(ids.map(|ids| on_host(ids.gid))).collect(),
+            uids: [0, own_uid, on_host(0)].into_iter().chain(ids.map(|ids| on_host(ids.uid))).collect(),
+            gids: [0, own_gid, on_host(0)].into_iter().chain(ids.map(|ids| on_host(ids.gid))).collect(),
         }
     }
 }

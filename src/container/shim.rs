@@ -49,6 +49,10 @@ pub fn shim(birth: &str) -> Option<Failure> {
     Some(failure)
 }
 
+/// With one of these a task can leave files of root with the mode that it likes.
+const AS_ROOT: [caps::Capability; 3] =
+    [caps::Capability::CAP_SETUID, caps::Capability::CAP_FOWNER, caps::Capability::CAP_SYS_ADMIN];
+
 enum Never {}
 
 fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, Failure> {
@@ -129,7 +133,10 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     let (argv, envp) = strings(&config, ids.as_ref(), &command)?;
 
     // Whatever needs a name in the root or the power of now.
-    let refuse = config.root.is_some() && is_root && !capabilities.contains(&caps::Capability::CAP_FSETID);
+    let refuse = config.root.is_some()
+        && config.rootless.is_none()
+        && (is_root || AS_ROOT.iter().any(|capability| capabilities.contains(capability)))
+        && !capabilities.contains(&caps::Capability::CAP_FSETID);
     let set_id = if refuse { SetId::Refused } else { SetId::Allowed };
     let unveiled = unveil::prepare(&config.unveil)?;
     let filter = match &unveiled {

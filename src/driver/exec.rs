@@ -63,6 +63,10 @@ impl Plan for Exec {
         config.isolated.host_ids().given()
     }
 
+    fn has_own_ids(config: &Config, task: &DriverConfig) -> bool {
+        config.isolated.has_own_ids(&Reader::any(Exec::NAME, task))
+    }
+
     fn task_config_schema() -> Spec {
         let mut attributes = IsolatedConfig::task_schema();
         attributes.push(("command", schema::attr("command", "string", true)));

@@ -444,8 +444,15 @@ impl Tasks {
         let mut heir = None;
         if !kept.record.as_os_str().is_empty() {
             let outlive = Some(Outlive { record: kept.record.clone(), adopt: true });
-            let spec = LaunchSpec { cgroup: kept.cgroup.clone(), outlive, ..spec()? };
-            heir = Heir::of(&self.starter, task, &spec);
+            match spec() {
+                Ok(spec) => {
+                    heir = Heir::of(&self.starter, task, &LaunchSpec { cgroup: kept.cgroup.clone(), outlive, ..spec });
+                }
+                // A task that the operator would not start any more goes on as long as its executor does.
+                Err(error) => {
+                    tracing::warn!(%error, task = task.id, "should its executor end, nobody can take the task over")
+                }
+            }
         }
         let client = match Client::reattach(kept.reattach.clone()).await {
             Ok(client) => client,

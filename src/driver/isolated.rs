@@ -298,7 +298,9 @@ impl IsolatedConfig {
             self.level = Level::Strict;
         }
         self.common.policy.seccomp = reader.string("seccomp")?.filter(|text| !text.is_empty());
-        self.common.policy.pids_max = self.pids_max.filter(|most| *most > 0);
+        // No limit is not to be had at a minimum: the level's own holds then.
+        self.pids_max = self.pids_max.filter(|most| *most > 0);
+        self.common.policy.pids_max = self.pids_max;
         Ok(())
     }
 
@@ -352,6 +354,14 @@ impl IsolatedConfig {
     #[must_use]
     pub fn host_ids(&self) -> HostIdsConfig {
         self.host_ids
+    }
+
+    /// Whether the users of a task have numbers of their allocation's on the host; of what cannot be read they may have.
+    #[must_use]
+    pub fn has_own_ids(&self, task: &Reader<'_>) -> bool {
+        let level = Level::read(task).map(|level| level.unwrap_or(self.level).held().user_namespace);
+        let asked = task.flag("user_namespace").and_then(|flag| flag.map_or(level, Ok));
+        self.host_ids.own && rustix::process::geteuid().is_root() && asked.unwrap_or(true)
     }
 
     /// What such a driver can do.

@@ -139,6 +139,10 @@ impl Plan for Java {
         config.0.host_ids().given()
     }
 
+    fn has_own_ids(config: &Config, task: &DriverConfig) -> bool {
+        config.0.has_own_ids(&Reader::any(Java::NAME, task))
+    }
+
     fn task_config_schema() -> Spec {
         let mut attributes = IsolatedConfig::task_schema();
         attributes.extend(OWN_TASK_KEYS.map(|name| {

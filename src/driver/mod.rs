@@ -100,6 +100,12 @@ pub trait Driver: Send + Sync {
         env!("CARGO_PKG_VERSION")
     }
 
+    /// Whether the users of a task with this configuration have numbers of their own on the host, those of its allocation,
+    /// and not the host's. Where that cannot be said yet they may have.
+    fn has_own_ids(&self, _config: &DriverConfig) -> bool {
+        false
+    }
+
     /// Describes the `config` of the agent's `plugin` block; `None` takes no configuration.
     fn config_schema(&self) -> Option<Spec> {
         None

@@ -57,6 +57,11 @@ pub trait Plan: Send + Sync + Sized + 'static {
         None
     }
 
+    /// Whether the users of a task have numbers of their allocation's on the host.
+    fn has_own_ids(_config: &Self::Config, _task: &DriverConfig) -> bool {
+        false
+    }
+
     /// Describes a task's configuration.
     fn task_config_schema() -> Spec;
 
@@ -410,6 +415,10 @@ impl<P: Plan> OnExecutor<P> {
 impl<P: Plan> Driver for OnExecutor<P> {
     fn name(&self) -> &str {
         P::NAME
+    }
+
+    fn has_own_ids(&self, config: &DriverConfig) -> bool {
+        P::has_own_ids(&self.config(), config)
     }
 
     fn config_schema(&self) -> Option<Spec> {

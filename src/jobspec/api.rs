@@ -25,13 +25,17 @@ enum Form {
     Map(&'static str),
     /// Something that is refused or has no effect as a whole, with this many labels.
     Whole(&'static str, usize),
+    /// A block that means something by being there, also without a value in it.
+    Present(&'static str, Fields),
+    /// Known; what the block around it says holds for it too.
+    Unread,
     /// Set by servers.
     Server,
 }
 
 type Fields = &'static [(&'static str, Form)];
 
-use Form::{Arg, Block as Nested, Exact, Map, Named, Server, Whole};
+use Form::{Arg, Block as Nested, Exact, Map, Named, Present, Server, Unread, Whole};
 
 const JOB: Fields = &[
     ("ID", Arg("id")),
@@ -46,10 +50,10 @@ const JOB: Fields = &[
     ("Meta", Map("meta")),
     ("TaskGroups", Named("group", "Name", GROUP)),
     ("Affinities", Whole("affinity", 0)),
-    ("Constraints", Whole("constraint", 0)),
+    ("Constraints", Nested("constraint", CONSTRAINT)),
     ("Migrate", Whole("migrate", 0)),
     ("Multiregion", Whole("multiregion", 0)),
-    ("ParameterizedJob", Whole("parameterized", 0)),
+    ("ParameterizedJob", Present("parameterized", PARAMETERIZED)),
     ("Periodic", Whole("periodic", 0)),
     ("Reschedule", Whole("reschedule", 0)),
     ("Spreads", Whole("spread", 0)),
@@ -89,16 +93,56 @@ const GROUP: Fields = &[
     ("RestartPolicy", Nested("restart", RESTART)),
     ("Tasks", Named("task", "Name", TASK)),
     ("Affinities", Whole("affinity", 0)),
-    ("Constraints", Whole("constraint", 0)),
+    ("Constraints", Nested("constraint", CONSTRAINT)),
     ("Consul", Whole("consul", 0)),
     ("Disconnect", Whole("disconnect", 0)),
     ("Migrate", Whole("migrate", 0)),
     ("ReschedulePolicy", Whole("reschedule", 0)),
     ("Scaling", Whole("scaling", 0)),
-    ("Services", Whole("service", 0)),
+    ("Services", Nested("service", SERVICE)),
     ("Spreads", Whole("spread", 0)),
     ("Update", Whole("update", 0)),
     ("Volumes", Whole("volume", 1)),
+];
+
+const CONSTRAINT: Fields = &[("LTarget", Arg("attribute")), ("Operand", Arg("operator")), ("RTarget", Arg("value"))];
+
+const PARAMETERIZED: Fields =
+    &[("MetaOptional", Arg("meta_optional")), ("MetaRequired", Arg("meta_required")), ("Payload", Arg("payload"))];
+
+const CONNECT: Fields = &[
+    ("Gateway", Present("gateway", GATEWAY)),
+    ("Native", Unread),
+    ("SidecarService", Unread),
+    ("SidecarTask", Unread),
+];
+
+const GATEWAY: Fields = &[("Ingress", Unread), ("Mesh", Unread), ("Proxy", Unread), ("Terminating", Unread)];
+
+/// Of a service only what a run refuses; the block as a whole says that nothing is registered.
+const SERVICE: Fields = &[
+    ("Connect", Present("connect", CONNECT)),
+    ("Name", Arg("name")),
+    ("Address", Unread),
+    ("AddressMode", Unread),
+    ("CanaryMeta", Unread),
+    ("CanaryTags", Unread),
+    ("CheckRestart", Unread),
+    ("Checks", Unread),
+    ("Cluster", Unread),
+    ("EnableTagOverride", Unread),
+    ("Id", Unread),
+    ("Identity", Unread),
+    ("Kind", Unread),
+    ("Meta", Unread),
+    ("Namespace", Unread),
+    ("OnUpdate", Unread),
+    ("PortLabel", Unread),
+    ("Provider", Unread),
+    ("TaggedAddresses", Unread),
+    ("Tags", Unread),
+    ("TaskName", Unread),
+    ("Weights", Unread),
 ];
 
 const EPHEMERAL_DISK: Fields = &[("SizeMB", Arg("size")), ("Sticky", Arg("sticky")), ("Migrate", Arg("migrate"))];
@@ -151,7 +195,7 @@ const TASK: Fields = &[
     ("Actions", Whole("action", 1)),
     ("Affinities", Whole("affinity", 0)),
     ("CSIPluginConfig", Whole("csi_plugin", 0)),
-    ("Constraints", Whole("constraint", 0)),
+    ("Constraints", Nested("constraint", CONSTRAINT)),
     ("Consul", Whole("consul", 0)),
     ("DispatchPayload", Whole("dispatch_payload", 0)),
     ("Identities", Whole("identity", 0)),
@@ -159,7 +203,7 @@ const TASK: Fields = &[
     ("ScalingPolicies", Whole("scaling", 1)),
     ("Schedule", Whole("schedule", 0)),
     ("Secrets", Whole("secret", 1)),
-    ("Services", Whole("service", 0)),
+    ("Services", Nested("service", SERVICE)),
     ("Vault", Whole("vault", 0)),
     ("VolumeMounts", Whole("volume_mount", 0)),
 ];
@@ -252,6 +296,10 @@ fn object(members: &[Member], fields: Fields, label_field: Option<&str>, sink: &
         match form {
             None => out.attrs.push(attr(name, pos, node)),
             Some(Exact(known)) if !null => out.attrs.push(attr(known, pos, node)),
+            Some(Present(known, fields)) if !null => {
+                out.blocks.push(block(known, pos, Vec::new(), object(inside(node)?, fields, None, sink)?));
+            }
+            Some(Unread | Present(..)) => {}
             Some(_) if nothing(node) => {}
             Some(Arg(known) | Exact(known)) => out.attrs.push(attr(known, pos, node)),
             Some(Server) => sink.warn(pos, format!("{name} has no effect with agentbin run")),

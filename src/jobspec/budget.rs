@@ -62,13 +62,20 @@ impl Budget {
         self.spent().map_or(Ok(()), Err)
     }
 
-    fn count(&self, counter: &Cell<u64>, amount: u64, limit: u64, what: &str, pos: &Pos) -> Result<()> {
+    fn count(
+        &self,
+        counter: &Cell<u64>,
+        amount: u64,
+        limit: u64,
+        what: impl FnOnce() -> String,
+        pos: &Pos,
+    ) -> Result<()> {
         counter.set(counter.get().saturating_add(amount));
         if counter.get() <= limit && self.spent.borrow().is_none() {
             return Ok(());
         }
         if self.spent.borrow().is_none() {
-            let message = format!("evaluating the job file takes more than {what}; this is where most of it went");
+            let message = format!("evaluating the job file takes more than {}; this is where most of it went", what());
             *self.spent.borrow_mut() = Some(Diagnostic::new(pos, message));
         }
         self.check()
@@ -76,12 +83,12 @@ impl Budget {
 
     /// Counts work that is about to be done.
     pub fn step(&self, steps: u64, pos: &Pos) -> Result<()> {
-        self.count(&self.steps, steps, MOST_STEPS, &format!("{MOST_STEPS} steps"), pos)
+        self.count(&self.steps, steps, MOST_STEPS, || format!("{MOST_STEPS} steps"), pos)
     }
 
     /// Counts bytes that are about to be made, and the work that it takes.
     pub fn make(&self, bytes: u64, pos: &Pos) -> Result<()> {
-        self.count(&self.made, bytes, MOST_MADE, &format!("{} MiB", MOST_MADE >> 20), pos)?;
+        self.count(&self.made, bytes, MOST_MADE, || format!("{} MiB", MOST_MADE >> 20), pos)?;
         self.step(bytes / BYTES_PER_STEP, pos)
     }
 
@@ -92,8 +99,8 @@ impl Budget {
 
     /// Counts bytes that stay.
     pub fn keep(&self, bytes: u64, pos: &Pos) -> Result<()> {
-        let what = format!("{} MiB for what is kept of it", MOST_KEPT >> 20);
-        self.count(&self.kept, bytes, MOST_KEPT, &what, pos)
+        let what = || format!("{} MiB for what is kept of it", MOST_KEPT >> 20);
+        self.count(&self.kept, bytes, MOST_KEPT, what, pos)
     }
 
     pub fn kept(&self) -> u64 {

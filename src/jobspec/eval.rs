@@ -14,7 +14,7 @@ use super::diag::{Diagnostic, Result, did_you_mean};
 use super::functions;
 use super::types::Type;
 use super::value::{Number, Value};
-use crate::spec::Pos;
+use crate::spec::{Pos, shortened};
 
 /// What every expression of a file can see.
 #[derive(Debug, Clone)]
@@ -84,6 +84,11 @@ impl<'g> Scope<'g> {
     /// The entries of what an argument of the file is set to.
     pub fn whole_entries(&self, collection: &Expr) -> Result<Vec<(Value, Value)>> {
         self.globals.budget.whole(&collection.pos, || self.entries(collection))
+    }
+
+    /// Whether this is inside of the content of a `dynamic` block.
+    pub fn is_inner(&self) -> bool {
+        self.frame.is_some()
     }
 
     /// Counts a block that a `dynamic` one makes.
@@ -310,7 +315,13 @@ impl<'g> Scope<'g> {
     fn each(&self, collection: &Expr, mut turn: impl FnMut((Value, Value)) -> Result<()>) -> Result<()> {
         let pos = &collection.pos;
         let value = match &collection.kind {
-            Kind::Reference { name, steps, source } => self.reference(pos, name, steps, source)?,
+            Kind::Reference { name, steps, source } => {
+                let value = self.reference(pos, name, steps, source)?;
+                if let Cow::Owned(copy) = &value {
+                    self.globals.budget.make(budget::size(copy), pos)?;
+                }
+                value
+            }
             _ => Cow::Owned(self.value(collection)?),
         };
         let mut next = |key: Value, item: &Value| {
@@ -412,9 +423,12 @@ fn runtime_reference(pos: &Pos, name: &str, steps: &[Step], source: &str) -> Res
     Err(Diagnostic::new(pos, message))
 }
 
+/// Bytes of a value that a message shows.
+const LONGEST_SHOWN: usize = 200;
+
 fn described(value: &Value) -> String {
     match value {
-        Value::String(s) if s.starts_with("${") => format!("the runtime reference \"{s}\""),
+        Value::String(s) if s.starts_with("${") => format!("the runtime reference \"{}\"", shortened(s, LONGEST_SHOWN)),
         Value::Null => "null".to_owned(),
         Value::Object(_) => "an object".to_owned(),
         other => format!("a {}", other.type_name()),

@@ -104,7 +104,8 @@ pub(super) fn artifacts(task: &Section<'_>, base_dir: &Path) -> Vec<Artifact> {
             Ok(path) => path,
             Err(reason) => {
                 section.refuse(section.pos_of("source"), format!("source in {}: {reason}", section.name));
-                String::new()
+                // Only its name counts any more: that of what would lie in the task's directory.
+                written.clone()
             }
         };
         let destination = section.string("destination").unwrap_or_else(|| match (mode, source.rsplit('/').next()) {

@@ -218,6 +218,8 @@ fn network(group: &Section<'_>) -> Option<Network> {
     let section = Section::open(format!("network of {}", group.name), blocks.next()?, &NETWORK, group.sink);
     for further in blocks {
         group.refuse(further.pos, format!("{} has more than one network; keep one", group.name));
+        // Its mistakes are told all the same.
+        Section::open(format!("network of {}", group.name), further, &NETWORK, group.sink);
     }
     if let Some(mode) = section.string("mode")
         && !matches!(mode.as_str(), "" | "host")

@@ -1,5 +1,7 @@
 //! The JSON form of job files: the schema says which members are blocks and how many labels they have.
 
+use std::collections::BTreeSet;
+
 use super::ast::{Attr, Block, Body, Expr, Kind};
 use super::diag::{Diagnostic, Result};
 use super::json::{Member, Node, NodeKind};
@@ -8,11 +10,30 @@ use super::schema::{BlockSchema, FREE, Schema};
 use super::value::Value;
 use crate::spec::Pos;
 
+/// Longest label, in bytes: the longest name of a job.
+const LONGEST_LABEL: usize = 255;
+
 /// Reads an object as a body; a list of objects is one body after the other.
 pub(super) fn body(node: &Node, schema: &Schema) -> Result<Body> {
     let mut out = Body::default();
     add_body(node, schema, &mut out)?;
-    Ok(out)
+    // One object has a key once; several that make one body together may not repeat each other's.
+    let mut seen = BTreeSet::new();
+    match out.attrs.iter().find(|attr| !seen.insert(attr.name.as_str())) {
+        Some(twice) => {
+            Err(Diagnostic::new(&twice.pos, format!("duplicate key \"{}\"; remove one of the two", twice.name)))
+        }
+        None => Ok(out),
+    }
+}
+
+/// A label is kept with each body below it, so it must not be longer than anything that has a name.
+fn check_label(member: &Member) -> Result<()> {
+    if member.name.len() > LONGEST_LABEL {
+        let message = format!("the label has {} bytes; at most {LONGEST_LABEL} are read", member.name.len());
+        return Err(Diagnostic::new(&member.pos, message));
+    }
+    Ok(())
 }
 
 fn add_body(node: &Node, schema: &Schema, out: &mut Body) -> Result<()> {
@@ -58,6 +79,7 @@ fn add_blocks(schema: &BlockSchema, pos: &Pos, node: &Node, labels: &mut Vec<Str
             add_blocks(schema, pos, item, labels, out)
         }),
         NodeKind::Object(members) if labels.len() < schema.labels => members.iter().try_for_each(|m| {
+            check_label(m)?;
             labels.push(m.name.clone());
             let result = add_blocks(schema, &m.pos, &m.node, labels, out);
             labels.pop();
@@ -81,6 +103,7 @@ fn dynamic(member: &Member, schema: &Schema, out: &mut Body) -> Result<()> {
         return Err(Diagnostic::new(&member.pos, "dynamic takes the name of the block that it makes"));
     };
     for kind in kinds {
+        check_label(kind)?;
         let content = schema.block(&kind.name).map_or(&FREE, |b| b.body);
         let bodies = match &kind.node.kind {
             NodeKind::List(items) => items.as_slice(),

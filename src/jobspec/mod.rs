@@ -153,12 +153,12 @@ pub fn duration(text: &str) -> Result<std::time::Duration, String> {
     u64::try_from(nanoseconds).map(std::time::Duration::from_nanos).map_err(|_| format!("\"{text}\" is negative"))
 }
 
-/// Everything that is in a file of job or variables: a regular one of at most 8 MiB.
+/// Everything that is in a file of job or variables: a regular one, or a pipe, of at most 8 MiB.
 ///
 /// # Errors
 /// When it is none of these, no UTF-8 text, or cannot be read.
 pub fn read_file(path: &Path) -> std::io::Result<String> {
-    String::from_utf8(regular::read(path)?).map_err(|_| std::io::Error::other("it is no UTF-8 text"))
+    String::from_utf8(regular::read_own(path)?).map_err(|_| std::io::Error::other("it is no UTF-8 text"))
 }
 
 /// Largest job file, in bytes.

@@ -13,12 +13,23 @@ use super::budget::LARGEST_FILE;
 /// It is opened without waiting for a writer of a FIFO or for a device, and looked at after that, so that nobody can put
 /// another file in its place in between.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_of(path, false)
+}
+
+/// The same of a file that the operator names: also of a pipe, which is what a shell makes of `<(command)`, and then for as
+/// long as somebody writes.
+pub(super) fn read_own(path: &Path) -> io::Result<Vec<u8>> {
+    read_of(path, true)
+}
+
+fn read_of(path: &Path, pipes: bool) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&fd)?;
     let too_large = || io::Error::other(format!("it has more than {} MiB", LARGEST_FILE >> 20));
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {}
+        FileType::Fifo if pipes => rustix::fs::fcntl_setfl(&fd, OFlags::empty())?,
         FileType::Directory => return Err(io::ErrorKind::IsADirectory.into()),
         _ => return Err(io::Error::other("it is not a regular file")),
     }

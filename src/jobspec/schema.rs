@@ -1,7 +1,7 @@
 //! What may stand where in a job file, what it takes, and what becomes of it.
 //!
-//! All of Nomad's job specification is here; `tests/jobfiles.rs` compares it with the API's own types, and
-//! `docs/job-files.md` is made from it.
+//! All of Nomad's job specification is here; `src/jobspec/tests/keys.rs` compares it with the API's own types, whose names are
+//! in `tests/jobfiles/keys.txt`.
 
 /// What becomes of a key or block.
 ///

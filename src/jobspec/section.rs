@@ -10,7 +10,7 @@ use super::duration;
 use super::eval::Scope;
 use super::schema::{Key, Often, Schema, Takes, Use};
 use super::value::Value;
-use crate::spec::Pos;
+use crate::spec::{Pos, shortened};
 
 /// Most errors, and most warnings, that are said about one file.
 const MOST_SAID: usize = 50;
@@ -95,6 +95,9 @@ impl Sink {
     }
 }
 
+/// What messages say of the name of a section, in bytes: the name is in each of its messages.
+const LONGEST_NAME: usize = 400;
+
 /// A block after `dynamic` expansion, with the iterators it stands in.
 #[derive(Debug, Clone)]
 pub(super) struct Expanded<'a> {
@@ -112,6 +115,10 @@ pub(super) fn expand<'a>(body: &'a Body, scope: &Scope<'a>, sink: &Sink) -> Vec<
         if block.kind == "dynamic" {
             sink.ok(expand_dynamic(block, scope, &mut out));
         } else {
+            // In the content of a dynamic block it is there once more for each turn, whatever the file's size.
+            if scope.is_inner() && sink.ok(scope.count_block(&block.pos)).is_none() {
+                break;
+            }
             out.push(Expanded {
                 kind: &block.kind,
                 pos: &block.pos,
@@ -195,7 +202,7 @@ impl<'a> Section<'a> {
 
     fn unchecked(name: String, block: &Expanded<'a>, sink: &'a Sink) -> Section<'a> {
         Section {
-            name,
+            name: shortened(&name, LONGEST_NAME).into_owned(),
             pos: block.pos,
             sink,
             scope: block.scope.clone(),

@@ -189,7 +189,7 @@ impl Declaration<'_> {
         let vars = BTreeMap::from([(name.to_owned(), value.clone())]);
         let globals = Globals { vars, locals: BTreeMap::new(), base_dir: None, is_config: false, budget };
         for block in section.blocks_of("validation") {
-            let rule = Section::open(format!("validation of variable \"{name}\""), block, &VALIDATION, sink);
+            let rule = Section::open(format!("validation of {}", section.name), block, &VALIDATION, sink);
             let (Some(condition), Some(message)) = (rule.attr("condition"), rule.attr("error_message")) else {
                 sink.error(block.pos, "validation needs the arguments condition and error_message");
                 continue;

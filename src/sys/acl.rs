@@ -8,6 +8,8 @@ use rustix::io::Errno;
 
 /// The extended attribute that is a file's access control list.
 const NAME: &str = "system.posix_acl_access";
+/// The list that a directory hands on to what is made in it.
+const INHERITED: &str = "system.posix_acl_default";
 /// `POSIX_ACL_XATTR_VERSION`.
 const VERSION: u32 = 2;
 /// Longest value of an extended attribute, in bytes.
@@ -63,6 +65,20 @@ impl Acl {
     /// What `fsetxattr(2)` says: EOPNOTSUPP on a file system without such lists.
     pub fn set(&self, file: impl AsFd) -> io::Result<()> {
         Ok(rustix::fs::fsetxattr(file, NAME, &self.to_bytes(), XattrFlags::empty())?)
+    }
+
+    /// Removes the lists of an open directory: its own, and the one that what is made in it inherits. None is no error.
+    ///
+    /// # Errors
+    /// What `fremovexattr(2)` says.
+    pub fn clear(dir: impl AsFd) -> io::Result<()> {
+        for name in [NAME, INHERITED] {
+            match rustix::fs::fremovexattr(dir.as_fd(), name) {
+                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     fn parse(value: &[u8]) -> Option<Acl> {

@@ -12,6 +12,10 @@ use crate::jobspec::value::Value;
 const MOST_FILES: usize = 100_000;
 /// What one of them is worth.
 const STEPS_PER_FILE: u64 = 16;
+/// What making a program of a pattern is worth.
+const STEPS_PER_PATTERN: u64 = 4000;
+/// What a step of reading a file is worth.
+const BYTES_PER_STEP: u64 = 256;
 
 fn expand(path: &str) -> String {
     match path.strip_prefix('~') {
@@ -73,18 +77,21 @@ pub(super) fn pathexpand(args: &[Value]) -> Outcome {
     Ok(Value::String(expand(&text(args, 0)?)))
 }
 
-fn bytes(args: &[Value], base: &Path) -> Result<Vec<u8>, String> {
+/// Counted also where the text is of no use, and a `try` around it hides that.
+fn bytes(args: &[Value], base: &Path, count: Count<'_>) -> Result<Vec<u8>, String> {
     let path = resolve(args, base)?;
-    regular::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+    let bytes = regular::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    count(bytes.len() as u64 / BYTES_PER_STEP)?;
+    Ok(bytes)
 }
 
-pub(super) fn file(args: &[Value], base: &Path) -> Outcome {
-    let text = String::from_utf8(bytes(args, base)?);
+pub(super) fn file(args: &[Value], base: &Path, count: Count<'_>) -> Outcome {
+    let text = String::from_utf8(bytes(args, base, count)?);
     text.map(Value::String).map_err(|_| "the file is no UTF-8 text; use filebase64".to_owned())
 }
 
-pub(super) fn filebase64(args: &[Value], base: &Path) -> Outcome {
-    Ok(Value::String(STANDARD.encode(bytes(args, base)?)))
+pub(super) fn filebase64(args: &[Value], base: &Path, count: Count<'_>) -> Outcome {
+    Ok(Value::String(STANDARD.encode(bytes(args, base, count)?)))
 }
 
 pub(super) fn fileexists(args: &[Value], base: &Path) -> Outcome {
@@ -100,6 +107,7 @@ pub(super) fn fileexists(args: &[Value], base: &Path) -> Outcome {
 /// The files below a folder whose path from there matches a pattern with `*`, `**`, `?`, `[]` and `{}`.
 pub(super) fn fileset(args: &[Value], base: &Path, count: Count<'_>) -> Outcome {
     let top = resolve(args, base)?;
+    count(STEPS_PER_PATTERN)?;
     let pattern = strings::regex(&glob(&text(args, 1)?))?;
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::new()];

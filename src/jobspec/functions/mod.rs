@@ -142,8 +142,8 @@ const TABLE: &[Function] = &[
     pure("dirname", 1, 1, files::dirname),
     pure("pathexpand", 1, 1, files::pathexpand),
     with_files("abspath", 1, files::abspath),
-    with_files("file", 1, files::file),
-    with_files("filebase64", 1, files::filebase64),
+    Function { name: "file", least: 1, most: 1, body: Body::Search(files::file) },
+    Function { name: "filebase64", least: 1, most: 1, body: Body::Search(files::filebase64) },
     with_files("fileexists", 1, files::fileexists),
     Function { name: "fileset", least: 2, most: 2, body: Body::Search(files::fileset) },
 ];

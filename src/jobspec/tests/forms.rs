@@ -289,3 +289,35 @@ fn the_form_of_the_http_api_is_checked_by_the_same_rules() {
         assert_eq!(errors(&API.replacen(from, to, 1)), [expected], "{to}");
     }
 }
+
+#[test]
+fn what_a_run_refuses_is_seen_in_the_form_of_the_http_api() {
+    for (from, to, expected) in [
+        ("\"Services\": []", "\"Services\": [{\"Name\": \"s\", \"Connect\": {\"SidecarService\": {}}}]", "connect"),
+        ("\"Version\": 3", "\"ParameterizedJob\": {\"Payload\": \"required\"}", "needs a payload"),
+        (
+            "\"Version\": 3",
+            "\"ParameterizedJob\": {\"MetaRequired\": [\"who\"]}",
+            "needs the metadata of a dispatch (who)",
+        ),
+    ] {
+        let found = errors(&API.replacen(from, to, 1));
+        assert!(matches!(&found[..], [one] if one.contains(expected)), "{to}: {found:?}");
+    }
+    for (from, to, expected) in [
+        (
+            "\"Services\": []",
+            "\"Services\": [{\"Name\": \"s\", \"Namespace\": \"default\", \"Connect\": null}]",
+            "service has no effect",
+        ),
+        ("\"Services\": []", "\"Constraints\": [{\"Operand\": \"distinct_hosts\"}]", "constraint has no effect"),
+        (
+            "\"Version\": 3",
+            "\"ParameterizedJob\": {\"Payload\": \"\", \"MetaRequired\": null}",
+            "the job is started once",
+        ),
+    ] {
+        let warnings = Given::default().parse(&API.replacen(from, to, 1)).unwrap().warnings;
+        assert!(warnings.iter().any(|warning| warning.to_string().contains(expected)), "{to}: {warnings:?}");
+    }
+}
