@@ -139,7 +139,10 @@ fn n8_a_broken_file_is_refused_with_its_place() {
             "job \"x\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec\"\n      config {\n        comand = \"x\"\n      }\n    }\n  }\n}\n",
             ":6:",
         ),
-        ("job \"x\" {\n  vault {}\n}\n", ":2:"),
+        (
+            "job \"x\" {\n  vault {}\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec\"\n      config {\n        command = \"x\"\n      }\n    }\n  }\n}\n",
+            ":2: vault",
+        ),
     ] {
         let out = world.run_text(text, &[]);
         assert_eq!(out.status, 125, "{out:?}");

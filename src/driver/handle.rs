@@ -450,7 +450,7 @@ impl Tasks {
                 }
                 // A task that the operator would not start any more goes on as long as its executor does.
                 Err(error) => {
-                    tracing::warn!(%error, task = task.id, "should its executor end, nobody can take the task over")
+                    tracing::warn!(%error, task = task.id, "should its executor end, nobody can take the task over");
                 }
             }
         }
