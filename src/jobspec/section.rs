@@ -195,14 +195,14 @@ enum Said {
 impl<'a> Section<'a> {
     /// Checks a body against its schema; what does not belong there has been reported afterwards.
     pub fn open(name: String, block: &Expanded<'a>, schema: &Schema, sink: &'a Sink) -> Section<'a> {
-        let section = Section::unchecked(&name, block, sink);
+        let section = Section::unchecked(name, block, sink);
         section.check(schema, Said::Each);
         section
     }
 
-    fn unchecked(name: &str, block: &Expanded<'a>, sink: &'a Sink) -> Section<'a> {
+    fn unchecked(name: String, block: &Expanded<'a>, sink: &'a Sink) -> Section<'a> {
         Section {
-            name: shortened(name, LONGEST_NAME).into_owned(),
+            name: if name.len() > LONGEST_NAME { shortened(&name, LONGEST_NAME).into_owned() } else { name },
             pos: block.pos,
             sink,
             scope: block.scope.clone(),
@@ -226,7 +226,7 @@ impl<'a> Section<'a> {
             self.eval(&attr.value);
         }
         for block in &self.blocks {
-            Section::unchecked(&format!("{} of {}", block.kind, self.name), block, self.sink).check_free();
+            Section::unchecked(format!("{} of {}", block.kind, self.name), block, self.sink).check_free();
         }
     }
 
@@ -299,7 +299,7 @@ impl<'a> Section<'a> {
                 Some(label) => format!("{name} \"{label}\" of {here}"),
                 None => format!("{name} of {here}"),
             };
-            Section::unchecked(&inner, block, self.sink).check(known.body, said);
+            Section::unchecked(inner, block, self.sink).check(known.body, said);
         }
     }
 

@@ -318,6 +318,6 @@ fn what_a_run_refuses_is_seen_in_the_form_of_the_http_api() {
         ),
     ] {
         let warnings = Given::default().parse(&API.replacen(from, to, 1)).unwrap().warnings;
-        assert!(warnings.iter().any(|warning| warning.to_string().contains(expected)), "{to}: {warnings:?}");
+        assert!(warnings.iter().any(|warning| warning.contains(expected)), "{to}: {warnings:?}");
     }
 }
