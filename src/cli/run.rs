@@ -272,8 +272,10 @@ enum NotSetUp {
 /// Removes allocations that have not run.
 async fn undo(started: Vec<Started>) -> Vec<CleanupError> {
     let mut leftovers = Vec::new();
-    for earlier in started.into_iter().rev() {
-        leftovers.extend(earlier.alloc.destroy().await);
+    for Started { alloc, readers, shipments } in started.into_iter().rev() {
+        // What they have open keeps the mount of the allocations busy.
+        drop((readers, shipments));
+        leftovers.extend(alloc.destroy().await);
     }
     leftovers
 }

@@ -293,6 +293,11 @@ impl Lab {
         self.dir.path().join(name)
     }
 
+    /// Keeps strangers out of the allocation, as those of `agentbin run` do: a program in it would be refused otherwise.
+    pub fn close(&self) {
+        set_mode(&self.path("alloc"), 0o700);
+    }
+
     /// The program that is attacked.
     pub fn program(&self) -> PathBuf {
         if self.mutant.is_some() { mutant_program().unwrap() } else { agentbin() }

@@ -453,6 +453,7 @@ fn b08_inside(_: &[String], _: &Inside) {
 
 /// Files of the host that a task sees are the host's own inodes: it must not change them, whoever it is.
 fn b09(lab: &mut Lab) -> Verdict {
+    lab.close();
     let canary = lab.canary("");
     for user in ["nobody", "root"] {
         for all in [false, true] {

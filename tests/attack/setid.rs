@@ -435,6 +435,7 @@ fn d12(lab: &mut Lab) -> Verdict {
     if lab.level == Level::Nomad {
         return lab.task(&["euid"]).user("root").run().map(drop).map_err(Breach);
     }
+    lab.close();
     for (host, inside) in [(lab.shared("data/suid"), "/alloc/data/suid"), (lab.task_path("local/suid"), "/local/suid")]
     {
         std::fs::copy(own_program(), &host).unwrap();
