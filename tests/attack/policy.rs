@@ -129,7 +129,7 @@ fn d31(lab: &mut Lab) -> Verdict {
         let said = run(lab, &["--isolation-minimum", level], &job("exec", &format!("{key} = {value}")));
         hold!(!said.contains("it ran"), "{key} = {value} at {level}: {said}");
         let named = said.contains(&format!("{key} = {value} is looser than --isolation-minimum {level}"));
-        hold!(named && said.contains("job.nomad.hcl:"), "{key} = {value} at {level} is not named: {said}");
+        hold!(named && said.contains("data.nomad.hcl:"), "{key} = {value} at {level} is not named: {said}");
     }
     for (level, key, value) in [
         ("default", "isolation", text("nomad")),

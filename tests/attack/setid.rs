@@ -162,7 +162,7 @@ fn d16(lab: &mut Lab) -> Verdict {
     gc.args(["gc", "--data-dir"]).arg(&other).stdout(Stdio::null());
     assert!(gc.status().unwrap().success());
     // What is not ours is neither covered nor taken away: where it is open, nothing runs.
-    nix::mount::mount(Some("tmpfs"), &places[1], Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    nix::mount::mount(Some("tmpfs"), &places[1], Some("tmpfs"), MsFlags::empty(), Some("mode=0711")).unwrap();
     let mut refused = lab.agentbin_run_in(&other, &[], &siblings(lab.level), &[]);
     let deadline = Instant::now() + patience();
     while refused.is_running() && Instant::now() < deadline {
