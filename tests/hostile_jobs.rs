@@ -29,7 +29,7 @@ const SLICE: u64 = 150;
 fn limited(world: &World, args: &[&str]) -> Command {
     let run = world.command(args);
     let mut command = Command::new("sh");
-    let limits = format!("ulimit -v 1500000 -t {}; exec \"$0\" \"$@\"", MOST_SECONDS * world::slower());
+    let limits = format!("ulimit -v 1500000 && ulimit -t {} && exec \"$0\" \"$@\"", MOST_SECONDS * world::slower());
     command.args(["-c", &limits]).arg(run.get_program()).args(run.get_args());
     command.env("XDG_RUNTIME_DIR", world.path("")).stdin(Stdio::null());
     command
