@@ -58,6 +58,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("cli/plugin.rs", "files that the operator names"),
     ("cli/probe.rs", "a folder of our own, before a task runs in it and after"),
     ("cli/run.rs", "files that the operator names"),
+    ("container/host_users.rs", "the host's user database"),
     ("container/probe.rs", "what a task sees, tried by the task"),
     (
         "container/shim.rs",
@@ -68,7 +69,6 @@ const BY_NAME: &[(&str, &str)] = &[
     ("driver/docker/cores.rs", "the cgroup that the agent names"),
     ("driver/docker/image.rs", "the operator's credentials"),
     ("driver/docker/mod.rs", "files in the allocation's folder, where no task can write"),
-    ("driver/ids.rs", "the host's tables of users"),
     ("driver/java.rs", "the host's programs"),
     ("driver/strays.rs", "notes in our own folder"),
     ("docker/endpoint.rs", "the operator's certificates"),

@@ -663,8 +663,8 @@ fn n3_the_agents_folder_stays_empty() {
     });
 }
 
-/// What an agent merges below the environment of tasks without image isolation, our driver merges itself (issue of programs that
-/// call others by name). What go-plugin put there is not the agent's.
+/// What an agent merges below the environment of tasks without image isolation, our driver merges itself: programs that call
+/// others by name need `PATH`. What go-plugin put there is not the agent's.
 fn n1_tasks_inherit_the_agents_environment_less_its_denylist() {
     block_on(async {
         for (config, hidden, seen) in

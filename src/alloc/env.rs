@@ -7,21 +7,11 @@ use std::sync::Arc;
 
 use super::node::Node;
 use super::ports::PortMap;
-use crate::driver::FsIsolation;
+use crate::driver::{FsIsolation, HOST_ENV_DENYLIST};
 use crate::spec::{AllocId, DriverConfig, Group, Job, Task, interpolate};
 
-/// Host variables that tasks never inherit: credentials of the tools that an operator's shell usually carries.
-const SECRETS: &[&str] = &[
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "CONSUL_HTTP_TOKEN",
-    "CONSUL_TOKEN",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "NOMAD_LICENSE",
-    "NOMAD_TOKEN",
-    "VAULT_TOKEN",
-];
+/// What tasks never inherit besides [`HOST_ENV_DENYLIST`]: whoever runs a job by hand may have a cluster's token there.
+const TOKEN: &str = "NOMAD_TOKEN";
 
 /// Whether `key` can be the name of an environment variable in every shell.
 #[must_use]
@@ -111,7 +101,8 @@ impl TaskEnv {
         }
         if source.isolation == FsIsolation::None {
             for (key, value) in source.host {
-                if !SECRETS.contains(&key.as_str()) && !vars.contains_key(key) {
+                let denied = key == TOKEN || HOST_ENV_DENYLIST.contains(&key.as_str());
+                if !denied && !vars.contains_key(key) {
                     vars.insert(key.clone(), value.clone());
                 }
             }

@@ -61,7 +61,7 @@ impl Config {
     /// The number by which the host knows a user of the task.
     #[must_use]
     pub fn on_host(&self, uid: u32) -> u32 {
-        self.id_range.and_then(|ids| ids.outside(uid)).unwrap_or(uid)
+        HostIds::on_host(self.id_range, uid)
     }
 }
 

@@ -40,7 +40,7 @@ impl Trusted {
     /// numbers that the host has for them, and root as this allocation knows it, to whom its files are given.
     #[must_use]
     pub fn of(ids: Option<&Ids>, range: Option<HostIds>) -> Trusted {
-        let on_host = |id: u32| range.and_then(|range| range.outside(id)).unwrap_or(id);
+        let on_host = |id| HostIds::on_host(range, id);
         let (own_uid, own_gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         Trusted {
             uids: [0, own_uid, on_host(0)].into_iter().chain(ids.map(|ids| on_host(ids.uid))).collect(),
@@ -201,8 +201,8 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::Writable(problem) => write!(
                 f,
-                "{problem}, and a task executes no such program; close it to them, or set allow_writable_programs = true in \
-                 the configuration of the driver's plugin"
+                "{problem}, and a task executes no such program; close it to them, or under a Nomad agent set \
+                 allow_writable_programs = true in the configuration of the driver's plugin"
             ),
             Refusal::Elsewhere => f.write_str("the path leads to another file than was found, or changed meanwhile"),
         }

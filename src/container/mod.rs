@@ -24,6 +24,7 @@
 mod config;
 mod etc;
 mod host_ids;
+mod host_users;
 mod identity;
 mod lookup;
 mod namespaces;
@@ -40,6 +41,7 @@ mod unveil;
 pub use config::{Bind, Config, DeviceNode, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig};
 pub use etc::{Closed, closes as closes_etc};
 pub use host_ids::{HostIdRegistry, HostIdsError, HostIdsUse};
+pub use host_users::host_user;
 pub use identity::lookup_user;
 pub use lookup::{Guard, Lookup, Refusal, Seen, Trusted};
 pub use namespaces::Namespaces;

@@ -16,7 +16,7 @@ use crate::wire::schema::{self, Literal};
 pub(super) const KEY: &str = "host_env_denylist";
 
 /// Nomad's default of `env.denylist`, as its documentation of the client's configuration lists it.
-const DENIED: [&str; 8] = [
+pub const DENIED: [&str; 8] = [
     "CONSUL_TOKEN",
     "CONSUL_HTTP_TOKEN",
     "VAULT_TOKEN",

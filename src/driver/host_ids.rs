@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use super::config::Reader;
 use super::handle::failed;
 use super::{DriverError, TaskConfig};
-use crate::container::{Heir, HostIdRegistry, Owned, lookup_user};
+use crate::container::{Heir, HostIdRegistry, Owned, host_user};
 use crate::spec::{HostIdSpace, LaunchSpec};
 use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
@@ -188,13 +188,6 @@ const FIX: &str = "give the template perms = \"0644\", or set host_ids = \"share
 fn names(paths: &[PathBuf]) -> Option<String> {
     let all: Vec<String> = paths.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
     (!all.is_empty()).then(|| all.join(", "))
-}
-
-/// What the host says about a task's user. Whom it does not know owns none of its files.
-fn host_user(user: &str) -> Option<crate::container::Ids> {
-    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let group = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    lookup_user(&passwd, &group, user)
 }
 
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, DriverError> {

@@ -3,8 +3,7 @@
 use super::DriverError;
 use super::config::Reader;
 use super::handle::failed;
-use crate::container::lookup_user;
-use crate::names;
+use crate::container::host_user;
 use crate::sys::mutant;
 
 /// The plugin's `denied_host_uids` and `denied_host_gids`: lists of numbers and ranges such as `0-99,1000`.
@@ -38,15 +37,9 @@ impl DeniedIds {
             gids.extend(rustix::process::getgroups().unwrap_or_default().iter().map(|gid| gid.as_raw()));
             (rustix::process::geteuid().as_raw(), gids)
         } else {
-            let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-            let in_files = lookup_user(&read("/etc/passwd"), &read("/etc/group"), user);
             // The same that the executor will ask.
-            let ids = in_files.or_else(|| {
-                let (passwd, group) = names::ask_host(user).ok()?;
-                lookup_user(&passwd, &group, user)
-            });
-            let ids =
-                ids.ok_or_else(|| failed(format!("failed to identify user {user:?}: unknown user {user}"), false))?;
+            let ids = host_user(user)
+                .ok_or_else(|| failed(format!("failed to identify user {user:?}: unknown user {user}"), false))?;
             (ids.uid, ids.groups)
         };
         let denied = |ranges: &[(u32, u32)], id: u32| ranges.iter().any(|(low, high)| (*low..=*high).contains(&id));

@@ -32,6 +32,7 @@ pub use config::Reader;
 pub use docker::DockerDriver;
 pub use exec::ExecDriver;
 pub use handle::{EXECUTOR_LOG, Settings};
+pub use host_env::DENIED as HOST_ENV_DENYLIST;
 pub use host_ids::HostIdsConfig;
 pub use isolated::IsolatedConfig;
 pub use java::JavaDriver;

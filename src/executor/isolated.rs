@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
 use super::ExecutorError;
 use crate::cgroup::{DeviceAccess, DeviceKind, DeviceRule};
-use crate::container::{Bind, Config, DEVICES, DeviceNode, Guard, RootConfig, Rootless, Trusted};
+use crate::container::{Bind, Config, DEVICES, DeviceNode, Guard, RootConfig, Rootless, Trusted, host_user};
 use crate::spec::{Device, LaunchSpec};
 
 /// The terminals of `/dev/pts`, the door to new ones, and tunnels, which programs open by the node that they make.
@@ -19,7 +19,7 @@ pub(super) fn rootless() -> Option<Rootless> {
 /// What the shim is told for a task with a root of its own.
 pub(super) fn config(spec: &LaunchSpec) -> Config {
     let rootless = rootless();
-    let host_ids = super::universal::host_user(&spec.user);
+    let host_ids = host_user(&spec.user);
     let neighbours = super::universal::neighbours(spec);
     let id_range = spec.host_ids.filter(|_| spec.user_namespace && rootless.is_none());
     let trusted = Trusted::of(host_ids.as_ref(), id_range);

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::ExecutorError;
-use crate::container::{Config, Guard, Ids, Lookup, Refusal, Seen, Trusted, lookup_user};
-use crate::names;
+use crate::container::{Config, Guard, Ids, Lookup, Refusal, Seen, Trusted, host_user};
 use crate::spec::{LaunchSpec, Neighbours, OwnNamespaces};
 use crate::sys::mutant;
 use crate::sys::path::Root;
@@ -90,19 +89,6 @@ fn own_capabilities() -> Vec<String> {
 
 pub(super) fn network_namespace(spec: &LaunchSpec) -> Option<PathBuf> {
     (!spec.network_namespace.as_os_str().is_empty()).then(|| spec.network_namespace.clone())
-}
-
-/// The user as the host knows it, by its files or by whatever else `getent` asks; an empty name is nobody in particular.
-pub(super) fn host_user(name: &str) -> Option<Ids> {
-    if name.is_empty() {
-        return None;
-    }
-    let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
-    let group = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    lookup_user(&passwd, &group, name).or_else(|| {
-        let (passwd, group) = names::ask_host(name).ok()?;
-        lookup_user(&passwd, &group, name)
-    })
 }
 
 /// An absolute path that exists; then in Nomad's order: the task's `local` directory, its directory, the executor's PATH. Made

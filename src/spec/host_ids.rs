@@ -31,6 +31,12 @@ impl HostIds {
         if inside < Self::COUNT { Some(self.base + inside) } else { None }
     }
 
+    /// The host's number of an id of a task, which is the same without a range and above one.
+    #[must_use]
+    pub fn on_host(range: Option<HostIds>, id: u32) -> u32 {
+        range.and_then(|range| range.outside(id)).unwrap_or(id)
+    }
+
     /// Whether the host's id is one of these.
     #[must_use]
     pub const fn contains(self, outside: u32) -> bool {

@@ -1,0 +1,19 @@
+//! Users as the host knows them, for whoever starts a task; never called in a task's root.
+
+use super::config::Ids;
+use super::identity::lookup_user;
+use crate::names;
+
+/// The user as the host knows it, by its files or by whatever else `getent` asks, which may take its time; an empty name is
+/// nobody in particular.
+#[must_use]
+pub fn host_user(name: &str) -> Option<Ids> {
+    if name.is_empty() {
+        return None;
+    }
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    lookup_user(&read("/etc/passwd"), &read("/etc/group"), name).or_else(|| {
+        let (passwd, group) = names::ask_host(name).ok()?;
+        lookup_user(&passwd, &group, name)
+    })
+}
