@@ -1,10 +1,15 @@
 //! Host ids: whose numbers a task in a user namespace has outside of it, seen from the host.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use agentbin::container::HostIdRegistry;
+use agentbin::plugin::{Launch, Program};
 use agentbin::spec::{HostIdSpace, HostIds};
 use agentbin::wire::base::base_plugin_client::BasePluginClient;
 use agentbin::wire::cty::{self, Value};
@@ -12,13 +17,17 @@ use agentbin::wire::drivers::driver_client::DriverClient;
 use agentbin::wire::{base, drivers as wire};
 
 use crate::framework::{
-    Attack, Breach, Lab, Level, Mutant, Run, Verdict, command_line, hold, patience, pause, processes, set_mode,
+    Attack, Breach, Lab, Level, Mutant, Run, Verdict, command_line, hold, own_program, patience, pause, processes,
+    set_mode,
 };
 
 pub const ATTACKS: &[Attack] = &[
     Attack { id: "d20", run: d20, inside: None, mutants: &[Mutant::new("d20")], control: None },
     Attack { id: "d21", run: d21, inside: None, mutants: &[Mutant::new("d21")], control: None },
     Attack { id: "d22", run: d22, inside: None, mutants: &[Mutant::new("d22")], control: None },
+    Attack { id: "d23", run: d23, inside: None, mutants: &[Mutant::new("d23")], control: None },
+    Attack { id: "d24", run: d24, inside: None, mutants: &[Mutant::new("d24")], control: None },
+    Attack { id: "d25", run: d25, inside: None, mutants: &[Mutant::new("d25")], control: None },
 ];
 
 /// A user namespace comes with the level, or by itself.
@@ -134,9 +143,35 @@ fn string(text: &str) -> Value {
 
 impl Agent {
     fn new(lab: &Lab) -> Agent {
-        let client = lab.plugin("exec");
+        Agent::with(lab, lab.plugin("exec"), ONE_RANGE)
+    }
+
+    /// One that is killed at its first `fchownat(2)`, before it is done.
+    fn killed_before_it_gives_files(lab: &Lab) -> Agent {
+        let before = ["spoil", lab.openat2.name(), "--", "/usr/bin/strace", "-f", "-qq", "-o", "/dev/null"];
+        let strike = ["-e", "trace=fchownat", "-e", "inject=fchownat:signal=KILL:when=1"];
+        let mut args: Vec<OsString> = before.into_iter().chain(strike).map(OsString::from).collect();
+        args.push(lab.program().into());
+        args.push("driver".into());
+        args.push("exec".into());
+        let mut env: Vec<(OsString, OsString)> = vec![("PATH".into(), "/usr/bin:/bin".into())];
+        env.push(("TMPDIR".into(), lab.path("tmp").into()));
+        env.extend(lab.mutant.map(|name| ("AGENTBIN_MUTANT".into(), name.into())));
+        let (own, sockets) = (own_program(), lab.path("sockets"));
+        let launch = Launch {
+            args: &args,
+            env,
+            new_session: true,
+            socket_dir: Some(&sockets),
+            ..Launch::new(Program::Path(&own))
+        };
+        lab.started.set(lab.started.get() + 1);
+        Agent::with(lab, lab.block_on("start a traced plugin", launch.start()).unwrap(), ONE_RANGE)
+    }
+
+    fn with(lab: &Lab, client: agentbin::plugin::Client, ranges: &str) -> Agent {
         let request = base::SetConfigRequest {
-            msgpack_config: bytes(&[("host_id_range", string(ONE_RANGE))]),
+            msgpack_config: bytes(&[("host_id_range", string(ranges))]),
             nomad_config: Some(base::NomadConfig { driver: Some(base::NomadDriverConfig::default()) }),
             plugin_api_version: "v0.1.0".into(),
         };
@@ -243,5 +278,186 @@ fn d22(lab: &mut Lab) -> Verdict {
     agent.stop(lab);
     std::fs::remove_file(lab.task_path("local/log")).unwrap();
     hold!(owner == 0, "a file of the host belongs to {owner}");
+    Ok(())
+}
+
+/// A user of the machine who runs agentbin, in an `/etc` of the lab's own.
+struct PlainUser {
+    program: PathBuf,
+    home: PathBuf,
+}
+
+const PLAIN: u32 = 7101;
+/// What `subuid` and `subgid` give that user: two ranges, which begin nowhere in particular.
+const SUBORDINATE: [HostRange; 2] = [HostRange(700_000), HostRange(765_536)];
+
+/// 65,536 host ids from this one on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct HostRange(u32);
+
+impl HostRange {
+    /// The one that all of these lie in.
+    fn of(ids: &BTreeSet<u32>) -> Option<HostRange> {
+        SUBORDINATE.into_iter().find(|range| ids.iter().all(|id| (range.0..range.0 + 65_536).contains(id)))
+    }
+}
+
+impl PlainUser {
+    fn new(lab: &Lab, subordinate: &str) -> PlainUser {
+        assert!(Path::new("/usr/bin/newuidmap").exists(), "scripts/setup installs uidmap");
+        set_mode(&lab.path(""), 0o755);
+        let (program, home, etc) = (lab.path("agentbin-of-all"), lab.path("home"), lab.path("etc"));
+        if !program.exists() {
+            std::fs::copy(lab.program(), &program).unwrap();
+            set_mode(&program, 0o755);
+            std::fs::create_dir(&home).unwrap();
+            std::os::unix::fs::chown(&home, Some(PLAIN), Some(PLAIN)).unwrap();
+            std::fs::create_dir(&etc).unwrap();
+            set_mode(&etc, 0o755);
+        }
+        let of_host = |name: &str| std::fs::read_to_string(Path::new("/etc").join(name)).unwrap();
+        let passwd = of_host("passwd") + &format!("abann:x:{PLAIN}:{PLAIN}::{}:/bin/sh\n", home.display());
+        let group = of_host("group") + &format!("abann:x:{PLAIN}:\n");
+        for (name, text) in [("passwd", &*passwd), ("group", &group), ("subuid", subordinate), ("subgid", subordinate)]
+        {
+            std::fs::write(etc.join(name), text).unwrap();
+            set_mode(&etc.join(name), 0o644);
+        }
+        nix::mount::mount(Some(&etc), "/etc", None::<&str>, nix::mount::MsFlags::MS_BIND, None::<&str>).unwrap();
+        PlainUser { program, home }
+    }
+
+    fn command(&self, lab: &Lab, words: &[&str], data: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(words).arg("--data-dir").arg(self.home.join(data)).stdin(Stdio::null()).env_clear();
+        command.env("PATH", "/usr/bin:/bin").env("HOME", &self.home).env("XDG_RUNTIME_DIR", &self.home);
+        command.envs(lab.mutant.map(|name| ("AGENTBIN_MUTANT", name)));
+        command.uid(PLAIN).gid(PLAIN);
+        command
+    }
+
+    fn run(&self, lab: &Lab, data: &str) -> Run {
+        let file = lab.path(&format!("{data}.nomad.hcl"));
+        std::fs::write(&file, job(lab.level, &format!("d23-{data}"))).unwrap();
+        let mut command = self.command(lab, &["run"], data);
+        command.arg(&file);
+        lab.started.set(lab.started.get() + 1);
+        let mut run = Run::of(command);
+        run.wait_for("READY-root");
+        run.wait_for("READY-nobody");
+        run
+    }
+
+    /// What is left in the data directory of a run that has ended.
+    fn left(&self, data: &str) -> Vec<PathBuf> {
+        std::fs::read_dir(self.home.join(data).join("alloc")).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+impl Drop for PlainUser {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2("/etc", nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+/// Without root: tasks in user namespaces that are the user himself outside could do whatever he can, and the allocations of one
+/// user are one another's. With subordinate ids they are nobody; what belongs to these is removed all the same.
+fn d23(lab: &mut Lab) -> Verdict {
+    let user = PlainUser::new(lab, "somebody:100000:65536\nabann:700000:131072\n");
+    let runs = ["one", "other"].map(|data| user.run(lab, data));
+    let ids = ["d23-one", "d23-other"].map(ids_of);
+    let owners: BTreeSet<u32> =
+        ["one", "other"].iter().flat_map(|data| made_in(&user.home.join(data).join("alloc"))).collect();
+    // There are two ranges.
+    let third = user.run(lab, "third");
+    let third_ids = ids_of("d23-third");
+    let [one, mut killed] = runs;
+    killed.kill();
+    let gc = user.command(lab, &["gc"], "other").output().unwrap();
+    // The range of the one that is gone is free.
+    let fourth = user.run(lab, "fourth");
+    let fourth_ids = ids_of("d23-fourth");
+    let ended = [one, third, fourth].map(Run::interrupt);
+    let left: Vec<PathBuf> = ["one", "other", "third", "fourth"].iter().flat_map(|data| user.left(data)).collect();
+    drop(user);
+    let all = [&ids[0], &ids[1], &third_ids, &fourth_ids];
+    hold!(
+        all.iter().all(|ids| HostRange::of(ids).is_some()),
+        "host ids of tasks of user {PLAIN}: {all:?} {}",
+        ended[0]
+    );
+    let [one, other, third, fourth] = all.map(HostRange::of);
+    hold!(one != other, "two allocations have the same host ids: {ids:?}");
+    hold!(
+        owners.iter().all(|id| SUBORDINATE.iter().any(|range| (range.0..range.0 + 65_536).contains(id))),
+        "owners on disk: {owners:?}"
+    );
+    assert!(third == Some(SUBORDINATE[0]) && ended[1].contains("shares its host ids"), "{third:?}: {}", ended[1]);
+    assert!(fourth == other && !ended[2].contains("host ids"), "{fourth:?}: {}", ended[2]);
+    assert!(gc.status.success() && left.is_empty(), "{left:?}; {gc:?}; {ended:?}");
+
+    // Who has no subordinate ids is told how to get some, and runs as before.
+    let user = PlainUser::new(lab, "somebody:100000:65536\n");
+    let run = user.run(lab, "fifth");
+    let (ids, said) = (ids_of("d23-fifth"), run.interrupt());
+    let left = user.left("fifth");
+    drop(user);
+    let fix = "usermod --add-subuids 165536-231071 --add-subgids 165536-231071 abann";
+    assert!(ids == BTreeSet::from([PLAIN]) && said.contains(fix) && left.is_empty(), "{ids:?} {left:?} {said}");
+    Ok(())
+}
+
+/// An agent moves the shared data of an allocation to the next one: what belongs to the earlier one's ids would be another
+/// allocation's, as soon as these are given away again.
+fn d24(lab: &mut Lab) -> Verdict {
+    const TWO_RANGES: &str = "2147221504-2147352575";
+    let dirs = ["alloc", "alloc2"].map(|name| lab.path(name));
+    for (name, mode) in [("", 0o755), ("alloc", 0o777), ("alloc/logs", 0o777), ("t", 0o777), ("t/local", 0o777)] {
+        std::fs::create_dir(dirs[1].join(name)).unwrap();
+        set_mode(&dirs[1].join(name), mode);
+    }
+    let agent = Agent::with(lab, lab.plugin("exec"), TWO_RANGES);
+    let script = "umask 077; mkdir /alloc/data/dir; echo secret > /alloc/data/dir/secret; echo done > /local/done; exec sleep 100000";
+    let id = agent.start(lab, &dirs[0], script).unwrap();
+    wait_for(&dirs[0].join("t/local/done"), "done\n");
+    agent.end(lab, id);
+    std::fs::rename(dirs[0].join("alloc/data"), dirs[1].join("alloc/data")).unwrap();
+    std::fs::remove_dir_all(&dirs[0]).unwrap();
+    let script = "cat /alloc/data/dir/secret > /local/copy; exec sleep 100000";
+    let id = agent.start(lab, &dirs[1], script).unwrap();
+    let owner = |name: &str| dirs[1].join(name).metadata().unwrap().uid();
+    let owners = ["t", "alloc/data/dir", "alloc/data/dir/secret"].map(owner);
+    if owners[1] == owners[0] && owners[2] == owners[0] {
+        wait_for(&dirs[1].join("t/local/copy"), "secret\n");
+    }
+    agent.end(lab, id);
+    agent.stop(lab);
+    hold!(
+        owners.iter().all(|owner| *owner == owners[0]),
+        "inherited files belong to another allocation's ids: {owners:?}"
+    );
+    Ok(())
+}
+
+/// A driver that is killed when it is about to give the first file away: the ids are noted by then, or the next allocation would
+/// get them too; the next driver goes on with the same.
+fn d25(lab: &mut Lab) -> Verdict {
+    let (dir, secret) = (lab.path("alloc"), lab.task_path("local/secret"));
+    std::fs::write(&secret, "secret\n").unwrap();
+    set_mode(&secret, 0o600);
+    let agent = Agent::killed_before_it_gives_files(lab);
+    let started = agent.start(lab, &dir, "exec sleep 100000");
+    agent.stop(lab);
+    assert!(started.is_err(), "the driver was not killed");
+    assert_eq!((secret.metadata().unwrap().uid(), lab.path("alloc/t").metadata().unwrap().uid()), (0, 0));
+    let noted = HostIdRegistry::machine().find(&dir).unwrap();
+    let agent = Agent::new(lab);
+    let id = agent.start(lab, &dir, "cat /local/secret > /local/copy; exec sleep 100000").unwrap();
+    wait_for(&dir.join("t/local/copy"), "secret\n");
+    let owner = secret.metadata().unwrap().uid();
+    agent.end(lab, id);
+    agent.stop(lab);
+    hold!(noted.is_some(), "nobody has noted whose the ids are that were about to be given");
+    assert_eq!(noted.map(HostIds::base), Some(owner), "root inside");
     Ok(())
 }
