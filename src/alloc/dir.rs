@@ -295,9 +295,18 @@ fn unmount_at(root: &Root, dir: &Path, point: &Path) -> io::Result<()> {
 }
 
 /// What the users of a plain user's tasks have made belongs to subordinate ids of his, and only who has these can remove it.
-/// Without them what went wrong before is what went wrong.
-fn remove_as_mapped_root(path: &Path, errors: Vec<CleanupError>) -> Vec<CleanupError> {
-    let Ok(subordinate) = Subordinate::of_this_user() else { return errors };
+/// Without them what went wrong before is what went wrong, and perhaps for want of them.
+fn remove_as_mapped_root(path: &Path, mut errors: Vec<CleanupError>) -> Vec<CleanupError> {
+    let subordinate = match Subordinate::of_this_user() {
+        Ok(subordinate) => subordinate,
+        Err(why) => {
+            if errors.iter().any(|error| error.source.kind() == io::ErrorKind::PermissionDenied) {
+                let (subject, source) = (path.display().to_string(), io::Error::other(why));
+                errors.push(CleanupError { action: "use subordinate ids, if files of them are in", subject, source });
+            }
+            return errors;
+        }
+    };
     let error = |text| vec![CleanupError { action: "remove", subject: path.display().to_string(), source: text }];
     match subordinate.remove(path) {
         Ok(left) if left.is_empty() => Vec::new(),

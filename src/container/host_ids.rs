@@ -164,7 +164,8 @@ fn inode_and_birth(dir: &OwnedFd) -> io::Result<(u64, (i64, u32))> {
 /// Whether `f_fsid` says nothing but the number of the device, as the kernel's `huge_encode_dev` writes it.
 fn names_a_device(filesystem: u64, device: u64) -> bool {
     let (major, minor) = (u64::from(rustix::fs::major(device)), u64::from(rustix::fs::minor(device)));
-    filesystem == 0 || filesystem == (minor & 0xff | major << 8 | (minor & !0xff) << 12)
+    let number = (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
+    (filesystem == 0 || filesystem == number) && !mutant::on("d26")
 }
 
 impl Identity {

@@ -28,6 +28,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack { id: "d23", run: d23, inside: None, mutants: &[Mutant::new("d23")], control: None },
     Attack { id: "d24", run: d24, inside: None, mutants: &[Mutant::new("d24")], control: None },
     Attack { id: "d25", run: d25, inside: None, mutants: &[Mutant::new("d25")], control: None },
+    Attack { id: "d26", run: d26, inside: None, mutants: &[Mutant::new("d26")], control: None },
 ];
 
 /// A user namespace comes with the level, or by itself.
@@ -337,9 +338,13 @@ impl PlainUser {
     }
 
     fn run(&self, lab: &Lab, data: &str) -> Run {
+        let command = self.command(lab, &["run"], data);
+        PlainUser::start(lab, command, data)
+    }
+
+    fn start(lab: &Lab, mut command: Command, data: &str) -> Run {
         let file = lab.path(&format!("{data}.nomad.hcl"));
         std::fs::write(&file, job(lab.level, &format!("d23-{data}"))).unwrap();
-        let mut command = self.command(lab, &["run"], data);
         command.arg(&file);
         lab.started.set(lab.started.get() + 1);
         let mut run = Run::of(command);
@@ -363,7 +368,7 @@ impl Drop for PlainUser {
 /// Without root: tasks in user namespaces that are the user himself outside could do whatever he can, and the allocations of one
 /// user are one another's. With subordinate ids they are nobody; what belongs to these is removed all the same.
 fn d23(lab: &mut Lab) -> Verdict {
-    let user = PlainUser::new(lab, "somebody:100000:65536\nabann:700000:131072\n");
+    let user = PlainUser::new(lab, "somebody:100000:65536\n7101:700000:65536\nabann:765536:65536\n");
     let runs = ["one", "other"].map(|data| user.run(lab, data));
     let ids = ["d23-one", "d23-other"].map(ids_of);
     let owners: BTreeSet<u32> =
@@ -396,7 +401,19 @@ fn d23(lab: &mut Lab) -> Verdict {
     assert!(fourth == other && !ended[2].contains("host ids"), "{fourth:?}: {}", ended[2]);
     assert!(gc.status.success() && left.is_empty(), "{left:?}; {gc:?}; {ended:?}");
 
-    // Who has no subordinate ids is told how to get some, and runs as before.
+    // Whose helpers cannot do what they should, or who has no subordinate ids, is told why, and runs as before.
+    let user = PlainUser::new(lab, "abann:700000:65536\n");
+    let mut without = Command::new("/usr/bin/setpriv");
+    let run = user.command(lab, &["run"], "sixth");
+    without.arg("--no-new-privs").arg(run.get_program()).args(run.get_args()).env_clear();
+    without.envs(run.get_envs().filter_map(|(key, value)| Some((key, value?)))).uid(PLAIN).gid(PLAIN);
+    let run = PlainUser::start(lab, without, "sixth");
+    let (ids, said) = (ids_of("d23-sixth"), run.interrupt());
+    drop(user);
+    assert!(
+        ids == BTreeSet::from([PLAIN]) && said.contains("could not get others: /usr/bin/newgidmap:"),
+        "{ids:?} {said}"
+    );
     let user = PlainUser::new(lab, "somebody:100000:65536\n");
     let run = user.run(lab, "fifth");
     let (ids, said) = (ids_of("d23-fifth"), run.interrupt());
@@ -459,5 +476,100 @@ fn d25(lab: &mut Lab) -> Verdict {
     agent.stop(lab);
     hold!(noted.is_some(), "nobody has noted whose the ids are that were about to be given");
     assert_eq!(noted.map(HostIds::base), Some(owner), "root inside");
+    Ok(())
+}
+
+/// Two disks with XFS, one of which is there, always under the same device number and at the same place.
+struct Disks {
+    images: [PathBuf; 2],
+    place: PathBuf,
+    device: String,
+}
+
+/// A program to its end: what it printed, if it was content.
+fn printed(program: &str, words: &[&std::ffi::OsStr]) -> Option<String> {
+    let out = Command::new(program).args(words).output().ok()?;
+    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+}
+
+impl Disks {
+    /// `None` where there is no XFS or no loop device.
+    fn new(lab: &Lab) -> Option<Disks> {
+        let images = ["one.image", "other.image"].map(|name| lab.path(name));
+        for image in &images {
+            std::fs::File::create(image).unwrap().set_len(320 << 20).unwrap();
+            printed("mkfs.xfs", &["-q".as_ref(), image.as_ref()])?;
+        }
+        let place = lab.path("disk");
+        std::fs::create_dir(&place).unwrap();
+        let device = printed("losetup", &["--find".as_ref(), "--show".as_ref(), images[0].as_ref()])?;
+        let disks = Disks { images, place, device };
+        disks.mount().then_some(disks)
+    }
+
+    fn mount(&self) -> bool {
+        printed("mount", &["-t".as_ref(), "xfs".as_ref(), self.device.as_ref(), self.place.as_ref()]).is_some()
+    }
+
+    /// The other one takes the place of this one.
+    fn swap(&self, to: usize) {
+        let deadline = Instant::now() + patience();
+        // Namespaces of a task that has just ended keep its file systems for a moment.
+        let mut until = |what: &str, done: &dyn Fn() -> bool| {
+            while !done() {
+                assert!(Instant::now() < deadline, "{what}");
+                pause();
+            }
+        };
+        until("unmount a disk", &|| printed("umount", &[self.place.as_ref()]).is_some());
+        let _ = printed("losetup", &["--detach".as_ref(), self.device.as_ref()]);
+        until("attach the other disk", &|| {
+            printed("losetup", &[self.device.as_ref(), self.images[to].as_ref()]).is_some()
+        });
+        assert!(self.mount(), "mount {}", self.images[to].display());
+    }
+}
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        let _ = printed("umount", &["--lazy".as_ref(), self.place.as_ref()]);
+        let _ = printed("losetup", &["--detach".as_ref(), self.device.as_ref()]);
+    }
+}
+
+/// The disk with an allocation is away, and another one has its number: an XFS is not told by that, and nothing that is on the
+/// first one is gone.
+fn d26(lab: &mut Lab) -> Verdict {
+    const RANGE: &str = "2147155968-2147221503";
+    let Some(disks) = Disks::new(lab) else {
+        println!("SKIP: d26: no XFS can be made and mounted here");
+        lab.started.set(lab.started.get() + 1);
+        return if lab.mutant.is_some() { Err(Breach("not tried".to_owned())) } else { Ok(()) };
+    };
+    let first = disks.place.join("alloc");
+    for name in ["", "alloc", "alloc/logs", "alloc/data", "t", "t/local"] {
+        std::fs::create_dir(first.join(name)).unwrap();
+        set_mode(&first.join(name), if name.is_empty() { 0o755 } else { 0o777 });
+    }
+    let agent = Agent::with(lab, lab.plugin("exec"), RANGE);
+    let id = agent.start(lab, &first, "exec sleep 100000").unwrap();
+    agent.end(lab, id);
+    disks.swap(1);
+    let refused = agent.start(lab, &lab.path("alloc"), "exec sleep 100000");
+    let given = refused.is_ok();
+    if let Ok(id) = &refused {
+        agent.end(lab, id.clone());
+    }
+    disks.swap(0);
+    std::fs::remove_dir_all(&first).unwrap();
+    let again = if given { Ok(None) } else { agent.start(lab, &lab.path("alloc"), "exec sleep 100000").map(Some) };
+    if let Ok(Some(id)) = &again {
+        agent.end(lab, id.clone());
+    }
+    agent.stop(lab);
+    drop(disks);
+    hold!(!given, "another allocation has the ids of files on a disk that is away");
+    assert!(refused.is_err_and(|why| why.contains("all 1 ranges of 65536 host ids")), "another refusal");
+    assert!(again.is_ok(), "the disk is back, and the directory gone: {again:?}");
     Ok(())
 }
