@@ -515,7 +515,7 @@ impl Disks {
     fn swap(&self, to: usize) {
         let deadline = Instant::now() + patience();
         // Namespaces of a task that has just ended keep its file systems for a moment.
-        let mut until = |what: &str, done: &dyn Fn() -> bool| {
+        let until = |what: &str, done: &dyn Fn() -> bool| {
             while !done() {
                 assert!(Instant::now() < deadline, "{what}");
                 pause();
