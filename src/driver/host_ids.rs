@@ -1,7 +1,7 @@
 //! Host ids of an allocation's own: when a task gets them, what of its files is given to it, and what it is told of those that
 //! it cannot read.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -218,23 +218,30 @@ fn subordinate(alloc_dir: &Path) -> (Option<HostIds>, Option<String>) {
         }
     };
     let space = subordinate.space();
-    let taken = subordinate.registry().map(|registry| registry.take(alloc_dir, space));
+    let mut shared = lock(&SHARED);
+    let taken = match shared.get(alloc_dir) {
+        Some((ids, text)) => return (Some(*ids), Some(text.clone())),
+        None => subordinate.registry().map(|registry| registry.take(alloc_dir, space)),
+    };
     let why = match taken {
         Some(Ok(ids)) => return (Some(ids), None),
-        Some(Err(HostIdsError::Full { ranges, .. })) => {
-            let ranges = if ranges == 1 { "the only range".to_owned() } else { format!("all {ranges} ranges") };
-            format!(
-                "{ranges} of 65536 subordinate ids that this user has in /etc/subuid and /etc/subgid is in use; as root, \
-                     usermod --add-subuids and --add-subgids give more"
-            )
-        }
+        Some(Err(HostIdsError::Full { ranges, .. })) => format!(
+            "all ranges of 65536 subordinate ids that this user has in /etc/subuid and /etc/subgid are in use ({ranges}); as \
+             root, usermod --add-subuids and --add-subgids give more"
+        ),
         Some(Err(error)) => format!("it cannot be noted which they have: {error}{}", cause(&error)),
         None => "it cannot be noted which they have, as this user has no home directory in /etc/passwd".to_owned(),
     };
     let text = format!("The task shares its host ids with other allocations of the user who runs agentbin: {why}");
     // Always the same: then those that come later find others free.
-    (space.after(None).next(), Some(text))
+    let ids = space.after(None).next();
+    shared.extend(ids.map(|ids| (alloc_dir.to_owned(), (ids, text.clone()))));
+    (ids, Some(text))
 }
+
+/// The allocations of this process that share their ids, and what their tasks are told. It stays so when others become free: what
+/// is on the disk has these.
+static SHARED: Mutex<BTreeMap<PathBuf, (HostIds, String)>> = Mutex::new(BTreeMap::new());
 
 /// Once for each allocation: only an agent puts an earlier one's shared data there, before the first task starts. Returns how
 /// much was left. Who is killed before it is noted, or on the way, begins anew.
