@@ -11,6 +11,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use super::dir::AllocDir;
+use crate::container::{Ids, host_user};
 use crate::spec::ArtifactMode;
 use crate::sys::mutant;
 use crate::sys::path::Root;
@@ -187,13 +188,17 @@ fn remove(parent: &Root, name: &std::ffi::OsStr) -> io::Result<()> {
     }
 }
 
-/// The numbers of a user of this machine, by name or number. Read from the file: a static program has no other source.
+/// The numbers of a user of this machine, by name, which the host's other databases are asked for as well and may take their
+/// time, or by a number that stands in `/etc/passwd`.
 pub(super) fn owner(user: &str) -> io::Result<Owner> {
+    if let Some(Ids { uid, gid, .. }) = host_user(user) {
+        return Ok(Owner { uid, gid });
+    }
     let table = std::fs::read_to_string("/etc/passwd")?;
     let fields = table.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let found = fields.filter(|f| f.len() > 3).find(|f| f[0] == user || f[2] == user);
+    let found = fields.filter(|f| f.len() > 3).find(|f| f[2] == user);
     let numbers = found.and_then(|f| Some(Owner { uid: f[2].parse().ok()?, gid: f[3].parse().ok()? }));
-    numbers.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no user {user:?} in /etc/passwd")))
+    numbers.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("this machine knows no user {user:?}")))
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::artifact::Owner;
 use super::error::{CleanupError, SetupError};
+use crate::container::Subordinate;
 use crate::spec::AllocId;
 use crate::sys::acl::{Acl, EXECUTE, READ, WRITE, Who};
 use crate::sys::lock::lock;
@@ -143,6 +144,9 @@ impl AllocDir {
         let mut errors = if mutant::on("b15") { Vec::new() } else { unmount_below(&self.path) };
         if errors.is_empty() {
             errors = remove_tree(&self.path);
+            if !errors.is_empty() && !rustix::process::geteuid().is_root() {
+                errors = remove_as_mapped_root(&self.path, errors);
+            }
         }
         errors
     }
@@ -290,11 +294,32 @@ fn unmount_at(root: &Root, dir: &Path, point: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(name, UnmountFlags::DETACH)?)
 }
 
+/// What the users of a plain user's tasks have made belongs to subordinate ids of his, and only who has these can remove it.
+/// Without them what went wrong before is what went wrong, and perhaps for want of them.
+fn remove_as_mapped_root(path: &Path, mut errors: Vec<CleanupError>) -> Vec<CleanupError> {
+    let subordinate = match Subordinate::of_this_user() {
+        Ok(subordinate) => subordinate,
+        Err(why) => {
+            if errors.iter().any(|error| error.source.kind() == io::ErrorKind::PermissionDenied) {
+                let (subject, source) = (path.display().to_string(), io::Error::other(why));
+                errors.push(CleanupError { action: "use subordinate ids, if files of them are in", subject, source });
+            }
+            return errors;
+        }
+    };
+    let error = |text| vec![CleanupError { action: "remove", subject: path.display().to_string(), source: text }];
+    match subordinate.remove(path) {
+        Ok(left) if left.is_empty() => Vec::new(),
+        Ok(left) => error(io::Error::other(left.join("; "))),
+        Err(source) => error(source),
+    }
+}
+
 /// Removes a folder with all that is in it, never following a symlink nor entering a mount.
 ///
 /// A task may have nested its folders deeper than a path, a stack or a descriptor table can go: what is found two levels
 /// down is moved up, so that the walk never goes deeper.
-fn remove_tree(path: &Path) -> Vec<CleanupError> {
+pub fn remove_tree(path: &Path) -> Vec<CleanupError> {
     let error =
         |source: io::Error| vec![CleanupError { action: "remove", subject: path.display().to_string(), source }];
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {

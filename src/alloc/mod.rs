@@ -31,7 +31,7 @@ mod template;
 mod text;
 mod users;
 
-pub use dir::{AllocDir, is_task_name};
+pub use dir::{AllocDir, is_task_name, remove_tree};
 pub use error::{CleanupError, SetupError, chain, chain_within};
 pub use gc::{Finding, clean, clean_half_written, scan};
 pub use node::{Node, compute};

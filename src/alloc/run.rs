@@ -377,7 +377,7 @@ impl Alloc {
             remove_cgroup: Arc::clone(&self.place.machine.remove_cgroup),
             events,
         });
-        Supervisor::new(&self.place, shared, stop).run().await
+        Supervisor::new(&self.place, shared, stop).await.run().await
     }
 
     /// Undoes [`Alloc::set_up`]: nothing of the allocation is left when no error is returned.
@@ -413,7 +413,7 @@ struct Ending {
 }
 
 impl Supervisor {
-    fn new(place: &Place, shared: Arc<Shared>, stop: watch::Receiver<Stop>) -> Supervisor {
+    async fn new(place: &Place, shared: Arc<Shared>, stop: watch::Receiver<Stop>) -> Supervisor {
         let group = place.group();
         let (report, states) = mpsc::unbounded_channel();
         let stages: Vec<Stage> = group.tasks.iter().map(Stage::of).collect();
@@ -461,7 +461,7 @@ impl Supervisor {
             runners.push(TaskRunner {
                 number,
                 shared: Arc::clone(&supervisor.shared),
-                runs: Runs::of(&**driver, &task.config, env.interpolate(&task.user)),
+                runs: Runs::find(driver, &task.config, env.interpolate(&task.user), supervisor.stop.clone()).await,
                 neighbours: Neighbours::None,
                 env,
                 task: task.clone(),

@@ -166,17 +166,22 @@ impl Hook<Setup> for ArtifactsHook {
                 source,
             };
             let user = env.interpolate(&task.user);
-            let owner = (artifact.chown && !user.is_empty()).then(|| artifact::owner(&user)).transpose();
-            let copy = Copy {
+            let wanted = artifact.chown && !user.is_empty();
+            let mut copy = Copy {
                 source: artifact.base_dir.join(&source_path),
                 dir: shared.dir.clone(),
                 task: task.name.clone(),
                 destination: env.interpolate(&artifact.destination),
                 mode: artifact.mode,
-                owner: owner.map_err(|e| error("cannot be given to the task's user".to_owned(), e))?,
+                owner: None,
             };
             let cancel = Arc::clone(cancel);
-            let copied = tokio::task::spawn_blocking(move || copy.run(&cancel)).await;
+            let copied = tokio::task::spawn_blocking(move || {
+                let owner = wanted.then(|| artifact::owner(&user)).transpose();
+                copy.owner = owner.map_err(|e| ("cannot be given to the task's user".to_owned(), e))?;
+                copy.run(&cancel)
+            });
+            let copied = copied.await;
             copied.map_err(|e| error("copy".to_owned(), io::Error::other(e)))?.map_err(|(what, e)| error(what, e))?;
         }
         Ok(())

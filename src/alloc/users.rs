@@ -1,7 +1,13 @@
 //! Who the tasks of an allocation run as, as far as that is known before they start: who must be let into its directory, and
 //! who writes there besides.
 
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::Stop;
 use super::artifact::{self, Owner};
+use super::task::stop_at_least;
 use crate::driver::{Driver, FsIsolation};
 use crate::spec::{DriverConfig, Neighbours};
 
@@ -20,6 +26,25 @@ pub(super) struct Runs {
 }
 
 impl Runs {
+    /// As [`Runs::of`], on a thread of its own: the host's databases may take their time. An allocation that is to end does not
+    /// wait for them, and starts no task.
+    pub(super) async fn find(
+        driver: &Arc<dyn Driver>,
+        config: &DriverConfig,
+        user: String,
+        mut stop: watch::Receiver<Stop>,
+    ) -> Runs {
+        let name = driver.name().to_owned();
+        let unknown = Runs { driver: name, user: user.clone(), numbers: None, sees_host: false, own_ids: false };
+        let (driver, config) = (Arc::clone(driver), config.clone());
+        let found = tokio::task::spawn_blocking(move || Runs::of(&*driver, &config, user));
+        tokio::select! {
+            biased;
+            found = found => found.unwrap_or(unknown),
+            () = stop_at_least(&mut stop, Stop::Gracefully) => unknown,
+        }
+    }
+
     /// A task of this driver; `user` is interpolated, and empty for the driver's default.
     pub(super) fn of(driver: &dyn Driver, config: &DriverConfig, user: String) -> Runs {
         let isolation = driver.capabilities().fs_isolation;
@@ -43,11 +68,10 @@ impl Runs {
 
     /// What the other tasks of the allocation are to this one.
     pub(super) fn neighbours<'a>(&self, others: impl IntoIterator<Item = &'a Runs>) -> Neighbours {
-        // Without root everybody is the same user of the machine.
-        if !rustix::process::geteuid().is_root() {
-            return Neighbours::None;
-        }
-        others.into_iter().map(|other| self.neighbour(other)).max().unwrap_or_default()
+        // Without root everybody is the same user of the machine, but for those with subordinate ids.
+        let is_root = rustix::process::geteuid().is_root();
+        let others = others.into_iter().filter(|other| is_root || other.own_ids);
+        others.map(|other| self.neighbour(other)).max().unwrap_or_default()
     }
 
     fn neighbour(&self, other: &Runs) -> Neighbours {

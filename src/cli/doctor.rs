@@ -12,7 +12,7 @@ use super::{DoctorArgs, complain, print};
 use crate::alloc::chain;
 use crate::cgroup::{self, Facts, Regime};
 use crate::container::probe::{ROWS, score};
-use crate::container::{self, Closed, HostIdRegistry, HostIdsUse};
+use crate::container::{self, Closed, HostIdRegistry, HostIdsUse, NoSubordinate, Subordinate};
 use crate::spec::{HostIdSpace, escaped};
 use crate::sys::features::{self, Support};
 
@@ -352,9 +352,28 @@ fn settings(checks: &mut Checks) {
     }
 }
 
-/// The ids of tasks in user namespaces; a plain user has no others than his own.
+/// The ids of tasks in user namespaces; a plain user has subordinate ids, or his own alone.
 fn host_ids(checks: &mut Checks) {
     if !rustix::process::geteuid().is_root() {
+        let cost = "tasks of level strict have your own id on the host";
+        match Subordinate::usable() {
+            Ok(found) => checks.add(LIMITS, "subordinate ids", format!("ranges of 65536: {}", found.ranges()), None),
+            Err(error) => {
+                let mend = match &error {
+                    NoSubordinate::NoRange { user, first, last, .. } => {
+                        format!("as root: usermod --add-subuids {first}-{last} --add-subgids {first}-{last} {user}")
+                    }
+                    NoSubordinate::NoProgram(_) => "install the package uidmap, or shadow-utils".to_owned(),
+                    NoSubordinate::Refused(_) => {
+                        "newuidmap and newgidmap must be set-user-ID root, or have cap_setuid and cap_setgid; both files must \
+                         name you"
+                            .to_owned()
+                    }
+                };
+                let lack = Lack { state: State::Warn, cost, mend: &mend };
+                checks.add(LIMITS, "subordinate ids", error.to_string(), Some(lack));
+            }
+        }
         return;
     }
     let (registry, ranges) = (HostIdRegistry::machine(), HostIdSpace::DEFAULT.ranges());

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::lookup::Guard;
+use super::subordinate::SubordinateIds;
 use crate::spec::{HostIds, Masks, Neighbours, OwnNamespaces, Propagation, ResourceLimit, Seccomp, Unveil};
 
 /// Everything that the shim must know to become the task. Sent as JSON; parent and shim are the same executable, so
@@ -40,8 +41,8 @@ pub struct Config {
     pub own: OwnNamespaces,
     /// Make a user namespace that has the task's user and groups, under their own numbers, and nobody else.
     pub user_namespace: bool,
-    /// The host's numbers of the ids of that namespace, which has all of them then. `host_ids`, like every other id here,
-    /// is one inside.
+    /// The host's numbers of the ids of that namespace, which has all of them then; without root the numbers in the first
+    /// user namespace. `host_ids`, like every other id here, is one inside.
     pub id_range: Option<HostIds>,
     /// All that the task may do with files; empty for whatever its user may.
     pub unveil: Vec<Unveil>,
@@ -62,6 +63,12 @@ impl Config {
     #[must_use]
     pub fn on_host(&self, uid: u32) -> u32 {
         HostIds::on_host(self.id_range, uid)
+    }
+
+    /// Whether the task can run as another user than the executor does: with root, or with subordinate ids.
+    #[must_use]
+    pub fn has_users(&self) -> bool {
+        self.rootless.is_none_or(|rootless| rootless.ids.is_some())
     }
 }
 
@@ -178,6 +185,8 @@ pub struct Rootless {
     pub uid: u32,
     /// The executor's effective group id.
     pub gid: u32,
+    /// What else there is in the first user namespace. A second one has these alone, for the task.
+    pub ids: Option<SubordinateIds>,
 }
 
 /// What kind of failure it is, for whoever decides by it.

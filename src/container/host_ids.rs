@@ -36,6 +36,8 @@ const VOLATILE: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
 #[derive(Debug, Clone)]
 pub struct HostIdRegistry {
     dir: PathBuf,
+    /// The ids are numbers in a user namespace that is made for them, and not this process's.
+    of_namespace: bool,
 }
 
 /// Why an allocation gets no host ids.
@@ -99,6 +101,9 @@ struct Entry {
     /// The allocation's directory.
     path: PathBuf,
     identity: Identity,
+    /// What it has inherited of an earlier allocation was given to it.
+    #[serde(default)]
+    settled: bool,
 }
 
 /// What tells a directory from any other that was, is, or will be at its path.
@@ -107,20 +112,79 @@ struct Identity {
     inode: u64,
     /// When it was made, in seconds and nanoseconds; 0 where the file system does not know.
     born: (i64, u32),
-    /// `f_fsid` of `statfs(2)`. The number of the device would be another one after a boot.
+    /// `f_fsid` of `statfs(2)`.
     filesystem: u64,
+    /// Set where that does not name the file system.
+    #[serde(default)]
+    top: Option<Top>,
     /// The boot in which it was made, when it is gone with the next one.
     boot: Option<String>,
 }
 
+/// What names a file system whose `f_fsid` is made from its device's number (XFS, F2FS, FAT), which another may have after a boot,
+/// or is nothing: the highest directory of it above the allocation's.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct Top {
+    inode: u64,
+    /// As [`Identity::born`]. Where it is 0, the device tells, as long as the machine runs.
+    born: (i64, u32),
+    device: u64,
+    boot: String,
+}
+
+impl Top {
+    fn of(dir: &OwnedFd) -> io::Result<Top> {
+        let mut stat = rustix::fs::fstat(dir)?;
+        let mut top = dir.try_clone()?;
+        loop {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let above = rustix::fs::openat(&top, c"..", flags, Mode::empty())?;
+            let found = rustix::fs::fstat(&above)?;
+            if found.st_dev != stat.st_dev || found.st_ino == stat.st_ino {
+                let (inode, born) = inode_and_birth(&top)?;
+                return Ok(Top { inode, born, device: stat.st_dev, boot: time::boot_id()? });
+            }
+            (top, stat) = (above, found);
+        }
+    }
+
+    fn is_same(&self, other: &Top) -> bool {
+        let same = (self.inode, self.born) == (other.inode, other.born);
+        same && (self.born != (0, 0) || (self.device, &self.boot) == (other.device, &other.boot))
+    }
+}
+
+fn inode_and_birth(dir: &OwnedFd) -> io::Result<(u64, (i64, u32))> {
+    let stat = rustix::fs::statx(dir, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+    let knows_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let born = if knows_birth { (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec) } else { (0, 0) };
+    Ok((stat.stx_ino, born))
+}
+
+/// Whether `f_fsid` says nothing but the number of the device, as the kernel's `huge_encode_dev` writes it.
+fn names_a_device(filesystem: u64, device: u64) -> bool {
+    let (major, minor) = (u64::from(rustix::fs::major(device)), u64::from(rustix::fs::minor(device)));
+    let number = (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
+    (filesystem == 0 || filesystem == number) && !mutant::on("d26")
+}
+
 impl Identity {
     fn of(dir: &OwnedFd) -> io::Result<Identity> {
-        let stat = rustix::fs::statx(dir, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
-        let knows_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
-        let born = if knows_birth { (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec) } else { (0, 0) };
+        let (inode, born) = inode_and_birth(dir)?;
         let volatile = VOLATILE.contains(&rustix::fs::fstatfs(dir)?.f_type);
         let boot = if volatile { Some(time::boot_id()?) } else { None };
-        Ok(Identity { inode: stat.stx_ino, born, filesystem: filesystem(dir)?, boot })
+        let filesystem = filesystem(dir)?;
+        let vague = names_a_device(filesystem, rustix::fs::fstat(dir)?.st_dev);
+        let top = if vague { Some(Top::of(dir)?) } else { None };
+        Ok(Identity { inode, born, filesystem, top, boot })
+    }
+
+    /// Whether a directory is on the very file system where this one was.
+    fn is_on_same_filesystem(&self, dir: &OwnedFd) -> bool {
+        match &self.top {
+            Some(top) => Top::of(dir).is_ok_and(|found| top.is_same(&found)),
+            None => filesystem(dir).is_ok_and(|found| found == self.filesystem),
+        }
     }
 
     fn is_same_directory(&self, other: &Identity) -> bool {
@@ -140,7 +204,7 @@ fn open_dir(path: &Path) -> Result<OwnedFd, Errno> {
 impl Entry {
     fn of(path: &Path) -> io::Result<Entry> {
         let identity = Identity::of(&open_dir(path)?)?;
-        Ok(Entry { version: VERSION, path: path.to_owned(), identity })
+        Ok(Entry { version: VERSION, path: path.to_owned(), identity, settled: false })
     }
 
     fn read(path: &Path) -> io::Result<Entry> {
@@ -178,7 +242,7 @@ impl Entry {
             }
             Err(_) => None,
         };
-        there.is_some_and(|dir| filesystem(&dir).is_ok_and(|found| found == self.identity.filesystem))
+        there.is_some_and(|dir| self.identity.is_on_same_filesystem(&dir))
     }
 }
 
@@ -192,7 +256,12 @@ impl HostIdRegistry {
     /// The one in `dir`, which may not exist yet.
     #[must_use]
     pub fn at(dir: impl Into<PathBuf>) -> HostIdRegistry {
-        HostIdRegistry { dir: dir.into() }
+        HostIdRegistry { dir: dir.into(), of_namespace: false }
+    }
+
+    /// One of ids that are mapped into a user namespace when it is made.
+    pub(super) fn of_namespace(dir: impl Into<PathBuf>) -> HostIdRegistry {
+        HostIdRegistry { of_namespace: true, ..HostIdRegistry::at(dir) }
     }
 
     /// Where it is.
@@ -227,16 +296,37 @@ impl HostIdRegistry {
         let Some(ids) = space.after(last).find(|ids| !is_taken(ids)) else {
             return Err(HostIdsError::Full { ranges: space.ranges(), space, registry: self.dir.clone() });
         };
-        if !is_mapped("/proc/self/uid_map", ids) || !is_mapped("/proc/self/gid_map", ids) {
+        if !self.of_namespace && !["/proc/self/uid_map", "/proc/self/gid_map"].iter().all(|map| is_mapped(map, ids)) {
             return Err(HostIdsError::NotMapped(ids));
         }
-        self.write(ids, &wanted)?;
+        if !mutant::on("d25") {
+            self.write(ids, &wanted)?;
+        }
         let _ =
             lock.set_len(0).and_then(|()| io::Seek::rewind(&mut lock)).and_then(|()| write!(lock, "{}", ids.base()));
         // The others need not be looked at again; one that stays is looked at the next time.
         let gone = entries.iter().filter(|(other, entry)| *other != ids && entry.as_ref().is_ok_and(Entry::is_gone));
         gone.for_each(|(other, _)| drop(std::fs::remove_file(self.dir.join(other.base().to_string()))));
         Ok(ids)
+    }
+
+    /// Whether [`HostIdRegistry::settle`] was called for the allocation that has this range.
+    #[must_use]
+    pub fn is_settled(&self, ids: HostIds) -> bool {
+        Entry::read(&self.dir.join(ids.base().to_string())).is_ok_and(|entry| entry.settled)
+    }
+
+    /// Notes that the allocation with this directory, which has this range, was given what it has inherited, so that it is not
+    /// looked for at each start.
+    ///
+    /// # Errors
+    /// [`HostIdsError`].
+    pub fn settle(&self, alloc_dir: &Path, ids: HostIds) -> Result<(), HostIdsError> {
+        let _lock = self.lock()?;
+        let path = self.dir.join(ids.base().to_string());
+        let wanted = Entry::of(alloc_dir).map_err(|e| io_error("look at", alloc_dir, e))?;
+        let entry = Entry::read(&path).map_err(|e| io_error("read", &path, e))?;
+        if is_of(&entry, &wanted) { self.write(ids, &Entry { settled: true, ..entry }) } else { Ok(()) }
     }
 
     /// The range that the allocation with this directory has.
@@ -401,7 +491,12 @@ mod tests {
         let (one, other) = (place.alloc("data1/a"), place.alloc("data2/a"));
         assert_eq!((place.take(&one), place.take(&other)), (1_879_048_192, 1_879_113_728));
         assert_eq!((place.take(&one), place.take(&other)), (1_879_048_192, 1_879_113_728), "again, after any crash");
-        assert_eq!(place.registry.find(&other).unwrap(), HostIds::new(1_879_113_728));
+        let ids = place.registry.find(&other).unwrap().unwrap();
+        assert_eq!(Some(ids), HostIds::new(1_879_113_728));
+        place.registry.settle(&one, ids).unwrap();
+        assert!(!place.registry.is_settled(ids), "it is the other's");
+        place.registry.settle(&other, ids).unwrap();
+        assert!(place.registry.is_settled(ids) && place.take(&other) == ids.base());
         let third = place.alloc("data1/b");
         let error = place.registry.take(&third, two()).unwrap_err();
         assert!(error.to_string().starts_with("all 2 ranges of 65536 host ids in 1879048192-1879179263"), "{error}");
@@ -410,6 +505,7 @@ mod tests {
         std::fs::remove_dir(&other).unwrap();
         assert_eq!(place.registry.usage().unwrap().used, 1);
         assert_eq!(place.take(&third), 1_879_113_728);
+        assert!(!place.registry.is_settled(ids), "another allocation has inherited nothing yet");
         // With all that it lay in.
         std::fs::remove_dir_all(place.dir.path().join("data1")).unwrap();
         assert_eq!(place.take(&place.alloc("data3/x/y/c")), 1_879_048_192);
@@ -450,6 +546,37 @@ mod tests {
         assert_eq!(place.registry.usage().unwrap(), HostIdsUse { used: 1, unreadable: 1 });
         assert_eq!(place.take(&place.alloc("b")), 1_879_113_728, "an entry that cannot be read is somebody's");
         assert!(matches!(place.registry.take(&place.alloc("c"), two()), Err(HostIdsError::Full { .. })));
+    }
+
+    /// XFS: after a boot the disk may have another number, and its number another disk.
+    #[test]
+    fn a_file_system_is_not_known_by_the_number_of_its_device() {
+        for (filesystem, device, is) in [
+            (0x0811, rustix::fs::makedev(8, 17), true),
+            (0x0810_0803, rustix::fs::makedev(8, 0x8103), true),
+            (0xfd02, rustix::fs::makedev(253, 2), true),
+            (0xfd02, rustix::fs::makedev(253, 3), false),
+            (0, rustix::fs::makedev(0, 44), true),
+            (0x1122_3344_5566_7788, rustix::fs::makedev(8, 17), false),
+        ] {
+            assert_eq!(names_a_device(filesystem, device), is, "{filesystem:x}");
+        }
+        let place = Place::new();
+        let path = place.alloc("a");
+        place.take(&path);
+        let mut entry = Entry::read(&place.registry.path().join("1879048192")).unwrap();
+        let top = Top::of(&open_dir(&path).unwrap()).unwrap();
+        assert!(top.is_same(&Top::of(&open_dir(place.dir.path()).unwrap()).unwrap()), "wherever one begins");
+        std::fs::remove_dir(&path).unwrap();
+        let mut is_gone = |filesystem: u64, top: Top| {
+            (entry.identity.filesystem, entry.identity.top) = (filesystem, Some(top));
+            entry.identity.boot = None;
+            entry.is_gone()
+        };
+        let (own, born) = (filesystem(&open_dir(place.dir.path()).unwrap()).unwrap(), (1, 1));
+        assert!(is_gone(own ^ 1, top.clone()), "the same one with another number");
+        assert!(!is_gone(own, Top { born, ..top.clone() }), "another one with the same number");
+        assert!(!is_gone(own, Top { born: (0, 0), boot: "an earlier one".to_owned(), ..top.clone() }), "nobody knows");
     }
 
     #[test]

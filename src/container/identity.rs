@@ -144,7 +144,9 @@ pub(super) fn enter_user_namespace(
         return namespaces::enter(Namespace::User, namespace);
     }
     match (config.rootless, ids) {
-        (Some(rootless), Some(ids)) if config.root.is_some() && ids.uid != 0 => nested_user_namespace(rootless, ids),
+        (Some(rootless), Some(ids)) if config.root.is_some() && !config.has_users() && ids.uid != 0 => {
+            nested_user_namespace(rootless, ids)
+        }
         _ => Ok(()),
     }
 }
@@ -170,7 +172,7 @@ pub(super) fn become_user(
         if !root && (!wanted.is_empty() || last.is_some()) {
             sys::prctl::keep_capabilities().step(|| "keep capabilities".to_owned())?;
         }
-        if config.rootless.is_none() {
+        if config.has_users() {
             switch_ids(&config.user, ids, privileged)?;
         }
     }

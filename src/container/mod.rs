@@ -35,6 +35,7 @@ mod rlimits;
 mod root;
 mod seccomp;
 mod shim;
+mod subordinate;
 mod terminal;
 mod unveil;
 
@@ -50,4 +51,5 @@ pub use parent::{Prepare, Prepared, StartError, Started, Starting, Told, prepare
 pub use root::DEVICES;
 pub use seccomp::check as check_seccomp;
 pub use shim::shim;
+pub use subordinate::{NoSubordinate, Subordinate, SubordinateIds, Work, become_mapped_root};
 pub use terminal::{Terminal, open_terminal};

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid};
+use rustix::io::Errno;
 
 use super::config::Ids;
 use crate::spec::{HostIdSpace, HostIds};
@@ -19,6 +20,8 @@ use crate::sys::path::Root;
 
 /// The directories of a task that are its own.
 const OWN: [&str; 3] = ["local", "tmp", "secrets"];
+/// What an allocation may have of an earlier one, beside its tasks' directories.
+const INHERITED: &str = "alloc/data";
 /// Directories below one another that are entered. Each holds a descriptor.
 const DEPTH: usize = 64;
 /// Entries that are looked at before a start, of a task's directories together.
@@ -37,6 +40,8 @@ pub struct Heir {
     pub space: HostIdSpace,
     /// The task's user, by whose number on the host artifacts may have been given to it.
     pub user: Option<Ids>,
+    /// Files that this process may not give away stay as they are, as those of a group that its user namespace lacks.
+    pub passes_over: bool,
 }
 
 /// What was found in a task's directories.
@@ -44,7 +49,7 @@ pub struct Heir {
 pub struct Owned {
     /// Files and directories that had other owners.
     pub changed: u64,
-    /// What was not looked at: deeper than 64 directories, or more than a million entries.
+    /// What was not given: deeper than 64 directories, more than a million entries, or passed over.
     pub left: u64,
     /// Plain files among those that others may not read, at most eight: paths in the task's directory.
     pub private: Vec<PathBuf>,
@@ -54,6 +59,8 @@ pub struct Owned {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     Give,
+    /// Only what belongs to another allocation's users.
+    Inherit,
     Look,
 }
 
@@ -71,6 +78,16 @@ impl Heir {
         walk.all(&root)
     }
 
+    /// Gives what has come with the shared `data` of an earlier allocation, whose directory this one has inherited, to the same
+    /// users of this one. The others' files there, and root's, stay as they are. Cautious as [`Heir::give`].
+    ///
+    /// # Errors
+    /// As [`Heir::give`].
+    pub fn inherit(&self, alloc_dir: &Path) -> io::Result<Owned> {
+        let root = Root::open(alloc_dir)?;
+        Walk { heir: self, what: What::Inherit, owned: Owned::default(), entries: 0 }.these(&root, &[INHERITED])
+    }
+
     /// What the host's root has put there since, and the task's users cannot read, among the first ten thousand entries. Changes
     /// nothing.
     ///
@@ -82,12 +99,15 @@ impl Heir {
     }
 
     /// The owner that a file gets in the place of this one, if another.
-    fn heir_of(&self, owner: u32, of_user: impl Fn(&Ids, u32) -> bool) -> Option<u32> {
+    fn heir_of(&self, what: What, owner: u32, of_user: impl Fn(&Ids, u32) -> bool) -> Option<u32> {
         if self.ids.contains(owner) {
             return None;
         }
         if self.space.range_of(owner).is_some() {
-            return self.ids.outside(owner % HostIds::COUNT);
+            return self.ids.outside(owner % HostIds::COUNT).filter(|_| what != What::Inherit || !mutant::on("d24"));
+        }
+        if what == What::Inherit {
+            return None;
         }
         let is_users = self.user.as_ref().is_some_and(|user| of_user(user, owner));
         if owner == 0 || is_users { self.ids.outside(owner) } else { None }
@@ -102,8 +122,12 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn all(mut self, root: &Root) -> io::Result<Owned> {
-        for name in OWN {
+    fn all(self, root: &Root) -> io::Result<Owned> {
+        self.these(root, &OWN)
+    }
+
+    fn these(mut self, root: &Root, names: &[&str]) -> io::Result<Owned> {
+        for name in names {
             // `secrets` may be a mount of its own; below it no other is entered.
             let flags = OFlags::PATH | OFlags::DIRECTORY;
             match root.open_beneath(Path::new(name), flags, Mode::empty()) {
@@ -128,7 +152,7 @@ impl Walk<'_> {
             if file == "." || file == ".." {
                 continue;
             }
-            if self.entries >= if self.what == What::Give { ENTRIES } else { LOOKED_AT } {
+            if self.entries >= if self.what == What::Look { LOOKED_AT } else { ENTRIES } {
                 self.owned.left += 1;
                 return Ok(());
             }
@@ -162,25 +186,30 @@ impl Walk<'_> {
         }
         let may_be_given =
             is_dir || (is_plain || kind == FileType::Symlink) && (stat.st_nlink == 1 || mutant::on("d22"));
-        if self.what == What::Give && may_be_given {
+        if self.what != What::Look && may_be_given {
             self.give(file, &stat).map_err(|e| at(name, &e))?;
         }
         Ok(is_dir)
     }
 
     fn uid_for(&self, stat: &Stat) -> Option<u32> {
-        self.heir.heir_of(stat.st_uid, |user, uid| user.uid == uid)
+        self.heir.heir_of(self.what, stat.st_uid, |user, uid| user.uid == uid)
     }
 
     fn give(&mut self, file: &OwnedFd, stat: &Stat) -> io::Result<()> {
         let uid = self.uid_for(stat);
-        let gid = self.heir.heir_of(stat.st_gid, |user, gid| user.gid == gid || user.groups.contains(&gid));
+        let gid = self.heir.heir_of(self.what, stat.st_gid, |user, gid| user.gid == gid || user.groups.contains(&gid));
         if uid.is_none() && gid.is_none() {
             return Ok(());
         }
         let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
-        rustix::fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)?;
-        self.owned.changed += 1;
+        match rustix::fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH) {
+            Err(Errno::PERM | Errno::OVERFLOW) if self.heir.passes_over => self.owned.left += 1,
+            other => {
+                other?;
+                self.owned.changed += 1;
+            }
+        }
         Ok(())
     }
 }
@@ -234,7 +263,7 @@ mod tests {
 
     fn heir() -> Heir {
         let user = Ids { uid: 33, gid: 34, groups: vec![34, 7], home: String::new() };
-        Heir { ids: HostIds::new(BASE).unwrap(), space: HostIdSpace::DEFAULT, user: Some(user) }
+        Heir { ids: HostIds::new(BASE).unwrap(), space: HostIdSpace::DEFAULT, user: Some(user), passes_over: false }
     }
 
     fn owner(path: &Path) -> (u32, u32) {
@@ -308,6 +337,44 @@ mod tests {
         );
         assert_eq!(heir().give(&at("task")).unwrap(), Owned::default(), "the second time there is nothing to do");
         assert_eq!(heir().look(&at("task")).unwrap(), Owned::default());
+    }
+
+    /// What a Nomad agent moves to a later allocation: the earlier one's ids become this one's, and nobody else's files change
+    /// hands; who was killed on the way has done a part.
+    #[test]
+    fn shared_data_of_an_earlier_allocation_is_inherited() {
+        if skipped() {
+            return;
+        }
+        let dir = task();
+        let at = |name: &str| dir.path().join(name);
+        let other = BASE + 5 * 65_536;
+        fs::create_dir(at("alloc/data/deep")).unwrap();
+        fs::write(at("host/file"), "").unwrap();
+        fs::hard_link(at("host/file"), at("alloc/data/second-name")).unwrap();
+        symlink(at("host"), at("alloc/data/way-out")).unwrap();
+        for (name, before, after) in [
+            ("alloc/data/deep", (other, other), (BASE, BASE)),
+            ("alloc/data/deep/nobodys", (other + 65_534, other + 65_534), (BASE + 65_534, BASE + 65_534)),
+            ("alloc/data/deep/half", (BASE + 3, other + 3), (BASE + 3, BASE + 3)),
+            ("alloc/data/roots", (0, 0), (0, 0)),
+            ("alloc/data/users", (33, 34), (33, 34)),
+            ("alloc/data/second-name", (other, other), (other, other)),
+            ("alloc/outside", (other, other), (other, other)),
+        ] {
+            if !at(name).exists() {
+                fs::write(at(name), "").unwrap();
+            }
+            chown(at(name), Some(before.0), Some(before.1)).unwrap();
+            heir().inherit(dir.path()).unwrap();
+            assert_eq!(owner(&at(name)), after, "{name}");
+        }
+        assert_eq!(owner(&at("host")), (0, 0));
+        assert_eq!(heir().inherit(dir.path()).unwrap(), Owned::default(), "the second time there is nothing to do");
+        fs::remove_dir_all(at("alloc/data")).unwrap();
+        symlink(at("host"), at("alloc/data")).unwrap();
+        chown(at("host/file"), Some(other), None).unwrap();
+        assert_eq!(heir().inherit(dir.path()).unwrap(), Owned::default(), "no link is followed");
     }
 
     /// Who is killed on the way has done a part: the next one does the rest.

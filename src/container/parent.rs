@@ -18,9 +18,10 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::config::{Became, Birth, Config, Failure, FailureKind, Ids, Namespace, Rootless, Step as _};
 use super::namespaces::Namespaces;
+use super::subordinate::{SubordinateIds, map_shim};
 use super::terminal::Terminal;
 use crate::spec::{NamespaceMode, Role};
-use crate::sys::process::{Child, Spawn, flags, spawn};
+use crate::sys::process::{Child, Spawn, flags, spawn, spawn_held};
 use crate::sys::{mount, mutant};
 
 /// Numbers of the descriptors that the shim starts with, beside 0, 1 and 2.
@@ -137,7 +138,7 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
     let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&birth)?];
     // Empty but in tests that take defences out.
     let envp = mutant::environment().iter().map(|entry| c_string(entry)).collect::<Result<Vec<_>, _>>()?;
-    let child = spawn(&Spawn {
+    let plan_of_child = Spawn {
         exe,
         argv: &argv,
         envp: &envp,
@@ -146,11 +147,30 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
         cgroup,
         writes: &id_maps(&plan),
         report: REPORT_FD as usize,
-    })
-    .map_err(at("clone the shim"))?;
+    };
+    let child = match plan.rootless.and_then(|rootless| Some((rootless, rootless.ids?))) {
+        Some((rootless, ids)) if plan.isolation.is_some() => spawn_mapped(&plan_of_child, rootless, ids)?,
+        _ => spawn(&plan_of_child).map_err(at("clone the shim"))?,
+    };
     // What cannot be killed is not started. Told nothing, it ends.
     crate::sys::process::check_signal(child.pidfd.as_fd()).map_err(at("signal a process by its descriptor"))?;
     Ok(Prepared { child, plan, control, report: report.into() })
+}
+
+/// A child in a user namespace with subordinate ids. Their maps must stand before it executes, or its capabilities are lost, and
+/// only a program of the host may write them.
+fn spawn_mapped(plan: &Spawn<'_>, rootless: Rootless, ids: SubordinateIds) -> Result<Child, StartError> {
+    let (child, gate) = spawn_held(plan).map_err(at("clone the shim"))?;
+    let let_go = |()| rustix::io::write(&gate, &[0]).map_err(io::Error::from);
+    match map_shim(child.pid, rootless, ids).and_then(let_go) {
+        Ok(_) => Ok(child),
+        Err(source) => {
+            // It ends with its gate.
+            drop(gate);
+            let _ = crate::sys::process::wait(child.pidfd.as_fd());
+            Err(StartError { step: "map the user's subordinate ids", source })
+        }
+    }
 }
 
 /// The own executable on a read-only mount of its own: who reaches the file through a process that runs it cannot write to
@@ -198,10 +218,11 @@ fn cloned_with_cgroup(plan: &Prepare) -> bool {
     plan.cgroup_namespace.is_some() && plan.join.is_empty()
 }
 
-/// Without root, the own ids become 0 of the new user namespace, before the exec that would lose the capabilities.
+/// Without root, the own ids become 0 of the new user namespace, before the exec that would lose the capabilities. Maps with
+/// subordinate ids are written by others.
 fn id_maps(plan: &Prepare) -> Vec<(&'static std::ffi::CStr, Vec<u8>)> {
     match plan.rootless {
-        Some(own) if plan.isolation.is_some() => vec![
+        Some(own @ Rootless { ids: None, .. }) if plan.isolation.is_some() => vec![
             (c"/proc/self/setgroups", b"deny".to_vec()),
             (c"/proc/self/uid_map", format!("0 {} 1", own.uid).into_bytes()),
             (c"/proc/self/gid_map", format!("0 {} 1", own.gid).into_bytes()),

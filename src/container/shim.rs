@@ -17,16 +17,17 @@ use rustix::net::{
 use rustix::process::{Gid, Uid};
 
 use super::config::{
-    Became, Birth, Config, Failure, FailureKind, Ids, Namespace, RootConfig, SessionConfig, Step as _,
+    Became, Birth, Config, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig, Step as _,
 };
 use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_namespace, parse_capabilities};
 use super::lookup::{Lookup, Refusal, Trusted};
 use super::namespaces::Namespaces;
+use super::owners::Heir;
 use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
 use super::seccomp::SetId;
 use super::terminal::{self, Terminal};
 use super::{etc, namespaces, rlimits, root, seccomp, unveil};
-use crate::spec::{Masks, OwnNamespaces};
+use crate::spec::{HostIdSpace, Masks, OwnNamespaces};
 use crate::sys::path::Root;
 use crate::sys::{mutant, prctl, process};
 
@@ -79,9 +80,9 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
 
     set_oom_score(config.oom_score_adj)?;
 
-    // Until exec, other processes of the task's user must not reach into this one. Without root, the first process's own id
-    // maps are still to be written, which a process that is not dumpable may not do.
-    if config.rootless.is_none() || session.is_some() {
+    // Until exec, other processes of the task's user must not reach into this one. Of a task that has one user, the first
+    // process's own id maps are still to be written, which a process that is not dumpable may not do.
+    if config.has_users() || session.is_some() {
         prctl::set_undumpable().step(|| "become undumpable".to_owned())?;
     }
 
@@ -111,6 +112,7 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
 
     let capabilities = parse_capabilities(&config.capabilities)?;
     let close_etc = etc::is_wanted(&config, &capabilities);
+    give_files(&config)?;
     if let (Some(root), Some(parts)) = (&config.root, parts) {
         root::enter(root, config.rootless.is_some(), close_etc, parts)?;
     }
@@ -166,7 +168,7 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     if let (Some(namespace), None) = (user_namespace, session) {
         made.push(Namespace::User, namespace);
     }
-    if config.rootless.is_none() || session.is_some() {
+    if config.has_users() || session.is_some() {
         // A change of credentials may have undone it, see fs.suid_dumpable in proc_sys_fs(5).
         prctl::set_undumpable().step(|| "become undumpable".to_owned())?;
     }
@@ -308,8 +310,8 @@ fn open_terminal(config: &Config, ids: Option<&Ids>) -> Result<Option<Terminal>,
         return Ok(None);
     }
     let step = || "take the terminal".to_owned();
-    // Without root, whom this process is now is whom the task's user is.
-    let owner = ids.filter(|_| config.rootless.is_none()).map(|ids| config.on_host(ids.uid));
+    // Where there is one user, whom this process is now is whom the task's user is.
+    let owner = ids.filter(|_| config.has_users()).map(|ids| config.on_host(ids.uid));
     let terminal = terminal::open_in_task(owner)?;
     rustix::stdio::dup2_stdin(&terminal.slave).step(step)?;
     rustix::stdio::dup2_stdout(&terminal.slave).step(step)?;
@@ -398,6 +400,18 @@ fn make_cgroup_namespace(roots: &[PathBuf]) -> Result<(), Failure> {
     }
     process::unshare(process::flags::NEW_CGROUP)
         .step(|| "make a cgroup namespace (isolation = \"nomad\" does without one)".to_owned())
+}
+
+/// Without root it is this process that can give the task its files: the executor is a user like any other.
+fn give_files(config: &Config) -> Result<(), Failure> {
+    let (Some(Rootless { ids: Some(_), .. }), Some(ids), Some(root), None) =
+        (config.rootless, config.id_range, &config.root, &config.session)
+    else {
+        return Ok(());
+    };
+    // What belongs to others has no number here.
+    let heir = Heir { ids, space: HostIdSpace::only(ids), user: None, passes_over: true };
+    heir.give(&root.task_dir).step(|| format!("give {} to the task's users", root.task_dir.display())).map(drop)
 }
 
 fn set_oom_score(wanted: i32) -> Result<(), Failure> {

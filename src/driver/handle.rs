@@ -18,7 +18,8 @@ use crate::executor::{
 };
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, ReattachConfig, role_environment};
 use crate::spec::{
-    ExitResult, LaunchSpec, Outlive, OutputHealth, ProcessId, ProcessState, Role, Signal, StreamHealth, TaskStats,
+    ExitResult, HostIds, LaunchSpec, Outlive, OutputHealth, ProcessId, ProcessState, Role, Signal, StreamHealth,
+    TaskStats,
 };
 use crate::sys::lock::lock;
 use crate::sys::mutant;
@@ -274,6 +275,7 @@ impl Starter {
                 "Cpuset": spec.cpuset_cgroup,
                 "Cores": cores,
                 "CgroupNamespace": spec.own.cgroup,
+                "HostIds": spec.host_ids.filter(|_| spec.user_namespace).map_or(0, HostIds::base),
             });
         }
         let given = ahead.filter(|_| mutant::on("a06"));

@@ -1,16 +1,17 @@
 //! Host ids of an allocation's own: when a task gets them, what of its files is given to it, and what it is told of those that
 //! it cannot read.
 
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use super::config::Reader;
 use super::handle::failed;
 use super::{DriverError, TaskConfig};
-use crate::container::{Heir, HostIdRegistry, Owned, host_user};
-use crate::spec::{HostIdSpace, LaunchSpec};
+use crate::container::{Heir, HostIdRegistry, HostIdsError, Owned, Subordinate, host_user};
+use crate::spec::{HostIdSpace, HostIds, LaunchSpec};
 use crate::sys::lock::lock;
+use crate::sys::mutant;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 
@@ -87,23 +88,34 @@ type Kept = (TaskConfig, Owner);
 
 impl Owners {
     /// Gives the allocation of a task that is in a user namespace its ids, and the task what lies in its directories. `None` for
-    /// any other task, and without root.
+    /// any other task, and without root: there it may be a range of the user's subordinate ids, whose files the shim gives away,
+    /// and what the task is to be told is returned as well.
     pub(super) async fn prepare(
         space: Option<HostIdSpace>,
         task: &TaskConfig,
         spec: &mut LaunchSpec,
-    ) -> Result<Option<Owner>, DriverError> {
-        let Some(space) = space.filter(|_| spec.user_namespace && rustix::process::geteuid().is_root()) else {
-            return Ok(None);
-        };
+        under_agent: bool,
+    ) -> Result<(Option<Owner>, Option<String>), DriverError> {
+        let Some(space) = space.filter(|_| spec.user_namespace) else { return Ok((None, None)) };
+        if !rustix::process::geteuid().is_root() {
+            // An agent that is not root could not remove what belongs to these ids.
+            if under_agent {
+                return Ok((None, None));
+            }
+            let alloc_dir = task.alloc_dir.clone();
+            let (host_ids, told) = on_a_thread(move || subordinate(&alloc_dir)).await?;
+            spec.host_ids = host_ids;
+            return Ok((None, told));
+        }
         let (alloc_dir, task_dir, user) = (task.alloc_dir.clone(), spec.task_dir.clone(), spec.user.clone());
         let work = move || {
-            let taken = HostIdRegistry::machine().take(&alloc_dir, space);
+            let registry = HostIdRegistry::machine();
+            let taken = registry.take(&alloc_dir, space);
             let ids = taken.map_err(|error| {
-                let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-                failed(format!("failed to get host ids for {}: {error}{cause}", alloc_dir.display()), false)
+                let text = format!("failed to get host ids for {}: {error}{}", alloc_dir.display(), cause(&error));
+                failed(text, false)
             })?;
-            let heir = Heir { ids, space, user: host_user(&user) };
+            let heir = Heir { ids, space, user: host_user(&user), passes_over: false };
             let given = heir.give(&task_dir).map_err(|error| {
                 let text = format!(
                     "failed to give {} to the host ids {ids}: {error} (on a file system that cannot store owners, \
@@ -112,11 +124,13 @@ impl Owners {
                 );
                 failed(text, false)
             })?;
+            let left = inherit(&registry, &heir, &alloc_dir)?;
+            let given = Owned { left: given.left + left, ..given };
             Ok(Owner { heir, task_dir, given, told: Vec::new() })
         };
         let owner = on_a_thread(work).await??;
         spec.host_ids = Some(owner.heir.ids);
-        Ok(Some(owner))
+        Ok((Some(owner), None))
     }
 
     /// Finds out whether a task that an earlier driver started has ids of its own: then its directory does.
@@ -127,7 +141,7 @@ impl Owners {
             use std::os::unix::fs::MetadataExt as _;
             let ids = HostIdRegistry::machine().find(&alloc_dir).ok()??;
             let is_own = task_dir.symlink_metadata().is_ok_and(|meta| meta.uid() == ids.base());
-            let heir = Heir { ids, space, user: host_user(&user) };
+            let heir = Heir { ids, space, user: host_user(&user), passes_over: false };
             is_own.then_some(Owner { heir, task_dir, given: Owned::default(), told: Vec::new() })
         };
         if let Ok(Some(owner)) = on_a_thread(work).await {
@@ -174,7 +188,7 @@ impl Owner {
             )
         });
         let left = (self.given.left > 0).then(|| {
-            "Not all files in local, tmp and secrets were given to the task's user: there are more than a million, or \
+            "Not all files in local, tmp, secrets and alloc/data were given to the task's user: there are more than a million, or \
              directories nested deeper than 64"
                 .to_owned()
         });
@@ -188,6 +202,63 @@ const FIX: &str = "give the template perms = \"0644\", or set host_ids = \"share
 fn names(paths: &[PathBuf]) -> Option<String> {
     let all: Vec<String> = paths.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
     (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// The range of subordinate ids that an allocation of a plain user has, and what its tasks are told when it is not its alone.
+fn subordinate(alloc_dir: &Path) -> (Option<HostIds>, Option<String>) {
+    if mutant::on("d23") {
+        return (None, None);
+    }
+    let subordinate = match Subordinate::usable() {
+        Ok(subordinate) => subordinate,
+        Err(why) => {
+            let text =
+                format!("The task has the host ids of the user who runs agentbin, as it could not get others: {why}");
+            return (None, Some(text));
+        }
+    };
+    let space = subordinate.space();
+    let mut shared = lock(&SHARED);
+    let taken = match shared.get(alloc_dir) {
+        Some((ids, text)) => return (Some(*ids), Some(text.clone())),
+        None => subordinate.registry().map(|registry| registry.take(alloc_dir, space)),
+    };
+    let why = match taken {
+        Some(Ok(ids)) => return (Some(ids), None),
+        Some(Err(HostIdsError::Full { ranges, .. })) => format!(
+            "all ranges of 65536 subordinate ids that this user has in /etc/subuid and /etc/subgid are in use ({ranges}); as \
+             root, usermod --add-subuids and --add-subgids give more"
+        ),
+        Some(Err(error)) => format!("it cannot be noted which they have: {error}{}", cause(&error)),
+        None => "it cannot be noted which they have, as this user has no home directory in /etc/passwd".to_owned(),
+    };
+    let text = format!("The task shares its host ids with other allocations of the user who runs agentbin: {why}");
+    // Always the same: then those that come later find others free.
+    let ids = space.after(None).next();
+    shared.extend(ids.map(|ids| (alloc_dir.to_owned(), (ids, text.clone()))));
+    (ids, Some(text))
+}
+
+/// The allocations of this process that share their ids, and what their tasks are told. It stays so when others become free: what
+/// is on the disk has these.
+static SHARED: Mutex<BTreeMap<PathBuf, (HostIds, String)>> = Mutex::new(BTreeMap::new());
+
+/// Once for each allocation: only an agent puts an earlier one's shared data there, before the first task starts. Returns how
+/// much was left. Who is killed before it is noted, or on the way, begins anew.
+fn inherit(registry: &HostIdRegistry, heir: &Heir, alloc_dir: &Path) -> Result<u64, DriverError> {
+    if registry.is_settled(heir.ids) {
+        return Ok(0);
+    }
+    let error = |text: String| {
+        failed(format!("failed to give {}/alloc/data to the host ids {}: {text}", alloc_dir.display(), heir.ids), false)
+    };
+    let given = heir.inherit(alloc_dir).map_err(|e| error(e.to_string()))?;
+    registry.settle(alloc_dir, heir.ids).map_err(|e| error(format!("{e}{}", cause(&e))))?;
+    Ok(given.left)
+}
+
+fn cause(error: &HostIdsError) -> String {
+    std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default()
 }
 
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, DriverError> {
@@ -223,8 +294,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_names_the_key_that_helps() {
-        let heir =
-            Heir { ids: HostIdSpace::DEFAULT.after(None).next().unwrap(), space: HostIdSpace::DEFAULT, user: None };
+        let (ids, space) = (HostIdSpace::DEFAULT.after(None).next().unwrap(), HostIdSpace::DEFAULT);
+        let heir = Heir { ids, space, user: None, passes_over: false };
         let given = Owned { changed: 9, left: 1, private: vec!["local/a\nb".into(), "secrets/c".into()] };
         let owner = Owner { heir, task_dir: PathBuf::new(), given, told: Vec::new() };
         let told: Vec<String> = owner.told(true).collect();

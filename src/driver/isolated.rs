@@ -18,7 +18,7 @@ use super::{
     Capabilities, Dns, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, TaskConfig, capabilities, restrict,
 };
 use crate::cgroup::Regime;
-use crate::container::check_seccomp;
+use crate::container::{Subordinate, check_seccomp};
 use crate::spec::{
     LaunchSpec, LimitedResource, Masks, Mount, NamespaceMode, OwnNamespaces, Propagation, ResourceLimit, Seccomp,
     Unveil,
@@ -361,7 +361,8 @@ impl IsolatedConfig {
     pub fn has_own_ids(&self, task: &Reader<'_>) -> bool {
         let level = Level::read(task).map(|level| level.unwrap_or(self.level).held().user_namespace);
         let asked = task.flag("user_namespace").and_then(|flag| flag.map_or(level, Ok));
-        self.host_ids.own && rustix::process::geteuid().is_root() && asked.unwrap_or(true)
+        let given = || rustix::process::geteuid().is_root() || Subordinate::usable().is_ok();
+        self.host_ids.own && asked.unwrap_or(true) && given()
     }
 
     /// What such a driver can do.

@@ -475,9 +475,13 @@ impl<P: Plan> Driver for OnExecutor<P> {
         let collected = spec.logs.is_some() || fifos.iter().any(|wanted| matches!(wanted, Wanted::Fifo(_)));
         let cut_off = spec.own.network && spec.network_namespace.as_os_str().is_empty();
         let told = (P::ISOLATION == Isolation::Isolated).then(|| isolated::told_of_root(&spec)).flatten();
-        let owner = Owners::prepare(P::host_ids(&config), task, &mut spec).await?;
+        let under_agent = self.tasks.settings().under_agent;
+        let (owner, of_ids) = Owners::prepare(P::host_ids(&config), task, &mut spec, under_agent).await?;
         let handle = self.tasks.start(task, spec).await?;
         if let Some(message) = told.filter(|_| self.tasks.settings().under_agent) {
+            self.tasks.tell(task, message);
+        }
+        if let Some(message) = of_ids {
             self.tasks.tell(task, message);
         }
         if let Some(owner) = owner {

@@ -4,27 +4,45 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
 use super::ExecutorError;
 use crate::cgroup::{DeviceAccess, DeviceKind, DeviceRule};
-use crate::container::{Bind, Config, DEVICES, DeviceNode, Guard, RootConfig, Rootless, Trusted, host_user};
-use crate::spec::{Device, LaunchSpec};
+use crate::container::{
+    Bind, Config, DEVICES, DeviceNode, Guard, RootConfig, Rootless, Subordinate, Trusted, host_user,
+};
+use crate::spec::{Device, HostIds, LaunchSpec};
 
 /// The terminals of `/dev/pts`, the door to new ones, and tunnels, which programs open by the node that they make.
 const MORE_DEVICES: [(u32, Option<u32>); 3] = [(136, None), (5, Some(2)), (10, Some(200))];
 
 /// Set unless this process is root: isolation goes through a user namespace then.
-pub(super) fn rootless() -> Option<Rootless> {
-    (!rustix::process::geteuid().is_root())
-        .then(|| Rootless { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() })
+///
+/// # Errors
+/// Without root: no such range of subordinate ids is this user's.
+pub(super) fn rootless(host_ids: Option<HostIds>) -> Result<Option<Rootless>, ExecutorError> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let find = |inside| {
+        let subordinate = Subordinate::of_this_user().map_err(|error| error.to_string())?;
+        subordinate.ids(inside).ok_or_else(|| "its line of /etc/subuid or /etc/subgid is gone".to_owned())
+    };
+    let ids = host_ids.map(find).transpose();
+    let ids = ids.map_err(|why| ExecutorError::System(format!("find the task's subordinate ids: {why}")))?;
+    Ok(Some(Rootless { uid, gid, ids }))
 }
 
 /// What the shim is told for a task with a root of its own.
-pub(super) fn config(spec: &LaunchSpec) -> Config {
-    let rootless = rootless();
+///
+/// # Errors
+/// As [`rootless`].
+pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
+    let id_range = spec.host_ids.filter(|_| spec.user_namespace);
+    let rootless = rootless(id_range)?;
     let host_ids = host_user(&spec.user);
     let neighbours = super::universal::neighbours(spec);
-    let id_range = spec.host_ids.filter(|_| spec.user_namespace && rootless.is_none());
-    let trusted = Trusted::of(host_ids.as_ref(), id_range);
+    // Without root the range's numbers mean other users here.
+    let trusted = Trusted::of(host_ids.as_ref(), id_range.filter(|_| rootless.is_none()));
     let look = |neighbours| Guard::look(&spec.task_dir, &trusted, neighbours);
-    Config {
+    Ok(Config {
         command: spec.command.clone(),
         guard: neighbours.map(look),
         neighbours,
@@ -58,8 +76,8 @@ pub(super) fn config(spec: &LaunchSpec) -> Config {
         seccomp: spec.seccomp.clone(),
         limits: spec.limits.clone(),
         own: spec.own,
-        // Without root the task is in one anyway.
-        user_namespace: spec.user_namespace && rootless.is_none(),
+        // Without root, and with one user, the task is in one anyway.
+        user_namespace: spec.user_namespace && rootless.is_none_or(|rootless| rootless.ids.is_some()),
         id_range,
         unveil: spec.unveil.clone(),
         oom_score_adj: 0,
@@ -67,7 +85,7 @@ pub(super) fn config(spec: &LaunchSpec) -> Config {
         rootless,
         outlives: spec.outlive.is_some(),
         session: None,
-    }
+    })
 }
 
 /// The devices that every task may use, and the right to make nodes of any: a node alone opens nothing.

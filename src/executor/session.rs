@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime};
 
 use nix::unistd::{Pid, getsid};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::Uid;
 use tokio::io::Interest;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
@@ -18,7 +17,8 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::streams::{Input, Registered, Responses, Sink, pump, register};
 use super::supervisor::{
-    Isolation, Running, alive, descendants, end_child, open_null, plan, readable, start_error, start_shim, wait_for,
+    Isolation, Running, alive, descendants, end_child, open_null, open_to_task, plan, readable, start_error,
+    start_shim, wait_for,
 };
 use super::{ExecOutput, ExecRequests, ExecResponses, ExecutorError, universal};
 use crate::container::{Config, Guard, Ids, Namespaces, SessionConfig, Terminal, Trusted, open_terminal};
@@ -209,7 +209,7 @@ async fn start(
     let config = Config { command: program, args, session, guard, outlives: false, ..running.config.clone() };
 
     let guard = StartingGuard::new(Arc::clone(&sessions));
-    let shim = start_shim(plan(None, false, running.cgroup.as_ref()), running.cgroup.as_ref())?;
+    let shim = start_shim(plan(None, false, None, running.cgroup.as_ref())?, running.cgroup.as_ref())?;
     let fds = [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_fd()];
     let mut starting = alive(shim.tell(&config, &namespaces).and_then(|told| told.go(fds))).await?;
     drop(stdio);
@@ -258,12 +258,12 @@ fn task_namespaces(running: &Running) -> Result<Namespaces, ExecutorError> {
     let Some(namespaces) = &*namespaces else {
         return Err(ExecutorError::Invalid("the task has ended".to_owned()));
     };
-    let nested = running.config.rootless.is_some() && running.config.host_ids.as_ref().is_some_and(|ids| ids.uid != 0);
+    let nested = !running.config.has_users() && running.config.host_ids.as_ref().is_some_and(|ids| ids.uid != 0);
     let opened = if nested { namespaces.with_user_of(running.pid) } else { namespaces.try_clone() };
     opened.map_err(system("open the task's namespaces"))
 }
 
-/// Whom descriptors of ours are given to, so that the command can open them again by name.
+/// Whom terminals of ours are given to, so that the command can open them again by name.
 fn owner(running: &Running) -> Option<&Ids> {
     running.config.host_ids.as_ref().filter(|_| running.config.rootless.is_none())
 }
@@ -274,10 +274,7 @@ fn pipe_for(
     theirs: impl Fn(&(OwnedFd, OwnedFd)) -> BorrowedFd<'_>,
 ) -> io::Result<(OwnedFd, OwnedFd)> {
     let ends = pipe_with(PipeFlags::CLOEXEC)?;
-    if let Some(ids) = owner(running) {
-        // Without the right to: then the command is this very user.
-        let _ = rustix::fs::fchown(theirs(&ends), Some(Uid::from_raw(running.config.on_host(ids.uid))), None);
-    }
+    open_to_task(theirs(&ends), &running.config);
     Ok(ends)
 }
 

@@ -23,7 +23,7 @@ use crate::cgroup::{self, CgroupFs, DeviceRule, Regime, Sampler, TaskCgroup};
 use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared, StartError};
 use crate::logs::collector::{Collector, HealthWatch, Keeper, open_sink};
 use crate::spec::{
-    ExitResult, LaunchSpec, NamespaceMode, Outlive, OutputHealth, ProcessState, Resources, Signal, TaskStats,
+    ExitResult, HostIds, LaunchSpec, NamespaceMode, Outlive, OutputHealth, ProcessState, Resources, Signal, TaskStats,
     scaled_cpu_shares,
 };
 use crate::sys;
@@ -180,8 +180,8 @@ impl LocalExecutor {
 
     /// Makes the cgroup that the task will have (relative to each hierarchy's root, empty for none; on v1 with a cpuset
     /// that the host made, empty for its own, and with the cores reserved for it) and starts the process that will become
-    /// the task, with a cgroup namespace or without, so that neither costs time when the launch is asked for. A launch that
-    /// asks for something else simply begins anew.
+    /// the task, with a cgroup namespace or without, and without root with these subordinate ids, so that neither costs time
+    /// when the launch is asked for. A launch that asks for something else simply begins anew.
     ///
     /// # Errors
     /// [`ExecutorError::System`]; the launch will find the same and say so.
@@ -191,6 +191,7 @@ impl LocalExecutor {
         cpuset: &Path,
         cores: &str,
         cgroup_namespace: bool,
+        host_ids: Option<HostIds>,
     ) -> Result<(), ExecutorError> {
         let wanted = self.cgroups.regime() != Regime::Off && !path.as_os_str().is_empty();
         let given = (self.cgroups.regime() == Regime::V1 && !cpuset.as_os_str().is_empty()).then_some(cpuset);
@@ -202,8 +203,8 @@ impl LocalExecutor {
         let isolation = (self.isolation == Isolation::Isolated).then(Default::default);
         // What most tasks have.
         let devices = isolation.map(|_| isolated::default_devices());
-        let plan = plan(isolation, cgroup_namespace, cgroup.as_ref());
-        let shim = start_confined_shim(devices.as_deref(), plan, cgroup.as_ref());
+        let plan = plan(isolation, cgroup_namespace, host_ids, cgroup.as_ref());
+        let shim = plan.and_then(|plan| start_confined_shim(devices.as_deref(), plan, cgroup.as_ref()));
         let shim = shim.inspect_err(|_| cgroup.iter().for_each(remove_cgroup))?;
         *lock(&self.ahead) = Some(Ahead { path: path.to_owned(), cpuset: cpuset.to_owned(), cgroup, devices, shim });
         Ok(())
@@ -226,7 +227,8 @@ impl LocalExecutor {
             && ahead.devices.as_deref() == devices
             && limited
             && !overridden;
-        if fits && ahead.shim.fits(&plan(isolation, spec.own.cgroup, ahead.cgroup.as_ref())) {
+        let plan = plan(isolation, spec.own.cgroup, ids_of(spec), ahead.cgroup.as_ref());
+        if fits && plan.is_ok_and(|plan| ahead.shim.fits(&plan)) {
             return Some(ahead);
         }
         ahead.discard().await;
@@ -327,7 +329,7 @@ impl LocalExecutor {
         let cgroup =
             TaskCgroup::open(&self.cgroups, &path).map_err(cgroup_error)?.with_oom_baseline(record.oom_baseline);
         let mut config = match self.isolation {
-            Isolation::Isolated => isolated::config(spec),
+            Isolation::Isolated => isolated::config(spec)?,
             Isolation::Universal => universal::config_of(spec, None, Path::new(&spec.command)),
         };
         config.host_ids = record.host_ids;
@@ -380,7 +382,7 @@ impl LocalExecutor {
 
     async fn try_start(&self, spec: &LaunchSpec) -> Result<Arc<Running>, NotStarted> {
         let (config, devices) = match self.isolation {
-            Isolation::Isolated => (isolated::config(spec), Some(isolated::devices(spec)?)),
+            Isolation::Isolated => (isolated::config(spec)?, Some(isolated::devices(spec)?)),
             Isolation::Universal => (universal::config(spec)?, None),
         };
         let own_cgroup =
@@ -397,8 +399,8 @@ impl LocalExecutor {
         } else {
             let cgroup = self.contain(spec)?;
             let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
-            let plan = plan(isolation, spec.own.cgroup, cgroup.as_ref());
-            let shim = start_confined_shim(devices.as_deref(), plan, cgroup.as_ref());
+            let plan = plan(isolation, spec.own.cgroup, ids_of(spec), cgroup.as_ref());
+            let shim = plan.and_then(|plan| start_confined_shim(devices.as_deref(), plan, cgroup.as_ref()));
             (cgroup, shim)
         };
         let launched = match shim {
@@ -835,16 +837,23 @@ fn watch(fd: BorrowedFd<'_>) -> std::io::Result<AsyncFd<Arc<OwnedFd>>> {
 pub(super) fn plan(
     isolation: Option<(NamespaceMode, NamespaceMode)>,
     cgroup_namespace: bool,
+    host_ids: Option<HostIds>,
     cgroup: Option<&TaskCgroup>,
-) -> Prepare {
+) -> Result<Prepare, ExecutorError> {
     let join = cgroup.map(TaskCgroup::join_files).unwrap_or_default();
     let roots = || cgroup.map(TaskCgroup::root_files).unwrap_or_default();
     let cgroup_namespace = (cgroup_namespace && isolation.is_some()).then(roots);
-    Prepare { isolation, cgroup_namespace, rootless: isolated::rootless(), join }
+    Ok(Prepare { isolation, cgroup_namespace, rootless: isolated::rootless(host_ids)?, join })
+}
+
+/// The range of a task in a user namespace.
+fn ids_of(spec: &LaunchSpec) -> Option<HostIds> {
+    spec.host_ids.filter(|_| spec.user_namespace)
 }
 
 pub(super) fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<Prepared, ExecutorError> {
-    let hint = plan.isolation.is_some() && plan.rootless.is_some();
+    // Where there are subordinate ids, user namespaces have been made before.
+    let hint = plan.isolation.is_some() && plan.rootless.is_some_and(|rootless| rootless.ids.is_none());
     let born_in = cgroup.map(TaskCgroup::dir_fd).transpose().map_err(cgroup_error)?.flatten();
     container::prepare(plan, born_in.as_ref().map(OwnedFd::as_fd))
         .map_err(|error| ExecutorError::System(unprivileged_hint(hint, error.to_string())))
@@ -925,14 +934,8 @@ fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output,
     if let Some(logs) = &spec.logs {
         let (collector, ends) = Collector::new(logs)
             .map_err(|e| ExecutorError::System(format!("collect output in {}: {}", logs.dir.display(), chain(&e))))?;
-        // The pipes are root's; the task may want to open /dev/stdout again.
-        if let (Some(ids), true) = (&config.host_ids, config.rootless.is_none()) {
-            let owner = Some(rustix::process::Uid::from_raw(config.on_host(ids.uid)));
-            for end in [&ends.stdout, &ends.stderr] {
-                // Without the right to: then the task is this very user.
-                let _ = rustix::fs::fchown(end, owner, None);
-            }
-        }
+        // The pipes are ours; the task may want to open /dev/stdout again.
+        [&ends.stdout, &ends.stderr].into_iter().for_each(|end| open_to_task(end.as_fd(), config));
         let ends = ChildEnds { stdout: ends.stdout, stderr: ends.stderr };
         return Ok((Output::Collected(collector), ends.outliving(spec)?));
     }
@@ -944,6 +947,18 @@ fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output,
     let stderr = open("stderr", &spec.stderr_path)?;
     let ends = ChildEnds { stdout: stdout.child_end, stderr: stderr.child_end };
     Ok((Output::Sunk { _keepers: [stdout.keeper, stderr.keeper] }, ends.outliving(spec)?))
+}
+
+/// Lets the task's user open a pipe of ours again by its name in `/proc`. Without root it cannot be given away, and with
+/// subordinate ids that user is another one than we are: then everybody may, who gets at a process that has it.
+pub(super) fn open_to_task(end: BorrowedFd<'_>, config: &container::Config) {
+    let Some(ids) = &config.host_ids else { return };
+    // What fails is missed by whoever opens it again.
+    let _ = match config.rootless {
+        None => rustix::fs::fchown(end, Some(rustix::process::Uid::from_raw(config.on_host(ids.uid))), None),
+        Some(rootless) if rootless.ids.is_some() => rustix::fs::fchmod(end, rustix::fs::Mode::from_raw_mode(0o666)),
+        Some(_) => Ok(()),
+    };
 }
 
 fn remove_cgroup(cgroup: &TaskCgroup) {

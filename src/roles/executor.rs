@@ -15,7 +15,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use crate::cgroup::CgroupFs;
 use crate::executor::{Compute, ExecutorService, Isolation, LocalExecutor};
 use crate::plugin::{HclogLayer, Level, ServeError, Server, Stop};
-use crate::spec::Role;
+use crate::spec::{HostIds, Role};
 use crate::sys;
 use crate::sys::path::Root;
 
@@ -39,6 +39,8 @@ struct PrepareConfig {
     cpuset: PathBuf,
     cores: String,
     cgroup_namespace: bool,
+    /// The first of the range; 0 for none.
+    host_ids: u32,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -132,8 +134,9 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     server.announce()?;
     // A host that has the launch prepared is one of ours, and has done this.
     let ready = match &config.prepare {
-        Some(PrepareConfig { cgroup, cpuset, cores, cgroup_namespace }) => {
-            executor.prepare(cgroup, cpuset, cores, *cgroup_namespace).map_err(anyhow::Error::from)
+        Some(PrepareConfig { cgroup, cpuset, cores, cgroup_namespace, host_ids }) => {
+            let host_ids = HostIds::new(*host_ids);
+            executor.prepare(cgroup, cpuset, cores, *cgroup_namespace, host_ids).map_err(anyhow::Error::from)
         }
         None => sys::exe::read_ahead().map_err(anyhow::Error::from),
     };

@@ -6,6 +6,7 @@ mod executor;
 mod isolation_probe;
 mod libcontainer_shim;
 mod logmon;
+mod subordinate;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -26,6 +27,7 @@ const fn table(role: Role) -> Run {
         Role::Logmon => logmon::run,
         Role::DockerLogger => docker_logger::run,
         Role::IsolationProbe => isolation_probe::run,
+        Role::Subordinate => subordinate::run,
     }
 }
 

@@ -73,6 +73,27 @@ impl HostIdSpace {
         (first <= last).then_some(HostIdSpace { first, last })
     }
 
+    /// The ranges from 65536 on, one at least: what is given away in a user namespace of a plain user's.
+    #[must_use]
+    pub const fn first_ranges(count: u32) -> HostIdSpace {
+        let first = HostIds { base: HostIds::COUNT };
+        let most = (u32::MAX - HostIds::COUNT + 1) / HostIds::COUNT - 1;
+        let last = if count == 0 {
+            1
+        } else if count > most {
+            most
+        } else {
+            count
+        };
+        HostIdSpace { first, last: HostIds { base: last * HostIds::COUNT } }
+    }
+
+    /// A single range.
+    #[must_use]
+    pub const fn only(ids: HostIds) -> HostIdSpace {
+        HostIdSpace { first: ids, last: ids }
+    }
+
     /// How many ranges there are.
     #[must_use]
     pub const fn ranges(self) -> u32 {
@@ -118,6 +139,8 @@ mod tests {
         assert_eq!(bases(Some(131_072)), [196_608, 131_072]);
         assert_eq!(bases(Some(196_608)), [131_072, 196_608]);
         assert_eq!(bases(Some(65_536)), [131_072, 196_608], "a range of another space");
+        assert_eq!(HostIdSpace::first_ranges(2).to_string(), "65536-196607");
+        assert_eq!((HostIdSpace::first_ranges(0).ranges(), HostIdSpace::first_ranges(u32::MAX).ranges()), (1, 65_534));
         for text in
             ["", "1-2", "0-65535", "65536-131070", "131072-65535", "131072-131071", "65536", "4294901760-4294967295"]
         {

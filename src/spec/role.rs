@@ -13,11 +13,14 @@ pub enum Role {
     DockerLogger,
     /// Says what it can do where it was started. `agentbin doctor --probe` starts it inside a task.
     IsolationProbe,
+    /// Works as root over the subordinate ids of a plain user.
+    Subordinate,
 }
 
 impl Role {
     /// Every role, in the order in which help texts name them.
-    pub const ALL: [Role; 5] = [Role::Executor, Role::Shim, Role::Logmon, Role::DockerLogger, Role::IsolationProbe];
+    pub const ALL: [Role; 6] =
+        [Role::Executor, Role::Shim, Role::Logmon, Role::DockerLogger, Role::IsolationProbe, Role::Subordinate];
 
     /// The exact name on a command line and as a symlink.
     #[must_use]
@@ -28,6 +31,7 @@ impl Role {
             Role::Logmon => "logmon",
             Role::DockerLogger => "docker_logger",
             Role::IsolationProbe => "isolation-probe",
+            Role::Subordinate => "subordinate",
         }
     }
 

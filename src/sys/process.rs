@@ -128,6 +128,57 @@ pub fn spawn(plan: &Spawn<'_>) -> io::Result<Child> {
     Ok(Child { pid: pid as i32, pidfd })
 }
 
+/// As [`spawn`], but on a copy of this process's memory, and the child executes nothing before a byte is written to the returned
+/// descriptor: until then somebody else can write the id maps of its user namespace. When the descriptor is closed without,
+/// also by the death of this process, the child ends; it must still be reaped, see [`wait`].
+///
+/// The caller must have no other thread.
+///
+/// # Errors
+/// What `pipe2(2)` and `clone3(2)` say. What fails in the child comes through its report descriptor.
+///
+/// # Panics
+/// As [`spawn`].
+pub fn spawn_held(plan: &Spawn<'_>) -> io::Result<(Child, OwnedFd)> {
+    assert!(
+        plan.report < plan.fds.len() && plan.fds.len() <= MAX_FDS,
+        "report is an index, at most {MAX_FDS} descriptors"
+    );
+    let argv = pointers(plan.argv);
+    let envp = pointers(plan.envp);
+    let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let mut pidfd: RawFd = -1;
+    let args = CloneArgs {
+        flags: plan.flags | flags::PIDFD | if plan.cgroup.is_some() { flags::INTO_CGROUP } else { 0 },
+        pidfd: std::ptr::from_mut(&mut pidfd) as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        cgroup: plan.cgroup.map_or(0, |fd| fd.as_raw_fd() as u64),
+        ..CloneArgs::default()
+    };
+    // SAFETY: without CLONE_VM the child has its own copy of this memory; the struct is laid out as clone3(2) documents and
+    // `pidfd` outlives the call.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::from_ref(&args), size_of::<CloneArgs>()) };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            drop(ours);
+            match rustix::io::retry_on_intr(|| rustix::io::read(&theirs, &mut [0; 1])) {
+                Ok(1) => released(plan, &argv, &envp),
+                _ => exit_at_once(127),
+            }
+        }
+        pid => {
+            // SAFETY: CLONE_PIDFD made the kernel store a new descriptor that nobody else owns.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok((Child { pid: pid as i32, pidfd }, ours))
+        }
+    }
+}
+
+fn released(plan: &Spawn<'_>, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> ! {
+    match child(plan, argv, envp) {}
+}
+
 /// `clone3(2)` with a stack of the child's own: there it calls `body`, which must not return. Answers as the kernel does: a
 /// pid, or an errno below zero.
 ///

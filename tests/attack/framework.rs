@@ -333,7 +333,7 @@ impl Lab {
         command.env("XDG_RUNTIME_DIR", self.path("sockets"));
         command.envs(env.iter().map(|(key, value)| (key, value)));
         self.started.set(self.started.get() + 1);
-        Run::new(command)
+        Run::of(command)
     }
 
     /// A file of the host that is none of the task's business.
@@ -908,7 +908,8 @@ pub struct Run {
 }
 
 impl Run {
-    fn new(mut command: Command) -> Run {
+    /// A command that is one.
+    pub fn of(mut command: Command) -> Run {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (stdout, stderr) = (Arc::default(), Arc::default());

@@ -206,13 +206,15 @@ fn beyond_the_files(lab: &Lab) -> Verdict {
     let host = Path::new("/usr/bin/getent").canonicalize().unwrap();
     let flags = nix::mount::MsFlags::MS_BIND;
     nix::mount::mount(Some(&getent), &host, None::<&str>, flags, None::<&str>).unwrap();
-    let job = lab.job("raw_exec", "/bin/sh", "[\"-c\", \"id -u; id -G\"]", "");
+    let job =
+        lab.job("raw_exec", "/bin/sh", "[\"-c\", \"id -u; id -G; touch $NOMAD_TASK_DIR/own && echo let in\"]", "");
     let job = job.replace("driver = \"raw_exec\"", "driver = \"raw_exec\"\n      user = \"beyond\"");
     let (file, data) = (lab.path("job.nomad.hcl"), lab.path("data"));
     std::fs::write(&file, job).unwrap();
     let (_, said) = ran(lab, &[], &["run".as_ref(), "--data-dir".as_ref(), data.as_ref(), file.as_ref()]);
     nix::mount::umount2(&host, nix::mount::MntFlags::MNT_DETACH).unwrap();
     hold!(said.contains("7654\n7655 7656\n"), "the user is not found: {said}");
+    hold!(said.contains("let in\n"), "the user is not let into the allocation: {said}");
     Ok(())
 }
 
