@@ -185,7 +185,7 @@ fn b2_host_folders_are_read_only_and_nothing_is_copied() {
         task.user = "root".into();
         let (_, text, _) = world.run(&world.exec, &task).await;
         assert_eq!(text.matches("Read-only file system").count(), 3, "{text}");
-        let data = world.dir.path().join("alloc-id/alloc/data/out");
+        let data = world.alloc_dir().join("alloc/data/out");
         assert_eq!(std::fs::read_to_string(data).unwrap(), "data\n");
         // N3: what the root needs are empty folders, and not one byte.
         let mut todo = vec![world.task_dir()];

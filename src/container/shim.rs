@@ -20,7 +20,7 @@ use super::config::{
     Became, Birth, Config, Failure, FailureKind, Ids, Namespace, RootConfig, SessionConfig, Step as _,
 };
 use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_namespace, parse_capabilities};
-use super::lookup::{Lookup, Refusal, Trusted};
+use super::lookup::{Guard, Lookup, Refusal, Trusted};
 use super::namespaces::Namespaces;
 use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
 use super::seccomp::SetId;
@@ -508,10 +508,10 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
     let command = &config.command;
     let step = || "find the command".to_owned();
     let root = Root::open(Path::new("/")).step(|| "open the root".to_owned())?;
-    let lookup = config
-        .guard
-        .as_ref()
-        .map(|guard| Lookup::in_root(guard, Trusted::of(ids, config.id_range), &root, root_config));
+    // Whoever may write to a program, one that others write to is not changed.
+    let open = Guard::open();
+    let guard = config.guard.as_ref().unwrap_or(&open);
+    let lookup = Lookup::in_root(guard, Trusted::of(ids, config.id_range), &root, root_config);
     let bare = command.trim_start_matches('/');
     let mut candidates = vec![Path::new("local").join(bare), PathBuf::from(bare)];
     if command.starts_with('/') && !mutant::on("d02") {
@@ -529,7 +529,7 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
             continue;
         }
         let path = Path::new("/").join(&candidate);
-        match lookup.as_ref().map(|lookup| lookup.check(&path, &fd)) {
+        match config.guard.as_ref().map(|_| lookup.check(&path, &fd)) {
             Some(Err(Refusal::Elsewhere)) => continue,
             Some(Err(refusal)) => {
                 let message = format!("{}: {refusal}", path.display());
@@ -539,7 +539,7 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
         }
         if stat.st_mode & 0o555 != 0o555 {
             // What is not the task's own is executable for its user or exec says why not.
-            let _ = make_executable(&root, &candidate);
+            let _ = make_executable(&root, &path, &fd, &lookup);
         }
         return Ok(path);
     }
@@ -554,18 +554,23 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
     })
 }
 
-/// Of a file in the task's own directory, which no link and no mount leads out of; by its descriptor: a name in `/proc` is
-/// the kernel's only as long as nobody moves that. A file with a second name may be somebody else's, too, and stays as it is.
-fn make_executable(root: &Root, program: &Path) -> std::io::Result<()> {
+/// Of a file in the allocation's directories that is the task's ([`Lookup::is_tasks`]); by its descriptor: a name in `/proc`
+/// is the kernel's only as long as nobody moves that. A file with a second name may be somebody else's, too, and stays as it
+/// is.
+fn make_executable(root: &Root, path: &Path, found: &OwnedFd, lookup: &Lookup<'_>) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let relative = path.strip_prefix("/").unwrap_or(path);
     let file = if mutant::on("d05") {
-        root.open_in_root(program, flags, Mode::empty())?
+        root.open_in_root(relative, flags, Mode::empty())?
+    } else if lookup.is_tasks(path, found) {
+        root.open_beneath(relative, flags, Mode::empty())?
     } else {
-        root.open_same_mount(program, flags, Mode::empty())?
+        return Ok(());
     };
-    let stat = rustix::fs::fstat(&file)?;
+    let (stat, looked_at) = (rustix::fs::fstat(&file)?, rustix::fs::fstat(found)?);
+    let same = (stat.st_dev, stat.st_ino) == (looked_at.st_dev, looked_at.st_ino) || mutant::on("d05");
     let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    if plain && (stat.st_nlink == 1 || mutant::on("b16")) {
+    if same && plain && (stat.st_nlink == 1 || mutant::on("b16")) {
         rustix::fs::fchmod(&file, Mode::from_raw_mode((stat.st_mode | 0o555) & 0o7777))?;
     }
     Ok(())
