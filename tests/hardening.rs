@@ -9,9 +9,9 @@ mod harness;
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
-use std::panic::AssertUnwindSafe;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -661,9 +661,7 @@ fn n6_what_is_not_unveiled_is_denied() {
             let task = world.staying(script, &keys);
             let ro = world.task_dir().join("ro");
             std::fs::create_dir_all(&ro).unwrap();
-            for file in
-                [world.task_dir().join("local/in"), ro.join("in"), world.alloc_dir().join("alloc/data/in")]
-            {
+            for file in [world.task_dir().join("local/in"), ro.join("in"), world.alloc_dir().join("alloc/data/in")] {
                 std::fs::write(&file, "in\n").unwrap();
                 std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
             }

@@ -96,7 +96,7 @@ enum Shown {
 }
 
 impl Shown {
-    /// By the directories that the names lead to. What a job names stays as it is, whatever it shows.
+    /// What a job names stays as it is, whatever it shows.
     fn of(bind: &Bind) -> Option<Shown> {
         let usual = bind.readonly && bind.source == Path::new(ETC) && bind.target == Path::new(ETC);
         if usual {
@@ -106,11 +106,15 @@ impl Shown {
             return None;
         }
         let (etc, source) = (Path::new(ETC).canonicalize().ok()?, bind.source.canonicalize().ok()?);
-        match (source.strip_prefix(&etc), etc.strip_prefix(&source)) {
-            (Ok(part), _) => Some(Shown::Part(part.to_owned())),
-            (_, Ok(place)) => Some(Shown::At(place.to_owned())),
-            _ => None,
+        // By what a name leads to: `/etc` may be mounted in another place, too.
+        let identity = |path: &Path| rustix::fs::stat(path).ok().map(|stat| (stat.st_dev, stat.st_ino));
+        let (of_etc, of_source) = (identity(&etc), identity(&source));
+        let rest = |path: &Path, above: &Path| path.strip_prefix(above).ok().map(Path::to_owned);
+        if let Some(above) = source.ancestors().find(|above| identity(above) == of_etc) {
+            return rest(&source, above).map(Shown::Part);
         }
+        let above = etc.ancestors().find(|above| identity(above) == of_source)?;
+        rest(&etc, above).map(Shown::At)
     }
 }
 

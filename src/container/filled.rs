@@ -129,9 +129,7 @@ impl Links {
             let found = match dir.open_same_mount(Path::new(file), OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
                 Ok(found) => found,
                 // It has gone meanwhile; it is a link, or something is mounted there.
-                Err(error)
-                    if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ELOOP | libc::EXDEV)) =>
-                {
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ELOOP | libc::EXDEV)) => {
                     continue;
                 }
                 Err(error) => return Err(Failure::new(step(), error)),

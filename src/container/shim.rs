@@ -131,6 +131,7 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
         None => PathBuf::from(&config.command),
     };
     let (argv, envp) = strings(&config, ids.as_ref(), &command)?;
+    let unchanged = why_unchanged(&command, config.root.is_some());
 
     // Whatever needs a name in the root or the power of now.
     let refuse = config.root.is_some()
@@ -175,7 +176,8 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     }
 
     let unveiled = !config.unveil.is_empty();
-    let command = Command { argv: &argv, envp: &envp, filter: filter.as_deref(), outlives: config.outlives, unveiled };
+    let (filter, outlives) = (filter.as_deref(), config.outlives);
+    let command = Command { argv: &argv, envp: &envp, filter, outlives, unveiled, unchanged };
     let mut became = Became { ids, pid: None, terminal: terminal.is_some(), namespaces: made.kinds() };
     if born_inside {
         let child = start_inside(session, report, &command)?;
@@ -204,6 +206,25 @@ struct Command<'a> {
     outlives: bool,
     /// Not every file is there for it.
     unveiled: bool,
+    /// Why it may lack the right to be executed.
+    unchanged: Option<&'static str>,
+}
+
+/// Why a program was not made executable that Nomad's drivers would have changed.
+fn why_unchanged(program: &Path, isolated: bool) -> Option<&'static str> {
+    let stat = rustix::fs::stat(program).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_mode & 0o555 == 0o555 {
+        return None;
+    }
+    if stat.st_nlink > 1 {
+        return Some("it has a second name, a hard link, so it may be somebody else's file");
+    }
+    let mut begin = Vec::new();
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(program, flags, Mode::empty()).ok()?;
+    File::from(file).take(4).read_to_end(&mut begin).ok()?;
+    let like_a_program = begin.starts_with(b"#!") || begin == b"\x7fELF";
+    (!isolated && !like_a_program).then_some("it begins neither with #! nor as an ELF file, so it may be no program")
 }
 
 /// The command as a process that was never seen with more than it may have: born in the task's pid namespace when
@@ -249,7 +270,7 @@ fn install(filter: &[libc::sock_filter]) -> Result<(), Failure> {
 
 /// Executes the command. Returns why that failed.
 fn execute(report: &File, command: &Command<'_>) -> Failure {
-    let Command { argv, envp, filter, outlives, unveiled } = command;
+    let Command { argv, envp, filter, outlives, unveiled, unchanged } = command;
     let ready = die_with_parent(report)
         .and_then(|()| if *outlives { outlive_parent() } else { Ok(()) })
         .and_then(|()| filter.map_or(Ok(()), install));
@@ -268,6 +289,15 @@ fn execute(report: &File, command: &Command<'_>) -> Failure {
         FailureKind::NotExecutable if *unveiled => {
             format!("{error} (unveil must have it and its libraries with the letters r and x)")
         }
+        FailureKind::NotExecutable if error.raw_os_error() == Some(libc::ENOEXEC) => {
+            format!("{error} (a script begins with a line such as #!/bin/sh)")
+        }
+        FailureKind::NotExecutable => match unchanged {
+            Some(why) => format!(
+                "{error} ({why}, and it is not made executable here, as it is by Nomad's drivers: chmod +x it, or name a copy)"
+            ),
+            None => error.to_string(),
+        },
         _ => error.to_string(),
     };
     Failure { step, kind, message }

@@ -23,6 +23,7 @@ use crate::spec::{
     LaunchSpec, LimitedResource, Masks, Mount, NamespaceMode, OwnNamespaces, Propagation, ResourceLimit, Seccomp,
     Unveil,
 };
+use crate::sys::features::{self, Support};
 use crate::sys::mutant;
 use crate::sys::path::Root;
 use crate::wire::hclspec::Spec;
@@ -385,8 +386,17 @@ impl IsolatedConfig {
         if !rustix::process::geteuid().is_root() {
             return Some(Fingerprint::without(Health::Undetected, "Driver must run as root"));
         }
-        (cgroups == Regime::Off)
-            .then(|| Fingerprint::without(Health::Unhealthy, "Failed to discover cgroup mount point"))
+        if cgroups == Regime::Off {
+            return Some(Fingerprint::without(Health::Unhealthy, "Failed to discover cgroup mount point"));
+        }
+        (features::mount_setattr() == Support::No).then(|| {
+            let kernel = features::release();
+            let text = format!(
+                "Linux {kernel} has no mount_setattr(2), without which no task can be isolated: it needs Linux 5.12 or newer, or \
+                 Nomad's own driver (remove this one from the agent's plugin_dir)"
+            );
+            Fingerprint::without(Health::Unhealthy, &text)
+        })
     }
 
     /// The mounts of a task, and how many of them, from the first, are the host's for every task.

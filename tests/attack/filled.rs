@@ -35,13 +35,13 @@ impl Chroot {
     fn new(lab: &Lab) -> Chroot {
         let (alloc, over) = (lab.path("alloc"), lab.path("over"));
         std::fs::create_dir_all(&over).unwrap();
-        let tmpfs = |place: &Path| nix::mount::mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::empty(), None::<&str>);
+        let tmpfs =
+            |place: &Path| nix::mount::mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::empty(), None::<&str>);
         tmpfs(&over).unwrap();
         for name in ["upper", "work"] {
             std::fs::create_dir(over.join(name)).unwrap();
         }
-        let options =
-            format!("lowerdir={},upperdir={o}/upper,workdir={o}/work", alloc.display(), o = over.display());
+        let options = format!("lowerdir={},upperdir={o}/upper,workdir={o}/work", alloc.display(), o = over.display());
         let mounted = nix::mount::mount(Some("overlay"), &alloc, Some("overlay"), MsFlags::empty(), Some(&*options));
         // It keeps what it needs of it.
         nix::mount::umount2(&over, MntFlags::MNT_DETACH).unwrap();

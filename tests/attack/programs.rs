@@ -580,7 +580,8 @@ fn d43(lab: &mut Lab) -> Verdict {
             }
         };
         let run = |lab: &mut Lab, command: &str| {
-            let plan = lab.task(&[]).user("root").command(command, &[]).mount(&volume, "/vol", false, Propagation::Private);
+            let plan =
+                lab.task(&[]).user("root").command(command, &[]).mount(&volume, "/vol", false, Propagation::Private);
             plan.spec(move |spec| spec.allow_writable_programs = allow).run()
         };
         for (command, host) in

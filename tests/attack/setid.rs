@@ -600,7 +600,11 @@ fn d40(lab: &mut Lab) -> Verdict {
     let parts = ["passwd", "group", "public", "dir", "ssl", "sudoers", "sudoers.d", "ssh", "odd", "shadow", "gshadow"];
     let parts: serde_json::Map<_, _> =
         parts.into_iter().map(|name| format!("/etc/{name}")).map(|path| (path.clone(), json!(path))).collect();
-    let chroots = [(json!(parts), "/etc"), (json!({ "/etc": "/elsewhere" }), "/elsewhere"), (json!({ "/": "/host" }), "/host/etc")];
+    let chroots = [
+        (json!(parts), "/etc"),
+        (json!({ "/etc": "/elsewhere" }), "/elsewhere"),
+        (json!({ "/": "/host" }), "/host/etc"),
+    ];
     let first = if lab.level == Level::Nomad { "open" } else { "closed" };
     let whole = Etc::closable(lab);
     let closable = whole.is_some();

@@ -163,7 +163,11 @@ impl World {
     fn agents_cgroup(&self, task: &str) -> PathBuf {
         let root = rustix::process::geteuid().is_root();
         let alloc = self.alloc_dir().file_name().unwrap().to_string_lossy().into_owned();
-        if root && self.cgroups.regime() == Regime::V1 { format!("nomad/{alloc}.{task}").into() } else { PathBuf::new() }
+        if root && self.cgroups.regime() == Regime::V1 {
+            format!("nomad/{alloc}.{task}").into()
+        } else {
+            PathBuf::new()
+        }
     }
 
     pub async fn run(&self, driver: &dyn Driver, task: &TaskConfig) -> (ExitResult, String, String) {
