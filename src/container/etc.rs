@@ -97,24 +97,29 @@ enum Shown {
 
 impl Shown {
     /// What a job names stays as it is, whatever it shows.
-    fn of(bind: &Bind) -> Option<Shown> {
+    fn of(bind: &Bind) -> io::Result<Option<Shown>> {
         let usual = bind.readonly && bind.source == Path::new(ETC) && bind.target == Path::new(ETC);
         if usual {
-            return Some(Shown::Part(PathBuf::new()));
+            return Ok(Some(Shown::Part(PathBuf::new())));
         }
         if !bind.of_host || mutant::on("d40") {
-            return None;
+            return Ok(None);
         }
-        let (etc, source) = (Path::new(ETC).canonicalize().ok()?, bind.source.canonicalize().ok()?);
+        let etc = match Path::new(ETC).canonicalize() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        let source = bind.source.canonicalize()?;
         // By what a name leads to: `/etc` may be mounted in another place, too.
-        let identity = |path: &Path| rustix::fs::stat(path).ok().map(|stat| (stat.st_dev, stat.st_ino));
-        let (of_etc, of_source) = (identity(&etc), identity(&source));
-        let rest = |path: &Path, above: &Path| path.strip_prefix(above).ok().map(Path::to_owned);
-        if let Some(above) = source.ancestors().find(|above| identity(above) == of_etc) {
-            return rest(&source, above).map(Shown::Part);
-        }
-        let above = etc.ancestors().find(|above| identity(above) == of_source)?;
-        rest(&etc, above).map(Shown::At)
+        let identity = |path: &Path| rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino));
+        let (of_etc, of_source) = (identity(&etc)?, identity(&source)?);
+        let above = |path: &Path, wanted| {
+            let mut all = path.ancestors();
+            let found = all.find(|above| identity(above).is_ok_and(|one| one == wanted))?;
+            path.strip_prefix(found).ok().map(Path::to_owned)
+        };
+        let part = above(&source, of_etc).map(Shown::Part);
+        Ok(part.or_else(|| above(&etc, of_source).map(Shown::At)))
     }
 }
 
@@ -134,7 +139,9 @@ pub(super) fn close(binds: &[Bind], trees: &[OwnedFd], proc: BorrowedFd<'_>) -> 
     let mut namespace = None;
     let mut parts = Vec::new();
     for (bind, tree) in trees.iter().enumerate() {
-        let Some(shown) = Shown::of(&binds[bind]) else { continue };
+        let source = &binds[bind].source;
+        let shown = Shown::of(&binds[bind]).step(|| format!("look whether {} lies in /etc", source.display()))?;
+        let Some(shown) = shown else { continue };
         let over = match shown {
             Shown::Part(_) => None,
             Shown::At(_) => Some(copy().step(|| "copy /etc".to_owned())?),
@@ -304,7 +311,7 @@ mod tests {
                 propagation: crate::spec::Propagation::Private,
                 of_host,
             };
-            Shown::of(&bind).map(|shown| match shown {
+            Shown::of(&bind).unwrap().map(|shown| match shown {
                 Shown::Part(path) => format!("part {}", path.display()),
                 Shown::At(path) => format!("at {}", path.display()),
             })
