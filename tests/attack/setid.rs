@@ -611,7 +611,7 @@ fn d40(lab: &mut Lab) -> Verdict {
     if !closable {
         println!("note: d40: no file system here can be closed: what is known is covered");
     }
-    let _etc = whole.unwrap_or_else(|| Etc::new(lab, None));
+    let etc = whole.unwrap_or_else(|| Etc::new(lab, None));
     for (chroot, place) in &chroots {
         let words: &[&str] = if closable { &[first, "odd", place] } else { &[first, place] };
         lab.task(words).user("root").plugin("chroot_env", chroot.clone()).must_hold()?;
@@ -626,7 +626,7 @@ fn d40(lab: &mut Lab) -> Verdict {
     let named = named.mount(Path::new("/etc/ssl/private"), "/etc/ssl/private", true, Propagation::Private);
     let report = named.run().unwrap();
     assert_eq!((report.fact("shadow"), report.fact("key")), ("true".to_owned(), "true".to_owned()), "{report:?}");
-    drop(_etc);
+    drop(etc);
     // The same where it cannot be closed.
     let _etc = Etc::new(lab, Some("ramfs"));
     for (chroot, place) in &chroots {
