@@ -74,6 +74,7 @@ fn main() -> ExitCode {
         e1_registries_ask_for_credentials,
         e1_a_pull_that_stalls,
         e5_volumes_are_split_and_stay_below_the_allocation,
+        n2_sizes_that_nobody_goes_by_are_told_of,
         b10_hostile_configurations_reach_no_engine,
         b10_what_a_task_left_in_its_folder_is_not_followed,
         d38_a_minimum_wins_over_what_the_plugin_allows,
@@ -991,6 +992,29 @@ fn e1_a_pull_that_stalls() {
             let told = said.iter().find(|message| message.starts_with("Docker image pull progress: Pulled 0/1 ("));
             println!("{}", told.expect("a pull of two minutes tells how far it is"));
             engine().docker(&["rmi", &slow.name("slow:1")]);
+        }
+        world.assert_nothing_left().await;
+    });
+}
+
+/// Whoever writes a task's logs goes by other sizes than those of its `config`, and an event says so.
+fn n2_sizes_that_nobody_goes_by_are_told_of() {
+    block_on(async {
+        let world = World::new();
+        let driver = DockerDriver::new(settings(true, world.dir.path()));
+        for (collect, told) in [(false, true), (true, false)] {
+            set_config(&driver, &engine().endpoint(), json!({ "collect_logs": collect }));
+            let mut events = driver.task_events().unwrap();
+            let mut task = world.task(json!({ "command": "true", "logs": { "max_files": 3 } }));
+            task.logs = None;
+            driver.start_task(&task).await.unwrap();
+            driver.wait_task(&task.id).await.unwrap();
+            driver.destroy_task(&task.id, true).await.unwrap();
+            let mut of_logs = false;
+            while let Ok(event) = events.try_recv() {
+                of_logs |= event.message.contains("logs block in this task's config");
+            }
+            assert_eq!(of_logs, told, "collect_logs = {collect}");
         }
         world.assert_nothing_left().await;
     });

@@ -7,16 +7,18 @@ mod drivers;
 mod harness;
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agentbin::cgroup::Regime;
-use agentbin::driver::{Driver, DriverError, TaskConfig, TaskHandle};
+use agentbin::driver::{Driver, DriverError, ExecDriver, Settings, TaskConfig, TaskHandle};
+use agentbin::executor::Compute;
 use agentbin::spec::{DriverConfig, MemoryLimits, Resources, Signal};
 use drivers::{World, nap, output};
 use harness::{block_on, eventually, is_alive, run, tests};
+use serde_json::json;
 
 fn main() -> ExitCode {
     agentbin::init();
@@ -46,6 +48,8 @@ fn main() -> ExitCode {
         c2_pids_limit_holds,
         d2_output_is_complete_and_rotated,
         n3_a_missing_command_and_a_bad_one,
+        n3_what_is_not_made_executable_is_told_of,
+        n2_sizes_that_nobody_goes_by_are_told_of,
         n5_killed_executor_takes_its_task_along,
         e_start_twice_and_unknown_ids_are_errors,
     ])
@@ -185,7 +189,7 @@ fn b2_host_folders_are_read_only_and_nothing_is_copied() {
         task.user = "root".into();
         let (_, text, _) = world.run(&world.exec, &task).await;
         assert_eq!(text.matches("Read-only file system").count(), 3, "{text}");
-        let data = world.dir.path().join("alloc-id/alloc/data/out");
+        let data = world.alloc_dir().join("alloc/data/out");
         assert_eq!(std::fs::read_to_string(data).unwrap(), "data\n");
         // N3: what the root needs are empty folders, and not one byte.
         let mut todo = vec![world.task_dir()];
@@ -650,6 +654,74 @@ fn n3_a_missing_command_and_a_bad_one() {
             assert!(matches!(result, Err(DriverError::CommandNotExecutable(_))), "{result:?}");
             assert_eq!(mode(), before, "naming a file of the host changes nothing");
             world.assert_gone(&task).await;
+        }
+    });
+}
+
+/// Nomad's drivers make executable whatever a job names: where ours do not, the error says why.
+fn n3_what_is_not_made_executable_is_told_of() {
+    block_on(async {
+        let world = World::new();
+        let plain = |path: &Path, text: &str, mode| {
+            std::fs::write(path, text).unwrap();
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let says = async |driver: &dyn Driver, command: &str| {
+            let task = world.task(command, &[]);
+            let result = driver.start_task(&task).await;
+            world.assert_gone(&task).await;
+            match result {
+                Err(DriverError::CommandNotExecutable(text)) => text,
+                other => panic!("{command}: {other:?}"),
+            }
+        };
+        drop(world.script("true"));
+        std::fs::set_permissions(world.alloc_dir(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        let (tool, text) = (world.task_dir().join("local/tool"), world.task_dir().join("local/text"));
+        let outside = world.dir.path().join("text");
+        plain(&tool, "#!/bin/sh\n", 0o600);
+        std::fs::hard_link(&tool, world.dir.path().join("second")).unwrap();
+        plain(&text, "echo\n", 0o755);
+        plain(&outside, "echo\n", 0o600);
+        for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
+            let said = says(driver, "local/tool").await;
+            assert!(said.contains("a second name") && said.contains("chmod +x"), "{}: {said}", driver.name());
+            let said = says(driver, "local/text").await;
+            assert!(said.contains("#!/bin/sh"), "{}: {said}", driver.name());
+        }
+        let said = says(&world.raw_exec, outside.to_str().unwrap()).await;
+        assert!(said.contains("begins neither with #!"), "{said}");
+        for file in [tool, outside] {
+            assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o600);
+        }
+    });
+}
+
+/// Whoever writes a task's logs goes by other sizes than those of its `config`, and an event says so.
+fn n2_sizes_that_nobody_goes_by_are_told_of() {
+    block_on(async {
+        let world = World::new();
+        let compute = Compute { total_mhz: 2000, cores: 2 };
+        let socket_dir = world.dir.path().to_owned();
+        let driver =
+            ExecDriver::new(Settings { cgroups: world.cgroups.clone(), compute, socket_dir, under_agent: true });
+        for (collect, told) in [(false, true), (true, false)] {
+            let values = json!({ "collect_logs": collect }).as_object().unwrap().clone();
+            driver.set_config(&DriverConfig { values, ..DriverConfig::default() }, None).unwrap();
+            let mut events = driver.task_events().unwrap();
+            let mut task = world.script_with("true", &json!({ "logs": { "max_files": 3 } }));
+            // An agent does not say how it would collect.
+            task.logs = None;
+            if world.cgroups.regime() == Regime::V2 {
+                let tree = world.cgroups.hierarchies().next().unwrap().mount_point.clone();
+                task.cpuset_cgroup = tree.join(&task.cgroup);
+            }
+            driver.start_task(&task).await.unwrap();
+            driver.wait_task(&task.id).await.unwrap();
+            driver.destroy_task(&task.id, true).await.unwrap();
+            let message = events.try_recv().map(|event| event.message);
+            let of_logs = message.as_ref().is_ok_and(|text| text.contains("logs block in this task's config"));
+            assert_eq!(of_logs, told, "{message:?}");
         }
     });
 }

@@ -9,16 +9,18 @@ mod harness;
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use agentbin::cgroup::Regime;
+use agentbin::cgroup::{CgroupFs, Regime};
 use agentbin::driver::{Driver, ExecDriver, NetworkIsolation, NetworkMode, Settings, TaskConfig};
 use agentbin::executor::Compute;
 use agentbin::spec::DriverConfig;
 use drivers::{World, output};
-use harness::{block_on, eventually, run, tests};
+use harness::{block_on, children, eventually, is_alive, run, tests};
 use serde_json::{Value, json};
 
 /// Set for this program when it runs without the right to raise limits.
@@ -61,7 +63,46 @@ fn main() -> ExitCode {
         n6_a_filter_holds_and_can_be_a_file,
         n6_raw_exec_has_what_needs_no_root,
         n6_a_plain_user_is_held_too,
+        a_test_that_fails_leaves_nothing,
     ])
+}
+
+/// Its task outlives its executor, and nobody takes it over any more.
+fn a_test_that_fails_leaves_nothing() {
+    let ran = Mutex::new(Vec::new());
+    let failed = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        block_on(async {
+            let world = World::new();
+            let socket_dir = world.dir.path().to_owned();
+            let compute = Compute { total_mhz: 2000, cores: 2 };
+            let settings = Settings { cgroups: world.cgroups.clone(), compute, socket_dir, under_agent: true };
+            let driver = ExecDriver::new(settings);
+            let mut task = world.staying("true", &json!({ "on_executor_loss": "adopt" }));
+            if world.cgroups.regime() == Regime::V2 {
+                let tree = world.cgroups.hierarchies().next().unwrap().mount_point.clone();
+                task.cpuset_cgroup = tree.join(&task.cgroup);
+            }
+            driver.start_task(&task).await.unwrap();
+            eventually("the task runs", || read(&task).ends_with("done\n")).await;
+            let own = procfs::process::Process::myself().unwrap().pid;
+            let all = procfs::process::all_processes().unwrap().flatten().filter_map(|p| p.stat().ok());
+            let all: Vec<_> = all.map(|stat| (stat.pid, stat.ppid)).collect();
+            let executors = all.iter().filter(|(_, parent)| *parent == own).map(|(pid, _)| *pid);
+            let tasks = executors.flat_map(|executor| all.iter().filter(move |(_, parent)| *parent == executor));
+            ran.lock().unwrap().extend(tasks.map(|(pid, _)| *pid));
+            // Without the noise of a failure.
+            std::panic::resume_unwind(Box::new("this test fails"));
+        });
+    }));
+    assert!(failed.is_err());
+    let ran = ran.into_inner().unwrap();
+    assert!(!ran.is_empty(), "there was a task");
+    assert_eq!(children(), Vec::<i32>::new(), "executors are left");
+    assert!(!ran.iter().any(|pid| is_alive(*pid)), "a task is left");
+    for hierarchy in CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap().hierarchies() {
+        let left = hierarchy.mount_point.join(format!("nomad/alloc-{}.task", std::process::id()));
+        assert!(!left.exists(), "{} is left", left.display());
+    }
 }
 
 impl World {
@@ -620,9 +661,7 @@ fn n6_what_is_not_unveiled_is_denied() {
             let task = world.staying(script, &keys);
             let ro = world.task_dir().join("ro");
             std::fs::create_dir_all(&ro).unwrap();
-            for file in
-                [world.task_dir().join("local/in"), ro.join("in"), world.dir.path().join("alloc-id/alloc/data/in")]
-            {
+            for file in [world.task_dir().join("local/in"), ro.join("in"), world.alloc_dir().join("alloc/data/in")] {
                 std::fs::write(&file, "in\n").unwrap();
                 std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
             }
@@ -659,7 +698,7 @@ fn n6_what_may_only_be_read_stays_as_it_is() {
         }
         let script = "for file in /local/in /alloc/data/in; do chmod 644 $file; touch -d @0 $file; chgrp 0 $file; done \
                       2>/dev/null; cat /local/in";
-        let files = [world.task_dir().join("local/in"), world.dir.path().join("alloc-id/alloc/data/in")];
+        let files = [world.task_dir().join("local/in"), world.alloc_dir().join("alloc/data/in")];
         for (rule, seccomp, changed) in
             [("r:/local", "default", false), ("r:/local", "unconfined", false), ("rw:/local", "default", true)]
         {

@@ -7,6 +7,7 @@ mod harness;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -26,12 +27,17 @@ use tonic::{Code, Status};
 
 fn main() -> ExitCode {
     agentbin::init();
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if args.first().is_some_and(|arg| arg == ON_OLD_KERNEL) {
+        return on_old_kernel(&args[1..]);
+    }
     if !rustix::process::geteuid().is_root() {
         return harness::skip("plugins", "needs root for cgroups, users and mounts");
     }
     run(tests![
         a6_info_schema_and_capabilities,
         a6_fingerprints_say_what_is_missing,
+        a6_an_old_kernel_is_named,
         n1_a_task_lives_in_each_driver,
         h1_commands_and_sessions_go_through_the_plugin,
         h1_a_session_ends_with_a_status_whatever_its_command,
@@ -51,6 +57,24 @@ fn main() -> ExitCode {
 }
 
 const AGENTBIN: &str = env!("CARGO_BIN_EXE_agentbin");
+
+/// The first argument of this program when it becomes agentbin on a kernel before 5.12.
+const ON_OLD_KERNEL: &str = "on-an-old-kernel";
+
+fn on_old_kernel(args: &[OsString]) -> ExitCode {
+    let instruction = |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let number = u32::try_from(libc::SYS_mount_setattr).unwrap();
+    let filter = [
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, number),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    agentbin::sys::seccomp::install(&filter).unwrap();
+    let error = std::process::Command::new(AGENTBIN).args(args).exec();
+    eprintln!("execute {AGENTBIN}: {error}");
+    ExitCode::FAILURE
+}
 
 /// The folder of an agent, with one allocation.
 struct World {
@@ -299,6 +323,27 @@ fn a6_fingerprints_say_what_is_missing() {
         assert_eq!(found.health(), print::HealthState::Healthy);
         assert!(found.attributes.contains_key("driver.exec"));
         exec.client.kill().await;
+    });
+}
+
+/// Drivers that need Linux 5.12 say so, and `raw_exec` does without.
+fn a6_an_old_kernel_is_named() {
+    block_on(async {
+        let own = std::fs::read_link("/proc/self/exe").unwrap();
+        for (name, healthy) in [("exec", false), ("java", false), ("raw_exec", true)] {
+            let mut plugin = Plugin::start(&own, &[ON_OLD_KERNEL, "driver", name]).await;
+            let config = [("enabled", Value::Bool(true))];
+            plugin.set_config(if healthy { &config } else { &[] }).await.unwrap();
+            let found = plugin.fingerprint().await;
+            let said = &found.health_description;
+            if healthy {
+                assert_eq!(found.health(), print::HealthState::Healthy, "{name}: {said}");
+            } else {
+                assert_eq!(found.health(), print::HealthState::Unhealthy, "{name}: {said}");
+                assert!(said.contains("Linux 5.12 or newer"), "{name}: {said}");
+            }
+            plugin.client.kill().await;
+        }
     });
 }
 

@@ -141,6 +141,8 @@ pub struct RootConfig {
     pub no_pivot_root: bool,
     /// What is hidden of `/proc` and `/sys`.
     pub masks: Masks,
+    /// An agent has filled the task's directory, see [`LaunchSpec::filled_root`](crate::spec::LaunchSpec::filled_root).
+    pub filled: bool,
 }
 
 /// A bind mount.
@@ -154,6 +156,8 @@ pub struct Bind {
     pub readonly: bool,
     /// See [`Propagation`].
     pub propagation: Propagation,
+    /// Every task of the driver has it, and no job asked for it.
+    pub of_host: bool,
 }
 
 /// A device in the task's root.

@@ -10,7 +10,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use caps::{Capability, CapsHashSet};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
@@ -19,7 +19,7 @@ use rustix::mount::MountAttrFlags;
 
 use super::config::{Bind, Config, Failure, Step as _};
 use crate::spec::Masks;
-use crate::sys::mount::{attach, clone_mount, clone_tree, map_ids, new_filesystem};
+use crate::sys::mount::{attach, clone_mount, clone_tree, map_ids, new_filesystem, set_attributes};
 use crate::sys::path::Root;
 use crate::sys::{mutant, process};
 
@@ -87,35 +87,121 @@ pub(super) fn is_wanted(config: &Config, held: &CapsHashSet) -> bool {
     tight && config.rootless.is_none() && (root || AS_ROOT.iter().any(|capability| held.contains(capability)))
 }
 
-/// Whether this is the host's `/etc` that every task has; one that a job names, beside it, stays as it is.
-pub(super) fn is_host_etc(bind: &Bind) -> bool {
-    bind.readonly && bind.source == Path::new(ETC) && bind.target == Path::new(ETC)
+/// What a bind shows of the host's `/etc`.
+enum Shown {
+    /// This of it, which is all of it where the path is empty.
+    Part(PathBuf),
+    /// All of it, at this place of what is bound.
+    At(PathBuf),
 }
 
-/// Closes an unattached copy; `proc` is the `/proc` in which this process sees its children. Where [`Closed::Whole`] cannot
-/// be, the caller attaches it and then calls [`cover`].
-pub(super) fn close(tree: OwnedFd, proc: BorrowedFd<'_>) -> Result<(OwnedFd, Closed), Failure> {
-    if mutant::on("d13") {
-        return Ok((tree, Closed::Whole));
+impl Shown {
+    /// What a job names stays as it is, whatever it shows.
+    fn of(bind: &Bind) -> io::Result<Option<Shown>> {
+        let usual = bind.readonly && bind.source == Path::new(ETC) && bind.target == Path::new(ETC);
+        if usual {
+            return Ok(Some(Shown::Part(PathBuf::new())));
+        }
+        if !bind.of_host || mutant::on("d40") {
+            return Ok(None);
+        }
+        let etc = match Path::new(ETC).canonicalize() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        let source = bind.source.canonicalize()?;
+        // By what a name leads to: `/etc` may be mounted in another place, too.
+        let identity = |path: &Path| rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino));
+        let (of_etc, of_source) = (identity(&etc)?, identity(&source)?);
+        let above = |path: &Path, wanted| {
+            let mut all = path.ancestors();
+            let found = all.find(|above| identity(above).is_ok_and(|one| one == wanted))?;
+            path.strip_prefix(found).ok().map(Path::to_owned)
+        };
+        let part = above(&source, of_etc).map(Shown::Part);
+        Ok(part.or_else(|| above(&etc, of_source).map(Shown::At)))
     }
-    let step = || "make a namespace in which nobody owns /etc".to_owned();
-    let namespace = match namespace_of_nobody(proc) {
-        Ok(namespace) => namespace,
+}
+
+/// A bind that shows something of `/etc`, closed as far as that can be.
+pub(super) struct Part {
+    /// Its place among the binds.
+    pub(super) bind: usize,
+    shown: Shown,
+    /// A closed copy of `/etc`, to be attached where the bind shows an open one.
+    over: Option<OwnedFd>,
+    closed: Closed,
+}
+
+/// Closes the unattached copies in `trees` that show something of the host's `/etc`; `proc` is the `/proc` in which this
+/// process sees its children. Each [`Part`] is to be finished when its bind is attached.
+pub(super) fn close(binds: &[Bind], trees: &[OwnedFd], proc: BorrowedFd<'_>) -> Result<Vec<Part>, Failure> {
+    let mut namespace = None;
+    let mut parts = Vec::new();
+    for (bind, tree) in trees.iter().enumerate() {
+        let source = &binds[bind].source;
+        let shown = Shown::of(&binds[bind]).step(|| format!("look whether {} lies in /etc", source.display()))?;
+        let Some(shown) = shown else { continue };
+        let over = match shown {
+            Shown::Part(_) => None,
+            Shown::At(_) => Some(copy().step(|| "copy /etc".to_owned())?),
+        };
+        let closed = if mutant::on("d13") {
+            Closed::Whole
+        } else {
+            if namespace.is_none() {
+                namespace = Some(nobodys(proc)?);
+            }
+            let namespace = namespace.as_ref().and_then(Option::as_ref);
+            namespace.map_or(Closed::No, |namespace| close_with(over.as_ref().unwrap_or(tree), namespace.as_fd()))
+        };
+        parts.push(Part { bind, shown, over, closed });
+    }
+    Ok(parts)
+}
+
+/// An unattached copy of all of `/etc`, as every task has it.
+fn copy() -> io::Result<OwnedFd> {
+    let tree = clone_tree(CWD, Path::new(ETC))?;
+    set_attributes(tree.as_fd(), MountAttrFlags::MOUNT_ATTR_RDONLY, libc::MS_PRIVATE, true)?;
+    Ok(tree)
+}
+
+/// `None` where there can be no such namespace.
+fn nobodys(proc: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Failure> {
+    match namespace_of_nobody(proc) {
+        Ok(namespace) => Ok(Some(namespace)),
         // Whoever sets this limit is whoever is kept out.
         Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-            return Err(Failure::new(step(), format!("{error} (pids_limit must leave room for two processes)")));
+            let message = format!("{error} (pids_limit must leave room for two processes)");
+            Err(Failure::new("make a namespace in which nobody owns /etc", message))
         }
-        Err(_) => return Ok((tree, Closed::No)),
-    };
-    Ok(close_with(tree, namespace.as_fd()))
+        Err(_) => Ok(None),
+    }
 }
 
-fn close_with(tree: OwnedFd, namespace: BorrowedFd<'_>) -> (OwnedFd, Closed) {
-    if map_ids(tree.as_fd(), namespace, true).is_ok() {
-        return (tree, Closed::Whole);
+impl Part {
+    /// What is left to be done when the bind is attached, before anything else is mounted in there: `tree` is its root.
+    pub(super) fn finish(self, tree: &OwnedFd, dev: &Root) -> Result<(), Failure> {
+        let step = || "open /etc".to_owned();
+        let tree = tree.try_clone().step(step)?;
+        let (etc, part) = match (self.shown, self.over) {
+            (Shown::At(place), Some(over)) => {
+                let place = Root::from_fd(tree).open_beneath(&place, OFlags::PATH, Mode::empty()).step(step)?;
+                attach(over.as_fd(), place.as_fd()).step(|| "mount a closed /etc".to_owned())?;
+                (over, PathBuf::new())
+            }
+            (Shown::Part(part) | Shown::At(part), _) => (tree, part),
+        };
+        if self.closed == Closed::Whole { Ok(()) } else { cover(etc, &part, dev) }
     }
-    let closed = if map_ids(tree.as_fd(), namespace, false).is_ok() { Closed::Top } else { Closed::No };
-    (tree, closed)
+}
+
+fn close_with(tree: &OwnedFd, namespace: BorrowedFd<'_>) -> Closed {
+    if map_ids(tree.as_fd(), namespace, true).is_ok() {
+        return Closed::Whole;
+    }
+    if map_ids(tree.as_fd(), namespace, false).is_ok() { Closed::Top } else { Closed::No }
 }
 
 /// How far `/etc` of this machine can be closed, for whoever wants to know before a start.
@@ -126,7 +212,7 @@ pub fn closes() -> io::Result<Closed> {
     let tree = clone_tree(CWD, Path::new(ETC))?;
     let proc = Root::open(Path::new("/proc"))?;
     let Ok(namespace) = namespace_of_nobody(proc.as_fd()) else { return Ok(Closed::No) };
-    Ok(close_with(tree, namespace.as_fd()).1)
+    Ok(close_with(&tree, namespace.as_fd()))
 }
 
 /// A user namespace in which there is one number, and nobody has it.
@@ -147,8 +233,13 @@ fn namespace_of_nobody(proc: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(made?)
 }
 
-/// Covers what is known in an attached `/etc` that could not be closed as a whole.
-pub(super) fn cover(etc: OwnedFd, dev: &Root) -> Result<(), Failure> {
+/// Where in an attached `part` of `/etc` the known `name` lies: at its top for what is a secret itself, or lies in one.
+fn place_in<'a>(part: &Path, name: &'a Path) -> Option<&'a Path> {
+    if part.starts_with(name) { Some(Path::new("")) } else { name.strip_prefix(part).ok() }
+}
+
+/// Covers what is known in an attached `part` of `/etc` that could not be closed as a whole.
+fn cover(etc: OwnedFd, part: &Path, dev: &Root) -> Result<(), Failure> {
     if mutant::on("d14") {
         return Ok(());
     }
@@ -156,7 +247,13 @@ pub(super) fn cover(etc: OwnedFd, dev: &Root) -> Result<(), Failure> {
     let null = dev.open_beneath(Path::new("null"), OFlags::PATH, Mode::empty()).step(|| "open /dev/null".to_owned())?;
     for name in DIRECTORIES.iter().chain(&FILES) {
         let step = || format!("cover /etc/{name}");
-        let place = match etc.open_beneath(Path::new(name), OFlags::PATH, Mode::empty()) {
+        let Some(place) = place_in(part, Path::new(name)) else { continue };
+        let place = if place.as_os_str().is_empty() {
+            etc.as_fd().try_clone_to_owned()
+        } else {
+            etc.open_beneath(place, OFlags::PATH, Mode::empty())
+        };
+        let place = match place {
             Ok(place) => place,
             // It is not there; nobody gets there; it is a link, and what it names lies elsewhere.
             Err(error)
@@ -182,4 +279,50 @@ pub(super) fn cover(etc: OwnedFd, dev: &Root) -> Result<(), Failure> {
         attach(cover.as_fd(), place.as_fd()).step(step)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is known of `/etc` is found in what is bound of it.
+    #[test]
+    fn d40_parts_of_etc_are_covered_where_they_are_shown() {
+        for (part, name, place) in [
+            ("", "ssl/private", Some("ssl/private")),
+            ("ssl", "ssl/private", Some("private")),
+            ("ssl/private", "ssl/private", Some("")),
+            ("ssl/private/key.pem", "ssl/private", Some("")),
+            ("shadow", "shadow", Some("")),
+            ("shadow-", "shadow", None),
+            ("ssl", "shadow", None),
+        ] {
+            assert_eq!(place_in(Path::new(part), Path::new(name)), place.map(Path::new), "{part} {name}");
+        }
+    }
+
+    #[test]
+    fn d40_a_bind_shows_etc_whole_in_part_or_below() {
+        let shown = |source: &str, target: &str, of_host| {
+            let bind = Bind {
+                source: source.into(),
+                target: target.into(),
+                readonly: true,
+                propagation: crate::spec::Propagation::Private,
+                of_host,
+            };
+            Shown::of(&bind).unwrap().map(|shown| match shown {
+                Shown::Part(path) => format!("part {}", path.display()),
+                Shown::At(path) => format!("at {}", path.display()),
+            })
+        };
+        let is = |text: &str| Some(text.to_owned());
+        assert_eq!(shown("/etc", "/etc", false), is("part "));
+        assert_eq!(shown("/etc", "/host", true), is("part "));
+        assert_eq!(shown("/etc/passwd", "/etc/passwd", true), is("part passwd"));
+        assert_eq!(shown("/usr/../etc/passwd", "/p", true), is("part passwd"));
+        assert_eq!(shown("/", "/host", true), is("at etc"));
+        assert_eq!(shown("/usr", "/usr", true), None);
+        assert_eq!(shown("/etc/passwd", "/etc/passwd", false), None, "what a job names");
+    }
 }

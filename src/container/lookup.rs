@@ -64,22 +64,34 @@ pub struct Guard {
     shared: bool,
     /// What is wrong with the allocation's directory itself.
     problem: Option<String>,
+    /// Why it could not be looked at.
+    unseen: Option<String>,
 }
 
 impl Guard {
-    /// Looks at the directory above `task_dir`, and at those above that. Where it cannot be looked at, everybody gets in.
+    /// Looks at the directory above `task_dir`, and at those above that. Where it cannot be looked at, everybody gets in, and
+    /// nobody knows what lies in it: a task that sees the host's files executes nothing then. A task without a directory,
+    /// which hosts other than our own may have, has nothing that lies in one.
     #[must_use]
     pub fn look(task_dir: &Path, trusted: &Trusted, neighbours: Neighbours) -> Guard {
-        let open = Guard { tasks: true, shared: true, ..Guard::default() };
-        let Some(top) = task_dir.parent() else { return open };
+        let Some(top) = task_dir.parent() else { return Guard::open() };
         let neighbours = if mutant::on("d04") { Neighbours::None } else { neighbours };
-        Guard::try_look(top, trusted, neighbours).unwrap_or(open)
+        Guard::try_look(top, trusted, neighbours).unwrap_or_else(|error| {
+            let unseen = format!("cannot look at {}, the allocation's directory: {error}", top.display());
+            Guard { unseen: Some(unseen), ..Guard::open() }
+        })
+    }
+
+    /// Everybody gets in.
+    pub(super) fn open() -> Guard {
+        Guard { tasks: true, shared: true, ..Guard::default() }
     }
 
     fn try_look(top: &Path, trusted: &Trusted, neighbours: Neighbours) -> io::Result<Guard> {
         let dir = Root::open(top)?;
         let stat = rustix::fs::fstat(&dir)?;
-        let reached = !is_closed_above(dir.as_fd(), trusted)?;
+        // A plain user may not get through all directories above: nobody knows then that they keep others out.
+        let reached = !is_closed_above(dir.as_fd(), trusted).unwrap_or(false);
         let seen = inspect(top, &stat, reached, trusted, || reopen_dir(dir.as_fd()));
         let tasks = seen.open || neighbours == Neighbours::Everywhere;
         Ok(Guard {
@@ -87,6 +99,7 @@ impl Guard {
             tasks,
             shared: tasks || neighbours == Neighbours::Shared,
             problem: seen.problem,
+            unseen: None,
         })
     }
 }
@@ -192,6 +205,8 @@ enum Zone {
 pub enum Refusal {
     /// Somebody who is not trusted could change it: what, and how to go on.
     Writable(String),
+    /// Who could change it is not known: what could not be looked at.
+    Unseen(String),
     /// Its path leads to another file than the one that was found.
     Elsewhere,
 }
@@ -203,6 +218,12 @@ impl fmt::Display for Refusal {
                 f,
                 "{problem}, and a task executes no such program; close it to them, or under a Nomad agent set \
                  allow_writable_programs = true in the configuration of the driver's plugin"
+            ),
+            Refusal::Unseen(what) => write!(
+                f,
+                "{what}; who can write to programs there is not known, and a task executes none then; make it a directory \
+                 that the executor's user can open, or under a Nomad agent set allow_writable_programs = true in the \
+                 configuration of the driver's plugin"
             ),
             Refusal::Elsewhere => f.write_str("the path leads to another file than was found, or changed meanwhile"),
         }
@@ -278,6 +299,12 @@ impl<'a> Lookup<'a> {
     /// # Errors
     /// [`Refusal`].
     pub fn check(&self, path: &Path, file: &OwnedFd) -> Result<Seen, Refusal> {
+        // In a root of its own the binds say what lies in the allocation; here nothing does.
+        if let (None, Some(what)) = (self.start, &self.guard.unseen)
+            && !mutant::on("d41")
+        {
+            return Err(Refusal::Unseen(what.clone()));
+        }
         let (stack, left) = self.walk(path).map_err(|_| Refusal::Elsewhere)?;
         let same = |fd: &OwnedFd| Ok::<_, rustix::io::Errno>(identity(&rustix::fs::fstat(fd)?));
         match (stack.last().map(|place| same(&place.fd)), same(file)) {
@@ -290,6 +317,20 @@ impl<'a> Lookup<'a> {
             Some(problem) if !mutant::on("d03") => Err(Refusal::Writable(problem)),
             _ => Ok(Seen { inside, linked }),
         }
+    }
+
+    /// Whether `path` leads to `file` through directories of the allocation alone and by no link, and nobody who is not
+    /// trusted owns it or, getting to it, could write to it: such a file is the task's to be made executable.
+    pub(super) fn is_tasks(&self, path: &Path, file: &OwnedFd) -> bool {
+        let Ok((stack, left)) = self.walk(path) else { return false };
+        let of_allocation = |place: &Place| matches!(place.zone, Some(Zone::Top | Zone::Task | Zone::Shared));
+        let same = |place: &Place| match (rustix::fs::fstat(&place.fd), rustix::fs::fstat(file)) {
+            (Ok(walked), Ok(found)) => identity(&walked) == identity(&found),
+            _ => false,
+        };
+        let trusted = |place: &Place| place.problem.is_none() || mutant::on("d43");
+        let last = stack.last().is_some_and(|place| same(place) && trusted(place));
+        last && !left.linked && stack.iter().all(of_allocation)
     }
 
     /// The components that lead to what `path` names, with those above.

@@ -23,6 +23,7 @@
 
 mod config;
 mod etc;
+mod filled;
 mod host_ids;
 mod host_users;
 mod identity;

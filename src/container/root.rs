@@ -13,7 +13,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use super::config::{Bind, DeviceNode, Failure, RootConfig, Step as _};
-use super::etc;
+use super::{etc, filled};
 use crate::spec::{Masks, Propagation};
 use crate::sys::mount::{attach, clone_tree, new_filesystem, set_attributes};
 use crate::sys::mutant;
@@ -94,14 +94,8 @@ pub(super) fn enter(config: &RootConfig, rootless: bool, close_etc: bool, parts:
     // What lies in the allocation, a sibling without a jail may execute: there no file gives another identity to anybody.
     let plain = if config.masks == Masks::All && !mutant::on("d12") { NOSUID | NODEV } else { MountAttrFlags::empty() };
     let clone = |bind| clone_bind(bind, alloc_dir.as_ref(), plain);
-    let mut binds = config.binds.iter().map(clone).collect::<Result<Vec<_>, _>>()?;
-    let etc = config.binds.iter().position(etc::is_host_etc).filter(|_| close_etc);
-    let mut uncovered = None;
-    if let Some(at) = etc {
-        let (tree, closed) = etc::close(binds.remove(at), parts.proc.as_fd())?;
-        binds.insert(at, tree);
-        uncovered = Some(at).filter(|_| closed != etc::Closed::Whole);
-    }
+    let binds = config.binds.iter().map(clone).collect::<Result<Vec<_>, _>>()?;
+    let closed = if close_etc { etc::close(&config.binds, &binds, parts.proc.as_fd())? } else { Vec::new() };
     let devices = config.devices.iter().map(clone_device).collect::<Result<Vec<_>, _>>()?;
     let task_dir =
         rustix::fs::openat(CWD, &config.task_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -122,6 +116,9 @@ pub(super) fn enter(config: &RootConfig, rootless: bool, close_etc: bool, parts:
     attach(tree.as_fd(), task_dir.as_fd()).step(|| "attach the root".to_owned())?;
     rustix::process::fchdir(&tree).step(|| "enter the root".to_owned())?;
     let root = Root::from_fd(tree);
+    if config.filled {
+        filled::open_places(&root)?;
+    }
 
     let Parts { proc, dev, pts, shm, mqueue } = parts;
     attach_plain(&root, &proc, "proc").step(|| "mount /proc".to_owned())?;
@@ -130,17 +127,21 @@ pub(super) fn enter(config: &RootConfig, rootless: bool, close_etc: bool, parts:
         .then(|| rustix::fs::openat(&root, "dev/null", OFlags::PATH, Mode::empty()));
     let dev = attach_dev(&root, rootless, dev, [(pts, "pts"), (shm, "shm"), (mqueue, "mqueue")])?;
     let kernel = Kernel { proc, sys: mount_sys(&root, rootless)? };
+    let mut closed = closed.into_iter().peekable();
     for (at, (bind, tree)) in config.binds.iter().zip(&binds).enumerate() {
         attach_inside(&root, &kernel, tree, &bind.target)?;
-        if uncovered == Some(at) {
-            // Before anything that a job mounts in there.
-            etc::cover(tree.try_clone().step(|| "open /etc".to_owned())?, &dev)?;
+        // Before anything that a job mounts in there.
+        if let Some(part) = closed.next_if(|part| part.bind == at) {
+            part.finish(tree, &dev)?;
         }
     }
     for (device, tree) in config.devices.iter().zip(&devices) {
         attach_inside(&root, &kernel, tree, &device.target)?;
     }
     hide_machine(&kernel, &dev, config.masks, named_null.and_then(Result::ok))?;
+    if config.filled {
+        filled::close(&root)?;
+    }
     switch_root(config.no_pivot_root)?;
     kernel.is_in_place()
 }

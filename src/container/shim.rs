@@ -20,7 +20,7 @@ use super::config::{
     Became, Birth, Config, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig, Step as _,
 };
 use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_namespace, parse_capabilities};
-use super::lookup::{Lookup, Refusal, Trusted};
+use super::lookup::{Guard, Lookup, Refusal, Trusted};
 use super::namespaces::Namespaces;
 use super::owners::Heir;
 use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
@@ -133,6 +133,7 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
         None => PathBuf::from(&config.command),
     };
     let (argv, envp) = strings(&config, ids.as_ref(), &command)?;
+    let unchanged = why_unchanged(&command, config.root.is_some());
 
     // Whatever needs a name in the root or the power of now.
     let refuse = config.root.is_some()
@@ -177,7 +178,8 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     }
 
     let unveiled = !config.unveil.is_empty();
-    let command = Command { argv: &argv, envp: &envp, filter: filter.as_deref(), outlives: config.outlives, unveiled };
+    let (filter, outlives) = (filter.as_deref(), config.outlives);
+    let command = Command { argv: &argv, envp: &envp, filter, outlives, unveiled, unchanged };
     let mut became = Became { ids, pid: None, terminal: terminal.is_some(), namespaces: made.kinds() };
     if born_inside {
         let child = start_inside(session, report, &command)?;
@@ -206,6 +208,25 @@ struct Command<'a> {
     outlives: bool,
     /// Not every file is there for it.
     unveiled: bool,
+    /// Why it may lack the right to be executed.
+    unchanged: Option<&'static str>,
+}
+
+/// Why a program was not made executable that Nomad's drivers would have changed.
+fn why_unchanged(program: &Path, isolated: bool) -> Option<&'static str> {
+    let stat = rustix::fs::stat(program).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_mode & 0o555 == 0o555 {
+        return None;
+    }
+    if stat.st_nlink > 1 {
+        return Some("it has a second name, a hard link, so it may be somebody else's file");
+    }
+    let mut begin = Vec::new();
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(program, flags, Mode::empty()).ok()?;
+    File::from(file).take(4).read_to_end(&mut begin).ok()?;
+    let like_a_program = begin.starts_with(b"#!") || begin == b"\x7fELF";
+    (!isolated && !like_a_program).then_some("it begins neither with #! nor as an ELF file, so it may be no program")
 }
 
 /// The command as a process that was never seen with more than it may have: born in the task's pid namespace when
@@ -251,7 +272,7 @@ fn install(filter: &[libc::sock_filter]) -> Result<(), Failure> {
 
 /// Executes the command. Returns why that failed.
 fn execute(report: &File, command: &Command<'_>) -> Failure {
-    let Command { argv, envp, filter, outlives, unveiled } = command;
+    let Command { argv, envp, filter, outlives, unveiled, unchanged } = command;
     let ready = die_with_parent(report)
         .and_then(|()| if *outlives { outlive_parent() } else { Ok(()) })
         .and_then(|()| filter.map_or(Ok(()), install));
@@ -270,6 +291,15 @@ fn execute(report: &File, command: &Command<'_>) -> Failure {
         FailureKind::NotExecutable if *unveiled => {
             format!("{error} (unveil must have it and its libraries with the letters r and x)")
         }
+        FailureKind::NotExecutable if error.raw_os_error() == Some(libc::ENOEXEC) => {
+            format!("{error} (a script begins with a line such as #!/bin/sh)")
+        }
+        FailureKind::NotExecutable => match unchanged {
+            Some(why) => format!(
+                "{error} ({why}, and it is not made executable here, as it is by Nomad's drivers: chmod +x it, or name a copy)"
+            ),
+            None => error.to_string(),
+        },
         _ => error.to_string(),
     };
     Failure { step, kind, message }
@@ -522,10 +552,10 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
     let command = &config.command;
     let step = || "find the command".to_owned();
     let root = Root::open(Path::new("/")).step(|| "open the root".to_owned())?;
-    let lookup = config
-        .guard
-        .as_ref()
-        .map(|guard| Lookup::in_root(guard, Trusted::of(ids, config.id_range), &root, root_config));
+    // Whoever may write to a program, one that others write to is not changed.
+    let open = Guard::open();
+    let guard = config.guard.as_ref().unwrap_or(&open);
+    let lookup = Lookup::in_root(guard, Trusted::of(ids, config.id_range), &root, root_config);
     let bare = command.trim_start_matches('/');
     let mut candidates = vec![Path::new("local").join(bare), PathBuf::from(bare)];
     if command.starts_with('/') && !mutant::on("d02") {
@@ -543,7 +573,7 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
             continue;
         }
         let path = Path::new("/").join(&candidate);
-        match lookup.as_ref().map(|lookup| lookup.check(&path, &fd)) {
+        match config.guard.as_ref().map(|_| lookup.check(&path, &fd)) {
             Some(Err(Refusal::Elsewhere)) => continue,
             Some(Err(refusal)) => {
                 let message = format!("{}: {refusal}", path.display());
@@ -553,7 +583,7 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
         }
         if stat.st_mode & 0o555 != 0o555 {
             // What is not the task's own is executable for its user or exec says why not.
-            let _ = make_executable(&root, &candidate);
+            let _ = make_executable(&root, &path, &fd, &lookup);
         }
         return Ok(path);
     }
@@ -568,18 +598,23 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
     })
 }
 
-/// Of a file in the task's own directory, which no link and no mount leads out of; by its descriptor: a name in `/proc` is
-/// the kernel's only as long as nobody moves that. A file with a second name may be somebody else's, too, and stays as it is.
-fn make_executable(root: &Root, program: &Path) -> std::io::Result<()> {
+/// Of a file in the allocation's directories that is the task's ([`Lookup::is_tasks`]); by its descriptor: a name in `/proc`
+/// is the kernel's only as long as nobody moves that. A file with a second name may be somebody else's, too, and stays as it
+/// is.
+fn make_executable(root: &Root, path: &Path, found: &OwnedFd, lookup: &Lookup<'_>) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let relative = path.strip_prefix("/").unwrap_or(path);
     let file = if mutant::on("d05") {
-        root.open_in_root(program, flags, Mode::empty())?
+        root.open_in_root(relative, flags, Mode::empty())?
+    } else if lookup.is_tasks(path, found) {
+        root.open_beneath(relative, flags, Mode::empty())?
     } else {
-        root.open_same_mount(program, flags, Mode::empty())?
+        return Ok(());
     };
-    let stat = rustix::fs::fstat(&file)?;
+    let (stat, looked_at) = (rustix::fs::fstat(&file)?, rustix::fs::fstat(found)?);
+    let same = (stat.st_dev, stat.st_ino) == (looked_at.st_dev, looked_at.st_ino) || mutant::on("d05");
     let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    if plain && (stat.st_nlink == 1 || mutant::on("b16")) {
+    if same && plain && (stat.st_nlink == 1 || mutant::on("b16")) {
         rustix::fs::fchmod(&file, Mode::from_raw_mode((stat.st_mode | 0o555) & 0o7777))?;
     }
     Ok(())

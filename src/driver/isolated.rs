@@ -23,6 +23,7 @@ use crate::spec::{
     LaunchSpec, LimitedResource, Masks, Mount, NamespaceMode, OwnNamespaces, Propagation, ResourceLimit, Seccomp,
     Unveil,
 };
+use crate::sys::features::{self, Support};
 use crate::sys::mutant;
 use crate::sys::path::Root;
 use crate::wire::hclspec::Spec;
@@ -386,11 +387,21 @@ impl IsolatedConfig {
         if !rustix::process::geteuid().is_root() {
             return Some(Fingerprint::without(Health::Undetected, "Driver must run as root"));
         }
-        (cgroups == Regime::Off)
-            .then(|| Fingerprint::without(Health::Unhealthy, "Failed to discover cgroup mount point"))
+        if cgroups == Regime::Off {
+            return Some(Fingerprint::without(Health::Unhealthy, "Failed to discover cgroup mount point"));
+        }
+        (features::mount_setattr() == Support::No).then(|| {
+            let kernel = features::release();
+            let text = format!(
+                "Linux {kernel} has no mount_setattr(2), without which no task can be isolated: it needs Linux 5.12 or newer, or \
+                 Nomad's own driver (remove this one from the agent's plugin_dir)"
+            );
+            Fingerprint::without(Health::Unhealthy, &text)
+        })
     }
 
-    fn mounts(&self, task: &TaskConfig) -> Vec<Mount> {
+    /// The mounts of a task, and how many of them, from the first, are the host's for every task.
+    fn mounts(&self, task: &TaskConfig) -> (Vec<Mount>, u32) {
         let mount = |host_path: &Path, task_path: &str, readonly| Mount {
             task_path: task_path.to_owned(),
             host_path: host_path.to_owned(),
@@ -398,6 +409,7 @@ impl IsolatedConfig {
             propagation: Propagation::Private,
         };
         let mut mounts = Vec::new();
+        let mut of_host = 0;
         if !self.chroot {
             if self.folders.is_empty() {
                 let folders = HOST_FOLDERS.iter().filter(|path| Path::new(path).is_dir());
@@ -408,13 +420,14 @@ impl IsolatedConfig {
                 folders.sort_by_key(|(_, to)| to.split('/').count());
                 mounts.extend(folders.into_iter().map(|(from, to)| mount(Path::new(from), to, true)));
             }
+            of_host = u32::try_from(mounts.len()).unwrap_or(u32::MAX);
             let shared = task.alloc_dir.join("alloc");
             mounts.push(mount(&shared, "/alloc", false));
             // A task reads its logs but cannot forge them.
             mounts.push(mount(&shared.join("logs"), "/alloc/logs", true));
         }
         mounts.extend(task.mounts.iter().cloned());
-        mounts
+        (mounts, of_host)
     }
 
     /// Fills in what is isolated: user, capabilities, namespaces, root.
@@ -429,7 +442,8 @@ impl IsolatedConfig {
         (spec.pid_mode, spec.ipc_mode) = self.modes(reader)?;
         spec.work_dir = reader.absolute_path("work_dir")?;
         spec.devices.clone_from(&task.devices);
-        spec.mounts = self.mounts(task);
+        (spec.mounts, spec.host_mounts) = self.mounts(task);
+        spec.filled_root = self.chroot;
         if !self.chroot {
             // Agents from 2.0 on unmount this folder at the end, and complain of one that is not there.
             let made = Root::open(&spec.task_dir)

@@ -311,6 +311,11 @@ pub(super) async fn wanted_fifo(path: &str) -> Wanted {
 const UNREACHABLE: &str =
     "Nobody reaches the ports of this task: isolation \"strict\" has loopback only until networks land";
 
+/// Told of a task whose own sizes nobody goes by.
+pub(super) const NO_SIZES: &str = "The logs block in this task's config has no effect: its log files are not written by agentbin, but by \
+    the agent (collect_logs = false of the plugin, or an agent before 1.6), which goes by the logs block beside config, or by nobody \
+    (disable_log_collection of the plugin, or disabled = true in that block)";
+
 /// A driver whose tasks each have an executor.
 #[derive(Debug)]
 pub struct OnExecutor<P: Plan> {
@@ -477,7 +482,11 @@ impl<P: Plan> Driver for OnExecutor<P> {
         let told = (P::ISOLATION == Isolation::Isolated).then(|| isolated::told_of_root(&spec)).flatten();
         let under_agent = self.tasks.settings().under_agent;
         let (owner, of_ids) = Owners::prepare(P::host_ids(&config), task, &mut spec, under_agent).await?;
+        let unused = under_agent && spec.logs.is_none() && Reader::any(P::NAME, &task.config).has("logs");
         let handle = self.tasks.start(task, spec).await?;
+        if unused {
+            self.tasks.tell(task, NO_SIZES);
+        }
         if let Some(message) = told.filter(|_| self.tasks.settings().under_agent) {
             self.tasks.tell(task, message);
         }

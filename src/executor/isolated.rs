@@ -56,11 +56,13 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
             binds: spec
                 .mounts
                 .iter()
-                .map(|m| Bind {
+                .zip(0u32..)
+                .map(|(m, number)| Bind {
                     target: m.task_path.clone().into(),
                     source: m.host_path.clone(),
                     readonly: m.readonly,
                     propagation: m.propagation,
+                    of_host: number < spec.host_mounts,
                 })
                 .collect(),
             devices: spec
@@ -70,6 +72,7 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
                 .collect(),
             no_pivot_root: spec.no_pivot_root,
             masks: spec.masks,
+            filled: spec.filled_root,
         }),
         capabilities: spec.capabilities.clone(),
         no_new_privs: spec.no_new_privs,

@@ -159,6 +159,12 @@ pub struct LaunchSpec {
     pub stderr_path: String,
     /// Bind mounts, in order (isolated only).
     pub mounts: Vec<Mount>,
+    /// How many of them, from the first, are directories of the host that every task of the driver sees, and that no job
+    /// asked for. What they show of `/etc` is closed for a task that is root.
+    pub host_mounts: u32,
+    /// An agent has filled the task's directory, with hard links to the host's files among others: of the root only `/alloc`,
+    /// `/local`, `/secrets` and `/tmp` can be written to, and in these no file that has a name elsewhere (isolated only).
+    pub filled_root: bool,
     /// Devices beside the default ones (isolated only).
     pub devices: Vec<Device>,
     /// Path of a network namespace to join; empty keeps the executor's.

@@ -435,6 +435,7 @@ impl Lab {
             user: String::new(),
             env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
             config: isolation.as_object().unwrap().clone(),
+            plugin: serde_json::Map::new(),
             mounts: Vec::new(),
             spec: Box::new(|_| {}),
             executor_env: Vec::new(),
@@ -730,6 +731,7 @@ pub struct Plan<'a> {
     user: String,
     env: BTreeMap<String, String>,
     config: serde_json::Map<String, Value>,
+    plugin: serde_json::Map<String, Value>,
     mounts: Vec<Mount>,
     spec: Box<dyn FnOnce(&mut LaunchSpec) + 'a>,
     executor_env: Vec<(OsString, OsString)>,
@@ -764,6 +766,12 @@ impl<'a> Plan<'a> {
         self
     }
 
+    /// A key of the operator's, in the configuration of the driver's plugin.
+    pub fn plugin(mut self, key: &str, value: Value) -> Self {
+        self.plugin.insert(key.to_owned(), value);
+        self
+    }
+
     pub fn mount(mut self, host: &Path, inside: &str, readonly: bool, propagation: Propagation) -> Self {
         let mount = Mount { task_path: inside.to_owned(), host_path: host.to_owned(), readonly, propagation };
         self.mounts.push(mount);
@@ -795,7 +803,8 @@ impl<'a> Plan<'a> {
 
     /// Starts it. `Err` is what the executor, or the driver before it, said to refuse.
     pub fn start(self) -> Result<Task, String> {
-        let Plan { lab, command, args, user, env, config, mounts, spec: change, executor_env, spoil, isolated } = self;
+        let Plan { lab, command, args, user, env, config, plugin, mounts, spec: change, .. } = self;
+        let (executor_env, spoil, isolated) = (self.executor_env, self.spoil, self.isolated);
         let number = lab.next;
         lab.next += 1;
         let cgroup = match cgroups().regime() {
@@ -850,7 +859,8 @@ impl<'a> Plan<'a> {
         };
         if isolated {
             let reader = Reader::any("exec", &task.config);
-            let driver = IsolatedConfig::read(&Reader::any("exec", &DriverConfig::default())).unwrap();
+            let plugin = DriverConfig { values: plugin, ..DriverConfig::default() };
+            let driver = IsolatedConfig::read(&Reader::any("exec", &plugin)).unwrap();
             driver.plan(&reader, &task, &mut spec).map_err(|error| error.to_string())?;
         }
         // A machine that withholds a capability from root withholds it from tasks.

@@ -9,6 +9,7 @@ mod control;
 mod doors;
 mod fields;
 mod files;
+mod filled;
 mod framework;
 mod host_ids;
 mod kernel;
@@ -33,6 +34,7 @@ fn attacks() -> Vec<&'static Attack> {
         mounts::ATTACKS,
         fields::ATTACKS,
         files::ATTACKS,
+        filled::ATTACKS,
         c::ATTACKS,
         programs::ATTACKS,
         setid::ATTACKS,

@@ -22,6 +22,8 @@ pub const ATTACKS: &[Attack] = &[
     Attack { id: "d05", run: d05, inside: None, mutants: &[Mutant::new("d05")], control: None },
     Attack { id: "d06", run: d06, inside: Some(stranger), mutants: &[Mutant::new("d06")], control: None },
     Attack { id: "d07", run: d07, inside: None, mutants: &[Mutant::new("d07")], control: None },
+    Attack { id: "d41", run: d41, inside: None, mutants: &[Mutant::new("d41")], control: None },
+    Attack { id: "d43", run: d43, inside: None, mutants: &[Mutant::new("d43")], control: None },
 ];
 
 /// Another user of the machine, in no group but his own.
@@ -522,6 +524,100 @@ fn d07(lab: &mut Lab) -> Verdict {
             let said = whole(lab, &job(ONCE, &(planter + &main)));
             assert!(said.contains("planter"), "{said}");
             lab.judge()?;
+        }
+    }
+    Ok(())
+}
+
+/// The allocation's directory cannot be looked at, so that nobody knows who put the program there.
+fn d41(lab: &mut Lab) -> Verdict {
+    lab.plant_file("local/app", APP, 0o755);
+    own(&lab.task_path("local/app"), STRANGER, STRANGER);
+    let planted = lab.task_path("local/app");
+    let gone = lab.path("gone");
+    for command in [planted.to_str().unwrap(), "/bin/sh"] {
+        let args: &[&str] = if command == "/bin/sh" { &["-c", "echo RAN"] } else { &[] };
+        let task_dir = gone.join("t");
+        let plan = lab.task(&[]).command(command, args).not_isolated();
+        let result = plan.spec(move |spec| (spec.task_dir, spec.work_dir) = (task_dir, "/".to_owned())).run();
+        match result {
+            Ok(report) => hold!(false, "{command}: {}", report.text),
+            Err(error) => assert!(error.contains(gone.to_str().unwrap()) && error.contains(KEY), "{error}"),
+        }
+    }
+    // A session, when the directory is not there any more.
+    close(lab);
+    let plan = lab.task(&[]).command("/bin/sh", &["-c", "echo RAN; exec sleep 1000"]).not_isolated();
+    let task = plan.start().unwrap();
+    task.wait_for("RAN");
+    let (alloc, moved) = (lab.path("alloc"), lab.path("moved"));
+    std::fs::rename(&alloc, &moved).unwrap();
+    let session = task.exec(&[moved.join("t/local/app").to_str().unwrap()], false);
+    std::fs::rename(&moved, &alloc).unwrap();
+    task.stop();
+    match session {
+        Ok(session) => hold!(!session.text.contains("RAN"), "a session: {}", session.text),
+        Err(error) => assert!(error.contains(alloc.to_str().unwrap()), "{error}"),
+    }
+    Ok(())
+}
+
+/// A file in the shared directory that lacks the right to be executed gets it, as with Nomad's drivers, when it is the task's: not
+/// somebody else's, not one that has a second name, not a volume's.
+fn d43(lab: &mut Lab) -> Verdict {
+    let volume = lab.path("volume");
+    std::fs::create_dir(&volume).unwrap();
+    set_mode(&volume, 0o700);
+    for allow in [false, true] {
+        let begin = |lab: &Lab| {
+            lab.reset_task_folder();
+            close(lab);
+            for file in [lab.shared("data/app"), lab.task_path("secrets/app"), volume.join("app")] {
+                let _ = std::fs::remove_file(&file);
+                std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+                std::fs::write(&file, APP).unwrap();
+                set_mode(&file, 0o600);
+            }
+        };
+        let run = |lab: &mut Lab, command: &str| {
+            let plan =
+                lab.task(&[]).user("root").command(command, &[]).mount(&volume, "/vol", false, Propagation::Private);
+            plan.spec(move |spec| spec.allow_writable_programs = allow).run()
+        };
+        for (command, host) in
+            [("alloc/data/app", lab.shared("data/app")), ("/secrets/app", lab.task_path("secrets/app"))]
+        {
+            begin(lab);
+            judged(command, run(lab, command), false)?;
+            assert_eq!(host.metadata().unwrap().mode() & 0o7777, 0o755, "{command}");
+        }
+        let second = lab.path("second");
+        type Change<'a> = (&'a str, &'a str, PathBuf, u32, Box<dyn Fn(&Path) + 'a>);
+        let changes: [Change<'_>; 4] = [
+            ("somebody's", "/alloc/data/app", lab.shared("data/app"), 0o600, Box::new(|file| own(file, STRANGER, 0))),
+            ("others write", "/alloc/data/app", lab.shared("data/app"), 0o606, Box::new(|file| set_mode(file, 0o606))),
+            (
+                "a second name",
+                "/alloc/data/app",
+                lab.shared("data/app"),
+                0o600,
+                Box::new(|file| {
+                    let _ = std::fs::remove_file(&second);
+                    std::fs::hard_link(file, &second).unwrap();
+                }),
+            ),
+            ("a volume's", "/vol/app", volume.join("app"), 0o600, Box::new(|_| {})),
+        ];
+        for (what, command, host, before, change) in &changes {
+            begin(lab);
+            if *what == "others write" {
+                set_mode(&lab.path("alloc"), 0o755);
+            }
+            change(host);
+            let result = run(lab, command);
+            hold!(result.is_err(), "{what}, allow {allow}: it was executed");
+            let mode = host.metadata().unwrap().mode() & 0o7777;
+            hold!(mode == *before, "{what}, allow {allow}: mode {mode:o}");
         }
     }
     Ok(())

@@ -31,6 +31,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack { id: "d14", run: d14, inside: Some(etc_inside), mutants: &[Mutant::new("d14")], control: None },
     Attack { id: "d15", run: d15, inside: None, mutants: &[Mutant::new("d15")], control: None },
     Attack { id: "d16", run: d16, inside: None, mutants: &[Mutant::new("d16")], control: None },
+    Attack { id: "d40", run: d40, inside: Some(etc_inside), mutants: &[Mutant::new("d40")], control: None },
 ];
 
 const SET_ID: u32 = 0o6000;
@@ -593,6 +594,47 @@ fn d14(lab: &mut Lab) -> Verdict {
     lab.task(&["closed"]).user("root").must_hold()
 }
 
+/// The operator's `chroot_env` names parts of `/etc`, puts it elsewhere, or names a directory above it: a root task reads no more
+/// of it than of the whole.
+fn d40(lab: &mut Lab) -> Verdict {
+    let parts = ["passwd", "group", "public", "dir", "ssl", "sudoers", "sudoers.d", "ssh", "odd", "shadow", "gshadow"];
+    let parts: serde_json::Map<_, _> =
+        parts.into_iter().map(|name| format!("/etc/{name}")).map(|path| (path.clone(), json!(path))).collect();
+    let chroots = [
+        (json!(parts), "/etc"),
+        (json!({ "/etc": "/elsewhere" }), "/elsewhere"),
+        (json!({ "/": "/host" }), "/host/etc"),
+    ];
+    let first = if lab.level == Level::Nomad { "open" } else { "closed" };
+    let whole = Etc::closable(lab);
+    let closable = whole.is_some();
+    if !closable {
+        println!("note: d40: no file system here can be closed: what is known is covered");
+    }
+    let etc = whole.unwrap_or_else(|| Etc::new(lab, None));
+    for (chroot, place) in &chroots {
+        let words: &[&str] = if closable { &[first, "odd", place] } else { &[first, place] };
+        lab.task(words).user("root").plugin("chroot_env", chroot.clone()).must_hold()?;
+        if lab.level != Level::Nomad {
+            let able = lab.task(words).user("nobody").config("cap_add", json!(["dac_override"]));
+            able.plugin("chroot_env", chroot.clone()).must_hold()?;
+        }
+    }
+    // What a job names it has, in a part that is closed.
+    let named = lab.task(&["named"]).user("root").plugin("chroot_env", chroots[0].0.clone());
+    let named = named.mount(Path::new("/etc/shadow"), "/etc/shadow", true, Propagation::Private);
+    let named = named.mount(Path::new("/etc/ssl/private"), "/etc/ssl/private", true, Propagation::Private);
+    let report = named.run().unwrap();
+    assert_eq!((report.fact("shadow"), report.fact("key")), ("true".to_owned(), "true".to_owned()), "{report:?}");
+    drop(etc);
+    // The same where it cannot be closed.
+    let _etc = Etc::new(lab, Some("ramfs"));
+    for (chroot, place) in &chroots {
+        lab.task(&[first, place]).user("root").plugin("chroot_env", chroot.clone()).must_hold()?;
+    }
+    Ok(())
+}
+
 fn look_while_it_changes(
     lab: &mut Lab,
     etc: &Etc,
@@ -615,10 +657,12 @@ fn look_while_it_changes(
     report.held()
 }
 
-/// `closed`: what is known is not read; `odd`: nor what is not; `named`: what the job named is; `wait`: and then again.
+/// `closed`: what is known is not read; `odd`: nor what is not; `named`: what the job named is; `wait`: and then again. A path is
+/// where `/etc` is.
 fn etc_inside(args: &[String], inside: &Inside) {
     let has = |word: &str| args.iter().any(|arg| arg == word);
-    let read = |name: &str| std::fs::read_to_string(Path::new("/etc").join(name));
+    let etc = args.iter().find(|arg| arg.starts_with('/')).map_or("/etc", String::as_str);
+    let read = |name: &str| std::fs::read_to_string(Path::new(etc).join(name));
     if has("named") {
         inside.fact("shadow", read("shadow").is_ok_and(|text| text == "secret"));
         return inside.fact("key", read("ssl/private/key.pem").is_ok_and(|text| text == "secret"));
@@ -642,7 +686,7 @@ fn etc_inside(args: &[String], inside: &Inside) {
                 inside.breach(&format!("/etc/odd/of-another-user is read as {id}"));
             }
         }
-        let path = c_path(Path::new("/etc/shadow"));
+        let path = c_path(&Path::new(etc).join("shadow"));
         for answer in [
             kernel::raw(libc::SYS_fchmodat, [at_fdcwd(), path.as_ptr() as u64, 0o666, 0, 0, 0]),
             kernel::raw(libc::SYS_fchownat, [at_fdcwd(), path.as_ptr() as u64, 65534, 65534, 0, 0]),

@@ -2,12 +2,14 @@
 //! first.
 #![allow(dead_code, reason = "every test program uses a part")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use agentbin::cgroup::{CgroupFs, Regime};
+use agentbin::cgroup::{CgroupFs, Regime, TaskCgroup};
 use agentbin::driver::{Driver, ExecDriver, JavaDriver, RawExecDriver, Settings, TaskConfig};
 use agentbin::executor::Compute;
 use agentbin::spec::{DriverConfig, ExitResult, LogCollection, Mount, Propagation};
@@ -18,8 +20,38 @@ use super::harness::{children, eventually};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
+/// Ends what a test that fails leaves behind: the next one would wait for its processes, and nobody ends a task that outlives
+/// its executor.
+pub struct Ends {
+    cgroups: CgroupFs,
+    /// Cgroups of tasks.
+    made: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        // Executors first: they own the tasks. They, and whatever else this program has started, are its children until
+        // somebody waits for them, so these numbers are nobody else's.
+        for pid in children().into_iter().filter_map(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+        }
+        let deadline = Instant::now() + Duration::from_secs(30);
+        for cgroup in &*self.made.lock().unwrap_or_else(PoisonError::into_inner) {
+            if let Err(error) = TaskCgroup::destroy_at(&self.cgroups, cgroup, deadline) {
+                eprintln!("a test that failed leaves {}: {error}", cgroup.display());
+            }
+        }
+    }
+}
+
 /// An allocation in a temporary folder, with the drivers.
 pub struct World {
+    /// First, so that tasks end before their folder goes.
+    ends: Ends,
     pub dir: TempDir,
     pub cgroups: CgroupFs,
     pub exec: ExecDriver,
@@ -38,6 +70,7 @@ impl World {
         let settings =
             Settings { cgroups: cgroups.clone(), compute, socket_dir: dir.path().to_owned(), under_agent: false };
         World {
+            ends: Ends { cgroups: cgroups.clone(), made: Mutex::default() },
             exec: ExecDriver::new(settings.clone()),
             raw_exec: RawExecDriver::new(settings.clone()),
             java: JavaDriver::new(settings),
@@ -53,7 +86,8 @@ impl World {
     }
 
     pub fn alloc_dir(&self) -> PathBuf {
-        self.dir.path().join("alloc-id")
+        // An agent names a task's cgroup after it.
+        self.dir.path().join(format!("alloc-{}", std::process::id()))
     }
 
     /// The folder of tasks that are not apart.
@@ -102,6 +136,8 @@ impl World {
             Regime::V1 => format!("agentbin-test/{cgroup}"),
             Regime::Off => String::new(),
         };
+        let ends = [PathBuf::from(&cgroup), self.agents_cgroup(&name)];
+        self.ends.made.lock().unwrap().extend(ends.into_iter().filter(|path| !path.as_os_str().is_empty()));
         TaskConfig {
             id: format!("alloc-id/{name}/{number}"),
             alloc_id: "alloc-id".into(),
@@ -120,6 +156,17 @@ impl World {
             alloc_dir,
             name,
             ..TaskConfig::default()
+        }
+    }
+
+    /// Where a driver under an agent puts a task on v1.
+    fn agents_cgroup(&self, task: &str) -> PathBuf {
+        let root = rustix::process::geteuid().is_root();
+        let alloc = self.alloc_dir().file_name().unwrap().to_string_lossy().into_owned();
+        if root && self.cgroups.regime() == Regime::V1 {
+            format!("nomad/{alloc}.{task}").into()
+        } else {
+            PathBuf::new()
         }
     }
 

@@ -982,6 +982,13 @@ mod tests {
             assert_eq!(built.pointer(&pointer), Some(&expected), "{pointer}");
         }
         assert_eq!(built.pointer(&labels("task_group_name")), None, "not asked for");
+        // Each under Nomad's prefix, and under no other; what is ours names no job.
+        let names = built["Labels"].as_object().unwrap().keys().map(String::as_str);
+        let mut rest: Vec<&str> = names.map(|name| name.strip_prefix("com.hashicorp.nomad.").unwrap_or(name)).collect();
+        rest.sort_unstable();
+        let ours = ["agentbin.config", "agentbin.node", "agentbin.start"];
+        let nomads = ["alloc_id", "job_id", "job_name", "namespace", "parent_job_id"];
+        assert_eq!(rest, [&ours[..2], &ours[2..], &nomads].concat());
         // One without a parent has no label for it.
         asked.parent_job_id.clear();
         assert_eq!(body_of(&asked, &base).unwrap().pointer(&labels("parent_job_id")), None);

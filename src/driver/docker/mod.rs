@@ -38,7 +38,7 @@ use self::reconcile::Identity;
 use self::state::{Own, State};
 use self::task::Task as Read;
 use super::handle::failed;
-use super::on_executor::{Wanted as Reader_, agent_logs, wanted_fifo};
+use super::on_executor::{NO_SIZES, Wanted as Reader_, agent_logs, wanted_fifo};
 use super::policy::By;
 use super::{
     Attribute, Capabilities, Driver, DriverError, DriverNetwork, ExecStreaming, ExecTaskResult, Fingerprint,
@@ -411,6 +411,10 @@ impl Shared {
         let builder = Builder { task, read: &read, config: &config, facts: &facts };
         // Before anything is fetched: what is wrong is wrong without the image.
         builder.body("")?;
+        let sizes = Reader::any(NAME, &task.config).has("logs");
+        if sizes && !matches!(target, Some(Target::Files(_))) {
+            self.event(task, NO_SIZES, &[]);
+        }
         let local = task.alloc_dir.join(&task.name).join("local");
         let wanted = Wanted {
             image: &read.image,
