@@ -1,12 +1,15 @@
 //! Regular expressions of job files: of bounded size, and in the syntax that they are written in for Nomad, which is Go's.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use regex::{Regex, RegexBuilder};
 
 /// Longest pattern, and most bytes of what it is compiled to.
 const LONGEST_PATTERN: usize = 4096;
 const PATTERN_BYTES: usize = 256 * 1024;
+/// Most that Go takes in braces.
+const MOST_REPEATED: u32 = 1000;
 
 /// A regular expression of bounded size, which bounds the time for each byte of the text.
 ///
@@ -45,7 +48,7 @@ fn translated(pattern: &str) -> Result<String, String> {
         let was_repeated = std::mem::replace(&mut repeated, false);
         match c {
             '\\' => rest = escape(after, false, &mut out).ok_or_else(|| wrong("a backslash escapes nothing"))?,
-            '[' => rest = class(after, &mut out).ok_or_else(|| wrong("[ is not closed"))?,
+            '[' => rest = class(after, &mut out).ok_or_else(|| wrong("[ is not closed, or there is no such range"))?,
             '(' if after.starts_with('?') => {
                 let flags = &after[1..];
                 let end = flags.find([':', ')']).unwrap_or(flags.len());
@@ -67,6 +70,10 @@ fn translated(pattern: &str) -> Result<String, String> {
                 let lazy = usize::from(after[end..].starts_with('?'));
                 if was_repeated {
                     return Err(wrong("what is repeated cannot be repeated again"));
+                }
+                let counts = after[..end].split([',', '}']).filter(|count| !count.is_empty());
+                if counts.map(str::parse::<u32>).any(|count| !count.is_ok_and(|count| count <= MOST_REPEATED)) {
+                    return Err(wrong(&format!("nothing is repeated more than {MOST_REPEATED} times")));
                 }
                 out.push(c);
                 out.push_str(&after[..end + lazy]);
@@ -107,7 +114,8 @@ fn escape<'a>(text: &'a str, in_class: bool, out: &mut String) -> Option<&'a str
         'w' => out.push_str("[0-9A-Za-z_]"),
         'W' => out.push_str("[^0-9A-Za-z_]"),
         'b' if !in_class && !after.starts_with('{') => out.push_str("(?-u:\\b)"),
-        'A' | 'B' | 'z' if !in_class => out.extend(['\\', c]),
+        'B' if !in_class && !after.starts_with('{') => out.push_str("(?-u:\\B)"),
+        'A' | 'z' if !in_class => out.extend(['\\', c]),
         'a' | 'f' | 'n' | 'r' | 't' | 'v' | 'x' | 'p' | 'P' => out.extend(['\\', c]),
         '0'..='7' => {
             let digits = text.bytes().take(3).take_while(|b| (b'0'..b'8').contains(b)).count();
@@ -116,7 +124,7 @@ fn escape<'a>(text: &'a str, in_class: bool, out: &mut String) -> Option<&'a str
                 return None;
             }
             let number = u32::from_str_radix(&text[..digits], 8).ok()?;
-            out.push_str(&format!("\\x{{{number:x}}}"));
+            _ = write!(out, "\\x{{{number:x}}}");
             return Some(&text[digits..]);
         }
         c if c.is_ascii_alphanumeric() || !c.is_ascii() => return None,
@@ -154,7 +162,9 @@ fn class<'a>(text: &'a str, out: &mut String) -> Option<&'a str> {
                 out.extend(['\\', c]);
                 rest = after;
             }
-            '-' if is_first || after.starts_with([']', '-']) => {
+            // A range that ends with a dash is one; one from here to a dash is not.
+            '-' if !is_first && after.starts_with('-') && !after.starts_with("-]") => return None,
+            '-' if is_first || after.starts_with(']') => {
                 out.push_str("\\-");
                 rest = after;
             }
