@@ -116,7 +116,13 @@ fn escape<'a>(text: &'a str, in_class: bool, out: &mut String) -> Option<&'a str
         'b' if !in_class && !after.starts_with('{') => out.push_str("(?-u:\\b)"),
         'B' if !in_class && !after.starts_with('{') => out.push_str("(?-u:\\B)"),
         'A' | 'z' if !in_class => out.extend(['\\', c]),
-        'a' | 'f' | 'n' | 'r' | 't' | 'v' | 'x' | 'p' | 'P' => out.extend(['\\', c]),
+        'x' | 'p' | 'P' => {
+            let braces = if after.starts_with('{') { after.find('}')? + 1 } else { 0 };
+            out.extend(['\\', c]);
+            out.push_str(&after[..braces]);
+            return Some(&after[braces..]);
+        }
+        'a' | 'f' | 'n' | 'r' | 't' | 'v' => out.extend(['\\', c]),
         '0'..='7' => {
             let digits = text.bytes().take(3).take_while(|b| (b'0'..b'8').contains(b)).count();
             // One digit but zero would refer to a group, which neither syntax has.
