@@ -688,12 +688,12 @@ fn j2_a_job_runs_where_its_constraints_are_met() {
             is("attr.driver.raw_exec", "is", "1"),
         ),
         (
-            is("attr.kernel.version", "version", ">= 4.0"),
+            is("attr.kernel.version", "semver", ">= 4.0"),
             "distinct_hosts = true".to_owned(),
             is("attr.os.signals", "set_contains", "SIGTERM,SIGHUP"),
         ),
         (
-            is("attr.nomad.version", "semver", ">= 1.4.0, < 2.0.0"),
+            is("attr.nomad.version", "version", ">= 1.4.0, ~> 1.4"),
             is("attr.kernel.version", "regexp", &format!("^{}", &kernel[..1])),
             "attribute = attr.consul.version\noperator = \"is_not_set\"".to_owned(),
         ),

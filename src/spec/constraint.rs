@@ -195,16 +195,21 @@ impl Constraint {
             }
             _ => {}
         }
+        let right = resolve(value, lookup);
         let mut wanted = format!("{} {operator}", shown_target(attribute));
         if !matches!(operator, Operator::IsSet | Operator::IsNotSet | Operator::DistinctProperty) {
             _ = write!(wanted, " {}", shown_target(value));
             if value.starts_with("${") {
-                _ = write!(wanted, " ({} here)", shown(resolve(value, lookup).as_deref()));
+                _ = write!(wanted, " ({} here)", shown(right.as_deref()));
             }
         }
         let bare = ["attr.", "meta.", "node."].iter().any(|start| attribute.starts_with(start));
         let fix = if bare {
             format!("write ${{{}}}, as a text alone stands for itself", shortened(attribute, SHOWN))
+        } else if *operator == Operator::Version && compare(Operator::Semver, left.as_deref(), right.as_deref()) {
+            // Kernels are called so: 6.1.0-37-amd64.
+            "a dash makes that a version before its release, which operator \"version\" takes for none; use \"semver\""
+                .to_owned()
         } else {
             "run the job where that is so, or remove the constraint".to_owned()
         };
@@ -435,5 +440,7 @@ mod tests {
             assert!(!constraint.is_met(instances, &lookup));
             assert_eq!(constraint.explain(instances, &lookup), expected);
         }
+        let kernel = constraint("${attr.x}", "version", ">= 4.0").explain(1, &node(Some("6.1.0-37-amd64")));
+        assert!(kernel.ends_with("which operator \"version\" takes for none; use \"semver\""), "{kernel}");
     }
 }
