@@ -25,7 +25,8 @@ pub(super) fn check(parsed: &mut Parsed, data_dir: Option<&Path>, cgroup_parent:
     let mut has_any = false;
     for constraint in parsed.job.all_constraints() {
         has_any = true;
-        [&constraint.attribute, &constraint.value].into_iter().for_each(|text| add_drivers(text, &mut wanted));
+        add_drivers(&constraint.attribute, &mut wanted);
+        add_drivers(&constraint.value, &mut wanted);
     }
     if !has_any {
         return Ok(());

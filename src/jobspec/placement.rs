@@ -36,7 +36,10 @@ fn constraint(owner: &Section<'_>, block: &Expanded<'_>, in_task: bool) -> Optio
             (word, value, of_value, of_word) = (key.to_owned(), short, key, key);
         }
     }
-    IDLE.iter().for_each(|key| drop(section.string(key)));
+    // A mistake in one that is passed over is one as well.
+    for key in IDLE {
+        section.string(key);
+    }
     if let Some(distinct) = section.bool("distinct_hosts") {
         (word, value, of_word) = ("distinct_hosts".to_owned(), distinct.to_string(), "distinct_hosts");
     }

@@ -337,7 +337,7 @@ mod tests {
         Constraint { attribute: attribute.to_owned(), operator, value: value.to_owned(), pos: Pos::default() }
     }
 
-    fn node<'a>(x: Option<&'a str>) -> impl Fn(&str) -> Option<String> + 'a {
+    fn node(x: Option<&str>) -> impl Fn(&str) -> Option<String> {
         move |key| match key {
             "attr.x" => x.map(str::to_owned),
             "meta.m" => Some("2".to_owned()),
