@@ -47,6 +47,7 @@ const OURSELVES: &[&str] = &["agentbin", "executor", "libcontainer-shim", "logmo
 const BY_NAME: &[(&str, &str)] = &[
     ("alloc/artifact.rs", "the source is the operator's; what it becomes in the task's folder goes through sys::path"),
     ("alloc/dir.rs", "the data folder, where only we write; what lies in an allocation goes through sys::path"),
+    ("alloc/facts.rs", "files of the kernel, and what the host says of its release"),
     ("alloc/fake.rs", "a driver for tests"),
     ("alloc/gc.rs", "records and sockets in our own folders"),
     ("alloc/record.rs", "records in our own folder"),

@@ -100,6 +100,12 @@ fn c1_node_status_tells_the_regime() {
     assert_eq!(attribute("kernel.name"), Some("linux"));
     assert_eq!(attribute("kernel.version"), Some(uname.release().to_str().unwrap()));
     assert_eq!(attribute("unique.hostname"), json["Name"].as_str());
+    let data = rustix::fs::statvfs(&data_dir).unwrap();
+    assert_eq!(number("unique.storage.bytestotal"), data.f_blocks * data.f_frsize);
+    assert!(number("unique.storage.bytesfree") <= number("unique.storage.bytestotal"), "{json}");
+    for name in ["nomad.version", "os.signals", "unique.storage.volume"] {
+        assert!(attribute(name).is_some_and(|value| !value.is_empty()), "no {name}: {json}");
+    }
     for driver in ["exec", "raw_exec"] {
         assert_eq!(attribute(&format!("driver.{driver}")), Some("1"), "{json}");
         assert_eq!(json["Drivers"][driver]["Healthy"], true, "{json}");
@@ -109,6 +115,10 @@ fn c1_node_status_tells_the_regime() {
     assert_eq!(attribute("driver.java").is_some(), java, "{json}");
     let text = status(&[]);
     assert!(text.contains("os.cgroups.version") && text.contains(json["ID"].as_str().unwrap()), "{text}");
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    for row in [["Class", "<none>"], ["Region", "global"], ["kernel.name", "linux"]] {
+        assert!(rows.iter().any(|found| *found == row), "{row:?}: {text}");
+    }
     // And a job file can refer to it.
     let script = r#"["-c", "echo ${attr.os.cgroups.version} ${attr.cpu.reservablecores}"]"#;
     let out = world.run_text(&batch("raw_exec", "/bin/sh", script), &["--quiet"]);

@@ -659,3 +659,106 @@ fn program_tells_version_and_completion() {
     let unknown = world.agentbin(&["no-such-command"]);
     assert!(unknown.status != 0 && unknown.stderr.contains("no-such-command"), "{unknown:?}");
 }
+
+/// A job of one task that prints a line, with a constraint of the job, of the group and of the task.
+fn constrained(of_job: &str, of_group: &str, of_task: &str) -> String {
+    let block = |inside: &str| if inside.is_empty() { String::new() } else { format!("constraint {{\n{inside}\n}}\n") };
+    format!(
+        "job \"c\" {{\ntype = \"batch\"\n{}group \"g\" {{\n{}task \"t\" {{\ndriver = \"raw_exec\"\n{}config {{\ncommand = \"/bin/sh\"\n\
+         args = [\"-c\", \"echo ran on ${{attr.kernel.name}} with ${{attr.driver.raw_exec}}\"]\n}}\n}}\n}}\n}}\n",
+        block(of_job),
+        block(of_group),
+        block(of_task)
+    )
+}
+
+/// J2: a job runs where its constraints are met.
+#[test]
+fn j2_a_job_runs_where_its_constraints_are_met() {
+    need_root!();
+    let world = World::new();
+    let is = |attribute: &str, operator: &str, value: &str| {
+        format!("attribute = \"${{{attribute}}}\"\noperator = \"{operator}\"\nvalue = \"{value}\"")
+    };
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    for (of_job, of_group, of_task) in [
+        (
+            is("attr.kernel.name", "=", "linux"),
+            is("attr.cpu.numcores", ">=", "1"),
+            is("attr.driver.raw_exec", "is", "1"),
+        ),
+        (
+            is("attr.kernel.version", "semver", ">= 4.0"),
+            "distinct_hosts = true".to_owned(),
+            is("attr.os.signals", "set_contains", "SIGTERM,SIGHUP"),
+        ),
+        (
+            is("attr.nomad.version", "version", ">= 1.4.0, ~> 1.4"),
+            is("attr.kernel.version", "regexp", &format!("^{}", &kernel[..1])),
+            "attribute = attr.consul.version\noperator = \"is_not_set\"".to_owned(),
+        ),
+        (
+            is("meta.rack", "!=", "r1"),
+            is("node.class", "!=", "gpu"),
+            is("attr.unique.storage.bytesfree", ">", "1048576"),
+        ),
+    ] {
+        let out = world.run_text(&constrained(&of_job, &of_group, &of_task), &["--quiet"]);
+        assert_eq!((out.status, out.stdout.as_str()), (0, "ran on linux with 1\n"), "{out:?}");
+    }
+    world.assert_clean();
+}
+
+/// J2: what is not met is refused before anything starts, all at once, with what was wanted and found; `validate` warns of it,
+/// and makes nothing.
+#[test]
+fn j2_constraints_that_are_not_met_are_refused_all_at_once() {
+    need_root!();
+    let world = World::new();
+    let job = constrained(
+        "attribute = \"${attr.kernel.name}\"\nvalue = \"windows\"",
+        "attribute = \"${meta.rack}\"\noperator = \"is_set\"",
+        "attribute = \"${attr.driver.podman.version}\"\noperator = \"version\"\nvalue = \"> 1\"",
+    );
+    let file = world.file("c.nomad.hcl", &job);
+    let name = file.to_str().unwrap();
+    let fix = "run the job where that is so, or remove the constraint";
+    let expected = [
+        format!(
+            "{name}:3: constraint in job \"c\" is not met: it wants ${{attr.kernel.name}} = \"windows\", and this machine has \"linux\"; {fix}"
+        ),
+        format!(
+            "{name}:8: constraint in group \"g\" is not met: it wants ${{meta.rack}} is_set, and this machine has none; {fix}"
+        ),
+        format!(
+            "{name}:14: constraint in task \"t\" is not met: it wants ${{attr.driver.podman.version}} version \"> 1\", and this machine \
+             has none; {fix}"
+        ),
+    ];
+    let out = world.run(&[name]);
+    assert_eq!((out.status, out.stdout.as_str()), (125, ""), "{out:?}");
+    assert_eq!(out.stderr, format!("agentbin: {}\n", expected.join("\n")), "{out:?}");
+    let validate = |args: &[&str]| world.agentbin(&[&["validate"], args, &[name]].concat());
+    let out = validate(&[]);
+    assert!(out.status == 0 && out.stdout.ends_with("agentbin run would refuse it: see the warnings\n"), "{out:?}");
+    assert!(expected.iter().all(|line| out.stderr.contains(&format!("agentbin: warning: {line}\n"))), "{out:?}");
+    assert_eq!(validate(&["--strict"]).status, 1);
+    let json: serde_json::Value = serde_json::from_str(&validate(&["--json"]).stdout).unwrap();
+    assert_eq!((&json["valid"], &json["runnable"]), (&true.into(), &false.into()), "{json}");
+    assert_eq!(
+        (json["refusals"].as_array().map(Vec::len), &json["refusals"][1]["line"]),
+        (Some(3), &8.into()),
+        "{json}"
+    );
+
+    let apart = constrained("", "distinct_hosts = true", "").replace("group \"g\" {", "group \"g\" {\ncount = 2");
+    let out = world.run_text(&apart, &[]);
+    assert!(
+        out.status == 125 && out.stderr.contains("each of 2 instances, and there is only this one; lower count"),
+        "{out:?}"
+    );
+    let wrong = constrained("attribute = \"${attr.x}\"\nversion = \"latest\"", "", "");
+    let out = world.run_text(&wrong, &[]);
+    assert!(out.status == 125 && out.stderr.contains(":5: \"latest\" compares with no version"), "{out:?}");
+    world.assert_clean();
+}

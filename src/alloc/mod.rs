@@ -13,6 +13,7 @@ mod artifact;
 mod dir;
 mod env;
 mod error;
+mod facts;
 #[cfg(test)]
 pub(crate) mod fake;
 mod gc;

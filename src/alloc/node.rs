@@ -5,7 +5,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 
+use super::facts;
 use crate::cgroup::Regime;
+use crate::driver::{Attribute, Fingerprint};
 use crate::executor::Compute;
 
 /// The machine as job files see it.
@@ -38,6 +40,12 @@ impl Node {
     /// # Errors
     /// When that file can neither be read nor written.
     pub fn detect(data_dir: &Path, cgroups: Regime, reservable: Option<usize>) -> io::Result<Node> {
+        Ok(Node { id: node_id(data_dir)?, ..Node::look(Some(data_dir), cgroups, reservable) })
+    }
+
+    /// The same, and changes nothing: where the machine has got no id yet, that is empty.
+    #[must_use]
+    pub fn look(data_dir: Option<&Path>, cgroups: Regime, reservable: Option<usize>) -> Node {
         let uname = rustix::system::uname();
         let name = uname.nodename().to_string_lossy().into_owned();
         let ip = outgoing_address();
@@ -71,11 +79,13 @@ impl Node {
         set("memory.totalbytes", memory_total_bytes().map(|n| n.to_string()).unwrap_or_default());
         let release = os_release();
         set("os.name", release.get("ID").cloned().unwrap_or_default());
-        set("os.version", release.get("VERSION_ID").cloned().unwrap_or_default());
+        let of_release = |key: &str| release.get(key).map(String::as_str).unwrap_or_default();
+        set("os.version", facts::os_version(of_release("ID"), of_release("VERSION_ID")));
         set("unique.hostname", name.clone());
         set("unique.network.ip-address", ip.to_string());
-        Ok(Node {
-            id: node_id(data_dir)?,
+        facts::tell(data_dir, cgroups, &mut set);
+        Node {
+            id: data_dir.and_then(kept_id).unwrap_or_default(),
             name,
             datacenter: "dc1".to_owned(),
             region: "global".to_owned(),
@@ -84,7 +94,17 @@ impl Node {
             attributes,
             meta: BTreeMap::new(),
             ip,
-        })
+        }
+    }
+
+    /// Adds what drivers tell of themselves; `driver.<name>` itself is 1 where one works, as agents write it.
+    pub fn add_drivers(&mut self, drivers: &BTreeMap<String, Fingerprint>) {
+        for (name, fingerprint) in drivers {
+            for (key, value) in &fingerprint.attributes {
+                let is_switch = *key == format!("driver.{name}") && *value == Attribute::Bool(true);
+                self.attributes.insert(key.clone(), if is_switch { "1".to_owned() } else { value.to_string() });
+            }
+        }
     }
 
     /// The value of `node.*`, `attr.*` or `meta.*`.
@@ -108,12 +128,17 @@ impl Node {
 /// Bytes of the file with the node's id, at most.
 const LONGEST_ID: u64 = 4096;
 
+/// The id that a node has got, if it has one.
+fn kept_id(data_dir: &Path) -> Option<String> {
+    let bytes = crate::sys::owned::read(&data_dir.join("client-id"), LONGEST_ID).ok()?;
+    let id = uuid::Uuid::parse_str(std::str::from_utf8(&bytes).ok()?.trim()).ok()?;
+    Some(id.hyphenated().to_string())
+}
+
 fn node_id(data_dir: &Path) -> io::Result<String> {
     let path = data_dir.join("client-id");
-    let text = crate::sys::owned::read(&path, LONGEST_ID).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    let known = text.and_then(|text| uuid::Uuid::parse_str(text.trim()).ok());
-    if let Some(id) = known {
-        return Ok(id.hyphenated().to_string());
+    if let Some(id) = kept_id(data_dir) {
+        return Ok(id);
     }
     let id = crate::sys::random::uuid().hyphenated().to_string();
     super::record::write_atomically(&path, id.as_bytes())?;
@@ -156,8 +181,7 @@ fn memory_total_bytes() -> Option<u64> {
 }
 
 fn os_release() -> BTreeMap<String, String> {
-    let text = std::fs::read_to_string("/etc/os-release").or_else(|_| std::fs::read_to_string("/usr/lib/os-release"));
-    let text = text.unwrap_or_default();
+    let text = facts::text("/etc/os-release").or_else(|| facts::text("/usr/lib/os-release")).unwrap_or_default();
     let pairs = text.lines().filter_map(|l| l.split_once('='));
     pairs.map(|(k, v)| (k.to_owned(), v.trim_matches(['"', '\'']).to_owned())).collect()
 }
@@ -182,6 +206,16 @@ mod tests {
         assert!(node.lookup("attr.memory.totalbytes").unwrap().parse::<u64>().unwrap() > 1 << 20);
         assert_eq!(node.lookup("attr.no.such"), None);
         assert_eq!(node.lookup("meta.none"), None);
+        for name in ["nomad.version", "os.signals", "unique.storage.bytestotal", "unique.storage.bytesfree"] {
+            assert!(node.attributes.get(name).is_some_and(|value| !value.is_empty()), "{name}: {node:?}");
+        }
+        assert_eq!(node.lookup("attr.unique.cgroup.mountpoint"), Some("/sys/fs/cgroup"));
+        let looked = Node::look(Some(dir.path()), Regime::V2, Some(3));
+        assert_eq!(
+            (&looked.id, looked.attributes.keys().collect::<Vec<_>>()),
+            (&node.id, node.attributes.keys().collect())
+        );
+        assert_eq!(Node::look(None, Regime::V2, None).id, "");
         let again = Node::detect(dir.path(), Regime::Off, None).unwrap();
         assert_eq!(again.id, node.id);
         assert_eq!(again.lookup("attr.cpu.reservablecores"), again.lookup("attr.cpu.numcores"));
@@ -199,5 +233,18 @@ mod tests {
             let node = Node::detect(dir.path(), regime, Some(7)).unwrap();
             assert_eq!(names.map(|name| node.lookup(name)), expected);
         }
+    }
+
+    #[test]
+    fn j2_a_driver_that_works_is_1() {
+        let mut node = Node::look(None, Regime::Off, None);
+        let mut exec = Fingerprint::healthy("exec");
+        exec.attributes.insert("driver.exec.version".to_owned(), Attribute::String("1.2".to_owned()));
+        exec.attributes.insert("driver.exec.privileged.enabled".to_owned(), Attribute::Bool(true));
+        let docker = Fingerprint::without(crate::driver::Health::Undetected, "");
+        node.add_drivers(&BTreeMap::from([("exec".to_owned(), exec), ("docker".to_owned(), docker)]));
+        let names = ["driver.exec", "driver.exec.version", "driver.exec.privileged.enabled", "driver.docker"];
+        let found = names.map(|name| node.attributes.get(name).map(String::as_str));
+        assert_eq!(found, [Some("1"), Some("1.2"), Some("true"), None]);
     }
 }

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 
 use crate::alloc::{Machine, Node, Orphans, PortPool, Records, SocketDir, compute};
 use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
-use crate::driver::{DockerDriver, Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
+use crate::driver::{DockerDriver, Driver, ExecDriver, Fingerprint, JavaDriver, RawExecDriver, Settings};
 use crate::spec::AllocId;
 use crate::sys::owned::OwnDir;
 
@@ -22,20 +22,25 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The data directory, made where it is missing, under its canonical name.
 pub(super) fn data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let dir = usual_data_dir(given)?;
+    let mut builder = std::fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(0o711).create(&dir).and_then(|()| dir.canonicalize());
+    // What stands in it says which processes to end and what to remove.
+    let own = made.and_then(|dir| OwnDir::open(&dir).map(|_| dir));
+    own.with_context(|| format!("cannot use the data directory {}; give another --data-dir", dir.display()))
+}
+
+/// Where it is, or would be.
+fn usual_data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     let env = |key: &str| std::env::var_os(key).map(PathBuf::from).filter(|p| p.is_absolute());
-    let dir = match given {
+    Ok(match given {
         Some(dir) => dir.to_owned(),
         None if rustix::process::geteuid().is_root() => PathBuf::from("/var/lib/agentbin"),
         None => env("XDG_STATE_HOME")
             .or_else(|| env("HOME").map(|home| home.join(".local/state")))
             .context("there is no data directory: neither XDG_STATE_HOME nor HOME is set; give --data-dir")?
             .join("agentbin"),
-    };
-    let mut builder = std::fs::DirBuilder::new();
-    let made = builder.recursive(true).mode(0o711).create(&dir).and_then(|()| dir.canonicalize());
-    // What stands in it says which processes to end and what to remove.
-    let own = made.and_then(|dir| OwnDir::open(&dir).map(|_| dir));
-    own.with_context(|| format!("cannot use the data directory {}; give another --data-dir", dir.display()))
+    })
 }
 
 /// Where the logs of allocations are that have ended.
@@ -176,18 +181,10 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path, place: &Place) -> anyhow:
     let node = Arc::new(Node::detect(data_dir, regime, reservable).with_context(|| {
         format!("cannot keep the node's id in the data directory {}; give another --data-dir", data_dir.display())
     })?);
-    let settings =
-        Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), under_agent: false };
-    let drivers: [Arc<dyn Driver>; 4] = [
-        Arc::new(ExecDriver::new(settings.clone())),
-        Arc::new(RawExecDriver::new(settings.clone())),
-        Arc::new(JavaDriver::new(settings.clone())),
-        Arc::new(DockerDriver::new(settings)),
-    ];
     let remove_from = cgroups.clone();
     Ok(Machine {
         data_dir: data_dir.to_owned(),
-        drivers: drivers.into_iter().map(|d| (d.name().to_owned(), d)).collect(),
+        drivers: drivers(cgroups, sockets),
         host_env: host_env(),
         records: Arc::new(Records::new(data_dir)),
         ports: PortPool::default(),
@@ -200,6 +197,49 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path, place: &Place) -> anyhow:
         orphans: Arc::new(Orphans::inherit(data_dir).context("cannot look at processes in /proc")?),
         node,
     })
+}
+
+/// Those of this program, by name.
+fn drivers(cgroups: &CgroupFs, sockets: &Path) -> BTreeMap<String, Arc<dyn Driver>> {
+    let settings =
+        Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), under_agent: false };
+    let drivers: [Arc<dyn Driver>; 4] = [
+        Arc::new(ExecDriver::new(settings.clone())),
+        Arc::new(RawExecDriver::new(settings.clone())),
+        Arc::new(JavaDriver::new(settings.clone())),
+        Arc::new(DockerDriver::new(settings)),
+    ];
+    drivers.into_iter().map(|driver| (driver.name().to_owned(), driver)).collect()
+}
+
+/// This machine as job files see it, with these of its drivers; nothing is made or changed.
+pub(super) fn look(
+    data_dir: Option<&Path>,
+    cgroup_parent: Option<&Path>,
+    wanted: &BTreeSet<String>,
+) -> anyhow::Result<Node> {
+    let data_dir = usual_data_dir(data_dir).ok();
+    let place = Place::find(cgroup_parent)?;
+    let reservable = place.cpusets().and_then(|cpusets| cpusets.reservable().ok()).map(|cores| cores.len());
+    let mut node = Node::look(data_dir.as_deref(), place.regime, reservable);
+    if !wanted.is_empty() {
+        let sockets = socket_base(data_dir.as_deref().unwrap_or(Path::new("/")));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+        node.add_drivers(&runtime.block_on(fingerprints(&drivers(&place.cgroups, &sockets), wanted)));
+    }
+    Ok(node)
+}
+
+/// What these drivers tell of themselves.
+pub(super) async fn fingerprints(
+    drivers: &BTreeMap<String, Arc<dyn Driver>>,
+    wanted: &BTreeSet<String>,
+) -> BTreeMap<String, Fingerprint> {
+    let mut told = BTreeMap::new();
+    for (name, driver) in drivers.iter().filter(|(name, _)| wanted.contains(*name)) {
+        told.insert(name.clone(), driver.fingerprint().await);
+    }
+    told
 }
 
 /// Variables that are no text cannot be handed on through a job's interpolation and are left out.

@@ -7,6 +7,7 @@ mod logs;
 mod machine;
 mod node;
 mod output;
+mod placement;
 mod plugin;
 mod policy;
 mod probe;

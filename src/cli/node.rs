@@ -10,7 +10,7 @@ use super::machine::{self, Place};
 use super::output::indented;
 use super::{NodeStatusArgs, print};
 use crate::alloc::Node;
-use crate::driver::{Attribute, Fingerprint, Health};
+use crate::driver::{Fingerprint, Health};
 use crate::spec::{CpuSet, escaped_lines};
 
 pub(super) fn status(args: &NodeStatusArgs) -> anyhow::Result<i32> {
@@ -18,55 +18,26 @@ pub(super) fn status(args: &NodeStatusArgs) -> anyhow::Result<i32> {
     let place = Place::find(args.cgroup_parent.as_deref())?;
     let machine = machine::machine(&data_dir, &machine::socket_base(&data_dir), &place)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    let drivers = runtime.block_on(async {
-        let mut drivers = BTreeMap::new();
-        for (name, driver) in &machine.drivers {
-            drivers.insert(name.clone(), driver.fingerprint().await);
-        }
-        drivers
-    });
-    let attributes = attributes(&machine.node, &drivers);
+    let all = machine.drivers.keys().cloned().collect();
+    let drivers = runtime.block_on(machine::fingerprints(&machine.drivers, &all));
+    let mut node = Node::clone(&machine.node);
+    node.add_drivers(&drivers);
     let reservable = machine.cpusets.as_ref().and_then(|cpusets| cpusets.reservable().ok());
     let text = if args.json {
-        indented(&to_json(&machine.node, &attributes, &drivers, reservable.as_ref())) + "\n"
+        indented(&to_json(&node, &drivers, reservable.as_ref())) + "\n"
     } else {
-        escaped_lines(&to_text(&machine.node, &attributes, &drivers)).into_owned()
+        escaped_lines(&to_text(&node, &drivers)).into_owned()
     };
     print(text.as_bytes())
 }
 
-/// Those of the machine and those of the drivers that work; `driver.<name>` itself is 1, as agents write it.
-fn attributes(node: &Node, drivers: &BTreeMap<String, Fingerprint>) -> BTreeMap<String, String> {
-    let mut all = node.attributes.clone();
-    for (name, fingerprint) in drivers {
-        for (key, value) in &fingerprint.attributes {
-            let is_switch = *key == format!("driver.{name}") && *value == Attribute::Bool(true);
-            all.insert(key.clone(), if is_switch { "1".to_owned() } else { text(value) });
-        }
-    }
-    all
-}
-
-fn text(value: &Attribute) -> String {
-    match value {
-        Attribute::String(text) => text.clone(),
-        Attribute::Bool(value) => value.to_string(),
-        Attribute::Int(value, unit) => format!("{value}{unit}"),
-        Attribute::Float(value, unit) => format!("{value}{unit}"),
-    }
-}
-
 /// The names and shapes of a node in Nomad's API.
-fn to_json(
-    node: &Node,
-    attributes: &BTreeMap<String, String>,
-    drivers: &BTreeMap<String, Fingerprint>,
-    reservable: Option<&CpuSet>,
-) -> Json {
+fn to_json(node: &Node, drivers: &BTreeMap<String, Fingerprint>, reservable: Option<&CpuSet>) -> Json {
+    let attributes = &node.attributes;
     let number = |key: &str| attributes.get(key).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
     let cores = reservable.map_or_else(Vec::new, |cores| cores.iter().collect::<Vec<_>>());
     let driver = |fingerprint: &Fingerprint| {
-        let attributes = fingerprint.attributes.iter().map(|(key, value)| (key.clone(), text(value).into()));
+        let attributes = fingerprint.attributes.iter().map(|(key, value)| (key.clone(), value.to_string().into()));
         json!({
             "Attributes": attributes.collect::<serde_json::Map<_, Json>>(),
             "Detected": fingerprint.health != Health::Undetected,
@@ -94,10 +65,17 @@ fn to_json(
     })
 }
 
-fn to_text(node: &Node, attributes: &BTreeMap<String, String>, drivers: &BTreeMap<String, Fingerprint>) -> String {
+fn to_text(node: &Node, drivers: &BTreeMap<String, Fingerprint>) -> String {
     let mut rows: Vec<(&str, Vec<(&str, &str)>)> = vec![(
         "node",
-        vec![("ID", &node.id), ("Name", &node.name), ("Datacenter", &node.datacenter), ("Node Pool", &node.pool)],
+        vec![
+            ("ID", node.id.as_str()),
+            ("Name", &node.name),
+            ("Class", if node.class.is_empty() { "<none>" } else { &node.class }),
+            ("Datacenter", &node.datacenter),
+            ("Region", &node.region),
+            ("Node Pool", &node.pool),
+        ],
     )];
     let state = |fingerprint: &Fingerprint| match fingerprint.health {
         Health::Healthy => "healthy",
@@ -113,7 +91,7 @@ fn to_text(node: &Node, attributes: &BTreeMap<String, String>, drivers: &BTreeMa
         })
         .collect();
     rows.push(("drivers", described.iter().map(|(name, state)| (*name, state.as_str())).collect()));
-    rows.push(("attributes", attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()));
+    rows.push(("attributes", node.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()));
     let width = rows.iter().flat_map(|(_, rows)| rows).map(|(key, _)| key.len()).max().unwrap_or(0);
     let mut out = String::new();
     for (title, rows) in rows {

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -69,6 +70,18 @@ pub enum Attribute {
     Int(i64, String),
     /// A number and its unit (may be empty).
     Float(f64, String),
+}
+
+impl fmt::Display for Attribute {
+    /// As agents write it into the attributes of a node.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Attribute::String(text) => f.write_str(text),
+            Attribute::Bool(value) => write!(f, "{value}"),
+            Attribute::Int(value, unit) => write!(f, "{value}{unit}"),
+            Attribute::Float(value, unit) => write!(f, "{value}{unit}"),
+        }
+    }
 }
 
 /// Whether tasks can be started.

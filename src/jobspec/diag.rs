@@ -24,7 +24,7 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     /// What the message quotes may be anything of any length.
-    pub(super) fn new(pos: &Pos, message: impl Into<String>) -> Diagnostic {
+    pub(crate) fn new(pos: &Pos, message: impl Into<String>) -> Diagnostic {
         let message = message.into();
         Diagnostic { pos: pos.clone(), message: escaped(&shortened(&message, LONGEST)).into_owned() }
     }

@@ -97,6 +97,11 @@ impl<'g> Scope<'g> {
         self.globals.budget.make(BLOCK_BYTES, pos)
     }
 
+    /// Counts work that is about to be done with a value.
+    pub fn count_steps(&self, steps: u64, pos: &Pos) -> Result<()> {
+        self.globals.budget.step(steps, pos)
+    }
+
     /// Counts something that is made of a value, and kept.
     pub fn keep(&self, bytes: u64, pos: &Pos) -> Result<()> {
         self.globals.budget.keep(bytes, pos)

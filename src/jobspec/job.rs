@@ -64,7 +64,7 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: &Path, sink: &Sink) -> Opti
         sink.warn(job.pos_of("type"), message);
     }
     placement::parameterized(&job);
-    placement::constraints(&job);
+    let constraints = placement::constraints(&job);
     let groups = groups(&job, kind, base_dir);
     if groups.is_empty() {
         job.error(job.pos, format!("{} has no group; add group \"name\" {{ ... }}", job.name));
@@ -78,7 +78,7 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: &Path, sink: &Sink) -> Opti
     let every_task = job.scope.kept() - before;
     let tasks = check_tasks(&job, &groups);
     sink.ok(job.scope.keep(every_task.saturating_mul(tasks.saturating_sub(1)), job.pos));
-    Some(Job { id, name, kind, region, namespace, priority, meta, groups })
+    Some(Job { id, name, kind, region, namespace, priority, meta, constraints, groups })
 }
 
 /// Refuses a name that a terminal would not show as it is, or that would make a longer file name than there may be: a
@@ -121,6 +121,7 @@ fn groups(job: &Section<'_>, kind: JobType, base_dir: &Path) -> Vec<Group> {
             name: block.labels[0].clone(),
             count: 1,
             meta: BTreeMap::new(),
+            constraints: Vec::new(),
             shutdown_delay: Duration::ZERO,
             network: None,
             tasks,
@@ -152,7 +153,7 @@ fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: &Path
         let message = format!("\"count\" in {} must be 1, because the job is a {} job", group.name, kind.as_str());
         group.error(group.pos_of("count"), message);
     }
-    placement::constraints(&group);
+    let constraints = placement::constraints(&group);
     let disk = group.child("ephemeral_disk", &EPHEMERAL_DISK);
     let disk_mib = disk.and_then(|d| d.int("size", 10)).unwrap_or(DEFAULT_DISK_MIB);
     let restart = RestartFields::of(&group);
@@ -163,6 +164,7 @@ fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: &Path
         name,
         count,
         meta: group.strings("meta"),
+        constraints,
         shutdown_delay: group.duration("shutdown_delay").unwrap_or_default(),
         network: network(&group),
         tasks,

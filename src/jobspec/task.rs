@@ -24,7 +24,7 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
         task.error(block.pos, message);
     }
     check_name(&task, block.pos, "task", &name, LONGEST_NAME);
-    placement::constraints(&task);
+    let constraints = placement::task_constraints(&task);
     let driver = task.string("driver").unwrap_or_default();
     check_name(&task, task.pos_of("driver"), "driver", &driver, LONGEST_NAME);
     if driver.is_empty() {
@@ -48,6 +48,7 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
         lifecycle: lifecycle(&task),
         leader: task.bool("leader").unwrap_or(false),
         meta: task.strings("meta"),
+        constraints,
         templates: files::templates(&task),
         artifacts: files::artifacts(&task, around.base_dir),
         pos: block.pos.clone(),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{LogKeeping, Signal};
+use super::{Constraint, LogKeeping, Signal};
 
 /// A place in a job file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -69,6 +69,8 @@ pub struct Job {
     pub priority: i64,
     /// Metadata, inherited by groups and tasks.
     pub meta: BTreeMap<String, String>,
+    /// Where all of it may run.
+    pub constraints: Vec<Constraint>,
     /// At least one.
     pub groups: Vec<Group>,
 }
@@ -82,6 +84,8 @@ pub struct Group {
     pub count: u32,
     /// Metadata over the job's.
     pub meta: BTreeMap<String, String>,
+    /// Where it may run, beyond what the job says.
+    pub constraints: Vec<Constraint>,
     /// Wait before the first task is killed.
     pub shutdown_delay: Duration,
     /// The group's network, if it has one.
@@ -169,6 +173,8 @@ pub struct Task {
     pub leader: bool,
     /// Metadata over the group's.
     pub meta: BTreeMap<String, String>,
+    /// Where it may run, beyond what job and group say.
+    pub constraints: Vec<Constraint>,
     /// Files rendered before the task starts.
     pub templates: Vec<Template>,
     /// Files fetched before the task starts.

@@ -1,6 +1,7 @@
 //! Plain values that several rooms speak about: jobs, tasks, resources, mounts, signals, exits, stats, ids and
 //! role names. Never does I/O.
 
+mod constraint;
 mod cpuset;
 mod event;
 mod exit;
@@ -9,6 +10,7 @@ mod ids;
 mod interpolate;
 mod job;
 mod launch;
+mod pattern;
 mod printable;
 mod resources;
 mod restrict;
@@ -16,7 +18,9 @@ mod role;
 mod seccomp;
 mod signal;
 mod stats;
+mod version;
 
+pub use constraint::{Constraint, ConstraintMistake, Operator};
 pub use cpuset::{CpuSet, CpuSetError};
 pub use event::{EventKind, TaskEvent};
 pub use exit::{ExitResult, ProcessState};
@@ -30,6 +34,7 @@ pub use job::{
 pub use launch::{
     Device, LaunchSpec, LogCollection, LogKeeping, Mount, NamespaceMode, Neighbours, Outlive, Propagation,
 };
+pub use pattern::{go_regex, regex};
 pub use printable::{LONGEST_MESSAGE, escaped, escaped_lines, is_unprintable, shortened};
 pub use resources::{
     CgroupPaths, IoLimit, MOST_CPU_SHARES, MemoryLimits, Resources, cpu_weight_from_shares, scaled_cpu_shares,
@@ -42,3 +47,4 @@ pub use stats::{
     CpuField, CpuStats, MemoryField, MemoryStats, OutputHealth, Pressure, Pressures, Stall, StreamCounts, StreamHealth,
     TaskOutput, TaskStats, Usage,
 };
+pub use version::{VersionDemand, VersionDemandError, VersionRules};

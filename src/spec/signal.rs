@@ -50,6 +50,11 @@ impl Signal {
     /// `SIGTERM`.
     pub const TERM: Signal = Signal(15);
 
+    /// The names of all signals, and second names of some.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        NAMES.iter().map(|(name, _)| *name)
+    }
+
     /// The signal with this number, if the kernel has one (1 to 64).
     #[must_use]
     pub const fn from_number(number: i32) -> Option<Signal> {

@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{Count, Outcome, strings, text};
+use super::{Count, Outcome, text};
 use crate::jobspec::regular;
 use crate::jobspec::value::Value;
 
@@ -108,7 +108,7 @@ pub(super) fn fileexists(args: &[Value], base: &Path) -> Outcome {
 pub(super) fn fileset(args: &[Value], base: &Path, count: Count<'_>) -> Outcome {
     let top = resolve(args, base)?;
     count(STEPS_PER_PATTERN)?;
-    let pattern = strings::regex(&glob(&text(args, 1)?))?;
+    let pattern = crate::spec::regex(&glob(&text(args, 1)?))?;
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::new()];
     let mut seen = 0;

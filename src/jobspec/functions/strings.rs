@@ -1,13 +1,9 @@
 use std::collections::BTreeSet;
 
-use regex::{Regex, RegexBuilder};
-
 use super::{Count, Outcome, int, text, wrong};
 use crate::jobspec::value::Value;
+use crate::spec;
 
-/// Longest pattern, and most bytes of what it is compiled to.
-const LONGEST_PATTERN: usize = 4096;
-const PATTERN_BYTES: usize = 256 * 1024;
 /// What compiling a pattern is worth.
 const COMPILE_STEPS: u64 = 4000;
 /// Largest text that is searched, and bytes of it that are searched in one step.
@@ -45,15 +41,6 @@ pub(super) fn upper(args: &[Value]) -> Outcome {
     Ok(Value::String(text(args, 0)?.to_uppercase()))
 }
 
-/// A regular expression of bounded size, which bounds the time for each byte of the text.
-pub(super) fn regex(pattern: &str) -> Result<Regex, String> {
-    if pattern.len() > LONGEST_PATTERN {
-        return Err(format!("the pattern has more than {LONGEST_PATTERN} bytes"));
-    }
-    let built = RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).dfa_size_limit(8 * PATTERN_BYTES).build();
-    built.map_err(|e| format!("invalid regular expression: {e}"))
-}
-
 /// Each match may have looked at all of the rest, so that many of them in a long text are counted before they are made.
 pub(super) fn regex_replace(args: &[Value], count: Count<'_>) -> Outcome {
     let (whole, pattern, replacement) = (text(args, 0)?, text(args, 1)?, text(args, 2)?);
@@ -61,7 +48,7 @@ pub(super) fn regex_replace(args: &[Value], count: Count<'_>) -> Outcome {
         return Err(format!("the text has more than {} MiB", LARGEST_SEARCHED >> 20));
     }
     count(COMPILE_STEPS)?;
-    let regex = regex(&pattern)?;
+    let regex = spec::regex(&pattern)?;
     let (mut out, mut copied) = (String::new(), 0);
     let steps = |from: usize| count(4 + (whole.len() - from) as u64 / BYTES_PER_STEP);
     steps(0)?;

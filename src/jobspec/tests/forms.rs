@@ -5,6 +5,7 @@ use crate::spec::Job;
 
 /// The job with places forgotten, because the two forms have other lines.
 fn without_places(mut job: Job) -> Job {
+    job.constraints.iter_mut().for_each(|c| c.pos = crate::spec::Pos::default());
     for group in &mut job.groups {
         group.pos = crate::spec::Pos::default();
         group.network.iter_mut().flat_map(|n| &mut n.ports).for_each(|p| p.pos = crate::spec::Pos::default());
@@ -166,7 +167,7 @@ const API: &str = r#"{
   "Job": {
     "ID": "j", "Name": "j", "Type": "batch", "Region": null, "Priority": null, "Payload": null, "Version": 3,
     "Datacenters": ["*"],
-    "Constraints": null,
+    "Constraints": [{"LTarget": "${attr.cpu.arch}", "RTarget": "x", "Operand": "!="}],
     "Meta": {"a.b": "c"},
     "TaskGroups": [
       {
@@ -203,6 +204,11 @@ fn the_form_of_the_http_api_is_read_too() {
 job "j" {
   type = "batch"
   meta = { "a.b" = "c" }
+  constraint {
+    attribute = attr.cpu.arch
+    operator  = "!="
+    value     = "x"
+  }
   group "g" {
     count = 2
     network {
@@ -260,8 +266,8 @@ fn the_form_of_the_http_api_is_checked_by_the_same_rules() {
     for (from, to, expected) in [
         (
             "\"Services\": []",
-            "\"Constraints\": [{\"LTarget\": \"x\"}]",
-            "job.hcl:16: constraint in group \"g\" is not supported yet by agentbin run; remove it",
+            "\"Constraints\": [{\"LTarget\": \"x\", \"Operand\": \"regexp\", \"RTarget\": \"(\"}]",
+            "job.hcl:16: \"(\" is no regular expression: unclosed group, in constraint of group \"g\"",
         ),
         (
             "\"Mode\": \"\"",
@@ -310,7 +316,6 @@ fn what_a_run_refuses_is_seen_in_the_form_of_the_http_api() {
             "\"Services\": [{\"Name\": \"s\", \"Namespace\": \"default\", \"Connect\": null}]",
             "service has no effect",
         ),
-        ("\"Services\": []", "\"Constraints\": [{\"Operand\": \"distinct_hosts\"}]", "constraint has no effect"),
         (
             "\"Version\": 3",
             "\"ParameterizedJob\": {\"Payload\": \"\", \"MetaRequired\": null}",

@@ -1,5 +1,6 @@
 //! Tests at the room's door: job files in, jobs or diagnostics out.
 
+mod constraints;
 mod expressions;
 mod forms;
 mod functions;

@@ -7,15 +7,12 @@ fn what_would_change_behaviour_is_refused_by_name() {
     let job =
         |inside: &str| format!("job \"j\" {{\n{inside}\ngroup \"g\" {{\ntask \"t\" {{ driver = \"exec\" }}\n}}\n}}\n");
     let table = [
-        (job("constraint {\n}"), "job.hcl:2: constraint in job \"j\""),
         (job("vault {\n}"), "job.hcl:2: vault in job \"j\""),
         (job("secret \"s\" {\n}"), "job.hcl:2: secret in job \"j\""),
-        (around_group("constraint {\n}"), "job.hcl:3: constraint in group \"g\""),
         (around_group("volume \"v\" {\n}"), "job.hcl:3: volume in group \"g\""),
         (around_group("network {\ndns {\n}\n}"), "job.hcl:4: dns in network of group \"g\""),
         (around_group("network {\nhostname = \"h\"\n}"), "job.hcl:4: hostname in network of group \"g\""),
         (around_group("network {\nport \"p\" {\nhost_network = \"x\"\n}\n}"), "job.hcl:5: host_network in port \"p\""),
-        (around_task("constraint {\n}"), "job.hcl:4: constraint in task \"t\""),
         (around_task("volume_mount {\n}"), "job.hcl:4: volume_mount in task \"t\""),
         (around_task("vault {\n}"), "job.hcl:4: vault in task \"t\""),
         (around_task("secret \"s\" {\n}"), "job.hcl:4: secret in task \"t\""),

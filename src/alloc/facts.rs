@@ -1,0 +1,126 @@
+//! Facts of the machine that are attributes of the node, under Nomad's names, where the kernel's files tell them.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use crate::cgroup::Regime;
+use crate::spec::Signal;
+use crate::sys::{features, owned};
+
+/// The release of Nomad whose job files, drivers and templates these are, which is what a job file asks for with
+/// `${attr.nomad.version}`. `tests/jobfiles/go.mod` has the same.
+pub const NOMAD_VERSION: &str = "1.11.3";
+
+/// Bytes of a file of the kernel, or of the system's release, at most: the processors of the largest machine take some MiB.
+const LONGEST_FILE: u64 = 16 << 20;
+/// Most memory nodes of a kernel (`CONFIG_NODES_SHIFT`).
+const MOST_MEMORY_NODES: u32 = 1024;
+
+/// A text file, if it is there.
+pub(super) fn text(path: impl AsRef<Path>) -> Option<String> {
+    let bytes = File::open(path).and_then(|file| owned::bounded(file, LONGEST_FILE)).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Tells `set` everything; an empty value is none. `storage` is where allocations lie, which need not be there yet.
+pub(super) fn tell(storage: Option<&Path>, cgroups: Regime, set: &mut dyn FnMut(&str, String)) {
+    set("nomad.version", NOMAD_VERSION.to_owned());
+    set("cpu.modelname", text("/proc/cpuinfo").and_then(|text| model_name(&text)).unwrap_or_default());
+    set("kernel.landlock", features::landlock().map(|version| format!("v{version}")).unwrap_or_default());
+    set("os.signals", Signal::names().collect::<Vec<_>>().join(","));
+    if cgroups != Regime::Off {
+        // What agents before Nomad 1.7 wrote.
+        set("unique.cgroup.mountpoint", "/sys/fs/cgroup".to_owned());
+    }
+    memory_nodes(set);
+    if let Some(storage) = storage.and_then(existing) {
+        if let Ok(stat) = rustix::fs::statvfs(&storage) {
+            set("unique.storage.bytestotal", stat.f_blocks.saturating_mul(stat.f_frsize).to_string());
+            // Nomad told it until 1.9.
+            set("unique.storage.bytesfree", stat.f_bavail.saturating_mul(stat.f_frsize).to_string());
+        }
+        let table = text("/proc/self/mountinfo").unwrap_or_default();
+        set("unique.storage.volume", volume(&table, &storage).unwrap_or_default());
+    }
+}
+
+/// The directory, or else the nearest one above it that is there.
+fn existing(dir: &Path) -> Option<PathBuf> {
+    dir.ancestors().find_map(|dir| dir.canonicalize().ok())
+}
+
+fn model_name(cpuinfo: &str) -> Option<String> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// Which processors belong to which memory.
+fn memory_nodes(set: &mut dyn FnMut(&str, String)) {
+    let base = Path::new("/sys/devices/system/node");
+    let online = text(base.join("online")).and_then(|text| text.trim().parse::<crate::spec::CpuSet>().ok());
+    let Some(online) = online else { return };
+    set("numa.node.count", online.len().to_string());
+    for node in online.iter().take_while(|node| *node < MOST_MEMORY_NODES) {
+        let cores = text(base.join(format!("node{node}/cpulist"))).unwrap_or_default();
+        set(&format!("numa.node{node}.cores"), cores.trim().to_owned());
+    }
+}
+
+/// What is mounted where a directory lies (`proc_pid_mountinfo(5)`): the mount point furthest down, and of several there the
+/// last.
+fn volume(table: &str, dir: &Path) -> Option<String> {
+    let mounts = table.lines().filter_map(|line| {
+        let (mount, file_system) = line.split_once(" - ")?;
+        let point = PathBuf::from(unescaped(mount.split(' ').nth(4)?));
+        let source = unescaped(file_system.split(' ').nth(1)?);
+        dir.starts_with(&point).then_some((point.components().count(), source))
+    });
+    mounts.max_by_key(|(depth, _)| *depth).map(|(_, source)| source)
+}
+
+/// The kernel writes blanks and backslashes as three octal digits.
+fn unescaped(field: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(field.to_owned(), |text, (written, meant)| text.replace(written, meant))
+}
+
+/// The version of the system: Debian's is more exact in a file of its own, and Nomad reads that one.
+pub(super) fn os_version(id: &str, version_id: &str) -> String {
+    let own = matches!(id, "debian" | "raspbian").then(|| text("/etc/debian_version")).flatten();
+    let first = own.as_deref().and_then(|text| text.lines().next()).map(str::trim).filter(|text| !text.is_empty());
+    first.unwrap_or(version_id).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_volume_is_what_is_mounted_furthest_down() {
+        let table = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 8:2 / /var/lib rw shared:1 - xfs /dev/sd\\040b rw\n\
+            3 1 0:9 / /var/lib rw - tmpfs above rw\n4 1 0:8 / /var/lib/agentbin2 rw - tmpfs other rw\nbroken\n";
+        assert_eq!(volume(table, Path::new("/var/lib/agentbin")).as_deref(), Some("above"));
+        assert_eq!(volume(table, Path::new("/srv")).as_deref(), Some("/dev/sda1"));
+        assert_eq!(
+            volume(&table.replace("above", "/dev/sd\\040b"), Path::new("/var/lib")).as_deref(),
+            Some("/dev/sd b")
+        );
+        assert_eq!(volume("", Path::new("/")), None);
+        assert_eq!(existing(Path::new("/proc/self/no/such")), Path::new("/proc/self").canonicalize().ok());
+    }
+
+    #[test]
+    fn the_model_is_a_line_of_cpuinfo() {
+        assert_eq!(model_name("processor\t: 0\nmodel name\t: A: B @ 2GHz \n").as_deref(), Some("A: B @ 2GHz"));
+        assert_eq!(model_name("processor\t: 0\n"), None);
+    }
+
+    /// J2: what job files are told is the release that the tests compare with.
+    #[test]
+    fn j2_the_version_is_that_of_the_nomad_that_the_tests_use() {
+        for module in [include_str!("../../tests/jobfiles/go.mod"), include_str!("../../tests/constraints/go.mod")] {
+            assert!(module.contains(&format!("github.com/hashicorp/nomad v{NOMAD_VERSION}\n")), "{module}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Whether this machine is one that a job's constraints allow.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use super::machine;
+use crate::alloc::Machine;
+use crate::jobspec::{Diagnostic, Parsed};
+use crate::spec::Job;
+
+/// So many constraints that are not met are told.
+const MOST_SAID: usize = 50;
+/// What names a driver in the attributes of a node.
+const DRIVER: &str = "attr.driver.";
+
+/// Adds every constraint that this machine does not meet to what is refused. Nothing on the machine is made or changed.
+///
+/// # Errors
+/// When nothing can be found out about its cgroups.
+pub(super) fn check(parsed: &mut Parsed, data_dir: Option<&Path>, cgroup_parent: Option<&Path>) -> anyhow::Result<()> {
+    let mut wanted = BTreeSet::new();
+    let mut has_any = false;
+    for constraint in parsed.job.all_constraints() {
+        has_any = true;
+        add_drivers(&constraint.attribute, &mut wanted);
+        add_drivers(&constraint.value, &mut wanted);
+    }
+    if !has_any {
+        return Ok(());
+    }
+    let node = machine::look(data_dir, cgroup_parent, &wanted)?;
+    let lookup = |key: &str| node.lookup(key).map(str::to_owned);
+    let unmet = parsed.job.unmet(&lookup).take(MOST_SAID).map(|(pos, why)| Diagnostic::new(pos, why));
+    parsed.refusals.extend(unmet.collect::<Vec<_>>());
+    parsed.refusals.sort_by_key(|refusal| (refusal.pos.line, refusal.pos.column));
+    Ok(())
+}
+
+/// Asks the drivers that the job refers to (`${attr.driver.docker.version}`) about themselves. The others are not asked: a
+/// Java runtime takes its time to tell its version.
+pub(super) async fn ask_drivers(job: &Job, machine: &mut Machine) {
+    let mut wanted = BTreeSet::new();
+    for task in job.groups.iter().flat_map(|group| &group.tasks) {
+        let env = task.env.iter().flat_map(|(key, value)| [key, value]);
+        let templates = task.templates.iter().map(|template| &template.destination);
+        let artifacts = task.artifacts.iter().flat_map(|artifact| [&artifact.source, &artifact.destination]);
+        let texts = env.chain(templates).chain(artifacts).chain([&task.user]);
+        texts.for_each(|text| add_drivers(text, &mut wanted));
+        for (key, value) in &task.config.values {
+            add_drivers(key, &mut wanted);
+            add_drivers_of(value, &mut wanted);
+        }
+    }
+    if !wanted.is_empty() {
+        let told = machine::fingerprints(&machine.drivers, &wanted).await;
+        Arc::make_mut(&mut machine.node).add_drivers(&told);
+    }
+}
+
+fn add_drivers_of(value: &Json, wanted: &mut BTreeSet<String>) {
+    match value {
+        Json::String(text) => add_drivers(text, wanted),
+        Json::Array(items) => items.iter().for_each(|item| add_drivers_of(item, wanted)),
+        Json::Object(members) => members.iter().for_each(|(key, value)| {
+            add_drivers(key, wanted);
+            add_drivers_of(value, wanted);
+        }),
+        _ => {}
+    }
+}
+
+/// The drivers whose attributes a text refers to.
+fn add_drivers(text: &str, wanted: &mut BTreeSet<String>) {
+    for (at, _) in text.match_indices(DRIVER) {
+        let rest = &text[at + DRIVER.len()..];
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '-').unwrap_or(rest.len());
+        wanted.insert(rest[..end].to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_drivers_that_are_named_are_asked() {
+        let mut wanted = BTreeSet::new();
+        add_drivers(
+            "${attr.driver.docker} ${attr.driver.raw_exec.version} ${attr.kernel.name} attr.driver.",
+            &mut wanted,
+        );
+        add_drivers_of(&serde_json::json!({"a": [{"b": "${attr.driver.java.vm}"}, 1]}), &mut wanted);
+        assert_eq!(wanted.iter().map(String::as_str).collect::<Vec<_>>(), ["", "docker", "java", "raw_exec"]);
+    }
+}
