@@ -115,6 +115,7 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
             _ => Neighbours::Everywhere,
         },
         allow_writable_programs: extension.allow_writable_programs,
+        host_users: extension.host_users,
         logs: extension.logs.map(|l| LogCollection {
             dir: l.dir.into(),
             stdout_file: l.stdout_file,
@@ -293,6 +294,7 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
                 Neighbours::Everywhere => 2,
             },
             allow_writable_programs: spec.allow_writable_programs,
+            host_users: spec.host_users,
             adopt: spec.outlive.as_ref().is_some_and(|outlive| outlive.adopt),
             outlive_record: spec.outlive.map(|outlive| path(outlive.record)).unwrap_or_default(),
         }),
@@ -641,6 +643,7 @@ mod tests {
             unveil: vec![Unveil { path: "/u:v".into(), read: true, create: true, ..Unveil::default() }],
             neighbours: Neighbours::Everywhere,
             allow_writable_programs: true,
+            host_users: true,
             masks: Masks::Nomad,
             outlive: Some(Outlive { record: "/r".into(), adopt: true }),
             logs: Some(LogCollection {

@@ -13,6 +13,7 @@ mod framework;
 mod host_ids;
 mod kernel;
 mod mounts;
+mod operator;
 mod owners;
 mod policy;
 mod programs;
@@ -38,6 +39,7 @@ fn attacks() -> Vec<&'static Attack> {
         setid::ATTACKS,
         host_ids::ATTACKS,
         policy::ATTACKS,
+        operator::ATTACKS,
         owners::ATTACKS,
     ]
     .into_iter()

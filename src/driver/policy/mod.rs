@@ -3,6 +3,7 @@
 //! A minimum wins over whatever else the plugin's configuration lets a job ask for. What each key of a task may be is one
 //! table per driver, in `rules`; a key that has no row there is refused.
 
+pub(super) mod devices;
 mod rules;
 
 use std::collections::BTreeMap;
@@ -88,6 +89,8 @@ pub(super) struct Policy {
     pub(super) pids_max: Option<u64>,
     /// The plugin's `task_log_sinks`.
     pub(super) task_log_sinks: Vec<String>,
+    /// The plugin's `allow_devices`.
+    pub(super) allow_devices: Option<Vec<String>>,
 }
 
 /// Whether a driver runs a task below this minimum only when the operator names the driver: it does not hold a task as that
