@@ -103,7 +103,7 @@ impl Copy {
         let mut folders = vec![(PathBuf::new(), below.to_owned())];
         while let Some((folder, to)) = folders.pop() {
             let reading = |e: io::Error| (format!("cannot read {}", source.join(&folder).display()), e);
-            let here = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
+            let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder.as_path() };
             let open = from.open_beneath(here, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(reading)?;
             let mode = rustix::fs::fstat(&open).map_err(|e| reading(e.into()))?.st_mode;
             self.make_folder(mode, top, &to).map_err(|e| (format!("cannot create {}", to.display()), e))?;

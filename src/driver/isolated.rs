@@ -712,6 +712,12 @@ mod tests {
                 json!({}),
                 "isolation = \"nomad\" is overridden by isolation_minimum; remove one of the two",
             ),
+            // D99: a root task read the copies of /etc/shadow and of private keys.
+            (
+                json!({ "isolation_minimum": "default", "fs_isolation": "chroot" }),
+                json!({}),
+                "fs_isolation = \"chroot\" is overridden by isolation_minimum; remove one of the two",
+            ),
             (
                 json!({ "isolation_minimum": "strict", "seccomp": "unconfined" }),
                 json!({}),

@@ -24,8 +24,14 @@ pub(super) const KEYS: [&str; 2] = [MINIMUM, ALLOW_DRIVERS];
 const MINIMUM: &str = "isolation_minimum";
 const ALLOW_DRIVERS: &str = "allow_drivers";
 /// Keys of a plugin with values that bring back what a level takes from all of its tasks: with a minimum they are an error.
-const OVERRIDDEN: [(&str, &str); 4] =
-    [("isolation", "nomad"), ("seccomp", "unconfined"), ("allow_writable_programs", "true"), ("host_ids", "shared")];
+const OVERRIDDEN: [(&str, &str); 5] = [
+    ("isolation", "nomad"),
+    ("seccomp", "unconfined"),
+    ("allow_writable_programs", "true"),
+    ("host_ids", "shared"),
+    // The agent then copies the host's /etc into the task's directory, with what only root may read.
+    ("fs_isolation", "chroot"),
+];
 /// Processes and threads of a task that does not say how many; at a minimum none has more.
 pub(super) const PIDS: u64 = 4096;
 /// Longest part of a value that an error shows, in characters.
