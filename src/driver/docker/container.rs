@@ -283,7 +283,7 @@ impl Builder<'_> {
                 drop.extend(more);
             }
             Some(Minimum::Strict) => drop = vec!["ALL".to_owned()],
-            Some(Minimum::Default) | None => {}
+            None => {}
         }
         host.cap_add = filled_list(&add);
         host.cap_drop = filled_list(&drop);
