@@ -26,8 +26,7 @@ use crate::spec::{Device, MOST_CPU_SHARES, Propagation, scaled_cpu_shares};
 const MIB: i64 = 1024 * 1024;
 /// Option of an engine: no program gains privileges.
 const NO_NEW_PRIVILEGES: &str = "no-new-privileges";
-/// What an engine gives every container, and `isolation = "default"` gives no task that does not ask for it: with the first two
-/// a container leaves programs in the shared directory that make whoever executes them root.
+/// What an engine gives every container by itself, and no task may ask for at a minimum.
 const WITHHELD: [&str; 4] = ["CAP_FSETID", "CAP_SETFCAP", "CAP_MKNOD", "CAP_NET_RAW"];
 /// How the paths of Nvidia's devices begin.
 const NVIDIA: &str = "/dev/nvidia";
