@@ -237,14 +237,13 @@ fn d92(lab: &mut Lab) -> Verdict {
     let etc = lab.path("etc");
     std::fs::create_dir(&etc).unwrap();
     let who = lab.shared("data/who");
-    let mut volume = Vec::new();
-    volume.push(wire::Mount {
+    let volume = vec![wire::Mount {
         task_path: "/etc".to_owned(),
         host_path: etc.display().to_string(),
         readonly: true,
         propagation_mode: "private".to_owned(),
         ..Default::default()
-    });
+    }];
     let nomad = ("isolation", text("nomad"));
     for (plugin, passwd, group, denied) in [
         (vec![("denied_host_uids", text("33"))], "abthree:x:33:7001::/:/bin/sh\n", "", "33:"),

@@ -83,7 +83,7 @@ mod tests {
     fn d90_devices_are_given_where_the_operator_says_so() {
         let globs = |globs: &[&str]| Some(globs.iter().map(|&glob| glob.to_owned()).collect::<Vec<_>>());
         let refusal = |allow_devices: Option<Vec<String>>, minimum, path: &str| {
-            let policy = Policy { allow_devices, minimum, ..Policy::default() };
+            let policy = Policy { minimum, allow_devices, ..Policy::default() };
             let device = Device { task_path: "/dev/x".into(), host_path: path.into(), cgroup_permissions: "r".into() };
             let checked = policy.check_devices("exec", &[device], By::Plugin);
             checked.err().map(|error| error.to_string()).unwrap_or_default()
