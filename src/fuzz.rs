@@ -174,6 +174,7 @@ pub fn job_files(data: &[u8]) {
         var_files: &[],
         env: &[],
         base_dir: Path::new("/nonexistent"),
+        stays_in_base_dir: false,
     };
     let _ = crate::jobspec::parse(&input);
 }

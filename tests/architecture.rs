@@ -45,7 +45,6 @@ const OURSELVES: &[&str] = &["agentbin", "executor", "libcontainer-shim", "logmo
 /// Files that hand a path which they did not write down themselves to a call that follows links, and whose path that is.
 /// Everything else below a task's folder is opened by `sys::path`.
 const BY_NAME: &[(&str, &str)] = &[
-    ("alloc/artifact.rs", "the source is the operator's; what it becomes in the task's folder goes through sys::path"),
     ("alloc/dir.rs", "the data folder, where only we write; what lies in an allocation goes through sys::path"),
     ("alloc/facts.rs", "files of the kernel, and what the host says of its release"),
     ("alloc/fake.rs", "a driver for tests"),
@@ -75,7 +74,6 @@ const BY_NAME: &[(&str, &str)] = &[
     ("docker/endpoint.rs", "the operator's certificates"),
     ("executor/adopt.rs", "records in our own folder"),
     ("executor/universal.rs", "open descriptors by their name in /proc"),
-    ("jobspec/functions/files.rs", "files beside the job file, named by who wrote it"),
     ("logs/journal.rs", "journals in our own folder, and whether a FIFO is still there"),
     ("logs/ship/record.rs", "records in our own folder"),
     ("plugin/connection.rs", "sockets of our own"),

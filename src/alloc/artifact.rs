@@ -1,13 +1,15 @@
 //! Copies of local files and folders into a task's folder.
 
-use std::fs::{File, Metadata};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use super::dir::AllocDir;
@@ -29,7 +31,11 @@ pub(super) struct Owner {
 /// What is copied where; everything interpolated.
 #[derive(Debug)]
 pub(super) struct Copy {
+    /// Where a relative source starts.
+    pub(super) base_dir: PathBuf,
     pub(super) source: PathBuf,
+    /// See [`Artifact`](crate::spec::Artifact).
+    pub(super) stays_in_base_dir: bool,
     pub(super) dir: AllocDir,
     pub(super) task: String,
     pub(super) destination: String,
@@ -44,22 +50,48 @@ impl Copy {
     /// Copies; `cancel` stops it with `Interrupted`.
     pub(super) fn run(&self, cancel: &AtomicBool) -> Result<(), Failure> {
         let reading = |e| ("cannot be read".to_owned(), e);
-        let source = self.source.canonicalize().map_err(reading)?;
-        let metadata = std::fs::metadata(&source).map_err(reading)?;
+        // What it is, before it is opened: opening a device may do something.
+        let stat = rustix::fs::fstat(&self.open(OFlags::PATH)?).map_err(|e| reading(e.into()))?;
+        let source = self.base_dir.join(&self.source).canonicalize().map_err(reading)?;
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let (top, below) = self
             .dir
             .locate(&self.task, &self.destination)
             .map_err(|e| (format!("destination {:?} is not in the task's folder", self.destination), e))?;
-        match (self.mode, metadata.is_dir()) {
+        match (self.mode, is_dir) {
             (ArtifactMode::File, true) => Err(("mode \"file\" cannot take a folder".to_owned(), Errno::ISDIR.into())),
             (ArtifactMode::Dir, false) => Err(("mode \"dir\" needs a folder".to_owned(), Errno::NOTDIR.into())),
             (_, true) => self.copy_tree(&source, &top, &below, cancel),
-            (ArtifactMode::File, false) => self.copy_one(&source, &metadata, &top, &below, cancel),
-            (ArtifactMode::Any, false) => {
+            (mode, false) => {
                 let name = source.file_name().unwrap_or_default();
-                self.copy_one(&source, &metadata, &top, &below.join(name), cancel)
+                let target = if mode == ArtifactMode::Any { below.join(name) } else { below };
+                check_type(stat.st_mode, &source)?;
+                let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+                self.copy_file(File::from(self.open(flags)?), &source, &top, &target, cancel)
             }
         }
+    }
+
+    /// Opens the source, with a way to it that nobody changes while it is walked.
+    fn open(&self, flags: OFlags) -> Result<OwnedFd, Failure> {
+        if !self.stays_in_base_dir || mutant::on("d91-artifact") {
+            let path = self.base_dir.join(&self.source);
+            let opened = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty());
+            return opened.map_err(|e| ("cannot be read".to_owned(), e.into()));
+        }
+        let below = self.source.strip_prefix(&self.base_dir).unwrap_or(&self.source);
+        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+        let opened = Root::open(&self.base_dir).and_then(|base| base.open_beneath(below, flags, Mode::empty()));
+        opened.map_err(|error| {
+            let what = match error.raw_os_error() {
+                Some(libc::EXDEV) => {
+                    "lies outside of the job file's directory, which --isolation-minimum does not allow"
+                }
+                Some(libc::ELOOP) => "is behind a symbolic link, which --isolation-minimum does not allow",
+                _ => "cannot be read",
+            };
+            (what.to_owned(), error)
+        })
     }
 
     fn copy_tree(&self, source: &Path, top: &Root, below: &Path, cancel: &AtomicBool) -> Result<(), Failure> {
@@ -68,59 +100,72 @@ impl Copy {
             let text = "contains the data directory and would be copied into itself; give another --data-dir";
             return Err((text.to_owned(), Errno::LOOP.into()));
         }
-        let mut folders = vec![(source.to_owned(), below.to_owned())];
-        while let Some((from, to)) = folders.pop() {
-            let reading = |e| (format!("cannot read {}", from.display()), e);
-            self.make_folder(&std::fs::metadata(&from).map_err(reading)?, top, &to)
-                .map_err(|e| (format!("cannot create {}", to.display()), e))?;
-            for entry in std::fs::read_dir(&from).map_err(reading)? {
+        let from = Root::from_fd(self.open(OFlags::PATH | OFlags::DIRECTORY)?);
+        let mut folders = vec![(PathBuf::new(), below.to_owned())];
+        while let Some((folder, to)) = folders.pop() {
+            let reading = |e: io::Error| (format!("cannot read {}", source.join(&folder).display()), e);
+            let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder.as_path() };
+            let open = from.open_beneath(here, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(reading)?;
+            let mode = rustix::fs::fstat(&open).map_err(|e| reading(e.into()))?.st_mode;
+            self.make_folder(mode, top, &to).map_err(|e| (format!("cannot create {}", to.display()), e))?;
+            for entry in Dir::read_from(&open).map_err(|e| reading(e.into()))? {
                 go_on(cancel).map_err(reading)?;
-                let path = entry.map_err(reading)?.path();
-                let metadata = std::fs::symlink_metadata(&path).map_err(reading)?;
-                let target = to.join(path.file_name().unwrap_or_default());
-                if metadata.is_dir() {
-                    folders.push((path, target));
-                } else {
-                    self.copy_one(&path, &metadata, top, &target, cancel)?;
+                let entry = entry.map_err(|e| reading(e.into()))?;
+                let name = OsStr::from_bytes(entry.file_name().to_bytes());
+                if name == "." || name == ".." {
+                    continue;
+                }
+                let stat = rustix::fs::statat(&open, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| reading(e.into()))?;
+                let (path, target) = (source.join(&folder).join(name), to.join(name));
+                let failed = |e: io::Error| (format!("cannot copy {}", path.display()), e);
+                match FileType::from_raw_mode(stat.st_mode) {
+                    FileType::Directory => folders.push((folder.join(name), target)),
+                    FileType::Symlink => {
+                        let text = rustix::fs::readlinkat(&open, name, Vec::new()).map_err(|e| failed(e.into()))?;
+                        let made = parent_of(top, &target).and_then(|(parent, last)| {
+                            link(Path::new(OsStr::from_bytes(text.to_bytes())), &parent, &last)
+                        });
+                        made.map_err(failed)?;
+                    }
+                    _ => {
+                        check_type(stat.st_mode, &path)?;
+                        // Whatever has the name now: it is neither followed nor waited for.
+                        let flags =
+                            OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                        let file =
+                            rustix::fs::openat(&open, name, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+                        self.copy_file(File::from(file), &path, top, &target, cancel)?;
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    fn make_folder(&self, metadata: &Metadata, top: &Root, to: &Path) -> io::Result<()> {
+    fn make_folder(&self, mode: u32, top: &Root, to: &Path) -> io::Result<()> {
         top.create_dir_all(to, Mode::from_raw_mode(0o755))?;
         if to.as_os_str().is_empty() {
             return Ok(());
         }
         let dir = top.open_beneath(to, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        rustix::fs::fchmod(&dir, Mode::from_raw_mode(metadata.mode() & 0o777 | 0o700))?;
+        rustix::fs::fchmod(&dir, Mode::from_raw_mode(mode & 0o777 | 0o700))?;
         self.give_away(&dir)
     }
 
-    fn copy_one(
+    fn copy_file(
         &self,
+        mut from: File,
         source: &Path,
-        metadata: &Metadata,
         top: &Root,
         target: &Path,
         cancel: &AtomicBool,
     ) -> Result<(), Failure> {
-        let file_type = metadata.file_type();
-        let special = file_type.is_fifo() || file_type.is_socket() || file_type.is_block_device();
-        if special || file_type.is_char_device() {
-            return Err((format!("{} is neither file, folder nor symlink", source.display()), Errno::INVAL.into()));
-        }
-        let copying = || {
-            let (parent, name) = parent_of(top, target)?;
-            if file_type.is_symlink() {
-                return link(&std::fs::read_link(source)?, &parent, &name);
-            }
-            // Whatever has the name now: it is not waited for.
-            let mut from = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(source)?;
-            if !from.metadata()?.is_file() {
+        let mut copying = || {
+            let metadata = from.metadata()?;
+            if !metadata.is_file() {
                 return Err(Errno::INVAL.into());
             }
+            let (parent, name) = parent_of(top, target)?;
             let mut to = create(&parent, &name, metadata.mode() & 0o777)?;
             loop {
                 go_on(cancel)?;
@@ -136,6 +181,14 @@ impl Copy {
         let Some(Owner { uid, gid }) = self.owner else { return Ok(()) };
         Ok(rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?)
     }
+}
+
+/// Refuses what is no plain file, before it is opened.
+fn check_type(mode: u32, path: &Path) -> Result<(), Failure> {
+    if FileType::from_raw_mode(mode) == FileType::RegularFile {
+        return Ok(());
+    }
+    Err((format!("{} is neither file, folder nor symlink", path.display()), Errno::INVAL.into()))
 }
 
 /// Fails with `Interrupted` when the task is not wanted any more.
@@ -235,7 +288,9 @@ mod tests {
     impl Place {
         fn copy(&self, source: &str, destination: &str, mode: ArtifactMode) -> Result<(), Failure> {
             let copy = Copy {
-                source: self.source.path().join(source),
+                base_dir: self.source.path().to_owned(),
+                source: source.into(),
+                stays_in_base_dir: false,
                 dir: self.dir.clone(),
                 task: "web".to_owned(),
                 destination: destination.to_owned(),

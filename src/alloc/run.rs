@@ -993,6 +993,7 @@ mod tests {
         web.artifacts = vec![Artifact {
             source: "./tool".to_owned(),
             base_dir: source.path().to_owned(),
+            stays_in_base_dir: false,
             destination: "local/${NOMAD_TASK_NAME}".to_owned(),
             mode: ArtifactMode::Any,
             chown: false,

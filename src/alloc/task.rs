@@ -168,7 +168,9 @@ impl Hook<Setup> for ArtifactsHook {
             let user = env.interpolate(&task.user);
             let wanted = artifact.chown && !user.is_empty();
             let mut copy = Copy {
-                source: artifact.base_dir.join(&source_path),
+                base_dir: artifact.base_dir.clone(),
+                source: source_path.clone().into(),
+                stays_in_base_dir: artifact.stays_in_base_dir,
                 dir: shared.dir.clone(),
                 task: task.name.clone(),
                 destination: env.interpolate(&artifact.destination),

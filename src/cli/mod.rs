@@ -107,6 +107,9 @@ struct RunArgs {
     /// Let this driver run tasks although it does not isolate as that level does; may be repeated
     #[arg(long, value_name = "NAME", requires = "isolation_minimum")]
     allow_driver: Vec<String>,
+    /// Execute programs in the directories of tasks also where other users can change them
+    #[arg(long, conflicts_with = "isolation_minimum")]
+    allow_writable_programs: bool,
 }
 
 #[derive(Debug, clap::Args)]

@@ -1,4 +1,4 @@
-//! `--isolation-minimum` and `--allow-driver`: what whoever runs a job lets it ask for.
+//! `--isolation-minimum`, `--allow-driver` and `--allow-writable-programs`: what whoever runs a job lets it ask for.
 
 use anyhow::bail;
 
@@ -16,24 +16,26 @@ pub(super) enum Level {
     Strict,
 }
 
-/// Tells the drivers of the job what no task may ask for; refuses tasks of drivers that do not hold a task so.
+/// Tells the drivers of the job what no task may ask for, and what is let through; refuses tasks of drivers that do not hold
+/// a task so.
 ///
 /// # Errors
 /// Each such task, with its place in the job file.
 pub(super) fn demand(args: &RunArgs, job: &Job, machine: &Machine) -> anyhow::Result<()> {
-    let minimum = match args.isolation_minimum {
-        None => return Ok(()),
-        Some(Level::Default) => Minimum::Default,
-        Some(Level::Strict) => Minimum::Strict,
-    };
+    let minimum = args.isolation_minimum.map(|level| match level {
+        Level::Default => Minimum::Default,
+        Level::Strict => Minimum::Strict,
+    });
     let mut problems = Vec::new();
     for task in job.groups.iter().flat_map(|group| &group.tasks) {
         // One that is not there is another problem.
         let Some(driver) = machine.drivers.get(&task.driver) else { continue };
-        if let Err(problem) = policy::admit(&task.driver, minimum, &args.allow_driver) {
+        if let Some(minimum) = minimum
+            && let Err(problem) = policy::admit(&task.driver, minimum, &args.allow_driver)
+        {
             problems.push(format!("{}: task {:?}: {problem}", task.pos, task.name));
-        } else if policy::is_ours(&task.driver) {
-            driver.set_config(&config(&task.driver, minimum, &args.allow_driver), None)?;
+        } else if let Some(config) = config(&task.driver, minimum, args) {
+            driver.set_config(&config, None)?;
         }
     }
     if !problems.is_empty() {
@@ -42,13 +44,22 @@ pub(super) fn demand(args: &RunArgs, job: &Job, machine: &Machine) -> anyhow::Re
     Ok(())
 }
 
-/// What an operator would write into the plugin's configuration; all else is as without one.
-fn config(driver: &str, minimum: Minimum, allowed: &[String]) -> DriverConfig {
+/// What an operator would write into the plugin's configuration; all else is as without one. `None` where nothing is to be
+/// said.
+fn config(driver: &str, minimum: Option<Minimum>, args: &RunArgs) -> Option<DriverConfig> {
     let mut config = DriverConfig::default();
-    config.values.insert("isolation_minimum".to_owned(), minimum.name().into());
-    config.values.insert("allow_drivers".to_owned(), allowed.into());
+    if let Some(minimum) = minimum.filter(|_| policy::is_ours(driver)) {
+        config.values.insert("isolation_minimum".to_owned(), minimum.name().into());
+        config.values.insert("allow_drivers".to_owned(), args.allow_driver.clone().into());
+    }
+    if args.allow_writable_programs && matches!(driver, "exec" | "java" | "raw_exec") {
+        config.values.insert("allow_writable_programs".to_owned(), true.into());
+    }
+    if config.values.is_empty() {
+        return None;
+    }
     if driver == "raw_exec" {
         config.values.insert("enabled".to_owned(), true.into());
     }
-    config
+    Some(config)
 }

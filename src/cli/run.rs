@@ -174,7 +174,7 @@ pub(super) fn outlets(quiet: bool) -> Outlets {
 }
 
 fn job(args: &RunArgs) -> anyhow::Result<Job> {
-    let mut parsed = parsed(&args.file, &args.var, &args.var_file)?;
+    let mut parsed = parsed(&args.file, &args.var, &args.var_file, args.isolation_minimum.is_some())?;
     placement::check(&mut parsed, args.data_dir.as_deref(), args.cgroup_parent.as_deref())?;
     if !parsed.refusals.is_empty() {
         let refusals = parsed.refusals.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -186,8 +186,13 @@ fn job(args: &RunArgs) -> anyhow::Result<Job> {
     Ok(parsed.job)
 }
 
-/// Reads a job file with the values of its variables.
-pub(super) fn parsed(file: &Path, var: &[String], var_file: &[PathBuf]) -> anyhow::Result<jobspec::Parsed> {
+/// Reads a job file with the values of its variables. A job that `stays_in_dir` reads no files outside of its file's directory.
+pub(super) fn parsed(
+    file: &Path,
+    var: &[String],
+    var_file: &[PathBuf],
+    stays_in_dir: bool,
+) -> anyhow::Result<jobspec::Parsed> {
     let (file, text, base_dir) = if file == Path::new("-") {
         let mut text = String::new();
         let most = jobspec::LARGEST_FILE as u64;
@@ -210,8 +215,15 @@ pub(super) fn parsed(file: &Path, var: &[String], var_file: &[PathBuf]) -> anyho
     let var_files = var_files.collect::<anyhow::Result<Vec<_>>>()?;
     let env = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     let env: Vec<(String, String)> = env.collect();
-    let input =
-        jobspec::Input { file: &file, text: &text, vars: &vars, var_files: &var_files, env: &env, base_dir: &base_dir };
+    let input = jobspec::Input {
+        file: &file,
+        text: &text,
+        vars: &vars,
+        var_files: &var_files,
+        env: &env,
+        base_dir: &base_dir,
+        stays_in_base_dir: stays_in_dir,
+    };
     Ok(jobspec::parse(&input)?)
 }
 

@@ -14,7 +14,7 @@ const INVALID: i32 = 1;
 const SHOWN: usize = 20;
 
 pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
-    let (errors, parsed) = match read(&args.file, &args.var, &args.var_file) {
+    let (errors, parsed) = match read(&args.file, &args.var, &args.var_file, false) {
         Ok(mut parsed) => {
             placement::check(&mut parsed, None, None)?;
             (Vec::new(), Some(parsed))

@@ -23,6 +23,8 @@ pub struct Config {
     pub host_ids: Option<Ids>,
     /// Who else writes below the allocation's directory; `None` executes a program whoever may write to it.
     pub neighbours: Option<Neighbours>,
+    /// `host_ids` is its user, whatever a passwd file in its root says.
+    pub host_users: bool,
     /// What others get into, for a command that the shim finds. `None` where that does not matter.
     pub guard: Option<Guard>,
     /// Working directory; inside the root when isolated, empty for its top.

@@ -216,8 +216,9 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::Writable(problem) => write!(
                 f,
-                "{problem}, and a task executes no such program; close it to them, or under a Nomad agent set \
-                 allow_writable_programs = true in the configuration of the driver's plugin"
+                "{problem}, and a task executes no such program; close it to them, or allow it: agentbin run \
+                 --allow-writable-programs, under a Nomad agent allow_writable_programs = true in the configuration of the \
+                 driver's plugin"
             ),
             Refusal::Unseen(what) => write!(
                 f,

@@ -465,7 +465,9 @@ fn resolve_user(config: &Config) -> Result<Option<Ids>, Failure> {
     if config.user.is_empty() {
         return Ok(None);
     }
-    let in_root = config.root.is_some().then(|| lookup_in_root(&config.user)).flatten();
+    // Who was checked for what the operator denies is who the task runs as.
+    let only_host = config.host_users && !mutant::on("d92");
+    let in_root = (config.root.is_some() && !only_host).then(|| lookup_in_root(&config.user)).flatten();
     let ids = match (in_root, &config.host_ids) {
         (Some((ids, true)), _) => Some(ids),
         (_, Some(ids)) => Some(ids.clone()),

@@ -98,6 +98,7 @@ impl Plan for Exec {
         spec.command = reader.required("command")?;
         spec.args = reader.strings("args")?;
         spec.no_pivot_root = config.no_pivot_root;
+        spec.host_users = config.denied.is_any();
         config.isolated.plan(&reader, task, spec)?;
         config.denied.check(&spec.user)
     }

@@ -1,6 +1,6 @@
 //! What the drivers on an executor share: start one per task, find it again, keep track of them, end them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -61,7 +61,22 @@ pub struct Settings {
 pub(super) struct Tasks {
     starter: Arc<Starter>,
     tasks: Mutex<HashMap<String, Arc<Task>>>,
+    /// Starts that are under way.
+    starting: Mutex<HashSet<String>>,
     events: broadcast::Sender<TaskEvent>,
+}
+
+/// A start that is under way; nobody else starts a task of this id as long as it lives.
+#[derive(Debug)]
+pub(super) struct Starting<'a> {
+    tasks: &'a Tasks,
+    id: &'a str,
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        lock(&self.tasks.starting).remove(self.id);
+    }
 }
 
 /// Starts executors.
@@ -325,7 +340,7 @@ impl Tasks {
     pub(super) fn new(isolation: Isolation, settings: Settings) -> Tasks {
         let compute = Mutex::new(settings.compute);
         let starter = Arc::new(Starter { isolation, settings, compute });
-        Tasks { starter, tasks: Mutex::default(), events: broadcast::channel(EVENTS).0 }
+        Tasks { starter, tasks: Mutex::default(), starting: Mutex::default(), events: broadcast::channel(EVENTS).0 }
     }
 
     pub(super) fn events(&self) -> broadcast::Receiver<TaskEvent> {
@@ -373,11 +388,18 @@ impl Tasks {
         Note::of(&self.starter.settings.socket_dir, task).record()
     }
 
-    /// Starts an executor and through it the task. The executor is gone when this fails.
-    pub(super) async fn start(&self, task: &TaskConfig, spec: LaunchSpec) -> Result<TaskHandle, DriverError> {
-        if lock(&self.tasks).contains_key(&task.id) {
-            return Err(failed(format!("task with ID {:?} already started", task.id), false));
+    /// Begins a start, unless there is such a task or it is being started.
+    pub(super) fn claim<'a>(&'a self, id: &'a str) -> Result<Starting<'a>, DriverError> {
+        let mut starting = lock(&self.starting);
+        if lock(&self.tasks).contains_key(id) || (starting.contains(id) && !mutant::on("d98")) {
+            return Err(failed(format!("task with ID {id:?} already started"), false));
         }
+        starting.insert(id.to_owned());
+        Ok(Starting { tasks: self, id })
+    }
+
+    /// Starts an executor and through it the task, whose id has been claimed. The executor is gone when this fails.
+    pub(super) async fn start(&self, task: &TaskConfig, spec: LaunchSpec) -> Result<TaskHandle, DriverError> {
         let note = self.note(task);
         if let Some(note) = &note {
             end_stray(note).await;

@@ -13,7 +13,7 @@ use super::handle::failed;
 use super::host_env::{self, HostEnv};
 use super::host_ids::{self, HostIdsConfig};
 use super::on_executor::{self, Common};
-use super::policy::{Minimum, PIDS};
+use super::policy::{Minimum, PIDS, devices};
 use super::{
     Capabilities, Dns, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, TaskConfig, capabilities, restrict,
 };
@@ -176,7 +176,7 @@ pub struct IsolatedConfig {
 
 impl IsolatedConfig {
     /// The keys that it reads.
-    pub const KEYS: [&'static str; 21] = [
+    pub const KEYS: [&'static str; 22] = [
         Common::KEYS[0],
         Common::KEYS[1],
         Common::KEYS[2],
@@ -198,6 +198,7 @@ impl IsolatedConfig {
         host_env::KEY,
         host_ids::KEYS[0],
         host_ids::KEYS[1],
+        devices::KEY,
     ];
 
     /// Their schema.
@@ -221,6 +222,7 @@ impl IsolatedConfig {
             // Twice the same thing: as a block, and as a map in parentheses.
             ("chroot_env", schema::block_attrs("chroot_env", "string", false)),
             HostEnv::schema(),
+            devices::schema(),
         ]);
         schema.extend(HostIdsConfig::schema());
         schema
@@ -273,6 +275,7 @@ impl IsolatedConfig {
     /// What tasks may ask for; the configuration's own defaults have to agree with it.
     fn read_policy(&mut self, reader: &Reader<'_>) -> Result<(), DriverError> {
         let minimum = self.common.policy.minimum;
+        self.common.policy.allow_devices = devices::read(reader)?;
         for (key, allow, default_key, default) in [
             ("pid_mode", "allow_pid_modes", "default_pid_mode", self.pid_mode),
             ("ipc_mode", "allow_ipc_modes", "default_ipc_mode", self.ipc_mode),
@@ -723,6 +726,12 @@ mod tests {
                 json!({ "isolation_minimum": "default", "isolation": "nomad" }),
                 json!({}),
                 "isolation = \"nomad\" is overridden by isolation_minimum; remove one of the two",
+            ),
+            // D99: a root task read the copies of /etc/shadow and of private keys.
+            (
+                json!({ "isolation_minimum": "default", "fs_isolation": "chroot" }),
+                json!({}),
+                "fs_isolation = \"chroot\" is overridden by isolation_minimum; remove one of the two",
             ),
             (
                 json!({ "isolation_minimum": "strict", "seccomp": "unconfined" }),

@@ -19,6 +19,7 @@ mod java;
 mod on_executor;
 pub mod policy;
 mod raw_exec;
+mod refused;
 mod restrict;
 mod service;
 mod shipping;

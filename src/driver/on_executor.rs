@@ -12,6 +12,7 @@ use super::host_env::HostEnv;
 use super::host_ids::Owners;
 use super::isolated;
 use super::policy::{self, By, Policy};
+use super::refused::Refused;
 use super::restrict::{self, Restrictions};
 use super::shipping::Shipping;
 use super::{
@@ -323,6 +324,7 @@ pub struct OnExecutor<P: Plan> {
     shipping: Arc<Shipping>,
     owners: Owners,
     config: Mutex<Arc<P::Config>>,
+    refused: Refused,
 }
 
 impl<P: Plan> OnExecutor<P> {
@@ -330,7 +332,13 @@ impl<P: Plan> OnExecutor<P> {
     #[must_use]
     pub fn new(settings: Settings) -> OnExecutor<P> {
         let tasks = Tasks::new(P::ISOLATION, settings);
-        OnExecutor { tasks, shipping: Shipping::new(), owners: Owners::default(), config: Mutex::default() }
+        OnExecutor {
+            tasks,
+            shipping: Shipping::new(),
+            owners: Owners::default(),
+            config: Mutex::default(),
+            refused: Refused::default(),
+        }
     }
 
     fn config(&self) -> Arc<P::Config> {
@@ -431,7 +439,7 @@ impl<P: Plan> Driver for OnExecutor<P> {
     }
 
     fn set_config(&self, config: &DriverConfig, node: Option<&NodeConfig>) -> Result<(), DriverError> {
-        let read = P::read_config(config)?;
+        let read = self.refused.note(P::read_config(config))?;
         *lock(&self.config) = Arc::new(read);
         if let Some(compute) = node.and_then(|node| node.compute) {
             self.tasks.set_compute(compute);
@@ -449,7 +457,8 @@ impl<P: Plan> Driver for OnExecutor<P> {
 
     async fn fingerprint(&self) -> Fingerprint {
         let config = self.config();
-        if let Some(why) = P::common(&config).policy.closed(P::NAME, self.by()) {
+        let closed = self.refused.why().or_else(|| P::common(&config).policy.closed(P::NAME, self.by()));
+        if let Some(why) = closed {
             return Fingerprint::without(Health::Undetected, &why);
         }
         P::fingerprint(&config, self.tasks.settings().cgroups.regime()).await
@@ -466,6 +475,9 @@ impl<P: Plan> Driver for OnExecutor<P> {
     }
 
     async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
+        self.refused.check()?;
+        // Until this one is in the table, no other start has its name.
+        let _starting = self.tasks.claim(&task.id)?;
         // An agent names its FIFOs whatever a driver says, and one of before 1.6 also reads them. Held until the executor
         // has them open: a reader that sees its last writer go would end.
         let fifos = [wanted_fifo(&task.stdout_path).await, wanted_fifo(&task.stderr_path).await];
@@ -474,6 +486,9 @@ impl<P: Plan> Driver for OnExecutor<P> {
         let policy = &P::common(&config).policy;
         policy.check(P::NAME, &task.config, self.by())?;
         policy.check_mounts(P::NAME, &task.mounts, self.by())?;
+        if P::ISOLATION == Isolation::Isolated {
+            policy.check_devices(P::NAME, &task.devices, self.by())?;
+        }
         let mut spec = self.launch_spec(task, &config, fifos.iter().any(Wanted::is_wanted))?;
         let sinks = self.sinks(&config, &task.config)?;
         // A job that switches its logs off has /dev/null for both, and no files.

@@ -117,6 +117,7 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         allow_writable_programs: extension.allow_writable_programs,
         host_mounts: extension.host_mounts,
         filled_root: extension.filled_root,
+        host_users: extension.host_users,
         logs: extension.logs.map(|l| LogCollection {
             dir: l.dir.into(),
             stdout_file: l.stdout_file,
@@ -297,6 +298,7 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
             allow_writable_programs: spec.allow_writable_programs,
             host_mounts: spec.host_mounts,
             filled_root: spec.filled_root,
+            host_users: spec.host_users,
             adopt: spec.outlive.as_ref().is_some_and(|outlive| outlive.adopt),
             outlive_record: spec.outlive.map(|outlive| path(outlive.record)).unwrap_or_default(),
         }),
@@ -647,6 +649,7 @@ mod tests {
             allow_writable_programs: true,
             host_mounts: 1,
             filled_root: true,
+            host_users: true,
             masks: Masks::Nomad,
             outlive: Some(Outlive { record: "/r".into(), adopt: true }),
             logs: Some(LogCollection {

@@ -5,10 +5,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::rc::Rc;
 
 use super::ast::{Call, Expr, For, Kind, Operator, Part, Step};
+use super::base::Base;
 use super::budget::{self, Budget};
 use super::diag::{Diagnostic, Result, did_you_mean};
 use super::functions;
@@ -22,7 +22,7 @@ pub(super) struct Globals<'p> {
     pub vars: BTreeMap<String, Value>,
     pub locals: BTreeMap<String, Value>,
     /// Folder of the filesystem functions; `None` where they are not allowed.
-    pub base_dir: Option<&'p Path>,
+    pub base_dir: Option<Base<'p>>,
     /// A plugin's configuration: fewer functions, and an unknown name is a mistake instead of a runtime reference.
     pub is_config: bool,
     pub budget: &'p Budget,

@@ -1,8 +1,8 @@
 //! Templates and artifacts of a task.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
+use super::base::Base;
 use super::schema::{ARTIFACT, TEMPLATE};
 use super::section::Section;
 use super::task;
@@ -85,7 +85,7 @@ fn change_mode(section: &Section<'_>) -> ChangeMode {
 }
 
 /// The `artifact` blocks of a task.
-pub(super) fn artifacts(task: &Section<'_>, base_dir: &Path) -> Vec<Artifact> {
+pub(super) fn artifacts(task: &Section<'_>, base: Base<'_>) -> Vec<Artifact> {
     let mut out = Vec::new();
     for block in task.blocks_of("artifact") {
         let section = Section::open(format!("artifact of {}", task.name), block, &ARTIFACT, task.sink);
@@ -114,7 +114,8 @@ pub(super) fn artifacts(task: &Section<'_>, base_dir: &Path) -> Vec<Artifact> {
         });
         out.push(Artifact {
             source,
-            base_dir: base_dir.to_owned(),
+            base_dir: base.dir.to_owned(),
+            stays_in_base_dir: base.alone,
             destination,
             mode,
             chown: section.bool("chown").unwrap_or(false),

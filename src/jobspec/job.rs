@@ -1,9 +1,9 @@
 //! Job, groups and what belongs to them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
+use super::base::Base;
 use super::schema::{EPHEMERAL_DISK, GROUP, JOB, NETWORK, PORT, RESTART};
 use super::section::{Expanded, Section, Sink};
 use super::{placement, task};
@@ -28,11 +28,11 @@ pub(super) struct Surroundings<'a> {
     pub restart: RestartFields,
     pub disk_mib: u64,
     /// Folder that relative artifact sources start from.
-    pub base_dir: &'a Path,
+    pub base_dir: Base<'a>,
 }
 
 /// Decodes the job block; what is wrong has been reported to the sink.
-pub(super) fn decode(block: &Expanded<'_>, base_dir: &Path, sink: &Sink) -> Option<Job> {
+pub(super) fn decode(block: &Expanded<'_>, base_dir: Base<'_>, sink: &Sink) -> Option<Job> {
     let label = block.labels.first()?;
     let job = Section::open(format!("job \"{label}\""), block, &JOB, sink);
     check_name(&job, job.pos, "job", label, LONGEST_ID);
@@ -113,7 +113,7 @@ fn check_tasks(job: &Section<'_>, groups: &[Group]) -> u64 {
 }
 
 /// Tasks right below the job become groups of their own, before the written ones.
-fn groups(job: &Section<'_>, kind: JobType, base_dir: &Path) -> Vec<Group> {
+fn groups(job: &Section<'_>, kind: JobType, base_dir: Base<'_>) -> Vec<Group> {
     let lone = job.blocks_of("task").filter(|b| !b.labels.is_empty()).map(|block| {
         let around = Surroundings { kind, restart: RestartFields::default(), disk_mib: DEFAULT_DISK_MIB, base_dir };
         let tasks = tasks(job, &mut std::iter::once(block), &around);
@@ -144,7 +144,7 @@ fn groups(job: &Section<'_>, kind: JobType, base_dir: &Path) -> Vec<Group> {
     groups
 }
 
-fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: &Path) -> Group {
+fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: Base<'_>) -> Group {
     let name = block.labels.first().cloned().unwrap_or_default();
     let before = block.scope.kept();
     let group = Section::open(format!("group \"{name}\""), block, &GROUP, job.sink);

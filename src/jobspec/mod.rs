@@ -4,6 +4,7 @@
 
 mod api;
 mod ast;
+mod base;
 mod budget;
 pub(crate) mod config;
 mod diag;
@@ -35,6 +36,7 @@ pub use diag::Diagnostic;
 pub(crate) use value::{Number, Value};
 
 use ast::Body;
+use base::Base;
 use budget::Budget;
 use diag::Source;
 use eval::{Globals, Scope};
@@ -55,6 +57,8 @@ pub struct Input<'a> {
     pub env: &'a [(String, String)],
     /// Folder of the job file, where relative paths of functions and artifacts start.
     pub base_dir: &'a Path,
+    /// Functions and artifacts read nothing but what lies below that folder, and follow no symbolic link.
+    pub stays_in_base_dir: bool,
 }
 
 /// A job and what its file contains in vain.
@@ -103,10 +107,11 @@ pub fn parse(input: &Input<'_>) -> Result<Parsed, Error> {
     let body = read(&source, &sink)?;
 
     let budget = Budget::default();
+    let base = Base { dir: input.base_dir, alone: input.stays_in_base_dir };
     let nothing = Globals {
         vars: BTreeMap::new(),
         locals: BTreeMap::new(),
-        base_dir: Some(input.base_dir),
+        base_dir: Some(base),
         is_config: false,
         budget: &budget,
     };
@@ -135,7 +140,7 @@ pub fn parse(input: &Input<'_>) -> Result<Parsed, Error> {
         sink.error(further.pos, format!("the file has more than one job; the first stands in line {}", first.pos.line));
     }
     let block = Expanded { scope: Scope::new(&globals), ..first.clone() };
-    let job = job::decode(&block, input.base_dir, &sink);
+    let job = job::decode(&block, base, &sink);
     failed(&sink)?;
     let warnings = sink.take_warnings().iter().map(ToString::to_string).collect();
     match job {

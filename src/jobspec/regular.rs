@@ -2,29 +2,27 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::budget::LARGEST_FILE;
 
-/// Everything that is in a file.
-///
-/// It is opened without waiting for a writer of a FIFO or for a device, and looked at after that, so that nobody can put
-/// another file in its place in between.
-pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    read_of(path, false)
+/// Everything that is in a file, which was opened without waiting for a writer of a FIFO or for a device, and is looked at
+/// only now, so that nobody can put another file in its place in between.
+pub(super) fn read(file: OwnedFd) -> io::Result<Vec<u8>> {
+    read_of(file, false)
 }
 
 /// The same of a file that the operator names: also of a pipe, which is what a shell makes of `<(command)`, and then for as
 /// long as somebody writes.
 pub(super) fn read_own(path: &Path) -> io::Result<Vec<u8>> {
-    read_of(path, true)
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    read_of(rustix::fs::open(path, flags, Mode::empty())?, true)
 }
 
-fn read_of(path: &Path, pipes: bool) -> io::Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+fn read_of(fd: OwnedFd, pipes: bool) -> io::Result<Vec<u8>> {
     let stat = rustix::fs::fstat(&fd)?;
     let too_large = || io::Error::other(format!("it has more than {} MiB", LARGEST_FILE >> 20));
     match FileType::from_raw_mode(stat.st_mode) {

@@ -290,6 +290,8 @@ pub struct Artifact {
     pub source: String,
     /// The folder that a relative source starts from.
     pub base_dir: PathBuf,
+    /// A source outside of it, or behind a symbolic link, is refused.
+    pub stays_in_base_dir: bool,
     /// Path below the task's folder, not yet interpolated.
     pub destination: String,
     /// See [`ArtifactMode`].

@@ -209,6 +209,8 @@ pub struct LaunchSpec {
     pub neighbours: Neighbours,
     /// A program is executed whoever may write to it.
     pub allow_writable_programs: bool,
+    /// Its user is the host's of that name, whatever a passwd file in its root says (isolated only).
+    pub host_users: bool,
     /// Collect the output here instead of writing to `stdout_path` and `stderr_path`.
     pub logs: Option<LogCollection>,
     /// The task goes on when its executor is killed; `None` has the kernel kill it too. Needs a cgroup of the task's own.

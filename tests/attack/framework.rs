@@ -328,8 +328,13 @@ impl Lab {
         let name = data.file_name().unwrap().to_string_lossy();
         let file = self.path(&format!("{name}.nomad.hcl"));
         std::fs::write(&file, job).unwrap();
+        self.agentbin_run_file(data, flags, &file, env)
+    }
+
+    /// `agentbin run` of a file with these flags.
+    pub fn agentbin_run_file(&self, data: &Path, flags: &[&str], file: &Path, env: &[(String, String)]) -> Run {
         let mut command = self.spoiled(&[], &self.program());
-        command.arg("run").args(flags).arg("--data-dir").arg(data).arg(&file);
+        command.arg("run").args(flags).arg("--data-dir").arg(data).arg(file);
         command.env("XDG_RUNTIME_DIR", self.path("sockets"));
         command.envs(env.iter().map(|(key, value)| (key, value)));
         self.started.set(self.started.get() + 1);

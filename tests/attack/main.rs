@@ -14,6 +14,7 @@ mod framework;
 mod host_ids;
 mod kernel;
 mod mounts;
+mod operator;
 mod owners;
 mod policy;
 mod programs;
@@ -40,6 +41,7 @@ fn attacks() -> Vec<&'static Attack> {
         setid::ATTACKS,
         host_ids::ATTACKS,
         policy::ATTACKS,
+        operator::ATTACKS,
         owners::ATTACKS,
     ]
     .into_iter()

@@ -56,7 +56,12 @@ fn task(name: &str, driver: &str, user: &str, config: &str, more: &str) -> Strin
 
 /// A job that runs to its end; all that was said.
 fn whole(lab: &Lab, job: &str) -> String {
-    let said = to_its_end(lab.agentbin_run(job, &[]));
+    whole_with(lab, &[], job)
+}
+
+/// The same with these flags.
+fn whole_with(lab: &Lab, flags: &[&str], job: &str) -> String {
+    let said = to_its_end(lab.agentbin_run_with(flags, job, &[]));
     // Records and directories go with the job.
     std::fs::remove_dir_all(lab.path("data")).unwrap();
     said
@@ -432,10 +437,20 @@ fn d04(lab: &mut Lab) -> Verdict {
         ("beside an isolated task, its own", idle("exec", "abthree"), "command = \"local/app\"", &private, false),
         ("beside one that sees the host, its own", idle("raw_exec", "abthree"), "command = \"app\"", &private, true),
     ] {
-        let said = whole(lab, &job(ONCE, &(others + &task("t", "raw_exec", "", config, artifact))));
+        let job = job(ONCE, &(others + &task("t", "raw_exec", "", config, artifact)));
+        let said = whole(lab, &job);
         hold!(!refused || !said.contains("RAN"), "{what}: executed what another task could have changed");
         assert_eq!(said.contains("RAN"), !refused, "{what}: {said}");
         assert_eq!(said.contains(KEY), refused, "{what}: {said}");
+        // Whoever runs the job may allow it, unless there is a minimum to hold.
+        let flag = "--allow-writable-programs";
+        assert_eq!(said.contains(flag), refused, "{what}: {said}");
+        if refused {
+            let said = whole_with(lab, &[flag], &job);
+            assert!(said.contains("RAN"), "{what}: {said}");
+            let said = to_its_end(lab.agentbin_run_with(&[flag, "--isolation-minimum", "default"], &job, &[]));
+            hold!(!said.contains("RAN") && said.contains("cannot be used with"), "{what}, with a minimum: {said}");
+        }
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::NAME;
 use crate::docker::{Deadlines, Endpoint, Tls};
 use crate::driver::capabilities::{self, Allowed};
-use crate::driver::policy::{self, Policy};
+use crate::driver::policy::{self, Policy, devices};
 use crate::driver::raw_exec::matches;
 use crate::driver::{DriverError, Reader};
 use crate::jobspec;
@@ -15,7 +15,7 @@ use crate::spec::DriverConfig;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 
-const KEYS: [&str; 26] = [
+const KEYS: [&str; 27] = [
     "endpoint",
     "auth",
     "tls",
@@ -42,6 +42,7 @@ const KEYS: [&str; 26] = [
     "cgroup_parent",
     policy::KEYS[0],
     policy::KEYS[1],
+    devices::KEY,
 ];
 /// Shortest grace of a container that nobody knows, and shortest pause of a pull.
 const MINUTE: Duration = Duration::from_mins(1);
@@ -234,6 +235,7 @@ pub(super) fn schema() -> Spec {
         ("cgroup_parent", attr("cgroup_parent", "string")),
         minimum,
         allow_drivers,
+        devices::schema(),
     ])
 }
 
@@ -355,6 +357,7 @@ impl AllowedModes {
         Ok(Policy {
             modes: modes.map(|(key, globs)| (key, globs.clone())).into(),
             pids_max: u64::try_from(pids_limit).ok().filter(|most| *most > 0),
+            allow_devices: devices::read(reader)?,
             ..Policy::read(reader)?
         })
     }

@@ -21,11 +21,15 @@ use crate::driver::policy::{Minimum, PIDS};
 use crate::driver::raw_exec::matches;
 use crate::driver::{DriverError, NetworkMode, Reader, TaskConfig};
 use crate::executor::Compute;
-use crate::spec::{MOST_CPU_SHARES, Propagation, scaled_cpu_shares};
+use crate::spec::{Device, MOST_CPU_SHARES, Propagation, scaled_cpu_shares};
 
 const MIB: i64 = 1024 * 1024;
 /// Option of an engine: no program gains privileges.
 const NO_NEW_PRIVILEGES: &str = "no-new-privileges";
+/// What an engine gives every container by itself, and no task may ask for at a minimum.
+const WITHHELD: [&str; 4] = ["CAP_FSETID", "CAP_SETFCAP", "CAP_MKNOD", "CAP_NET_RAW"];
+/// How the paths of Nvidia's devices begin.
+const NVIDIA: &str = "/dev/nvidia";
 /// Least shares that the kernel takes.
 const LEAST_SHARES: u64 = 2;
 
@@ -272,11 +276,13 @@ impl Builder<'_> {
         let (add, mut drop) = config.allow_caps.beside_docker(&Reader::any(NAME, &self.task.config))?;
         // What root does not begin with at the level of that name; nothing, where the host's user namespace is the container's.
         match config.policy.minimum {
-            Some(Minimum::Default) if !drop.iter().any(|name| name == "ALL" || name == "CAP_MKNOD") => {
-                drop.push("CAP_MKNOD".to_owned());
+            Some(Minimum::Default) => {
+                let has = |name: &&str| !drop.iter().any(|other| other == "ALL" || other == *name);
+                let more: Vec<String> = WITHHELD.iter().filter(|name| has(name)).map(|&name| name.to_owned()).collect();
+                drop.extend(more);
             }
             Some(Minimum::Strict) => drop = vec!["ALL".to_owned()],
-            Some(Minimum::Default) | None => {}
+            None => {}
         }
         host.cap_add = filled_list(&add);
         host.cap_drop = filled_list(&drop);
@@ -311,7 +317,10 @@ impl Builder<'_> {
             options.push(NO_NEW_PRIVILEGES.to_owned());
         }
         host.security_opt = (!options.is_empty()).then_some(options);
-        let gpu = self.task.env.contains_key("NVIDIA_VISIBLE_DEVICES") && !self.task.devices.is_empty();
+        // A job can write that variable itself. Only beside a device of that kind it is the device plugin's, which wins.
+        let of_plugin = |device: &Device| device.host_path.to_string_lossy().starts_with(NVIDIA);
+        let given = self.task.devices.iter().any(|device| config.policy.minimum.is_none() || of_plugin(device));
+        let gpu = self.task.env.contains_key("NVIDIA_VISIBLE_DEVICES") && given;
         let runtime = if gpu {
             let nvidia = &config.nvidia_runtime;
             if !self.facts.runtimes.contains(nvidia) {
@@ -909,6 +918,46 @@ mod tests {
         seen.extend(["image", "auth", "auth_soft_fail", "force_pull", "image_pull_timeout", "load", "logs"]);
         seen.extend(["container_exists_attempts", "advertise_ipv6_address", "isolation", "cpuset_cpus"]);
         assert_eq!(seen, KEYS.into_iter().collect());
+    }
+
+    /// D93: a task that says nothing has no more at a minimum than one may ask for there.
+    #[test]
+    fn d93_a_container_begins_with_what_it_may_ask_for() {
+        let all = ["CAP_FSETID", "CAP_SETFCAP", "CAP_MKNOD", "CAP_NET_RAW"];
+        for (plugin, config, dropped) in [
+            (json!({}), json!({}), all.to_vec()),
+            (json!({ "allow_caps": ["all"] }), json!({}), all.to_vec()),
+            (json!({ "allow_caps": ["all"] }), json!({ "cap_drop": ["mknod", "chown"] }), all.to_vec()),
+            (json!({}), json!({ "cap_drop": ["all"] }), vec!["ALL"]),
+        ] {
+            let mut plugin = plugin;
+            plugin.as_object_mut().unwrap().insert("isolation_minimum".into(), "default".into());
+            let built = body(&config, &plugin).unwrap();
+            let drop = built["HostConfig"]["CapDrop"].as_array().unwrap();
+            let has = |name: &&str| drop.iter().filter(|other| *other == name).count() == 1;
+            assert!(dropped.iter().all(has), "{plugin} {config}: {drop:?}");
+        }
+    }
+
+    /// D94: `runtime = "nvidia"` is refused at a minimum, and had by a variable of the job's beside any device.
+    #[test]
+    fn d94_a_variable_of_the_job_chooses_no_runtime() {
+        let mut given = task(&json!({}));
+        given.env = BTreeMap::from([("NVIDIA_VISIBLE_DEVICES".to_owned(), "all".to_owned())]);
+        let device = |path: &str| Device {
+            host_path: path.into(),
+            task_path: path.to_owned(),
+            cgroup_permissions: "rw".to_owned(),
+        };
+        for (minimum, path, runtime) in [
+            (None, "/dev/ttyUSB0", json!("nvidia")),
+            (Some("default"), "/dev/ttyUSB0", Value::Null),
+            (Some("default"), "/dev/nvidia0", json!("nvidia")),
+        ] {
+            given.devices = vec![device(path)];
+            let plugin = minimum.map_or_else(|| json!({}), |minimum| json!({ "isolation_minimum": minimum }));
+            assert_eq!(body_of(&given, &plugin).unwrap()["HostConfig"]["Runtime"], runtime, "{minimum:?} {path}");
+        }
     }
 
     /// `TestDockerDriver_memoryLimits`: hard and soft of the job in MiB, the task's own limit; the container's.

@@ -60,10 +60,16 @@ impl Reference {
     /// The registry, as credentials name it.
     fn registry(&self) -> &str {
         match self.repository.split_once('/') {
-            Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
+            Some((host, _)) if is_registry(host) => host,
             _ => "https://index.docker.io/v1/",
         }
     }
+}
+
+/// Whether an engine takes the first part of an image's name for a registry, as it must be asked with that one's credentials and
+/// no other's: names of Docker Hub's users have no capitals.
+fn is_registry(part: &str) -> bool {
+    part.contains(['.', ':']) || part == "localhost" || part.chars().any(char::is_uppercase)
 }
 
 type Outcome = Result<String, DriverFailure>;
@@ -468,6 +474,22 @@ mod tests {
         assert_eq!(Reference::parse("a/b").registry(), "https://index.docker.io/v1/");
         assert_eq!(Reference::parse("localhost/b").registry(), "localhost");
         assert_eq!(Reference::parse("r.io:1/b").registry(), "r.io:1");
+    }
+
+    /// D95: the operator's credentials of one registry are not sent to another, which an engine reads from the same name.
+    #[test]
+    fn d95_credentials_go_to_the_registry_that_the_engine_asks() {
+        for (image, registry) in [
+            ("EVIL/x", "EVIL"),
+            ("Evil/a/b:c", "Evil"),
+            ("https://Evil/x", "Evil"),
+            ("localhost/x", "localhost"),
+            ("LOCALHOST/x", "LOCALHOST"),
+            ("evil/x", "https://index.docker.io/v1/"),
+            ("x", "https://index.docker.io/v1/"),
+        ] {
+            assert_eq!(Reference::parse(image).registry(), registry, "{image}");
+        }
     }
 
     /// `TestDockerDriver_AuthConfiguration`.

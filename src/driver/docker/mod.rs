@@ -40,6 +40,7 @@ use self::task::Task as Read;
 use super::handle::failed;
 use super::on_executor::{NO_SIZES, Wanted as Reader_, agent_logs, wanted_fifo};
 use super::policy::By;
+use super::refused::Refused;
 use super::{
     Attribute, Capabilities, Driver, DriverError, DriverNetwork, ExecStreaming, ExecTaskResult, Fingerprint,
     FsIsolation, Health, NetworkIsolation, NetworkMode, NodeConfig, Reader, Settings, TaskConfig, TaskEvent,
@@ -117,6 +118,7 @@ impl Drop for Task {
 struct Shared {
     settings: Settings,
     config: Mutex<Arc<Config>>,
+    refused: Refused,
     /// The node's compute, as the agent says it.
     compute: Mutex<Compute>,
     life: Mutex<Option<(Endpoint, Life)>>,
@@ -149,6 +151,7 @@ impl DockerDriver {
             compute: Mutex::new(settings.compute),
             settings,
             config: Mutex::new(Arc::new(Config::default())),
+            refused: Refused::default(),
             life: Mutex::default(),
             images: Images::default(),
             tasks: Mutex::default(),
@@ -385,12 +388,14 @@ impl Shared {
     }
 
     async fn start(self: &Arc<Self>, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
+        self.refused.check()?;
         self.learn(task);
         let (config, read) = (self.config(), Read::read(&task.config)?);
         if !mutant::on("d33") {
             config.policy.check(NAME, &task.config, self.by())?;
         }
         config.policy.check_mounts(NAME, &task.mounts, self.by())?;
+        config.policy.check_devices(NAME, &task.devices, self.by())?;
         let (target, held) = self.target(task, &config).await?;
         let life = self.life()?;
         let info = self.info(&life).await?;
@@ -719,7 +724,7 @@ impl Shared {
     }
 
     async fn fingerprint(self: &Arc<Self>) -> Fingerprint {
-        if let Some(why) = self.config().policy.closed(NAME, self.by()) {
+        if let Some(why) = self.refused.why().or_else(|| self.config().policy.closed(NAME, self.by())) {
             return Fingerprint::without(Health::Undetected, &why);
         }
         if self.settings.under_agent && self.reconciling.set(()).is_ok() {
@@ -863,7 +868,7 @@ impl Driver for DockerDriver {
     }
 
     fn set_config(&self, config: &DriverConfig, node: Option<&NodeConfig>) -> Result<(), DriverError> {
-        let read = Config::read(config)?;
+        let read = self.0.refused.note(Config::read(config))?;
         *lock(&self.0.config) = Arc::new(read);
         if let Some(compute) = node.and_then(|node| node.compute) {
             *lock(&self.0.compute) = compute;

@@ -3,6 +3,7 @@
 //! A minimum wins over whatever else the plugin's configuration lets a job ask for. What each key of a task may be is one
 //! table per driver, in `rules`; a key that has no row there is refused.
 
+pub(super) mod devices;
 mod rules;
 
 use std::collections::BTreeMap;
@@ -23,8 +24,14 @@ pub(super) const KEYS: [&str; 2] = [MINIMUM, ALLOW_DRIVERS];
 const MINIMUM: &str = "isolation_minimum";
 const ALLOW_DRIVERS: &str = "allow_drivers";
 /// Keys of a plugin with values that bring back what a level takes from all of its tasks: with a minimum they are an error.
-const OVERRIDDEN: [(&str, &str); 4] =
-    [("isolation", "nomad"), ("seccomp", "unconfined"), ("allow_writable_programs", "true"), ("host_ids", "shared")];
+const OVERRIDDEN: [(&str, &str); 5] = [
+    ("isolation", "nomad"),
+    ("seccomp", "unconfined"),
+    ("allow_writable_programs", "true"),
+    ("host_ids", "shared"),
+    // The agent then copies the host's /etc into the task's directory, with what only root may read.
+    ("fs_isolation", "chroot"),
+];
 /// Processes and threads of a task that does not say how many; at a minimum none has more.
 pub(super) const PIDS: u64 = 4096;
 /// Longest part of a value that an error shows, in characters.
@@ -88,6 +95,8 @@ pub(super) struct Policy {
     pub(super) pids_max: Option<u64>,
     /// The plugin's `task_log_sinks`.
     pub(super) task_log_sinks: Vec<String>,
+    /// The plugin's `allow_devices`.
+    pub(super) allow_devices: Option<Vec<String>>,
 }
 
 /// Whether a driver runs a task below this minimum only when the operator names the driver: it does not hold a task as that

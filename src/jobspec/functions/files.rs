@@ -1,10 +1,14 @@
-use std::fs;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use rustix::fs::{AtFlags, Dir, FileType, OFlags};
 
 use super::{Count, Outcome, text};
+use crate::jobspec::base::Base;
 use crate::jobspec::regular;
 use crate::jobspec::value::Value;
 
@@ -27,8 +31,8 @@ fn expand(path: &str) -> String {
     }
 }
 
-fn resolve(args: &[Value], base: &Path) -> Result<PathBuf, String> {
-    Ok(base.join(expand(&text(args, 0)?)))
+fn resolve(args: &[Value], base: Base<'_>) -> Result<PathBuf, String> {
+    Ok(base.dir.join(expand(&text(args, 0)?)))
 }
 
 /// The path without `.` and `..`, by its spelling alone.
@@ -51,7 +55,7 @@ fn path_value(path: &Path) -> Outcome {
     path.to_str().map(Value::string).ok_or_else(|| "the path is no UTF-8 text".to_owned())
 }
 
-pub(super) fn abspath(args: &[Value], base: &Path) -> Outcome {
+pub(super) fn abspath(args: &[Value], base: Base<'_>) -> Outcome {
     let path = std::path::absolute(resolve(args, base)?).map_err(|e| e.to_string())?;
     path_value(&clean(&path))
 }
@@ -78,26 +82,28 @@ pub(super) fn pathexpand(args: &[Value]) -> Outcome {
 }
 
 /// Counted also where the text is of no use, and a `try` around it hides that.
-fn bytes(args: &[Value], base: &Path, count: Count<'_>) -> Result<Vec<u8>, String> {
+fn bytes(args: &[Value], base: Base<'_>, count: Count<'_>) -> Result<Vec<u8>, String> {
     let path = resolve(args, base)?;
-    let bytes = regular::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    let opened = base.open(&path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
+    let bytes = opened.and_then(regular::read).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     count(bytes.len() as u64 / BYTES_PER_STEP)?;
     Ok(bytes)
 }
 
-pub(super) fn file(args: &[Value], base: &Path, count: Count<'_>) -> Outcome {
+pub(super) fn file(args: &[Value], base: Base<'_>, count: Count<'_>) -> Outcome {
     let text = String::from_utf8(bytes(args, base, count)?);
     text.map(Value::String).map_err(|_| "the file is no UTF-8 text; use filebase64".to_owned())
 }
 
-pub(super) fn filebase64(args: &[Value], base: &Path, count: Count<'_>) -> Outcome {
+pub(super) fn filebase64(args: &[Value], base: Base<'_>, count: Count<'_>) -> Outcome {
     Ok(Value::String(STANDARD.encode(bytes(args, base, count)?)))
 }
 
-pub(super) fn fileexists(args: &[Value], base: &Path) -> Outcome {
+pub(super) fn fileexists(args: &[Value], base: Base<'_>) -> Outcome {
     let path = resolve(args, base)?;
-    match fs::metadata(&path) {
-        Ok(meta) if meta.is_file() => Ok(Value::Bool(true)),
+    let found = base.open(&path, OFlags::PATH).and_then(|fd| Ok(rustix::fs::fstat(&fd)?));
+    match found {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => Ok(Value::Bool(true)),
         Ok(_) => Err(format!("{} is not a file", path.display())),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Value::Bool(false)),
         Err(e) => Err(format!("cannot look at {}: {e}", path.display())),
@@ -105,7 +111,7 @@ pub(super) fn fileexists(args: &[Value], base: &Path) -> Outcome {
 }
 
 /// The files below a folder whose path from there matches a pattern with `*`, `**`, `?`, `[]` and `{}`.
-pub(super) fn fileset(args: &[Value], base: &Path, count: Count<'_>) -> Outcome {
+pub(super) fn fileset(args: &[Value], base: Base<'_>, count: Count<'_>) -> Outcome {
     let top = resolve(args, base)?;
     count(STEPS_PER_PATTERN)?;
     let pattern = crate::spec::regex(&glob(&text(args, 1)?))?;
@@ -114,18 +120,31 @@ pub(super) fn fileset(args: &[Value], base: &Path, count: Count<'_>) -> Outcome 
     let mut seen = 0;
     while let Some(folder) = folders.pop() {
         let dir = top.join(&folder);
-        let entries = fs::read_dir(&dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
-        for entry in entries {
-            let entry = entry.map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
+        let failed = |e: io::Error| format!("cannot read {}: {e}", dir.display());
+        let open = base.open(&dir, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
+        for entry in Dir::read_from(&open).map_err(|e| failed(e.into()))? {
+            let entry = entry.map_err(|e| failed(e.into()))?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
             seen += 1;
             count(STEPS_PER_FILE)?;
             if seen > MOST_FILES {
                 return Err(format!("there are more than {MOST_FILES} files below {}", top.display()));
             }
-            let relative = folder.join(entry.file_name());
-            if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            let relative = folder.join(name);
+            let kind = |flags| match rustix::fs::statat(&open, name, flags) {
+                Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+                Err(_) => FileType::Unknown,
+            };
+            // A link to a directory is not gone into; one to a file is that file, where links are followed.
+            let itself = kind(AtFlags::SYMLINK_NOFOLLOW);
+            let follows = itself == FileType::Symlink && !base.alone;
+            let is_file = if follows { kind(AtFlags::empty()) } else { itself } == FileType::RegularFile;
+            if itself == FileType::Directory {
                 folders.push(relative);
-            } else if entry.path().is_file() && relative.to_str().is_some_and(|r| pattern.is_match(r)) {
+            } else if is_file && relative.to_str().is_some_and(|r| pattern.is_match(r)) {
                 found.push(path_value(&relative)?);
             }
         }

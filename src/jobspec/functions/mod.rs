@@ -11,10 +11,9 @@ mod numbers;
 mod strings;
 mod time;
 
-use std::path::Path;
-
 pub(super) use cost::cost;
 
+use super::base::Base;
 use super::diag::did_you_mean;
 use super::value::{Number, Value};
 
@@ -31,9 +30,9 @@ struct Function {
 enum Body {
     Pure(fn(&[Value]) -> Outcome),
     /// Also takes the folder that relative paths start from.
-    Files(fn(&[Value], &Path) -> Outcome),
+    Files(fn(&[Value], Base<'_>) -> Outcome),
     /// Looks at files, and counts what it looks at.
-    Search(fn(&[Value], &Path, Count<'_>) -> Outcome),
+    Search(fn(&[Value], Base<'_>, Count<'_>) -> Outcome),
     /// Counts steps of its own.
     Counted(fn(&[Value], Count<'_>) -> Outcome),
     /// Names the key that was meant, if that is wanted.
@@ -46,7 +45,7 @@ type Count<'a> = &'a dyn Fn(u64) -> Result<(), String>;
 /// What a call has beside its arguments.
 pub(super) struct Surroundings<'a> {
     /// Folder of the filesystem functions; `None` where they are not allowed.
-    pub base_dir: Option<&'a Path>,
+    pub base_dir: Option<Base<'a>>,
     pub count: Count<'a>,
     /// Asked when a word was misspelt: whether the right one is to be looked for.
     pub hints: &'a dyn Fn() -> bool,
@@ -58,7 +57,7 @@ const fn pure(name: &'static str, least: usize, most: usize, body: fn(&[Value]) 
     Function { name, least, most, body: Body::Pure(body) }
 }
 
-const fn with_files(name: &'static str, arguments: usize, body: fn(&[Value], &Path) -> Outcome) -> Function {
+const fn with_files(name: &'static str, arguments: usize, body: fn(&[Value], Base<'_>) -> Outcome) -> Function {
     Function { name, least: arguments, most: arguments, body: Body::Files(body) }
 }
 

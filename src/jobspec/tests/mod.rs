@@ -54,6 +54,7 @@ impl<'a> Given<'a> {
             var_files: &self.files,
             env: &self.env,
             base_dir: self.dir.unwrap_or(Path::new("/nonexistent")),
+            stays_in_base_dir: false,
         })
     }
 
