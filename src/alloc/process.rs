@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::driver::EXECUTOR_LOG;
 use crate::spec::{AllocId, ProcessId, Role, Signal};
 use crate::sys::processes::{self, Stat};
-use crate::sys::{self, time};
+use crate::sys::{self, mutant, time};
 
 /// How many processes are killed before their ends are waited for.
 const AT_ONCE: usize = 128;
@@ -152,14 +152,18 @@ fn kill_all(deadline: Instant, find: impl Fn(&[Stat]) -> Vec<Stat>) -> io::Resul
     }
 }
 
-/// The executors of the allocations in `data_dir`, by what they were started with: also those that their owner did not
-/// live to write down. The second value is the allocation's id.
+/// The executors of the allocations in `data_dir` that this user started, by what they were started with: also those that
+/// their owner did not live to write down. The second value is the allocation's id.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
-pub fn executors(data_dir: &Path) -> io::Result<Vec<(Stat, String)>> {
+pub fn executors(data_dir: &Path, user: u32) -> io::Result<Vec<(Stat, String)>> {
     let mut found = Vec::new();
     for stat in processes::all()?.into_iter().filter(|s| !s.ended) {
+        // What others say they were started with is not even read.
+        if processes::user(stat.pid)? != Some(user) && !mutant::on("d71") {
+            continue;
+        }
         if let Some(id) = executor_of(&processes::arguments(stat.pid)?, data_dir) {
             found.push((stat, id));
         }
@@ -181,11 +185,12 @@ fn executor_of(arguments: &[Vec<u8>], data_dir: &Path) -> Option<String> {
 }
 
 /// Kills what has the allocation in its environment: what is left of its tasks when their executors were killed.
-/// Spares this process and those that it runs under.
+/// Spares this process and those that it runs under, and with `only` what other users started: anybody can write the
+/// allocation into an environment, and start such processes faster than they are killed.
 ///
 /// # Errors
 /// As [`kill_tree`].
-pub fn kill_by_environment(id: &AllocId, patience: Duration) -> io::Result<()> {
+pub fn kill_by_environment(id: &AllocId, only: Option<u32>, patience: Duration) -> io::Result<()> {
     let wanted = format!("NOMAD_ALLOC_ID={id}").into_bytes();
     let own = rustix::process::getpid().as_raw_nonzero().get();
     kill_all(Instant::now() + patience, |all| {
@@ -195,7 +200,9 @@ pub fn kill_by_environment(id: &AllocId, patience: Duration) -> io::Result<()> {
         .collect();
         let marked = |s: &&Stat| {
             // Another user's environment cannot be read; what he runs is not ours.
-            !s.ended && !above.contains(&s.pid) && processes::environment(s.pid).is_ok_and(|e| e.contains(&wanted))
+            let may_be = || only.is_none() || processes::user(s.pid).is_ok_and(|user| user == only);
+            let named = || processes::environment(s.pid).is_ok_and(|e| e.contains(&wanted));
+            !s.ended && !above.contains(&s.pid) && (may_be() || mutant::on("d71-mark")) && named()
         };
         all.iter().filter(marked).copied().collect()
     })
@@ -325,7 +332,10 @@ mod tests {
         let id = AllocId::new(uuid::Uuid::new_v4());
         let spawn = |id: &AllocId| Command::new("sleep").arg("61").env("NOMAD_ALLOC_ID", id.as_str()).spawn().unwrap();
         let (mut ours, mut other) = (spawn(&id), spawn(&AllocId::new(uuid::Uuid::new_v4())));
-        kill_by_environment(&id, Duration::from_secs(5)).unwrap();
+        let own = rustix::process::getuid().as_raw();
+        kill_by_environment(&id, Some(own + 1), Duration::from_secs(5)).unwrap();
+        assert!(ours.try_wait().unwrap().is_none(), "that user has started nothing");
+        kill_by_environment(&id, Some(own), Duration::from_secs(5)).unwrap();
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();
         other.wait().unwrap();

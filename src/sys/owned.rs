@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::acl::{Acl, WRITE, Who};
 use super::mutant;
 
 /// Why a file or directory is not used.
@@ -133,6 +134,18 @@ impl OwnDir {
         Ok(OwnDir { fd, path })
     }
 
+    /// Opens the plain file in this directory, made where it is missing, that is locked (`flock(2)`) by whoever works there:
+    /// nobody else can open it, and so nobody else can hold the lock.
+    ///
+    /// # Errors
+    /// As [`OwnDir::file`].
+    pub fn lock_file(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?;
+        check(&fd, &self.path.join(name))?;
+        Ok(fd.into())
+    }
+
     /// Opens a plain file in this directory that is this user's alone, for reading.
     ///
     /// # Errors
@@ -160,6 +173,61 @@ impl AsFd for OwnDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// That nobody but this user and root can exchange what lies at this path: each directory that leads to it belongs to one of
+/// them, and others may write to none, unless its sticky bit keeps them from what is not theirs, as in `/tmp`. The path is
+/// absolute and without links, as `canonicalize` gives it.
+///
+/// # Errors
+/// `PermissionDenied` with [`Untrusted`] in it, which names the directory; what `openat(2)` says.
+pub fn check_above(path: &Path) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut here = rustix::fs::openat(CWD, "/", flags, Mode::empty())?;
+    let mut shown = PathBuf::from("/");
+    for name in path.parent().unwrap_or(path).components().skip(1) {
+        check_stat(&without_what_is_safe(&here)?, &shown)?;
+        shown.push(name);
+        here = rustix::fs::openat(&here, name.as_os_str(), flags, Mode::empty())?;
+    }
+    check_stat(&without_what_is_safe(&here)?, &shown)
+}
+
+/// What `fstat(2)` says of a directory on the way, without the owner and the rights to write that let nobody exchange what is
+/// in it.
+fn without_what_is_safe(dir: &OwnedFd) -> io::Result<Stat> {
+    let mut stat = rustix::fs::fstat(dir)?;
+    let groups = [0, rustix::process::getegid().as_raw()];
+    if stat.st_mode & 0o1000 != 0 {
+        stat.st_mode &= !0o022;
+    } else if stat.st_mode & 0o020 != 0 && groups.contains(&stat.st_gid) && !is_listed(dir) {
+        stat.st_mode &= !0o020;
+    }
+    // In a user namespace the host's root has no number: nobody can tell whose the host's directories are.
+    if stat.st_uid == overflow_uid() && has_unmapped_users() {
+        stat.st_uid = 0;
+    }
+    Ok(stat)
+}
+
+/// Whether an access control list lets somebody else write, or cannot be read.
+fn is_listed(dir: &OwnedFd) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let list = rustix::fs::openat(dir, ".", flags, Mode::empty()).map_err(io::Error::from).and_then(Acl::of);
+    let writes = |(who, may): &(Who, u16)| matches!(who, Who::User(_) | Who::Group(_)) && may & WRITE != 0;
+    list.map_or(true, |list| list.is_some_and(|Acl(entries)| entries.iter().any(writes)))
+}
+
+/// The user that the kernel shows for one without a number here.
+fn overflow_uid() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    text.trim().parse().unwrap_or(65534)
+}
+
+fn has_unmapped_users() -> bool {
+    // A kernel without user namespaces has no such file.
+    let Ok(map) = std::fs::read_to_string("/proc/self/uid_map") else { return false };
+    map.split_ascii_whitespace().ne(["0", "0", "4294967295"])
 }
 
 /// Opens a plain file that is this user's alone, for reading, and waits for nobody; a link at the end is not followed.
@@ -238,6 +306,36 @@ mod tests {
             let error = own.read(name, 5).unwrap_err();
             assert!(is_untrusted(&error) && error.to_string().contains("belongs to user 12345"), "{error}");
         }
+    }
+
+    /// D72: who can exchange a directory on the way decides what is found behind it.
+    #[test]
+    fn a_path_is_as_safe_as_what_leads_to_it() {
+        let top = tempfile::tempdir().unwrap();
+        let top = top.path().canonicalize().unwrap();
+        let (way, data) = (top.join("way"), top.join("way/data"));
+        std::fs::create_dir_all(&data).unwrap();
+        for (mode, safe) in [(0o755, true), (0o711, true), (0o777, false), (0o1777, true), (0o775, true)] {
+            set_mode(&way, mode);
+            let checked = check_above(&data);
+            assert_eq!(checked.is_ok(), safe, "{mode:o}: {checked:?}");
+            assert!(safe || checked.unwrap_err().to_string().contains("way"));
+        }
+        // What is at the end is another question.
+        set_mode(&data, 0o777);
+        check_above(&data).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&way, Some(0), Some(12345)).unwrap();
+            assert!(is_untrusted(&check_above(&data).unwrap_err()), "another group may write");
+            std::os::unix::fs::chown(&way, Some(12345), Some(0)).unwrap();
+            set_mode(&way, 0o1755);
+            assert!(is_untrusted(&check_above(&data).unwrap_err()), "its owner may do anything");
+        }
+        let own = OwnDir::open(&top).unwrap();
+        own.lock_file(OsStr::new("lock")).unwrap();
+        assert_eq!(top.join("lock").metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        std::os::unix::fs::symlink("lock", top.join("link")).unwrap();
+        assert!(own.lock_file(OsStr::new("link")).is_err());
     }
 
     #[test]
