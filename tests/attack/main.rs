@@ -12,6 +12,7 @@ mod files;
 mod framework;
 mod host_ids;
 mod kernel;
+mod local_user;
 mod mounts;
 mod owners;
 mod policy;
@@ -39,6 +40,7 @@ fn attacks() -> Vec<&'static Attack> {
         host_ids::ATTACKS,
         policy::ATTACKS,
         owners::ATTACKS,
+        local_user::ATTACKS,
     ]
     .into_iter()
     .flatten()
