@@ -32,16 +32,21 @@ pub(super) fn data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
             .context("there is no data directory: neither XDG_STATE_HOME nor HOME is set; give --data-dir")?
             .join("agentbin"),
     };
-    let mut builder = std::fs::DirBuilder::new();
-    let made = builder.recursive(true).mode(0o711).create(&dir).and_then(|()| dir.canonicalize());
+    let make = || {
+        // Nothing is made behind what is somebody else's.
+        let there = dir.ancestors().find(|dir| dir.symlink_metadata().is_ok()).unwrap_or(Path::new("."));
+        resolve(there)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&dir)?;
+        resolve(&dir)
+    };
     // What stands in it says which processes to end and what to remove.
-    let own = made.and_then(|dir| {
-        if !mutant::on("d72") {
-            owned::check_above(&dir)?;
-        }
-        OwnDir::open(&dir).map(|_| dir)
-    });
+    let own = make().and_then(|dir| OwnDir::open(&dir).map(|_| dir));
     own.with_context(|| format!("cannot use the data directory {}; give another --data-dir", dir.display()))
+}
+
+/// The same directory under its canonical name, when nobody else can put another one in its place.
+fn resolve(dir: &Path) -> std::io::Result<PathBuf> {
+    if mutant::on("d72") { dir.canonicalize() } else { owned::resolve(dir) }
 }
 
 /// Where the logs of allocations are that have ended.

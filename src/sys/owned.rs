@@ -1,12 +1,13 @@
 //! Files and directories that nobody but this process's user, or root, can have made or changed; and plain files of bounded
 //! length. All of it is asked of open descriptors, so that what was checked is what is used.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -175,22 +176,58 @@ impl AsFd for OwnDir {
     }
 }
 
-/// That nobody but this user and root can exchange what lies at this path: each directory that leads to it belongs to one of
-/// them, and others may write to none, unless its sticky bit keeps them from what is not theirs, as in `/tmp`. The path is
-/// absolute and without links, as `canonicalize` gives it.
+/// As many symbolic links as the kernel follows in one path.
+const MAX_LINKS: usize = 40;
+
+/// Where this path leads, without links, when nobody but this user and root can exchange what is found there: each directory
+/// on the way, also to a link, belongs to one of them, and others may write to none, unless its sticky bit keeps them from
+/// what is not theirs, as in `/tmp`; so does each link. What is at the end may be anybody's.
 ///
 /// # Errors
-/// `PermissionDenied` with [`Untrusted`] in it, which names the directory; what `openat(2)` says.
-pub fn check_above(path: &Path) -> io::Result<()> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut here = rustix::fs::openat(CWD, "/", flags, Mode::empty())?;
-    let mut shown = PathBuf::from("/");
-    for name in path.parent().unwrap_or(path).components().skip(1) {
-        check_stat(&without_what_is_safe(&here)?, &shown)?;
-        shown.push(name);
-        here = rustix::fs::openat(&here, name.as_os_str(), flags, Mode::empty())?;
+/// `PermissionDenied` with [`Untrusted`] in it, which names the directory or the link; what `openat(2)` says.
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let look = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut stack = vec![(rustix::fs::openat(CWD, "/", look, Mode::empty())?, PathBuf::from("/"))];
+    let mut pending = names(&std::path::absolute(path)?);
+    let mut links = 0;
+    while let Some(name) = pending.pop() {
+        let Some((here, shown)) = stack.last() else { return Err(io::ErrorKind::NotFound.into()) };
+        if name == ".." {
+            stack.truncate((stack.len() - 1).max(1));
+            continue;
+        }
+        check_stat(&without_what_is_safe(here)?, shown)?;
+        let shown = shown.join(&name);
+        let found = rustix::fs::openat(here, &name, look, Mode::empty())?;
+        let mut stat = rustix::fs::fstat(&found)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            stack.push((found, shown));
+            continue;
+        }
+        // Its mode means nothing.
+        stat.st_mode &= !0o022;
+        check_stat(&known_owner(stat), &shown)?;
+        links += 1;
+        if links > MAX_LINKS {
+            return Err(Errno::LOOP.into());
+        }
+        let target = PathBuf::from(OsString::from_vec(rustix::fs::readlinkat(&found, c"", Vec::new())?.into_bytes()));
+        if target.has_root() {
+            stack.truncate(1);
+        }
+        pending.extend(names(&target));
     }
-    check_stat(&without_what_is_safe(&here)?, &shown)
+    Ok(stack.pop().map_or_else(|| PathBuf::from("/"), |(_, shown)| shown))
+}
+
+/// The names of a path, the first one last.
+fn names(path: &Path) -> Vec<OsString> {
+    let name = |component: Component<'_>| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+    };
+    path.components().rev().filter_map(name).collect()
 }
 
 /// What `fstat(2)` says of a directory on the way, without the owner and the rights to write that let nobody exchange what is
@@ -203,11 +240,15 @@ fn without_what_is_safe(dir: &OwnedFd) -> io::Result<Stat> {
     } else if stat.st_mode & 0o020 != 0 && groups.contains(&stat.st_gid) && !is_listed(dir) {
         stat.st_mode &= !0o020;
     }
-    // In a user namespace the host's root has no number: nobody can tell whose the host's directories are.
+    Ok(known_owner(stat))
+}
+
+/// In a user namespace the host's root has no number: nobody can tell whose the host's directories are.
+fn known_owner(mut stat: Stat) -> Stat {
     if stat.st_uid == overflow_uid() && has_unmapped_users() {
         stat.st_uid = 0;
     }
-    Ok(stat)
+    stat
 }
 
 /// Whether an access control list lets somebody else write, or cannot be read.
@@ -317,19 +358,35 @@ mod tests {
         std::fs::create_dir_all(&data).unwrap();
         for (mode, safe) in [(0o755, true), (0o711, true), (0o777, false), (0o1777, true), (0o775, true)] {
             set_mode(&way, mode);
-            let checked = check_above(&data);
+            let checked = resolve(&data);
             assert_eq!(checked.is_ok(), safe, "{mode:o}: {checked:?}");
             assert!(safe || checked.unwrap_err().to_string().contains("way"));
         }
         // What is at the end is another question.
         set_mode(&data, 0o777);
-        check_above(&data).unwrap();
+        resolve(&data).unwrap();
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&way, Some(0), Some(12345)).unwrap();
-            assert!(is_untrusted(&check_above(&data).unwrap_err()), "another group may write");
+            assert!(is_untrusted(&resolve(&data).unwrap_err()), "another group may write");
             std::os::unix::fs::chown(&way, Some(12345), Some(0)).unwrap();
             set_mode(&way, 0o1755);
-            assert!(is_untrusted(&check_above(&data).unwrap_err()), "its owner may do anything");
+            assert!(is_untrusted(&resolve(&data).unwrap_err()), "its owner may do anything");
+            std::os::unix::fs::chown(&way, Some(0), Some(0)).unwrap();
+        }
+        // Links lead on, and are somebody's, too.
+        set_mode(&way, 0o1777);
+        for (name, target) in
+            [("way/link", data.clone()), ("again", PathBuf::from("./way/../way/link")), ("loop", "loop".into())]
+        {
+            std::os::unix::fs::symlink(target, top.join(name)).unwrap();
+        }
+        assert_eq!(resolve(&top.join("again")).unwrap(), data);
+        assert_eq!(resolve(&top.join("loop")).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        assert_eq!(resolve(&top.join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::lchown(way.join("link"), Some(12345), None).unwrap();
+            let error = resolve(&top.join("again")).unwrap_err();
+            assert!(is_untrusted(&error) && error.to_string().contains("way/link belongs to user 12345"), "{error}");
         }
         let own = OwnDir::open(&top).unwrap();
         own.lock_file(OsStr::new("lock")).unwrap();

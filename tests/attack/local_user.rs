@@ -309,6 +309,32 @@ fn d72(lab: &mut Lab) -> Verdict {
         std::fs::remove_file(&go).unwrap();
         std::fs::remove_dir_all(&home).unwrap();
     }
+    by_a_link(lab)
+}
+
+/// As [`d72`], with a link in a directory that everybody may write to: it leads to a directory of root's.
+fn by_a_link(lab: &Lab) -> Verdict {
+    let (tmp, target) = (lab.path("sticky"), lab.path("of-root"));
+    for dir in [&tmp, &target] {
+        std::fs::create_dir(dir).unwrap();
+    }
+    set_mode(&tmp, 0o1777);
+    let link = tmp.join("data");
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    std::os::unix::fs::lchown(&link, Some(STRANGER), None).unwrap();
+    for given in [link.clone(), link.join("below")] {
+        let job = lab.job("raw_exec", "/bin/echo", "[\"of-the-task\"]", "");
+        let mut run = lab.agentbin_run_in(&given, &[], &job, &[]);
+        run.wait();
+        let said = run.interrupt();
+        let left = std::fs::read_dir(&target).unwrap().count();
+        hold!(left == 0, "{}: something is made where the link leads: {said}", given.display());
+        let named = said.contains(&format!("belongs to user {STRANGER}"));
+        hold!(named, "{}: the link is not named: {said}", given.display());
+    }
+    for dir in [&tmp, &target] {
+        std::fs::remove_dir_all(dir).unwrap();
+    }
     Ok(())
 }
 
