@@ -76,8 +76,9 @@ fn stranger(args: &[String], inside: &Inside) {
             inside.fact("marking", true);
             let mut running = std::collections::VecDeque::new();
             loop {
-                let mut command = Command::new(own_program());
-                let child = command.arg("idle").env_clear().env("NOMAD_ALLOC_ID", id).stdin(Stdio::null()).spawn();
+                // It ends when nobody holds the other end of its input any more.
+                let mut command = Command::new("/bin/cat");
+                let child = command.env_clear().env("NOMAD_ALLOC_ID", id).stdin(Stdio::piped()).spawn();
                 running.extend(child.ok());
                 while running.len() > MANY {
                     let mut oldest: Child = running.pop_front().unwrap();
@@ -346,7 +347,7 @@ fn d73(lab: &mut Lab) -> Verdict {
     assert!(!flags.contains(rustix::fs::StatVfsMountFlags::NOSUID), "such bits mean nothing here");
     let home = lab.path("home");
     std::fs::create_dir(&home).unwrap();
-    std::os::unix::fs::chown(&home, Some(STRANGER), Some(STRANGER)).unwrap();
+    set_mode(&home, 0o1777);
     let file = lab.path("job.nomad.hcl");
     std::fs::write(&file, lab.job("raw_exec", "/usr/bin/id", "[]", "")).unwrap();
     for mode in [0o4755, 0o2755, 0o6755] {
@@ -379,7 +380,7 @@ fn d74(lab: &mut Lab) -> Verdict {
     let (task, config) = (lab.path("task.hcl"), lab.path("config.hcl"));
     std::fs::write(&config, "enabled = true\n").unwrap();
     for (umask, user, uid) in [("umask=022", "", 0), ("umask=0", "", 0), ("umask=022", "abthree", ABTHREE)] {
-        let script = "cat local/none; pwd; id -u; exec sleep 1000";
+        let script = "cd $PWD && pwd; id -u; exec sleep 1000";
         std::fs::write(
             &task,
             format!("name = \"t\"\nuser = \"{user}\"\nid = \"x\"\nenv {{\n  PATH = \"/usr/bin:/bin\"\n}}\nconfig {{\n  command = \"/bin/sh\"\n  args = [\"-c\", \"{script}\"]\n}}\n"),
