@@ -132,8 +132,8 @@ fn read(path: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The user who started the process (its real user ID); `None` when there is no such process. Whose its files in `/proc` are
-/// says less: those of a process that nobody may trace are root's, and anybody can make a process such a one.
+/// The user who started the process (its real user ID); `None` when there is no such process. The owner of its directory in
+/// `/proc` is the effective one: root for a set-user-ID program, which anybody can execute with arguments of any kind.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
