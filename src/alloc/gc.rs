@@ -154,8 +154,8 @@ pub fn clean(
     }
     // What left the cgroups, which have been emptied, had the power of root to do so. Without any, a task's user may have
     // left something.
-    let only = (rustix::process::geteuid().is_root() && !record.cgroups.is_empty()).then_some(0);
-    if let Err(e) = process::kill_by_environment(&id, only, PATIENCE) {
+    let must_end = (rustix::process::geteuid().is_root() && !record.cgroups.is_empty()).then_some(0);
+    if let Err(e) = process::kill_by_environment(&id, must_end, PATIENCE) {
         errors.push(error("kill the processes of", record.alloc_id.clone(), e));
     }
     for socket in record.handles.iter().map(|h| &h.socket) {

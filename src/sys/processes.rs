@@ -126,6 +126,15 @@ pub fn environment(pid: i32) -> io::Result<Vec<Vec<u8>>> {
     Ok(strings(&if_there(read(&format!("/proc/{pid}/environ")))?.unwrap_or_default()))
 }
 
+/// Whether the process was started with this variable, `NAME=value`; not for one that has ended.
+///
+/// # Errors
+/// As [`environment`].
+pub fn has_variable(pid: i32, variable: &[u8]) -> io::Result<bool> {
+    let text = if_there(read(&format!("/proc/{pid}/environ")))?.unwrap_or_default();
+    Ok(text.split(|byte| *byte == 0).any(|entry| entry == variable))
+}
+
 fn read(path: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(if mutant::on("d71") { u64::MAX } else { LONGEST }).read_to_end(&mut bytes)?;
@@ -193,7 +202,9 @@ mod tests {
         let me = stat(own).unwrap().unwrap();
         assert!(all().unwrap().contains(&me) && !me.ended);
         assert!(!arguments(own).unwrap().is_empty() && stat(i32::MAX).unwrap().is_none());
-        assert!(environment(own).unwrap().iter().any(|e| e.starts_with(b"PATH=")));
+        let environment = environment(own).unwrap();
+        let path = environment.iter().find(|e| e.starts_with(b"PATH=")).unwrap();
+        assert!(has_variable(own, path).unwrap() && !has_variable(own, &path[..path.len() - 1]).unwrap());
         assert_eq!(user(own).unwrap(), Some(rustix::process::geteuid().as_raw()));
         assert_eq!((user(i32::MAX).unwrap(), arguments(i32::MAX).unwrap().len()), (None, 0));
     }
