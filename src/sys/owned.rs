@@ -186,6 +186,20 @@ const MAX_LINKS: usize = 40;
 /// # Errors
 /// `PermissionDenied` with [`Untrusted`] in it, which names the directory or the link; what `openat(2)` says.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    Ok(walk(path)?.1)
+}
+
+/// As [`resolve`], for a directory in which something is to be made that nobody else can exchange.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_parent(path: &Path) -> io::Result<PathBuf> {
+    let (dir, shown) = walk(path)?;
+    check_stat(&without_what_is_safe(&dir)?, &shown)?;
+    Ok(shown)
+}
+
+fn walk(path: &Path) -> io::Result<(OwnedFd, PathBuf)> {
     let look = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut stack = vec![(rustix::fs::openat(CWD, "/", look, Mode::empty())?, PathBuf::from("/"))];
     let mut pending = names(&std::path::absolute(path)?);
@@ -217,7 +231,7 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
         }
         pending.extend(names(&target));
     }
-    Ok(stack.pop().map_or_else(|| PathBuf::from("/"), |(_, shown)| shown))
+    stack.pop().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// The names of a path, the first one last.
@@ -361,6 +375,7 @@ mod tests {
             let checked = resolve(&data);
             assert_eq!(checked.is_ok(), safe, "{mode:o}: {checked:?}");
             assert!(safe || checked.unwrap_err().to_string().contains("way"));
+            assert_eq!(resolve_parent(&way).is_ok(), safe, "{mode:o}");
         }
         // What is at the end is another question.
         set_mode(&data, 0o777);

@@ -306,6 +306,7 @@ fn d72(lab: &mut Lab) -> Verdict {
         } else {
             let named = said.contains(&format!("{} ", home.canonicalize().unwrap().display()));
             hold!(named && !said.contains("READY"), "{mode:o} of {owner}: not refused by name: {said}");
+            hold!(!home.join("data").exists(), "{mode:o} of {owner}: something is made there: {said}");
         }
         std::fs::remove_file(&go).unwrap();
         std::fs::remove_dir_all(&home).unwrap();
