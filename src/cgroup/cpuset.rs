@@ -241,20 +241,17 @@ impl Cpusets {
     }
 
     fn lock(&self) -> Result<OwnedFd> {
-        let (file, path) = match &self.lock_dir {
-            Some(dir) => {
-                let make = || {
-                    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-                    OwnDir::open(dir)?.lock_file(LOCK.as_ref())
-                };
-                let path = dir.join(LOCK);
-                (OwnedFd::from(make().map_err(|e| Error::io("open the lock", &path, e))?), path)
-            }
-            None => {
-                let root = self.tree.dir(Path::new("."))?;
-                let file = root.as_fd().try_clone_to_owned().map_err(|e| Error::io("lock", &root.path, e))?;
-                (file, root.path.clone())
-            }
+        let (file, path) = if let Some(dir) = &self.lock_dir {
+            let make = || {
+                DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+                OwnDir::open(dir)?.lock_file(LOCK.as_ref())
+            };
+            let path = dir.join(LOCK);
+            (OwnedFd::from(make().map_err(|e| Error::io("open the lock", &path, e))?), path)
+        } else {
+            let root = self.tree.dir(Path::new("."))?;
+            let file = root.as_fd().try_clone_to_owned().map_err(|e| Error::io("lock", &root.path, e))?;
+            (file, root.path.clone())
         };
         let locked = rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive));
         locked.map_err(|e| Error::io("lock", &path, e))?;

@@ -168,7 +168,7 @@ impl Stranger {
     }
 
     /// All that it says, to its end.
-    fn to_the_end(mut self) -> String {
+    fn finish(mut self) -> String {
         let mut text = String::new();
         self.said.read_to_string(&mut text).unwrap();
         assert!(text.contains("END"), "{text}");
@@ -295,7 +295,7 @@ fn d72(lab: &mut Lab) -> Verdict {
             let alloc = allocs.map(|entry| entry.path()).find(|path| path.is_dir()).unwrap();
             std::fs::write(home.join("id"), alloc.file_name().unwrap().to_str().unwrap()).unwrap();
             set_mode(&home.join("id"), 0o644);
-            Stranger::new(lab, &["exchange", home.to_str().unwrap()]).to_the_end();
+            Stranger::new(lab, &["exchange", home.to_str().unwrap()]).finish();
         }
         std::fs::write(&go, "").unwrap();
         run.wait();
@@ -404,7 +404,7 @@ fn d74(lab: &mut Lab) -> Verdict {
             pause();
         }
         let printed = std::fs::read_to_string(&output).unwrap_or_default();
-        let said = Stranger::new(lab, &["read", tmp.to_str().unwrap()]).to_the_end();
+        let said = Stranger::new(lab, &["read", tmp.to_str().unwrap()]).finish();
         drop(stdin);
         launcher.wait().unwrap();
         assert!(
