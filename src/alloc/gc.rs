@@ -13,7 +13,7 @@ use super::process;
 use super::record::{Record, RecordError, remove_record, remove_temporary, temporary};
 use crate::spec::{AllocId, ProcessId};
 use crate::sys::owned::{self, OwnDir};
-use crate::sys::{processes, time};
+use crate::sys::time;
 
 /// How long a killed helper may take to disappear.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -152,7 +152,10 @@ pub fn clean(
         }
         helpers.clear();
     }
-    if let Err(e) = process::kill_by_environment(&id, PATIENCE) {
+    // What left the cgroups, which have been emptied, had the power of root to do so. Without any, a task's user may have
+    // left something.
+    let must_end = (rustix::process::geteuid().is_root() && !record.cgroups.is_empty()).then_some(0);
+    if let Err(e) = process::kill_by_environment(&id, must_end, PATIENCE) {
         errors.push(error("kill the processes of", record.alloc_id.clone(), e));
     }
     for socket in record.handles.iter().map(|h| &h.socket) {
@@ -181,8 +184,8 @@ pub fn clean(
 fn strays(data_dir: &Path, record: &Record, path: &Path) -> io::Result<Vec<ProcessId>> {
     let (owner, boot_id) = (std::fs::metadata(path)?.uid(), time::boot_id()?);
     let mut found = Vec::new();
-    for (stat, alloc_id) in process::executors(data_dir)? {
-        if alloc_id == record.alloc_id && processes::user(stat.pid)? == Some(owner) {
+    for (stat, alloc_id) in process::executors(data_dir, owner)? {
+        if alloc_id == record.alloc_id {
             found.push(ProcessId { pid: stat.pid, start_ticks: stat.start_ticks, boot_id: boot_id.clone() });
         }
     }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::driver::EXECUTOR_LOG;
 use crate::spec::{AllocId, ProcessId, Role, Signal};
 use crate::sys::processes::{self, Stat};
-use crate::sys::{self, time};
+use crate::sys::{self, mutant, time};
 
 /// How many processes are killed before their ends are waited for.
 const AT_ONCE: usize = 128;
@@ -124,7 +124,6 @@ fn ended(pidfd: &OwnedFd, deadline: Instant) -> io::Result<bool> {
 /// Kills what `find` finds among all processes, again and again until it finds nothing. Children of
 /// this process are reaped.
 fn kill_all(deadline: Instant, find: impl Fn(&[Stat]) -> Vec<Stat>) -> io::Result<()> {
-    let own = rustix::process::getpid().as_raw_nonzero().get();
     loop {
         let found = find(&processes::all()?);
         if found.is_empty() {
@@ -134,32 +133,43 @@ fn kill_all(deadline: Instant, find: impl Fn(&[Stat]) -> Vec<Stat>) -> io::Resul
             let pids = found.iter().map(|s| s.pid.to_string()).collect::<Vec<_>>().join(", ");
             return Err(io::Error::new(io::ErrorKind::TimedOut, format!("processes survive: {pids}")));
         }
-        for some in found.chunks(AT_ONCE) {
-            let mut killed = Vec::new();
-            for stat in some {
-                if let Some(pidfd) = open(stat.pid, stat.start_ticks)? {
-                    send(&pidfd, Signal::KILL)?;
-                    killed.push((stat, pidfd));
-                }
-            }
-            for (stat, pidfd) in killed {
-                // One that hangs in the kernel must not keep us from the others; the next round comes back to it.
-                if ended(&pidfd, deadline.min(Instant::now() + ROUND))? && stat.parent == own {
-                    sys::process::reap(stat.pid);
-                }
-            }
-        }
+        strike(&found, deadline)?;
     }
 }
 
-/// The executors of the allocations in `data_dir`, by what they were started with: also those that their owner did not
-/// live to write down. The second value is the allocation's id.
+/// Kills these. Children of this process are reaped.
+fn strike(found: &[Stat], deadline: Instant) -> io::Result<()> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    for some in found.chunks(AT_ONCE) {
+        let mut killed = Vec::new();
+        for stat in some {
+            if let Some(pidfd) = open(stat.pid, stat.start_ticks)? {
+                send(&pidfd, Signal::KILL)?;
+                killed.push((stat, pidfd));
+            }
+        }
+        for (stat, pidfd) in killed {
+            // One that hangs in the kernel must not keep us from the others; the next round comes back to it.
+            if ended(&pidfd, deadline.min(Instant::now() + ROUND))? && stat.parent == own {
+                sys::process::reap(stat.pid);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The executors of the allocations in `data_dir` that this user started, by what they were started with: also those that
+/// their owner did not live to write down. The second value is the allocation's id.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
-pub fn executors(data_dir: &Path) -> io::Result<Vec<(Stat, String)>> {
+pub fn executors(data_dir: &Path, user: u32) -> io::Result<Vec<(Stat, String)>> {
     let mut found = Vec::new();
     for stat in processes::all()?.into_iter().filter(|s| !s.ended) {
+        // What others say they were started with is not even read.
+        if processes::user(stat.pid)? != Some(user) && !mutant::on("d71") {
+            continue;
+        }
         if let Some(id) = executor_of(&processes::arguments(stat.pid)?, data_dir) {
             found.push((stat, id));
         }
@@ -183,22 +193,35 @@ fn executor_of(arguments: &[Vec<u8>], data_dir: &Path) -> Option<String> {
 /// Kills what has the allocation in its environment: what is left of its tasks when their executors were killed.
 /// Spares this process and those that it runs under.
 ///
+/// With `must_end` what other users have started is killed once, and not waited for: anybody can write the allocation into an
+/// environment, and start such processes faster than they are killed.
+///
 /// # Errors
 /// As [`kill_tree`].
-pub fn kill_by_environment(id: &AllocId, patience: Duration) -> io::Result<()> {
+pub fn kill_by_environment(id: &AllocId, must_end: Option<u32>, patience: Duration) -> io::Result<()> {
     let wanted = format!("NOMAD_ALLOC_ID={id}").into_bytes();
-    let own = rustix::process::getpid().as_raw_nonzero().get();
-    kill_all(Instant::now() + patience, |all| {
+    let deadline = Instant::now() + patience;
+    let marked = |all: &[Stat], of: Option<u32>, until: Option<Instant>| -> Vec<Stat> {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
         let above: Vec<i32> = std::iter::successors(Some(own), |pid| {
             all.iter().find(|s| s.pid == *pid).map(|s| s.parent).filter(|p| *p > 0)
         })
         .collect();
-        let marked = |s: &&Stat| {
+        let is_marked = |s: &&Stat| {
+            let of_user = || of.is_none() || processes::user(s.pid).is_ok_and(|user| user == of);
             // Another user's environment cannot be read; what he runs is not ours.
-            !s.ended && !above.contains(&s.pid) && processes::environment(s.pid).is_ok_and(|e| e.contains(&wanted))
+            let named = || processes::has_variable(s.pid, &wanted).is_ok_and(|named| named);
+            let in_time = || until.is_none_or(|until| Instant::now() < until);
+            !s.ended && !above.contains(&s.pid) && of_user() && in_time() && named()
         };
-        all.iter().filter(marked).copied().collect()
-    })
+        all.iter().filter(is_marked).copied().collect()
+    };
+    let must_end = must_end.filter(|_| !mutant::on("d71-mark"));
+    if must_end.is_some() {
+        let once = deadline.min(Instant::now() + ROUND);
+        strike(&marked(&processes::all()?, None, Some(once)), once)?;
+    }
+    kill_all(deadline, |all| marked(all, must_end, None))
 }
 
 /// What this process inherits from executors that were killed: they inherit the orphans of their tasks, and this
@@ -325,10 +348,15 @@ mod tests {
         let id = AllocId::new(uuid::Uuid::new_v4());
         let spawn = |id: &AllocId| Command::new("sleep").arg("61").env("NOMAD_ALLOC_ID", id.as_str()).spawn().unwrap();
         let (mut ours, mut other) = (spawn(&id), spawn(&AllocId::new(uuid::Uuid::new_v4())));
-        kill_by_environment(&id, Duration::from_secs(5)).unwrap();
+        let own = rustix::process::getuid().as_raw();
+        kill_by_environment(&id, Some(own), Duration::from_secs(5)).unwrap();
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();
         other.wait().unwrap();
+        let _reaped_already = ours.wait();
+        // What another user must not leave, and this one has started, is killed all the same.
+        let mut ours = spawn(&id);
+        kill_by_environment(&id, Some(own + 1), Duration::from_secs(5)).unwrap();
         let _reaped_already = ours.wait();
     }
 

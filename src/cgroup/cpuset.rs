@@ -6,6 +6,9 @@
 //! stays for those that share (an empty v1 cpuset takes nobody, ENOSPC; an empty v2 one means all).
 
 use std::ffi::OsStr;
+use std::fs::DirBuilder;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +19,7 @@ use super::error::{Error, Result};
 use super::fs::{CgroupFs, Dir, Tree, checked};
 use super::regime::Regime;
 use crate::spec::CpuSet;
+use crate::sys::owned::OwnDir;
 
 /// The value is what the task has reserved. Not below the names that mark a folder as ours.
 const RESERVED: [&str; 2] = ["trusted.agentbin-cores", "user.agentbin-cores"];
@@ -23,6 +27,8 @@ const RESERVED: [&str; 2] = ["trusted.agentbin-cores", "user.agentbin-cores"];
 const IN_USE: [&str; 2] = ["trusted.agentbin-cpuset", "user.agentbin-cpuset"];
 /// As long as for a task's folder.
 const RACE: Duration = Duration::from_secs(1);
+/// The file that is locked.
+const LOCK: &str = "cpuset.lock";
 /// How the folder of a reservation begins that outlives the task's own.
 const KEPT: &str = "kept-";
 /// Levels of cgroups that a v1 task may have made below its own.
@@ -45,6 +51,8 @@ pub struct Cpusets {
     parent: PathBuf,
     /// Which folders in `parent` are tasks of ours, by name.
     is_task: fn(&str) -> bool,
+    /// Where the lock is; the tree's root, which anybody can open, unless it is given.
+    lock_dir: Option<PathBuf>,
 }
 
 impl Cpusets {
@@ -61,7 +69,14 @@ impl Cpusets {
             Regime::V2 if fs.missing_controllers()?.contains(&"cpuset") => return Err(none()),
             Regime::V2 => &fs.trees()[0],
         };
-        Ok(Cpusets { regime: fs.regime(), tree: Arc::clone(tree), parent: checked(parent)?, is_task })
+        Ok(Cpusets { regime: fs.regime(), tree: Arc::clone(tree), parent: checked(parent)?, is_task, lock_dir: None })
+    }
+
+    /// The same under a lock in a directory that only this user can enter, and that is made where it is missing: whoever can
+    /// open what is locked can hold up everybody who reserves cores.
+    #[must_use]
+    pub fn locked_in(self, dir: PathBuf) -> Cpusets {
+        Cpusets { lock_dir: Some(dir), ..self }
     }
 
     /// The cores that tasks may have: those of the folder above them, or before that exists of the nearest one that does.
@@ -225,12 +240,22 @@ impl Cpusets {
         }
     }
 
-    /// The tree's root is there as long as the tree, and nobody else locks it.
-    fn lock(&self) -> Result<Dir> {
-        let root = self.tree.dir(Path::new("."))?;
-        let locked = rustix::io::retry_on_intr(|| rustix::fs::flock(&root, FlockOperation::LockExclusive));
-        locked.map_err(|e| Error::io("lock", &root.path, e))?;
-        Ok(root)
+    fn lock(&self) -> Result<OwnedFd> {
+        let (file, path) = if let Some(dir) = &self.lock_dir {
+            let make = || {
+                DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+                OwnDir::open(dir)?.lock_file(LOCK.as_ref())
+            };
+            let path = dir.join(LOCK);
+            (OwnedFd::from(make().map_err(|e| Error::io("open the lock", &path, e))?), path)
+        } else {
+            let root = self.tree.dir(Path::new("."))?;
+            let file = root.as_fd().try_clone_to_owned().map_err(|e| Error::io("lock", &root.path, e))?;
+            (file, root.path.clone())
+        };
+        let locked = rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive));
+        locked.map_err(|e| Error::io("lock", &path, e))?;
+        Ok(file)
     }
 }
 

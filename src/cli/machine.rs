@@ -13,7 +13,8 @@ use crate::alloc::{Machine, Node, Orphans, PortPool, Records, SocketDir, compute
 use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
 use crate::driver::{DockerDriver, Driver, ExecDriver, Fingerprint, JavaDriver, RawExecDriver, Settings};
 use crate::spec::AllocId;
-use crate::sys::owned::OwnDir;
+use crate::sys::mutant;
+use crate::sys::owned::{self, OwnDir};
 
 /// Where cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -23,10 +24,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The data directory, made where it is missing, under its canonical name.
 pub(super) fn data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     let dir = usual_data_dir(given)?;
-    let mut builder = std::fs::DirBuilder::new();
-    let made = builder.recursive(true).mode(0o711).create(&dir).and_then(|()| dir.canonicalize());
+    let make = || {
+        // Nothing is made behind what is somebody else's.
+        let there = dir.ancestors().find(|dir| dir.symlink_metadata().is_ok()).unwrap_or(Path::new("."));
+        if there != dir {
+            if !mutant::on("d72") {
+                owned::resolve_parent(there)?;
+            }
+            std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&dir)?;
+        }
+        resolve(&dir)
+    };
     // What stands in it says which processes to end and what to remove.
-    let own = made.and_then(|dir| OwnDir::open(&dir).map(|_| dir));
+    let own = make().and_then(|dir| OwnDir::open(&dir).map(|_| dir));
     own.with_context(|| format!("cannot use the data directory {}; give another --data-dir", dir.display()))
 }
 
@@ -43,6 +53,11 @@ fn usual_data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     })
 }
 
+/// The same directory under its canonical name, when nobody else can put another one in its place.
+fn resolve(dir: &Path) -> std::io::Result<PathBuf> {
+    if mutant::on("d72") { dir.canonicalize() } else { owned::resolve(dir) }
+}
+
 /// Where the logs of allocations are that have ended.
 pub(super) fn kept_logs(data_dir: &Path) -> PathBuf {
     data_dir.join("logs")
@@ -56,6 +71,18 @@ pub(super) fn socket_base(data_dir: &Path) -> PathBuf {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_dir());
         runtime.map_or_else(|| data_dir.join("run"), |dir| dir.join("agentbin"))
     }
+}
+
+/// Where all processes of this user find the lock of what they share, whatever their data directories are, and nobody else
+/// can hold it; `None` for a plain user without such a directory.
+fn lock_dir() -> Option<PathBuf> {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return Some(PathBuf::from("/run/agentbin"));
+    }
+    // By its usual name: the variable may be set in one shell, and not in another.
+    let runtime = PathBuf::from(format!("/run/user/{}", user.as_raw()));
+    OwnDir::open(&runtime).is_ok().then(|| runtime.join("agentbin"))
 }
 
 /// Where the executors of this process listen.
@@ -106,13 +133,21 @@ impl Place {
 
     /// The cores of the tasks of all agentbin processes, where they can be divided.
     pub(super) fn cpusets(&self) -> Option<Cpusets> {
-        Cpusets::open(&self.cgroups, self.parent.as_deref()?, is_task).ok()
+        self.cpusets_of(self.parent.as_deref()?)
+    }
+
+    fn cpusets_of(&self, parent: &Path) -> Option<Cpusets> {
+        let cpusets = Cpusets::open(&self.cgroups, parent, is_task).ok()?;
+        Some(match lock_dir() {
+            Some(dir) if !mutant::on("d70") => cpusets.locked_in(dir),
+            _ => cpusets,
+        })
     }
 
     /// Divides the cores anew among the tasks that are beside these cgroups, wherever their runs put them.
     pub(super) fn settle_beside(&self, cgroups: &[PathBuf]) -> Result<(), cgroup::Error> {
         let parents: BTreeSet<&Path> = cgroups.iter().filter_map(|cgroup| cgroup.parent()).collect();
-        let cpusets = parents.into_iter().filter_map(|parent| Cpusets::open(&self.cgroups, parent, is_task).ok());
+        let cpusets = parents.into_iter().filter_map(|parent| self.cpusets_of(parent));
         cpusets.map(|cpusets| cpusets.settle()).fold(Ok(()), Result::and)
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::output::json_text;
 use super::signals::Signals;
 use super::{PluginLaunchArgs, args, complain};
+use crate::container::host_user;
 use crate::driver::catalog::{self, CatalogError};
 use crate::driver::hclspec::{Body, Schema};
 use crate::driver::{
@@ -26,6 +27,9 @@ use crate::spec::{
     AllocId, ExitResult, LONGEST_MESSAGE, MemoryLimits, Pressure, Resources, Signal, Stall, TaskStats, escaped,
     shortened,
 };
+use crate::sys::acl::{Acl, EXECUTE, READ, WRITE, Who};
+use crate::sys::mutant;
+use crate::sys::owned::OwnDir;
 use crate::wire::cty;
 use crate::wire::drivers as wire;
 use crate::wire::hclspec::{Spec, spec};
@@ -300,10 +304,10 @@ impl Session {
         let alloc_dir = match text("alloc_dir") {
             dir if dir.is_empty() => {
                 let dir = std::env::temp_dir().join(format!("agentbin-plugin-{alloc_id}"));
-                // Nobody else made it, and nobody else lists it; the task's user may have to get through.
-                let made = std::fs::DirBuilder::new().mode(0o711).create(&dir);
-                made.with_context(|| format!("cannot make the directory {}", dir.display()))?;
+                make_closed(&dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
                 self.folders.push(dir.clone());
+                let user = text("user");
+                let_in(&dir, &user).with_context(|| format!("cannot let user {user} into {}", dir.display()))?;
                 dir
             }
             dir => PathBuf::from(dir),
@@ -426,6 +430,35 @@ fn without_name(error: CatalogError) -> anyhow::Error {
 
 fn node() -> NodeConfig {
     NodeConfig { compute: Some(crate::alloc::compute()), ports: PORTS }
+}
+
+/// In a directory that everybody can list, and so for nobody else.
+fn make_closed(dir: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().mode(if mutant::on("d74") { 0o711 } else { 0o700 }).create(dir)
+}
+
+/// The task's user may have to get through: by an entry of the access control list, and on a file system without such lists
+/// by its group.
+fn let_in(dir: &Path, user: &str) -> std::io::Result<()> {
+    let Some(ids) = host_user(user).filter(|ids| ids.uid != 0 && rustix::process::geteuid().is_root()) else {
+        return Ok(());
+    };
+    let dir = OwnDir::open(dir)?;
+    let owner = READ | WRITE | EXECUTE;
+    let list = Acl(vec![
+        (Who::Owner, owner),
+        (Who::User(ids.uid), EXECUTE),
+        (Who::OwningGroup, 0),
+        (Who::Mask, EXECUTE),
+        (Who::Others, 0),
+    ]);
+    match list.set(&dir) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            rustix::fs::fchown(&dir, None, Some(rustix::fs::Gid::from_raw(ids.gid)))?;
+            Ok(rustix::fs::fchmod(&dir, rustix::fs::Mode::from_raw_mode(0o710))?)
+        }
+        other => other,
+    }
 }
 
 fn make_folder(path: &Path) -> anyhow::Result<()> {

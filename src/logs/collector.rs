@@ -239,7 +239,8 @@ pub struct Keeper {
 /// descriptor is a second, write-only one. The FIFO gets the capacity that logmon would give it. The price: logmon sees the end of the stream only when the keeper is dropped.
 ///
 /// # Errors
-/// ELOOP for a symlink, `InvalidInput` for what is neither FIFO nor plain file with one name, else what the system says.
+/// ELOOP for a symlink, `InvalidInput` for what is neither FIFO nor plain file with one name, `PermissionDenied` for a FIFO that
+/// neither this user nor root made, else what the system says.
 pub fn open_sink(path: &Path) -> io::Result<Sink> {
     let null = Path::new("/dev/null");
     if path.as_os_str().is_empty() || path == null {
@@ -250,6 +251,11 @@ pub fn open_sink(path: &Path) -> io::Result<Sink> {
     let node = root.open_beneath(Path::new(&name), OFlags::PATH, Mode::empty())?;
     let stat = rustix::fs::fstat(&node)?;
     match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Fifo if fifo::is_foreign(&stat) => {
+            let text =
+                format!("{} belongs to user {}, who could read the output: remove it", path.display(), stat.st_uid);
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+        }
         FileType::Fifo => {
             let both_ends = fifo::reopen(&node, OFlags::RDWR)?;
             let child_end = fifo::reopen(&node, OFlags::WRONLY)?;

@@ -33,6 +33,14 @@ pub enum FifoError {
     /// The name belongs to something else.
     #[error("{0}: not a FIFO")]
     NotAFifo(PathBuf),
+    /// Somebody else made it, who could read what is written, or write what is read.
+    #[error("{path} belongs to user {owner}, and is used only when it belongs to this user or root: remove it")]
+    Foreign {
+        /// The FIFO.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
     /// The system refused.
     #[error("{path}: cannot {what}")]
     Io {
@@ -155,7 +163,15 @@ fn look_up(root: &Root, name: &OsStr, path: &Path) -> Result<OwnedFd, FifoError>
     if FileType::from_raw_mode(stat.st_mode) != FileType::Fifo {
         return Err(FifoError::NotAFifo(path.to_owned()));
     }
+    if is_foreign(&stat) {
+        return Err(FifoError::Foreign { path: path.to_owned(), owner: stat.st_uid });
+    }
     Ok(node)
+}
+
+/// Whether a FIFO was made by neither this user nor root.
+pub(super) fn is_foreign(stat: &rustix::fs::Stat) -> bool {
+    stat.st_uid != 0 && stat.st_uid != rustix::process::geteuid().as_raw() && !mutant::on("d76-fifo")
 }
 
 /// Opens the inode behind a descriptor anew, with other access.

@@ -27,14 +27,17 @@ pub struct Broker {
     last_id: AtomicU32,
     sockets: Sockets,
     tls: Option<Tls>,
+    plugin: Option<u32>,
     peer: Mutex<Option<mpsc::UnboundedSender<ConnInfo>>>,
     announced: Mutex<HashMap<u32, (ConnInfo, Instant)>>,
     news: Notify,
 }
 
 impl Broker {
-    pub(super) fn new(sockets: Sockets, tls: Option<Tls>) -> Broker {
+    /// `plugin` is the user of the other side's process, where that is known.
+    pub(super) fn new(sockets: Sockets, tls: Option<Tls>, plugin: Option<u32>) -> Broker {
         Broker {
+            plugin,
             last_id: AtomicU32::new(0),
             sockets,
             tls,
@@ -88,7 +91,7 @@ impl Broker {
             if let Some((info, _)) = announced {
                 let address = Address::parse(&info.network, &info.address)
                     .map_err(|error| io::Error::new(io::ErrorKind::Unsupported, format!("broker id {id}: {error}")))?;
-                return connection::dial(&address, self.tls.clone(), PATIENCE).await;
+                return connection::dial(&address, self.tls.clone(), PATIENCE, self.plugin).await;
             }
             if tokio::time::timeout_at(deadline, news).await.is_err() {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, format!("broker id {id} was not announced")));

@@ -132,11 +132,27 @@ where
     }
 }
 
-/// Dials a plugin.
+/// That what listens on a socket is of this user, of root, or of the user `plugin`, as the kernel tells it. A plugin that ends
+/// removes its socket, and in a directory such as `/tmp` anybody can then listen there; a connection that breaks is made anew.
+fn check_listener(socket: &UnixStream, path: &Path, plugin: Option<u32>) -> io::Result<()> {
+    let found = socket.peer_cred()?.uid();
+    if found == 0 || found == rustix::process::geteuid().as_raw() || Some(found) == plugin || mutant::on("d75") {
+        return Ok(());
+    }
+    let text = format!("user {found} listens on {}, and the plugin is not that user's", path.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+/// Dials a plugin, whose process is of the user `plugin` where that is known.
 ///
 /// # Errors
-/// What connecting or the TLS handshake says; `TimedOut` after `patience`.
-pub(super) async fn dial(address: &Address, tls: Option<Tls>, patience: Duration) -> io::Result<Channel> {
+/// What connecting or the TLS handshake says; `TimedOut` after `patience`; `PermissionDenied` when another user listens there.
+pub(super) async fn dial(
+    address: &Address,
+    tls: Option<Tls>,
+    patience: Duration,
+    plugin: Option<u32>,
+) -> io::Result<Channel> {
     // The path never becomes the `:authority`; servers refuse one with slashes.
     let endpoint = Endpoint::from_static(if tls.is_some() { "https://localhost" } else { "http://localhost" });
     let address = address.clone();
@@ -144,7 +160,11 @@ pub(super) async fn dial(address: &Address, tls: Option<Tls>, patience: Duration
         let (address, tls) = (address.clone(), tls.clone());
         async move {
             let connection = match address {
-                Address::Unix(path) => secure(tls, UnixStream::connect(path).await?).await,
+                Address::Unix(path) => {
+                    let socket = UnixStream::connect(&path).await?;
+                    check_listener(&socket, &path, plugin)?;
+                    secure(tls, socket).await
+                }
                 Address::Tcp(address) => secure(tls, TcpStream::connect(address).await?).await,
             };
             connection.map(TokioIo::new)

@@ -260,10 +260,11 @@ impl<'a> Launch<'a> {
             _ => None,
         };
         let process = sys::time::process_id(pid).map_err(|source| HostError::Watch { pid, source })?;
+        let user = sys::processes::user(pid).map_err(|source| HostError::Watch { pid, source })?;
         let sockets = Sockets { dir: sockets_dir, group: self.socket_group.map(str::to_owned) };
-        let broker = Arc::new(Broker::new(sockets, tls.clone()));
+        let broker = Arc::new(Broker::new(sockets, tls.clone(), user));
         let patience = deadline.saturating_duration_since(Instant::now()).max(REST_PATIENCE);
-        let channel = connect(&handshake.address, tls, patience, &broker).await?;
+        let channel = connect(&handshake.address, tls, patience, (&broker, user)).await?;
         guard.disarm();
         let client = Client {
             channel,
@@ -373,8 +374,9 @@ impl Client {
         // Beside the plugin's own, where it is known to be able to look.
         let dir = reattach.socket.parent().map_or_else(std::env::temp_dir, Path::to_owned);
         let address = Address::Unix(reattach.socket);
-        let broker = Arc::new(Broker::new(Sockets { dir, group: None }, None));
-        let channel = connect(&address, None, CONNECT_PATIENCE, &broker).await?;
+        let user = sys::processes::user(pid).map_err(watch_error)?;
+        let broker = Arc::new(Broker::new(Sockets { dir, group: None }, None, user));
+        let channel = connect(&address, None, CONNECT_PATIENCE, (&broker, user)).await?;
         let process = reattach.process;
         let stdio = Arc::default();
         let client = Client { channel, process, address, version: None, tls: false, pidfd, life, broker, stdio };
@@ -551,9 +553,9 @@ async fn connect(
     address: &Address,
     tls: Option<Tls>,
     patience: Duration,
-    broker: &Arc<Broker>,
+    (broker, user): (&Arc<Broker>, Option<u32>),
 ) -> Result<Channel, HostError> {
-    let channel = connection::dial(address, tls, patience)
+    let channel = connection::dial(address, tls, patience, user)
         .await
         .map_err(|source| HostError::Connect { address: address.to_string(), source })?;
     tokio::spawn(open_broker(channel.clone(), Arc::clone(broker)));

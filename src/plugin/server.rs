@@ -134,7 +134,7 @@ impl Server {
             listener,
             socket,
             handshake,
-            broker: Arc::new(Broker::new(sockets, tls.clone())),
+            broker: Arc::new(Broker::new(sockets, tls.clone(), None)),
             tls,
             stop: watch::Sender::new(false),
             announced: false,

@@ -16,6 +16,9 @@ pub use driver::serve_driver;
 use crate::spec::Role;
 use crate::sys;
 
+/// Exit status of a program that cannot do what it is for.
+const CANNOT: i32 = 125;
+
 /// What runs a role: its arguments after the role's name, and the exit status.
 type Run = fn(&[OsString]) -> i32;
 
@@ -35,6 +38,7 @@ const fn table(role: Role) -> Run {
 /// returns.
 pub fn main() -> ! {
     init();
+    refuse_borrowed_rights();
     let args: Vec<OsString> = std::env::args_os().collect();
     if let Some(name) = driver_of(sys::auxv::executed_path().as_deref(), &args) {
         exit(driver::run(name))
@@ -53,6 +57,7 @@ pub fn main() -> ! {
 pub fn init() {
     let args: Vec<OsString> = std::env::args_os().collect();
     if let Some((role, rest)) = role_of(sys::auxv::executed_path().as_deref(), &args) {
+        refuse_borrowed_rights();
         exit(table(role)(rest))
     }
     // Opened before anybody can replace the file. Without /proc no role can be started later, which is when it is told.
@@ -86,6 +91,17 @@ fn role_of<'a>(executed: Option<&OsStr>, args: &'a [OsString]) -> Option<(Role, 
         return Some((role, args.get(1..).unwrap_or_default()));
     }
     named(args.get(1).map(OsString::as_os_str)).map(|role| (role, &args[2..]))
+}
+
+/// A program file with a set-id bit gives whoever executes it the rights of its owner, and this program executes whatever it is
+/// told: it would be a shell of root's for everybody.
+fn refuse_borrowed_rights() {
+    let users = (rustix::process::getuid(), rustix::process::geteuid());
+    let groups = (rustix::process::getgid(), rustix::process::getegid());
+    if (users.0 != users.1 || groups.0 != groups.1) && !sys::mutant::on("d73") {
+        eprintln!("agentbin: started by user {} with the rights of another user or group: chmod ug-s it", users.0);
+        exit(CANNOT)
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place where the program ends")]

@@ -1,16 +1,18 @@
 //! Files and directories that nobody but this process's user, or root, can have made or changed; and plain files of bounded
 //! length. All of it is asked of open descriptors, so that what was checked is what is used.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::acl::{Acl, WRITE, Who};
 use super::mutant;
 
 /// Why a file or directory is not used.
@@ -133,6 +135,18 @@ impl OwnDir {
         Ok(OwnDir { fd, path })
     }
 
+    /// Opens the plain file in this directory, made where it is missing, that is locked (`flock(2)`) by whoever works there:
+    /// nobody else can open it, and so nobody else can hold the lock.
+    ///
+    /// # Errors
+    /// As [`OwnDir::file`].
+    pub fn lock_file(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?;
+        check(&fd, &self.path.join(name))?;
+        Ok(fd.into())
+    }
+
     /// Opens a plain file in this directory that is this user's alone, for reading.
     ///
     /// # Errors
@@ -160,6 +174,115 @@ impl AsFd for OwnDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// As many symbolic links as the kernel follows in one path.
+const MAX_LINKS: usize = 40;
+
+/// Where this path leads, without links, when nobody but this user and root can exchange what is found there: each directory
+/// on the way, also to a link, belongs to one of them, and others may write to none, unless its sticky bit keeps them from
+/// what is not theirs, as in `/tmp`; so does each link. What is at the end may be anybody's.
+///
+/// # Errors
+/// `PermissionDenied` with [`Untrusted`] in it, which names the directory or the link; what `openat(2)` says.
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    Ok(walk(path)?.1)
+}
+
+/// As [`resolve`], for a directory in which something is to be made that nobody else can exchange.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_parent(path: &Path) -> io::Result<PathBuf> {
+    let (dir, shown) = walk(path)?;
+    check_stat(&without_what_is_safe(&dir)?, &shown)?;
+    Ok(shown)
+}
+
+fn walk(path: &Path) -> io::Result<(OwnedFd, PathBuf)> {
+    let look = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut stack = vec![(rustix::fs::openat(CWD, "/", look, Mode::empty())?, PathBuf::from("/"))];
+    let mut pending = names(&std::path::absolute(path)?);
+    let mut links = 0;
+    while let Some(name) = pending.pop() {
+        let Some((here, shown)) = stack.last() else { return Err(io::ErrorKind::NotFound.into()) };
+        if name == ".." {
+            stack.truncate((stack.len() - 1).max(1));
+            continue;
+        }
+        check_stat(&without_what_is_safe(here)?, shown)?;
+        let shown = shown.join(&name);
+        let found = rustix::fs::openat(here, &name, look, Mode::empty())?;
+        let mut stat = rustix::fs::fstat(&found)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            stack.push((found, shown));
+            continue;
+        }
+        // Its mode means nothing.
+        stat.st_mode &= !0o022;
+        check_stat(&known_owner(stat), &shown)?;
+        links += 1;
+        if links > MAX_LINKS {
+            return Err(Errno::LOOP.into());
+        }
+        let target = PathBuf::from(OsString::from_vec(rustix::fs::readlinkat(&found, c"", Vec::new())?.into_bytes()));
+        if target.has_root() {
+            stack.truncate(1);
+        }
+        pending.extend(names(&target));
+    }
+    stack.pop().ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The names of a path, the first one last.
+fn names(path: &Path) -> Vec<OsString> {
+    let name = |component: Component<'_>| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+    };
+    path.components().rev().filter_map(name).collect()
+}
+
+/// What `fstat(2)` says of a directory on the way, without the owner and the rights to write that let nobody exchange what is
+/// in it.
+fn without_what_is_safe(dir: &OwnedFd) -> io::Result<Stat> {
+    let mut stat = rustix::fs::fstat(dir)?;
+    let groups = [0, rustix::process::getegid().as_raw()];
+    if stat.st_mode & 0o1000 != 0 {
+        stat.st_mode &= !0o022;
+    } else if stat.st_mode & 0o020 != 0 && groups.contains(&stat.st_gid) && !is_listed(dir) {
+        stat.st_mode &= !0o020;
+    }
+    Ok(known_owner(stat))
+}
+
+/// In a user namespace the host's root has no number: nobody can tell whose the host's directories are.
+fn known_owner(mut stat: Stat) -> Stat {
+    if stat.st_uid == overflow_uid() && has_unmapped_users() {
+        stat.st_uid = 0;
+    }
+    stat
+}
+
+/// Whether an access control list lets somebody else write, or cannot be read.
+fn is_listed(dir: &OwnedFd) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let list = rustix::fs::openat(dir, ".", flags, Mode::empty()).map_err(io::Error::from).and_then(Acl::of);
+    let writes = |(who, may): &(Who, u16)| matches!(who, Who::User(_) | Who::Group(_)) && may & WRITE != 0;
+    list.map_or(true, |list| list.is_some_and(|Acl(entries)| entries.iter().any(writes)))
+}
+
+/// The user that the kernel shows for one without a number here.
+fn overflow_uid() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    text.trim().parse().unwrap_or(65534)
+}
+
+fn has_unmapped_users() -> bool {
+    // A kernel without user namespaces has no such file.
+    let Ok(map) = std::fs::read_to_string("/proc/self/uid_map") else { return false };
+    map.split_ascii_whitespace().ne(["0", "0", "4294967295"])
 }
 
 /// Opens a plain file that is this user's alone, for reading, and waits for nobody; a link at the end is not followed.
@@ -238,6 +361,53 @@ mod tests {
             let error = own.read(name, 5).unwrap_err();
             assert!(is_untrusted(&error) && error.to_string().contains("belongs to user 12345"), "{error}");
         }
+    }
+
+    /// D72: who can exchange a directory on the way decides what is found behind it.
+    #[test]
+    fn a_path_is_as_safe_as_what_leads_to_it() {
+        let top = tempfile::tempdir().unwrap();
+        let top = top.path().canonicalize().unwrap();
+        let (way, data) = (top.join("way"), top.join("way/data"));
+        std::fs::create_dir_all(&data).unwrap();
+        for (mode, safe) in [(0o755, true), (0o711, true), (0o777, false), (0o1777, true), (0o775, true)] {
+            set_mode(&way, mode);
+            let checked = resolve(&data);
+            assert_eq!(checked.is_ok(), safe, "{mode:o}: {checked:?}");
+            assert!(safe || checked.unwrap_err().to_string().contains("way"));
+            assert_eq!(resolve_parent(&way).is_ok(), safe, "{mode:o}");
+        }
+        // What is at the end is another question.
+        set_mode(&data, 0o777);
+        resolve(&data).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&way, Some(0), Some(12345)).unwrap();
+            assert!(is_untrusted(&resolve(&data).unwrap_err()), "another group may write");
+            std::os::unix::fs::chown(&way, Some(12345), Some(0)).unwrap();
+            set_mode(&way, 0o1755);
+            assert!(is_untrusted(&resolve(&data).unwrap_err()), "its owner may do anything");
+            std::os::unix::fs::chown(&way, Some(0), Some(0)).unwrap();
+        }
+        // Links lead on, and are somebody's, too.
+        set_mode(&way, 0o1777);
+        for (name, target) in
+            [("way/link", data.clone()), ("again", PathBuf::from("./way/../way/link")), ("loop", "loop".into())]
+        {
+            std::os::unix::fs::symlink(target, top.join(name)).unwrap();
+        }
+        assert_eq!(resolve(&top.join("again")).unwrap(), data);
+        assert_eq!(resolve(&top.join("loop")).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        assert_eq!(resolve(&top.join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::lchown(way.join("link"), Some(12345), None).unwrap();
+            let error = resolve(&top.join("again")).unwrap_err();
+            assert!(is_untrusted(&error) && error.to_string().contains("way/link belongs to user 12345"), "{error}");
+        }
+        let own = OwnDir::open(&top).unwrap();
+        own.lock_file(OsStr::new("lock")).unwrap();
+        assert_eq!(top.join("lock").metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        std::os::unix::fs::symlink("lock", top.join("link")).unwrap();
+        assert!(own.lock_file(OsStr::new("link")).is_err());
     }
 
     #[test]

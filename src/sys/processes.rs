@@ -1,8 +1,14 @@
 //! What `/proc` says about processes. What cannot be read is an error and not a death.
 
 use std::collections::HashMap;
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::File;
+use std::io::{self, Read as _};
+
+use super::mutant;
+
+/// Bytes that are read of what a process was started with: more than `execve(2)` takes on any machine. A process can point the
+/// kernel at other memory of its own (`PR_SET_MM_MAP`), as much as it likes.
+const LONGEST: u64 = 8 << 20;
 
 /// The fields of `proc_pid_stat(5)` that name a process and its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +115,7 @@ pub fn descendants(all: &[Stat], of: i32) -> Vec<Stat> {
 /// # Errors
 /// When `/proc` cannot be read.
 pub fn arguments(pid: i32) -> io::Result<Vec<Vec<u8>>> {
-    Ok(strings(&if_there(std::fs::read(format!("/proc/{pid}/cmdline")))?.unwrap_or_default()))
+    Ok(strings(&if_there(read(&format!("/proc/{pid}/cmdline")))?.unwrap_or_default()))
 }
 
 /// The environment that the process was started with; empty for one that has ended.
@@ -117,15 +123,38 @@ pub fn arguments(pid: i32) -> io::Result<Vec<Vec<u8>>> {
 /// # Errors
 /// EACCES for a process of somebody else; when `/proc` cannot be read.
 pub fn environment(pid: i32) -> io::Result<Vec<Vec<u8>>> {
-    Ok(strings(&if_there(std::fs::read(format!("/proc/{pid}/environ")))?.unwrap_or_default()))
+    Ok(strings(&if_there(read(&format!("/proc/{pid}/environ")))?.unwrap_or_default()))
 }
 
-/// The user that the process runs as; `None` when there is no such process.
+/// Whether the process was started with this variable, `NAME=value`; not for one that has ended.
+///
+/// # Errors
+/// As [`environment`].
+pub fn has_variable(pid: i32, variable: &[u8]) -> io::Result<bool> {
+    let text = if_there(read(&format!("/proc/{pid}/environ")))?.unwrap_or_default();
+    Ok(text.split(|byte| *byte == 0).any(|entry| entry == variable))
+}
+
+fn read(path: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(if mutant::on("d71") { u64::MAX } else { LONGEST }).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The user who started the process (its real user ID); `None` when there is no such process. The owner of its directory in
+/// `/proc` is the effective one: root for a set-user-ID program, which anybody can execute with arguments of any kind.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
 pub fn user(pid: i32) -> io::Result<Option<u32>> {
-    Ok(if_there(std::fs::metadata(format!("/proc/{pid}")))?.map(|m| m.uid()))
+    let path = format!("/proc/{pid}/status");
+    let Some(text) = if_there(read(&path))? else { return Ok(None) };
+    // The name comes first, with its newlines escaped.
+    let text = String::from_utf8_lossy(&text);
+    let ids = text.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let real = ids.and_then(|ids| ids.split_ascii_whitespace().next()?.parse().ok());
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, format!("{path} does not read as its man page says"));
+    real.map(Some).ok_or_else(malformed)
 }
 
 fn strings(text: &[u8]) -> Vec<Vec<u8>> {
@@ -173,7 +202,9 @@ mod tests {
         let me = stat(own).unwrap().unwrap();
         assert!(all().unwrap().contains(&me) && !me.ended);
         assert!(!arguments(own).unwrap().is_empty() && stat(i32::MAX).unwrap().is_none());
-        assert!(environment(own).unwrap().iter().any(|e| e.starts_with(b"PATH=")));
+        let environment = environment(own).unwrap();
+        let path = environment.iter().find(|e| e.starts_with(b"PATH=")).unwrap();
+        assert!(has_variable(own, path).unwrap() && !has_variable(own, &path[..path.len() - 1]).unwrap());
         assert_eq!(user(own).unwrap(), Some(rustix::process::geteuid().as_raw()));
         assert_eq!((user(i32::MAX).unwrap(), arguments(i32::MAX).unwrap().len()), (None, 0));
     }

@@ -97,6 +97,40 @@ pub fn read_key(id: u64) -> io::Result<i64> {
     raw(libc::SYS_keyctl, [KEYCTL_READ, id, buffer.as_mut_ptr() as u64, 64, 0, 0])
 }
 
+/// From here on `/proc` shows so many zeros as the arguments and the environment of this process, which nobody may trace any more.
+pub fn point_arguments_at(length: u64) -> io::Result<()> {
+    const PR_SET_MM_MAP: u64 = 14;
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields: Vec<u64> =
+        stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
+    // Numbers of proc_pid_stat(5), of which the first two are cut off.
+    let field = |number: usize| fields[number - 3];
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    let start = raw(libc::SYS_mmap, [0, length, protection, flags, u64::MAX, 0])? as u64;
+    let end = start + length;
+    let brk = raw(libc::SYS_brk, [0; 6])? as u64;
+    // `struct prctl_mm_map` of prctl(2): the last three words are no vector, its length 0 and no file.
+    let map: [u64; 13] = [
+        field(26),
+        field(27),
+        field(45),
+        field(46),
+        field(47),
+        brk,
+        field(28),
+        start,
+        end,
+        start,
+        end,
+        0,
+        0xffff_ffff_0000_0000,
+    ];
+    let size = std::mem::size_of_val(&map) as u64;
+    raw(libc::SYS_prctl, [libc::PR_SET_MM as u64, PR_SET_MM_MAP, map.as_ptr() as u64, size, 0, 0])?;
+    raw(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as u64, 0, 0, 0, 0, 0]).map(drop)
+}
+
 /// Runs before another program in the same process; returns why it could not be executed.
 pub fn execute(program: &str, args: &[String]) -> io::Error {
     Command::new(program).args(args).exec()

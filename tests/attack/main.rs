@@ -13,6 +13,7 @@ mod filled;
 mod framework;
 mod host_ids;
 mod kernel;
+mod local_user;
 mod mounts;
 mod operator;
 mod owners;
@@ -43,6 +44,7 @@ fn attacks() -> Vec<&'static Attack> {
         policy::ATTACKS,
         operator::ATTACKS,
         owners::ATTACKS,
+        local_user::ATTACKS,
     ]
     .into_iter()
     .flatten()

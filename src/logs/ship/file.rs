@@ -5,8 +5,11 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
+use rustix::event::Timespec;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde_json::json;
@@ -16,12 +19,19 @@ use super::{Labels, Stream};
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
+/// How long another writer may hold the lock, who takes it for one write or rename.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often the lock is tried meanwhile.
+const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+
 /// The file of a sink.
 #[derive(Debug)]
 pub(super) struct FileSink {
     path: PathBuf,
     max_bytes: Option<u64>,
     max_files: u32,
+    /// Somebody did not let go of its lock the last time: not to be waited for again.
+    is_held: AtomicBool,
 }
 
 /// The entries from `first` on as JSON, one to a line.
@@ -56,7 +66,7 @@ pub(super) fn encode(labels: &Labels, stream: Stream, batch: &Batch, first: usiz
 
 impl FileSink {
     pub(super) fn new(path: &Path, max_bytes: Option<u64>, max_files: u32) -> FileSink {
-        FileSink { path: path.to_owned(), max_bytes, max_files }
+        FileSink { path: path.to_owned(), max_bytes, max_files, is_held: AtomicBool::new(false) }
     }
 
     /// Appends whole lines, all of them or none. Blocks.
@@ -64,7 +74,7 @@ impl FileSink {
         let (dir, name) = self.dir()?;
         loop {
             let file = self.open(&dir, &name)?;
-            rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+            let alone = self.lock(&file)?;
             let itself = if mutant::on("d63") { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
             let (metadata, named) = (file.metadata()?, rustix::fs::statat(&dir, &name, itself));
             if named.is_ok_and(|named| (named.st_dev, named.st_ino) != (metadata.dev(), metadata.ino())) {
@@ -72,14 +82,40 @@ impl FileSink {
                 continue;
             }
             let size = metadata.len();
-            if size > 0 && self.max_bytes.is_some_and(|max| size + lines.len() as u64 > max) {
+            if alone && size > 0 && self.max_bytes.is_some_and(|max| size + lines.len() as u64 > max) {
                 self.rotate(&dir, &name)?;
                 continue;
             }
             return write(&file, size, lines).inspect_err(|_| {
                 // What is there of it would come twice. Under the lock nobody has written behind it.
-                let _ = file.set_len(size);
+                let _ = if alone { file.set_len(size) } else { Ok(()) };
             });
+        }
+    }
+
+    /// Locks the file, or gives up: whoever can read it can hold the lock for ever. What is written all the same comes whole
+    /// and behind what is there, as it is appended by one call; the file is not rotated meanwhile.
+    fn lock(&self, file: &File) -> io::Result<bool> {
+        if mutant::on("d77") {
+            return Ok(rustix::fs::flock(file, FlockOperation::LockExclusive).map(|()| true)?);
+        }
+        let deadline = Instant::now() + if self.is_held.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
+        loop {
+            match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
+                    // A lock has no event.
+                    rustix::event::poll(&mut [], Some(&AGAIN))?;
+                }
+                Err(Errno::WOULDBLOCK | Errno::INTR) => {
+                    self.is_held.store(true, Ordering::Relaxed);
+                    return Ok(false);
+                }
+                locked => {
+                    locked?;
+                    self.is_held.store(false, Ordering::Relaxed);
+                    return Ok(true);
+                }
+            }
         }
     }
 
