@@ -17,6 +17,7 @@ mod owners;
 mod policy;
 mod programs;
 mod setid;
+mod siblings;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
@@ -39,6 +40,7 @@ fn attacks() -> Vec<&'static Attack> {
         host_ids::ATTACKS,
         policy::ATTACKS,
         owners::ATTACKS,
+        siblings::ATTACKS,
     ]
     .into_iter()
     .flatten()

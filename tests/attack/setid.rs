@@ -210,6 +210,19 @@ fn d11(lab: &mut Lab) -> Verdict {
     let session = task.exec(&["/attack", "inside", "d11", "all"], false).map(|report| report.held());
     task.stop();
     session.unwrap()?;
+    // Nor where the job adds what would be enough to act as root, or as another group, whoever the task's user is.
+    for name in ["CAP_SETUID", "CAP_SETGID", "CAP_FOWNER", "CAP_SYS_ADMIN"] {
+        for user in ["root", "nobody"] {
+            let add = |spec: &mut agentbin::spec::LaunchSpec| {
+                if !spec.capabilities.iter().any(|held| held == name) {
+                    spec.capabilities.push(name.to_owned());
+                }
+            };
+            let report = lab.task(&["held", name]).user(user).spec(add).run().unwrap();
+            report.held().map_err(|Breach(why)| Breach(format!("{user} with {name}: {why}")))?;
+            assert_eq!(report.fact("modes"), "tried", "{report:?}");
+        }
+    }
     // With the capability, which the operator allows by default, it is as it was.
     let report = lab.task(&["chmod"]).user("root").config("cap_add", json!(["fsetid"])).run().unwrap();
     assert_eq!(report.fact("chmod"), "0", "{report:?}");
@@ -273,6 +286,14 @@ fn d11_inside(args: &[String], inside: &Inside) {
     let place = |name: &str| Path::new("/alloc/data").join(name);
     match args[0].as_str() {
         "nothing" => return,
+        "held" => {
+            let wanted: caps::Capability = args[1].parse().unwrap();
+            assert!(caps::has_cap(None, caps::CapSet::Effective, wanted).unwrap(), "{wanted} is not held");
+            let path = place("of-held");
+            change_modes(&path, inside);
+            std::fs::remove_file(&path).unwrap();
+            return inside.fact("modes", "tried");
+        }
         "chmod" => {
             std::fs::write(place("chmod"), "x").unwrap();
             let path = c_path(&place("chmod"));
