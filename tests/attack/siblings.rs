@@ -4,10 +4,11 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::framework::{Attack, Inside, Lab, Level, Mutant, Verdict, hold, set_mode};
+use crate::framework::{Attack, Inside, Lab, Level, Mutant, Verdict, hold, pause, set_mode};
 use crate::kernel;
 
 pub const ATTACKS: &[Attack] = &[
@@ -20,8 +21,11 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack { id: "d81", run: d81, inside: Some(nothing), mutants: &[Mutant::new("d81")], control: None },
     Attack { id: "d82", run: d82, inside: Some(nothing), mutants: &[Mutant::new("d82")], control: None },
+    Attack { id: "d83", run: d83, inside: None, mutants: &[Mutant::new("d83")], control: None },
 ];
 
+/// `fcntl(2)`: which signal tells that a lease is asked for.
+const F_SETSIG: i32 = 10;
 const NOBODY: u32 = 65534;
 /// A group of some other user's.
 const GROUP: u32 = 4242;
@@ -211,5 +215,74 @@ fn d82(lab: &mut Lab) -> Verdict {
         assert!(report.text.contains("RAN"), "{mode:o} of {owner}: {report:?}");
     }
     set_mode(&lab.task_path(name), 0o644);
+    Ok(())
+}
+
+/// A root in a jail that speaks, and nobody beside it who sees the host and works on its log files.
+fn talkers(level: Level) -> String {
+    let user = if level == Level::Nomad { "abtoor" } else { "root" };
+    let (jail, outside) = (
+        "umask 077; echo ROOT-PRIVATE > /local/private; echo BEFORE; until test -e /alloc/data/go; do sleep 0.02; done; \
+         sleep 0.2; echo AFTER; exec sleep 1000",
+        "until test -s $NOMAD_ALLOC_DIR/logs/jail.stdout.0; do sleep 0.02; done; cd $NOMAD_ALLOC_DIR/logs; \
+         echo FORGED > jail.stdout.1; mv ../../jail/local/private outside.stdout.3; touch ../data/go; echo MOVED; exec sleep 1000",
+    );
+    let task = |name: &str, driver: &str, user: &str, script: &str, more: &str| {
+        format!(
+            "    task \"{name}\" {{\n      driver = \"{driver}\"\n      user = \"{user}\"\n      kill_timeout = \"10ms\"\n      config {{\n        \
+             command = \"/bin/sh\"\n        args = [\"-c\", \"{script}\"]\n{more}      }}\n    }}\n"
+        )
+    };
+    let isolation = format!("        isolation = \"{}\"\n", level.name());
+    format!(
+        "job \"attack\" {{\n  type = \"batch\"\n  group \"g\" {{\n    restart {{\n      attempts = 0\n      mode = \"fail\"\n    }}\n{}{}  }}\n}}\n",
+        task("jail", "exec", user, jail, &isolation),
+        task("outside", "raw_exec", "nobody", outside, "")
+    )
+}
+
+/// Who can write to the directory of the logs puts a file of his own after a sibling's, which is read in its place from then
+/// on; moves what only root may read to where his own output is read; and holds the sibling's next file by a lease, so
+/// that neither it nor the sibling goes on.
+fn d83(lab: &mut Lab) -> Verdict {
+    let mut run = lab.agentbin_run(&talkers(lab.level), &[]);
+    run.wait_for("outside | MOVED");
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !run.stdout().contains("jail | AFTER") && Instant::now() < deadline {
+        pause();
+    }
+    let said = run.interrupt();
+    hold!(!said.contains("FORGED"), "a sibling's file is taken for the task's output: {said}");
+    hold!(!said.contains("ROOT-PRIVATE"), "root's file is read as a sibling's output: {said}");
+    hold!(said.contains("jail | AFTER"), "the task's output is not read any more: {said}");
+
+    // Any signal but the one that ends who does not expect it.
+    let next = lab.shared("logs/t.stdout.1");
+    let held = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&next).unwrap();
+    let control = |command: i32, value: i32| {
+        kernel::raw(libc::SYS_fcntl, [held.as_raw_fd() as u64, command as u64, value as u64, 0, 0, 0]).unwrap();
+    };
+    control(F_SETSIG, libc::SIGURG);
+    control(libc::F_SETLEASE, libc::F_WRLCK);
+    let script =
+        "i=0; while test $i -lt 300; do echo 0123456789012345678901234567890123456789; i=$((i+1)); done; echo END";
+    let small = |spec: &mut agentbin::spec::LaunchSpec| {
+        let logs = spec.logs.as_mut().expect("a task whose output is collected");
+        logs.max_file_size_bytes = 4096;
+        logs.max_files = 20;
+    };
+    let task = lab.task(&[]).command("/bin/sh", &["-c", script]).spec(small).start().unwrap();
+    let read =
+        |number: u32| std::fs::read_to_string(lab.shared(&format!("logs/t.stdout.{number}"))).unwrap_or_default();
+    let ended = || (0..20).any(|number| read(number).ends_with("END\n"));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !ended() && Instant::now() < deadline {
+        pause();
+    }
+    let (done, taken) = (ended(), read(1));
+    drop(held);
+    task.stop();
+    std::fs::remove_file(next).unwrap();
+    hold!(done && taken.is_empty(), "who holds a log file by a lease holds up the task: {taken}");
     Ok(())
 }
