@@ -233,6 +233,9 @@ fn d11(lab: &mut Lab) -> Verdict {
     let report = lab.task(&["chmod"]).user("nobody").run().unwrap();
     assert_eq!(report.fact("chmod"), "0", "{report:?}");
     std::fs::remove_file(&asked).unwrap();
+    for tool in ["rsync", "dpkg-deb"].iter().filter(|tool| !Path::new("/usr/bin").join(tool).exists()) {
+        println!("SKIP: d11: {tool} is not installed (scripts/setup): whether it works as root in a task was not seen");
+    }
     let report = lab.task(&[]).user("root").command("/bin/sh", &["-ec", TOOLS]).run().unwrap();
     assert!(report.text.contains("TOOLS-OK"), "{report:?}");
     let mut found = Vec::new();
@@ -397,7 +400,7 @@ const MAKERS: &[Maker] = &[
     }),
     ("tmpfile", |path| {
         let mut options = std::fs::OpenOptions::new();
-        options.read(true).write(true).mode(0o6755).custom_flags(libc::O_TMPFILE);
+        options.read(true).write(true).mode(0o4755).custom_flags(libc::O_TMPFILE);
         let Ok(mut file) = options.open(path.parent().unwrap()) else { return };
         let _ = file.write_all(b"x");
         let (from, to) = (CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap(), c_path(path));
@@ -407,7 +410,7 @@ const MAKERS: &[Maker] = &[
     }),
     ("mknod", |path| {
         let name = c_path(path);
-        let mode = u64::from(libc::S_IFREG | 0o6755);
+        let mode = u64::from(libc::S_IFREG | 0o4755);
         let _ = kernel::raw(libc::SYS_mknodat, [at_fdcwd(), name.as_ptr() as u64, mode, 0, 0, 0]);
         let _ = std::fs::OpenOptions::new().append(true).open(path).map(|mut file| file.write_all(b"x"));
     }),
@@ -433,9 +436,11 @@ const MAKERS: &[Maker] = &[
     }),
 ];
 
+/// The second bit is one that no such task makes a file with, see D80.
 fn new(path: &Path) -> std::fs::File {
     let mut options = std::fs::OpenOptions::new();
-    options.read(true).write(true).create_new(true).mode(0o6755).open(path).unwrap()
+    options.read(true).write(true).create_new(true);
+    options.mode(0o6755).open(path).or_else(|_| options.mode(0o4755).open(path)).unwrap()
 }
 
 fn map_and_write(file: &std::fs::File) {

@@ -256,33 +256,34 @@ fn d83(lab: &mut Lab) -> Verdict {
     hold!(!said.contains("ROOT-PRIVATE"), "root's file is read as a sibling's output: {said}");
     hold!(said.contains("jail | AFTER"), "the task's output is not read any more: {said}");
 
-    // Any signal but the one that ends who does not expect it.
     let next = lab.shared("logs/t.stdout.1");
     let held = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&next).unwrap();
     let control = |command: i32, value: i32| {
         kernel::raw(libc::SYS_fcntl, [held.as_raw_fd() as u64, command as u64, value as u64, 0, 0, 0]).unwrap();
     };
+    // Another signal than the one that ends who does not expect it.
     control(F_SETSIG, libc::SIGURG);
     control(libc::F_SETLEASE, libc::F_WRLCK);
     let script =
-        "i=0; while test $i -lt 300; do echo 0123456789012345678901234567890123456789; i=$((i+1)); done; echo END";
+        "i=0; while test $i -lt 300; do echo 0123456789012345678901234567890123456789; i=$((i+1)); done; echo LAST";
     let small = |spec: &mut agentbin::spec::LaunchSpec| {
         let logs = spec.logs.as_mut().expect("a task whose output is collected");
         logs.max_file_size_bytes = 4096;
         logs.max_files = 20;
     };
     let task = lab.task(&[]).command("/bin/sh", &["-c", script]).spec(small).start().unwrap();
+    // Who opens the file that is held waits.
     let read =
         |number: u32| std::fs::read_to_string(lab.shared(&format!("logs/t.stdout.{number}"))).unwrap_or_default();
-    let ended = || (0..20).any(|number| read(number).ends_with("END\n"));
+    let ended = || (2..20).any(|number| read(number).ends_with("LAST\n"));
     let deadline = Instant::now() + Duration::from_secs(10);
     while !ended() && Instant::now() < deadline {
         pause();
     }
-    let (done, taken) = (ended(), read(1));
+    let (done, taken) = (ended(), held.metadata().unwrap().len());
     drop(held);
     task.stop();
     std::fs::remove_file(next).unwrap();
-    hold!(done && taken.is_empty(), "who holds a log file by a lease holds up the task: {taken}");
+    hold!(done && taken == 0, "who holds a log file by a lease holds up the task: done {done}, {taken} bytes in it");
     Ok(())
 }
