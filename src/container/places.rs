@@ -59,7 +59,7 @@ impl Places {
             let Component::Normal(name) = name else { return Ok(()) };
             path.push(name);
             let step = || format!("take over /{} in the task's directory", path.display());
-            match self.hold(root, &path, trusted).step(step)? {
+            match hold(root, &path, trusted).step(step)? {
                 Held::Closed => {}
                 Held::End => return Ok(()),
                 Held::Foreign(uid) => {
@@ -74,32 +74,33 @@ impl Places {
         }
         Ok(())
     }
+}
 
-    fn hold(&self, root: &Root, path: &Path, trusted: &Trusted) -> io::Result<Held> {
-        for _ in 0..ATTEMPTS {
-            let flags = OFlags::PATH | OFlags::NOFOLLOW;
-            let found = match root.open_same_mount(path, flags, Mode::empty()) {
-                Ok(found) => found,
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    make(root, path)?;
-                    continue;
-                }
-                Err(e) if e.raw_os_error() == Some(libc::EXDEV) => return Ok(Held::End),
-                Err(e) => return Err(e),
-            };
-            let stat = rustix::fs::fstat(&found)?;
-            let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-            match (trusted.has(stat.st_uid), is_dir) {
-                (true, true) if is_shared(&stat) => return Ok(Held::End),
-                (true, true) => return Ok(Held::Closed),
-                (true, false) => return Ok(Held::End),
-                (false, false) => return Ok(Held::Foreign(stat.st_uid)),
-                // What has the name now may be another one: it is looked at once more.
-                (false, true) => take(&found)?,
+/// One name after the other, until it is closed or nothing is to be done.
+fn hold(root: &Root, path: &Path, trusted: &Trusted) -> io::Result<Held> {
+    for _ in 0..ATTEMPTS {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let found = match root.open_same_mount(path, flags, Mode::empty()) {
+            Ok(found) => found,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                make(root, path)?;
+                continue;
             }
+            Err(e) if e.raw_os_error() == Some(libc::EXDEV) => return Ok(Held::End),
+            Err(e) => return Err(e),
+        };
+        let stat = rustix::fs::fstat(&found)?;
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        match (trusted.has(stat.st_uid), is_dir) {
+            (true, true) if is_shared(&stat) => return Ok(Held::End),
+            (true, true) => return Ok(Held::Closed),
+            (true, false) => return Ok(Held::End),
+            (false, false) => return Ok(Held::Foreign(stat.st_uid)),
+            // What has the name now may be another one: it is looked at once more.
+            (false, true) => take(&found)?,
         }
-        Err(io::Error::other("somebody else makes it anew again and again"))
     }
+    Err(io::Error::other("somebody else makes it anew again and again"))
 }
 
 /// What was found at a name.

@@ -21,7 +21,13 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack { id: "d81", run: d81, inside: Some(nothing), mutants: &[Mutant::new("d81")], control: None },
     Attack { id: "d82", run: d82, inside: Some(nothing), mutants: &[Mutant::new("d82")], control: None },
-    Attack { id: "d83", run: d83, inside: None, mutants: &[Mutant::new("d83")], control: None },
+    Attack {
+        id: "d83",
+        run: d83,
+        inside: None,
+        mutants: &[Mutant::new("d83"), Mutant::new("d83-spin")],
+        control: None,
+    },
 ];
 
 /// `fcntl(2)`: which signal tells that a lease is asked for.
@@ -246,7 +252,8 @@ fn talkers(level: Level) -> String {
 /// that neither it nor the sibling goes on.
 fn d83(lab: &mut Lab) -> Verdict {
     let mut run = lab.agentbin_run(&talkers(lab.level), &[]);
-    run.wait_for("outside | MOVED");
+    // What it says, or what is read in its place.
+    run.wait_for("outside | ");
     let deadline = Instant::now() + Duration::from_secs(5);
     while !run.stdout().contains("jail | AFTER") && Instant::now() < deadline {
         pause();
