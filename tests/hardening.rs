@@ -696,8 +696,8 @@ fn n6_what_may_only_be_read_stays_as_it_is() {
                 "SKIP: n6_what_may_only_be_read_stays_as_it_is: no Landlock here; that it is refused was seen"
             );
         }
-        let script = "for file in /local/in /alloc/data/in; do chmod 644 $file; touch -d @0 $file; chgrp 0 $file; done \
-                      2>/dev/null; cat /local/in";
+        let script = "for file in /local/in /alloc/data/in; do chattr +d $file; chmod 644 $file; touch -d @0 $file; chgrp 0 $file; \
+                      done 2>/dev/null; cat /local/in";
         let files = [world.task_dir().join("local/in"), world.alloc_dir().join("alloc/data/in")];
         for (rule, seccomp, changed) in
             [("r:/local", "default", false), ("r:/local", "unconfined", false), ("rw:/local", "default", true)]

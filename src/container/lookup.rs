@@ -49,6 +49,13 @@ impl Trusted {
     }
 }
 
+impl Trusted {
+    /// Whether this user, by the host's number, is among them.
+    pub(super) fn has(&self, uid: u32) -> bool {
+        self.uids.contains(&uid)
+    }
+}
+
 /// Device and inode.
 type Identity = (u64, u64);
 
@@ -238,6 +245,15 @@ pub struct Seen {
     pub inside: bool,
     /// Through a symbolic link there.
     pub linked: bool,
+}
+
+/// The mode with which a file in the task's directory is executed: for everybody where it is the task's user's own, else for those
+/// who may read it. Whoever can write to that directory may have moved a file there that only its owner may read, and a
+/// program is open to those who may execute it.
+#[must_use]
+pub fn executable_mode(stat: &Stat, user: u32) -> u32 {
+    let may_read = stat.st_mode & 0o444;
+    stat.st_mode | if stat.st_uid == user { 0o555 } else { may_read >> 2 }
 }
 
 /// Walks paths of one task.

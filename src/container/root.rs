@@ -13,6 +13,8 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use super::config::{Bind, DeviceNode, Failure, RootConfig, Step as _};
+use super::lookup::Trusted;
+use super::places::Places;
 use super::{etc, filled};
 use crate::spec::{Masks, Propagation};
 use crate::sys::mount::{attach, clone_tree, new_filesystem, set_attributes};
@@ -86,9 +88,15 @@ impl Parts {
     }
 }
 
-/// Assembles the root and makes it `/`, with `/etc` closed where `close_etc` says so. The process must be alone in a mount
-/// namespace of its own.
-pub(super) fn enter(config: &RootConfig, rootless: bool, close_etc: bool, parts: Parts) -> Result<(), Failure> {
+/// Assembles the root and makes it `/`, with `/etc` closed where `close_etc` says so. Nobody but those who are `trusted` can
+/// lead the task to other directories than are mounted. The process must be alone in a mount namespace of its own.
+pub(super) fn enter(
+    config: &RootConfig,
+    trusted: Trusted,
+    rootless: bool,
+    close_etc: bool,
+    parts: Parts,
+) -> Result<(), Failure> {
     // Copies of what is to be bound, while these mounts still belong to the host's peer groups.
     let alloc_dir = AllocDir::of(&config.task_dir)?;
     // What lies in the allocation, a sibling without a jail may execute: there no file gives another identity to anybody.
@@ -119,6 +127,9 @@ pub(super) fn enter(config: &RootConfig, rootless: bool, close_etc: bool, parts:
     if config.filled {
         filled::open_places(&root)?;
     }
+    let tight = config.masks == Masks::All && !rootless;
+    let places = if tight { Places::closed(&root, trusted)? } else { Places::open() };
+    ["proc", "dev", "sys"].iter().try_for_each(|name| places.secure(&root, Path::new(name), true))?;
 
     let Parts { proc, dev, pts, shm, mqueue } = parts;
     attach_plain(&root, &proc, "proc").step(|| "mount /proc".to_owned())?;
@@ -129,14 +140,14 @@ pub(super) fn enter(config: &RootConfig, rootless: bool, close_etc: bool, parts:
     let kernel = Kernel { proc, sys: mount_sys(&root, rootless)? };
     let mut closed = closed.into_iter().peekable();
     for (at, (bind, tree)) in config.binds.iter().zip(&binds).enumerate() {
-        attach_inside(&root, &kernel, tree, &bind.target)?;
+        attach_inside(&root, &kernel, &places, tree, &bind.target)?;
         // Before anything that a job mounts in there.
         if let Some(part) = closed.next_if(|part| part.bind == at) {
             part.finish(tree, &dev)?;
         }
     }
     for (device, tree) in config.devices.iter().zip(&devices) {
-        attach_inside(&root, &kernel, tree, &device.target)?;
+        attach_inside(&root, &kernel, &places, tree, &device.target)?;
     }
     hide_machine(&kernel, &dev, config.masks, named_null.and_then(Result::ok))?;
     if config.filled {
@@ -355,7 +366,7 @@ fn attach_plain(root: &Root, mount: &OwnedFd, name: &str) -> io::Result<()> {
 }
 
 /// Attaches at any place inside the root; symlinks are followed, but never out of it. A missing place is created.
-fn attach_inside(root: &Root, kernel: &Kernel, mount: &OwnedFd, target: &Path) -> Result<(), Failure> {
+fn attach_inside(root: &Root, kernel: &Kernel, places: &Places, mount: &OwnedFd, target: &Path) -> Result<(), Failure> {
     let step = || format!("mount {}", target.display());
     let stat = rustix::fs::fstat(mount).step(step)?;
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -370,6 +381,7 @@ fn attach_inside(root: &Root, kernel: &Kernel, mount: &OwnedFd, target: &Path) -
             }
         }
     }
+    places.secure(root, target, is_dir)?;
     let place = open_or_create(root, target, is_dir).step(step)?;
     if !mutant::on("b04") {
         leave_kernel_files(kernel, &place, target)?;

@@ -20,7 +20,7 @@ use super::config::{
     Became, Birth, Config, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig, Step as _,
 };
 use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_namespace, parse_capabilities};
-use super::lookup::{Guard, Lookup, Refusal, Trusted};
+use super::lookup::{Guard, Lookup, Refusal, Trusted, executable_mode};
 use super::namespaces::Namespaces;
 use super::owners::Heir;
 use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
@@ -50,9 +50,17 @@ pub fn shim(birth: &str) -> Option<Failure> {
     Some(failure)
 }
 
-/// With one of these a task can leave files of root with the mode that it likes.
-const AS_ROOT: [caps::Capability; 3] =
-    [caps::Capability::CAP_SETUID, caps::Capability::CAP_FOWNER, caps::Capability::CAP_SYS_ADMIN];
+/// With one of these a task can leave files of root, or of one of its groups, with the mode that it likes.
+const AS_ROOT: [caps::Capability; 4] = [
+    caps::Capability::CAP_SETUID,
+    caps::Capability::CAP_SETGID,
+    caps::Capability::CAP_FOWNER,
+    caps::Capability::CAP_SYS_ADMIN,
+];
+
+fn gives_root(capability: caps::Capability, held: &caps::CapsHashSet) -> bool {
+    held.contains(&capability) && !(capability == caps::Capability::CAP_SETGID && mutant::on("d80-group"))
+}
 
 enum Never {}
 
@@ -114,7 +122,8 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     let close_etc = etc::is_wanted(&config, &capabilities);
     give_files(&config)?;
     if let (Some(root), Some(parts)) = (&config.root, parts) {
-        root::enter(root, config.rootless.is_some(), close_etc, parts)?;
+        let trusted = Trusted::of(config.host_ids.as_ref(), config.id_range);
+        root::enter(root, trusted, config.rootless.is_some(), close_etc, parts)?;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
     if mutant::on("a05") {
@@ -138,7 +147,7 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     // Whatever needs a name in the root or the power of now.
     let refuse = config.root.is_some()
         && config.rootless.is_none()
-        && (is_root || AS_ROOT.iter().any(|capability| capabilities.contains(capability)))
+        && (is_root || AS_ROOT.iter().any(|capability| gives_root(*capability, &capabilities)))
         && !capabilities.contains(&caps::Capability::CAP_FSETID);
     let set_id = if refuse { SetId::Refused } else { SetId::Allowed };
     let unveiled = unveil::prepare(&config.unveil)?;
@@ -585,7 +594,9 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
         }
         if stat.st_mode & 0o555 != 0o555 {
             // What is not the task's own is executable for its user or exec says why not.
-            let _ = make_executable(&root, &path, &fd, &lookup);
+            let guarded = config.guard.is_some() && !mutant::on("d82");
+            let user = ids.filter(|_| guarded).map(|ids| config.on_host(ids.uid));
+            let _ = make_executable(&root, &path, &fd, &lookup, user);
         }
         return Ok(path);
     }
@@ -602,8 +613,14 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
 
 /// Of a file in the allocation's directories that is the task's ([`Lookup::is_tasks`]); by its descriptor: a name in `/proc`
 /// is the kernel's only as long as nobody moves that. A file with a second name may be somebody else's, too, and stays as it
-/// is.
-fn make_executable(root: &Root, path: &Path, found: &OwnedFd, lookup: &Lookup<'_>) -> std::io::Result<()> {
+/// is. `user` is the task's, by the host's number, see [`executable_mode`]; `None` makes it executable for everybody, as Nomad does.
+fn make_executable(
+    root: &Root,
+    path: &Path,
+    found: &OwnedFd,
+    lookup: &Lookup<'_>,
+    user: Option<u32>,
+) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let relative = path.strip_prefix("/").unwrap_or(path);
     let file = if mutant::on("d05") {
@@ -617,7 +634,8 @@ fn make_executable(root: &Root, path: &Path, found: &OwnedFd, lookup: &Lookup<'_
     let same = (stat.st_dev, stat.st_ino) == (looked_at.st_dev, looked_at.st_ino) || mutant::on("d05");
     let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     if same && plain && (stat.st_nlink == 1 || mutant::on("b16")) {
-        rustix::fs::fchmod(&file, Mode::from_raw_mode((stat.st_mode | 0o555) & 0o7777))?;
+        let mode = user.map_or(stat.st_mode | 0o555, |user| executable_mode(&stat, user));
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & 0o7777))?;
     }
     Ok(())
 }

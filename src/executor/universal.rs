@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::ExecutorError;
-use crate::container::{Config, Guard, Ids, Lookup, Refusal, Seen, Trusted, host_user};
+use crate::container::{Config, Guard, Ids, Lookup, Refusal, Seen, Trusted, executable_mode, host_user};
 use crate::spec::{LaunchSpec, Neighbours, OwnNamespaces};
 use crate::sys::mutant;
 use crate::sys::path::Root;
@@ -38,13 +38,16 @@ pub(super) fn neighbours(spec: &LaunchSpec) -> Option<Neighbours> {
 pub(super) struct Writers {
     guard: Guard,
     trusted: Trusted,
+    /// The task's user.
+    uid: u32,
 }
 
 impl Writers {
     /// For a task of this user; `None` where that does not matter.
     pub(super) fn of(task_dir: &Path, ids: Option<&Ids>, neighbours: Option<Neighbours>) -> Option<Writers> {
         let trusted = Trusted::of(ids, None);
-        Some(Writers { guard: Guard::look(task_dir, &trusted, neighbours?), trusted })
+        let uid = ids.map_or_else(|| rustix::process::geteuid().as_raw(), |ids| ids.uid);
+        Some(Writers { guard: Guard::look(task_dir, &trusted, neighbours?), trusted, uid })
     }
 
     fn check(&self, path: &Path, file: &OwnedFd) -> Result<Seen, Refusal> {
@@ -176,7 +179,13 @@ fn find_in_task_dir(
         }
         let linked = !mutant::on("d05") && !is_itself(&root, &relative, &file);
         if !linked {
-            add_mode(&file, 0o555).map_err(|e| not_executable(&relative, &e))?;
+            let wanted = |file: &OwnedFd| match writers.filter(|_| !mutant::on("d82")) {
+                Some(writers) => Ok(executable_mode(&rustix::fs::fstat(file)?, writers.uid) & 0o555),
+                None => Ok(0o555),
+            };
+            wanted(&file)
+                .and_then(|mode| add_mode(&file, mode))
+                .map_err(|e: io::Error| not_executable(&relative, &e))?;
         }
         return Ok(Some(path));
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 
+use crate::sys::mutant;
 use crate::sys::path::Root;
 
 /// Indexes from here on are nobody's: a file planted at the end of the number range must not end rotation.
@@ -20,7 +21,7 @@ pub(super) const START_LIMIT: u64 = INDEX_LIMIT / 10 * 9;
 pub(super) struct Entry {
     /// The `n` of `<base>.<n>`.
     pub(super) index: u64,
-    /// A regular file; anything else is in the way but not ours.
+    /// A regular file that a collector made; anything else is in the way but not ours.
     pub(super) regular: bool,
 }
 
@@ -105,11 +106,8 @@ pub(super) fn list(root: &Root, base: &str) -> io::Result<Listing> {
         if plain.or(packed).is_none() {
             continue;
         }
-        let regular = match entry.file_type() {
-            FileType::RegularFile => true,
-            FileType::Unknown => is_regular(root, OsStr::from_bytes(name)),
-            _ => false,
-        };
+        let may_be = matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown);
+        let regular = may_be && is_regular(root, OsStr::from_bytes(name));
         found.plain.extend(plain.map(|index| Entry { index, regular }));
         found.packed.extend(packed.filter(|_| regular));
     }
@@ -127,7 +125,19 @@ pub(super) fn names(path: &Path) -> io::Result<Vec<OsString>> {
 
 fn is_regular(root: &Root, name: &OsStr) -> bool {
     rustix::fs::statat(root, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
+        .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile && is_ours(s.st_uid, s.st_mode))
+}
+
+/// Whether a file with this owner and mode may be a collector's, which makes them for everybody to read. Who can write to the
+/// directory may have put a file of his own there, to be taken for a task's output, or moved one there that is root's
+/// alone, to be read out.
+pub(super) fn is_ours(uid: u32, mode: u32) -> bool {
+    mutant::on("d83") || is_own(uid) && mode & 0o004 != 0
+}
+
+/// Whether root or this user made it.
+pub(super) fn is_own(uid: u32) -> bool {
+    mutant::on("d83") || uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -66,8 +67,8 @@ fn copy(from: &Root, name: &str, most: u64, into: &OwnDir) -> io::Result<()> {
     let source: File = from.open_beneath(Path::new(name), flags, Mode::empty())?.into();
     let meta = source.metadata()?;
     // A second name of a file may be that of a file which is none of the task's business.
-    if !meta.is_file() || std::os::unix::fs::MetadataExt::nlink(&meta) != 1 {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no plain file with one name"));
+    if !meta.is_file() || meta.nlink() != 1 || !dir::is_ours(meta.uid(), meta.mode()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no plain file with one name that a collector made"));
     }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = if mutant::on("d62-mode") { 0o644 } else { 0o600 };

@@ -165,9 +165,18 @@ fn open_own(root: &Root, name: &str) -> io::Result<Option<File>> {
         Ok(fd) => {
             let file = File::from(fd);
             let meta = file.metadata()?;
-            Ok(Some(file).filter(|_| meta.is_file() && meta.nlink() <= 1))
+            let ours = dir::is_ours(meta.uid(), meta.mode());
+            Ok(Some(file).filter(|_| meta.is_file() && meta.nlink() <= 1 && ours))
         }
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ELOOP | libc::ENXIO | libc::ENODEV)) => Ok(None),
+        // EAGAIN: its owner holds it by a lease, and that is nobody of ours.
+        Err(e)
+            if matches!(
+                e.raw_os_error(),
+                Some(libc::ENOENT | libc::ELOOP | libc::ENXIO | libc::ENODEV | libc::EAGAIN)
+            ) =>
+        {
+            Ok(None)
+        }
         Err(e) => Err(e),
     }
 }

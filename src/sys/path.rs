@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
+use super::mutant;
+
 /// A directory below which names are resolved without ever leaving it.
 #[derive(Debug)]
 pub struct Root(OwnedFd);
@@ -113,6 +115,8 @@ fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode, resolve: Re
     if OPENAT2.load(Ordering::Relaxed) != MISSING {
         match retry_openat2(dir, path, flags, mode, resolve) {
             Err(Errno::NOSYS) => OPENAT2.store(MISSING, Ordering::Relaxed),
+            // Somebody renames all the time, or holds the file by a lease: what takes one step after the other can tell them apart.
+            Err(Errno::AGAIN) => {}
             // A filter that forbids the call, or a file that forbids this use of it.
             Err(Errno::PERM) if !openat2_is_allowed() => {}
             other => return other.map_err(Into::into),
@@ -131,7 +135,11 @@ fn openat2_is_allowed() -> bool {
     OPENAT2.load(Ordering::Relaxed) == THERE
 }
 
-/// `openat2(2)` answers EAGAIN when a rename raced with a `..` it could not prove safe, and may be interrupted.
+/// How often that is tried.
+const RACES: usize = 64;
+
+/// `openat2(2)` answers EAGAIN when a rename raced with a `..` it could not prove safe, and may be interrupted. EAGAIN is also what
+/// it says with `O_NONBLOCK` of a file that somebody holds by a lease, for as long as he likes: so it is not asked for ever.
 fn retry_openat2(
     dir: BorrowedFd<'_>,
     path: &Path,
@@ -139,9 +147,11 @@ fn retry_openat2(
     mode: Mode,
     resolve: ResolveFlags,
 ) -> Result<OwnedFd, Errno> {
+    let mut races = 0;
     loop {
         match rustix::fs::openat2(dir, path, flags | OFlags::CLOEXEC, mode, resolve) {
-            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(Errno::AGAIN) if races < RACES || mutant::on("d83-spin") => races += 1,
+            Err(Errno::INTR) => {}
             other => return other,
         }
     }

@@ -20,6 +20,7 @@ mod owners;
 mod policy;
 mod programs;
 mod setid;
+mod siblings;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
@@ -45,6 +46,7 @@ fn attacks() -> Vec<&'static Attack> {
         operator::ATTACKS,
         owners::ATTACKS,
         local_user::ATTACKS,
+        siblings::ATTACKS,
     ]
     .into_iter()
     .flatten()

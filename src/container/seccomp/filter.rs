@@ -198,6 +198,15 @@ impl Policy {
         self.table[number] = decision;
     }
 
+    /// Adds rules to what is decided about a number; the strictest counts.
+    pub fn add(&mut self, number: usize, rules: &[Rule]) {
+        let known = &self.decisions[usize::from(self.table[number])];
+        let all = rules.iter().chain(&known.rules).cloned().collect();
+        let decision = Decision::of(all, known.otherwise);
+        let decision = self.intern(decision);
+        self.decide(number, decision);
+    }
+
     /// The filter.
     pub fn compile(&self, arch: Arch) -> Result<Vec<sock_filter>, String> {
         let mut ranges: Vec<(u32, u16)> = Vec::with_capacity(128);

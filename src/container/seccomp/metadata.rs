@@ -1,7 +1,7 @@
 //! For a task that may change no file: Landlock, which holds it back from their content and names, knows nothing of what
 //! is kept about them.
 
-use super::filter::{Action, Arch, Decision, Policy};
+use super::filter::{Action, Arch, Check, Decision, Policy, Rule};
 
 /// The calls that change mode, owner, times or attributes of a file, and the one that would make others for them.
 const CALLS: [&str; 22] = [
@@ -29,6 +29,12 @@ const CALLS: [&str; 22] = [
     "io_uring_setup",
 ];
 
+/// What `ioctl(2)` changes of a file that is only open for reading, when it is the caller's own: its attributes, project and
+/// generation, and whether it can ever be written to again (`FS_IOC_SETFLAGS` with its form for 32 bits, `FS_IOC_FSSETXATTR`,
+/// `FS_IOC_SETVERSION` with its form for 32 bits, ext4's own, `FS_IOC_ENABLE_VERITY`, `FS_IOC_SET_ENCRYPTION_POLICY`).
+const REQUESTS: [u32; 8] =
+    [0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4008_7602, 0x4004_7602, 0x4008_6604, 0x4080_6685, 0x800c_6613];
+
 /// Everything is allowed.
 pub(super) fn unconfined(arch: Arch) -> Policy {
     Policy::new(arch.end(), Action::ALLOW, Action::ALLOW)
@@ -41,6 +47,11 @@ pub(super) fn deny(policy: &mut Policy, arch: Arch) {
         if arch.name_of(number).is_some_and(|name| CALLS.contains(&name)) {
             policy.decide(number, denied);
         }
+    }
+    let refused = REQUESTS.map(|request| Rule { checks: vec![Check::low(1, request)], action: Action::EPERM });
+    let ioctl = (0..arch.end()).find(|number| arch.name_of(*number) == Some("ioctl"));
+    if let Some(number) = ioctl {
+        policy.add(number, &refused);
     }
 }
 

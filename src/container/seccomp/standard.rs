@@ -25,6 +25,12 @@ pub(super) enum Verdict {
     From((u32, u32), Capability),
     /// Allowed with a mode as this argument, but for set-id bits to who may not give them.
     Mode(u8),
+    /// Makes a file with the mode of this argument, see [`SET_GID`].
+    Made(u8),
+    /// Opens a file with the flags of the first argument, or makes one with the mode of the second.
+    Opened(u8, u8),
+    /// Does so with a mode that lies in memory, where no filter sees it: programs do without, as on an older kernel.
+    OpenedUnseen,
     Clone,
     Personality,
     Socket,
@@ -47,20 +53,23 @@ macro_rules! common {
     ($name:ident, $arch:ident) => { table! { $name, $arch,
 
         // Files, by path and by descriptor. Whose they are, the kernel checks as ever.
-        Allowed => openat openat2 close close_range read write pread64 pwrite64 readv writev preadv pwritev preadv2 pwritev2
+        Allowed => close close_range read write pread64 pwrite64 readv writev preadv pwritev preadv2 pwritev2
             lseek dup dup3 fcntl flock pipe2 truncate ftruncate fallocate fadvise64 readahead copy_file_range sendfile splice
             tee vmsplice sync syncfs fsync fdatasync sync_file_range cachestat
             fstat statx statfs fstatfs faccessat faccessat2 getdents64 getcwd chdir fchdir umask
-            mkdirat mknodat unlinkat renameat renameat2 linkat symlinkat readlinkat
+            mkdirat unlinkat renameat renameat2 linkat symlinkat readlinkat
             fchown fchownat utimensat name_to_handle_at
             getxattr lgetxattr fgetxattr getxattrat setxattr lsetxattr fsetxattr setxattrat listxattr llistxattr flistxattr
             listxattrat removexattr lremovexattr fremovexattr removexattrat file_getattr file_setattr
             inotify_init1 inotify_add_watch inotify_rm_watch fanotify_mark;
 
-        // Files that exist keep the identity that they give, but for who may change that. What open, openat2 and mknod make
-        // with these bits loses them with its first byte, as nobody who is refused here has CAP_FSETID.
+        // Files that exist keep the identity that they give, but for who may change that. Of what a file is made with, the
+        // set-user-ID bit goes with its first byte, as nobody who is refused here has CAP_FSETID.
         Mode(1) => fchmod;
         Mode(2) => fchmodat fchmodat2;
+        Made(2) => mknodat;
+        Opened(2, 3) => openat;
+        OpenedUnseen => openat2;
 
         // Waiting for events, timers, and the older way to read and write without waiting.
         Allowed => epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 ppoll pselect6 eventfd2 signalfd4
@@ -151,11 +160,13 @@ common!(AARCH64, aarch64);
 
 table! { X86_64_ONLY, x86_64,
     // Older forms of what is allowed above.
-    Allowed => open creat stat lstat newfstatat access getdents mkdir rmdir mknod link unlink rename symlink readlink
+    Allowed => stat lstat newfstatat access getdents mkdir rmdir link unlink rename symlink readlink
         chown lchown utime utimes futimesat dup2 pipe fork vfork alarm pause time getpgrp
         epoll_create epoll_wait poll select eventfd signalfd inotify_init;
 
     Mode(1) => chmod;
+    Made(1) => creat mknod;
+    Opened(1, 2) => open;
 
     // The thread's own registers.
     Allowed => arch_prctl;
@@ -204,6 +215,14 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
 /// Bits of a file's mode that give its user or group to who executes it. The kernel reads 16 bits of the argument.
 const SET_ID: u64 = 0o6000;
 
+/// The one of them that a file can be made with and keep: without the group's right to execute it means nothing to the kernel,
+/// and stays when the file is written to; an access control list then gives that right, and the bit has its meaning again.
+/// A umask or a default list may take the right away at first, so the bit itself is refused.
+const SET_GID: u64 = 0o2000;
+
+/// `O_CREAT` and `O_TMPFILE` without `O_DIRECTORY`: only with them does the kernel look at the mode.
+const MAKES_FILE: [u64; 2] = [0o100, 0o20_000_000];
+
 /// `PER_LINUX`, `PER_LINUX32`, both with `UNAME26`, and the question what it is. Others take protections away, the random
 /// layout of memory above all.
 const PERSONALITIES: &[u32] = &[0, 0x8, 0x2_0000, 0x2_0008, u32::MAX];
@@ -230,6 +249,7 @@ fn decision(verdict: Verdict, machine: &Machine<'_>) -> Decision {
     let each = |argument: u8, values: &[u32], action: Action| -> Vec<Rule> {
         values.iter().map(|value| Rule { checks: vec![Check::low(argument, *value)], action }).collect()
     };
+    let has = |argument: u8, bit: u64| Check { argument, test: Test::Masked { mask: bit, value: bit }, not: false };
     match verdict {
         Verdict::Allowed => Decision::always(Action::ALLOW),
         Verdict::Denied => Decision::always(Action::EPERM),
@@ -240,6 +260,19 @@ fn decision(verdict: Verdict, machine: &Machine<'_>) -> Decision {
         Verdict::Mode(argument) => {
             let none = Check { argument, test: Test::Masked { mask: SET_ID, value: 0 }, not: false };
             Decision::of(vec![Rule { checks: vec![none], action: Action::ALLOW }], Action::EPERM)
+        }
+        Verdict::Made(_) | Verdict::Opened(..) | Verdict::OpenedUnseen
+            if machine.set_id == SetId::Allowed || mutant::on("d80") =>
+        {
+            Decision::always(Action::ALLOW)
+        }
+        Verdict::OpenedUnseen => Decision::always(Action::ENOSYS),
+        Verdict::Made(mode) => {
+            Decision::of(vec![Rule { checks: vec![has(mode, SET_GID)], action: Action::EPERM }], Action::ALLOW)
+        }
+        Verdict::Opened(flags, mode) => {
+            let rule = |flag| Rule { checks: vec![has(flags, flag), has(mode, SET_GID)], action: Action::EPERM };
+            Decision::of(MAKES_FILE.map(rule).to_vec(), Action::ALLOW)
         }
         Verdict::Clone if held(&CAP_SYS_ADMIN) => Decision::always(Action::ALLOW),
         Verdict::Clone => {

@@ -198,6 +198,50 @@ fn set_id_bits_are_refused_in_every_form() {
     }
 }
 
+/// D80: such a task makes no file with the set-group-ID bit, which an access control list could give its meaning afterwards. What
+/// the kernel reads of no argument matters as little here: a mode counts only where a file is made.
+#[test]
+fn set_gid_files_are_not_made() {
+    let none = CapsHashSet::new();
+    for (arch, set_id) in BOTH.into_iter().flat_map(|arch| [(arch, SetId::Refused), (arch, SetId::Allowed)]) {
+        let filter = standard::policy(&Machine { arch, kernel: KERNEL, held: &none, set_id }).compile(arch).unwrap();
+        let seen = |name: &str, args: [u64; 6]| word(run(&filter, arch.audit(), number_of(arch, name), args).0);
+        let refused = if set_id == SetId::Refused { "EPERM" } else { "allow" };
+        let calls: [(&str, Option<usize>, usize); 5] = [
+            ("openat", Some(2), 3),
+            ("open", Some(1), 2),
+            ("creat", None, 1),
+            ("mknod", None, 1),
+            ("mknodat", None, 2),
+        ];
+        for (name, flags, mode) in calls {
+            if arch == Arch::Aarch64 && !["openat", "mknodat"].contains(&name) {
+                continue;
+            }
+            let call = |flag: u64, value: u64| {
+                let mut args = [0; 6];
+                args[mode] = value;
+                if let Some(at) = flags {
+                    args[at] = flag;
+                }
+                seen(name, args)
+            };
+            for flag in [0o101, 0o20_200_002, 0x1_0000_0042] {
+                for mode in [0o2705, 0o2755, 0o6755, 0o102_644, u64::MAX] {
+                    assert_eq!(call(flag, mode), refused, "{arch:?} {name} {flag:o} {mode:o}");
+                }
+                for mode in [0o644, 0o4755, 0o1777, 0o100_644] {
+                    assert_eq!(call(flag, mode), "allow", "{arch:?} {name} {flag:o} {mode:o}");
+                }
+            }
+            if flags.is_some() {
+                assert_eq!(call(0o2, u64::MAX), "allow", "{arch:?} {name}: what lies in the register of no mode");
+            }
+        }
+        assert_eq!(seen("openat2", [0; 6]), if set_id == SetId::Refused { "ENOSYS" } else { "allow" });
+    }
+}
+
 /// C06: numbers of another architecture mean something else, and no filter lets them through.
 #[test]
 fn c06_foreign_architectures_do_not_exist() {
