@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use super::machine::{self, Place};
 use super::output::{Broken, Piece, Shape, Source, Stream, Style, Writer};
 use super::signals::Signals;
-use super::{CANNOT, RunArgs, complain, gc, policy};
+use super::{CANNOT, RunArgs, complain, gc, networks, policy};
 use crate::alloc::{
     Alloc, AllocEvent, AllocResult, CleanupError, Failure, Machine, Outcome, Stop, TaskErrorKind, chain,
 };
@@ -59,7 +59,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let data_dir = machine::data_dir(args.data_dir.as_deref())?;
         let sockets = machine::socket_dir(&data_dir)?;
         let place = Place::find(args.cgroup_parent.as_deref())?.enter()?;
-        let machine = Arc::new(machine::machine(&data_dir, sockets.path(), &place)?);
+        let mut machine = machine::machine(&data_dir, sockets.path(), &place)?;
+        machine.ports = machine.ports.with(networks::networks(&args.host_network)?, args.dynamic_ports.clone());
+        let machine = Arc::new(machine);
         policy::demand(args, &job, &machine)?;
         let (one, other) = (Arc::clone(&job), Arc::clone(&machine));
         match early.wait_for(move || check(&one, &other)).await? {
@@ -172,7 +174,8 @@ pub(super) fn outlets(quiet: bool) -> Outlets {
 }
 
 fn job(args: &RunArgs) -> anyhow::Result<Job> {
-    let parsed = parsed(&args.file, &args.var, &args.var_file)?;
+    let mut parsed = parsed(&args.file, &args.var, &args.var_file)?;
+    networks::check(&mut parsed, &networks::networks(&args.host_network)?);
     if !parsed.refusals.is_empty() {
         let refusals = parsed.refusals.iter().map(ToString::to_string).collect::<Vec<_>>();
         bail!("{}", refusals.join("\n"));

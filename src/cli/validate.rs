@@ -4,7 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::output::json_text;
 use super::run::parsed as read;
-use super::{ValidateArgs, complain, print};
+use super::{ValidateArgs, complain, networks, print};
 use crate::jobspec::{self, Diagnostic};
 use crate::spec::escaped;
 
@@ -15,7 +15,10 @@ const SHOWN: usize = 20;
 
 pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
     let (errors, parsed) = match read(&args.file, &args.var, &args.var_file) {
-        Ok(parsed) => (Vec::new(), Some(parsed)),
+        Ok(mut parsed) => {
+            networks::check(&mut parsed, &networks::networks(&args.host_network)?);
+            (Vec::new(), Some(parsed))
+        }
         Err(error) => (error.downcast::<jobspec::Error>()?.diagnostics, None),
     };
     let (warnings, refusals) = parsed.as_ref().map_or((&[][..], &[][..]), |p| (&p.warnings[..], &p.refusals[..]));
