@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn two_holders_of_one_registry_never_have_the_same() {
+    fn j3_two_holders_of_one_registry_never_have_the_same() {
         let dir = tempfile::tempdir().unwrap();
         let at = || Asking(PortPool::of_machine(dir.path().join("run/ports")));
         let number = free_port();
