@@ -762,3 +762,72 @@ fn j2_constraints_that_are_not_met_are_refused_all_at_once() {
     assert!(out.status == 125 && out.stderr.contains(":5: \"latest\" compares with no version"), "{out:?}");
     world.assert_clean();
 }
+
+/// J3: what a task on the host's network hears of its ports, and that a port belongs to one run of the machine.
+#[test]
+fn j3_a_port_belongs_to_one_run_and_tells_a_task_where_to_listen() {
+    need_root!();
+    let world = World::new();
+    let first = 57_000 + u16::try_from(std::process::id() % 3000).unwrap();
+    let port = (first..=u16::MAX).find(|port| std::net::TcpListener::bind(("0.0.0.0", *port)).is_ok()).unwrap();
+    let script =
+        "tr '\\\\0' '\\\\n' < /proc/$$/environ | grep -E '^NOMAD_[A-Z_]*_(web|adm.in)='; echo end; exec sleep 1000";
+    let text = |data: &str| {
+        let text = format!(
+            "job \"{data}\" {{\n type = \"batch\"\n group \"g\" {{\n network {{\n port \"web\" {{\n static = {port}\n to = 80\n }}\n \
+             port \"adm-in\" {{\n host_network = \"loopback\"\n }}\n }}\n task \"t\" {{\n driver = \"raw_exec\"\n config {{\n \
+             command = \"/bin/sh\"\n args = [\"-c\", \"{script}\"]\n }}\n }}\n }}\n}}\n"
+        );
+        world.file(&format!("{data}.nomad.hcl"), &text).display().to_string()
+    };
+    let (one, other) = (text("one"), text("other"));
+    let mut run = world.start(&[&one]);
+    wait_for_text(&run.stdout, "end\n");
+    wait_for_text(
+        &run.stderr,
+        &format!("Port \"web\" is {port} (NOMAD_HOST_PORT_web), and the task has to listen there"),
+    );
+    let said = String::from_utf8_lossy(&run.stdout.lock().unwrap()).into_owned();
+    let value = |name: &str| {
+        let line = said.lines().find_map(|line| line.strip_prefix(&format!("{name}=")));
+        line.unwrap_or_else(|| panic!("{name}: {said}")).to_owned()
+    };
+    assert_eq!((value("NOMAD_PORT_web"), value("NOMAD_ALLOC_PORT_web")), ("80".to_owned(), "80".to_owned()));
+    assert_eq!(value("NOMAD_HOST_PORT_web"), port.to_string());
+    assert_eq!(value("NOMAD_ADDR_web"), format!("{}:{port}", value("NOMAD_IP_web")));
+    assert_eq!(value("NOMAD_ADDR_adm_in"), format!("127.0.0.1:{}", value("NOMAD_PORT_adm_in")));
+    // The names that a shell cannot have are there, too, as with Nomad.
+    assert_eq!(value("NOMAD_HOST_IP_adm-in"), "127.0.0.1");
+
+    // Another data directory is the same machine; nobody listens, and the port is taken all the same.
+    let data = world.path("other-data").display().to_string();
+    let again = || -> world::Out {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+        let args = ["run", "--data-dir", &data, "--timeout", "1s", &other];
+        command.args(args).stdin(Stdio::null()).output().unwrap().into()
+    };
+    let out = again();
+    let holder = "job \"one\", group \"g\" has it (allocation ";
+    assert!(
+        out.status == 125 && out.stderr.contains(&format!("port \"web\": {port} is not free: {holder}")),
+        "{out:?}"
+    );
+    assert!(out.stderr.contains(&format!("agentbin run with pid {})", run.child.id())), "{out:?}");
+
+    // What a run had that was killed is free.
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
+    let out = again();
+    assert!(out.status == 124 && out.stdout.contains("end\n"), "{out:?}");
+
+    // Whoever listens without a registry is named.
+    let node_address = value("NOMAD_IP_web");
+    let listener = std::net::TcpListener::bind((node_address.as_str(), port)).unwrap();
+    let out = again();
+    let who = format!("{port} is not free: ");
+    let named = format!("(pid {}) listens there", std::process::id());
+    assert!(out.status == 125 && out.stderr.contains(&who) && out.stderr.contains(&named), "{out:?}");
+    drop(listener);
+    world.agentbin(&["gc"]);
+    world.assert_clean();
+}

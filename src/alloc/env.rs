@@ -2,11 +2,12 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::node::Node;
-use super::ports::PortMap;
+use super::ports::AllocPort;
 use crate::driver::{FsIsolation, HOST_ENV_DENYLIST};
 use crate::spec::{AllocId, DriverConfig, Group, Job, Task, interpolate};
 
@@ -39,8 +40,8 @@ pub struct Source<'a> {
     pub isolation: FsIsolation,
     /// The parent of the task's cgroup, relative to the hierarchy; empty when there is none.
     pub cgroup_parent: &'a Path,
-    /// The group's ports.
-    pub ports: &'a PortMap,
+    /// The ports of the allocation.
+    pub ports: &'a [AllocPort],
     /// The machine.
     pub node: &'a Arc<Node>,
     /// The environment of this process.
@@ -211,36 +212,58 @@ fn basics(source: &Source<'_>, vars: &mut BTreeMap<String, String>) {
     }
 }
 
+/// `PORT` and `ALLOC_PORT` are what the task listens on where a network of its own leads to it, all others the host's.
 fn ports(source: &Source<'_>, vars: &mut BTreeMap<String, String>) {
-    let ip = source.node.ip.to_string();
-    for (label, port) in source.ports {
-        let address = std::net::SocketAddr::new(source.node.ip, *port).to_string();
-        for key in ["IP", "HOST_IP"] {
-            vars.insert(format!("NOMAD_{key}_{label}"), ip.clone());
+    for AllocPort { label, value, ip, task, .. } in source.ports {
+        let Some(task) = task else { continue };
+        let address = SocketAddr::new(*ip, *value).to_string();
+        if *task == source.task.name {
+            let family = if ip.is_ipv6() { "IPv6" } else { "IPv4" };
+            vars.insert(format!("NOMAD_{family}_{label}"), ip.to_string());
+        } else {
+            for (key, value) in [("ADDR", address), ("IP", ip.to_string()), ("PORT", value.to_string())] {
+                vars.insert(format!("NOMAD_{key}_{task}_{label}"), value);
+            }
         }
-        for key in ["PORT", "ALLOC_PORT", "HOST_PORT"] {
-            vars.insert(format!("NOMAD_{key}_{label}"), port.to_string());
-        }
-        for key in ["ADDR", "HOST_ADDR"] {
-            vars.insert(format!("NOMAD_{key}_{label}"), address.clone());
+    }
+    for port in source.ports {
+        let AllocPort { label, value, ip, .. } = port;
+        let (address, host, inside) = (SocketAddr::new(*ip, *value).to_string(), ip.to_string(), port.inside());
+        for (key, value) in [
+            ("ADDR", address.clone()),
+            ("HOST_ADDR", address),
+            ("IP", host.clone()),
+            ("HOST_IP", host),
+            ("PORT", inside.to_string()),
+            ("ALLOC_PORT", inside.to_string()),
+            ("HOST_PORT", value.to_string()),
+        ] {
+            vars.insert(format!("NOMAD_{key}_{label}"), value);
         }
     }
 }
 
-/// Makes the keys that contain job-given labels fit for a shell.
+/// Makes the keys that contain job-given labels fit for a shell: as Nomad does, byte by byte, except for dots, and not
+/// those of the host's address and the allocation's port.
 fn clean(key: String) -> String {
     let labelled = ["ADDR", "IP", "PORT", "HOST_PORT", "META"];
     let rest = key.strip_prefix("NOMAD_");
     if !rest.is_some_and(|r| labelled.iter().any(|l| r.strip_prefix(l).is_some_and(|r| r.starts_with('_')))) {
         return key;
     }
-    key.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect()
+    let fit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.');
+    key.bytes().map(|byte| if fit(byte) { char::from(byte) } else { '_' }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::alloc::fake;
+
+    fn port(label: &str, value: u16, to: Option<u16>, task: Option<&str>) -> AllocPort {
+        let ip = if label.ends_with('6') { "2001:db8::7" } else { "192.0.2.7" }.parse().unwrap();
+        AllocPort { label: label.to_owned(), value, to, ip, task: task.map(str::to_owned) }
+    }
 
     fn built(isolation: FsIsolation, change: impl FnOnce(&mut Job)) -> TaskEnv {
         let mut job = fake::job(vec![fake::task("web-app")]);
@@ -259,7 +282,7 @@ mod tests {
             alloc_dir: Path::new("/data/alloc/0f2c"),
             isolation,
             cgroup_parent: Path::new("nomad.slice"),
-            ports: &BTreeMap::from([("http-api".to_owned(), 20_123)]),
+            ports: &[port("http-api", 20_123, None, None)],
             node: &fake::node(),
             host: &host.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
         })
@@ -325,6 +348,92 @@ mod tests {
             ],
         );
         assert!(!env.vars().contains_key("NOMAD_PORT_http-api"));
+    }
+
+    /// J3: what Nomad sets for ports of groups and of tasks, and nothing else.
+    #[test]
+    fn j3_ports_are_named_as_nomad_names_them() {
+        let mut job = fake::job(vec![fake::task("web"), fake::task("side-car")]);
+        job.groups[0].count = 1;
+        let ports = [
+            port("db", 20_001, Some(6379), None),
+            port("API", 8080, Some(8080), None),
+            port("a-b.c", 20_002, None, None),
+            port("v6", 20_003, None, None),
+            port("own", 20_004, Some(80), Some("web")),
+            port("adm-in", 20_005, None, Some("side-car")),
+        ];
+        let id = AllocId::parse("0f2c1f7e-43b8-4a9c-9e0d-5a5b7e3c1d2e").unwrap();
+        let found = |task: usize| {
+            let env = TaskEnv::build(&Source {
+                job: &job,
+                group: &job.groups[0],
+                task: &job.groups[0].tasks[task],
+                alloc: &id,
+                index: 0,
+                alloc_dir: Path::new("/data/alloc/0f2c"),
+                isolation: FsIsolation::Image,
+                cgroup_parent: Path::new(""),
+                ports: &ports,
+                node: &fake::node(),
+                host: &BTreeMap::new(),
+            });
+            let is_of_port = |key: &str| {
+                ["IP", "HOST_IP", "IPv4", "IPv6", "PORT", "HOST_PORT", "ADDR", "HOST_ADDR"]
+                    .iter()
+                    .chain(&["ALLOC_PORT", "ALLOC_IP", "ALLOC_ADDR", "ALLOC_INTERFACE"])
+                    .any(|kind| key.strip_prefix("NOMAD_").is_some_and(|k| k.starts_with(&format!("{kind}_"))))
+            };
+            let of_ports = env.vars().iter().filter(|(key, _)| is_of_port(key));
+            of_ports.map(|(key, value)| format!("{key}={value}")).collect::<std::collections::BTreeSet<_>>()
+        };
+        let all = |label: &str, clean: &str, ip: &str, host: u16, inside: u16| {
+            let address = SocketAddr::new(ip.parse().unwrap(), host);
+            [
+                format!("NOMAD_ADDR_{clean}={address}"),
+                format!("NOMAD_ALLOC_PORT_{label}={inside}"),
+                format!("NOMAD_HOST_ADDR_{label}={address}"),
+                format!("NOMAD_HOST_IP_{label}={ip}"),
+                format!("NOMAD_HOST_PORT_{clean}={host}"),
+                format!("NOMAD_IP_{clean}={ip}"),
+                format!("NOMAD_PORT_{clean}={inside}"),
+            ]
+        };
+        let mut expected: std::collections::BTreeSet<String> = [
+            all("db", "db", "192.0.2.7", 20_001, 6379),
+            all("API", "API", "192.0.2.7", 8080, 8080),
+            all("a-b.c", "a_b.c", "192.0.2.7", 20_002, 20_002),
+            all("v6", "v6", "2001:db8::7", 20_003, 20_003),
+            all("own", "own", "192.0.2.7", 20_004, 80),
+            all("adm-in", "adm_in", "192.0.2.7", 20_005, 20_005),
+        ]
+        .concat()
+        .into_iter()
+        .collect();
+        assert!(expected.contains("NOMAD_ADDR_v6=[2001:db8::7]:20003"));
+        let common = expected.clone();
+        // Its own network's, and what it sees of the other task's: the host's.
+        expected.extend(
+            [
+                "NOMAD_IPv4_own=192.0.2.7",
+                "NOMAD_ADDR_side_car_adm_in=192.0.2.7:20005",
+                "NOMAD_IP_side_car_adm_in=192.0.2.7",
+                "NOMAD_PORT_side_car_adm_in=20005",
+            ]
+            .map(str::to_owned),
+        );
+        assert_eq!(found(0), expected);
+        let mut expected = common;
+        expected.extend(
+            [
+                "NOMAD_IPv4_adm-in=192.0.2.7",
+                "NOMAD_ADDR_web_own=192.0.2.7:20004",
+                "NOMAD_IP_web_own=192.0.2.7",
+                "NOMAD_PORT_web_own=20004",
+            ]
+            .map(str::to_owned),
+        );
+        assert_eq!(found(1), expected);
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub(crate) fn task(name: &str) -> Task {
         env: BTreeMap::new(),
         user: String::new(),
         resources: TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0 },
+        network: None,
         logs: LogConfig { max_files: 10, max_file_size_mib: 10, disabled: false, keeping: LogKeeping::default() },
         kill_signal: None,
         kill_timeout: Duration::from_secs(5),

@@ -1,24 +1,58 @@
-//! Choice of host ports.
+//! Choice of host ports, and who has them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use crate::spec::{Network, Port, Pos};
+use super::node::Node;
+use super::port_registry::{Held, Registry};
+use crate::driver;
+use crate::spec::{AllocId, Group, Job, Network, Port, Pos, interpolate};
+use crate::sys::listeners;
 use crate::sys::lock::lock;
 
-/// Label to host port.
-pub type PortMap = BTreeMap<String, u16>;
-
 /// Nomad's range of dynamic ports.
-const DYNAMIC: std::ops::RangeInclusive<u16> = 20_000..=32_000;
+pub const DYNAMIC: RangeInclusive<u16> = 20_000..=32_000;
+/// The network of the host that a port is on which names none, by its name.
+const DEFAULT: &str = "default";
+
+/// A port that an allocation has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocPort {
+    /// Its label in the job file.
+    pub label: String,
+    /// The host's port.
+    pub value: u16,
+    /// The port inside the task's network, where the job file names one.
+    pub to: Option<u16>,
+    /// The host's address.
+    pub ip: IpAddr,
+    /// Whose network it is from; `None` is the group's.
+    pub task: Option<String>,
+}
+
+impl AllocPort {
+    /// The port that the task is told to listen on, as Nomad tells it: also where its network is the host's.
+    #[must_use]
+    pub fn inside(&self) -> u16 {
+        self.to.unwrap_or(self.value)
+    }
+
+    /// As drivers get it.
+    pub(super) fn of_driver(&self) -> driver::Port {
+        let AllocPort { label, value, to, ip, .. } = self;
+        driver::Port { label: label.clone(), value: *value, to: to.unwrap_or(0), host_ip: Some(*ip) }
+    }
+}
 
 /// Why a group has no ports.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// A fixed port is taken.
-    #[error("{pos}: port {label:?}: {port} is not free; stop what listens there or leave out `static`")]
+    #[error("{pos}: port {label:?}: {port} is not free: {holder}; stop that, or leave out `static`")]
     Taken {
         /// Its label.
         label: String,
@@ -26,119 +60,518 @@ pub enum PortError {
         port: u16,
         /// Where it stands.
         pos: Pos,
-        /// What the kernel said; nothing when another group of the job has it.
-        source: Option<io::Error>,
+        /// Who has it, as far as that can be found out.
+        holder: String,
     },
     /// The whole dynamic range is taken.
-    #[error("{pos}: port {label:?}: no port from 20000 to 32000 is free")]
+    #[error("{pos}: port {label:?}: no port from {} to {} is free; give others with --dynamic-ports", range.start(), range.end())]
     Exhausted {
         /// Its label.
         label: String,
         /// Where it stands.
         pos: Pos,
+        /// The range.
+        range: RangeInclusive<u16>,
+    },
+    /// This machine has no such network.
+    #[error("{pos}: port {label:?}: {network}")]
+    NoSuchNetwork {
+        /// The port's label.
+        label: String,
+        /// Where the network is named.
+        pos: Pos,
+        /// The name and the fix.
+        network: UnknownNetwork,
+    },
+    /// The address of a host network is none of this machine's.
+    #[error("{pos}: port {label:?}: {ip} is no address of this machine; give another one with --host-network")]
+    NoSuchAddress {
+        /// The port's label.
+        label: String,
+        /// Where it stands.
+        pos: Pos,
+        /// The address.
+        ip: IpAddr,
+    },
+    /// The thread that chooses them has panicked.
+    #[error("choosing the ports broke down")]
+    Broken(#[source] io::Error),
+    /// The machine's registry of ports cannot be used.
+    #[error("cannot use the registry of ports in {}", path.display())]
+    Registry {
+        /// Where it is.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
     },
 }
 
-/// Ports given to the allocations of one process, so that two that start together do not get the same.
-#[derive(Debug, Clone, Default)]
-pub struct PortPool(Arc<Mutex<BTreeSet<u16>>>);
+/// A host network that nobody has named an address for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no host network {0:?} here; say where it is with --host-network {0}=ADDRESS")]
+pub struct UnknownNetwork(pub String);
+
+/// The networks of the host that ports can be on: name to address.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostNetworks(BTreeMap<String, IpAddr>);
+
+impl HostNetworks {
+    /// These, and `loopback` where it is not among them.
+    #[must_use]
+    pub fn new(given: impl IntoIterator<Item = (String, IpAddr)>) -> HostNetworks {
+        let mut networks = BTreeMap::from([("loopback".to_owned(), IpAddr::V4(Ipv4Addr::LOCALHOST))]);
+        networks.extend(given);
+        HostNetworks(networks)
+    }
+
+    /// The address of a network by its name. `default` is the node's own address unless it was given.
+    ///
+    /// # Errors
+    /// [`UnknownNetwork`].
+    pub fn address(&self, name: &str, own: IpAddr) -> Result<IpAddr, UnknownNetwork> {
+        let found = self.0.get(name).copied().or((name == DEFAULT).then_some(own));
+        found.ok_or_else(|| UnknownNetwork(name.to_owned()))
+    }
+}
+
+/// The host ports of the allocations of one process; with a registry, of all processes of this machine that use it.
+#[derive(Debug, Clone)]
+pub struct PortPool {
+    dynamic: RangeInclusive<u16>,
+    networks: HostNetworks,
+    registry: Option<PathBuf>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: Vec<Held>,
+    registry: Option<Registry>,
+}
+
+impl Default for PortPool {
+    /// One that no other process hears of.
+    fn default() -> PortPool {
+        PortPool { dynamic: DYNAMIC, networks: HostNetworks::default(), registry: None, state: Arc::default() }
+    }
+}
+
+/// What is asked for: a port, and whose it is to be.
+struct Ask<'a> {
+    port: &'a Port,
+    task: Option<&'a str>,
+    ip: IpAddr,
+}
 
 impl PortPool {
-    /// Chooses a port for each label of `network`: all or none.
+    /// One that shares the machine's ports with all others of this registry, a directory that may not exist yet.
+    #[must_use]
+    pub fn of_machine(registry: PathBuf) -> PortPool {
+        PortPool { registry: Some(registry), ..PortPool::default() }
+    }
+
+    /// The same with other networks and another range of dynamic ports.
+    #[must_use]
+    pub fn with(self, networks: HostNetworks, dynamic: RangeInclusive<u16>) -> PortPool {
+        PortPool { dynamic, networks, ..self }
+    }
+
+    /// Chooses a port for each label of a group and its tasks: all or none. Waits while another process chooses.
     ///
     /// # Errors
     /// [`PortError`].
-    pub fn allocate(&self, network: &Network) -> Result<PortMap, PortError> {
-        let mut taken = lock(&self.0);
-        let mut chosen = PortMap::new();
-        let result = choose_all(network, &mut taken, &mut chosen);
-        if result.is_err() {
-            taken.retain(|port| !chosen.values().any(|p| p == port));
+    pub(super) fn allocate(
+        &self,
+        job: &Job,
+        group: &Group,
+        alloc: &AllocId,
+        node: &Node,
+    ) -> Result<Vec<AllocPort>, PortError> {
+        let asks = self.asks(group, node)?;
+        if asks.is_empty() {
+            return Ok(Vec::new());
         }
-        result.map(|()| chosen)
-    }
-
-    /// Gives the ports back.
-    pub fn release(&self, ports: &PortMap) {
-        let mut taken = lock(&self.0);
-        taken.retain(|port| !ports.values().any(|p| p == port));
-    }
-}
-
-fn choose_all(network: &Network, taken: &mut BTreeSet<u16>, chosen: &mut PortMap) -> Result<(), PortError> {
-    let (fixed, dynamic): (Vec<&Port>, Vec<&Port>) = network.ports.iter().partition(|p| p.static_port.is_some());
-    for port in fixed.into_iter().chain(dynamic) {
-        let number = match port.static_port {
-            Some(number) => fixed_port(port, number, taken)?,
-            None => dynamic_port(port, taken)?,
+        let mut state = lock(&self.state);
+        let held = |ask: &Ask<'_>, value| Held {
+            ip: ask.ip,
+            port: value,
+            label: ask.port.label.clone(),
+            job: job.id.clone(),
+            group: group.name.clone(),
+            alloc: alloc.to_string(),
         };
-        taken.insert(number);
-        chosen.insert(port.label.clone(), number);
+        let State { held: own, registry } = &mut *state;
+        let Some(path) = &self.registry else {
+            let chosen = choose_all(&asks, own, &[], &BTreeMap::new(), &self.dynamic)?;
+            own.extend(asks.iter().zip(&chosen).map(|(ask, value)| held(ask, *value)));
+            return Ok(given(&asks, &chosen));
+        };
+        let failed = |source| PortError::Registry { path: path.clone(), source };
+        let registry = match registry {
+            Some(registry) => registry,
+            None => registry.insert(Registry::open(path).map_err(failed)?),
+        };
+        let mut locked = registry.lock().map_err(failed)?;
+        let others = locked.others().map_err(failed)?;
+        let last_use = locked.last_use(&self.dynamic).map_err(failed)?;
+        let chosen = choose_all(&asks, own, &others, &last_use, &self.dynamic)?;
+        let before = own.len();
+        own.extend(asks.iter().zip(&chosen).map(|(ask, value)| held(ask, *value)));
+        if let Err(source) = locked.hold(own) {
+            own.truncate(before);
+            return Err(failed(source));
+        }
+        Ok(given(&asks, &chosen))
     }
-    Ok(())
+
+    /// Gives the ports of an allocation back.
+    ///
+    /// # Errors
+    /// When the registry cannot be written: it has them then until this process ends.
+    pub(super) fn release(&self, alloc: &AllocId) -> io::Result<()> {
+        let (mut state, alloc) = (lock(&self.state), alloc.to_string());
+        let State { held, registry } = &mut *state;
+        let freed: BTreeSet<u16> = held.iter().filter(|held| held.alloc == alloc).map(|held| held.port).collect();
+        if freed.is_empty() {
+            return Ok(());
+        }
+        held.retain(|held| held.alloc != alloc);
+        let Some(registry) = registry else { return Ok(()) };
+        let mut locked = registry.lock()?;
+        locked.used(&freed)?;
+        locked.hold(held)
+    }
+
+    fn asks<'a>(&self, group: &'a Group, node: &Node) -> Result<Vec<Ask<'a>>, PortError> {
+        let own = group.network.iter().map(|network| (None, network));
+        let of_tasks = group.tasks.iter().filter_map(|task| Some((Some(&*task.name), task.network.as_ref()?)));
+        let mut asks = Vec::new();
+        for (task, Network { ports, .. }) in own.chain(of_tasks) {
+            for port in ports {
+                let (name, pos) = port.host_network.as_ref().map_or((DEFAULT, &port.pos), |n| (&n.name, &n.pos));
+                let name = interpolate(name, &|key| node.lookup(key).map(str::to_owned));
+                let ip = self.networks.address(&name, node.ip).map_err(|network| PortError::NoSuchNetwork {
+                    label: port.label.clone(),
+                    pos: pos.clone(),
+                    network,
+                })?;
+                asks.push(Ask { port, task, ip });
+            }
+        }
+        // What is fixed comes first, so that no dynamic port takes it.
+        asks.sort_by_key(|ask| ask.port.static_port.is_none());
+        Ok(asks)
+    }
 }
 
-fn fixed_port(port: &Port, number: u16, taken: &BTreeSet<u16>) -> Result<u16, PortError> {
-    let error = |source| PortError::Taken { label: port.label.clone(), port: number, pos: port.pos.clone(), source };
-    if taken.contains(&number) {
-        return Err(error(None));
+fn given(asks: &[Ask<'_>], chosen: &[u16]) -> Vec<AllocPort> {
+    let port = |(ask, value): (&Ask<'_>, &u16)| AllocPort {
+        label: ask.port.label.clone(),
+        value: *value,
+        to: ask.port.to,
+        ip: ask.ip,
+        task: ask.task.map(str::to_owned),
+    };
+    asks.iter().zip(chosen).map(port).collect()
+}
+
+fn choose_all(
+    asks: &[Ask<'_>],
+    own: &[Held],
+    others: &[(String, Held)],
+    last_use: &BTreeMap<u16, u64>,
+    range: &RangeInclusive<u16>,
+) -> Result<Vec<u16>, PortError> {
+    let mut chosen = Vec::new();
+    let mut taken: BTreeSet<u16> =
+        own.iter().chain(others.iter().map(|(_, held)| held)).map(|held| held.port).collect();
+    // Sorted once for all dynamic ports, and only where there are some.
+    let mut candidates: Option<std::vec::IntoIter<u16>> = None;
+    for ask in asks {
+        let port = if let Some(number) = ask.port.static_port {
+            fixed(ask, number, own, others)?;
+            number
+        } else {
+            let free = candidates.get_or_insert_with(|| least_recently_used(range, last_use).into_iter());
+            free.find(|port| !taken.contains(port) && is_free(ask.ip, *port)).ok_or_else(|| PortError::Exhausted {
+                label: ask.port.label.clone(),
+                pos: ask.port.pos.clone(),
+                range: range.clone(),
+            })?
+        };
+        taken.insert(port);
+        chosen.push(port);
     }
-    match test_bind(number) {
+    Ok(chosen)
+}
+
+/// All ports of the range, the one that was used last at the end. Those that were never used begin anywhere, so that two
+/// who do not know of each other seldom choose the same.
+fn least_recently_used(range: &RangeInclusive<u16>, last_use: &BTreeMap<u16, u64>) -> Vec<u16> {
+    let count = u128::from(range.end() - range.start()) + 1;
+    let start = u16::try_from(crate::sys::random::bits() % count).unwrap_or_default() + range.start();
+    let mut ports: Vec<u16> = (start..=*range.end()).chain(*range.start()..start).collect();
+    ports.sort_by_key(|port| last_use.get(port).copied().unwrap_or(0));
+    ports
+}
+
+fn fixed(ask: &Ask<'_>, number: u16, own: &[Held], others: &[(String, Held)]) -> Result<(), PortError> {
+    if ask.port.ignore_collision {
+        return Ok(());
+    }
+    let (label, pos) = (ask.port.label.clone(), ask.port.pos.clone());
+    let taken = |holder| PortError::Taken { label: label.clone(), port: number, pos: pos.clone(), holder };
+    let same = |held: &Held| held.port == number && held.ip == ask.ip;
+    if let Some(held) = own.iter().find(|held| same(held)) {
+        return Err(taken(format!("group {:?} of this job has it, as port {:?}", held.group, held.label)));
+    }
+    if let Some((who, held)) = others.iter().find(|(_, held)| same(held)) {
+        let Held { job, group, alloc, .. } = held;
+        let alloc = alloc.get(..8).unwrap_or(alloc);
+        return Err(taken(format!("job {job:?}, group {group:?} has it (allocation {alloc}, {who})")));
+    }
+    match test_bind(ask.ip, number) {
+        Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => {
+            Err(PortError::NoSuchAddress { label: label.clone(), pos: pos.clone(), ip: ask.ip })
+        }
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
+            let who = listeners::on(ask.ip, number);
+            Err(taken(who.map_or_else(|| e.to_string(), |(pid, name)| format!("{name} (pid {pid}) listens there"))))
+        }
         // Whether the task may bind it is for its own privileges to say.
-        Err(e) if e.kind() != io::ErrorKind::PermissionDenied => Err(error(Some(e))),
-        _ => Ok(number),
+        _ => Ok(()),
     }
-}
-
-fn dynamic_port(port: &Port, taken: &BTreeSet<u16>) -> Result<u16, PortError> {
-    let count = DYNAMIC.end() - DYNAMIC.start() + 1;
-    let random = crate::sys::random::bits() % u128::from(count);
-    let start = u16::try_from(random).unwrap_or_default();
-    (0..count)
-        .map(|i| DYNAMIC.start() + (start + i) % count)
-        .find(|number| !taken.contains(number) && test_bind(*number).is_ok())
-        .ok_or_else(|| PortError::Exhausted { label: port.label.clone(), pos: port.pos.clone() })
 }
 
 /// Binds for an instant, as TCP and as UDP: a task may use the port for either.
-fn test_bind(port: u16) -> io::Result<()> {
-    let _tcp = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
-    let _udp = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
+fn test_bind(ip: IpAddr, port: u16) -> io::Result<()> {
+    let _tcp = TcpListener::bind((ip, port))?;
+    let _udp = UdpSocket::bind((ip, port))?;
     Ok(())
+}
+
+/// Whether a task could have the port on any address of the machine, of both families where there are two.
+fn is_free(ip: IpAddr, port: u16) -> bool {
+    let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED), ip];
+    let is_taken = |ip| test_bind(ip, port).is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse);
+    !any.into_iter().any(is_taken)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alloc::fake;
+    use crate::spec::{HostNetwork, Pos};
 
-    fn network(ports: &[(&str, Option<u16>)]) -> Network {
-        let port =
-            |(label, port): &(&str, _)| Port { label: (*label).to_owned(), static_port: *port, pos: Pos::default() };
-        Network { ports: ports.iter().map(port).collect(), ..Network::default() }
+    fn port(label: &str, static_port: Option<u16>) -> Port {
+        Port { label: label.to_owned(), static_port, pos: Pos::default(), ..Port::default() }
+    }
+
+    fn on(network: &str, port: Port) -> Port {
+        Port { host_network: Some(HostNetwork { name: network.to_owned(), pos: Pos::default() }), ..port }
+    }
+
+    /// A node whose address this machine has.
+    fn node() -> Node {
+        Node { ip: Ipv4Addr::LOCALHOST.into(), ..(*fake::node()).clone() }
+    }
+
+    struct Asking(PortPool);
+
+    impl Asking {
+        /// Ports for a group of a new allocation; the task has the second ones.
+        fn of(&self, group: Vec<Port>, task: Vec<Port>) -> Result<(AllocId, Vec<AllocPort>), PortError> {
+            let mut job = fake::job(vec![fake::task("web")]);
+            job.groups[0].network = Some(Network { ports: group, ..Network::default() });
+            job.groups[0].tasks[0].network = Some(Network { ports: task, ..Network::default() });
+            let id = AllocId::new(crate::sys::random::uuid());
+            self.0.allocate(&job, &job.groups[0], &id, &node()).map(|ports| (id, ports))
+        }
+
+        fn one(&self, port: Port) -> Result<(AllocId, u16), PortError> {
+            self.of(vec![port], Vec::new()).map(|(id, ports)| (id, ports[0].value))
+        }
+    }
+
+    fn free_port() -> u16 {
+        TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap().local_addr().unwrap().port()
     }
 
     #[test]
     fn dynamic_ports_are_free_distinct_and_in_range() {
-        let pool = PortPool::default();
-        let first = pool.allocate(&network(&[("a", None), ("b", None)])).unwrap();
-        let second = pool.allocate(&network(&[("a", None)])).unwrap();
-        let all: BTreeSet<_> = first.values().chain(second.values()).collect();
-        assert_eq!(all.len(), 3);
+        let asking = Asking(PortPool::default());
+        let (_, first) = asking.of(vec![port("a", None), port("b", None)], vec![port("c", None)]).unwrap();
+        let (_, second) = asking.of(vec![port("a", None)], Vec::new()).unwrap();
+        let all: BTreeSet<_> = first.iter().chain(&second).map(|port| port.value).collect();
+        assert_eq!(all.len(), 4);
         assert!(all.iter().all(|p| DYNAMIC.contains(p)));
+        let of_tasks: Vec<_> = first.iter().map(|port| port.task.as_deref()).collect();
+        assert_eq!(of_tasks, [None, None, Some("web")]);
     }
 
     #[test]
-    fn a_static_port_in_use_is_refused_and_the_others_are_given_back() {
+    fn a_static_port_in_use_is_refused_with_its_holder_and_the_others_are_given_back() {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         let busy = listener.local_addr().unwrap().port();
-        let pool = PortPool::default();
-        let error = pool.allocate(&network(&[("dyn", None), ("http", Some(busy))])).unwrap_err();
-        assert!(matches!(error, PortError::Taken { port, .. } if port == busy), "{error}");
-        assert!(pool.0.lock().unwrap().is_empty());
+        let asking = Asking(PortPool::default());
+        let error = asking.of(vec![port("dyn", None), port("http", Some(busy))], Vec::new()).unwrap_err().to_string();
+        let expected = format!("port \"http\": {busy} is not free: ");
+        assert!(
+            error.contains(&expected) && error.contains(&format!("(pid {}) listens", std::process::id())),
+            "{error}"
+        );
+        assert!(asking.0.state.lock().unwrap().held.is_empty());
         drop(listener);
-        let ports = pool.allocate(&network(&[("http", Some(busy))])).unwrap();
-        assert!(pool.allocate(&network(&[("http", Some(busy))])).is_err(), "one port serves one allocation");
-        pool.release(&ports);
-        assert!(pool.allocate(&network(&[("http", Some(busy))])).is_ok());
+        let (id, _) = asking.one(port("http", Some(busy))).unwrap();
+        let error = asking.one(port("http", Some(busy))).unwrap_err().to_string();
+        assert!(error.contains("group \"group\" of this job has it, as port \"http\""), "{error}");
+        let shared = Port { ignore_collision: true, ..port("http", Some(busy)) };
+        let (sharer, _) = asking.one(shared).unwrap();
+        asking.0.release(&sharer).unwrap();
+        asking.0.release(&id).unwrap();
+        asking.one(port("http", Some(busy))).unwrap();
+    }
+
+    /// Somebody who listens on another address of the machine leaves this one free, as 127.0.0.53 does.
+    #[test]
+    fn a_static_port_is_that_of_one_address() {
+        let other = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 53), 0)).unwrap();
+        let number = other.local_addr().unwrap().port();
+        let networks = [("other", [127, 0, 0, 53]), ("third", [127, 0, 0, 54]), ("doc", [192, 0, 2, 1])];
+        let networks = HostNetworks::new(networks.map(|(name, ip)| (name.to_owned(), ip.into())));
+        let asking = Asking(PortPool::default().with(networks, DYNAMIC));
+        let (_, ports) =
+            asking.of(vec![port("own", Some(number)), on("third", port("third", Some(number)))], Vec::new()).unwrap();
+        let ips: Vec<_> = ports.iter().map(|port| port.ip.to_string()).collect();
+        assert_eq!(ips, ["127.0.0.1", "127.0.0.54"]);
+        assert!(asking.one(on("other", port("x", Some(number)))).is_err());
+        let error = asking.one(on("doc", port("x", Some(number)))).unwrap_err().to_string();
+        assert!(error.contains("192.0.2.1 is no address of this machine"), "{error}");
+        let error = asking.one(on("lan", port("x", None))).unwrap_err().to_string();
+        assert!(error.contains("no host network \"lan\"") && error.contains("--host-network lan=ADDRESS"), "{error}");
+        let error = asking.one(on("${meta.net}", port("x", None))).unwrap_err().to_string();
+        assert!(error.contains("no host network \"${meta.net}\""), "{error}");
+        assert_eq!(asking.of(vec![on("loopback", port("x", None))], Vec::new()).unwrap().1[0].ip, Ipv4Addr::LOCALHOST);
+    }
+
+    #[test]
+    fn what_listens_on_any_address_keeps_a_dynamic_port_from_being_chosen() {
+        let asked = free_port();
+        let asking = Asking(PortPool::default().with(HostNetworks::default(), asked..=asked));
+        for listener in ["127.0.0.53", "::1", "0.0.0.0"] {
+            let ip: IpAddr = listener.parse().unwrap();
+            let Ok(_tcp) = TcpListener::bind((ip, asked)) else { continue };
+            assert!(matches!(asking.one(port("x", None)), Err(PortError::Exhausted { .. })), "{listener}");
+        }
+        let udp = UdpSocket::bind(("0.0.0.0", asked)).unwrap();
+        let error = asking.one(port("x", None)).unwrap_err().to_string();
+        assert!(error.contains(&format!("no port from {asked} to {asked} is free")), "{error}");
+        drop(udp);
+        assert_eq!(asking.one(port("x", None)).unwrap().1, asked);
+    }
+
+    #[test]
+    fn j3_two_holders_of_one_registry_never_have_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = || Asking(PortPool::of_machine(dir.path().join("run/ports")));
+        let number = free_port();
+        let (one, other) = (at(), at());
+        let (id, _) = one.one(port("http", Some(number))).unwrap();
+        let error = other.one(port("web", Some(number))).unwrap_err().to_string();
+        let expected = format!(
+            "{number} is not free: job \"job\", group \"group\" has it (allocation {}, agentbin run with pid {})",
+            id.short(),
+            std::process::id()
+        );
+        assert!(error.contains(&expected), "{error}");
+        // All that both know of are taken, and none twice.
+        let few = (number.min(65_000)..=number.min(65_000) + 40).collect::<Vec<_>>();
+        let range = few[0]..=few[40];
+        let [one, other] = [one, other].map(|asking| Asking(asking.0.with(HostNetworks::default(), range.clone())));
+        let taken = std::thread::scope(|scope| {
+            let take = |asking: &'static str, pool: PortPool| {
+                let asking = (asking, Asking(pool));
+                scope.spawn(move || std::iter::from_fn(|| asking.1.one(port(asking.0, None)).ok()).collect::<Vec<_>>())
+            };
+            let threads = [take("one", one.0.clone()), take("other", other.0.clone())];
+            threads.map(|thread| thread.join().unwrap()).concat()
+        });
+        let numbers: BTreeSet<u16> = taken.iter().map(|(_, port)| *port).collect();
+        assert_eq!(numbers.len(), taken.len());
+        assert!(numbers.len() > 20 && !numbers.contains(&number), "{numbers:?}");
+        one.0.release(&id).unwrap();
+        other.one(port("web", Some(number))).unwrap();
+    }
+
+    #[test]
+    fn the_least_recently_used_is_chosen() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = free_port().min(60_000);
+        let range = first..=first + 4;
+        let asking = Asking(PortPool::of_machine(dir.path().join("ports")).with(HostNetworks::default(), range));
+        let mut all = Vec::new();
+        while let Ok(one) = asking.one(port("x", None)) {
+            all.push(one);
+        }
+        assert!(all.len() > 1, "{all:?}");
+        for (id, _) in &all {
+            asking.0.release(id).unwrap();
+        }
+        // Another process sees the same order.
+        let other =
+            Asking(PortPool::of_machine(dir.path().join("ports")).with(HostNetworks::default(), first..=first + 4));
+        for (_, expected) in &all {
+            let (id, found) = other.one(port("x", None)).unwrap();
+            assert_eq!(found, *expected);
+            other.0.release(&id).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_a_dead_process_had_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let number = free_port();
+        let asking = Asking(PortPool::of_machine(dir.path().to_owned()));
+        asking.one(port("http", Some(number))).unwrap();
+        let own =
+            std::fs::read_dir(dir.path()).unwrap().flatten().find(|e| e.file_name().to_string_lossy().contains('.'));
+        let own = own.unwrap().path();
+        let name = own.file_name().unwrap().to_str().unwrap().to_owned();
+        let (owner, _) = name.split_once('.').unwrap();
+        let mut words = owner.split('-');
+        let (pid, _, namespace) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+        let other = Asking(PortPool::of_machine(dir.path().to_owned()));
+        // Of this process number at another time, and of one of another pid namespace who let go of the file.
+        for dead in [format!("{pid}-1-{namespace}.0"), format!("{pid}-1-1.0")] {
+            let dead = dir.path().join(dead);
+            std::fs::copy(&own, &dead).unwrap();
+            asking.0.release(&AllocId::new(crate::sys::random::uuid())).unwrap();
+            assert!(other.one(port("http", Some(number))).is_err(), "the one that lives has it");
+            assert!(!dead.exists(), "{}", dead.display());
+        }
+        std::fs::rename(&own, dir.path().join(format!("{pid}-1-{namespace}.0"))).unwrap();
+        other.one(port("http", Some(number))).unwrap();
+    }
+
+    #[test]
+    fn a_registry_of_others_is_not_believed() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let asking = Asking(PortPool::of_machine(dir.path().to_owned()));
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(asking.one(port("x", None)), Err(PortError::Registry { .. })));
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("lock")).unwrap();
+        assert!(matches!(asking.one(port("x", None)), Err(PortError::Registry { .. })));
+        std::fs::remove_file(dir.path().join("lock")).unwrap();
+        // What nobody can read keeps nobody from his ports.
+        let live = Asking(PortPool::of_machine(dir.path().to_owned()));
+        live.one(port("x", None)).unwrap();
+        for entry in std::fs::read_dir(dir.path()).unwrap().flatten() {
+            if entry.file_name().to_string_lossy().contains('.') {
+                std::fs::write(entry.path(), "{").unwrap();
+            }
+        }
+        asking.one(port("x", None)).unwrap();
     }
 }

@@ -18,7 +18,7 @@ use super::hook::{Hook, Stack};
 use super::lifecycle::{Coordinator, Doom, Member, Stage, TaskState, doom, next_victims};
 use super::node::Node;
 use super::nosuid::{self, Hold};
-use super::ports::{PortMap, PortPool};
+use super::ports::{AllocPort, PortError, PortPool};
 use super::process::Orphans;
 use super::record::{Record, RecordError, Records};
 use super::task::{Outcome, Shared, TaskError, TaskErrorKind, TaskResult, TaskRunner, keeper, stop_at_least};
@@ -129,7 +129,7 @@ struct Place {
     group: usize,
     machine: Arc<Machine>,
     dir: AllocDir,
-    ports: PortMap,
+    ports: Vec<AllocPort>,
     /// Something that only the record tells of could not be removed.
     recorded_is_left: bool,
     /// Keeps the mount that its directory lies on.
@@ -139,6 +139,12 @@ struct Place {
 impl Place {
     fn group(&self) -> &Group {
         &self.job.groups[self.group]
+    }
+
+    /// Whether a driver of its tasks leads ports to those of a network inside.
+    fn maps_ports(&self) -> bool {
+        let drivers = self.group().tasks.iter().filter_map(|task| self.machine.drivers.get(&task.driver));
+        drivers.into_iter().any(|driver| driver.capabilities().must_create_network)
     }
 
     /// The cgroups that its tasks may have.
@@ -281,15 +287,21 @@ impl Hook<Place> for NetworkHook {
     }
 
     async fn run(&self, place: &mut Place) -> Result<(), SetupError> {
-        if let Some(network) = &place.group().network {
-            place.ports = place.machine.ports.allocate(network)?;
-        }
+        let (machine, job, number, id) =
+            (Arc::clone(&place.machine), Arc::clone(&place.job), place.group, place.id.clone());
+        // It waits for other processes that choose.
+        let chosen =
+            tokio::task::spawn_blocking(move || machine.ports.allocate(&job, &job.groups[number], &id, &machine.node));
+        place.ports = chosen.await.map_err(|e| PortError::Broken(io::Error::other(e)))??;
         Ok(())
     }
 
     async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
-        place.machine.ports.release(&std::mem::take(&mut place.ports));
-        Vec::new()
+        place.ports.clear();
+        let (machine, id) = (Arc::clone(&place.machine), place.id.clone());
+        let released = tokio::task::spawn_blocking(move || machine.ports.release(&id)).await;
+        let error = |source| CleanupError { action: "give back the ports of", subject: place.id.to_string(), source };
+        released.unwrap_or_else(|e| Err(io::Error::other(e))).map_err(error).err().into_iter().collect()
     }
 }
 
@@ -301,13 +313,14 @@ impl Alloc {
         let dir = AllocDir::new(&machine.data_dir, &id);
         let (job, machine) = (Arc::clone(job), Arc::clone(machine));
         let place =
-            Place { id, index, job, group, machine, dir, ports: PortMap::new(), recorded_is_left: false, hold: None };
+            Place { id, index, job, group, machine, dir, ports: Vec::new(), recorded_is_left: false, hold: None };
         let hooks: Vec<Box<dyn Hook<Place>>> = vec![
             Box::new(NosuidHook),
+            // Free again only when nothing is left of the allocation.
+            Box::new(NetworkHook),
             Box::new(RecordHook),
             Box::new(AllocDirHook),
             Box::new(CgroupsHook),
-            Box::new(NetworkHook),
         ];
         Alloc { place, steps: Steps(Stack::new(hooks)) }
     }
@@ -375,6 +388,8 @@ impl Alloc {
             orphans: Arc::clone(&self.place.machine.orphans),
             cpusets: self.place.machine.cpusets.clone(),
             remove_cgroup: Arc::clone(&self.place.machine.remove_cgroup),
+            ports: self.place.ports.clone(),
+            maps_ports: self.place.maps_ports(),
             events,
         });
         Supervisor::new(&self.place, shared, stop).await.run().await
@@ -1000,7 +1015,7 @@ mod tests {
             pos: Pos::default(),
         }];
         let mut job = fake::job(vec![web]);
-        let port = Port { label: "http".to_owned(), static_port: None, pos: Pos::default() };
+        let port = Port { label: "http".to_owned(), ..Port::default() };
         job.groups[0].network = Some(Network { ports: vec![port], ..Network::default() });
 
         let world = world(&[("web", &[Act::UntilStopped(0)])]);
@@ -1045,7 +1060,7 @@ mod tests {
         let listener = std::net::TcpListener::bind(("0.0.0.0", 0)).unwrap();
         let taken = Some(listener.local_addr().unwrap().port());
         let mut job = fake::job(vec![task("web")]);
-        let port = Port { label: "http".to_owned(), static_port: taken, pos: Pos::default() };
+        let port = Port { label: "http".to_owned(), static_port: taken, ..Port::default() };
         job.groups[0].network = Some(Network { ports: vec![port], ..Network::default() });
         let mut alloc = Alloc::new(&world.machine, &Arc::new(job), 0, 0);
         let (error, leftovers) = alloc.set_up().await.unwrap_err();

@@ -16,33 +16,38 @@ const TRIES: u32 = 5;
 /// Who owns a folder: process, start time and pid namespace. Not by a lock: a child that the owner has just forked would
 /// hold it on for a moment after the owner's death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Owner {
+pub(super) struct Owner {
     pid: i32,
     start_ticks: u64,
     pid_namespace: u64,
 }
 
 impl Owner {
-    fn this() -> io::Result<Owner> {
+    pub(super) fn this() -> io::Result<Owner> {
         let process = process::own()?;
         let pid_namespace = process::pid_namespace()?;
         Ok(Owner { pid: process.pid, start_ticks: process.start_ticks, pid_namespace })
     }
 
     /// Socket paths are short (108 bytes), so the name is, too.
-    fn name(self) -> String {
+    pub(super) fn name(self) -> String {
         format!("{:x}-{:x}-{:x}", self.pid, self.start_ticks, self.pid_namespace)
     }
 
-    fn parse(name: &str) -> Option<Owner> {
+    pub(super) fn parse(name: &str) -> Option<Owner> {
         let mut numbers = name.split('-').map(|n| u64::from_str_radix(n, 16));
         let (pid, start_ticks, pid_namespace) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
         let owner = Owner { pid: i32::try_from(pid).ok()?, start_ticks, pid_namespace };
         (owner.name() == name).then_some(owner)
     }
 
+    /// Whether its number means something in this pid namespace.
+    pub(super) const fn is_of(self, pid_namespace: u64) -> bool {
+        self.pid_namespace == pid_namespace
+    }
+
     /// One of another pid namespace may well live.
-    fn is_dead(self, pid_namespace: u64) -> io::Result<bool> {
+    pub(super) fn is_dead(self, pid_namespace: u64) -> io::Result<bool> {
         let lives = |s: processes::Stat| s.start_ticks == self.start_ticks && !s.ended;
         Ok(self.pid_namespace == pid_namespace && !processes::stat(self.pid)?.is_some_and(lives))
     }

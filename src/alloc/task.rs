@@ -22,6 +22,7 @@ use super::error::{SetupError, chain};
 use super::hook::{Hook, Stack};
 use super::lifecycle::TaskState;
 use super::node::compute;
+use super::ports::AllocPort;
 use super::process::Orphans;
 use super::record::{Handle, Records};
 use super::restart::{End, Tracker, Verdict, restarts_on_success};
@@ -105,6 +106,9 @@ pub(super) struct Shared {
     pub(super) orphans: Arc<Orphans>,
     pub(super) cpusets: Option<Cpusets>,
     pub(super) remove_cgroup: Arc<RemoveCgroup>,
+    pub(super) ports: Vec<AllocPort>,
+    /// A driver of the group leads ports to those of a network inside.
+    pub(super) maps_ports: bool,
     pub(super) events: mpsc::UnboundedSender<AllocEvent>,
 }
 
@@ -310,6 +314,7 @@ impl TaskRunner {
         };
         self.event(EventKind::Received, "Task received by client", &[]);
         if self.wait_for_gate().await {
+            self.tell_of_ports();
             self.starts(&mut result).await;
             self.give_back(&mut result.leftovers);
         } else {
@@ -318,6 +323,22 @@ impl TaskRunner {
         result.ended = Instant::now();
         self.state(TaskState::Dead { failed: result.failed });
         result
+    }
+
+    /// A job that was written for a network of its own tells its program to listen on `to`, where nobody will ask.
+    fn tell_of_ports(&self) {
+        let own = |port: &&AllocPort| port.task.as_ref().is_none_or(|task| *task == self.task.name);
+        for port in self.shared.ports.iter().filter(own).filter(|_| !self.shared.maps_ports) {
+            let AllocPort { label, value, .. } = port;
+            if let Some(to) = port.to.filter(|to| to != value) {
+                let message = format!(
+                    "Port {label:?} is {value} (NOMAD_HOST_PORT_{label}), and the task has to listen there: it uses the \
+                     host's network, so that nothing leads to {to}, which `to` and NOMAD_PORT_{label} say"
+                );
+                let details = [("port", label.clone()), ("host_port", value.to_string()), ("to", to.to_string())];
+                self.event(EventKind::Driver, message, &details);
+            }
+        }
     }
 
     /// Starts the task until the restart policy has had enough.
@@ -581,6 +602,8 @@ impl TaskRunner {
             keeping: logs.keeping,
         });
         let variable = |name: &str| env.vars().get(name).cloned().unwrap_or_default();
+        let (ports, own) = (&self.shared.ports, Some(name));
+        let of_task = ports.iter().filter(|port| port.task.as_ref() == own);
         Ok(TaskConfig {
             id: format!("{}/{name}/{}", self.shared.alloc, &unique[..8]),
             name: name.clone(),
@@ -597,6 +620,8 @@ impl TaskRunner {
                 memory: MemoryLimits::from_mib(resources.memory_mib, resources.memory_max_mib),
                 ..Resources::default()
             },
+            ports: ports.iter().map(AllocPort::of_driver).collect(),
+            task_ports: of_task.map(AllocPort::of_driver).collect(),
             cgroup: self.cgroup.clone(),
             alloc_dir: self.shared.dir.path().to_owned(),
             neighbours: self.neighbours,

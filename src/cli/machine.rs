@@ -222,7 +222,7 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path, place: &Place) -> anyhow:
         drivers: drivers(cgroups, sockets),
         host_env: host_env(),
         records: Arc::new(Records::new(data_dir)),
-        ports: PortPool::default(),
+        ports: PortPool::of_machine(socket_base(data_dir).join("ports")),
         cgroup: Box::new(move |id, task| {
             let unit = if regime == Regime::V2 { ".scope" } else { "" };
             parent.as_ref().map_or_else(PathBuf::new, |parent| parent.join(format!("{id}-{task}{unit}")))

@@ -5,6 +5,7 @@ mod doctor;
 mod gc;
 mod logs;
 mod machine;
+mod networks;
 mod node;
 mod output;
 mod placement;
@@ -101,6 +102,12 @@ struct RunArgs {
     /// `syslog:tcp://HOST:PORT` or `otlp:http://HOST:PORT`; `@FILE` for the URLs in a file, where passwords belong; may be repeated
     #[arg(long, value_name = "URL")]
     log_sink: Vec<String>,
+    /// Say where a host network of the job file is: an address of this machine, or an interface; may be repeated
+    #[arg(long, value_name = "NAME=ADDRESS", value_parser = networks::given)]
+    host_network: Vec<networks::Given>,
+    /// Choose dynamic ports from this range
+    #[arg(long, value_name = "MIN-MAX", value_parser = networks::range, default_value = networks::default_range())]
+    dynamic_ports: std::ops::RangeInclusive<u16>,
     /// Refuse tasks that ask for less isolation than this level, by whatever key
     #[arg(long, value_name = "LEVEL")]
     isolation_minimum: Option<policy::Level>,
@@ -122,6 +129,9 @@ struct ValidateArgs {
     /// Read variables from a file
     #[arg(long, value_name = "FILE")]
     var_file: Vec<PathBuf>,
+    /// Say where a host network of the job file is, as to run; may be repeated
+    #[arg(long, value_name = "NAME=ADDRESS", value_parser = networks::given)]
+    host_network: Vec<networks::Given>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use super::machine::{self, Place};
 use super::output::{Broken, Piece, Shape, Source, Stream, Style, Writer};
 use super::signals::Signals;
-use super::{CANNOT, RunArgs, complain, gc, placement, policy};
+use super::{CANNOT, RunArgs, complain, gc, networks, placement, policy};
 use crate::alloc::{
     Alloc, AllocEvent, AllocResult, CleanupError, Failure, Machine, Outcome, Stop, TaskErrorKind, chain,
 };
@@ -61,6 +61,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let place = Place::find(args.cgroup_parent.as_deref())?.enter()?;
         let mut machine = machine::machine(&data_dir, sockets.path(), &place)?;
         placement::ask_drivers(&job, &mut machine).await;
+        machine.ports = machine.ports.with(networks::networks(&args.host_network)?, args.dynamic_ports.clone());
         let machine = Arc::new(machine);
         policy::demand(args, &job, &machine)?;
         let (one, other) = (Arc::clone(&job), Arc::clone(&machine));
@@ -175,6 +176,7 @@ pub(super) fn outlets(quiet: bool) -> Outlets {
 
 fn job(args: &RunArgs) -> anyhow::Result<Job> {
     let mut parsed = parsed(&args.file, &args.var, &args.var_file, args.isolation_minimum.is_some())?;
+    networks::check(&mut parsed, &networks::networks(&args.host_network)?);
     placement::check(&mut parsed, args.data_dir.as_deref(), args.cgroup_parent.as_deref())?;
     if !parsed.refusals.is_empty() {
         let refusals = parsed.refusals.iter().map(ToString::to_string).collect::<Vec<_>>();

@@ -4,7 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::output::json_text;
 use super::run::parsed as read;
-use super::{ValidateArgs, complain, placement, print};
+use super::{ValidateArgs, complain, networks, placement, print};
 use crate::jobspec::{self, Diagnostic};
 use crate::spec::escaped;
 
@@ -16,6 +16,7 @@ const SHOWN: usize = 20;
 pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
     let (errors, parsed) = match read(&args.file, &args.var, &args.var_file, false) {
         Ok(mut parsed) => {
+            networks::check(&mut parsed, &networks::networks(&args.host_network)?);
             placement::check(&mut parsed, None, None)?;
             (Vec::new(), Some(parsed))
         }

@@ -225,7 +225,7 @@ const RESOURCES: Fields = &[
     ("SecretsMB", Arg("secrets")),
     ("Devices", Whole("device", 1)),
     ("NUMA", Whole("numa", 0)),
-    ("Networks", Whole("network", 0)),
+    ("Networks", Nested("network", NETWORK)),
 ];
 
 const TEMPLATE: Fields = &[

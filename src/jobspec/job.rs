@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::base::Base;
-use super::schema::{EPHEMERAL_DISK, GROUP, JOB, NETWORK, PORT, RESTART};
+use super::schema::{EPHEMERAL_DISK, GROUP, JOB, RESTART};
 use super::section::{Expanded, Section, Sink};
-use super::{placement, task};
-use crate::spec::{
-    Group, Job, JobType, Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, is_unprintable,
-};
+use super::{network, placement, task};
+use crate::spec::{Group, Job, JobType, Pos, RestartMode, RestartPolicy, Task, is_unprintable};
 
 /// MiB of a group's disk unless given.
 const DEFAULT_DISK_MIB: u64 = 300;
@@ -117,6 +115,7 @@ fn groups(job: &Section<'_>, kind: JobType, base_dir: Base<'_>) -> Vec<Group> {
     let lone = job.blocks_of("task").filter(|b| !b.labels.is_empty()).map(|block| {
         let around = Surroundings { kind, restart: RestartFields::default(), disk_mib: DEFAULT_DISK_MIB, base_dir };
         let tasks = tasks(job, &mut std::iter::once(block), &around);
+        network::check(job, None, &tasks);
         Group {
             name: block.labels[0].clone(),
             count: 1,
@@ -160,13 +159,15 @@ fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: Base<
     restart.policy(kind, &group);
     let around = Surroundings { kind, restart, disk_mib, base_dir };
     let tasks = tasks(&group, &mut group.blocks_of("task"), &around);
+    let network = network::of_group(&group);
+    network::check(&group, network.as_ref(), &tasks);
     let decoded = Group {
         name,
         count,
         meta: group.strings("meta"),
         constraints,
         shutdown_delay: group.duration("shutdown_delay").unwrap_or_default(),
-        network: network(&group),
+        network,
         tasks,
         pos: block.pos.clone(),
     };
@@ -213,62 +214,6 @@ fn tasks<'e, 'a: 'e>(
         group.error(group.pos, message);
     }
     tasks
-}
-
-fn network(group: &Section<'_>) -> Option<Network> {
-    let mut blocks = group.blocks_of("network");
-    let section = Section::open(format!("network of {}", group.name), blocks.next()?, &NETWORK, group.sink);
-    for further in blocks {
-        group.refuse(further.pos, format!("{} has more than one network; keep one", group.name));
-        // Its mistakes are told all the same.
-        Section::open(format!("network of {}", group.name), further, &NETWORK, group.sink);
-    }
-    if let Some(mode) = section.string("mode")
-        && !matches!(mode.as_str(), "" | "host")
-    {
-        let message =
-            format!("network mode \"{mode}\" is not supported yet by agentbin run; use mode \"host\" or remove it");
-        section.refuse(section.pos_of("mode"), message);
-    }
-    let mut ports: Vec<Port> = Vec::new();
-    // On another address of the host the same number is another port.
-    let named = |block: &Expanded<'_>| block.body.attrs.iter().any(|attr| attr.name == "host_network");
-    let several_addresses = section.blocks_of("port").any(named);
-    let (mut labels, mut numbers): (BTreeMap<String, u32>, BTreeMap<u16, String>) = Default::default();
-    for block in section.blocks_of("port") {
-        let Some(port) = port(&section, block) else { continue };
-        if let Some(line) = labels.insert(port.label.clone(), port.pos.line) {
-            let message = format!("duplicate port \"{}\"; it stands in line {line} already", port.label);
-            section.error(&port.pos, message);
-        } else if !several_addresses
-            && let Some((number, other)) =
-                port.static_port.and_then(|number| Some((number, numbers.insert(number, port.label.clone())?)))
-        {
-            let message = format!("port \"{}\" has the static port {number} of port \"{other}\"", port.label);
-            section.error(&port.pos, message);
-        }
-        ports.push(port);
-    }
-    Some(Network { mode: NetworkMode::Host, ports })
-}
-
-fn port(network: &Section<'_>, block: &Expanded<'_>) -> Option<Port> {
-    let label = block.labels.first()?.clone();
-    check_name(network, block.pos, "port", &label, LONGEST_NAME);
-    let section = Section::open(format!("port \"{label}\""), block, &PORT, network.sink);
-    let fixed: Option<u16> = section.int("static", 0).filter(|p| *p != 0);
-    if let Some(to) = section.int::<i32>("to", -1)
-        && !matches!(to, -1 | 0)
-        && Some(to) != fixed.map(i32::from)
-    {
-        let message = format!(
-            "\"to\" in {} is not supported yet by agentbin run, because the task uses the host's network; \
-             remove it or make it equal to static",
-            section.name
-        );
-        section.refuse(section.pos_of("to"), message);
-    }
-    Some(Port { label, static_port: fixed, pos: block.pos.clone() })
 }
 
 /// The arguments of a `restart` block that were given.

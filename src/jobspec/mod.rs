@@ -16,6 +16,7 @@ mod job;
 mod json;
 mod json_body;
 mod native;
+mod network;
 mod placement;
 mod regular;
 mod schema;

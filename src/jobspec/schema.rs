@@ -398,8 +398,42 @@ pub(super) static NETWORK: Schema = Schema {
         block("cni", 0, Once, Refused("remove it"), &CNI),
         block("dns", 0, Once, Refused("remove it"), &DNS),
         block("port", 1, Many, Taken, &PORT),
-        block("reserved_ports", 1, Many, Refused("write it as port { static = ... }"), &PORT),
+        block("reserved_ports", 1, Many, Taken, &PORT),
     ],
+    free: false,
+};
+
+/// The network of a task's own, which is always the host's: what would say another one has no effect, as with Nomad.
+pub(super) static TASK_NETWORK: Schema = Schema {
+    keys: &[
+        key("cidr", Text, NoEffect),
+        key("device", Text, NoEffect),
+        key("hostname", Text, NoEffect),
+        key("ip", Text, NoEffect),
+        key("mbits", Number, NoEffect),
+        key("mode", Text, Taken),
+    ],
+    blocks: &[
+        block("cni", 0, Once, NoEffect, &CNI),
+        block("dns", 0, Once, NoEffect, &DNS),
+        block("port", 1, Many, Taken, &TASK_PORT),
+        block("reserved_ports", 1, Many, Taken, &TASK_PORT),
+    ],
+    free: false,
+};
+
+pub(super) static TASK_PORT: Schema = Schema {
+    keys: &[
+        key(
+            "host_network",
+            Text,
+            Instead("a task's own ports are on the default network; move the network to the group"),
+        ),
+        key("ignore_collision", Flag, NoEffect),
+        key("static", Number, Taken),
+        key("to", Number, Taken),
+    ],
+    blocks: &[],
     free: false,
 };
 
@@ -545,7 +579,7 @@ pub(super) static RESOURCES: Schema = Schema {
     ],
     blocks: &[
         block("device", 1, Many, Refused("remove it"), &DEVICE),
-        block("network", 0, Many, Refused("move it to the group"), &NETWORK),
+        block("network", 0, Many, Taken, &TASK_NETWORK),
         block("numa", 0, Once, Refused("remove it"), &NUMA),
     ],
     free: false,
@@ -615,8 +649,8 @@ pub(super) static DNS: Schema = Schema {
 
 pub(super) static PORT: Schema = Schema {
     keys: &[
-        key("host_network", Text, Refused("remove it")),
-        key("ignore_collision", Flag, NoEffect),
+        key("host_network", Text, Taken),
+        key("ignore_collision", Flag, Taken),
         key("static", Number, Taken),
         key("to", Number, Taken),
     ],

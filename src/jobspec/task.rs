@@ -6,6 +6,7 @@ use serde_json::{Map, Value as Json};
 
 use super::files;
 use super::job::{LONGEST_NAME, RestartFields, Surroundings, check_name};
+use super::network;
 use super::placement;
 use super::schema::{FREE, LIFECYCLE, LOGS, RESOURCES, TASK};
 use super::section::{Expanded, Section, Sink, expand};
@@ -30,13 +31,15 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
     if driver.is_empty() {
         task.error(task.pos_of("driver"), format!("{} has no driver; add driver = \"exec\"", task.name));
     }
+    let resources = task.child("resources", &RESOURCES);
     Task {
         name,
         driver,
         config: config(&task),
         env: task.strings("env"),
         user: task.string("user").unwrap_or_default(),
-        resources: resources(&task),
+        resources: limits(resources.as_ref()),
+        network: resources.as_ref().and_then(network::of_task),
         logs: logs(&task, around.disk_mib),
         kill_signal: task
             .string("kill_signal")
@@ -65,9 +68,9 @@ pub(super) fn signal(section: &Section<'_>, argument: &str, name: &str) -> Optio
     signal
 }
 
-fn resources(task: &Section<'_>) -> TaskResources {
+fn limits(section: Option<&Section<'_>>) -> TaskResources {
     let mut out = TaskResources { cpu_mhz: 100, cores: 0, memory_mib: 300, memory_max_mib: 0 };
-    let Some(section) = task.child("resources", &RESOURCES) else { return out };
+    let Some(section) = section else { return out };
     out.cpu_mhz = section.int("cpu", 1).unwrap_or(out.cpu_mhz);
     out.cores = section.int("cores", 0).unwrap_or(0);
     if out.cores > 0 && section.attr("cpu").is_some() {

@@ -113,13 +113,28 @@ pub struct Network {
     pub ports: Vec<Port>,
 }
 
-/// A named port of a group.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A named port of a group, or of a task that has a network of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Port {
     /// Name; `NOMAD_PORT_<label>`.
     pub label: String,
-    /// Fixed host port; `None` is chosen from 20000 to 32000.
+    /// Fixed host port; `None` is chosen from the range of dynamic ports.
     pub static_port: Option<u16>,
+    /// The port inside the task's network, where that is not the host's; `None` is the same number as the host's port.
+    pub to: Option<u16>,
+    /// The host's network whose address has the port; `None` is the default one.
+    pub host_network: Option<HostNetwork>,
+    /// The fixed port may have other holders: its tasks share it with `SO_REUSEPORT`.
+    pub ignore_collision: bool,
+    /// Where it stands in the job file.
+    pub pos: Pos,
+}
+
+/// A network of the host as a port names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostNetwork {
+    /// Its name, which may refer to the node's attributes.
+    pub name: String,
     /// Where it stands in the job file.
     pub pos: Pos,
 }
@@ -157,6 +172,8 @@ pub struct Task {
     pub user: String,
     /// CPU and memory.
     pub resources: TaskResources,
+    /// The network of the task's own, which jobs had before groups had networks; always the host's.
+    pub network: Option<Network>,
     /// Log rotation.
     pub logs: LogConfig,
     /// Sent first when the task is killed; `None` is the driver's default (SIGINT).

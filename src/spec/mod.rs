@@ -28,8 +28,8 @@ pub use host_ids::{HostIdSpace, HostIds};
 pub use ids::{AllocId, ProcessId};
 pub use interpolate::interpolate;
 pub use job::{
-    Artifact, ArtifactMode, ChangeMode, DriverConfig, Group, Job, JobType, Lifecycle, LifecycleHook, LogConfig,
-    Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, TaskResources, Template,
+    Artifact, ArtifactMode, ChangeMode, DriverConfig, Group, HostNetwork, Job, JobType, Lifecycle, LifecycleHook,
+    LogConfig, Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, TaskResources, Template,
 };
 pub use launch::{
     Device, LaunchSpec, LogCollection, LogKeeping, Mount, NamespaceMode, Neighbours, Outlive, Propagation,

@@ -5,6 +5,8 @@ pub mod auxv;
 pub mod bpf;
 pub mod exe;
 pub mod features;
+pub mod interfaces;
+pub mod listeners;
 pub mod lock;
 pub mod mount;
 pub mod mutant;

@@ -6,6 +6,7 @@ mod forms;
 mod functions;
 mod hostile;
 mod keys;
+mod ports;
 mod refusals;
 mod runtime;
 mod values;

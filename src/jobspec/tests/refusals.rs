@@ -12,7 +12,6 @@ fn what_would_change_behaviour_is_refused_by_name() {
         (around_group("volume \"v\" {\n}"), "job.hcl:3: volume in group \"g\""),
         (around_group("network {\ndns {\n}\n}"), "job.hcl:4: dns in network of group \"g\""),
         (around_group("network {\nhostname = \"h\"\n}"), "job.hcl:4: hostname in network of group \"g\""),
-        (around_group("network {\nport \"p\" {\nhost_network = \"x\"\n}\n}"), "job.hcl:5: host_network in port \"p\""),
         (around_task("volume_mount {\n}"), "job.hcl:4: volume_mount in task \"t\""),
         (around_task("vault {\n}"), "job.hcl:4: vault in task \"t\""),
         (around_task("secret \"s\" {\n}"), "job.hcl:4: secret in task \"t\""),
@@ -56,20 +55,12 @@ fn refusals_with_a_mend_of_their_own() {
             "job.hcl:3: max_run_duration in group \"g\" is not supported yet by agentbin run; use --timeout",
         ),
         (
-            around_task("resources {\nnetwork {\n}\n}"),
-            "job.hcl:5: network in resources of task \"t\" is not supported yet by agentbin run; move it to the group",
-        ),
-        (
             around_task("template {\nsource = \"x\"\ndestination = \"local/x\"\n}"),
             "job.hcl:5: source in template of task \"t\" is not supported yet by agentbin run; put the text into data, for example with data = file(\"...\")",
         ),
         (
             around_group("network {\nmode = \"bridge\"\n}"),
             "job.hcl:4: network mode \"bridge\" is not supported yet by agentbin run; use mode \"host\" or remove it",
-        ),
-        (
-            around_group("network {\nport \"p\" { to = 80 }\n}"),
-            "job.hcl:4: \"to\" in port \"p\" is not supported yet by agentbin run, because the task uses the host's network; remove it or make it equal to static",
         ),
         (
             around_task("template {\ndata = \"\"\ndestination = \"local/x\"\nchange_mode = \"script\"\n}"),

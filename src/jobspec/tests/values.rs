@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Given, around_group, around_task, errors, job, task_of};
+use super::{Given, around_task, errors, job, task_of};
 use crate::spec::{
     ArtifactMode, ChangeMode, JobType, Lifecycle, LifecycleHook, LogConfig, LogKeeping, RestartMode, RestartPolicy,
     Signal, TaskResources,
@@ -346,14 +346,6 @@ fn what_only_a_scheduler_reads_is_named_in_a_warning() {
     assert_eq!(enabled, ["job.hcl:22: enabled is deprecated; use disabled"]);
     assert_eq!(parsed.job.priority, 70);
     assert!(parsed.job.groups[0].tasks[0].logs.disabled);
-}
-
-#[test]
-fn a_port_may_repeat_its_own_number_in_to() {
-    for to in ["", "to = 0", "to = -1", "to = 8080"] {
-        let job = job(&around_group(&format!("network {{\nport \"p\" {{\nstatic = 8080\n{to}\n}}\n}}")));
-        assert_eq!(job.groups[0].network.as_ref().unwrap().ports[0].static_port, Some(8080), "{to}");
-    }
 }
 
 #[test]

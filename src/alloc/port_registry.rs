@@ -1,0 +1,217 @@
+//! Which process of this machine has which host ports: one directory for all, changed under one lock.
+//!
+//! Each process has a file, named after it, with the ports that it has. What a dead process had is free: its file goes with
+//! the next look, whoever looks. `recent` tells when each port was last given back, so that one is used again as late as
+//! possible: connections of its last holder may still be under way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+
+use super::process;
+use super::sockets::Owner;
+use crate::sys::owned::{self, OwnDir};
+
+/// Held by whoever looks and changes something.
+const LOCK: &str = "lock";
+/// Eight bytes for each port: nanoseconds since 1970 when it was last given back, 0 for never.
+const RECENT: &str = "recent";
+/// What is being written before it has its name.
+const NEW: &str = "new";
+/// The format of a process's file.
+const VERSION: u32 = 1;
+/// Longest file of a process that is read, in bytes: all ports of a machine, with long names.
+const LONGEST: u64 = 64 << 20;
+
+/// A port that somebody has.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct Held {
+    /// The host's address.
+    pub ip: IpAddr,
+    /// The host's port.
+    pub port: u16,
+    /// Its name in the job file.
+    pub label: String,
+    /// The job's id.
+    pub job: String,
+    /// The group's name.
+    pub group: String,
+    /// The allocation's id.
+    pub alloc: String,
+}
+
+/// What the file of a process says.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+struct Holder {
+    version: u32,
+    pid: i32,
+    ports: Vec<Held>,
+}
+
+/// The registry as one holder sees it.
+#[derive(Debug)]
+pub(super) struct Registry {
+    dir: OwnDir,
+    pid: i32,
+    /// The name of this holder's file.
+    name: String,
+    /// That file, locked as long as this process lives: in another pid namespace nothing else tells.
+    file: Option<File>,
+}
+
+impl Registry {
+    /// Opens the registry in `dir`, which is made where it is missing, for its owner only.
+    ///
+    /// # Errors
+    /// What the file system says, and that `dir` is not this user's alone; when `/proc` cannot be read.
+    pub fn open(dir: &Path) -> io::Result<Registry> {
+        /// One process may have several.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}.{number}", Owner::this()?.name());
+        Ok(Registry { dir: OwnDir::open(dir)?, pid: process::own()?.pid, name, file: None })
+    }
+
+    /// Holds it for this process alone until what is returned is dropped; waits for others.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn lock(&mut self) -> io::Result<Locked<'_>> {
+        let file = self.file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))?;
+        Ok(Locked { registry: self, _lock: file })
+    }
+
+    fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::openat(&self.dir, name, flags, Mode::RUSR | Mode::WUSR)?);
+        owned::check(&file, &self.dir.path().join(name))?;
+        Ok(file)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        match rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The registry while nobody else changes it.
+#[derive(Debug)]
+pub(super) struct Locked<'r> {
+    registry: &'r mut Registry,
+    _lock: File,
+}
+
+impl Locked<'_> {
+    /// The ports of all others that live, each with words that name the holder. The dead are forgotten.
+    ///
+    /// # Errors
+    /// What the file system says; when `/proc` cannot be read. A file that cannot be read as one is passed over: whoever
+    /// listens is found out by trying.
+    pub fn others(&mut self) -> io::Result<Vec<(String, Held)>> {
+        let pid_namespace = process::pid_namespace()?;
+        let mut held = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.registry.dir)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let owner = name.split_once('.').and_then(|(owner, _)| Owner::parse(owner));
+            let Some(owner) = owner.filter(|_| name != self.registry.name) else { continue };
+            let holder = self.read(name);
+            if owner.is_dead(pid_namespace)? || (!owner.is_of(pid_namespace) && self.is_left(name)) {
+                if let Ok(holder) = &holder {
+                    self.used(&holder.ports.iter().map(|held| held.port).collect())?;
+                }
+                self.registry.remove(name)?;
+                continue;
+            }
+            match holder {
+                Ok(Holder { pid, ports, .. }) => {
+                    held.extend(ports.into_iter().map(|port| (format!("agentbin run with pid {pid}"), port)));
+                }
+                Err(error) => tracing::debug!(name, %error, "cannot read who has which ports"),
+            }
+        }
+        Ok(held)
+    }
+
+    /// Whether nobody has the file open who wrote it.
+    fn is_left(&self, name: &str) -> bool {
+        let file = self.registry.dir.file(name.as_ref());
+        file.is_ok_and(|file| rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
+    }
+
+    fn read(&self, name: &str) -> io::Result<Holder> {
+        let bytes = self.registry.dir.read(name.as_ref(), LONGEST)?;
+        let holder: Holder = serde_json::from_slice(&bytes)?;
+        if holder.version != VERSION {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("version {}", holder.version)));
+        }
+        Ok(holder)
+    }
+
+    /// When each port of a range was last given back; those that never were are not there.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn last_use(&self, range: &RangeInclusive<u16>) -> io::Result<BTreeMap<u16, u64>> {
+        let file = match self.registry.file(RECENT, OFlags::RDONLY) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            other => other?,
+        };
+        let mut bytes = vec![0; (usize::from(range.end() - range.start()) + 1) * 8];
+        let mut read = 0;
+        while read < bytes.len() {
+            match file.read_at(&mut bytes[read..], u64::from(*range.start()) * 8 + read as u64)? {
+                // What is not there has never been used.
+                0 => break,
+                more => read += more,
+            }
+        }
+        let times = bytes.chunks_exact(8).map(|chunk| chunk.try_into().map_or(0, u64::from_le_bytes));
+        Ok(range.clone().zip(times).filter(|(_, time)| *time > 0).collect())
+    }
+
+    /// These ports were used until now.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn used(&self, ports: &BTreeSet<u16>) -> io::Result<()> {
+        let file = self.registry.file(RECENT, OFlags::RDWR | OFlags::CREATE)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let now = u64::try_from(now).unwrap_or(u64::MAX).to_le_bytes();
+        ports.iter().try_for_each(|port| file.write_all_at(&now, u64::from(*port) * 8))
+    }
+
+    /// All ports of this holder, instead of those that it had.
+    ///
+    /// # Errors
+    /// What the file system says; then it has those that it had.
+    pub fn hold(&mut self, ports: &[Held]) -> io::Result<()> {
+        let Registry { dir, pid, name, file } = &*self.registry;
+        if ports.is_empty() {
+            if file.is_some() {
+                self.registry.remove(name)?;
+                self.registry.file = None;
+            }
+            return Ok(());
+        }
+        let bytes = serde_json::to_vec(&Holder { version: VERSION, pid: *pid, ports: ports.to_vec() })?;
+        let file = self.registry.file(NEW, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        file.write_all_at(&bytes, 0)?;
+        rustix::fs::renameat(dir, NEW, dir, name.as_str())?;
+        self.registry.file = Some(file);
+        Ok(())
+    }
+}
