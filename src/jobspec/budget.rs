@@ -26,7 +26,7 @@ pub(super) const MOST_KEPT: u64 = 32 << 20;
 /// Bytes of one file.
 pub(super) const LARGEST_FILE: usize = 8 << 20;
 /// Marks that can begin another expression or block.
-const MOST_MARKS: usize = 400_000;
+pub(super) const MOST_MARKS: usize = 400_000;
 /// Deepest nesting of a value.
 pub(super) const DEEPEST_VALUE: usize = 200;
 
@@ -195,30 +195,36 @@ pub(super) fn check_source(source: &Source<'_>) -> Result<()> {
 
 /// Where a text has more marks than it may.
 fn too_many_marks(text: &str) -> Option<usize> {
-    let is_mark = |b: u8| {
-        matches!(
-            b,
-            b',' | b'\n'
-                | b'='
-                | b'{'
-                | b'['
-                | b'('
-                | b'$'
-                | b'.'
-                | b'?'
-                | b'!'
-                | b'<'
-                | b'>'
-                | b'+'
-                | b'-'
-                | b'*'
-                | b'/'
-                | b'%'
-                | b'&'
-                | b'|'
-                | b';'
-                | b':'
-        )
-    };
     text.bytes().enumerate().filter(|(_, b)| is_mark(*b)).map(|(at, _)| at).nth(MOST_MARKS)
+}
+
+/// The marks of a text.
+pub(super) fn marks(text: &str) -> usize {
+    text.bytes().filter(|b| is_mark(*b)).count()
+}
+
+fn is_mark(b: u8) -> bool {
+    matches!(
+        b,
+        b',' | b'\n'
+            | b'='
+            | b'{'
+            | b'['
+            | b'('
+            | b'$'
+            | b'.'
+            | b'?'
+            | b'!'
+            | b'<'
+            | b'>'
+            | b'+'
+            | b'-'
+            | b'*'
+            | b'/'
+            | b'%'
+            | b'&'
+            | b'|'
+            | b';'
+            | b':'
+    )
 }

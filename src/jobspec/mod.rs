@@ -17,6 +17,7 @@ mod json_body;
 mod native;
 mod placement;
 mod regular;
+mod scan;
 mod schema;
 mod section;
 mod task;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags};
@@ -10,8 +11,8 @@ use super::budget::LARGEST_FILE;
 
 /// Everything that is in a file.
 ///
-/// It is opened without waiting for a writer of a FIFO or for a device, and looked at after that, so that nobody can put
-/// another file in its place in between.
+/// It is looked at before it is opened, by one descriptor: to open a FIFO lets whoever writes to it go on, and to open a
+/// device does what the device does then, be it to start the machine's watchdog or to wind a tape back.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_of(path, false)
 }
@@ -23,15 +24,22 @@ pub(super) fn read_own(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 fn read_of(path: &Path, pipes: bool) -> io::Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::empty())?;
-    let stat = rustix::fs::fstat(&fd)?;
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = rustix::fs::fstat(&found)?;
     let too_large = || io::Error::other(format!("it has more than {} MiB", LARGEST_FILE >> 20));
-    match FileType::from_raw_mode(stat.st_mode) {
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    match kind {
         FileType::RegularFile => {}
-        FileType::Fifo if pipes => rustix::fs::fcntl_setfl(&fd, OFlags::empty())?,
+        FileType::Fifo if pipes => {}
         FileType::Directory => return Err(io::ErrorKind::IsADirectory.into()),
         _ => return Err(io::Error::other("it is not a regular file")),
+    }
+    // The same file, whatever has its name by now.
+    let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(again, flags, Mode::empty())?;
+    if kind == FileType::Fifo {
+        rustix::fs::fcntl_setfl(&fd, OFlags::empty())?;
     }
     if u64::try_from(stat.st_size).is_ok_and(|size| size > LARGEST_FILE as u64) {
         return Err(too_large());

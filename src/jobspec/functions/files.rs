@@ -12,8 +12,6 @@ use crate::jobspec::value::Value;
 const MOST_FILES: usize = 100_000;
 /// What one of them is worth.
 const STEPS_PER_FILE: u64 = 16;
-/// What making a program of a pattern is worth.
-const STEPS_PER_PATTERN: u64 = 4000;
 /// What a step of reading a file is worth.
 const BYTES_PER_STEP: u64 = 256;
 
@@ -107,8 +105,7 @@ pub(super) fn fileexists(args: &[Value], base: &Path) -> Outcome {
 /// The files below a folder whose path from there matches a pattern with `*`, `**`, `?`, `[]` and `{}`.
 pub(super) fn fileset(args: &[Value], base: &Path, count: Count<'_>) -> Outcome {
     let top = resolve(args, base)?;
-    count(STEPS_PER_PATTERN)?;
-    let pattern = strings::regex(&glob(&text(args, 1)?))?;
+    let pattern = strings::regex(&glob(&text(args, 1)?), count)?;
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::new()];
     let mut seen = 0;

@@ -8,8 +8,9 @@ use crate::jobspec::value::Value;
 /// Longest pattern, and most bytes of what it is compiled to.
 const LONGEST_PATTERN: usize = 4096;
 const PATTERN_BYTES: usize = 256 * 1024;
-/// What compiling a pattern is worth.
+/// What compiling a pattern is worth, and each of its bytes: three of them can stand for a large part of Unicode.
 const COMPILE_STEPS: u64 = 4000;
+const STEPS_PER_BYTE: u64 = 100;
 /// Largest text that is searched, and bytes of it that are searched in one step.
 const LARGEST_SEARCHED: usize = 1 << 20;
 const BYTES_PER_STEP: u64 = 16;
@@ -45,11 +46,12 @@ pub(super) fn upper(args: &[Value]) -> Outcome {
     Ok(Value::String(text(args, 0)?.to_uppercase()))
 }
 
-/// A regular expression of bounded size, which bounds the time for each byte of the text.
-pub(super) fn regex(pattern: &str) -> Result<Regex, String> {
+/// A regular expression of bounded size, which bounds the time for each byte of the text. What it costs is counted.
+pub(super) fn regex(pattern: &str, count: Count<'_>) -> Result<Regex, String> {
     if pattern.len() > LONGEST_PATTERN {
         return Err(format!("the pattern has more than {LONGEST_PATTERN} bytes"));
     }
+    count(COMPILE_STEPS + STEPS_PER_BYTE * pattern.len() as u64)?;
     let built = RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).dfa_size_limit(8 * PATTERN_BYTES).build();
     built.map_err(|e| format!("invalid regular expression: {e}"))
 }
@@ -60,8 +62,7 @@ pub(super) fn regex_replace(args: &[Value], count: Count<'_>) -> Outcome {
     if whole.len() > LARGEST_SEARCHED {
         return Err(format!("the text has more than {} MiB", LARGEST_SEARCHED >> 20));
     }
-    count(COMPILE_STEPS)?;
-    let regex = regex(&pattern)?;
+    let regex = regex(&pattern, count)?;
     let (mut out, mut copied) = (String::new(), 0);
     let steps = |from: usize| count(4 + (whole.len() - from) as u64 / BYTES_PER_STEP);
     steps(0)?;
