@@ -531,11 +531,11 @@ fn what_is_no_file_is_not_opened_to_find_that_out() {
     let fifo = world.path("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     // Opening waits for a reader, who would be there for a moment.
-    let mut writer = Command::new("sh").args(["-c", "exec 3>\"$0\"; echo opened", fifo.to_str().unwrap()]);
-    let mut writer = writer.stdout(Stdio::piped()).spawn().unwrap();
+    let script = ["-c", "exec 3>\"$0\"; echo opened", fifo.to_str().unwrap()];
+    let mut writer = Command::new("sh").args(script).stdout(Stdio::piped()).spawn().unwrap();
     let is_waiting = || {
-        let syscall = std::fs::read_to_string(format!("/proc/{}/wchan", writer.id())).unwrap_or_default();
-        syscall.contains("fifo") || syscall.contains("pipe")
+        let place = std::fs::read_to_string(format!("/proc/{}/wchan", writer.id())).unwrap_or_default();
+        place.contains("partner") || place.contains("fifo")
     };
     let deadline = Instant::now() + seconds(10);
     while !is_waiting() {
