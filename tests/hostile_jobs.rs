@@ -57,6 +57,45 @@ fn refused(world: &World, name: &str, text: &str, args: &[&str]) -> Out {
     out
 }
 
+/// Heredocs in heredocs, around a text of so many bytes.
+fn heredocs(depth: usize, bytes: usize) -> String {
+    (0..depth).fold("x".repeat(bytes), |inner, i| format!("${{<<-E{i}\n{inner}\nE{i}\n}}"))
+}
+
+/// Arguments whose names a table of FNV-1a hashes puts into one place.
+fn same_hashes(count: usize) -> String {
+    const PRIME: u64 = 0x0100_0000_01b3;
+    const LOW: u64 = (1 << 22) - 1;
+    const CHARS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(PRIME);
+    // Newton's way to the inverse of an odd number.
+    let inverse = (0..6).fold(PRIME, |x, _| x.wrapping_mul(2u64.wrapping_sub(PRIME.wrapping_mul(x))));
+    let back = |hash: u64, byte: u8| (hash.wrapping_mul(inverse) ^ u64::from(byte)) & LOW;
+    let mut ends = std::collections::HashMap::from([(back(0, 0xff), String::new())]);
+    for _ in 0..3 {
+        let mut longer = std::collections::HashMap::new();
+        for (hash, end) in &ends {
+            for byte in CHARS {
+                longer.entry(back(*hash, *byte)).or_insert_with(|| format!("{}{end}", char::from(*byte)));
+            }
+        }
+        ends = longer;
+    }
+    let (mut text, mut found) = (String::new(), 0);
+    for number in 0u64.. {
+        let name = format!("a{number}_");
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+        if let Some(end) = ends.get(&(hash & LOW)) {
+            let _ = writeln!(text, "{name}{end} = 1");
+            found += 1;
+            if found == count {
+                break;
+            }
+        }
+    }
+    text
+}
+
 /// A job around the inside of its only task, which begins in line 2.
 fn around(locals: &str, task: &str) -> String {
     format!(
@@ -133,6 +172,18 @@ fn evaluation_has_a_budget_and_names_who_spent_it() {
         ("described", around("s = \"${attr.x}${file(\"seven\")}\"\na = [for i in range(1000) : [for j in range(1000) : try(local.s.x, i)]]", ""), 3),
         ("whole-map", around("s = file(\"seven\")", "meta {\na = jsonencode([for i in range(1000) : [for j in range(1000) : try([for v in local : v.nope], 0)]])\n}"), 0),
         ("no-text", around("a = [for i in range(1000) : [for j in range(1000) : try(file(\"bytes\"), 0)]]", ""), 2),
+        // What the parser, or a function, takes out of all proportion.
+        ("labels", format!("job {}{{}}\n", "a ".repeat(3_900_000)), 1),
+        ("config-labels", around("ok = 1", &format!("config {{\nx {}{{}}\n}}", "\"a\" ".repeat(100_000))), 9),
+        ("object", around(&format!("a = {{{}}}", (0..190_000).map(|i| format!("k{i}=1,")).collect::<String>()), ""), 2),
+        ("same-hashes", around(&same_hashes(190_000), ""), 0),
+        ("heredocs", around(&format!("a = <<-E\n{}\nE", heredocs(58, 4 << 20)), ""), 0),
+        ("empty-heredocs", around(&(0..60_000).map(|i| format!("a{i} = <<E{i}\nE{i}\n")).collect::<String>(), ""), 0),
+        ("header", around("h = \"\\\"\\n${substr(file(\"seven\"), 0, 1000000)}\\\"\\n\"\na = csvdecode(\"${local.h}${join(\"\\n\", range(1000))}\")", ""), 3),
+        ("escapes", around(&format!("a = [replace(substr(file(\"seven\"), 0, 7000000), \"x\", \"<\")]\nb = format(\"{}\", local.a)", "%[1]v".repeat(12)), ""), 3),
+        ("patterns", around(&format!("a = [for i in range(1000) : try(regex_replace(\"x\", \"(?i){}\", \"y\"), 1)]", "\\\\PL".repeat(1000)), ""), 2),
+        ("hidden", format!("{{\"locals\":{{\"a\":\"${{[{}1]}}\"}},\"job\":{{}}}}", "1\\u002c".repeat(900_000)), 1),
+        ("delimiter", around("ok = 1", "template {\ndestination = \"local/x\"\ndata = \"x\"\nright_delimiter = substr(file(\"seven\"), 0, 3000000)\n}"), 11),
         ("filesets", around("a = [for i in range(1000) : [for j in range(1000) : try(fileset(\"/nowhere\", \"[a-z][a-z][a-z][a-z]\"), 0)]]", ""), 2),
     ];
     std::fs::write(world.path("bytes"), vec![0xff; 7 << 20]).unwrap();
@@ -241,7 +292,7 @@ fn set_up_is_left_at_any_step_within_200_ms() {
     // Hours of copying, and no byte of disk: it has none.
     std::fs::File::create(copied.join("sparse")).unwrap().set_len(1 << 40).unwrap();
     let many = batch("raw_exec", "/bin/true", "[]").replace("restart {", "count = 1000\nrestart {");
-    let template = "template {\ndestination = \"local/x\"\ndata = replace(file(\"four\"), \"xxxxxxxxxxxxxxxxxxxxxxxx\", \"{{env `A`}}{{if env `A`}}\\n{{end}}\")\n}\nconfig {";
+    let template = "dynamic \"template\" {\nfor_each = range(60)\ncontent {\ndestination = \"local/x${template.value}\"\ndata = replace(substr(file(\"four\"), 0, 240000), \"xxxxxxxxxxxxxxxxxxxxxxxx\", \"{{env `A`}}{{if env `A`}}\\n{{end}}\")\n}\n}\nconfig {";
     let templates = batch("raw_exec", "/bin/true", "[]").replace("config {", template);
     let artifact = format!("artifact {{\nsource = {copied:?}\ndestination = \"local/x\"\n}}\nconfig {{");
     let artifacts = batch("raw_exec", "/bin/true", "[]").replace("config {", &artifact);
@@ -310,8 +361,18 @@ fn more_tasks_than_a_run_has_are_refused_at_their_place() {
         out.stderr.contains("count.hcl:3: the job has 20000 tasks") && out.stderr.contains("at most 1000"),
         "{out:?}"
     );
+    // A cluster runs it.
+    let count = world.file("count.hcl", &text);
+    let out = world.agentbin(&["validate", count.to_str().unwrap()]);
+    assert!(out.status == 0 && out.stderr.contains("warning: ") && out.stderr.contains("20000 tasks"), "{out:?}");
+    let groups = (0..60).map(|i| {
+        format!("group \"g{i}\" {{\nconstraint {{\nvalue = \"{i}\"\n}}\ntask \"t\" {{\ndriver = \"raw_exec\"\n}}\n}}\n")
+    });
+    let many = format!("job \"j\" {{\n{}}}\n", groups.collect::<String>());
+    let out = refused(&world, "refusals", &many, &[]);
+    assert!(out.stderr.contains("and 10 more like these 50"), "{out:?}");
     let nested = "template {\ndestination = \"local/x\"\ndata = file(\"nested\")\n}\nconfig {";
-    world.file("nested", &("{{if true}}".repeat(100_000) + &"{{end}}".repeat(100_000)));
+    world.file("nested", &("{{if true}}".repeat(30_000) + &"{{end}}".repeat(30_000)));
     let text = batch("raw_exec", "/bin/true", "[]").replace("config {", nested);
     need_root!();
     let mut command = limited(&world, &[]);
@@ -461,4 +522,135 @@ fn generated_files_end_in_time_and_memory() {
     println!("{:?}, the slowest {:?}", began.elapsed(), slowest.lock().unwrap());
     assert_eq!(failed.load(Ordering::Relaxed), 0, "see the file of that seed above");
     world.assert_clean();
+}
+
+/// To open a FIFO lets its writer go on, and to open a device does what the device does: they are looked at before.
+#[test]
+fn what_is_no_file_is_not_opened_to_find_that_out() {
+    let world = World::new();
+    let fifo = world.path("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    // Opening waits for a reader, who would be there for a moment.
+    let script = ["-c", "exec 3>\"$0\"; echo opened", fifo.to_str().unwrap()];
+    let mut writer = Command::new("sh").args(script).stdout(Stdio::piped()).spawn().unwrap();
+    let is_waiting = || {
+        let place = std::fs::read_to_string(format!("/proc/{}/wchan", writer.id())).unwrap_or_default();
+        place.contains("partner") || place.contains("fifo")
+    };
+    let deadline = Instant::now() + seconds(10);
+    while !is_waiting() {
+        assert!(Instant::now() < deadline, "it does not wait");
+        std::thread::yield_now();
+    }
+    let job = around(&format!("a = [for i in range(200) : try(file({fifo:?}), i)]\nb = file({fifo:?})"), "");
+    let out = refused(&world, "fifo", &job, &[]);
+    assert!(out.stderr.contains("not a regular file"), "{out:?}");
+    assert!(writer.try_wait().unwrap().is_none(), "the writer went on");
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    std::fs::remove_file(&fifo).unwrap();
+    world.assert_clean();
+}
+
+/// Two tasks at once, as more do not render theirs.
+#[test]
+fn templates_take_room_by_their_size() {
+    need_root!();
+    let world = World::new();
+    world.file("pieces", &"{{1}}".repeat(1_600_000));
+    world.file("deletes", &"\u{7f}".repeat(4 << 20));
+    let quotes = format!("{{{{printf `{}` {}}}}}", "%q".repeat(14), "(env `NOMAD_META_A`) ".repeat(14));
+    for (name, data, said) in [
+        ("pieces", "file(\"pieces\")".to_owned(), "more than 400000 texts, actions and words"),
+        ("quotes", format!("{quotes:?}"), "%q takes at most"),
+    ] {
+        let task = |task: &str| {
+            format!(
+                "task \"{task}\" {{\ndriver = \"raw_exec\"\nmeta {{\nA = file(\"deletes\")\n}}\nconfig {{\ncommand = \"/bin/true\"\n}}\n\
+                 restart {{\nattempts = 0\nmode = \"fail\"\n}}\ntemplate {{\ndestination = \"local/x\"\ndata = {data}\n}}\n}}\n"
+            )
+        };
+        let text = format!("job \"j\" {{\ntype = \"batch\"\ngroup \"g\" {{\n{}{}}}\n}}\n", task("a"), task("b"));
+        let mut command = limited(&world, &[]);
+        command.arg(world.file(&format!("{name}.hcl"), &text));
+        let out = World::start_command(command).finish();
+        assert!(out.status == 125 && out.stderr.contains(said), "{name}: {out:?}");
+        let peak = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap().max_rss();
+        assert!(peak < MOST_KIB, "{name}: {peak} KiB");
+    }
+    world.assert_clean();
+}
+
+/// An engine that answers what is asked of itself, and never what is asked of an image.
+fn dumb_engine(socket: &std::path::Path) -> std::sync::mpsc::Receiver<String> {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
+    let (tell, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        while let Ok((mut client, _)) = listener.accept() {
+            let mut line = String::new();
+            let mut reader = BufReader::new(client.try_clone().unwrap());
+            if reader.read_line(&mut line).is_err() {
+                continue;
+            }
+            let mut header = String::new();
+            while reader.read_line(&mut header).is_ok_and(|n| n > 2) {
+                header.clear();
+            }
+            let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+            let body = if path.ends_with("/_ping") { "OK" } else { "{}" };
+            if path.contains("/images/") {
+                // It is kept, and nothing is said.
+                held.push(client);
+            } else if path.contains("/containers/json") {
+                let _ = client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]");
+            } else {
+                let head =
+                    "HTTP/1.1 200 OK\r\nApi-Version: 1.44\r\nContent-Type: application/json\r\nConnection: close\r\n";
+                let _ = write!(client, "{head}Content-Length: {}\r\n\r\n{body}", body.len());
+            }
+            if tell.send(path).is_err() {
+                return;
+            }
+        }
+    });
+    asked
+}
+
+#[test]
+fn a_start_that_waits_for_an_image_is_left_within_200_ms() {
+    need_root!();
+    let world = World::new();
+    // Not where the leftovers of a run are looked for.
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("engine.sock");
+    let asked = dumb_engine(&socket);
+    let job = batch("docker", "/bin/true", "[]").replace("config {", "config {\nimage = \"example:1\"");
+    let file = world.file("image.hcl", &job);
+    for signalled in [true, false] {
+        let mut args = vec![file.to_str().unwrap()];
+        if !signalled {
+            args.extend(["--timeout", "2s"]);
+        }
+        let mut command = world.command(&args);
+        command.env("DOCKER_HOST", format!("unix://{}", socket.display()));
+        let mut running = World::start_command(command);
+        let deadline = Instant::now() + seconds(20);
+        let mut path = String::new();
+        while !path.contains("/images/") {
+            path = asked.recv_timeout(deadline.saturating_duration_since(Instant::now())).unwrap();
+        }
+        let began = Instant::now();
+        if signalled {
+            signal(&running.child, "SIGINT");
+        }
+        let out = running.finish();
+        let took = began.elapsed();
+        println!("left after {took:?}");
+        assert_eq!(out.status, if signalled { 130 } else { 124 }, "{out:?}");
+        let most = Duration::from_millis(if signalled { 200 } else { 2500 }) * world::slower();
+        assert!(took < most, "{took:?}: {out:?}");
+        world.assert_clean();
+    }
 }

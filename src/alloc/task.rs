@@ -428,7 +428,7 @@ impl TaskRunner {
         let _events = self.pass_on_events(&config.id);
         let placed = self.place(&mut config);
         let started = match placed {
-            Ok(()) => driver.start_task(&config).await,
+            Ok(()) => self.start(&*driver, &config).await,
             Err(error) => Err(error),
         };
         self.settle();
@@ -446,6 +446,9 @@ impl TaskRunner {
         if let Err(error) = noted {
             self.destroy(&config.id, leftovers).await;
             self.sweep_orphans(leftovers);
+            if self.is_stopping() {
+                return Attempt::Abandoned;
+            }
             let recoverable = matches!(error, DriverError::Failed { recoverable: true, .. });
             let error = self.task_error(&error, &config.config.pos);
             self.event(EventKind::DriverFailure, &error.message, &[("driver_error", error.message.clone())]);
@@ -477,6 +480,19 @@ impl TaskRunner {
             self.sweep_orphans(leftovers);
         }
         Attempt::Ended { result, killed }
+    }
+
+    /// Starts the task. A stop makes the driver give up, as far as it can, and its answer is waited for: it may have made
+    /// something by then.
+    async fn start(&self, driver: &dyn Driver, config: &TaskConfig) -> Result<TaskHandle, DriverError> {
+        let mut stop = self.stop.clone();
+        let mut starting = driver.start_task(config);
+        tokio::select! {
+            biased;
+            started = &mut starting => return started,
+            () = stop_at_least(&mut stop, Stop::Gracefully) => driver.give_up_start(&config.id),
+        }
+        starting.await
     }
 
     /// Passes on what the driver says of this start of the task, until what is returned is dropped.

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Deepest nesting of conditions, and of parentheses.
 const DEEPEST: usize = 100;
+/// Most texts, actions and words of one template: what it is cut into takes far more room than the template.
+const MOST_PARTS: usize = 400_000;
 /// Most bytes that a template renders to.
 const MOST_RENDERED: usize = 16 << 20;
 /// Most bytes of the values that it makes on the way.
@@ -94,6 +96,7 @@ enum Token {
 fn split(data: &str, left: &str, right: &str, cancel: &AtomicBool) -> Result<Vec<Piece>, TemplateError> {
     let space = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n');
     let mut pieces = Vec::new();
+    let mut parts = 0;
     let (mut at, mut trim_start) = (0, false);
     // The line where `counted` stands: each is counted once.
     let (mut line, mut counted) = (1u32, 0);
@@ -125,10 +128,16 @@ fn split(data: &str, left: &str, right: &str, cancel: &AtomicBool) -> Result<Vec
             let end = comment.find("*/").ok_or_else(|| error(line, "unclosed comment"))?;
             &comment[end + 2..]
         } else {
-            let (tokens, after) = tokens(body, right, line)?;
+            let (tokens, after) = tokens(body, right, line, cancel)?;
+            parts += tokens.len();
             pieces.push(Piece::Action(line, tokens));
             after
         };
+        // The text before it, and itself.
+        parts += 2;
+        if parts > MOST_PARTS {
+            return Err(error(line, format!("it has more than {MOST_PARTS} texts, actions and words")));
+        }
         let trimmed = after.trim_start_matches(space);
         trim_start = after.len() > trimmed.len() && trimmed.starts_with(&format!("-{right}"));
         let after = if trim_start { &trimmed[1..] } else { trimmed };
@@ -138,12 +147,22 @@ fn split(data: &str, left: &str, right: &str, cancel: &AtomicBool) -> Result<Vec
 }
 
 /// The tokens up to the right delimiter, and the text from the white space before it on.
-fn tokens<'a>(body: &'a str, right: &str, line: u32) -> Result<(Vec<Token>, &'a str), TemplateError> {
+fn tokens<'a>(
+    body: &'a str,
+    right: &str,
+    line: u32,
+    cancel: &AtomicBool,
+) -> Result<(Vec<Token>, &'a str), TemplateError> {
     let mut tokens = Vec::new();
     let mut rest = body;
+    let trimming = format!("-{right}");
     loop {
+        go_on(cancel, line)?;
+        if tokens.len() > MOST_PARTS {
+            return Err(error(line, format!("the action has more than {MOST_PARTS} words")));
+        }
         let next = rest.trim_start();
-        let trims = next.len() < rest.len() && next.starts_with(&format!("-{right}"));
+        let trims = next.len() < rest.len() && next.starts_with(&trimming);
         if next.starts_with(right) || trims {
             return Ok((tokens, rest));
         }
@@ -482,11 +501,18 @@ fn call(name: &str, arguments: &[Value], env: Lookup<'_>, line: u32) -> Result<V
     }
 }
 
+/// Most bytes that %q makes of one: `\u{7f}`.
+const LONGEST_ESCAPE: usize = 6;
+
 fn printf(format: &str, arguments: &[Value], line: u32) -> Result<String, TemplateError> {
     let mut out = String::new();
     let mut rest = arguments.iter();
     let mut chars = format.chars();
+    let is_too_large = |out: &String| out.len() > MOST_RENDERED;
     while let Some(c) = chars.next() {
+        if is_too_large(&out) {
+            return Err(error(line, format!("printf: the result has more than {} MiB", MOST_RENDERED >> 20)));
+        }
         if c != '%' {
             out.push(c);
             continue;
@@ -500,8 +526,13 @@ fn printf(format: &str, arguments: &[Value], line: u32) -> Result<String, Templa
         match (verb, value) {
             ('v', value) => out.push_str(&text_of(value)),
             ('s', Value::Str(text)) => out.push_str(text),
-            ('q', Value::Str(text)) => {
+            ('q', Value::Str(text)) if text.len() <= MOST_RENDERED / LONGEST_ESCAPE => {
                 let _ = write!(out, "{text:?}");
+            }
+            ('q', Value::Str(text)) => {
+                let what =
+                    format!("printf: %q takes at most {} bytes, not {}", MOST_RENDERED / LONGEST_ESCAPE, text.len());
+                return Err(error(line, what));
             }
             ('d', Value::Int(number)) => {
                 let _ = write!(out, "{number}");
@@ -678,7 +709,7 @@ mod tests {
     fn nesting_is_limited_and_chains_are_not() {
         let nested = |n: usize| "{{if true}}".repeat(n) + "x" + &"{{end}}".repeat(n);
         assert_eq!(rendered(&nested(DEEPEST)).as_deref(), Ok("x"));
-        for n in [DEEPEST + 1, 100_000] {
+        for n in [DEEPEST + 1, 30_000] {
             assert!(rendered(&nested(n)).unwrap_err().message.contains("conditions nest"), "{n}");
         }
         let parentheses = |n: usize| format!("{{{{ {}true{} }}}}", "(".repeat(n), ")".repeat(n));
@@ -709,6 +740,21 @@ mod tests {
         let error = render(&"{{ if eq (env \"A\") (env \"B\") }}{{ end }}".repeat(40), false).unwrap_err();
         assert!(error.message.contains("values have more than 64 MiB"), "{error}");
         assert!(render("text", true).unwrap_err().message.contains("given up"));
+    }
+
+    #[test]
+    fn what_it_is_cut_into_is_limited() {
+        for data in ["{{1}}".repeat(200_000), format!("{{{{ print {}}}}}", "1 ".repeat(500_000))] {
+            let error = rendered(&data).unwrap_err();
+            assert!(error.message.contains("more than 400000"), "{error}");
+        }
+        let large = |_: &str| Some("\u{7f}".repeat(2 << 20));
+        let render = |data: &str| render(data, "{{", "}}", &large, &AtomicBool::new(false));
+        assert_eq!(render("{{ printf \"%q\" (env \"A\") }}").unwrap().len(), (12 << 20) + 2);
+        let error = render("{{ printf \"%q%q%q%q\" (env \"A\") (env \"A\") (env \"A\") (env \"A\") }}").unwrap_err();
+        assert!(error.message.contains("result has more than 16 MiB"), "{error}");
+        let error = render("{{ printf \"%q\" (print (env \"A\") (env \"A\")) }}").unwrap_err();
+        assert!(error.message.contains("%q takes at most"), "{error}");
     }
 
     #[test]

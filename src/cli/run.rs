@@ -5,6 +5,7 @@ use std::io::{IsTerminal as _, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -41,6 +42,8 @@ pub(super) const SINKS_PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_SINKS: u64 = 64 << 10;
 /// Bytes of a kept log file beyond its limit.
 const KEPT_MORE: u64 = 1 << 20;
+/// How long copies of logs may still take when nobody wants to wait any more: most are made by then.
+const LAST_LOGS: Duration = Duration::from_millis(100);
 /// What poststop tasks get after a time-out before everything is killed.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 
@@ -584,14 +587,37 @@ async fn allocation(
     if let Some(dir) = kept_logs {
         let (id, logs, streams) = (alloc.id().to_string(), alloc.log_dir(), kept_streams(&alloc));
         let place = dir.clone();
+        let cancel = Arc::new(AtomicBool::new(false));
+        let given_up = Arc::clone(&cancel);
         let kept = move || {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&place)?;
             if mutant::on("d62") {
                 return std::fs::rename(logs, place.join(id)).map(|()| Vec::new());
             }
-            keep::keep(&logs, &streams, &OwnDir::open(&place)?.make_new(id.as_ref(), 0o700)?)
+            keep::keep(&logs, &streams, &OwnDir::open(&place)?.make_new(id.as_ref(), 0o700)?, &given_up)
         };
-        let errors = match tokio::task::spawn_blocking(kept).await {
+        let mut copying = tokio::task::spawn_blocking(kept);
+        // It is waited for in any case: what it reads is about to be removed.
+        let in_time = async {
+            // Nobody may be left who could give it up.
+            if abandoned.wait_for(|a| *a).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(LAST_LOGS).await;
+        };
+        let copied = tokio::select! {
+            biased;
+            copied = &mut copying => Some(copied),
+            () = in_time => None,
+        };
+        let copied = match copied {
+            Some(copied) => copied,
+            None => {
+                cancel.store(true, Ordering::Relaxed);
+                copying.await
+            }
+        };
+        let errors = match copied {
             Ok(Ok(errors)) => errors.iter().map(ToString::to_string).collect(),
             Ok(Err(error)) => vec![error.to_string()],
             Err(error) => vec![error.to_string()],

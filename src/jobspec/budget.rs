@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use super::diag::{Diagnostic, Result, Source};
 use super::value::Value;
-use crate::spec::Pos;
+use crate::spec::{LONGEST_PATTERN, Pos};
 
 /// Steps of one file with its variables.
 pub(super) const MOST_STEPS: u64 = 3_000_000;
@@ -26,7 +26,10 @@ pub(super) const MOST_KEPT: u64 = 32 << 20;
 /// Bytes of one file.
 pub(super) const LARGEST_FILE: usize = 8 << 20;
 /// Marks that can begin another expression or block.
-const MOST_MARKS: usize = 400_000;
+pub(super) const MOST_MARKS: usize = 400_000;
+/// What compiling a pattern is worth, and each of its bytes: three of them can stand for a large part of Unicode.
+const COMPILE_STEPS: u64 = 4000;
+const STEPS_PER_PATTERN_BYTE: u64 = 100;
 /// Deepest nesting of a value.
 pub(super) const DEEPEST_VALUE: usize = 200;
 
@@ -195,30 +198,41 @@ pub(super) fn check_source(source: &Source<'_>) -> Result<()> {
 
 /// Where a text has more marks than it may.
 fn too_many_marks(text: &str) -> Option<usize> {
-    let is_mark = |b: u8| {
-        matches!(
-            b,
-            b',' | b'\n'
-                | b'='
-                | b'{'
-                | b'['
-                | b'('
-                | b'$'
-                | b'.'
-                | b'?'
-                | b'!'
-                | b'<'
-                | b'>'
-                | b'+'
-                | b'-'
-                | b'*'
-                | b'/'
-                | b'%'
-                | b'&'
-                | b'|'
-                | b';'
-                | b':'
-        )
-    };
     text.bytes().enumerate().filter(|(_, b)| is_mark(*b)).map(|(at, _)| at).nth(MOST_MARKS)
+}
+
+/// The marks of a text.
+pub(super) fn marks(text: &str) -> usize {
+    text.bytes().filter(|b| is_mark(*b)).count()
+}
+
+fn is_mark(b: u8) -> bool {
+    matches!(
+        b,
+        b',' | b'\n'
+            | b'='
+            | b'{'
+            | b'['
+            | b'('
+            | b'$'
+            | b'.'
+            | b'?'
+            | b'!'
+            | b'<'
+            | b'>'
+            | b'+'
+            | b'-'
+            | b'*'
+            | b'/'
+            | b'%'
+            | b'&'
+            | b'|'
+            | b';'
+            | b':'
+    )
+}
+
+/// Steps of compiling a pattern. A longer one than is compiled costs no more than the longest.
+pub(super) fn steps_of_pattern(pattern: &str) -> u64 {
+    COMPILE_STEPS + STEPS_PER_PATTERN_BYTE * pattern.len().min(LONGEST_PATTERN) as u64
 }

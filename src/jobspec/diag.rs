@@ -1,6 +1,5 @@
 //! Places in files and what is said about them.
 
-use std::cell::Cell;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -49,18 +48,26 @@ pub(super) struct Source<'t> {
     pub text: &'t str,
     file: Arc<str>,
     line_starts: Vec<usize>,
-    /// Offset and column asked for last: JSON may be one very long line, which is not counted from its start each time.
-    last: Cell<(usize, usize)>,
+    /// Characters before each [`STRIDE`] bytes: a file may be one very long line, which is not counted from its start each
+    /// time that somebody asks for a place in it.
+    counted: Vec<usize>,
 }
 
 impl<'t> Source<'t> {
     pub fn new(file: &Path, text: &'t str) -> Source<'t> {
+        let mut characters = 0;
+        let counted = text.as_bytes().chunks(STRIDE).map(|part| {
+            let before = characters;
+            characters += characters_of(part);
+            before
+        });
+        let counted = counted.collect();
         let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
         Source {
             text,
             file: Arc::from(file.to_string_lossy().as_ref()),
             line_starts: std::iter::once(0).chain(starts).collect(),
-            last: Cell::new((0, 1)),
+            counted,
         }
     }
 
@@ -68,13 +75,31 @@ impl<'t> Source<'t> {
         let offset = offset.min(self.text.len());
         let line = self.line_starts.partition_point(|start| *start <= offset).max(1);
         let start = self.line_starts[line - 1];
-        let (from, counted) =
-            Some(self.last.get()).filter(|(at, _)| (start..=offset).contains(at)).unwrap_or((start, 1));
-        let column = self.text.get(from..offset).map_or(0, |before| before.chars().count()) + counted;
-        self.last.set((offset, column));
+        let column = 1 + self.characters_before(offset) - self.characters_before(start);
         let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Pos { file: self.file.clone(), line: clamp(line), column: clamp(column) }
     }
+
+    fn characters_before(&self, offset: usize) -> usize {
+        let part = offset / STRIDE;
+        let rest = self.text.as_bytes().get(part * STRIDE..offset).unwrap_or_default();
+        // The end of a text of whole parts is in none of them.
+        match self.counted.get(part) {
+            Some(before) => before + characters_of(rest),
+            None => part.checked_sub(1).map_or(0, |last| {
+                let whole = self.text.as_bytes().get(last * STRIDE..).unwrap_or_default();
+                self.counted.get(last).map_or(0, |before| before + characters_of(whole))
+            }),
+        }
+    }
+}
+
+/// Bytes between two places whose characters were counted.
+const STRIDE: usize = 1024;
+
+/// Characters that begin in these bytes.
+fn characters_of(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| (**byte & 0xc0) != 0x80).count()
 }
 
 /// The known word nearest to a misspelt one, as `; did you mean "x"?`, or nothing.
@@ -132,6 +157,14 @@ mod tests {
         assert_eq!(at(99), (4, 2));
         assert_eq!(at(1), (1, 2));
         assert_eq!(at(5), (2, 3));
+        let long = "ä".repeat(2048) + "\n" + &"b".repeat(4095);
+        let source = Source::new(Path::new("f.hcl"), &long);
+        let at = |offset| (source.pos(offset).line, source.pos(offset).column);
+        for (offset, place) in
+            [(4094, (1, 2048)), (4096, (1, 2049)), (2, (1, 2)), (5121, (2, 1025)), (8191, (2, 4095)), (8192, (2, 4096))]
+        {
+            assert_eq!(at(offset), place, "{offset}");
+        }
     }
 
     #[test]

@@ -8,6 +8,9 @@ use super::section::Section;
 use super::task;
 use crate::spec::{Artifact, ArtifactMode, ChangeMode, Pos, Signal, Template};
 
+/// Longest delimiter of a template, in bytes.
+const LONGEST_DELIMITER: usize = 64;
+
 /// The `template` blocks of a task.
 pub(super) fn templates(task: &Section<'_>) -> Vec<Template> {
     let mut out: Vec<Template> = Vec::new();
@@ -51,11 +54,23 @@ fn template(section: &Section<'_>) -> Template {
         perms: mode.unwrap_or(0o644),
         env: section.bool("env").unwrap_or(false),
         change_mode: change_mode(section),
-        left_delimiter: section.string("left_delimiter").filter(|d| !d.is_empty()).unwrap_or_else(|| "{{".to_owned()),
-        right_delimiter: section.string("right_delimiter").filter(|d| !d.is_empty()).unwrap_or_else(|| "}}".to_owned()),
+        left_delimiter: delimiter(section, "left_delimiter", "{{"),
+        right_delimiter: delimiter(section, "right_delimiter", "}}"),
         error_on_missing_key: section.bool("error_on_missing_key").unwrap_or(false),
         pos: section.pos.clone(),
     }
+}
+
+/// What an action begins or ends with; each word of an action is compared with it.
+fn delimiter(section: &Section<'_>, name: &str, default: &str) -> String {
+    let given = section.string(name).filter(|d| !d.is_empty()).unwrap_or_else(|| default.to_owned());
+    if given.len() > LONGEST_DELIMITER {
+        let (here, length) = (&section.name, given.len());
+        let message = format!("\"{name}\" in {here} has {length} bytes; at most {LONGEST_DELIMITER} are possible");
+        section.error(section.pos_of(name), message);
+        return default.to_owned();
+    }
+    given
 }
 
 fn change_mode(section: &Section<'_>) -> ChangeMode {

@@ -75,7 +75,8 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: Base<'_>, sink: &Sink) -> O
     let meta = job.strings("meta");
     let every_task = job.scope.kept() - before;
     let tasks = check_tasks(&job, &groups);
-    sink.ok(job.scope.keep(every_task.saturating_mul(tasks.saturating_sub(1)), job.pos));
+    let copies = tasks.min(MOST_TASKS).saturating_sub(1);
+    sink.ok(job.scope.keep(every_task.saturating_mul(copies), job.pos));
     Some(Job { id, name, kind, region, namespace, priority, meta, constraints, groups })
 }
 
@@ -91,7 +92,7 @@ pub(super) fn check_name(section: &Section<'_>, pos: &Pos, what: &str, name: &st
     }
 }
 
-/// Counts the tasks of the whole run, and refuses more than one process can look after.
+/// Counts the tasks of the whole job, which a run refuses when they are more than one process can look after.
 fn check_tasks(job: &Section<'_>, groups: &[Group]) -> u64 {
     let mut all = 0u64;
     for group in groups {
@@ -100,11 +101,12 @@ fn check_tasks(job: &Section<'_>, groups: &[Group]) -> u64 {
         all = all.saturating_add(u64::from(group.count).saturating_mul(tasks.max(1)));
         if all > MOST_TASKS && before <= MOST_TASKS {
             let message = format!(
-                "the job has {} tasks with group \"{}\" (count {} times {tasks}), and at most {MOST_TASKS} run at once; \
+                "the job has {} tasks with group \"{}\" (count {} times {tasks}), and agentbin run looks after at most {MOST_TASKS}; \
                  lower count or split the job",
                 all, group.name, group.count
             );
-            job.error(&group.pos, message);
+            // A cluster has more machines than one.
+            job.refuse(&group.pos, message);
         }
     }
     all
@@ -171,8 +173,8 @@ fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: Base<
         tasks,
         pos: block.pos.clone(),
     };
-    // Each allocation has a copy of all that.
-    let copies = u64::from(count).saturating_sub(1);
+    // Each allocation has a copy of all that; a job of too many is not run.
+    let copies = u64::from(count).min(MOST_TASKS).saturating_sub(1);
     let size = group.scope.kept() - before;
     group.sink.ok(group.scope.keep(size.saturating_mul(copies), group.pos_of("count")));
     decoded

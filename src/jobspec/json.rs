@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::budget;
 use super::diag::{Diagnostic, Result, Source};
 use super::value::{Number, Value};
 use crate::spec::Pos;
@@ -47,7 +48,7 @@ impl Node {
 
 /// Reads one JSON text.
 pub(super) fn read(source: &Source<'_>) -> Result<Node> {
-    let mut reader = Reader { source, at: 0, depth: 0 };
+    let mut reader = Reader { source, at: 0, depth: 0, hidden: 0 };
     let node = reader.value()?;
     reader.blanks();
     if reader.at < source.text.len() {
@@ -60,6 +61,8 @@ struct Reader<'s, 't> {
     source: &'s Source<'t>,
     at: usize,
     depth: usize,
+    /// Marks of syntax in strings that were written with escapes, so that nobody has counted them.
+    hidden: usize,
 }
 
 impl Reader<'_, '_> {
@@ -184,8 +187,15 @@ impl Reader<'_, '_> {
             }
         }
         let quoted = self.source.text.get(self.at..=end).unwrap_or_default();
-        let string =
+        let string: String =
             serde_json::from_str(quoted).map_err(|_| self.error("invalid escape or character in this string"))?;
+        if quoted.contains('\\') {
+            self.hidden = self.hidden.saturating_add(budget::marks(&string));
+            if self.hidden > budget::MOST_MARKS {
+                let most = budget::MOST_MARKS;
+                return Err(self.error(&format!("more than {most} expressions in strings with escapes; split the job")));
+            }
+        }
         self.at = end + 1;
         Ok(string)
     }

@@ -19,6 +19,7 @@ mod native;
 mod network;
 mod placement;
 mod regular;
+mod scan;
 mod schema;
 mod section;
 mod task;

@@ -10,6 +10,7 @@ use hcl_edit::structure::Body as HclBody;
 
 use super::ast::{Attr, Block, Body, Call, Expr, For, Kind, Operator, Step};
 use super::diag::{Diagnostic, Result, Source};
+use super::scan;
 use super::template;
 use super::value::{Number, Value};
 use crate::spec::Pos;
@@ -20,6 +21,7 @@ const MOST_STEPS: usize = 64;
 /// Reads a whole file.
 pub(super) fn parse_body(source: &Source<'_>) -> Result<Body> {
     let reader = Reader { text: source.text, places: Places::In(source, 0) };
+    scan::code(source.text).map_err(|found| reader.refusal(found))?;
     let body = hcl_edit::parser::parse_body(source.text).map_err(|e| reader.syntax_error(&e))?;
     reader.body(&body)
 }
@@ -27,6 +29,7 @@ pub(super) fn parse_body(source: &Source<'_>) -> Result<Body> {
 /// Reads one expression that stands by itself; every place in it is `pos`.
 pub(super) fn parse_expression(text: &str, pos: &Pos) -> Result<Expr> {
     let reader = Reader { text, places: Places::At(pos) };
+    scan::code(text).map_err(|found| reader.refusal(found))?;
     let expr = hcl_edit::parser::parse_expr(text.trim()).map_err(|e| reader.syntax_error(&e))?;
     Reader { text: text.trim(), ..reader }.expr(&expr)
 }
@@ -37,6 +40,7 @@ pub(super) fn parse_template(text: &str, pos: &Pos) -> Result<Expr> {
         return Ok(Expr::literal(pos, Value::string(text)));
     }
     let reader = Reader { text, places: Places::At(pos) };
+    scan::template(text).map_err(|found| reader.refusal(found))?;
     let parsed = hcl_edit::parser::parse_template(text).map_err(|e| reader.syntax_error(&e))?;
     template::read(&reader, &parsed, template::Form::Lines, pos)
 }
@@ -57,6 +61,10 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    fn refusal(&self, (at, message): scan::Found) -> Diagnostic {
+        Diagnostic::new(&self.pos(at), message)
+    }
+
     fn syntax_error(&self, error: &hcl_edit::parser::Error) -> Diagnostic {
         let pos = self.pos(error.location().offset());
         Diagnostic::new(&pos, format!("syntax error: {}", error.message()))

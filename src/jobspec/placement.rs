@@ -1,13 +1,13 @@
 //! Where a job may run, and when it starts: what a scheduler decides elsewhere.
 
+use super::budget::steps_of_pattern;
 use super::diag::did_you_mean;
 use super::schema::{CONSTRAINT, PARAMETERIZED};
 use super::section::{Expanded, Section};
 use crate::spec::{Constraint, ConstraintMistake, Operator};
 
-/// What comparing a constraint costs beside the length of its text; with a pattern, which is compiled.
+/// What comparing a constraint costs beside the length of its text.
 const COMPARE_STEPS: u64 = 10;
-const COMPILE_STEPS: u64 = 8000;
 const BYTES_PER_STEP: u64 = 16;
 
 /// Keys that write operator and value in one, and those that Nomad accepts and passes over.
@@ -61,7 +61,8 @@ fn constraint(owner: &Section<'_>, block: &Expanded<'_>, in_task: bool) -> Optio
         section.error(section.pos_of(of_word), message);
         return None;
     }
-    let compile = if operator == Operator::Regexp { COMPILE_STEPS } else { COMPARE_STEPS };
+    // A pattern is compiled twice: to say what is wrong with it, and to compare.
+    let compile = if operator == Operator::Regexp { 2 * steps_of_pattern(&value) } else { COMPARE_STEPS };
     let steps = compile + (attribute.len() + value.len()) as u64 / BYTES_PER_STEP;
     owner.sink.ok(section.scope.count_steps(steps, section.pos))?;
     let constraint = Constraint { attribute, operator, value, pos: block.pos.clone() };

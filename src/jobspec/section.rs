@@ -23,6 +23,8 @@ pub(super) struct Sink {
     /// There were errors that are not told.
     more: Cell<bool>,
     refusals: RefCell<Vec<Diagnostic>>,
+    /// Refusals that are not told.
+    untold: Cell<usize>,
 }
 
 impl Sink {
@@ -57,8 +59,13 @@ impl Sink {
     pub fn refuse(&self, pos: &Pos, message: impl Into<String>) {
         let refusal = Diagnostic::new(pos, message);
         let mut refusals = self.refusals.borrow_mut();
-        if refusals.len() < MOST_SAID && !refusals.contains(&refusal) {
+        if refusals.contains(&refusal) {
+            return;
+        }
+        if refusals.len() < MOST_SAID {
             refusals.push(refusal);
+        } else {
+            self.untold.set(self.untold.get() + 1);
         }
     }
 
@@ -86,6 +93,10 @@ impl Sink {
     pub fn take_refusals(&self) -> Vec<Diagnostic> {
         let mut refusals = std::mem::take(&mut *self.refusals.borrow_mut());
         refusals.sort_by_key(|d| (d.pos.line, d.pos.column));
+        if let Some(last) = refusals.last().filter(|_| self.untold.get() > 0) {
+            let more = Diagnostic::new(&last.pos, format!("and {} more like these {MOST_SAID}", self.untold.get()));
+            refusals.push(more);
+        }
         refusals
     }
 

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 
@@ -14,6 +15,9 @@ use super::dir;
 use crate::sys::mutant;
 use crate::sys::owned::OwnDir;
 use crate::sys::path::Root;
+
+/// Copied between two looks at whether it is still wanted.
+const CHUNK_BYTES: u64 = 1 << 20;
 
 /// One stream whose files are copied.
 #[derive(Debug, Clone)]
@@ -39,8 +43,8 @@ pub struct KeepError {
 /// Copies the files of these streams from `logs` into `into`, as new files that only this user can read (0600).
 ///
 /// # Errors
-/// When `logs` cannot be listed or is a link.
-pub fn keep(logs: &Path, streams: &[Kept], into: &OwnDir) -> io::Result<Vec<KeepError>> {
+/// When `logs` cannot be listed or is a link; `Interrupted` when `cancel` has become true, and what is copied by then stays.
+pub fn keep(logs: &Path, streams: &[Kept], into: &OwnDir, cancel: &AtomicBool) -> io::Result<Vec<KeepError>> {
     let from = dir::open_dir(logs)?;
     let mut errors = Vec::new();
     for stream in streams {
@@ -54,15 +58,17 @@ pub fn keep(logs: &Path, streams: &[Kept], into: &OwnDir) -> io::Result<Vec<Keep
                 continue;
             }
             let name = if packed { dir::packed_name(&stream.base, index) } else { dir::file_name(&stream.base, index) };
-            if let Err(source) = copy(&from, &name, stream.max_bytes, into) {
-                errors.push(KeepError { name, source });
+            match copy(&from, &name, stream.max_bytes, into, cancel) {
+                Ok(()) => {}
+                Err(source) if source.kind() == io::ErrorKind::Interrupted => return Err(source),
+                Err(source) => errors.push(KeepError { name, source }),
             }
         }
     }
     Ok(errors)
 }
 
-fn copy(from: &Root, name: &str, most: u64, into: &OwnDir) -> io::Result<()> {
+fn copy(from: &Root, name: &str, most: u64, into: &OwnDir, cancel: &AtomicBool) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let source: File = from.open_beneath(Path::new(name), flags, Mode::empty())?.into();
     let meta = source.metadata()?;
@@ -73,7 +79,16 @@ fn copy(from: &Root, name: &str, most: u64, into: &OwnDir) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = if mutant::on("d62-mode") { 0o644 } else { 0o600 };
     let mut copy: File = rustix::fs::openat(into, name, flags, Mode::from_raw_mode(mode))?.into();
-    let copied = io::copy(&mut source.take(most), &mut copy)?;
+    let (mut source, mut copied) = (source.take(most), 0);
+    loop {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "it was given up"));
+        }
+        match io::copy(&mut (&mut source).take(CHUNK_BYTES), &mut copy)? {
+            0 => break,
+            more => copied += more,
+        }
+    }
     if meta.len() > copied {
         let text =
             format!("kept are the first {copied} of its {} bytes, which is all that a log file holds", meta.len());
@@ -109,7 +124,8 @@ mod tests {
         File::create(log("t.stderr.2")).unwrap().set_len(1 << 40).unwrap();
         let kept = |name: &str| Kept { base: name.to_owned(), max_files: 3, max_bytes: 6 };
         let into = OwnDir::open(&at("kept")).unwrap();
-        let errors = keep(&at("logs"), &[kept("t.stdout"), kept("t.stderr")], &into).unwrap();
+        let wanted = AtomicBool::new(false);
+        let errors = keep(&at("logs"), &[kept("t.stdout"), kept("t.stderr")], &into, &wanted).unwrap();
         let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert!(said.len() == 2 && said[0].contains("one name") && said[1].contains("first 6 of its"), "{said:?}");
         let mut found: Vec<(String, u32, String)> = std::fs::read_dir(at("kept"))
@@ -132,9 +148,13 @@ mod tests {
         ];
         assert_eq!(found, expected.map(|(name, text)| (name.to_owned(), 0o600, text.to_owned())));
         // Nothing is written over.
-        let again = keep(&at("logs"), &[kept("t.stdout")], &into).unwrap();
+        let again = keep(&at("logs"), &[kept("t.stdout")], &into, &wanted).unwrap();
         assert!(again.len() == 3 && again.iter().all(|e| e.source.kind() == io::ErrorKind::AlreadyExists), "{again:?}");
         std::os::unix::fs::symlink(at("logs"), at("link")).unwrap();
-        assert!(keep(&at("link"), &[kept("t.stdout")], &into).is_err());
+        assert!(keep(&at("link"), &[kept("t.stdout")], &into, &wanted).is_err());
+        wanted.store(true, Ordering::Relaxed);
+        let into = into.make_new("given-up".as_ref(), 0o700).unwrap();
+        let given_up = keep(&at("logs"), &[kept("t.stdout")], &into, &wanted).unwrap_err();
+        assert_eq!(given_up.kind(), io::ErrorKind::Interrupted);
     }
 }

@@ -34,7 +34,7 @@ pub use job::{
 pub use launch::{
     Device, LaunchSpec, LogCollection, LogKeeping, Mount, NamespaceMode, Neighbours, Outlive, Propagation,
 };
-pub use pattern::{go_regex, regex};
+pub use pattern::{LONGEST_PATTERN, go_regex, regex};
 pub use printable::{LONGEST_MESSAGE, escaped, escaped_lines, is_unprintable, shortened};
 pub use resources::{
     CgroupPaths, IoLimit, MOST_CPU_SHARES, MemoryLimits, Resources, cpu_weight_from_shares, scaled_cpu_shares,

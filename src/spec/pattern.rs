@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 
 use regex::{Regex, RegexBuilder};
 
-/// Longest pattern, and most bytes of what it is compiled to.
-const LONGEST_PATTERN: usize = 4096;
+/// Bytes of the longest pattern that is compiled.
+pub const LONGEST_PATTERN: usize = 4096;
+/// Most bytes of what one is compiled to.
 const PATTERN_BYTES: usize = 256 * 1024;
 /// Most that Go takes in braces.
 const MOST_REPEATED: u32 = 1000;

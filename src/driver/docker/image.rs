@@ -283,10 +283,16 @@ async fn load(engine: &Engine, dir: &Path, archive: &str) -> Result<(), DriverEr
     let problem = |e: String| failed(format!("unable to load image from archive {archive:?}: {e}"), false);
     let open = || {
         let root = crate::sys::path::Root::open(dir)?;
-        root.open_beneath(Path::new(archive), rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())
+        // What a task puts there is not waited for: a FIFO would hold up everything.
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+        let file: std::fs::File = root.open_beneath(Path::new(archive), flags, rustix::fs::Mode::empty())?.into();
+        if !file.metadata()?.is_file() {
+            return Err(std::io::Error::other("it is not a regular file"));
+        }
+        Ok(file)
     };
-    let file = open().map_err(|e| problem(e.to_string()))?;
-    engine.load(file.into()).await.map_err(|e| problem(e.to_string()))
+    let file = open().map_err(|e: std::io::Error| problem(e.to_string()))?;
+    engine.load(file).await.map_err(|e| problem(e.to_string()))
 }
 
 async fn fetch(

@@ -18,6 +18,7 @@ mod reconcile;
 mod state;
 mod task;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -125,7 +126,8 @@ struct Shared {
     images: Images,
     tasks: Mutex<HashMap<String, Arc<Task>>>,
     /// Starts that are under way: their containers are tracked by name.
-    starting: Mutex<BTreeSet<String>>,
+    /// Starts that are under way, and how to give one up.
+    starting: Mutex<BTreeMap<String, watch::Sender<bool>>>,
     sandboxes: Mutex<BTreeSet<String>>,
     identity: Mutex<Identity>,
     info: Mutex<Option<Info>>,
@@ -387,7 +389,12 @@ impl Shared {
         Ok((Some(Target::Files(logs)), Vec::new()))
     }
 
-    async fn start(self: &Arc<Self>, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
+    /// Until there may be a container, the start ends when it is given up.
+    async fn start(
+        self: &Arc<Self>,
+        task: &TaskConfig,
+        given_up: &mut watch::Receiver<bool>,
+    ) -> Result<TaskHandle, DriverError> {
         self.refused.check()?;
         self.learn(task);
         let (config, read) = (self.config(), Read::read(&task.config)?);
@@ -398,7 +405,7 @@ impl Shared {
         config.policy.check_devices(NAME, &task.devices, self.by())?;
         let (target, held) = self.target(task, &config).await?;
         let life = self.life()?;
-        let info = self.info(&life).await?;
+        let info = unless(given_up, self.info(&life)).await?;
         let (parent, parent_is_own) = self.cgroup_parent(task, &config, &info);
         let facts = Facts {
             runtimes: info.runtimes.clone(),
@@ -431,7 +438,7 @@ impl Shared {
         };
         let report = |far: String| self.event(task, &format!("Docker image pull progress: {far}"), &[]);
         self.event(task, "Downloading image", &[("image", &read.image)]);
-        let image = self.images.get(&life.engine, &config, &wanted, &task.id, &report).await?;
+        let image = unless(given_up, self.images.get(&life.engine, &config, &wanted, &task.id, &report)).await?;
         // From here on there may be a container: who comes after a crash sees it by this file.
         let bookmark = state::bookmark(task);
         drop(Bookmark::open(Some(&bookmark), ""));
@@ -857,6 +864,19 @@ async fn wait_for_end(life: &Life, id: &str, lost: impl Fn(bool)) -> (End, Syste
     }
 }
 
+/// The engine's answer, unless the start is given up before: an engine may let one wait for as long as it likes.
+async fn unless<T>(
+    given_up: &mut watch::Receiver<bool>,
+    answer: impl Future<Output = Result<T, DriverError>>,
+) -> Result<T, DriverError> {
+    tokio::select! {
+        biased;
+        // Whoever could give it up is gone only when the start is over.
+        Ok(_) = given_up.wait_for(|given_up| *given_up) => Err(failed("the start was given up".to_owned(), false)),
+        answered = answer => answered,
+    }
+}
+
 #[tonic::async_trait]
 impl Driver for DockerDriver {
     fn name(&self) -> &str {
@@ -909,12 +929,30 @@ impl Driver for DockerDriver {
 
     async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
         let id = &task.id;
-        if lock(&self.0.tasks).contains_key(id) || !lock(&self.0.starting).insert(id.clone()) {
+        let (give_up, mut given_up) = watch::channel(false);
+        let is_new = match lock(&self.0.starting).entry(id.clone()) {
+            Entry::Vacant(none) => {
+                none.insert(give_up);
+                true
+            }
+            Entry::Occupied(_) => false,
+        };
+        if !is_new {
             return Err(failed(format!("task with ID {id:?} already started"), false));
         }
-        let started = self.0.start(task).await;
+        let started = if lock(&self.0.tasks).contains_key(id) {
+            Err(failed(format!("task with ID {id:?} already started"), false))
+        } else {
+            self.0.start(task, &mut given_up).await
+        };
         lock(&self.0.starting).remove(id);
         started
+    }
+
+    fn give_up_start(&self, id: &str) {
+        if let Some(give_up) = lock(&self.0.starting).get(id) {
+            give_up.send_replace(true);
+        }
     }
 
     async fn recover_task(&self, task: &TaskConfig, driver_state: &[u8]) -> Result<(), DriverError> {

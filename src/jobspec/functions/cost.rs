@@ -52,7 +52,7 @@ pub(in crate::jobspec) fn cost(name: &str, args: &[Value]) -> Cost {
                 _ => size(arg),
             };
             let largest = args[1.min(args.len())..].iter().map(largest).max().unwrap_or(0);
-            let row = verbs.saturating_mul(largest.saturating_mul(2).saturating_add(WIDEST));
+            let row = verbs.saturating_mul(largest.saturating_mul(ENCODED).saturating_add(WIDEST));
             rows.saturating_mul(row.saturating_add(text(0).len() as u64))
         }
         "split" => {
@@ -61,7 +61,9 @@ pub(in crate::jobspec) fn cost(name: &str, args: &[Value]) -> Cost {
         }
         "csvdecode" => {
             let lines = marks(text(0), b"\n\r");
-            let names = text(0).lines().next().map_or(0, str::len) as u64;
+            // Names in quotes may go over several lines.
+            let mut reader = csv::Reader::from_reader(text(0).as_bytes());
+            let names = reader.headers().map_or(0, |names| names.iter().map(str::len).sum::<usize>()) as u64;
             let rows = lines.saturating_mul(OBJECT.saturating_add(2 * names));
             rows.saturating_add(marks(text(0), b",").saturating_mul(DECODED)).saturating_add(2 * given)
         }
@@ -92,6 +94,7 @@ pub(in crate::jobspec) fn cost(name: &str, args: &[Value]) -> Cost {
         "md5" | "sha1" | "sha256" | "sha512" | "uuidv5" => given / 16,
         "abspath" | "file" | "filebase64" | "fileexists" | "fileset" => 64,
         "yamldecode" => given,
+        "formatdate" | "timeadd" => given / 8,
         "csvdecode" | "jsondecode" => given / 4,
         _ => given / 64,
     };

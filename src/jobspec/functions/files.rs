@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustix::fs::{AtFlags, Dir, FileType, OFlags};
 
-use super::{Count, Outcome, text};
+use super::{Count, Outcome, strings, text};
 use crate::jobspec::base::Base;
 use crate::jobspec::regular;
 use crate::jobspec::value::Value;
@@ -16,8 +16,6 @@ use crate::jobspec::value::Value;
 const MOST_FILES: usize = 100_000;
 /// What one of them is worth.
 const STEPS_PER_FILE: u64 = 16;
-/// What making a program of a pattern is worth.
-const STEPS_PER_PATTERN: u64 = 4000;
 /// What a step of reading a file is worth.
 const BYTES_PER_STEP: u64 = 256;
 
@@ -84,8 +82,8 @@ pub(super) fn pathexpand(args: &[Value]) -> Outcome {
 /// Counted also where the text is of no use, and a `try` around it hides that.
 fn bytes(args: &[Value], base: Base<'_>, count: Count<'_>) -> Result<Vec<u8>, String> {
     let path = resolve(args, base)?;
-    let opened = base.open(&path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
-    let bytes = opened.and_then(regular::read).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    let found = base.open(&path, OFlags::PATH);
+    let bytes = found.and_then(regular::read).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     count(bytes.len() as u64 / BYTES_PER_STEP)?;
     Ok(bytes)
 }
@@ -113,8 +111,7 @@ pub(super) fn fileexists(args: &[Value], base: Base<'_>) -> Outcome {
 /// The files below a folder whose path from there matches a pattern with `*`, `**`, `?`, `[]` and `{}`.
 pub(super) fn fileset(args: &[Value], base: Base<'_>, count: Count<'_>) -> Outcome {
     let top = resolve(args, base)?;
-    count(STEPS_PER_PATTERN)?;
-    let pattern = crate::spec::regex(&glob(&text(args, 1)?))?;
+    let pattern = strings::regex(&glob(&text(args, 1)?), count)?;
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::new()];
     let mut seen = 0;

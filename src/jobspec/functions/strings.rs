@@ -1,11 +1,12 @@
 use std::collections::BTreeSet;
 
+use regex::Regex;
+
 use super::{Count, Outcome, int, text, wrong};
+use crate::jobspec::budget::steps_of_pattern;
 use crate::jobspec::value::Value;
 use crate::spec;
 
-/// What compiling a pattern is worth.
-const COMPILE_STEPS: u64 = 4000;
 /// Largest text that is searched, and bytes of it that are searched in one step.
 const LARGEST_SEARCHED: usize = 1 << 20;
 const BYTES_PER_STEP: u64 = 16;
@@ -41,14 +42,19 @@ pub(super) fn upper(args: &[Value]) -> Outcome {
     Ok(Value::String(text(args, 0)?.to_uppercase()))
 }
 
+/// A regular expression of bounded size, which bounds the time for each byte of the text. What it costs is counted.
+pub(super) fn regex(pattern: &str, count: Count<'_>) -> Result<Regex, String> {
+    count(steps_of_pattern(pattern))?;
+    spec::regex(pattern)
+}
+
 /// Each match may have looked at all of the rest, so that many of them in a long text are counted before they are made.
 pub(super) fn regex_replace(args: &[Value], count: Count<'_>) -> Outcome {
     let (whole, pattern, replacement) = (text(args, 0)?, text(args, 1)?, text(args, 2)?);
     if whole.len() > LARGEST_SEARCHED {
         return Err(format!("the text has more than {} MiB", LARGEST_SEARCHED >> 20));
     }
-    count(COMPILE_STEPS)?;
-    let regex = spec::regex(&pattern)?;
+    let regex = regex(&pattern, count)?;
     let (mut out, mut copied) = (String::new(), 0);
     let steps = |from: usize| count(4 + (whole.len() - from) as u64 / BYTES_PER_STEP);
     steps(0)?;

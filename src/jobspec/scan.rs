@@ -1,0 +1,354 @@
+//! Looks over native syntax before it is parsed, for what its parser takes time or memory out of all proportion for:
+//! objects (each key is compared with all before it), labels (no mark of syntax parts them), and heredocs that are read
+//! more than once. Knows where text, code and comments begin and end, and nothing else of the language.
+
+/// Comparisons of keys in all objects of one text: one object of 8,000 short keys, or many smaller ones.
+const MOST_COMPARED: usize = 32_000_000;
+/// Bytes of an object so far that are worth one more comparison.
+const BYTES_PER_COMPARISON: usize = 32;
+/// Arguments before one of a body that are worth one comparison: their names are in a hash table, but whoever writes the
+/// file can choose names whose hashes are the same.
+const ARGUMENTS_PER_COMPARISON: usize = 16;
+/// Words and strings beside each other; a block has its name and its labels.
+const MOST_WORDS: usize = 16;
+/// Bytes that are read another time: the insides of `<<-` heredocs, and all that follows on one that may be empty.
+const MOST_READ_AGAIN: usize = 16 << 20;
+
+/// What is wrong, and at which byte.
+pub(super) type Found = (usize, String);
+
+/// What something stands in.
+enum Open<'t> {
+    /// `{ ... }` of a block.
+    Body {
+        arguments: usize,
+    },
+    /// `{ ... }` of an object, or of a loop that makes one.
+    Object {
+        from: usize,
+        keys: usize,
+    },
+    /// `${ ... }` or `%{ ... }` in a text.
+    Inside,
+    Quotes,
+    Heredoc {
+        name: &'t [u8],
+        from: usize,
+        indented: bool,
+        /// Where the code goes on if this heredoc turns out to be empty.
+        empty: Option<usize>,
+    },
+}
+
+/// What stands before a brace.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// A block's name or label.
+    Word,
+    Anything,
+}
+
+struct Scan<'t> {
+    text: &'t [u8],
+    at: usize,
+    open: Vec<Open<'t>>,
+    /// The whole is a template and no code.
+    is_template: bool,
+    before: Before,
+    words: usize,
+    arguments: usize,
+    compared: usize,
+    again: usize,
+}
+
+/// Looks over a body or an expression.
+pub(super) fn code(text: &str) -> Result<(), Found> {
+    Scan::new(text, false).run()
+}
+
+/// Looks over a template that has no quotes around it.
+pub(super) fn template(text: &str) -> Result<(), Found> {
+    Scan::new(text, true).run()
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-') || byte >= 0x80
+}
+
+impl<'t> Scan<'t> {
+    fn new(text: &'t str, is_template: bool) -> Scan<'t> {
+        Scan {
+            text: text.as_bytes(),
+            at: 0,
+            open: Vec::new(),
+            is_template,
+            before: Before::Anything,
+            words: 0,
+            arguments: 0,
+            compared: 0,
+            again: 0,
+        }
+    }
+
+    fn run(mut self) -> Result<(), Found> {
+        loop {
+            while self.at < self.text.len() {
+                match self.open.last() {
+                    Some(Open::Quotes | Open::Heredoc { .. }) => self.text()?,
+                    None if self.is_template => self.text()?,
+                    _ => self.code()?,
+                }
+            }
+            // The end of a heredoc was not found: the parser takes it for an empty one, or gives up.
+            let empty = |open: &Open<'_>| matches!(open, Open::Heredoc { empty: Some(_), .. });
+            let Some(which) = self.open.iter().rposition(empty) else { return Ok(()) };
+            let Some(Open::Heredoc { empty: Some(end), .. }) = self.open.drain(which..).next() else { return Ok(()) };
+            self.at = end;
+            self.before = Before::Anything;
+        }
+    }
+
+    fn rest(&self) -> &'t [u8] {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    fn skip_to(&mut self, end: &[u8]) {
+        let found = self.rest().windows(end.len()).position(|part| part == end);
+        self.at = found.map_or(self.text.len(), |found| self.at + found);
+    }
+
+    fn code(&mut self) -> Result<(), Found> {
+        match *self.rest() {
+            [b'#', ..] | [b'/', b'/', ..] => self.skip_to(b"\n"),
+            [b'/', b'*', ..] => {
+                self.at += 2;
+                self.skip_to(b"*/");
+                self.at += 2;
+            }
+            [b' ' | b'\t' | b'\r', ..] => self.at += 1,
+            [b'"', ..] => {
+                self.word(Before::Word)?;
+                self.open.push(Open::Quotes);
+                self.at += 1;
+            }
+            [b'<', b'<', ..] => self.heredoc()?,
+            [b'{', ..] => {
+                self.open.push(match self.before {
+                    Before::Word => Open::Body { arguments: 0 },
+                    Before::Anything => Open::Object { from: self.at, keys: 0 },
+                });
+                self.mark();
+            }
+            [b'}', ..] => {
+                self.open.pop();
+                self.mark();
+            }
+            [b'=' | b':', ..] => {
+                self.assignment()?;
+                self.mark();
+            }
+            [byte, ..] if is_word(byte) => {
+                let length = self.rest().iter().take_while(|b| is_word(**b)).count();
+                let word = &self.rest()[..length];
+                // An object may follow on these.
+                let keyword = matches!(word, b"in" | b"if");
+                self.word(if keyword { Before::Anything } else { Before::Word })?;
+                self.at += length;
+            }
+            _ => self.mark(),
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self) {
+        self.at += 1;
+        self.words = 0;
+        self.before = Before::Anything;
+    }
+
+    fn word(&mut self, before: Before) -> Result<(), Found> {
+        self.words += 1;
+        self.before = before;
+        if self.words > MOST_WORDS {
+            return Err((self.at, format!("syntax error: more than {MOST_WORDS} words and strings beside each other")));
+        }
+        Ok(())
+    }
+
+    /// Counts what may be an argument of a body or a key of an object.
+    fn assignment(&mut self) -> Result<(), Found> {
+        let at = self.at;
+        let compared = match self.open.last_mut() {
+            Some(Open::Object { from, keys }) => {
+                *keys += 1;
+                *keys + (at - *from) / BYTES_PER_COMPARISON
+            }
+            Some(Open::Inside | Open::Quotes | Open::Heredoc { .. }) => 0,
+            body => {
+                let arguments = match body {
+                    Some(Open::Body { arguments }) => arguments,
+                    _ => &mut self.arguments,
+                };
+                *arguments += 1;
+                *arguments / ARGUMENTS_PER_COMPARISON
+            }
+        };
+        self.compared = self.compared.saturating_add(compared);
+        if self.compared > MOST_COMPARED {
+            let text = "the objects and blocks here have too many keys; write a large one into a file, and read it with \
+                        jsondecode(file(...))";
+            return Err((at, text.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The beginning of a heredoc, if it is one: anything else is a mistake.
+    fn heredoc(&mut self) -> Result<(), Found> {
+        let indented = self.rest().get(2) == Some(&b'-');
+        let start = self.at + if indented { 3 } else { 2 };
+        let name = &self.text[start..];
+        let name = &name[..name.iter().take_while(|b| is_word(**b)).count()];
+        let line_end = match self.text.get(start + name.len()..).unwrap_or_default() {
+            [b'\n', ..] => 1,
+            [b'\r', b'\n', ..] => 2,
+            _ => 0,
+        };
+        if name.is_empty() || line_end == 0 {
+            self.mark();
+            return Ok(());
+        }
+        let from = start + name.len() + line_end;
+        self.at = from;
+        // Its name in its first line is text if there is another one, which is looked for in all that follows.
+        let empty = self.end_of(name);
+        if empty.is_some() {
+            self.read_again(self.text.len() - from)?;
+        }
+        self.open.push(Open::Heredoc { name, from, indented, empty });
+        Ok(())
+    }
+
+    /// Where a heredoc of this name is over, if it is in the line that begins here.
+    fn end_of(&self, name: &[u8]) -> Option<usize> {
+        let blanks = self.rest().iter().take_while(|b| matches!(b, b' ' | b'\t')).count();
+        let after = self.rest()[blanks..].strip_prefix(name)?;
+        (!after.first().is_some_and(|b| is_word(*b))).then_some(self.text.len() - after.len())
+    }
+
+    fn read_again(&mut self, bytes: usize) -> Result<(), Found> {
+        self.again = self.again.saturating_add(bytes);
+        if self.again > MOST_READ_AGAIN {
+            let text =
+                "heredocs in heredocs, or many empty ones; write the texts into files, and read them with file(...)";
+            return Err((self.at, text.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn text(&mut self) -> Result<(), Found> {
+        let in_quotes = matches!(self.open.last(), Some(Open::Quotes));
+        match self.rest() {
+            [b'$', b'$', b'{', ..] | [b'%', b'%', b'{', ..] => self.at += 3,
+            [b'$' | b'%', b'{', ..] => {
+                self.open.push(Open::Inside);
+                self.mark();
+                self.at += 1;
+            }
+            [b'\\', ..] if in_quotes => self.at += 2,
+            [b'"', ..] if in_quotes => {
+                self.open.pop();
+                self.at += 1;
+                self.before = Before::Word;
+            }
+            [b'\n', ..] => {
+                self.at += 1;
+                if let Some(Open::Heredoc { name, from, indented, .. }) = self.open.last()
+                    && let Some(end) = self.end_of(name)
+                {
+                    let read = if *indented { self.at - from } else { 0 };
+                    self.read_again(read)?;
+                    self.open.pop();
+                    self.at = end;
+                    self.before = Before::Anything;
+                }
+            }
+            _ => self.at += 1,
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{code, template};
+
+    fn object(keys: usize, value: &str) -> String {
+        let keys: Vec<String> = (0..keys).map(|i| format!("k{i} = {value}")).collect();
+        format!("{{ {} }}", keys.join(", "))
+    }
+
+    fn is_refused(text: &str) -> bool {
+        code(text).is_err()
+    }
+
+    #[test]
+    fn what_people_write_passes() {
+        for text in [
+            "job \"x\" {\n  group \"g\" { count = 1 }\n}\n".to_owned(),
+            format!("a = {}", object(5000, "1")),
+            format!("env {{\n{}}}\n", "A = \"b:${c}\"\n".repeat(20_000)),
+            "a = <<-EOT\n  x ${jsonencode({ a = 1 })}\n  EOT\n".repeat(5_000),
+            "a = <<EOT\nEOT\n".repeat(50),
+            format!("a = <<EOT\n{}EOT\nb = 1\n", "k: v = { x }\n".repeat(100_000)),
+            format!("# {}\na = \"{}\"\n", "{a=1,".repeat(50_000), "{a=1,".repeat(50_000)),
+        ] {
+            assert_eq!(code(&text), Ok(()), "{}", &text[..text.len().min(60)]);
+        }
+        assert_eq!(template(&format!("{}{{a=1", "k: v = \"{\n".repeat(50_000))), Ok(()));
+    }
+
+    /// Whatever it is hidden in or behind.
+    #[test]
+    fn an_object_of_many_keys_is_found_wherever_it_stands() {
+        let large = object(20_000, "1");
+        for around in [
+            "a = @",
+            "a = [for x in @: x]",
+            "a = [for x in y : x if @]",
+            "a = \"${@}\"",
+            "a = \"}${ \"}\" == @ }\"",
+            "a = \"\\\"$${%%{\\\\${@}\"",
+            "a = <<EOT\nx \" ${@}\nEOT\n",
+            "a = <<EOT\nEOT\n\" ${@}\nEOT\n",
+            "a = <<EOT\nEOT\nb = @\n",
+            "a = <<-E\n E2\n \"\n  E\nb = @\n",
+            "a = <<E\r\nx \"\r\nE\r\nb = @\n",
+            "/* \" { */ a = // \"\n # \"\n 1\nb = f(@)",
+            "a = 1 / @",
+            "x \"l\" l {\n a = {b = @}\n}",
+            "a = \"%{if @}x%{endif}\"",
+            "a = true ? @ : 1",
+        ] {
+            assert!(is_refused(&around.replace('@', &large)), "{around}");
+            assert!(!is_refused(&around.replace('@', &object(2_000, "1"))), "{around}");
+        }
+        assert!(template(&format!("x \" ${{{large}}}")).is_err());
+        let long = object(1_000, &"x".repeat(8_000));
+        assert!(is_refused(&format!("a = {long}")));
+    }
+
+    #[test]
+    fn labels_arguments_and_heredocs_are_counted() {
+        let words = |n: usize, word: &str| format!("job {} {{}}\n", vec![word; n].join(" "));
+        for word in ["a", "\"a\"", "a /* x */"] {
+            assert!(is_refused(&words(16, word)) && !is_refused(&words(15, word)), "{word}");
+        }
+        assert!(is_refused(&(0..60_000).map(|i| format!("a{i} = 1\n")).collect::<String>()));
+        let mut nested = "x".repeat(1 << 20);
+        for i in 0..20 {
+            nested = format!("${{<<-E{i}\n{nested}\nE{i}\n}}");
+        }
+        assert!(is_refused(&format!("a = <<-E\n{nested}\nE\n")));
+        assert!(is_refused(&(0..20_000).map(|i| format!("a{i} = <<E{i}\nE{i}\n")).collect::<String>()));
+    }
+}
