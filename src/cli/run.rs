@@ -610,12 +610,11 @@ async fn allocation(
             copied = &mut copying => Some(copied),
             () = in_time => None,
         };
-        let copied = match copied {
-            Some(copied) => copied,
-            None => {
-                cancel.store(true, Ordering::Relaxed);
-                copying.await
-            }
+        let copied = if let Some(copied) = copied {
+            copied
+        } else {
+            cancel.store(true, Ordering::Relaxed);
+            copying.await
         };
         let errors = match copied {
             Ok(Ok(errors)) => errors.iter().map(ToString::to_string).collect(),

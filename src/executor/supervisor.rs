@@ -935,7 +935,9 @@ fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output,
         let (collector, ends) = Collector::new(logs)
             .map_err(|e| ExecutorError::System(format!("collect output in {}: {}", logs.dir.display(), chain(&e))))?;
         // The pipes are ours; the task may want to open /dev/stdout again.
-        [&ends.stdout, &ends.stderr].into_iter().for_each(|end| open_to_task(end.as_fd(), config));
+        for end in [&ends.stdout, &ends.stderr] {
+            open_to_task(end.as_fd(), config);
+        }
         let ends = ChildEnds { stdout: ends.stdout, stderr: ends.stderr };
         return Ok((Output::Collected(collector), ends.outliving(spec)?));
     }

@@ -13,8 +13,8 @@ use super::budget::LARGEST_FILE;
 ///
 /// It is looked at before it is opened, by one descriptor: to open a FIFO lets whoever writes to it go on, and to open a
 /// device does what the device does then, be it to start the machine's watchdog or to wind a tape back.
-pub(super) fn read(found: OwnedFd) -> io::Result<Vec<u8>> {
-    read_of(&found, false)
+pub(super) fn read(found: &OwnedFd) -> io::Result<Vec<u8>> {
+    read_of(found, false)
 }
 
 /// The same of a file that the operator names: also of a pipe, which is what a shell makes of `<(command)`, and then for as

@@ -343,12 +343,12 @@ mod tests {
         for word in ["a", "\"a\"", "a /* x */"] {
             assert!(is_refused(&words(16, word)) && !is_refused(&words(15, word)), "{word}");
         }
-        assert!(is_refused(&(0..60_000).map(|i| format!("a{i} = 1\n")).collect::<String>()));
+        assert!(is_refused(&(0..60_000).map(|i| format!("a{i} = 1\n")).collect::<Vec<_>>().concat()));
         let mut nested = "x".repeat(1 << 20);
         for i in 0..20 {
             nested = format!("${{<<-E{i}\n{nested}\nE{i}\n}}");
         }
         assert!(is_refused(&format!("a = <<-E\n{nested}\nE\n")));
-        assert!(is_refused(&(0..20_000).map(|i| format!("a{i} = <<E{i}\nE{i}\n")).collect::<String>()));
+        assert!(is_refused(&(0..20_000).map(|i| format!("a{i} = <<E{i}\nE{i}\n")).collect::<Vec<_>>().concat()));
     }
 }

@@ -83,7 +83,8 @@ pub(super) fn pathexpand(args: &[Value]) -> Outcome {
 fn bytes(args: &[Value], base: Base<'_>, count: Count<'_>) -> Result<Vec<u8>, String> {
     let path = resolve(args, base)?;
     let found = base.open(&path, OFlags::PATH);
-    let bytes = found.and_then(regular::read).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    let bytes =
+        found.and_then(|found| regular::read(&found)).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     count(bytes.len() as u64 / BYTES_PER_STEP)?;
     Ok(bytes)
 }
