@@ -292,11 +292,11 @@ fn set_up_is_left_at_any_step_within_200_ms() {
     // Hours of copying, and no byte of disk: it has none.
     std::fs::File::create(copied.join("sparse")).unwrap().set_len(1 << 40).unwrap();
     let many = batch("raw_exec", "/bin/true", "[]").replace("restart {", "count = 1000\nrestart {");
-    let template = "dynamic \"template\" {\nfor_each = range(60)\ncontent {\ndestination = \"local/x${template.value}\"\ndata = replace(substr(file(\"four\"), 0, 240000), \"xxxxxxxxxxxxxxxxxxxxxxxx\", \"{{env `A`}}{{if env `A`}}\\n{{end}}\")\n}\n}\nconfig {";
+    let template = "dynamic \"template\" {\nfor_each = range(60)\ncontent {\ndestination = \"local/x${template.value}\"\ndata = replace(file(\"text\"), \"xxxxxxxxxxxxxxxxxxxxxxxx\", \"{{env `A`}}{{if env `A`}}\\n{{end}}\")\n}\n}\nconfig {";
     let templates = batch("raw_exec", "/bin/true", "[]").replace("config {", template);
     let artifact = format!("artifact {{\nsource = {copied:?}\ndestination = \"local/x\"\n}}\nconfig {{");
     let artifacts = batch("raw_exec", "/bin/true", "[]").replace("config {", &artifact);
-    world.file("four", &"x".repeat(4 << 20));
+    world.file("text", &"x".repeat(240_000));
     let [many, templates, artifacts] = [("many", many), ("templates", templates), ("artifacts", artifacts)]
         .map(|(n, t)| world.file(&format!("{n}.hcl"), &t));
     let below = |world: &World, name: &str| {
@@ -366,7 +366,7 @@ fn more_tasks_than_a_run_has_are_refused_at_their_place() {
     let out = world.agentbin(&["validate", count.to_str().unwrap()]);
     assert!(out.status == 0 && out.stderr.contains("warning: ") && out.stderr.contains("20000 tasks"), "{out:?}");
     let groups = (0..60).map(|i| {
-        format!("group \"g{i}\" {{\nconstraint {{\nvalue = \"{i}\"\n}}\ntask \"t\" {{\ndriver = \"raw_exec\"\n}}\n}}\n")
+        format!("group \"g{i}\" {{\nvault {{\n}}\ntask \"t\" {{\ndriver = \"raw_exec\"\n}}\n}}\n")
     });
     let many = format!("job \"j\" {{\n{}}}\n", groups.collect::<String>());
     let out = refused(&world, "refusals", &many, &[]);

@@ -787,7 +787,7 @@ fn a6_configurations_of_go_hosts_are_read() {
     }
     block_on(async {
         let mut plugin = Plugin::start(Path::new(AGENTBIN), &["driver", "raw_exec"]).await;
-        let mut set = async |users: &str| {
+        let config = |users: &str| {
             let pairs = [
                 ("enabled", vec![0xc3]),
                 ("denied_host_uids", raw(users)),
@@ -796,14 +796,16 @@ fn a6_configurations_of_go_hosts_are_read() {
             ];
             let bytes = pairs.into_iter().flat_map(|(key, value)| [raw(key), value].concat());
             let msgpack_config = std::iter::once(0x84).chain(bytes).collect();
-            plugin.base.set_config(base::SetConfigRequest { msgpack_config, ..Default::default() }).await.map(drop)
+            base::SetConfigRequest { msgpack_config, ..Default::default() }
         };
-        set("").await.unwrap();
-        let bad = set("100-1").await.unwrap_err();
+        plugin.base.set_config(config("")).await.unwrap();
+        let bad = plugin.base.set_config(config("100-1")).await.unwrap_err();
         let wanted = "invalid range deniedHostUIDs \"100-1\": lower bound cannot be greater than upper bound";
         assert!(bad.message().contains(wanted), "{bad:?}");
-        let found = plugin.fingerprint().await;
-        assert_eq!(found.health(), print::HealthState::Healthy, "the refused one changed nothing");
+        // Nothing runs on a configuration that the operator has wanted to replace.
+        assert_eq!(plugin.fingerprint().await.health(), print::HealthState::Undetected);
+        plugin.base.set_config(config("")).await.unwrap();
+        assert_eq!(plugin.fingerprint().await.health(), print::HealthState::Healthy);
         // The java driver's struct of 1.x has a field without a name for the wire.
         let world = World::new();
         let task = world.task(&[("command", text("/bin/pwd")), ("WorkDir", text("/usr"))]);
