@@ -14,6 +14,13 @@ import (
 // withEngine is an agent whose driver docker is ours, and its engine. (E1)
 func withEngine(t *testing.T) (*agent.Agent, *agent.Engine) {
 	t.Helper()
+	engine := startEngine(t)
+	return other(t, agent.Config{Engine: engine.Endpoint()}), engine
+}
+
+// startEngine starts an engine that ends with the test, after the agent.
+func startEngine(t *testing.T) *agent.Engine {
+	t.Helper()
 	needsRoot(t)
 	for _, program := range []string{"dockerd", "docker", "busybox"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -30,7 +37,7 @@ func withEngine(t *testing.T) (*agent.Agent, *agent.Engine) {
 			t.Error(err)
 		}
 	})
-	return other(t, agent.Config{Engine: engine.Endpoint()}), engine
+	return engine
 }
 
 // gone checks that the engine has no container of an allocation.

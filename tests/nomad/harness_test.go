@@ -100,16 +100,30 @@ func other(t *testing.T, config agent.Config) *agent.Agent {
 	t.Helper()
 	needsRoot(t)
 	stopRunning()
+	if !stock && config.Agentbin == "" {
+		config.Agentbin = setting(t, "AGENTBIN")
+	}
+	return begin(t, config)
+}
+
+// onStock is other with the agent's own drivers.
+func onStock(t *testing.T, config agent.Config) *agent.Agent {
+	t.Helper()
+	needsRoot(t)
+	stopRunning()
+	return begin(t, config)
+}
+
+func begin(t *testing.T, config agent.Config) *agent.Agent {
+	t.Helper()
 	config.Nomad = setting(t, "NOMAD")
-	if stock {
+	if config.Agentbin == "" {
 		// The whole of /usr is too much for a test; this is enough for a shell and for java.
 		config.Client += `
   chroot_env = {
     "/bin" = "/bin", "/lib" = "/lib", "/lib64" = "/lib64", "/etc" = "/etc", "/usr/bin" = "/usr/bin"
     "/usr/lib/x86_64-linux-gnu" = "/usr/lib/x86_64-linux-gnu", "/usr/lib/jvm" = "/usr/lib/jvm"
   }`
-	} else if config.Agentbin == "" {
-		config.Agentbin = setting(t, "AGENTBIN")
 	}
 	dir, err := os.MkdirTemp(world.dir, "a")
 	if err == nil {

@@ -38,6 +38,8 @@ type Config struct {
 	Client string
 	// Engine is the address of a Docker Engine; with it, agentbin is the driver docker, too.
 	Engine string
+	// Env is added to the agent's environment, as KEY=value.
+	Env []string
 	// Cgroup is a cgroup's folder that the agent is started in; empty: the caller's.
 	Cgroup string
 	// Dir is the agent's own folder. Short, because sockets lie below it, and passable for every user.
@@ -178,6 +180,7 @@ func (a *Agent) Start() error {
 	}
 	a.process = exec.Command(command[0], command[1:]...)
 	a.process.Stdout, a.process.Stderr = log, log
+	a.process.Env = append(os.Environ(), a.Env...)
 	// Its own session: what a killed agent leaves behind is nobody's process group.
 	a.process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := a.process.Start(); err != nil {

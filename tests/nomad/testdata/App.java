@@ -30,6 +30,7 @@ public final class App {
                     Thread.sleep(50);
                 }
             }
+            case "env" -> System.getenv().forEach((key, value) -> System.out.println(key + "=" + value));
             case "serve" -> serve(Integer.parseInt(args[1]), Integer.parseInt(args[2]));
             default -> throw new IllegalArgumentException(args[0]);
         }
