@@ -84,8 +84,8 @@ impl Plan for Script {
         config.isolated.capabilities()
     }
 
-    async fn fingerprint(config: &Config, cgroups: Regime) -> Fingerprint {
-        if let Some(obstacle) = IsolatedConfig::obstacle(cgroups) {
+    async fn fingerprint(config: &Config, agents: Option<Regime>) -> Fingerprint {
+        if let Some(obstacle) = IsolatedConfig::obstacle(agents) {
             return obstacle;
         }
         let mut fingerprint = Fingerprint::healthy(Script::NAME);

@@ -365,9 +365,8 @@ fn more_tasks_than_a_run_has_are_refused_at_their_place() {
     let count = world.file("count.hcl", &text);
     let out = world.agentbin(&["validate", count.to_str().unwrap()]);
     assert!(out.status == 0 && out.stderr.contains("warning: ") && out.stderr.contains("20000 tasks"), "{out:?}");
-    let groups = (0..60).map(|i| {
-        format!("group \"g{i}\" {{\nvault {{\n}}\ntask \"t\" {{\ndriver = \"raw_exec\"\n}}\n}}\n")
-    });
+    let groups =
+        (0..60).map(|i| format!("group \"g{i}\" {{\nvault {{\n}}\ntask \"t\" {{\ndriver = \"raw_exec\"\n}}\n}}\n"));
     let many = format!("job \"j\" {{\n{}}}\n", groups.collect::<String>());
     let out = refused(&world, "refusals", &many, &[]);
     assert!(out.stderr.contains("and 10 more like these 50"), "{out:?}");

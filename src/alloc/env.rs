@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::node::Node;
 use super::ports::AllocPort;
 use crate::driver::{FsIsolation, HOST_ENV_DENYLIST};
-use crate::spec::{AllocId, DriverConfig, Group, Job, Task, interpolate};
+use crate::spec::{AllocId, DriverConfig, Group, Job, Task, env_name, interpolate};
 
 /// What tasks never inherit besides [`HOST_ENV_DENYLIST`]: whoever runs a job by hand may have a cluster's token there.
 const TOKEN: &str = "NOMAD_TOKEN";
@@ -251,8 +251,7 @@ fn clean(key: String) -> String {
     if !rest.is_some_and(|r| labelled.iter().any(|l| r.strip_prefix(l).is_some_and(|r| r.starts_with('_')))) {
         return key;
     }
-    let fit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.');
-    key.bytes().map(|byte| if fit(byte) { char::from(byte) } else { '_' }).collect()
+    env_name(&key)
 }
 
 #[cfg(test)]

@@ -12,9 +12,11 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::event::Timespec;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::process;
 use super::sockets::Owner;
@@ -26,6 +28,9 @@ const LOCK: &str = "lock";
 const RECENT: &str = "recent";
 /// What is being written before it has its name.
 const NEW: &str = "new";
+/// How long others may hold it, and how soon it is tried again.
+const PATIENCE: Duration = Duration::from_secs(5);
+const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// The format of a process's file.
 const VERSION: u32 = 1;
 /// Longest file of a process that is read, in bytes: all ports of a machine, with long names.
@@ -81,13 +86,33 @@ impl Registry {
         Ok(Registry { dir: OwnDir::open(dir)?, pid: process::own()?.pid, name, file: None })
     }
 
-    /// Holds it for this process alone until what is returned is dropped; waits for others.
+    /// Holds it for this process alone until what is returned is dropped; waits for others, but not for ever.
     ///
     /// # Errors
-    /// What the file system says.
+    /// What the file system says, and that another process keeps the lock.
     pub fn lock(&mut self) -> io::Result<Locked<'_>> {
         let file = self.file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
-        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
+                    // A lock has no event.
+                    rustix::io::retry_on_intr(|| rustix::event::poll(&mut [], Some(&AGAIN)))?;
+                }
+                Err(Errno::WOULDBLOCK | Errno::INTR) => {
+                    let (path, seconds) = (self.dir.path().join(LOCK), PATIENCE.as_secs());
+                    let text = format!(
+                        "another process has held the lock {} for {seconds} seconds; end that process (fuser names it)",
+                        path.display()
+                    );
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+                }
+                locked => {
+                    locked?;
+                    break;
+                }
+            }
+        }
         Ok(Locked { registry: self, _lock: file })
     }
 

@@ -73,8 +73,8 @@ pub(super) fn socket_base(data_dir: &Path) -> PathBuf {
     }
 }
 
-/// Where all processes of this user find the lock of what they share, whatever their data directories are, and nobody else
-/// can hold it; `None` for a plain user without such a directory.
+/// Where all processes of this user find the lock of what they share, and the registry of their ports, whatever their data
+/// directories are, and nobody else can hold it; `None` for a plain user without such a directory.
 fn lock_dir() -> Option<PathBuf> {
     let user = rustix::process::geteuid();
     if user.is_root() {
@@ -222,7 +222,7 @@ pub(super) fn machine(data_dir: &Path, sockets: &Path, place: &Place) -> anyhow:
         drivers: drivers(cgroups, sockets),
         host_env: host_env(),
         records: Arc::new(Records::new(data_dir)),
-        ports: PortPool::of_machine(socket_base(data_dir).join("ports")),
+        ports: PortPool::of_machine(lock_dir().unwrap_or_else(|| data_dir.join("run")).join("ports")),
         cgroup: Box::new(move |id, task| {
             let unit = if regime == Regime::V2 { ".scope" } else { "" };
             parent.as_ref().map_or_else(PathBuf::new, |parent| parent.join(format!("{id}-{task}{unit}")))

@@ -40,15 +40,24 @@ pub(super) fn default_range() -> String {
     format!("{}-{}", DYNAMIC_PORTS.start(), DYNAMIC_PORTS.end())
 }
 
-/// The networks that ports can be on here: the interfaces by their names, and those of the command line.
+/// The networks that ports can be on here: the interfaces by their names, and those of the command line. Where the interfaces
+/// cannot be listed, there are none.
 pub(super) fn networks(given: &[Given]) -> anyhow::Result<HostNetworks> {
-    let mut interfaces = interfaces::addresses().context("cannot list the network interfaces")?;
+    let (mut interfaces, unlisted) = match interfaces::addresses() {
+        Ok(interfaces) => (interfaces, None),
+        Err(error) => (Vec::new(), Some(error)),
+    };
     // The first one that others can use; of IPv6 every interface has one that they cannot.
     interfaces.retain(|(_, ip)| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local()));
     let of = |name: &str| interfaces.iter().find(|(interface, _)| interface == name).map(|(_, ip)| *ip);
     let mut networks = Vec::new();
     for Given { name, place } in given {
         let Some(ip) = place.parse().ok().or_else(|| of(place)) else {
+            if let Some(error) = unlisted {
+                return Err(error).with_context(|| {
+                    format!("--host-network {name}={place}: cannot list the network interfaces; give an address")
+                });
+            }
             bail!("--host-network {name}={place}: {place} is neither an address nor an interface that has one");
         };
         networks.push((name.clone(), ip));

@@ -89,6 +89,11 @@ impl Guard {
         })
     }
 
+    /// Whether others get into the directories of its tasks.
+    pub(super) fn lets_others_in(&self) -> bool {
+        self.tasks
+    }
+
     /// Everybody gets in.
     pub(super) fn open() -> Guard {
         Guard { tasks: true, shared: true, ..Guard::default() }
@@ -169,6 +174,9 @@ struct Inspected {
     open: bool,
 }
 
+/// nobody, to whom a Nomad agent that is root gives the directories of its tasks: no user of theirs, where no other gets to.
+const AGENTS: u32 = 65534;
+
 /// `reached`: others get to it.
 fn inspect(
     path: &Path,
@@ -184,7 +192,8 @@ fn inspect(
     let open = is_dir && may(EXECUTE);
     let shown =
         || format!("{} (uid {}, gid {}, mode {:04o})", path.display(), stat.st_uid, stat.st_gid, stat.st_mode & 0o7777);
-    let problem = if !trusted.uids.contains(&stat.st_uid) {
+    let of_agent = is_dir && !reached && stat.st_uid == AGENTS;
+    let problem = if !trusted.uids.contains(&stat.st_uid) && !of_agent {
         Some(format!("{} belongs to another user than root and the task's", shown()))
     } else if may(WRITE) && (open || !is_dir) {
         Some(format!("{} can be written to by others than root and the task's user", shown()))
@@ -263,8 +272,10 @@ pub struct Lookup<'a> {
     trusted: Trusted,
     /// Of `/`.
     start: Option<Zone>,
-    /// Where other zones begin, a later one before an earlier one.
-    zones: Vec<(Identity, Zone)>,
+    /// Where other zones begin, a later one before an earlier one; `None` where the host's files do.
+    zones: Vec<(Identity, Option<Zone>)>,
+    /// Read-only mounts that are in no list may be files of the task's own.
+    filled: bool,
 }
 
 /// One component that the walk went through, itself inspected.
@@ -289,8 +300,8 @@ impl<'a> Lookup<'a> {
     /// For a task that shares the host's files.
     #[must_use]
     pub fn on_host(guard: &'a Guard, trusted: Trusted) -> Lookup<'a> {
-        let zones = guard.top.map(|top| (top, Zone::Top)).into_iter().collect();
-        Lookup { guard, trusted, start: None, zones }
+        let zones = guard.top.map(|top| (top, Some(Zone::Top))).into_iter().collect();
+        Lookup { guard, trusted, start: None, zones, filled: false }
     }
 
     /// For a task that is in this root.
@@ -302,13 +313,12 @@ impl<'a> Lookup<'a> {
             None => (!bind.readonly).then_some(Zone::Volume),
         };
         let begin = |bind: &super::config::Bind| {
-            let zone = zone_of(bind)?;
             let place =
                 root.open_in_root(bind.target.strip_prefix("/").unwrap_or(&bind.target), OFlags::PATH, Mode::empty());
-            Some((identity(&rustix::fs::fstat(place.ok()?).ok()?), zone))
+            Some((identity(&rustix::fs::fstat(place.ok()?).ok()?), zone_of(bind)))
         };
         let zones = config.binds.iter().rev().filter_map(begin).collect();
-        Lookup { guard, trusted, start: Some(Zone::Task), zones }
+        Lookup { guard, trusted, start: Some(Zone::Task), zones, filled: config.filled }
     }
 
     /// Whether the absolute `path`, which was found to be `file`, may be executed.
@@ -412,10 +422,10 @@ impl<'a> Lookup<'a> {
         let mount = mount_of(fd.as_fd())?;
         let begins = self.zones.iter().find(|(place, _)| *place == identity(stat)).map(|(_, zone)| *zone);
         let zone = match (begins, here.zone) {
-            (Some(zone), _) => Some(zone),
+            (Some(zone), _) => zone,
             (None, Some(Zone::Top)) => Some(if name == "alloc" { Zone::Shared } else { Zone::Task }),
             // The host's programs.
-            (None, Some(_)) if mount != here.mount && is_read_only(&fd)? => None,
+            (None, Some(_)) if !self.filled && mount != here.mount && is_read_only(&fd)? => None,
             (None, zone) => zone,
         };
         let reached = match zone {

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Uid};
 
 use super::config::{Failure, Step as _};
 use super::lookup::Trusted;
@@ -23,18 +23,19 @@ const ATTEMPTS: usize = 100;
 pub(super) struct Places(Option<Trusted>);
 
 impl Places {
-    /// Closes the task's directory, which others may write to as before, but where they rename and remove only what is theirs.
+    /// Closes the task's directory, which others may write to as before, but where they rename and remove only what is theirs:
+    /// nobody is kept from that in a directory that belongs to them, and an agent's belong to nobody (65534).
     pub(super) fn closed(root: &Root, trusted: Trusted) -> Result<Places, Failure> {
         if mutant::on("d81") {
             return Ok(Places::open());
         }
         let work = || -> io::Result<()> {
             let top = root.open_beneath(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-            let mode = rustix::fs::fstat(&top)?.st_mode & 0o7777;
-            if mode & 0o022 != 0 && mode & 0o1000 == 0 {
-                rustix::fs::fchmod(&top, Mode::from_raw_mode(mode | 0o1000))?;
+            let stat = rustix::fs::fstat(&top)?;
+            if !trusted.has(stat.st_uid) {
+                rustix::fs::fchown(&top, Some(Uid::from_raw(0)), None)?;
             }
-            Ok(())
+            Ok(rustix::fs::fchmod(&top, sticky(&stat))?)
         };
         work().step(|| "set the sticky bit of the task's directory".to_owned())?;
         Ok(Places(Some(trusted)))
@@ -97,7 +98,7 @@ fn hold(root: &Root, path: &Path, trusted: &Trusted) -> io::Result<Held> {
             (true, false) => return Ok(Held::End),
             (false, false) => return Ok(Held::Foreign(stat.st_uid)),
             // What has the name now may be another one: it is looked at once more.
-            (false, true) => take(&found)?,
+            (false, true) => take(&found, &stat)?,
         }
     }
     Err(io::Error::other("somebody else makes it anew again and again"))
@@ -130,10 +131,17 @@ fn make(root: &Root, path: &Path) -> io::Result<()> {
     }
 }
 
-/// The mode last: a directory of somebody else's may be open to all until then.
-fn take(dir: &OwnedFd) -> io::Result<()> {
-    rustix::fs::chownat(dir, c"", Some(Uid::from_raw(0)), Some(Gid::from_raw(0)), AtFlags::EMPTY_PATH)?;
+/// Its mode, with the sticky bit where others may write.
+fn sticky(dir: &Stat) -> Mode {
+    let mode = dir.st_mode & 0o7777;
+    Mode::from_raw_mode(if mode & 0o022 != 0 { mode | 0o1000 } else { mode })
+}
+
+/// The owner alone changes, for whoever could write to it still can; and the mode last: a directory of somebody else's may be
+/// open to all until then.
+fn take(dir: &OwnedFd, stat: &Stat) -> io::Result<()> {
+    rustix::fs::chownat(dir, c"", Some(Uid::from_raw(0)), None, AtFlags::EMPTY_PATH)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::openat(dir, c".", flags, Mode::empty())?;
-    Ok(rustix::fs::fchmod(&dir, Mode::from_raw_mode(0o755))?)
+    Ok(rustix::fs::fchmod(&dir, sticky(stat))?)
 }

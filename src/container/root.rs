@@ -94,6 +94,7 @@ pub(super) fn enter(
     config: &RootConfig,
     trusted: Trusted,
     rootless: bool,
+    others: bool,
     close_etc: bool,
     parts: Parts,
 ) -> Result<(), Failure> {
@@ -127,7 +128,7 @@ pub(super) fn enter(
     if config.filled {
         filled::open_places(&root)?;
     }
-    let tight = config.masks == Masks::All && !rootless;
+    let tight = config.masks == Masks::All && !rootless && others;
     let places = if tight { Places::closed(&root, trusted)? } else { Places::open() };
     ["proc", "dev", "sys"].iter().try_for_each(|name| places.secure(&root, Path::new(name), true))?;
 

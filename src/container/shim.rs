@@ -123,7 +123,9 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     give_files(&config)?;
     if let (Some(root), Some(parts)) = (&config.root, parts) {
         let trusted = Trusted::of(config.host_ids.as_ref(), config.id_range);
-        root::enter(root, trusted, config.rootless.is_some(), close_etc, parts)?;
+        // Where nobody else gets to, everything stays as the host has made it.
+        let others = config.guard.as_ref().is_some_and(Guard::lets_others_in);
+        root::enter(root, trusted, config.rootless.is_some(), others, close_etc, parts)?;
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
     if mutant::on("a05") {

@@ -82,8 +82,8 @@ impl Plan for Exec {
         config.isolated.capabilities()
     }
 
-    async fn fingerprint(_: &Config, cgroups: Regime) -> Fingerprint {
-        IsolatedConfig::obstacle(cgroups).unwrap_or_else(|| Fingerprint::healthy(Exec::NAME))
+    async fn fingerprint(_: &Config, agents: Option<Regime>) -> Fingerprint {
+        IsolatedConfig::obstacle(agents).unwrap_or_else(|| Fingerprint::healthy(Exec::NAME))
     }
 
     fn validate(config: &Config, task: &DriverConfig) -> Result<(), DriverError> {

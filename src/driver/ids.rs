@@ -27,12 +27,12 @@ impl DeniedIds {
         })
     }
 
-    /// Refuses a task's user by its number, or by the number of one of its groups. An empty name is this process's user.
     /// Whether any is denied. Then only the host says which numbers a user has: a passwd file that a job brings is no answer.
     pub(super) fn is_any(&self) -> bool {
         !self.users.is_empty() || !self.groups.is_empty()
     }
 
+    /// Refuses a task's user by its number, or by the number of one of its groups. An empty name is this process's user.
     pub(super) fn check(&self, user: &str) -> Result<(), DriverError> {
         if !self.is_any() || mutant::on("c04") {
             return Ok(());

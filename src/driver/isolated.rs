@@ -384,13 +384,14 @@ impl IsolatedConfig {
         }
     }
 
-    /// What keeps tasks from being isolated on this machine.
+    /// What keeps tasks from being isolated on this machine. `agents` are the cgroups of an agent; a run, which has none, also
+    /// isolates without root and without cgroups.
     #[must_use]
-    pub fn obstacle(cgroups: Regime) -> Option<Fingerprint> {
-        if !rustix::process::geteuid().is_root() {
+    pub fn obstacle(agents: Option<Regime>) -> Option<Fingerprint> {
+        if agents.is_some() && !rustix::process::geteuid().is_root() {
             return Some(Fingerprint::without(Health::Undetected, "Driver must run as root"));
         }
-        if cgroups == Regime::Off {
+        if agents == Some(Regime::Off) {
             return Some(Fingerprint::without(Health::Unhealthy, "Failed to discover cgroup mount point"));
         }
         (features::mount_setattr() == Support::No).then(|| {

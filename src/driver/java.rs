@@ -160,8 +160,8 @@ impl Plan for Java {
         config.0.capabilities()
     }
 
-    async fn fingerprint(_: &Config, cgroups: Regime) -> Fingerprint {
-        if let Some(obstacle) = IsolatedConfig::obstacle(cgroups) {
+    async fn fingerprint(_: &Config, agents: Option<Regime>) -> Fingerprint {
+        if let Some(obstacle) = IsolatedConfig::obstacle(agents) {
             return obstacle;
         }
         let Some(java) = find_java() else { return Fingerprint::without(Health::Undetected, "") };

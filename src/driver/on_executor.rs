@@ -75,8 +75,8 @@ pub trait Plan: Send + Sync + Sized + 'static {
     /// What the driver can do.
     fn capabilities(config: &Self::Config) -> Capabilities;
 
-    /// Whether tasks can be started.
-    async fn fingerprint(config: &Self::Config, cgroups: Regime) -> Fingerprint;
+    /// Whether tasks can be started. `agents` are the cgroups of an agent, if this is one's plugin.
+    async fn fingerprint(config: &Self::Config, agents: Option<Regime>) -> Fingerprint;
 
     /// Checks a task's configuration for what can be said without the task.
     ///
@@ -461,7 +461,8 @@ impl<P: Plan> Driver for OnExecutor<P> {
         if let Some(why) = closed {
             return Fingerprint::without(Health::Undetected, &why);
         }
-        P::fingerprint(&config, self.tasks.settings().cgroups.regime()).await
+        let settings = self.tasks.settings();
+        P::fingerprint(&config, settings.under_agent.then(|| settings.cgroups.regime())).await
     }
 
     fn validate(&self, config: &DriverConfig) -> Result<(), DriverError> {

@@ -149,7 +149,7 @@ impl Plan for RawExec {
         }
     }
 
-    async fn fingerprint(config: &Config, _: Regime) -> Fingerprint {
+    async fn fingerprint(config: &Config, _: Option<Regime>) -> Fingerprint {
         if config.enabled {
             Fingerprint::healthy(RawExec::NAME)
         } else {

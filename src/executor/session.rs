@@ -202,7 +202,8 @@ async fn start(
         found.to_string_lossy().into_owned()
     };
     // Who gets in may be others than when the task was started.
-    let trusted = Trusted::of(running.config.host_ids.as_ref(), running.config.id_range);
+    let id_range = running.config.id_range.filter(|_| running.config.rootless.is_none());
+    let trusted = Trusted::of(running.config.host_ids.as_ref(), id_range);
     let look = |neighbours| Guard::look(&running.task_dir, &trusted, neighbours);
     let guard = if isolated { running.config.neighbours.map(look) } else { None };
     let session = Some(SessionConfig { tty, namespaces: namespaces.kinds() });

@@ -195,8 +195,8 @@ impl<'t> Scan<'t> {
         };
         self.compared = self.compared.saturating_add(compared);
         if self.compared > MOST_COMPARED {
-            let text = "the objects and blocks here have too many keys; write a large one into a file, and read it with \
-                        jsondecode(file(...))";
+            let text = "the objects and blocks here have too many or too large keys and values; write a large one into a \
+                        file, and read it with jsondecode(file(...))";
             return Err((at, text.to_owned()));
         }
         Ok(())

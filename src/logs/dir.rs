@@ -124,15 +124,24 @@ pub(super) fn names(path: &Path) -> io::Result<Vec<OsString>> {
 }
 
 fn is_regular(root: &Root, name: &OsStr) -> bool {
-    rustix::fs::statat(root, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile && is_ours(s.st_uid, s.st_mode))
+    rustix::fs::statat(root, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|s| {
+        FileType::from_raw_mode(s.st_mode) == FileType::RegularFile
+            && is_ours(root, s.st_uid, s.st_mode, s.st_size == 0)
+    })
 }
 
 /// Whether a file with this owner and mode may be a collector's, which makes them for everybody to read. Who can write to the
 /// directory may have put a file of his own there, to be taken for a task's output, or moved one there that is root's
-/// alone, to be read out.
-pub(super) fn is_ours(uid: u32, mode: u32) -> bool {
-    mutant::on("d83") || is_own(uid) && mode & 0o004 != 0
+/// alone, to be read out. In a directory to which nobody else can write, as that of kept logs, files are for their owner; and an `empty` file
+/// may be one that is just being made, by a process whose umask takes that right away until it is given.
+pub(super) fn is_ours(dir: &Root, uid: u32, mode: u32, empty: bool) -> bool {
+    mutant::on("d83") || is_own(uid) && (empty || mode & 0o004 != 0 || is_private(dir))
+}
+
+/// Whether nobody but root and this user can write to a directory. With an access control list the bits of the group are the
+/// most that it gives.
+fn is_private(dir: &Root) -> bool {
+    rustix::fs::fstat(dir).is_ok_and(|stat| is_own(stat.st_uid) && stat.st_mode & 0o022 == 0)
 }
 
 /// Whether root or this user made it.

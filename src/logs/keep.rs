@@ -73,7 +73,7 @@ fn copy(from: &Root, name: &str, most: u64, into: &OwnDir, cancel: &AtomicBool) 
     let source: File = from.open_beneath(Path::new(name), flags, Mode::empty())?.into();
     let meta = source.metadata()?;
     // A second name of a file may be that of a file which is none of the task's business.
-    if !meta.is_file() || meta.nlink() != 1 || !dir::is_ours(meta.uid(), meta.mode()) {
+    if !meta.is_file() || meta.nlink() != 1 || !dir::is_ours(from, meta.uid(), meta.mode(), meta.len() == 0) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no plain file with one name that a collector made"));
     }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

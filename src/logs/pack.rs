@@ -165,7 +165,7 @@ fn open_own(root: &Root, name: &str) -> io::Result<Option<File>> {
         Ok(fd) => {
             let file = File::from(fd);
             let meta = file.metadata()?;
-            let ours = dir::is_ours(meta.uid(), meta.mode());
+            let ours = dir::is_ours(root, meta.uid(), meta.mode(), meta.len() == 0);
             Ok(Some(file).filter(|_| meta.is_file() && meta.nlink() <= 1 && ours))
         }
         // EAGAIN: its owner holds it by a lease, and that is nobody of ours.

@@ -551,7 +551,7 @@ impl Rotator {
         let meta = file.metadata()?;
         // A second name may be a host file that the task hard-linked here. What is somebody else's he may rewrite, and what
         // only its owner may read was not made here; an empty one may be half made.
-        let ours = dir::is_own(meta.uid()) && (meta.len() == 0 || dir::is_ours(meta.uid(), meta.mode()));
+        let ours = dir::is_ours(self.root()?, meta.uid(), meta.mode(), meta.len() == 0);
         if !meta.is_file() || meta.nlink() != 1 || !ours {
             return Ok(None);
         }

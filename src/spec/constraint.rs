@@ -206,6 +206,8 @@ impl Constraint {
         let bare = ["attr.", "meta.", "node."].iter().any(|start| attribute.starts_with(start));
         let fix = if bare {
             format!("write ${{{}}}, as a text alone stands for itself", shortened(attribute, SHOWN))
+        } else if attribute.starts_with("${meta.") || attribute == "${node.class}" {
+            "agentbin run has no meta and no class of the node; remove the constraint".to_owned()
         } else if *operator == Operator::Version && compare(Operator::Semver, left.as_deref(), right.as_deref()) {
             // Kernels are called so: 6.1.0-37-amd64.
             "a dash makes that a version before its release, which operator \"version\" takes for none; use \"semver\""
@@ -409,10 +411,17 @@ mod tests {
     fn j2_what_is_not_met_says_what_was_wanted_and_found() {
         let lookup = node(Some("amd64"));
         let end = "run the job where that is so, or remove the constraint";
+        let without = "agentbin run has no meta and no class of the node; remove the constraint";
         for (attribute, operator, value, instances, expected) in [
             ("${attr.x}", "==", "arm64", 1, format!("it wants ${{attr.x}} = \"arm64\", and this machine has \"amd64\"; {end}")),
-            ("${node.class}", "=", "gpu", 1, format!("it wants ${{node.class}} = \"gpu\", and this machine has \"\"; {end}")),
-            ("${meta.rack}", "is_set", "", 1, format!("it wants ${{meta.rack}} is_set, and this machine has none; {end}")),
+            ("${node.class}", "=", "gpu", 1, format!("it wants ${{node.class}} = \"gpu\", and this machine has \"\"; {without}")),
+            (
+                "${meta.rack}",
+                "is_set",
+                "",
+                1,
+                format!("it wants ${{meta.rack}} is_set, and this machine has none; {without}"),
+            ),
             (
                 "${attr.x}",
                 "=",

@@ -3,6 +3,7 @@
 
 mod constraint;
 mod cpuset;
+mod env_name;
 mod event;
 mod exit;
 mod host_ids;
@@ -22,6 +23,7 @@ mod version;
 
 pub use constraint::{Constraint, ConstraintMistake, Operator};
 pub use cpuset::{CpuSet, CpuSetError};
+pub use env_name::env_name;
 pub use event::{EventKind, TaskEvent};
 pub use exit::{ExitResult, ProcessState};
 pub use host_ids::{HostIdSpace, HostIds};

@@ -192,7 +192,7 @@ fn open_in_steps(
             walk.up()?;
             continue;
         }
-        if no_file && links == 0 && walk.pending.len() == 1 {
+        if no_file && walk.pending.len() == 1 {
             return Err(Errno::ISDIR);
         }
         let last = walk.pending.is_empty();

@@ -195,6 +195,14 @@ fn tight(lab: &Lab) {
     set_mode(&lab.task_path("local"), 0o755);
 }
 
+/// They belong to nobody, whoever the task's user is.
+fn as_agent(lab: &Lab) {
+    for name in ["", "local"] {
+        own(&lab.task_path(name), 65534, 65534);
+        set_mode(&lab.task_path(name), 0o777);
+    }
+}
+
 const CASES: &[Case] = &[
     Case { what: "closed", change: |_| {}, refused: false },
     Case { what: "everybody gets in", change: |lab| set_mode(&lab.path("alloc"), 0o711), refused: true },
@@ -216,6 +224,15 @@ const CASES: &[Case] = &[
     Case {
         what: "its directory is somebody's",
         change: |lab| own(&lab.task_path("local"), STRANGER, 0),
+        refused: true,
+    },
+    Case { what: "directories as an agent makes them", change: as_agent, refused: false },
+    Case {
+        what: "directories as an agent makes them, and everybody gets in",
+        change: |lab| {
+            as_agent(lab);
+            set_mode(&lab.path("alloc"), 0o711);
+        },
         refused: true,
     },
     Case { what: "everybody gets in, nobody can write", change: tight, refused: false },

@@ -21,7 +21,7 @@ use crate::driver::policy::{Minimum, PIDS};
 use crate::driver::raw_exec::matches;
 use crate::driver::{DriverError, NetworkMode, Reader, TaskConfig};
 use crate::executor::Compute;
-use crate::spec::{Device, MOST_CPU_SHARES, Propagation, scaled_cpu_shares};
+use crate::spec::{Device, MOST_CPU_SHARES, Propagation, env_name, scaled_cpu_shares};
 
 const MIB: i64 = 1024 * 1024;
 /// Option of an engine: no program gains privileges.
@@ -168,8 +168,7 @@ impl Builder<'_> {
     fn environment(&self) -> Vec<String> {
         let mut env = self.task.env.clone();
         for (label, inside) in &self.read.port_map {
-            let name: String = label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-            env.insert(format!("NOMAD_PORT_{name}"), inside.to_string());
+            env.insert(env_name(&format!("NOMAD_PORT_{label}")), inside.to_string());
         }
         env.iter().map(|(key, value)| format!("{key}={value}")).collect()
     }

@@ -125,7 +125,6 @@ struct Shared {
     life: Mutex<Option<(Endpoint, Life)>>,
     images: Images,
     tasks: Mutex<HashMap<String, Arc<Task>>>,
-    /// Starts that are under way: their containers are tracked by name.
     /// Starts that are under way, and how to give one up.
     starting: Mutex<BTreeMap<String, watch::Sender<bool>>>,
     sandboxes: Mutex<BTreeSet<String>>,
