@@ -252,7 +252,8 @@ impl DriverHost {
         let mut said = Vec::new();
         while let Some(response) = responses.next().await {
             let response = response.map_err(|status| status.to_string())?;
-            if let Some(output) = response.stdout {
+            // A command that could not be started says so on the second stream.
+            for output in response.stdout.into_iter().chain(response.stderr) {
                 said.extend(output.data);
             }
             let said = String::from_utf8_lossy(&said).trim().to_owned();

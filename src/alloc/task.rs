@@ -427,9 +427,9 @@ impl TaskRunner {
         let driver = Arc::clone(&self.driver);
         let _events = self.pass_on_events(&config.id);
         let placed = self.place(&mut config);
-        let started = match placed {
+        let (started, given_up) = match placed {
             Ok(()) => self.start(&*driver, &config).await,
-            Err(error) => Err(error),
+            Err(error) => (Err(error), false),
         };
         self.settle();
         let noted = match started {
@@ -446,10 +446,11 @@ impl TaskRunner {
         if let Err(error) = noted {
             self.destroy(&config.id, leftovers).await;
             self.sweep_orphans(leftovers);
-            if self.is_stopping() {
+            if given_up {
                 return Attempt::Abandoned;
             }
-            let recoverable = matches!(error, DriverError::Failed { recoverable: true, .. });
+            // It is told also when the task is about to be stopped: by then it may have run.
+            let recoverable = matches!(error, DriverError::Failed { recoverable: true, .. }) && !self.is_stopping();
             let error = self.task_error(&error, &config.config.pos);
             self.event(EventKind::DriverFailure, &error.message, &[("driver_error", error.message.clone())]);
             return Attempt::Failed(error, recoverable);
@@ -483,16 +484,18 @@ impl TaskRunner {
     }
 
     /// Starts the task. A stop makes the driver give up, as far as it can, and its answer is waited for: it may have made
-    /// something by then.
-    async fn start(&self, driver: &dyn Driver, config: &TaskConfig) -> Result<TaskHandle, DriverError> {
+    /// something by then. Returns also whether an error comes from that.
+    async fn start(&self, driver: &dyn Driver, config: &TaskConfig) -> (Result<TaskHandle, DriverError>, bool) {
         let mut stop = self.stop.clone();
         let mut starting = driver.start_task(config);
-        tokio::select! {
+        let given_up = tokio::select! {
             biased;
-            started = &mut starting => return started,
+            started = &mut starting => return (started, false),
             () = stop_at_least(&mut stop, Stop::Gracefully) => driver.give_up_start(&config.id),
-        }
-        starting.await
+        };
+        let started = starting.await;
+        let given_up = given_up && started.is_err();
+        (started, given_up)
     }
 
     /// Passes on what the driver says of this start of the task, until what is returned is dropped.

@@ -94,7 +94,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let status = run.execute(writer, early.signals).await;
         match orphans.sweep(true, LEFTOVERS_PATIENCE) {
             Ok(()) => Ok(status),
-            Err(error) => Err(error).context("what the job started cannot be ended"),
+            Err(error) => Err(error).context("cannot make sure in /proc that what the job started has ended"),
         }
     });
     // A write that nobody reads may still hold a thread; the process ends without it.

@@ -163,8 +163,11 @@ pub trait Driver: Send + Sync {
     async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError>;
 
     /// A start of this task that is under way is not wanted any more: as long as nothing has been made yet, the call of
-    /// [`Driver::start_task`] comes back soon, with an error. A driver that starts in a moment need not care.
-    fn give_up_start(&self, _id: &str) {}
+    /// [`Driver::start_task`] comes back soon, with an error. Returns whether it will: a driver that starts in a moment
+    /// need not care, and an error of its start is then one of its own.
+    fn give_up_start(&self, _id: &str) -> bool {
+        false
+    }
 
     /// Finds a task again that an earlier process of this driver started; success when it is known already. Never starts
     /// it anew. `task` is what the agent kept: without `config`.

@@ -863,6 +863,18 @@ async fn wait_for_end(life: &Life, id: &str, lost: impl Fn(bool)) -> (End, Syste
     }
 }
 
+/// A start that is under way, in the list of those that can be given up.
+struct Starting<'a> {
+    starting: &'a Mutex<BTreeMap<String, watch::Sender<bool>>>,
+    id: &'a str,
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        lock(self.starting).remove(self.id);
+    }
+}
+
 /// The engine's answer, unless the start is given up before: an engine may let one wait for as long as it likes.
 async fn unless<T>(
     given_up: &mut watch::Receiver<bool>,
@@ -939,19 +951,16 @@ impl Driver for DockerDriver {
         if !is_new {
             return Err(failed(format!("task with ID {id:?} already started"), false));
         }
-        let started = if lock(&self.0.tasks).contains_key(id) {
-            Err(failed(format!("task with ID {id:?} already started"), false))
-        } else {
-            self.0.start(task, &mut given_up).await
-        };
-        lock(&self.0.starting).remove(id);
-        started
+        // Also when the caller drops the call in the middle of it.
+        let _under_way = Starting { starting: &self.0.starting, id };
+        if lock(&self.0.tasks).contains_key(id) {
+            return Err(failed(format!("task with ID {id:?} already started"), false));
+        }
+        self.0.start(task, &mut given_up).await
     }
 
-    fn give_up_start(&self, id: &str) {
-        if let Some(give_up) = lock(&self.0.starting).get(id) {
-            give_up.send_replace(true);
-        }
+    fn give_up_start(&self, id: &str) -> bool {
+        lock(&self.0.starting).get(id).map(|give_up| give_up.send_replace(true)).is_some()
     }
 
     async fn recover_task(&self, task: &TaskConfig, driver_state: &[u8]) -> Result<(), DriverError> {
