@@ -216,6 +216,14 @@ enum Zone {
     Volume,
 }
 
+/// Whether there is nothing to be opened at a path, or nothing for this caller: no failure of the machine.
+#[must_use]
+pub fn leads_nowhere(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().unwrap_or_default();
+    [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::EACCES, libc::ENAMETOOLONG].contains(&errno)
+        || error.kind() == io::ErrorKind::NotFound
+}
+
 /// Why a program is not to be executed.
 #[derive(Debug)]
 pub enum Refusal {
@@ -223,6 +231,8 @@ pub enum Refusal {
     Writable(String),
     /// Who could change it is not known: what could not be looked at.
     Unseen(String),
+    /// Its path cannot be walked.
+    Failed(io::Error),
     /// Its path leads to another file than the one that was found.
     Elsewhere,
 }
@@ -242,6 +252,7 @@ impl fmt::Display for Refusal {
                  that the executor's user can open, or under a Nomad agent set allow_writable_programs = true in the \
                  configuration of the driver's plugin"
             ),
+            Refusal::Failed(error) => write!(f, "who can write to it cannot be found out: {error}"),
             Refusal::Elsewhere => f.write_str("the path leads to another file than was found, or changed meanwhile"),
         }
     }
@@ -332,7 +343,11 @@ impl<'a> Lookup<'a> {
         {
             return Err(Refusal::Unseen(what.clone()));
         }
-        let (stack, left) = self.walk(path).map_err(|_| Refusal::Elsewhere)?;
+        let (stack, left) = match self.walk(path) {
+            Ok(walked) => walked,
+            Err(error) if leads_nowhere(&error) => return Err(Refusal::Elsewhere),
+            Err(error) => return Err(Refusal::Failed(error)),
+        };
         let same = |fd: &OwnedFd| Ok::<_, rustix::io::Errno>(identity(&rustix::fs::fstat(fd)?));
         match (stack.last().map(|place| same(&place.fd)), same(file)) {
             (Some(Ok(walked)), Ok(found)) if walked == found => {}

@@ -46,7 +46,7 @@ pub use etc::{Closed, closes as closes_etc};
 pub use host_ids::{HostIdRegistry, HostIdsError, HostIdsUse};
 pub use host_users::host_user;
 pub use identity::lookup_user;
-pub use lookup::{Guard, Lookup, Refusal, Seen, Trusted, executable_mode};
+pub use lookup::{Guard, Lookup, Refusal, Seen, Trusted, executable_mode, leads_nowhere};
 pub use namespaces::Namespaces;
 pub use owners::{Heir, Owned};
 pub use parent::{Prepare, Prepared, StartError, Started, Starting, Told, prepare};

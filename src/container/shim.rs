@@ -20,7 +20,7 @@ use super::config::{
     Became, Birth, Config, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig, Step as _,
 };
 use super::identity::{become_user, enter_user_namespace, lookup_user, make_user_namespace, parse_capabilities};
-use super::lookup::{Guard, Lookup, Refusal, Trusted, executable_mode};
+use super::lookup::{Guard, Lookup, Refusal, Trusted, executable_mode, leads_nowhere};
 use super::namespaces::Namespaces;
 use super::owners::Heir;
 use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
@@ -579,13 +579,19 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
     }
     let mut other = None;
     for candidate in candidates {
-        let Ok(fd) = root.open_in_root(&candidate, OFlags::PATH, Mode::empty()) else { continue };
-        let Ok(stat) = rustix::fs::fstat(&fd) else { continue };
+        let path = Path::new("/").join(&candidate);
+        let opening = || format!("open {}", path.display());
+        let fd = match root.open_in_root(&candidate, OFlags::PATH, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(error) if leads_nowhere(&error) => continue,
+            // No reason to take the next one instead.
+            Err(error) => return Err(error).step(opening),
+        };
+        let stat = rustix::fs::fstat(&fd).step(opening)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             other.get_or_insert(candidate);
             continue;
         }
-        let path = Path::new("/").join(&candidate);
         match config.guard.as_ref().map(|_| lookup.check(&path, &fd)) {
             Some(Err(Refusal::Elsewhere)) => continue,
             Some(Err(refusal)) => {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::ExecutorError;
-use crate::container::{Config, Guard, Ids, Lookup, Refusal, Seen, Trusted, executable_mode, host_user};
+use crate::container::{Config, Guard, Ids, Lookup, Refusal, Seen, Trusted, executable_mode, host_user, leads_nowhere};
 use crate::spec::{LaunchSpec, Neighbours, OwnNamespaces};
 use crate::sys::mutant;
 use crate::sys::path::Root;
@@ -162,15 +162,27 @@ fn find_in_task_dir(
     task_dir: &Path,
     writers: Option<&Writers>,
 ) -> Result<Option<PathBuf>, ExecutorError> {
-    let Ok(root) = Root::open(task_dir) else { return Ok(None) };
+    let failed = |path: &Path, error: &io::Error| {
+        ExecutorError::System(format!("look for the command at {}: {error}", path.display()))
+    };
+    let root = match Root::open(task_dir) {
+        Ok(root) => root,
+        Err(error) if leads_nowhere(&error) => return Ok(None),
+        Err(error) => return Err(failed(task_dir, &error)),
+    };
     let bare = command.trim_start_matches('/');
     for relative in [Path::new("local").join(bare), PathBuf::from(bare)] {
         // Links lead to places inside the directory, never to a file of the host.
-        let Ok(file) = root.open_in_root(&relative, OFlags::PATH, Mode::empty()) else { continue };
+        let path = task_dir.join(&relative);
+        let file = match root.open_in_root(&relative, OFlags::PATH, Mode::empty()) {
+            Ok(file) => file,
+            Err(error) if leads_nowhere(&error) => continue,
+            // No reason to take the host's instead.
+            Err(error) => return Err(failed(&path, &error)),
+        };
         if !is_plain(&file) {
             continue;
         }
-        let path = task_dir.join(&relative);
         match writers.map(|writers| writers.check(&path, &file)) {
             // An absolute link, which leads the kernel to the host.
             Some(Err(Refusal::Elsewhere)) => continue,
