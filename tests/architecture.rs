@@ -623,6 +623,28 @@ fn named_paths(document: &str) -> Vec<(usize, &str)> {
         .collect()
 }
 
+/// Where a document's links lead inside of the repository, with their lines.
+fn links(document: &str) -> Vec<(usize, &str)> {
+    let mut links = Vec::new();
+    for (number, line) in document.lines().enumerate() {
+        for (at, _) in line.match_indices("](") {
+            let target = line[at + 2..].split(')').next().unwrap_or_default();
+            if !target.contains("://") && !target.starts_with("mailto:") {
+                links.push((number + 1, target));
+            }
+        }
+    }
+    links
+}
+
+/// The name by which a heading can be linked to, as code hosts make it.
+fn anchor_of(line: &str) -> Option<String> {
+    let title = line.strip_prefix('#')?.trim_start_matches('#').strip_prefix(' ')?;
+    let kept =
+        title.to_lowercase().chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c)).collect::<String>();
+    Some(kept.replace(' ', "-"))
+}
+
 /// Names that a document says are in a file: `src/a.rs::name`.
 fn named_items(document: &str) -> Vec<(usize, &str, &str)> {
     backticked(document)
@@ -730,8 +752,22 @@ fn the_lint_for_unsafe_is_on() {
 #[test]
 fn paths_in_the_documents_exist() {
     let mut bad = Vec::new();
-    for name in ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"] {
+    let pages: Vec<String> =
+        files(&repository().join("docs"), &[".md"]).into_keys().map(|n| format!("docs/{n}")).collect();
+    let tops = ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"];
+    for name in tops.into_iter().chain(pages.iter().map(String::as_str)) {
         let text = fs::read_to_string(repository().join(name)).expect("reads the document");
+        for (line, link) in links(&text) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { name.into() } else { Path::new(name).with_file_name(file) };
+            match fs::read_to_string(repository().join(&target)) {
+                Err(_) => bad.push(format!("{name}:{line}: {link} leads nowhere")),
+                Ok(page) if !anchor.is_empty() && !page.lines().any(|l| anchor_of(l).as_deref() == Some(anchor)) => {
+                    bad.push(format!("{name}:{line}: {} has no heading #{anchor}", target.display()));
+                }
+                Ok(_) => {}
+            }
+        }
         for (line, path) in named_paths(&text) {
             if !repository().join(path).exists() {
                 bad.push(format!("{name}:{line}: {path} does not exist"));
