@@ -689,6 +689,11 @@ fn n3_what_is_not_made_executable_is_told_of() {
             let said = says(driver, "local/text").await;
             assert!(said.contains("#!/bin/sh"), "{}: {said}", driver.name());
         }
+        // Whoever may not read it gets no right to execute it either.
+        let private = world.task_dir().join("local/private");
+        plain(&private, "#!/bin/sh\n", 0o700);
+        let said = says(&world.exec, "local/private").await;
+        assert!(said.contains("its mode is 0700 and its owner user 0") && said.contains("chmod +x"), "{said}");
         let said = says(&world.raw_exec, outside.to_str().unwrap()).await;
         assert!(said.contains("begins neither with #!"), "{said}");
         for file in [tool, outside] {

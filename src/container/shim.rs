@@ -220,24 +220,28 @@ struct Command<'a> {
     /// Not every file is there for it.
     unveiled: bool,
     /// Why it may lack the right to be executed.
-    unchanged: Option<&'static str>,
+    unchanged: Option<String>,
 }
 
 /// Why a program was not made executable that Nomad's drivers would have changed.
-fn why_unchanged(program: &Path, isolated: bool) -> Option<&'static str> {
+fn why_unchanged(program: &Path, isolated: bool) -> Option<String> {
     let stat = rustix::fs::stat(program).ok()?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_mode & 0o555 == 0o555 {
         return None;
     }
     if stat.st_nlink > 1 {
-        return Some("it has a second name, a hard link, so it may be somebody else's file");
+        return Some("it has a second name, a hard link, so it may be somebody else's file".to_owned());
+    }
+    if isolated {
+        let (mode, owner) = (stat.st_mode & 0o7777, stat.st_uid);
+        return Some(format!("its mode is {mode:04o} and its owner user {owner}, so it is not for everybody"));
     }
     let mut begin = Vec::new();
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(program, flags, Mode::empty()).ok()?;
     File::from(file).take(4).read_to_end(&mut begin).ok()?;
     let like_a_program = begin.starts_with(b"#!") || begin == b"\x7fELF";
-    (!isolated && !like_a_program).then_some("it begins neither with #! nor as an ELF file, so it may be no program")
+    (!like_a_program).then(|| "it begins neither with #! nor as an ELF file, so it may be no program".to_owned())
 }
 
 /// The command as a process that was never seen with more than it may have: born in the task's pid namespace when
