@@ -1,23 +1,31 @@
 //! Who the task is: users and groups from passwd files, capabilities.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::io::{IoSlice, IoSliceMut, Write as _};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::str::FromStr as _;
 
 use caps::{CapSet, Capability, CapsHashSet};
 use rustix::fs::{Mode, OFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
 use rustix::process::{Gid, Uid};
 
 use super::config::{Config, Failure, Ids, Namespace, Rootless, Step as _};
 use super::namespaces;
 use crate::spec::HostIds;
 use crate::sys::path::Root;
+use crate::sys::process::Child;
 use crate::sys::{self, mutant};
 
 /// More groups than the kernel gives to a process (`NGROUPS_MAX`): no such user.
 const MOST_GROUPS: usize = 1 << 16;
+/// What [`enter_namespace_of`] says of a user whom the user namespace of this process lacks: EINVAL has other causes, too.
+const NO_SUCH_USER: i32 = libc::EOVERFLOW;
 /// `PROC_SUPER_MAGIC` of `statfs(2)`.
 const PROC: rustix::fs::FsWord = 0x9fa0;
 
@@ -71,30 +79,113 @@ pub(super) fn make_user_namespace(ids: Option<&Ids>, range: Option<HostIds>) -> 
         Some(range) => id_range_maps(ids, range)?,
         None => one_to_one_maps(ids),
     };
-    let (child, end) = sys::process::spawn_in_user_namespace().map_err(|error| match error.raw_os_error() {
-        Some(libc::EAGAIN) => Failure::new(step(), format!("{error} (pids_limit must leave room for two processes)")),
-        Some(libc::ENOSPC) => Failure::new(step(), format!("{error} (see sysctl user.max_user_namespaces)")),
-        Some(libc::EINVAL | libc::EPERM | libc::ENOSYS) => {
+    let lacking = |range: HostIds, error: &std::io::Error| {
+        let fix = "this process runs in a user namespace that lacks them; map them there";
+        Failure::new(format!("{}: give it the host ids {range}", step()), format!("{error} ({fix})"))
+    };
+    let why = |error: std::io::Error| match (error.raw_os_error(), range) {
+        (Some(libc::EAGAIN), _) => {
+            Failure::new(step(), format!("{error} (pids_limit must leave room for two processes)"))
+        }
+        (Some(libc::ENOSPC), _) => Failure::new(step(), format!("{error} (see sysctl user.max_user_namespaces)")),
+        (Some(NO_SUCH_USER), Some(range)) => lacking(range, &error),
+        (Some(libc::EINVAL | libc::EPERM | libc::ENOSYS), _) => {
             let fix = "this kernel gives none to this process; user_namespace = false does without one";
             Failure::new(step(), format!("{error} ({fix})"))
         }
         _ => Failure::new(step(), error),
-    })?;
+    };
+    let owner = range.filter(|_| rustix::process::geteuid().is_root() && !mutant::on("d84"));
+    let (child, end, opened) = if let Some(range) = owner {
+        let (child, end, namespace) = spawn_for(range).map_err(why)?;
+        (child, end, Some(namespace))
+    } else {
+        let (child, end) = sys::process::spawn_in_user_namespace().map_err(why)?;
+        (child, end, None)
+    };
     let map = |name: &str, text: &str| {
         write_of_process(child.pid, name, text).map_err(|error| match (error.raw_os_error(), range) {
-            (Some(libc::EPERM), Some(range)) => {
-                let fix = "this process runs in a user namespace that lacks them; map them there";
-                Failure::new(format!("{}: give it the host ids {range}", step()), format!("{error} ({fix})"))
-            }
+            (Some(libc::EPERM), Some(range)) => lacking(range, &error),
             _ => Failure::new(format!("{}: write {name}", step()), error),
         })
     };
-    let made = map("gid_map", &gid_map)
-        .and_then(|()| map("uid_map", &uid_map))
-        .and_then(|()| namespaces::open(child.pid, Namespace::User).step(step));
+    let made = map("gid_map", &gid_map).and_then(|()| map("uid_map", &uid_map)).and_then(|()| match opened {
+        Some(namespace) => Ok(namespace),
+        None => namespaces::open(child.pid, Namespace::User).step(step),
+    });
     drop(end);
     sys::process::wait(child.pidfd.as_fd()).step(step)?;
     made
+}
+
+/// A child in a new user namespace that belongs to the first host id of `range`, and that namespace. The child waits until the
+/// channel is closed, and is to be reaped.
+///
+/// What the kernel counts by user (`fs.inotify.max_user_instances`, pending signals, further namespaces) it also counts for
+/// the owner of the namespace in which it is used up. That is whoever made it: were it root, one task could take all that the
+/// host's root has.
+fn spawn_for(range: HostIds) -> std::io::Result<(Child, OwnedFd, OwnedFd)> {
+    let (theirs, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let (child, end) = sys::process::spawn_copy(0, None, ours, || {
+        // Only itself can open its namespace in any case: root would need CAP_SYS_PTRACE.
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let made = enter_namespace_of(range.base()).and_then(|()| namespaces::open(own, Namespace::User));
+        // Of a parent that is gone nobody is left to hear it.
+        let _ = send_made(&theirs, &made);
+        let _ = rustix::io::retry_on_intr(|| rustix::io::read(&theirs, &mut [0; 1]));
+    })?;
+    match receive_made(&end) {
+        Ok(namespace) => Ok((child, end, namespace)),
+        Err(error) => {
+            drop(end);
+            sys::process::wait(child.pidfd.as_fd())?;
+            Err(error)
+        }
+    }
+}
+
+/// Becomes the host's user `owner`, with all capabilities, which some kernels ask for, and makes the namespace.
+fn enter_namespace_of(owner: u32) -> std::io::Result<()> {
+    sys::prctl::keep_capabilities()?;
+    let owner = Uid::from_raw(owner);
+    rustix::thread::set_thread_res_uid(owner, owner, owner).map_err(|error| match error {
+        rustix::io::Errno::INVAL => std::io::Error::from_raw_os_error(NO_SUCH_USER),
+        error => error.into(),
+    })?;
+    let permitted = caps::read(None, CapSet::Permitted).map_err(std::io::Error::other)?;
+    caps::set(None, CapSet::Effective, &permitted).map_err(std::io::Error::other)?;
+    sys::process::unshare(sys::process::flags::NEW_USER)
+}
+
+/// One message: zero and the namespace, or the errno.
+fn send_made(channel: &OwnedFd, made: &std::io::Result<OwnedFd>) -> std::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let errno = made.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |_| 0);
+    let fds = made.as_ref().map(|namespace| [namespace.as_fd()]);
+    if let Ok(fds) = &fds {
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    sendmsg(channel, &[IoSlice::new(&errno.to_ne_bytes())], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn receive_made(channel: &OwnedFd) -> std::io::Result<OwnedFd> {
+    let mut errno = [0; 4];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let buffer = &mut [IoSliceMut::new(&mut errno)];
+    let received = rustix::io::retry_on_intr(|| recvmsg(channel, buffer, &mut ancillary, RecvFlags::CMSG_CLOEXEC))?;
+    let namespace = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    match (received.bytes, namespace) {
+        (4, Some(namespace)) => Ok(namespace),
+        (4, None) => Err(std::io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
+        // It was killed.
+        _ => Err(std::io::ErrorKind::BrokenPipe.into()),
+    }
 }
 
 /// The text of `uid_map` and `gid_map`: all ids of the range, and no other of the host.

@@ -147,32 +147,12 @@ pub fn spawn_held(plan: &Spawn<'_>) -> io::Result<(Child, OwnedFd)> {
     let argv = pointers(plan.argv);
     let envp = pointers(plan.envp);
     let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    let mut pidfd: RawFd = -1;
-    let args = CloneArgs {
-        flags: plan.flags | flags::PIDFD | if plan.cgroup.is_some() { flags::INTO_CGROUP } else { 0 },
-        pidfd: std::ptr::from_mut(&mut pidfd) as u64,
-        exit_signal: libc::SIGCHLD as u64,
-        cgroup: plan.cgroup.map_or(0, |fd| fd.as_raw_fd() as u64),
-        ..CloneArgs::default()
-    };
-    // SAFETY: without CLONE_VM the child has its own copy of this memory; the struct is laid out as clone3(2) documents and
-    // `pidfd` outlives the call.
-    let pid = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::from_ref(&args), size_of::<CloneArgs>()) };
-    match pid {
-        -1 => Err(io::Error::last_os_error()),
-        0 => {
-            drop(ours);
-            match rustix::io::retry_on_intr(|| rustix::io::read(&theirs, &mut [0; 1])) {
-                Ok(1) => released(plan, &argv, &envp),
-                _ => exit_at_once(127),
-            }
+    spawn_copy(plan.flags, plan.cgroup, ours, || {
+        match rustix::io::retry_on_intr(|| rustix::io::read(&theirs, &mut [0; 1])) {
+            Ok(1) => released(plan, &argv, &envp),
+            _ => exit_at_once(127),
         }
-        pid => {
-            // SAFETY: CLONE_PIDFD made the kernel store a new descriptor that nobody else owns.
-            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok((Child { pid: pid as i32, pidfd }, ours))
-        }
-    }
+    })
 }
 
 fn released(plan: &Spawn<'_>, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> ! {
@@ -346,11 +326,32 @@ pub fn spawn_sibling(mut body: &mut dyn FnMut()) -> io::Result<Child> {
 /// What `pipe2(2)` and `clone3(2)` say.
 pub fn spawn_in_user_namespace() -> io::Result<(Child, OwnedFd)> {
     let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    spawn_copy(flags::NEW_USER, None, ours, || {
+        // End of file, or an error: the other end is closed in any case.
+        let _ = rustix::io::retry_on_intr(|| rustix::io::read(&theirs, &mut [0; 1]));
+    })
+}
+
+/// Starts a child, in new namespaces named by [`flags`] and in this v2 cgroup, that runs `body` on a copy of this process's
+/// memory and then ends with status 0. `ours`, this process's end of a channel to it, is closed there and returned here. The
+/// child must be reaped, see [`wait`].
+///
+/// The caller must have no other thread.
+///
+/// # Errors
+/// What `clone3(2)` says.
+pub fn spawn_copy(
+    namespaces: u64,
+    cgroup: Option<BorrowedFd<'_>>,
+    ours: OwnedFd,
+    body: impl FnOnce(),
+) -> io::Result<(Child, OwnedFd)> {
     let mut pidfd: RawFd = -1;
     let args = CloneArgs {
-        flags: flags::NEW_USER | flags::PIDFD,
+        flags: namespaces | flags::PIDFD | if cgroup.is_some() { flags::INTO_CGROUP } else { 0 },
         pidfd: std::ptr::from_mut(&mut pidfd) as u64,
         exit_signal: libc::SIGCHLD as u64,
+        cgroup: cgroup.map_or(0, |fd| fd.as_raw_fd() as u64),
         ..CloneArgs::default()
     };
     // SAFETY: without CLONE_VM the child has its own copy of this memory; the struct is laid out as clone3(2) documents and
@@ -360,8 +361,7 @@ pub fn spawn_in_user_namespace() -> io::Result<(Child, OwnedFd)> {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop(ours);
-            // End of file, or an error: the other end is closed in any case.
-            let _ = rustix::io::retry_on_intr(|| rustix::io::read(&theirs, &mut [0; 1]));
+            body();
             exit_at_once(0)
         }
         pid => {

@@ -20,6 +20,7 @@ use crate::framework::{
     Attack, Breach, Lab, Level, Mutant, Run, Verdict, command_line, hold, own_program, patience, pause, processes,
     set_mode,
 };
+use crate::kernel;
 
 pub const ATTACKS: &[Attack] = &[
     Attack { id: "d20", run: d20, inside: None, mutants: &[Mutant::new("d20")], control: None },
@@ -29,6 +30,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack { id: "d24", run: d24, inside: None, mutants: &[Mutant::new("d24")], control: None },
     Attack { id: "d25", run: d25, inside: None, mutants: &[Mutant::new("d25")], control: None },
     Attack { id: "d26", run: d26, inside: None, mutants: &[Mutant::new("d26")], control: None },
+    Attack { id: "d84", run: d84, inside: None, mutants: &[Mutant::new("d84")], control: None },
 ];
 
 /// A user namespace comes with the level, or by itself.
@@ -115,6 +117,25 @@ fn d20(lab: &mut Lab) -> Verdict {
     hold!(ranges.len() == 3, "three allocations have the host ids {all:?}");
     assert_eq!(owners.len(), 8, "four files of tasks in each: {owners:?}; {ended:?}");
     hold!(owners.iter().all(|owner| ranges.iter().any(|ids| ids.contains(*owner))), "owners on disk: {owners:?}");
+    Ok(())
+}
+
+/// Tasks in user namespaces take all that the kernel gives to one user, such as inotify instances, which it also counts for the
+/// owner of the namespace: were that root, nothing would be left for the host's.
+fn d84(lab: &mut Lab) -> Verdict {
+    let mut run = lab.agentbin_run_in(&lab.path("data"), &[], &job(lab.level, "d84-count"), &[]);
+    run.wait_for("READY-root");
+    run.wait_for("READY-nobody");
+    let shells = processes().into_iter().filter(|pid| command_line(*pid).contains("d84-count"));
+    let namespaces = shells.filter_map(|pid| std::fs::File::open(format!("/proc/{pid}/ns/user")).ok());
+    let own = std::fs::metadata("/proc/self/ns/user").unwrap().ino();
+    let of_tasks = namespaces.filter(|file| file.metadata().unwrap().ino() != own);
+    let owners: Vec<u32> = of_tasks.map(|file| kernel::owner_of_namespace(&file).unwrap()).collect();
+    let ids = ids_of("d84-count");
+    drop(run.interrupt());
+    assert!(owners.len() >= 2, "the user namespaces of two tasks: {owners:?}");
+    let range = range_of(&ids);
+    hold!(owners.iter().all(|owner| range.is_some_and(|ids| ids.contains(*owner))), "counted for the users {owners:?}");
     Ok(())
 }
 

@@ -55,6 +55,17 @@ pub fn ioctl_byte(fd: i32, request: u64, byte: u8) -> io::Result<()> {
     raw(libc::SYS_ioctl, [fd as u64, request, std::ptr::from_ref(&byte) as u64, 0, 0, 0]).map(drop)
 }
 
+/// The user that a user namespace belongs to (`NS_GET_OWNER_UID`, `ioctl_nsfs(2)`).
+pub fn owner_of_namespace(namespace: &std::fs::File) -> io::Result<u32> {
+    const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
+    let mut owner = 0_u32;
+    // SAFETY: the kernel writes one number of this size.
+    let rc = unsafe {
+        libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(namespace), NS_GET_OWNER_UID, std::ptr::from_mut(&mut owner))
+    };
+    if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(owner) }
+}
+
 /// A system call of the i386 ABI, without arguments.
 #[cfg(target_arch = "x86_64")]
 pub fn raw_i386(number: i64) -> i64 {
