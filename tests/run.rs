@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use world::{World, batch, example, need_root, seconds, signal, wait_for_text};
+use world::{World, batch, copy_program, example, need_root, seconds, signal, wait_for_text};
 
 #[test]
 fn n8_hello_says_who_and_where_it_is() {
@@ -329,7 +329,7 @@ fn b8_iops_is_accepted_with_a_warning() {
 fn a1_own_executable_is_opened_once() {
     let world = World::new();
     let copy = world.path("copy-of-agentbin");
-    std::fs::copy(env!("CARGO_BIN_EXE_agentbin"), &copy).unwrap();
+    copy_program(Path::new(env!("CARGO_BIN_EXE_agentbin")), &copy);
     let flag = world.path("go-on");
     let job = format!(
         "job \"x\" {{\n type = \"batch\"\n group \"g\" {{\n\

@@ -162,7 +162,7 @@ impl World {
         // The tree that holds the binary may be closed to others.
         let binary = self.path("agentbin-of-all");
         if !binary.exists() {
-            std::fs::copy(env!("CARGO_BIN_EXE_agentbin"), &binary).unwrap();
+            copy_program(Path::new(env!("CARGO_BIN_EXE_agentbin")), &binary);
         }
         let mut command = Command::new(binary);
         command.args(args).stdin(Stdio::null()).env_clear();
@@ -346,6 +346,12 @@ fn fifos(below: &Path) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// Copies a program that is to be executed. Not by this process: what another thread starts meanwhile would hold the copy open
+/// for writing for a moment, and nobody can execute it then.
+pub fn copy_program(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success(), "cp {}", to.display());
 }
 
 /// A run that goes on, with what it has written so far.
