@@ -21,9 +21,13 @@ var mayDiffer = map[string]map[string]string{
 	"docker": {"HOSTNAME": "the id of the container, which the engine draws"},
 }
 
+// lastLine ends what a task prints: an agent's own docker driver reads a container's output besides, and it may come after the
+// container has ended, or not at all when it ended at once.
+const lastLine = "THE_END=reached"
+
 // environmentJob prints the environment of one task, which has something of everything that Nomad puts there.
 func environmentJob(name, driver string) string {
-	printing := task{name: "web-1.x", driver: driver, script: "exec env", more: `
+	printing := task{name: "web-1.x", driver: driver, script: "env; echo " + lastLine + "; sleep 1", more: `
       env {
         OVERRIDDEN     = "by the job"
         CONSUL_TOKEN   = "the job's own"
@@ -39,7 +43,7 @@ func environmentJob(name, driver string) string {
         env         = true
       }`}
 	if driver == "java" {
-		printing.class, printing.config = "App", `args = ["env"]`
+		printing.class, printing.config = "App", `args = ["env", "`+lastLine+`"]`
 	}
 	return job(name, "batch", noRestart+`
     network {
@@ -56,6 +60,7 @@ func environmentOf(t *testing.T, a *agent.Agent, driver string) map[string]strin
 	t.Helper()
 	name := "environment-" + driver
 	alloc := run(t, a, name, environmentJob(name, driver), "complete", 1)[0]
+	logged(t, a, alloc.ID, "web-1.x", "^"+lastLine+"$")
 	text := taskLogs(t, a, alloc.ID, "web-1.x")
 	found := map[string]string{}
 	var ports []string

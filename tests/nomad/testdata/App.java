@@ -30,7 +30,10 @@ public final class App {
                     Thread.sleep(50);
                 }
             }
-            case "env" -> System.getenv().forEach((key, value) -> System.out.println(key + "=" + value));
+            case "env" -> {
+                System.getenv().forEach((key, value) -> System.out.println(key + "=" + value));
+                System.out.println(args[1]);
+            }
             case "serve" -> serve(Integer.parseInt(args[1]), Integer.parseInt(args[2]));
             default -> throw new IllegalArgumentException(args[0]);
         }
