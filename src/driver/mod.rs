@@ -16,6 +16,7 @@ mod host_ids;
 mod ids;
 mod isolated;
 mod java;
+mod left;
 mod on_executor;
 pub mod policy;
 mod raw_exec;

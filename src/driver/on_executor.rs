@@ -11,6 +11,7 @@ use super::handle::{Settings, Tasks};
 use super::host_env::HostEnv;
 use super::host_ids::Owners;
 use super::isolated;
+use super::left::LeftHelpers;
 use super::policy::{self, By, Policy};
 use super::refused::Refused;
 use super::restrict::{self, Restrictions};
@@ -323,6 +324,7 @@ pub struct OnExecutor<P: Plan> {
     tasks: Tasks,
     shipping: Arc<Shipping>,
     owners: Owners,
+    left: LeftHelpers,
     config: Mutex<Arc<P::Config>>,
     refused: Refused,
 }
@@ -336,6 +338,7 @@ impl<P: Plan> OnExecutor<P> {
             tasks,
             shipping: Shipping::new(),
             owners: Owners::default(),
+            left: LeftHelpers::default(),
             config: Mutex::default(),
             refused: Refused::default(),
         }
@@ -530,6 +533,9 @@ impl<P: Plan> Driver for OnExecutor<P> {
         if self.tasks.settings().under_agent {
             self.shipping.recover(task, &P::common(&self.config()).log_sinks);
         }
+        if P::common(&self.config()).needs_no_logmon() {
+            self.left.find(task).await;
+        }
         Ok(())
     }
 
@@ -547,6 +553,7 @@ impl<P: Plan> Driver for OnExecutor<P> {
 
     async fn destroy_task(&self, id: &str, force: bool) -> Result<(), DriverError> {
         self.tasks.destroy(id, force).await?;
+        self.left.end(id).await;
         self.owners.forget(id);
         self.shipping.finish(id);
         Ok(())

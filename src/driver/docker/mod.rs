@@ -39,6 +39,7 @@ use self::reconcile::Identity;
 use self::state::{Own, State};
 use self::task::Task as Read;
 use super::handle::failed;
+use super::left::LeftHelpers;
 use super::on_executor::{NO_SIZES, Wanted as Reader_, agent_logs, wanted_fifo};
 use super::policy::By;
 use super::refused::Refused;
@@ -127,6 +128,7 @@ struct Shared {
     tasks: Mutex<HashMap<String, Arc<Task>>>,
     /// Starts that are under way, and how to give one up.
     starting: Mutex<BTreeMap<String, watch::Sender<bool>>>,
+    left: LeftHelpers,
     sandboxes: Mutex<BTreeSet<String>>,
     identity: Mutex<Identity>,
     info: Mutex<Option<Info>>,
@@ -157,6 +159,7 @@ impl DockerDriver {
             images: Images::default(),
             tasks: Mutex::default(),
             starting: Mutex::default(),
+            left: LeftHelpers::default(),
             sandboxes: Mutex::default(),
             identity: Mutex::default(),
             info: Mutex::default(),
@@ -636,6 +639,10 @@ impl Shared {
         self.images.adopt(&self.config(), &own.image, &task.id);
         let target = own.target();
         self.keep(task, &life, &container, own, target, Vec::new(), state.driver_network.map(DriverNetwork::from));
+        let config = self.config();
+        if config.disable_log_collection || config.collect_logs {
+            self.left.find(task).await;
+        }
         if self.shares_cores(task) {
             // Nobody knows what it had; the next look says it to the engine.
             self.follow_cores(task, "");
@@ -715,6 +722,7 @@ impl Shared {
             life.stop(&task.container, Duration::ZERO, None).await.map_err(|e| image::unknown(&e))?;
         }
         lock(&self.tasks).remove(id);
+        self.left.end(id).await;
         self.images.release(&life.engine, &config, &task.own.image, id);
         if config.gc_container {
             self.sweep(&task.own.cgroup_parent).await;
