@@ -70,6 +70,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("driver/docker/image.rs", "the operator's credentials"),
     ("driver/docker/mod.rs", "files in the allocation's folder, where no task can write"),
     ("driver/java.rs", "the host's programs"),
+    ("driver/left.rs", "what a task's FIFO is, and open descriptors by their name in /proc; nothing is opened"),
     ("driver/strays.rs", "notes in our own folder"),
     ("docker/endpoint.rs", "the operator's certificates"),
     ("executor/adopt.rs", "records in our own folder"),
