@@ -29,6 +29,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const ABANDONED: Duration = Duration::from_secs(30);
 /// How often what is left of its session is looked for: those that were just being forked appear the next time.
 const ROUNDS: usize = 3;
+/// How often a terminal's size is set again that the engine refused, each time a little later: 2.75 s in all.
+const RESIZE_TRIES: u32 = 10;
+const RESIZE_WAIT: Duration = Duration::from_millis(50);
 
 /// How the words begin that the engine puts in the place of output when a command could not be started.
 const REFUSED: &[u8] = b"OCI runtime exec failed";
@@ -274,16 +277,26 @@ impl ExecTaskStreaming for DockerDriver {
             std::future::pending::<std::convert::Infallible>().await
         };
         let sizes = async {
+            let mut tries = 0;
             loop {
                 let size = *options.resize.borrow_and_update();
-                if size != TerminalSize::default()
-                    && let Err(error) = engine.exec_resize(&id, size.height, size.width).await
-                {
-                    tracing::debug!(%error, "setting the size of a terminal");
+                if size != TerminalSize::default() {
+                    match engine.exec_resize(&id, size.height, size.width).await {
+                        Ok(()) => tries = 0,
+                        // An engine answers a start before there is a process, and refuses a size until then.
+                        Err(error) if tries < RESIZE_TRIES => {
+                            tracing::debug!(%error, "setting the size of a terminal");
+                            tries += 1;
+                            tokio::time::sleep(RESIZE_WAIT * tries).await;
+                            continue;
+                        }
+                        Err(error) => tracing::warn!(%error, "the size of a terminal cannot be set"),
+                    }
                 }
                 if options.resize.changed().await.is_err() {
                     break std::future::pending::<std::convert::Infallible>().await;
                 }
+                tries = 0;
             }
         };
         let output = async {
