@@ -282,7 +282,7 @@ impl ExecTaskStreaming for DockerDriver {
                 let size = *options.resize.borrow_and_update();
                 if size != TerminalSize::default() {
                     match engine.exec_resize(&id, size.height, size.width).await {
-                        Ok(()) => tries = 0,
+                        Ok(()) => {}
                         // An engine answers a start before there is a process, and refuses a size until then.
                         Err(error) if tries < RESIZE_TRIES => {
                             tracing::debug!(%error, "setting the size of a terminal");
