@@ -309,8 +309,10 @@ pub fn processes_of(task: &Task) -> Vec<i32> {
     found
 }
 
+/// What a process holds itself. Pages of its file come and go with the machine's need of memory.
 pub fn resident_kib(pid: i32) -> u64 {
-    procfs::process::Process::new(pid).unwrap().status().unwrap().vmrss.unwrap()
+    let status = procfs::process::Process::new(pid).unwrap().status().unwrap();
+    status.rssanon.unwrap() + status.rssshmem.unwrap()
 }
 
 pub fn descriptors(pid: i32) -> usize {
