@@ -1,5 +1,6 @@
 //! POSIX access control lists of files, as `acl(5)` describes them and `system.posix_acl_access` stores them.
 
+use crate::spec::Order as _;
 use std::io;
 use std::os::fd::AsFd;
 
@@ -103,7 +104,7 @@ impl Acl {
 
     fn to_bytes(&self) -> Vec<u8> {
         let mut entries = self.0.clone();
-        entries.sort_unstable();
+        entries.order_by(Ord::cmp);
         let mut bytes = VERSION.to_le_bytes().to_vec();
         for (who, may) in entries {
             let (tag, id): (u16, u32) = match who {

@@ -3,6 +3,7 @@
 pub mod acl;
 pub mod auxv;
 pub mod bpf;
+pub mod children;
 pub mod exe;
 pub mod features;
 pub mod interfaces;
@@ -20,5 +21,8 @@ pub mod process;
 pub mod processes;
 pub mod random;
 pub mod seccomp;
+pub mod signals;
+pub mod stream;
+pub mod task;
 pub mod time;
 pub mod watch;

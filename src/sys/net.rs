@@ -11,13 +11,45 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 /// # Errors
 /// EPERM without `CAP_NET_ADMIN` in the namespace, EAFNOSUPPORT on a kernel without IPv4.
 pub fn loopback_up() -> io::Result<()> {
+    set_flags("lo", libc::IFF_UP | libc::IFF_RUNNING)
+}
+
+/// Takes an interface down. `SIOCSIFFLAGS` of `netdevice(7)`.
+///
+/// # Errors
+/// ENODEV where there is none of this name; as [`loopback_up`].
+pub fn down(interface: &str) -> io::Result<()> {
+    set_flags(interface, 0)
+}
+
+/// Removes a bridge that is down, also one with interfaces. `SIOCBRDELBR` of `<linux/sockios.h>`.
+///
+/// # Errors
+/// ENXIO where there is none of this name, EPERM for what is no bridge, EBUSY for one that is up.
+pub fn remove_bridge(interface: &str) -> io::Result<()> {
+    const SIOCBRDELBR: libc::Ioctl = 0x89a1;
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    let name = request_for(interface).ifr_name;
+    // SAFETY: reads the sixteen bytes of a live, NUL-terminated name; the descriptor is an open socket.
+    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCBRDELBR, name.as_ptr()) };
+    if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A request about an interface; a longer name than the kernel has is cut, and names none.
+fn request_for(interface: &str) -> libc::ifreq {
     // SAFETY: an ifreq of zeroes is an empty name and no flags.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
-        *to = *from as libc::c_char;
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
     }
-    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    request
+}
+
+fn set_flags(interface: &str, flags: libc::c_int) -> io::Result<()> {
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    let mut request = request_for(interface);
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: reads a live ifreq with a NUL-terminated name; the descriptor is an open socket.
     let rc = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, std::ptr::from_ref(&request)) };
     if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -34,4 +66,19 @@ pub fn unacknowledged(socket: &impl std::os::fd::AsFd) -> io::Result<u64> {
     // SAFETY: writes one int, which lives; the descriptor is open.
     let rc = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, std::ptr::from_mut(&mut bytes)) };
     if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(u64::try_from(bytes).unwrap_or(0)) }
+}
+
+/// Whether a process accepts connections on the unix socket at `path`, wherever that process is. One that is too busy to do so now
+/// is not waited for.
+///
+/// # Errors
+/// What `connect(2)` says of a path where that cannot be found out: ENOENT, EACCES.
+pub fn is_served(path: &std::path::Path) -> io::Result<bool> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(path)?) {
+        Ok(()) | Err(rustix::io::Errno::AGAIN) => Ok(true),
+        Err(rustix::io::Errno::CONNREFUSED) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }

@@ -98,6 +98,16 @@ impl AsFd for Root {
     }
 }
 
+/// Opens (`O_PATH`) what is at an absolute path of which no component is a link.
+///
+/// # Errors
+/// ELOOP for a symlink, else what `openat2(2)` says.
+pub fn open_resolved(path: &Path) -> io::Result<OwnedFd> {
+    let below = path.strip_prefix("/").map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+    Root::open(Path::new("/"))?.open_beneath(below, OFlags::PATH, Mode::empty())
+}
+
 /// `O_DIRECTORY | O_NOFOLLOW` on a symlink says ENOTDIR; say ELOOP so that the cause is visible.
 fn symlink_as_eloop(dir: &OwnedFd, name: &OsStr, error: rustix::io::Errno) -> io::Error {
     let is_link = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)

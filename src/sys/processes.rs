@@ -75,6 +75,13 @@ pub fn all() -> io::Result<Vec<Stat>> {
     Ok(found)
 }
 
+/// Whether a process is in this pid namespace (its inode); of another user's nobody but root can tell.
+#[must_use]
+pub fn is_in_pid_namespace(pid: i32, namespace: u64) -> bool {
+    let found = std::fs::metadata(format!("/proc/{pid}/ns/pid"));
+    found.is_ok_and(|found| std::os::unix::fs::MetadataExt::ino(&found) == namespace)
+}
+
 /// The children of this process, also those that it has inherited.
 ///
 /// # Errors
@@ -157,6 +164,14 @@ pub fn user(pid: i32) -> io::Result<Option<u32>> {
     real.map(Some).ok_or_else(malformed)
 }
 
+/// What `/proc/PID/status`, opened, says behind this name; `None` where it has no such line or cannot be read.
+pub fn said(status: File, name: &str) -> Option<String> {
+    let mut text = Vec::new();
+    status.take(LONGEST).read_to_end(&mut text).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
+}
+
 fn strings(text: &[u8]) -> Vec<Vec<u8>> {
     let text = text.strip_suffix(&[0]).unwrap_or(text);
     if text.is_empty() { Vec::new() } else { text.split(|b| *b == 0).map(<[u8]>::to_vec).collect() }
@@ -173,6 +188,15 @@ fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_of_a_status_is_found_by_its_whole_name() {
+        let own = |name| said(File::open("/proc/self/status").unwrap(), name);
+        assert_eq!(own("Pid"), Some(std::process::id().to_string()));
+        assert!(u64::from_str_radix(&own("SigIgn").unwrap(), 16).is_ok());
+        assert!(own("VmSwap").unwrap().ends_with(" kB"));
+        assert_eq!((own("Pi"), own("")), (None, None));
+    }
 
     #[test]
     fn a_name_may_contain_anything() {

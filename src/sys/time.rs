@@ -1,6 +1,7 @@
 //! Which boot and which process this is.
 
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 
 use crate::spec::ProcessId;
 
@@ -19,6 +20,35 @@ pub fn boot_id() -> io::Result<String> {
 pub fn process_id(pid: i32) -> io::Result<ProcessId> {
     let stat = super::processes::stat(pid)?.ok_or(io::ErrorKind::NotFound)?;
     Ok(ProcessId { pid, start_ticks: stat.start_ticks, boot_id: boot_id()? })
+}
+
+/// The name of this process.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn own() -> io::Result<ProcessId> {
+    process_id(rustix::process::getpid().as_raw_nonzero().get())
+}
+
+/// The pid namespace (its inode) in whose numbers this process speaks.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn pid_namespace() -> io::Result<u64> {
+    Ok(std::fs::metadata("/proc/self/ns/pid")?.ino())
+}
+
+/// The pid namespace that each boot begins with (`PROC_PID_INIT_INO` of the kernel).
+const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// Whether a pid namespace (its inode) is there for sure: the first one of the machine, or that of a process which can be seen from
+/// here.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn is_namespace_seen(namespace: u64) -> io::Result<bool> {
+    let is_in = |pid| super::processes::is_in_pid_namespace(pid, namespace);
+    Ok(namespace == FIRST_NAMESPACE || super::processes::all()?.iter().any(|process| is_in(process.pid)))
 }
 
 /// Whether exactly this process still runs; a zombie does not. What cannot be read is an error and not a death.

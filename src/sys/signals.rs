@@ -1,0 +1,62 @@
+//! Signals that this process is sent, one after the other. signal-hook takes them; what waits for them is a task of the runtime.
+
+use std::io;
+use std::pin::Pin;
+
+use tokio_stream::Stream as _;
+
+/// Hears certain signals from its making on, also where they were ignored. One that comes before anybody asks is kept, and several of
+/// the same kind that nobody has asked for yet are one. `signal(7)`.
+pub struct Signals(signal_hook_tokio::Signals);
+
+impl Signals {
+    /// Hears the signals of these numbers. Within a runtime.
+    ///
+    /// # Errors
+    /// When a handler cannot be set or there is no descriptor left.
+    ///
+    /// # Panics
+    /// Of a number that cannot be caught, or must not be (SIGKILL, SIGSTOP, SIGSEGV, SIGILL, SIGFPE), and outside of a runtime.
+    pub fn catch(numbers: &[i32]) -> io::Result<Signals> {
+        signal_hook_tokio::Signals::new(numbers).map(Signals)
+    }
+
+    /// The number of the next one. May be dropped and called again.
+    pub async fn next(&mut self) -> i32 {
+        loop {
+            match std::future::poll_fn(|context| Pin::new(&mut self.0).poll_next(context)).await {
+                Some(number) => return number,
+                // Nobody closes it while it is borrowed here.
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Signals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Signals").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_comes_before_it_is_asked_for_is_kept() {
+        let mut signals = Signals::catch(&[libc::SIGURG, libc::SIGWINCH]).unwrap();
+        // To this thread: each has been handled when the call returns. One to the process may reach another thread, and later.
+        let send = |signal| signal_hook::low_level::raise(signal).unwrap();
+        for signal in [libc::SIGWINCH, libc::SIGURG, libc::SIGWINCH] {
+            send(signal);
+        }
+        let mut heard = [signals.next().await, signals.next().await];
+        heard.sort_unstable();
+        assert_eq!(heard, [libc::SIGURG, libc::SIGWINCH]);
+        let more = tokio::time::timeout(std::time::Duration::from_millis(20), signals.next()).await;
+        assert!(more.is_err(), "two of a kind are one: {more:?}");
+        send(libc::SIGURG);
+        assert_eq!(signals.next().await, libc::SIGURG);
+    }
+}
