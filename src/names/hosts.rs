@@ -1,14 +1,13 @@
 //! Hosts: `/etc/hosts` first, then the name servers of `/etc/resolv.conf`.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::system_conf::parse_resolv_conf;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use tokio::net::TcpStream;
+
+use super::dns::Servers;
+use crate::spec::Order as _;
 
 /// Addresses of one name that are tried. A server may send many more.
 const MOST: usize = 16;
@@ -38,12 +37,13 @@ pub async fn addresses(address: &str) -> io::Result<Vec<SocketAddr>> {
         let ip = ip.parse().map_err(|_| wrong())?;
         return Ok(vec![SocketAddrV6::new(ip, port, 0, zone_index(zone)?).into()]);
     }
-    let unknown = |reason: String| io::Error::new(io::ErrorKind::NotFound, format!("look up host {host:?}: {reason}"));
-    let resolver = resolver()?;
-    let found = resolver.lookup_ip(host).await.map_err(|error| unknown(error.to_string()))?;
-    let mut ips: Vec<IpAddr> = found.iter().take(MOST).collect();
-    ips.sort_by_key(IpAddr::is_ipv6);
-    if ips.is_empty() { Err(unknown("the name has no address".to_owned())) } else { Ok(with_port(ips, port)) }
+    let found = match in_file(&if_there(std::fs::read("/etc/hosts"))?, host) {
+        none if none.is_empty() => asked(host).await?,
+        known => known,
+    };
+    let mut ips: Vec<IpAddr> = found.into_iter().take(MOST).collect();
+    ips.order_by_key(IpAddr::is_ipv6);
+    Ok(with_port(ips, port))
 }
 
 /// Connects to the first address of `host:port` (see [`addresses`]) that answers.
@@ -65,31 +65,42 @@ fn with_port(ips: Vec<IpAddr>, port: u16) -> Vec<SocketAddr> {
     ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
 }
 
-fn resolver() -> io::Result<TokioResolver> {
-    let text = match std::fs::read("/etc/resolv.conf") {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        other => other?,
-    };
-    let (config, options) = configuration(&text)?;
-    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-    *builder.options_mut() = options;
-    builder.build().map_err(io::Error::other)
+/// What was read of a file that need not be there.
+fn if_there(read: io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        other => other,
+    }
 }
 
-/// What the text of a `resolv.conf` says.
-fn configuration(text: &[u8]) -> io::Result<(ResolverConfig, ResolverOpts)> {
-    let names_one = text.split(|byte| *byte == b'\n').any(|line| line.trim_ascii_start().starts_with(b"nameserver"));
-    let (config, mut options) = if names_one {
-        let wrong = |error| io::Error::new(io::ErrorKind::InvalidData, format!("/etc/resolv.conf: {error}"));
-        parse_resolv_conf(text).map_err(wrong)?
-    } else {
-        let own = NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into());
-        (ResolverConfig::from_parts(None, Vec::new(), vec![own]), ResolverOpts::default())
-    };
-    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    // Asked once, and then thrown away.
-    options.cache_size = 0;
-    Ok((config, options))
+/// What the text of a `hosts` file has for a name.
+fn in_file(text: &[u8], host: &str) -> Vec<IpAddr> {
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let mut found = Vec::new();
+    for line in String::from_utf8_lossy(text).lines() {
+        let mut words = line.split('#').next().unwrap_or_default().split_ascii_whitespace();
+        let address: Option<IpAddr> = words.next().and_then(|word| word.split('%').next()?.parse().ok());
+        found.extend(address.filter(|_| words.any(|name| name.eq_ignore_ascii_case(host))));
+    }
+    found
+}
+
+/// What the name servers say. `localhost` and what is below it is this machine, without a question (RFC 6761).
+async fn asked(host: &str) -> io::Result<Vec<IpAddr>> {
+    let unknown = |reason: String| io::Error::new(io::ErrorKind::NotFound, format!("look up host {host:?}: {reason}"));
+    let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    if name == "localhost" || name.ends_with(".localhost") {
+        return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
+    }
+    let servers = Servers::parse(&if_there(std::fs::read("/etc/resolv.conf"))?)?;
+    if host.is_ascii() {
+        return servers.lookup(host).await.map_err(unknown);
+    }
+    // A name in another script stands among the servers' names in one of its own.
+    match url::Host::parse(host) {
+        Ok(url::Host::Domain(name)) => servers.lookup(&name).await.map_err(unknown),
+        _ => Err(unknown("that cannot be the name of a host".to_owned())),
+    }
 }
 
 /// The number of a network interface, by its name or as it stands.
@@ -121,17 +132,30 @@ mod tests {
     #[test]
     fn resolv_conf_is_honoured() {
         let servers = |text: &str| {
-            let config = configuration(text.as_bytes()).unwrap().0;
-            config.name_servers().iter().map(|server| server.ip.to_string()).collect::<Vec<_>>()
+            let servers = Servers::parse(text.as_bytes()).unwrap();
+            servers.addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(servers("# x\nnameserver 192.0.2.1\nnameserver 2001:db8::1\n"), ["192.0.2.1", "2001:db8::1"]);
+        let two = servers("# x\nnameserver 192.0.2.1\nnameserver 2001:db8::1\n");
+        assert_eq!(two, ["192.0.2.1:53", "[2001:db8::1]:53"]);
         for none in ["", "search example\n", "# nameserver 192.0.2.1\n"] {
-            assert_eq!(servers(none), ["127.0.0.1"], "{none}");
+            assert_eq!(servers(none), ["127.0.0.1:53"], "{none}");
         }
-        let (config, options) =
-            configuration(b"nameserver 127.0.0.53\nsearch a.test b.test\noptions ndots:2 timeout:1\n").unwrap();
-        assert_eq!((config.search().len(), options.ndots, options.timeout.as_secs()), (2, 2, 1));
-        assert!(configuration(b"nameserver nonsense\n").is_err());
+        let read = Servers::parse(
+            b"nameserver 127.0.0.53\nsearch -- a.test b.test\noptions ndots:2 timeout:1 attempts:4 use-vc\n",
+        );
+        let read = read.unwrap();
+        assert_eq!(read.search, ["a.test", "b.test"]);
+        assert_eq!((read.ndots, read.timeout.as_secs(), read.attempts, read.tcp), (2, 1, 4, true));
+        assert!(Servers::parse(b"nameserver nonsense\n").is_err());
+    }
+
+    #[test]
+    fn a_hosts_file_is_read() {
+        let file = b"# comment\n192.0.2.1\tweb  WWW.test # not.this\n::1 web\nfe80::1%lo six\nnonsense web\n";
+        let found = |host: &str| in_file(file, host).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(found("web"), ["192.0.2.1", "::1"]);
+        assert_eq!((found("www.TEST."), found("six")), (vec!["192.0.2.1".to_owned()], vec!["fe80::1".to_owned()]));
+        assert!(found("not.this").is_empty() && found("192.0.2.1").is_empty() && found("").is_empty());
     }
 
     #[tokio::test]

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::sys::children;
+
 /// Where distributions have it. Not searched for in PATH.
 const PROGRAMS: [&str; 2] = ["/usr/bin/getent", "/bin/getent"];
 /// How long an answer may take, from the start of the program to its end.
@@ -43,7 +45,9 @@ fn run(program: &Path, database: &str, name: &str) -> io::Result<String> {
     let deadline = Instant::now() + DEADLINE;
     let mut command = Command::new(program);
     command.args([database, "--", name]).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut own = children::spawn(&mut command)?;
+    let child = &mut own.0;
     let read = child.stdout.take().ok_or_else(|| io::ErrorKind::BrokenPipe.into()).and_then(|out| read(out, deadline));
     if read.is_err() {
         // It may have ended meanwhile.
