@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 use super::{Job, Pos, Task, VersionDemand, VersionRules, go_regex, shortened};
 
 /// How a constraint compares, in the words of a job file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[expect(missing_docs, reason = "Nomad's operators")]
 pub enum Operator {
     Equal,
@@ -72,7 +72,7 @@ impl fmt::Display for Operator {
 }
 
 /// A `constraint` block.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Constraint {
     /// What is compared: `${attr.kernel.name}`, or a text that stands for itself.
     pub attribute: String,
@@ -207,7 +207,9 @@ impl Constraint {
         let fix = if bare {
             format!("write ${{{}}}, as a text alone stands for itself", shortened(attribute, SHOWN))
         } else if attribute.starts_with("${meta.") || attribute == "${node.class}" {
-            "agentbin run has no meta and no class of the node; remove the constraint".to_owned()
+            "agentbin run has no class of the node, and the meta of a --config file; write it there, or \
+                 remove the constraint"
+                .to_owned()
         } else if *operator == Operator::Version && compare(Operator::Semver, left.as_deref(), right.as_deref()) {
             // Kernels are called so: 6.1.0-37-amd64.
             "a dash makes that a version before its release, which operator \"version\" takes for none; use \"semver\""
@@ -411,7 +413,8 @@ mod tests {
     fn j2_what_is_not_met_says_what_was_wanted_and_found() {
         let lookup = node(Some("amd64"));
         let end = "run the job where that is so, or remove the constraint";
-        let without = "agentbin run has no meta and no class of the node; remove the constraint";
+        let without = "agentbin run has no class of the node, and the meta of a --config file; write it there, or \
+             remove the constraint";
         for (attribute, operator, value, instances, expected) in [
             ("${attr.x}", "==", "arm64", 1, format!("it wants ${{attr.x}} = \"arm64\", and this machine has \"amd64\"; {end}")),
             ("${node.class}", "=", "gpu", 1, format!("it wants ${{node.class}} = \"gpu\", and this machine has \"\"; {without}")),

@@ -2,8 +2,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use super::IntoSet as _;
+
 /// A set of processors, in the text form of the kernel: `0-3,7`. See `cpuset(7)`, "List format".
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct CpuSet(BTreeSet<u32>);
 
 /// Most processors that a kernel is built for (`CONFIG_NR_CPUS`).
@@ -41,13 +43,13 @@ impl CpuSet {
     /// Those of either.
     #[must_use]
     pub fn union(&self, other: &CpuSet) -> CpuSet {
-        CpuSet(self.0.union(&other.0).copied().collect())
+        CpuSet(self.0.union(&other.0).copied().into_set())
     }
 
     /// Those that are not in `other`.
     #[must_use]
     pub fn without(&self, other: &CpuSet) -> CpuSet {
-        CpuSet(self.0.difference(&other.0).copied().collect())
+        CpuSet(self.0.difference(&other.0).copied().into_set())
     }
 
     /// Whether all are in `other`.
@@ -59,7 +61,7 @@ impl CpuSet {
 
 impl FromIterator<u32> for CpuSet {
     fn from_iter<I: IntoIterator<Item = u32>>(cores: I) -> CpuSet {
-        CpuSet(cores.into_iter().collect())
+        CpuSet(cores.into_iter().into_set())
     }
 }
 

@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 /// Type of a task event; the texts are Nomad's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are Nomad's event types")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[expect(missing_docs, reason = "the names are Nomad's event types, but for the last one, which is ours")]
 pub enum EventKind {
     Received,
     TaskSetup,
@@ -17,6 +17,7 @@ pub enum EventKind {
     Terminated,
     Restarting,
     NotRestarting,
+    RestartSignaled,
     Signaling,
     Killing,
     Killed,
@@ -24,6 +25,9 @@ pub enum EventKind {
     SiblingTaskFailed,
     LeaderTaskDead,
     MainTasksDead,
+    Template,
+    FailedRestore,
+    Restored,
 }
 
 impl EventKind {
@@ -43,6 +47,7 @@ impl EventKind {
             EventKind::Terminated => "Terminated",
             EventKind::Restarting => "Restarting",
             EventKind::NotRestarting => "Not Restarting",
+            EventKind::RestartSignaled => "Restart Signaled",
             EventKind::Signaling => "Signaling",
             EventKind::Killing => "Killing",
             EventKind::Killed => "Killed",
@@ -50,12 +55,15 @@ impl EventKind {
             EventKind::SiblingTaskFailed => "Sibling Task Failed",
             EventKind::LeaderTaskDead => "Leader Task Dead",
             EventKind::MainTasksDead => "Main Tasks Dead",
+            EventKind::Template => "Template",
+            EventKind::FailedRestore => "Failed Restoring Task",
+            EventKind::Restored => "Restored",
         }
     }
 }
 
 /// Something that happened to a task, for people and for `--json`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct TaskEvent {
     /// What kind of thing.
     pub kind: EventKind,

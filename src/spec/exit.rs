@@ -1,7 +1,7 @@
 use std::time::SystemTime;
 
 /// How a task's main process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct ExitResult {
     /// Exit status; `128 + N` when signal N ended the process.
     pub exit_code: i32,

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Constraint, LogKeeping, Signal};
+use super::{Constraint, GroupScheduling, JobScheduling, LogKeeping, Service, Signal, Volume, VolumeMount};
 
 /// A place in a job file.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(from = "(String, u32, u32)", into = "(String, u32, u32)")]
 pub struct Pos {
     /// The file as it was named on the command line.
     pub file: Arc<str>,
@@ -17,6 +18,18 @@ pub struct Pos {
     pub column: u32,
 }
 
+impl From<(String, u32, u32)> for Pos {
+    fn from((file, line, column): (String, u32, u32)) -> Pos {
+        Pos { file: file.into(), line, column }
+    }
+}
+
+impl From<Pos> for (String, u32, u32) {
+    fn from(Pos { file, line, column }: Pos) -> (String, u32, u32) {
+        (file.to_string(), line, column)
+    }
+}
+
 impl fmt::Display for Pos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)
@@ -24,7 +37,7 @@ impl fmt::Display for Pos {
 }
 
 /// What kind of work a job is; decides restart defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[expect(missing_docs, reason = "Nomad's job types")]
 pub enum JobType {
     Service,
@@ -53,7 +66,7 @@ impl JobType {
 }
 
 /// A job: what a job file describes.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Job {
     /// Unique name.
     pub id: String,
@@ -71,12 +84,14 @@ pub struct Job {
     pub meta: BTreeMap<String, String>,
     /// Where all of it may run.
     pub constraints: Vec<Constraint>,
+    /// What it says to whoever schedules it.
+    pub scheduling: JobScheduling,
     /// At least one.
     pub groups: Vec<Group>,
 }
 
 /// Tasks that live together in one allocation.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Group {
     /// Name, unique in the job.
     pub name: String,
@@ -90,6 +105,12 @@ pub struct Group {
     pub shutdown_delay: Duration,
     /// The group's network, if it has one.
     pub network: Option<Network>,
+    /// Directories of the host that its tasks may mount.
+    pub volumes: Vec<Volume>,
+    /// What it says to whoever schedules its job.
+    pub scheduling: GroupScheduling,
+    /// What all its tasks together offer.
+    pub services: Vec<Service>,
     /// At least one main task among them.
     pub tasks: Vec<Task>,
     /// Where it stands in the job file.
@@ -97,24 +118,61 @@ pub struct Group {
 }
 
 /// Network mode of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum NetworkMode {
     /// The host's network.
     #[default]
     Host,
+    /// One namespace for the group's tasks, with loopback only.
+    None,
+    /// One on the built-in bridge.
+    Bridge,
+    /// One on the CNI network of this name.
+    Cni(String),
+}
+
+/// As it stands in a job file.
+impl fmt::Display for NetworkMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NetworkMode::Host => f.write_str("host"),
+            NetworkMode::None => f.write_str("none"),
+            NetworkMode::Bridge => f.write_str("bridge"),
+            NetworkMode::Cni(name) => write!(f, "cni/{name}"),
+        }
+    }
+}
+
+/// What the tasks of a group ask for the addresses of names; an empty list is the host's.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Dns {
+    /// Name servers.
+    pub servers: Vec<String>,
+    /// Search domains.
+    pub searches: Vec<String>,
+    /// Resolver options.
+    pub options: Vec<String>,
 }
 
 /// A group's network.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Network {
-    /// Mode; only the host's network so far.
+    /// Whose network it is.
     pub mode: NetworkMode,
     /// Named ports.
     pub ports: Vec<Port>,
+    /// Host name of its tasks; empty is the driver's own choice.
+    pub hostname: String,
+    /// Where names are asked for.
+    pub dns: Option<Dns>,
+    /// What the plugins of a CNI network are told besides.
+    pub cni_args: BTreeMap<String, String>,
+    /// Where the mode stands in the job file, or the block.
+    pub pos: Pos,
 }
 
 /// A named port of a group, or of a task that has a network of its own.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Port {
     /// Name; `NOMAD_PORT_<label>`.
     pub label: String,
@@ -131,7 +189,7 @@ pub struct Port {
 }
 
 /// A network of the host as a port names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct HostNetwork {
     /// Its name, which may refer to the node's attributes.
     pub name: String,
@@ -140,7 +198,7 @@ pub struct HostNetwork {
 }
 
 /// When in the life of a group a lifecycle task runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[expect(missing_docs, reason = "Nomad's hooks")]
 pub enum LifecycleHook {
     Prestart,
@@ -149,7 +207,7 @@ pub enum LifecycleHook {
 }
 
 /// The `lifecycle` block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Lifecycle {
     /// When it runs.
     pub hook: LifecycleHook,
@@ -158,7 +216,7 @@ pub struct Lifecycle {
 }
 
 /// One process with what belongs to it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Task {
     /// Name, unique in the group.
     pub name: String,
@@ -196,12 +254,18 @@ pub struct Task {
     pub templates: Vec<Template>,
     /// Files fetched before the task starts.
     pub artifacts: Vec<Artifact>,
+    /// Volumes of the group that it sees.
+    pub volume_mounts: Vec<VolumeMount>,
+    /// A file below its `local` directory that gets the payload of a dispatched job.
+    pub dispatch_payload: Option<String>,
+    /// What it offers to others.
+    pub services: Vec<Service>,
     /// Where it stands in the job file.
     pub pos: Pos,
 }
 
 /// A driver's `config` block: any keys, checked by the driver.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 pub struct DriverConfig {
     /// Decoded values; a nested block is a list of objects.
     pub values: serde_json::Map<String, serde_json::Value>,
@@ -212,7 +276,7 @@ pub struct DriverConfig {
 }
 
 /// A task's `resources`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TaskResources {
     /// CPU in MHz.
     pub cpu_mhz: u64,
@@ -225,7 +289,7 @@ pub struct TaskResources {
 }
 
 /// A task's `logs`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LogConfig {
     /// Files kept per stream.
     pub max_files: u32,
@@ -238,7 +302,7 @@ pub struct LogConfig {
 }
 
 /// What happens when the attempts are used up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum RestartMode {
     /// The task has failed.
     Fail,
@@ -247,7 +311,7 @@ pub enum RestartMode {
 }
 
 /// A `restart` block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RestartPolicy {
     /// Restarts allowed in one interval.
     pub attempts: u32,
@@ -260,27 +324,51 @@ pub struct RestartPolicy {
 }
 
 /// What a changed template does to its task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[expect(missing_docs, reason = "Nomad's change modes")]
 pub enum ChangeMode {
     Noop,
     Restart,
     Signal(Signal),
+    Script(ChangeScript),
 }
 
-/// A `template` block with inline data.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What `change_mode = "script"` runs inside the task.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ChangeScript {
+    /// The command, not yet interpolated.
+    pub command: String,
+    /// Its arguments, not yet interpolated.
+    pub args: Vec<String>,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// Where it fails, the task ends with it.
+    pub fail_on_error: bool,
+}
+
+/// A `template` block.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Template {
-    /// The text to write, before runtime interpolation of `env` style templates.
+    /// The text to write, unless `source` is given.
     pub data: String,
+    /// A file below the task's directory that has the text, not yet interpolated.
+    pub source: Option<String>,
     /// Path below the task's folder, not yet interpolated.
     pub destination: String,
     /// File mode.
     pub perms: u32,
     /// The file's `KEY=value` lines join the task's environment.
     pub env: bool,
-    /// Inline data never changes, so this never fires; kept for the record.
+    /// What is done when it renders to something else.
     pub change_mode: ChangeMode,
+    /// It is rendered only until it is there.
+    pub once: bool,
+    /// Longest wait before that, taken at random.
+    pub splay: Duration,
+    /// Who the file is given to; `None` leaves it to us.
+    pub uid: Option<u32>,
+    /// Which group it is given to.
+    pub gid: Option<u32>,
     /// `{{` unless given.
     pub left_delimiter: String,
     /// `}}` unless given.
@@ -292,7 +380,7 @@ pub struct Template {
 }
 
 /// How an artifact's source is taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[expect(missing_docs, reason = "Nomad's artifact modes")]
 pub enum ArtifactMode {
     Any,
@@ -300,11 +388,18 @@ pub enum ArtifactMode {
     Dir,
 }
 
-/// An `artifact` block; only local paths so far.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An `artifact` block.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Artifact {
-    /// Absolute path, or relative to the job file's folder; not yet interpolated.
+    /// What [`Source::parse`](crate::spec::Source::parse) takes, not yet interpolated. A path is absolute, or relative to the
+    /// job file's folder.
     pub source: String,
+    /// Its parameters beside those that stand in it; the values not yet interpolated.
+    pub options: BTreeMap<String, String>,
+    /// What each request over http says; the values not yet interpolated.
+    pub headers: BTreeMap<String, String>,
+    /// Whoever answers is believed to be the one that was asked.
+    pub insecure: bool,
     /// The folder that a relative source starts from.
     pub base_dir: PathBuf,
     /// A source outside of it, or behind a symbolic link, is refused.

@@ -40,7 +40,7 @@ impl Propagation {
 }
 
 /// A host path that is bound into the task.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mount {
     /// Where the task sees it.
     pub task_path: String,
@@ -50,6 +50,12 @@ pub struct Mount {
     pub readonly: bool,
     /// See [`Propagation`].
     pub propagation: Propagation,
+    /// `z` or `Z`: docker gives the files `SELinux`'s label of its containers, of all or of this one. Empty leaves them alone;
+    /// the other drivers have no such labels.
+    pub selinux_label: String,
+    /// Device and inode of what the path led to when it was resolved: a path without links, at which nothing else is bound.
+    /// `None` where whoever gave the path has not looked.
+    pub identity: Option<(u64, u64)>,
 }
 
 /// A host device that appears in the task.
@@ -96,7 +102,7 @@ impl NamespaceMode {
 }
 
 /// What becomes of rotated files before their number is used up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct LogKeeping {
     /// Compress them (zstd) under another name. Whoever reads plain files, as `nomad alloc logs` does, then sees the
     /// newest only.

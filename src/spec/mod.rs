@@ -1,37 +1,47 @@
 //! Plain values that several rooms speak about: jobs, tasks, resources, mounts, signals, exits, stats, ids and
 //! role names. Never does I/O.
 
+mod collect;
 mod constraint;
 mod cpuset;
 mod env_name;
 mod event;
 mod exit;
+mod getter;
 mod host_ids;
 mod ids;
 mod interpolate;
 mod job;
+pub mod json;
 mod launch;
 mod pattern;
 mod printable;
 mod resources;
 mod restrict;
 mod role;
+mod scheduling;
 mod seccomp;
+mod service;
 mod signal;
 mod stats;
 mod version;
+mod volume;
 
+pub use collect::{IntoMap, IntoSet, Order, TryIntoMap};
 pub use constraint::{Constraint, ConstraintMistake, Operator};
 pub use cpuset::{CpuSet, CpuSetError};
 pub use env_name::env_name;
 pub use event::{EventKind, TaskEvent};
 pub use exit::{ExitResult, ProcessState};
+pub(crate) use getter::percent_decoded;
+pub use getter::{ArchiveKind, Checksum, Digest, Getter, Source, shown as shown_source};
 pub use host_ids::{HostIdSpace, HostIds};
 pub use ids::{AllocId, ProcessId};
 pub use interpolate::interpolate;
 pub use job::{
-    Artifact, ArtifactMode, ChangeMode, DriverConfig, Group, HostNetwork, Job, JobType, Lifecycle, LifecycleHook,
-    LogConfig, Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, TaskResources, Template,
+    Artifact, ArtifactMode, ChangeMode, ChangeScript, Dns, DriverConfig, Group, HostNetwork, Job, JobType, Lifecycle,
+    LifecycleHook, LogConfig, Network, NetworkMode, Port, Pos, RestartMode, RestartPolicy, Task, TaskResources,
+    Template,
 };
 pub use launch::{
     Device, LaunchSpec, LogCollection, LogKeeping, Mount, NamespaceMode, Neighbours, Outlive, Propagation,
@@ -43,10 +53,19 @@ pub use resources::{
 };
 pub use restrict::{LimitedResource, Masks, OwnNamespaces, ResourceLimit, Unveil};
 pub use role::Role;
+pub use scheduling::{
+    DelayFunction, EphemeralDisk, GroupScheduling, HealthCheck, JobScheduling, Parameterized, PayloadRule, Periodic,
+    Reschedule, Update,
+};
 pub use seccomp::Seccomp;
+pub use service::{
+    AddressMode, Check, CheckKind, CheckRestart, CheckStatus, GrpcCheck, HttpCheck, OnUpdate, ScriptCheck, Service,
+    ServiceProvider,
+};
 pub use signal::Signal;
 pub use stats::{
     CpuField, CpuStats, MemoryField, MemoryStats, OutputHealth, Pressure, Pressures, Stall, StreamCounts, StreamHealth,
     TaskOutput, TaskStats, Usage,
 };
 pub use version::{VersionDemand, VersionDemandError, VersionRules};
+pub use volume::{Overlap, Volume, VolumeMount, names, no_destination, overlaps};

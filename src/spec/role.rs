@@ -15,12 +15,21 @@ pub enum Role {
     IsolationProbe,
     /// Works as root over the subordinate ids of a plain user.
     Subordinate,
+    /// Downloads and unpacks one artifact, with as few rights as that needs.
+    ArtifactFetcher,
 }
 
 impl Role {
     /// Every role, in the order in which help texts name them.
-    pub const ALL: [Role; 6] =
-        [Role::Executor, Role::Shim, Role::Logmon, Role::DockerLogger, Role::IsolationProbe, Role::Subordinate];
+    pub const ALL: [Role; 7] = [
+        Role::Executor,
+        Role::Shim,
+        Role::Logmon,
+        Role::DockerLogger,
+        Role::IsolationProbe,
+        Role::Subordinate,
+        Role::ArtifactFetcher,
+    ];
 
     /// The exact name on a command line and as a symlink.
     #[must_use]
@@ -32,6 +41,7 @@ impl Role {
             Role::DockerLogger => "docker_logger",
             Role::IsolationProbe => "isolation-probe",
             Role::Subordinate => "subordinate",
+            Role::ArtifactFetcher => "artifact-fetcher",
         }
     }
 

@@ -1,7 +1,7 @@
 use std::fmt;
 
 /// A signal number that the kernel knows (1 to 64).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Signal(i32);
 
 const NAMES: &[(&str, i32)] = &[

@@ -1,0 +1,313 @@
+//! Reading from a value.
+
+use serde::de::{self, DeserializeSeed, Deserializer, Error as _, Expected, Unexpected, Visitor};
+use serde::forward_to_deserialize_any;
+use serde_json::{Error, Value, map};
+
+/// A value to read from.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'v>(pub(super) &'v Value);
+
+impl Node<'_> {
+    /// What is said of a value of another type.
+    #[inline(never)]
+    fn wrong(self, wanted: &dyn Expected) -> Error {
+        let found = match self.0 {
+            Value::Null => Unexpected::Unit,
+            Value::Bool(b) => Unexpected::Bool(*b),
+            Value::String(s) => Unexpected::Str(s),
+            Value::Array(_) => Unexpected::Seq,
+            Value::Object(_) => Unexpected::Map,
+            Value::Number(n) => match (n.as_u64(), n.as_i64()) {
+                (Some(n), _) => Unexpected::Unsigned(n),
+                (None, Some(n)) => Unexpected::Signed(n),
+                (None, None) => Unexpected::Float(n.as_f64().unwrap_or_default()),
+            },
+        };
+        Error::invalid_type(found, wanted)
+    }
+}
+
+macro_rules! only {
+    ($($method:ident)*: $kind:ident) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+            self.$kind(visitor)
+        }
+    )*};
+}
+
+impl Node<'_> {
+    fn number<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let Value::Number(n) = self.0 else { return Err(self.wrong(&visitor)) };
+        match (n.as_u64(), n.as_i64()) {
+            (Some(n), _) => visitor.visit_u64(n),
+            (None, Some(n)) => visitor.visit_i64(n),
+            (None, None) => visitor.visit_f64(n.as_f64().unwrap_or_default()),
+        }
+    }
+
+    fn text<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let Value::String(text) = self.0 else { return Err(self.wrong(&visitor)) };
+        visitor.visit_str(text)
+    }
+
+    fn bytes<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            Value::String(text) => visitor.visit_str(text),
+            _ => self.list(visitor),
+        }
+    }
+
+    fn list<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let Value::Array(list) = self.0 else { return Err(self.wrong(&visitor)) };
+        let mut elements = Elements(list.iter());
+        let read = visitor.visit_seq(&mut elements)?;
+        if elements.0.len() == 0 {
+            Ok(read)
+        } else {
+            Err(Error::invalid_length(list.len(), &"fewer elements in array"))
+        }
+    }
+
+    fn object<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let Value::Object(object) = self.0 else { return Err(self.wrong(&visitor)) };
+        let mut members = Members { rest: object.iter(), value: &Value::Null };
+        let read = visitor.visit_map(&mut members)?;
+        if members.rest.len() == 0 {
+            Ok(read)
+        } else {
+            Err(Error::invalid_length(object.len(), &"fewer elements in map"))
+        }
+    }
+}
+
+impl<'de> Deserializer<'de> for Node<'_> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            Value::Null => visitor.visit_unit(),
+            Value::Bool(b) => visitor.visit_bool(*b),
+            Value::Number(_) => self.number(visitor),
+            Value::String(text) => visitor.visit_str(text),
+            Value::Array(_) => self.list(visitor),
+            Value::Object(_) => self.object(visitor),
+        }
+    }
+
+    only!(deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128: number);
+    only!(deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128: number);
+    only!(deserialize_f32 deserialize_f64: number);
+    only!(deserialize_char deserialize_str deserialize_string deserialize_identifier: text);
+    only!(deserialize_bytes deserialize_byte_buf: bytes);
+    only!(deserialize_seq: list);
+    only!(deserialize_map: object);
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let Value::Bool(b) = self.0 else { return Err(self.wrong(&visitor)) };
+        visitor.visit_bool(*b)
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if self.0.is_null() { visitor.visit_unit() } else { Err(self.wrong(&visitor)) }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if self.0.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_unit(visitor)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Error> {
+        self.list(visitor)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: usize,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.list(visitor)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.object(visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_enum(self.variant()?)
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_unit()
+    }
+}
+
+struct Elements<'v>(std::slice::Iter<'v, Value>);
+
+impl<'de> de::SeqAccess<'de> for Elements<'_> {
+    type Error = Error;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Error> {
+        self.0.next().map(|value| seed.deserialize(Node(value))).transpose()
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.0.len())
+    }
+}
+
+struct Members<'v> {
+    rest: map::Iter<'v>,
+    value: &'v Value,
+}
+
+impl<'de> de::MapAccess<'de> for Members<'_> {
+    type Error = Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {
+        let Some((key, value)) = self.rest.next() else { return Ok(None) };
+        self.value = value;
+        seed.deserialize(Key(key)).map(Some)
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Error> {
+        seed.deserialize(Node(self.value))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.rest.len())
+    }
+}
+
+/// The name of a member; a number where one is wanted.
+struct Key<'v>(&'v str);
+
+macro_rules! numbers {
+    ($($method:ident $number:ty, $visit:ident;)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+            match self.0.parse::<$number>() {
+                Ok(n) => visitor.$visit(n),
+                Err(_) => visitor.visit_str(self.0),
+            }
+        }
+    )*};
+}
+
+impl<'de> Deserializer<'de> for Key<'_> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_str(self.0)
+    }
+
+    numbers! {
+        deserialize_i8 i64, visit_i64;
+        deserialize_i16 i64, visit_i64;
+        deserialize_i32 i64, visit_i64;
+        deserialize_i64 i64, visit_i64;
+        deserialize_u8 u64, visit_u64;
+        deserialize_u16 u64, visit_u64;
+        deserialize_u32 u64, visit_u64;
+        deserialize_u64 u64, visit_u64;
+        deserialize_bool bool, visit_bool;
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_enum(Variant { name: self.0, content: None })
+    }
+
+    forward_to_deserialize_any! {
+        i128 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple tuple_struct map struct identifier
+        ignored_any
+    }
+}
+
+/// A variant: its name, or an object whose only member has that name.
+struct Variant<'v> {
+    name: &'v str,
+    content: Option<&'v Value>,
+}
+
+impl<'v> Node<'v> {
+    #[inline(never)]
+    fn variant(self) -> Result<Variant<'v>, Error> {
+        match self.0 {
+            Value::String(name) => Ok(Variant { name, content: None }),
+            Value::Object(object) => match object.iter().next() {
+                Some((name, content)) if object.len() == 1 => Ok(Variant { name, content: Some(content) }),
+                _ => Err(Error::invalid_value(Unexpected::Map, &"map with a single key")),
+            },
+            _ => Err(self.wrong(&"string or map")),
+        }
+    }
+}
+
+impl<'de> de::EnumAccess<'de> for Variant<'_> {
+    type Error = Error;
+    type Variant = Self;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Error> {
+        Ok((seed.deserialize(Key(self.name))?, self))
+    }
+}
+
+impl<'v> Variant<'v> {
+    #[inline(never)]
+    fn content(&self, wanted: &dyn Expected) -> Result<Node<'v>, Error> {
+        self.content.map(Node).ok_or_else(|| Error::invalid_type(Unexpected::UnitVariant, wanted))
+    }
+}
+
+impl<'de> de::VariantAccess<'de> for Variant<'_> {
+    type Error = Error;
+
+    fn unit_variant(self) -> Result<(), Error> {
+        match self.content {
+            None | Some(Value::Null) => Ok(()),
+            Some(value) => Err(Node(value).wrong(&"unit variant")),
+        }
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Error> {
+        seed.deserialize(self.content(&"newtype variant")?)
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Error> {
+        self.content(&"tuple variant")?.list(visitor)
+    }
+
+    fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], visitor: V) -> Result<V::Value, Error> {
+        self.content(&"struct variant")?.object(visitor)
+    }
+}
