@@ -1,6 +1,7 @@
 //! Codecs of the wire: the generated protobuf messages and services. Never validates meaning.
 
 pub mod cty;
+mod erased;
 pub mod msgpack;
 pub mod schema;
 
@@ -59,4 +60,9 @@ generated! {
 generated! {
     /// The docker_logger service (`hashicorp.nomad.drivers.docker.docklog.proto`).
     docker_logger, "hashicorp.nomad.drivers.docker.docklog.proto"
+}
+
+generated! {
+    /// The Container Storage Interface (`csi.v1`). Its messages have no `Debug`: they hold secrets.
+    csi, "csi.v1"
 }

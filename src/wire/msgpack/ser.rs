@@ -3,6 +3,7 @@
 use serde::ser::{self, Serialize};
 
 use super::{Error, token};
+use crate::spec::Order as _;
 
 /// The bytes that Go's codec writes for a value of this shape.
 ///
@@ -214,7 +215,7 @@ impl Members<'_> {
             token::map(self.out, 1);
             token::raw(self.out, variant.as_bytes());
         }
-        self.members.sort_by(|(a, _), (b, _)| a.cmp(b));
+        self.members.order_by(|(a, _), (b, _)| a.cmp(b));
         token::map(self.out, self.members.len());
         for (key, value) in self.members {
             token::raw(self.out, &key);
