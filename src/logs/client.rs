@@ -73,8 +73,9 @@ mod tests {
         let socket = dir.path().join("socket");
         let listener = UnixListenerStream::new(UnixListener::bind(&socket).unwrap());
         let service = LogMonServer::new(Service(super::super::logmon::LogMon::default()));
-        let server =
-            tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(listener));
+        let server = crate::sys::task::spawn(
+            tonic::transport::Server::builder().add_service(service).serve_with_incoming(listener),
+        );
         let connect = tower::service_fn(move |_: tonic::transport::Uri| {
             let socket = socket.clone();
             async move { UnixStream::connect(socket).await.map(hyper_util::rt::TokioIo::new) }

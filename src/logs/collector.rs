@@ -59,7 +59,7 @@ impl Stream {
         journal: Option<Journal>,
     ) -> Stream {
         let (pump, handle) = Pump::with_journal(source, rotator, journal);
-        Stream { handle, task: tokio::spawn(pump.run()) }
+        Stream { handle, task: crate::sys::task::spawn(pump.run()) }
     }
 
     /// The copy has ended, or is about to because the writers have gone.

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 
+use crate::spec::Order as _;
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
@@ -39,7 +40,7 @@ impl Listing {
     pub(super) fn indexes(&self) -> Vec<u64> {
         let plain = self.plain.iter().filter(|e| e.regular).map(|e| e.index);
         let mut all: Vec<_> = plain.chain(self.packed.iter().copied()).collect();
-        all.sort_unstable();
+        all.order_by(Ord::cmp);
         all.dedup();
         all
     }
@@ -111,8 +112,8 @@ pub(super) fn list(root: &Root, base: &str) -> io::Result<Listing> {
         found.plain.extend(plain.map(|index| Entry { index, regular }));
         found.packed.extend(packed.filter(|_| regular));
     }
-    found.plain.sort_unstable_by_key(|e| e.index);
-    found.packed.sort_unstable();
+    found.plain.order_by_key(|e| e.index);
+    found.packed.order_by(Ord::cmp);
     Ok(found)
 }
 

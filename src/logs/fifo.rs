@@ -289,7 +289,7 @@ mod tests {
         let meta = std::fs::symlink_metadata(&path).unwrap();
         assert!(meta.file_type().is_fifo());
         assert_eq!(meta.permissions().mode() & 0o7777, 0o600);
-        let read = tokio::spawn(read_to_end(reader));
+        let read = crate::sys::task::spawn(read_to_end(reader));
         let mut writer = open_writer(&path).await.unwrap();
         let pieces = ["abc\n", "", "def\n", "nomad", "\n"];
         for piece in pieces {

@@ -868,7 +868,7 @@ mod tests {
                 }
                 finishers.iter().for_each(Finisher::finish);
             });
-            let tasks: Vec<_> = followers.into_iter().map(|f| tokio::spawn(rest(f))).collect();
+            let tasks: Vec<_> = followers.into_iter().map(|f| crate::sys::task::spawn(rest(f))).collect();
             for task in tasks {
                 let (read, missing) = task.await.unwrap();
                 assert!(missing == 0 && read == expected, "{} of {} bytes", read.len(), expected.len());

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::follower::{Cursor, Follower, Output};
+use crate::spec::json;
 
 /// Bytes of data in a frame, at most.
 pub const FRAME_SIZE: usize = 64 * 1024;
@@ -90,7 +91,7 @@ impl Frame {
     /// The frame as it is sent.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("texts and numbers can be written")
+        json::to_vec(self).expect("texts and numbers can be written")
     }
 }
 
@@ -152,7 +153,7 @@ impl Decoder {
         let (mut frames, mut read) = (Vec::new(), 0);
         for at in self.seen..self.pending.len() {
             if self.place.advance(self.pending[at])? {
-                let frame = serde_json::from_slice(&self.pending[read..=at]);
+                let frame = json::from_slice(&self.pending[read..=at]);
                 frames.push(frame.map_err(|e| DecodeError(e.to_string()))?);
                 read = at + 1;
             }

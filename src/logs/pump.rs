@@ -445,7 +445,7 @@ mod tests {
     fn start(dir: &std::path::Path, name: &str) -> (tokio::task::JoinHandle<Finished>, PumpHandle, File) {
         let (read, write) = pipe();
         let (pump, handle) = Pump::new(read, Rotator::open(dir, name, LIMITS).unwrap());
-        (tokio::spawn(pump.run()), handle, write)
+        (crate::sys::task::spawn(pump.run()), handle, write)
     }
 
     #[tokio::test]

@@ -54,8 +54,9 @@ impl std::fmt::Debug for Otlp {
 impl Collector {
     pub(super) async fn connect(to: &Otlp) -> io::Result<Collector> {
         let stream = crate::names::connect(&to.address).await?;
-        let (requests, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        let connection = tokio::spawn(async move {
+        let (requests, connection) =
+            http1::handshake(TokioIo::new(crate::sys::stream::stream(stream))).await.map_err(io::Error::other)?;
+        let connection = crate::sys::task::spawn(async move {
             // Who sends the next request hears of it.
             let _ = connection.await;
         });

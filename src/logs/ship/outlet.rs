@@ -119,7 +119,7 @@ impl Connection {
         match self {
             Connection::File(file) => {
                 let (file, lines) = (Arc::clone(file), file::encode(labels, stream, batch, *done));
-                tokio::task::spawn_blocking(move || file.append(&lines)).await.map_err(io::Error::other)??;
+                crate::sys::task::spawn_blocking(move || file.append(&lines)).await.map_err(io::Error::other)??;
                 *done = batch.entries.len();
             }
             Connection::Journald(journald) => journald.send(labels, stream, batch, done).await?,

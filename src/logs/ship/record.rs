@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::follower::Cursor;
 use super::{Labels, Lost, Sink, Stream};
+use crate::spec::json;
 use crate::sys::mutant;
 use crate::sys::owned::{self, OwnDir};
 
@@ -113,7 +114,7 @@ impl Record {
         if version != Some(u64::from(VERSION)) {
             return Err(version.map_or("no version".to_owned(), |v| format!("version {v}")));
         }
-        let content: Content = serde_json::from_value(value).map_err(|e| e.to_string())?;
+        let content: Content = json::from_value(&value).map_err(|e| e.to_string())?;
         if content.labels.task.is_empty() || content.labels.task.contains(['/', '\0']) {
             return Err(format!("task {:?}", content.labels.task));
         }
@@ -132,7 +133,7 @@ impl Record {
             cursor: self.cursor.map(|Cursor { index, inode, offset }| Place { index, inode, offset }),
             account: self.account,
         };
-        serde_json::to_vec(&content).expect("texts and numbers can be written")
+        json::to_vec(&content).expect("texts and numbers can be written")
     }
 
     /// `<task>.<stream>.<of the sink>.json`.

@@ -1,5 +1,6 @@
 //! The way of one task's output to its sinks.
 
+use crate::spec::IntoSet as _;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,7 @@ impl Shipment {
         logs: &Path,
         records: &Path,
     ) -> Result<Shipment, RecordError> {
-        let sinks: BTreeSet<&Sink> = sinks.iter().collect();
+        let sinks: BTreeSet<&Sink> = sinks.iter().into_set();
         let mut parts = Vec::new();
         if !sinks.is_empty() {
             Record::make_folder(records)?;
@@ -179,7 +180,7 @@ impl Part {
             save_by: None,
             ended: false,
         };
-        Ok(Part { finisher, halt, task: tokio::spawn(shipper.run(halted)) })
+        Ok(Part { finisher, halt, task: crate::sys::task::spawn(shipper.run(halted)) })
     }
 }
 

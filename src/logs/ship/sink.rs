@@ -78,7 +78,8 @@ impl Sink {
     }
 
     /// The URL with its secrets: for records that only we read.
-    pub(super) fn secret_text(&self) -> &str {
+    #[must_use]
+    pub fn secret_text(&self) -> &str {
         &self.text
     }
 }

@@ -50,7 +50,7 @@ impl Tally {
         let follower = Follower::open(logs, base, start)?;
         let shared = Arc::new(Shared::default());
         lock(&shared.counts).at = follower.cursor();
-        let task = tokio::spawn(count(follower, Arc::clone(&shared)));
+        let task = crate::sys::task::spawn(count(follower, Arc::clone(&shared)));
         Ok(Tally { shared, task })
     }
 

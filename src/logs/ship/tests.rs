@@ -290,7 +290,7 @@ async fn journald_gets_fields_and_large_entries_as_a_sealed_memfd() {
     place.write(0..3);
     place.rotator.write(&[&long[..], b"\n\xfe\xff bytes\n"].concat());
     shipment.finish();
-    let reading = tokio::task::spawn_blocking(move || (0..5).map(|_| journal_entry(&socket)).collect::<Vec<_>>());
+    let reading = crate::sys::task::spawn_blocking(move || (0..5).map(|_| journal_entry(&socket)).collect::<Vec<_>>());
     assert_eq!(shipment.drain(LONG).await.shipped.lines, 5);
     let entries = reading.await.unwrap();
     let field = |n: usize, name: &str| entries[n].0.iter().find(|(key, _)| key == name).unwrap().1.clone();
