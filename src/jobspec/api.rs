@@ -1,268 +1,64 @@
-//! Jobs in the JSON of Nomad's HTTP API, as `nomad job run -output` writes them.
+//! Jobs in the JSON of Nomad's HTTP API, as `nomad job run -output` writes them and as a server answers.
 //!
 //! They become the same body as a written job file. Strings are literal there, durations are nanoseconds, and null,
-//! zero and empty mean that nothing was given.
+//! zero and empty mean that nothing was given. What a field is called in a job file is in the table of types.
 
 use super::ast::{Attr, Block, Body, Expr};
 use super::diag::{Diagnostic, Result};
+use super::form::types::{self, Field, Kind, Type};
 use super::json::{Member, Node, NodeKind};
 use super::section::Sink;
 use super::value::{Number, Value};
 use crate::spec::Pos;
 
-/// What a member of an API object is in a job file.
-#[derive(Clone, Copy)]
-enum Form {
-    /// An argument; zero and empty mean that it was not given.
-    Arg(&'static str),
-    /// An argument whose zero counts.
-    Exact(&'static str),
-    /// A block or a list of blocks.
-    Block(&'static str, Fields),
-    /// A list of blocks with the label in a member of this name.
-    Named(&'static str, &'static str, Fields),
-    /// Keys and values as the user likes.
-    Map(&'static str),
-    /// Something that is refused or has no effect as a whole, with this many labels.
-    Whole(&'static str, usize),
-    /// A block that means something by being there, also without a value in it.
-    Present(&'static str, Fields),
-    /// Known; what the block around it says holds for it too.
-    Unread,
-    /// Set by servers.
-    Server,
-}
-
-type Fields = &'static [(&'static str, Form)];
-
-use Form::{Arg, Block as Nested, Exact, Map, Named, Present, Server, Unread, Whole};
-
-const JOB: Fields = &[
-    ("ID", Arg("id")),
-    ("Name", Arg("name")),
-    ("Type", Arg("type")),
-    ("Region", Arg("region")),
-    ("Namespace", Arg("namespace")),
-    ("Priority", Arg("priority")),
-    ("AllAtOnce", Arg("all_at_once")),
-    ("Datacenters", Arg("datacenters")),
-    ("NodePool", Arg("node_pool")),
-    ("Meta", Map("meta")),
-    ("TaskGroups", Named("group", "Name", GROUP)),
-    ("Affinities", Whole("affinity", 0)),
-    ("Constraints", Nested("constraint", CONSTRAINT)),
-    ("Migrate", Whole("migrate", 0)),
-    ("Multiregion", Whole("multiregion", 0)),
-    ("ParameterizedJob", Present("parameterized", PARAMETERIZED)),
-    ("Periodic", Whole("periodic", 0)),
-    ("Reschedule", Whole("reschedule", 0)),
-    ("Spreads", Whole("spread", 0)),
-    ("UI", Whole("ui", 0)),
-    ("Update", Whole("update", 0)),
-    ("ConsulNamespace", Server),
-    ("ConsulToken", Server),
-    ("CreateIndex", Server),
-    ("DispatchIdempotencyToken", Server),
-    ("Dispatched", Server),
-    ("JobModifyIndex", Server),
-    ("ModifyIndex", Server),
-    ("NomadTokenID", Server),
-    ("ParentID", Server),
-    ("Payload", Server),
-    ("Stable", Server),
-    ("Status", Server),
-    ("StatusDescription", Server),
-    ("Stop", Server),
-    ("SubmitTime", Server),
-    ("VaultNamespace", Server),
-    ("VaultToken", Server),
-    ("Version", Server),
-    ("VersionTag", Server),
+/// Numbers whose zero is written by servers where nothing was given. Another number that may be null is meant as it is.
+const ZERO_IS_NOTHING: &[(&str, &str)] = &[
+    ("NetworkResource", "MBits"),
+    ("Resources", "CPU"),
+    ("Resources", "Cores"),
+    ("Resources", "DiskMB"),
+    ("Resources", "IOPS"),
+    ("Resources", "MemoryMB"),
+    ("Resources", "MemoryMaxMB"),
+    ("Resources", "SecretsMB"),
+    ("Template", "VaultGrace"),
+    ("DisconnectStrategy", "LostAfter"),
+    ("Job", "Priority"),
+    ("LogConfig", "MaxFiles"),
+    ("LogConfig", "MaxFileSizeMB"),
 ];
 
-const GROUP: Fields = &[
-    ("Count", Exact("count")),
-    ("MaxClientDisconnect", Arg("max_client_disconnect")),
-    ("MaxRunDuration", Arg("max_run_duration")),
-    ("PreventRescheduleOnLost", Arg("prevent_reschedule_on_lost")),
-    ("ShutdownDelay", Arg("shutdown_delay")),
-    ("StopAfterClientDisconnect", Arg("stop_after_client_disconnect")),
-    ("EphemeralDisk", Nested("ephemeral_disk", EPHEMERAL_DISK)),
-    ("Meta", Map("meta")),
-    ("Networks", Nested("network", NETWORK)),
-    ("RestartPolicy", Nested("restart", RESTART)),
-    ("Tasks", Named("task", "Name", TASK)),
-    ("Affinities", Whole("affinity", 0)),
-    ("Constraints", Nested("constraint", CONSTRAINT)),
-    ("Consul", Whole("consul", 0)),
-    ("Disconnect", Whole("disconnect", 0)),
-    ("Migrate", Whole("migrate", 0)),
-    ("ReschedulePolicy", Whole("reschedule", 0)),
-    ("Scaling", Whole("scaling", 0)),
-    ("Services", Nested("service", SERVICE)),
-    ("Spreads", Whole("spread", 0)),
-    ("Update", Whole("update", 0)),
-    ("Volumes", Whole("volume", 1)),
+/// Flags and texts whose `false` and emptiness say something.
+const MEANT: &[(&str, &str)] = &[
+    ("DisconnectStrategy", "Replace"),
+    ("LogConfig", "Enabled"),
+    ("PeriodicConfig", "Enabled"),
+    ("ReschedulePolicy", "Unlimited"),
+    ("ScalingPolicy", "Enabled"),
+    ("Template", "EmbeddedTmpl"),
+    ("Vault", "Env"),
 ];
 
-const CONSTRAINT: Fields = &[("LTarget", Arg("attribute")), ("Operand", Arg("operator")), ("RTarget", Arg("value"))];
-
-const PARAMETERIZED: Fields =
-    &[("MetaOptional", Arg("meta_optional")), ("MetaRequired", Arg("meta_required")), ("Payload", Arg("payload"))];
-
-const CONNECT: Fields = &[
-    ("Gateway", Present("gateway", GATEWAY)),
-    ("Native", Unread),
-    ("SidecarService", Unread),
-    ("SidecarTask", Unread),
+/// Blocks that mean something by being there, also without a value in them.
+const PRESENT: [&str; 7] = [
+    "ConsulConnect",
+    "ConsulGateway",
+    "ConsulMeshConfigEntry",
+    "ConsulSidecarService",
+    "ParameterizedJobConfig",
+    "SidecarTask",
+    "Vault",
 ];
 
-const GATEWAY: Fields = &[("Ingress", Unread), ("Mesh", Unread), ("Proxy", Unread), ("Terminating", Unread)];
-
-/// Of a service only what a run refuses; the block as a whole says that nothing is registered.
-const SERVICE: Fields = &[
-    ("Connect", Present("connect", CONNECT)),
-    ("Name", Arg("name")),
-    ("Address", Unread),
-    ("AddressMode", Unread),
-    ("CanaryMeta", Unread),
-    ("CanaryTags", Unread),
-    ("CheckRestart", Unread),
-    ("Checks", Unread),
-    ("Cluster", Unread),
-    ("EnableTagOverride", Unread),
-    ("Id", Unread),
-    ("Identity", Unread),
-    ("Kind", Unread),
-    ("Meta", Unread),
-    ("Namespace", Unread),
-    ("OnUpdate", Unread),
-    ("PortLabel", Unread),
-    ("Provider", Unread),
-    ("TaggedAddresses", Unread),
-    ("Tags", Unread),
-    ("TaskName", Unread),
-    ("Weights", Unread),
-];
-
-const EPHEMERAL_DISK: Fields = &[("SizeMB", Arg("size")), ("Sticky", Arg("sticky")), ("Migrate", Arg("migrate"))];
-
-const NETWORK: Fields = &[
-    ("Mode", Arg("mode")),
-    ("MBits", Arg("mbits")),
-    ("Hostname", Arg("hostname")),
-    ("DNS", Whole("dns", 0)),
-    ("CNI", Whole("cni", 0)),
-    ("ReservedPorts", Named("port", "Label", PORT)),
-    ("DynamicPorts", Named("port", "Label", PORT)),
-    ("CIDR", Server),
-    ("Device", Server),
-    ("IP", Server),
-];
-
-const PORT: Fields = &[
-    ("Value", Arg("static")),
-    ("To", Arg("to")),
-    ("HostNetwork", Arg("host_network")),
-    ("IgnoreCollision", Arg("ignore_collision")),
-];
-
-const RESTART: Fields = &[
-    ("Attempts", Exact("attempts")),
-    ("Delay", Exact("delay")),
-    ("Interval", Exact("interval")),
-    ("Mode", Arg("mode")),
-    ("RenderTemplates", Arg("render_templates")),
-];
-
-const TASK: Fields = &[
-    ("Driver", Arg("driver")),
-    ("KillSignal", Arg("kill_signal")),
-    ("KillTimeout", Exact("kill_timeout")),
-    ("Kind", Arg("kind")),
-    ("Leader", Arg("leader")),
-    ("ShutdownDelay", Arg("shutdown_delay")),
-    ("User", Arg("user")),
-    ("Config", Map("config")),
-    ("Env", Map("env")),
-    ("Meta", Map("meta")),
-    ("Artifacts", Nested("artifact", ARTIFACT)),
-    ("Lifecycle", Nested("lifecycle", &[("Hook", Arg("hook")), ("Sidecar", Arg("sidecar"))])),
-    ("LogConfig", Nested("logs", LOGS)),
-    ("Resources", Nested("resources", RESOURCES)),
-    ("RestartPolicy", Nested("restart", RESTART)),
-    ("Templates", Nested("template", TEMPLATE)),
-    ("Actions", Whole("action", 1)),
-    ("Affinities", Whole("affinity", 0)),
-    ("CSIPluginConfig", Whole("csi_plugin", 0)),
-    ("Constraints", Nested("constraint", CONSTRAINT)),
-    ("Consul", Whole("consul", 0)),
-    ("DispatchPayload", Whole("dispatch_payload", 0)),
-    ("Identities", Whole("identity", 0)),
-    ("Identity", Whole("identity", 0)),
-    ("ScalingPolicies", Whole("scaling", 1)),
-    ("Schedule", Whole("schedule", 0)),
-    ("Secrets", Whole("secret", 1)),
-    ("Services", Nested("service", SERVICE)),
-    ("Vault", Whole("vault", 0)),
-    ("VolumeMounts", Whole("volume_mount", 0)),
-];
-
-const LOGS: Fields = &[
-    ("Disabled", Arg("disabled")),
-    ("Enabled", Exact("enabled")),
-    ("MaxFileSizeMB", Arg("max_file_size")),
-    ("MaxFiles", Arg("max_files")),
-];
-
-const RESOURCES: Fields = &[
-    ("CPU", Arg("cpu")),
-    ("Cores", Arg("cores")),
-    ("DiskMB", Arg("disk")),
-    ("IOPS", Arg("iops")),
-    ("MemoryMB", Arg("memory")),
-    ("MemoryMaxMB", Arg("memory_max")),
-    ("SecretsMB", Arg("secrets")),
-    ("Devices", Whole("device", 1)),
-    ("NUMA", Whole("numa", 0)),
-    ("Networks", Nested("network", NETWORK)),
-];
-
-const TEMPLATE: Fields = &[
-    ("ChangeMode", Arg("change_mode")),
-    ("ChangeSignal", Arg("change_signal")),
-    ("DestPath", Arg("destination")),
-    ("EmbeddedTmpl", Exact("data")),
-    ("Envvars", Arg("env")),
-    ("ErrMissingKey", Arg("error_on_missing_key")),
-    ("Gid", Arg("gid")),
-    ("LeftDelim", Arg("left_delimiter")),
-    ("Once", Arg("once")),
-    ("Perms", Arg("perms")),
-    ("RightDelim", Arg("right_delimiter")),
-    ("SourcePath", Arg("source")),
-    ("Splay", Arg("splay")),
-    ("Uid", Arg("uid")),
-    ("VaultGrace", Arg("vault_grace")),
-    ("ChangeScript", Whole("change_script", 0)),
-    ("Wait", Whole("wait", 0)),
-];
-
-const ARTIFACT: Fields = &[
-    ("Chown", Arg("chown")),
-    ("GetterInsecure", Arg("insecure")),
-    ("GetterMode", Arg("mode")),
-    ("GetterSource", Arg("source")),
-    ("RelativeDest", Arg("destination")),
-    ("GetterHeaders", Whole("headers", 0)),
-    ("GetterOptions", Whole("options", 0)),
-];
+/// What servers write beside the types of the API's client.
+const BESIDE: &[(&str, &str)] =
+    &[("Job", "ConsulToken"), ("Job", "VaultToken"), ("Service", "Id"), ("Service", "Namespace")];
 
 /// The members of the job, if this is the API's form: `{"Job": {...}}`, or the job alone.
 pub(super) fn job_of(node: &Node) -> Option<(&Pos, &[Member])> {
     let NodeKind::Object(members) = &node.kind else { return None };
-    if let [Member { name, pos, node: Node { kind: NodeKind::Object(job), .. } }] = members.as_slice()
-        && name == "Job"
+    if let Some(Member { pos, node: Node { kind: NodeKind::Object(job), .. }, .. }) =
+        members.iter().find(|m| m.name == "Job")
     {
         return Some((pos, job));
     }
@@ -271,12 +67,12 @@ pub(super) fn job_of(node: &Node) -> Option<(&Pos, &[Member])> {
 
 /// A file with only this job in it.
 pub(super) fn body(pos: &Pos, members: &[Member], sink: &Sink) -> Result<Body> {
-    let text = |field: &str| match members.iter().find(|m| m.name == field).map(|m| &m.node.kind) {
+    let text = |field: &str| match members.iter().find(|m| m.name.eq_ignore_ascii_case(field)).map(|m| &m.node.kind) {
         Some(NodeKind::Scalar(Value::String(s))) if !s.is_empty() => Some(s.clone()),
         _ => None,
     };
     let label = text("ID").or_else(|| text("Name")).unwrap_or_default();
-    let body = object(members, JOB, None, sink)?;
+    let body = object(members, types::of("Job"), sink)?;
     Ok(Body { attrs: Vec::new(), blocks: vec![block("job", pos, vec![label], body)] })
 }
 
@@ -288,46 +84,115 @@ fn attr(name: &str, pos: &Pos, node: &Node) -> Attr {
     Attr { name: name.to_owned(), pos: pos.clone(), value: Expr::literal(&node.pos, node.clone().into_value()) }
 }
 
-fn object(members: &[Member], fields: Fields, label_field: Option<&str>, sink: &Sink) -> Result<Body> {
+fn object(members: &[Member], of: &'static Type, sink: &Sink) -> Result<Body> {
     let mut out = Body::default();
-    for Member { name, pos, node } in members.iter().filter(|m| label_field != Some(m.name.as_str())) {
-        let null = matches!(node.kind, NodeKind::Scalar(Value::Null));
-        let form = fields.iter().find(|(field, _)| field == name).map(|(_, form)| *form);
-        match form {
-            None => out.attrs.push(attr(name, pos, node)),
-            Some(Exact(known)) if !null => out.attrs.push(attr(known, pos, node)),
-            Some(Present(known, fields)) if !null => {
-                out.blocks.push(block(known, pos, Vec::new(), object(inside(node)?, fields, None, sink)?));
-            }
-            Some(Unread | Present(..)) => {}
-            Some(_) if nothing(node) => {}
-            Some(Arg(known) | Exact(known)) => out.attrs.push(attr(known, pos, node)),
-            Some(Server) => sink.warn(pos, format!("{name} has no effect with agentbin run")),
-            Some(Whole(known, labels)) => {
-                out.blocks.push(block(known, pos, vec![String::new(); labels], Body::default()));
-            }
-            Some(Map(known)) => {
-                let attrs = inside(node)?.iter().map(|m| attr(&m.name, &m.pos, &m.node)).collect();
-                out.blocks.push(block(known, pos, Vec::new(), Body { attrs, blocks: Vec::new() }));
-            }
-            Some(Nested(known, fields)) => {
-                for (item, pos) in items(node, pos) {
-                    let body = object(inside(item)?, fields, None, sink)?;
-                    out.blocks.push(block(known, pos, Vec::new(), body));
-                }
-            }
-            Some(Named(known, field, fields)) => {
-                for (item, pos) in items(node, pos) {
-                    let members = inside(item)?;
-                    let label = members.iter().find(|m| m.name == field);
-                    let label = label.and_then(|m| m.node.clone().into_value().to_text()).unwrap_or_default();
-                    let body = object(members, fields, Some(field), sink)?;
-                    out.blocks.push(block(known, pos, vec![label], body));
-                }
-            }
+    for member in members {
+        match of.field(&member.name) {
+            Some(field) => add(&mut out, member, field, of, sink)?,
+            None if of.name == "Job" && is_among(BESIDE, of, &member.name) => server(member, sink),
+            None if is_among(BESIDE, of, &member.name) => {}
+            None => out.attrs.push(attr(&member.name, &member.pos, &member.node)),
         }
     }
     Ok(out)
+}
+
+/// What only a server sets.
+fn server(member: &Member, sink: &Sink) {
+    if !is_nothing(&member.node) {
+        sink.warn(&member.pos, format!("{} has no effect with agentbin run", member.name));
+    }
+}
+
+fn add(out: &mut Body, member: &Member, field: &Field, of: &'static Type, sink: &Sink) -> Result<()> {
+    let Member { pos, node, .. } = member;
+    let known = match (of.name, field.name, field.written) {
+        ("Task", "Identity", _) if !says_something(node) => return Ok(()),
+        ("Task", "Identity", _) => "identity",
+        ("NetworkResource", "ReservedPorts", _) => "port",
+        (_, _, Some(known)) => known,
+        ("Job", _, None) => {
+            server(member, sink);
+            return Ok(());
+        }
+        (_, _, None) => return Ok(()),
+    };
+    match field.kind {
+        _ if matches!(node.kind, NodeKind::Scalar(Value::Null)) => {}
+        Kind::One(inner) if !is_given(node, inner) => {}
+        Kind::One(inner) => {
+            out.blocks.push(block(known, pos, Vec::new(), object(inside(node)?, types::of(inner), sink)?));
+        }
+        Kind::Many(inner) => {
+            let inner = types::of(inner);
+            for (item, pos) in items(node, pos) {
+                let mut members = inside(item)?.to_vec();
+                // A server says of a task's own service whose it is.
+                members.retain(|m| (of.name, m.name.as_str()) != ("Task", "TaskName") || field.name != "Services");
+                let members = members.as_slice();
+                let labels = label(members, inner, known == "scaling");
+                out.blocks.push(block(known, pos, labels, object(members, inner, sink)?));
+            }
+        }
+        Kind::Named(inner) => {
+            for Member { name, pos, node } in inside(node)? {
+                let body = object(inside(node)?, types::of(inner), sink)?;
+                out.blocks.push(block(known, pos, vec![name.clone()], body));
+            }
+        }
+        Kind::Strings | Kind::Lists | Kind::Any if known == "args" => out.attrs.push(attr(known, pos, node)),
+        Kind::Strings | Kind::Lists | Kind::Any if inside(node)?.is_empty() => {}
+        Kind::Strings | Kind::Lists | Kind::Any => {
+            let attrs = inside(node)?.iter().map(|m| attr(&m.name, &m.pos, &m.node)).collect();
+            out.blocks.push(block(known, pos, Vec::new(), Body { attrs, blocks: Vec::new() }));
+        }
+        _ if is_meant(node, field, of) => out.attrs.push(attr(known, pos, node)),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The label of one of several blocks; a scaling policy of a task has it from its type.
+fn label(members: &[Member], of: &Type, is_scaling: bool) -> Vec<String> {
+    let text = |field: &str| {
+        let member = members.iter().find(|m| m.name.eq_ignore_ascii_case(field));
+        member.and_then(|m| m.node.clone().into_value().to_text()).unwrap_or_default()
+    };
+    match of.label() {
+        Some(field) => vec![text(field.name)],
+        None if is_scaling => vec![text("Type").trim_start_matches("vertical_").to_owned()],
+        None => Vec::new(),
+    }
+}
+
+/// Whether an argument is given: it is neither zero nor empty, or that is meant.
+fn is_meant(node: &Node, field: &Field, of: &Type) -> bool {
+    if (of.name, field.name) == ("Service", "Cluster") {
+        // There is one everywhere else than in the enterprise's edition.
+        return !matches!(&node.kind, NodeKind::Scalar(Value::String(name)) if name.is_empty() || name == "default");
+    }
+    if !is_nothing(node) || is_among(MEANT, of, field.name) {
+        return true;
+    }
+    matches!(field.kind, Kind::Int(..) | Kind::Duration) && field.nullable && !is_among(ZERO_IS_NOTHING, of, field.name)
+}
+
+fn is_among(list: &[(&str, &str)], of: &Type, field: &str) -> bool {
+    list.iter().any(|(name, known)| *name == of.name && known.eq_ignore_ascii_case(field))
+}
+
+/// Whether a block is there: a client writes null for what was not given, and a server an object that is zero throughout.
+fn is_given(node: &Node, of: &str) -> bool {
+    let NodeKind::Object(members) = &node.kind else { return true };
+    let is_null = |m: &Member| matches!(m.node.kind, NodeKind::Scalar(Value::Null));
+    PRESENT.contains(&of) || !is_nothing(node) || members.iter().any(is_null) && !members.iter().all(is_null)
+}
+
+/// Whether a task's identity is another one than each task has.
+fn says_something(identity: &Node) -> bool {
+    let NodeKind::Object(members) = &identity.kind else { return true };
+    let default = |m: &Member| matches!(m.name.as_str(), "Name" | "Audience") || is_nothing(&m.node);
+    !members.iter().all(default)
 }
 
 fn items<'n>(node: &'n Node, pos: &'n Pos) -> Vec<(&'n Node, &'n Pos)> {
@@ -345,12 +210,12 @@ fn inside(node: &Node) -> Result<&[Member]> {
 }
 
 /// Null, zero, empty, or made of nothing else.
-fn nothing(node: &Node) -> bool {
+fn is_nothing(node: &Node) -> bool {
     match &node.kind {
         NodeKind::Scalar(Value::Null | Value::Bool(false) | Value::Number(Number::Int(0))) => true,
         NodeKind::Scalar(Value::String(s)) => s.is_empty(),
         NodeKind::Scalar(_) => false,
         NodeKind::List(items) => items.is_empty(),
-        NodeKind::Object(members) => members.iter().all(|m| nothing(&m.node)),
+        NodeKind::Object(members) => members.iter().all(|m| is_nothing(&m.node)),
     }
 }

@@ -12,7 +12,7 @@ use super::diag::{Diagnostic, Source};
 use super::eval::{Globals, Scope};
 use super::value::{Number, Value};
 use super::{json, native};
-use crate::spec::{DriverConfig, Pos};
+use crate::spec::{DriverConfig, IntoMap as _, Pos};
 
 /// A value, list or group of members with its place.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ pub(crate) struct Variables(BTreeMap<String, Value>);
 
 impl Variables {
     pub fn new<'a>(variables: impl IntoIterator<Item = (&'a String, &'a Json)>) -> Variables {
-        Variables(variables.into_iter().map(|(name, value)| (name.clone(), from_json(value))).collect())
+        Variables(variables.into_iter().map(|(name, value)| (name.clone(), from_json(value))).into_map())
     }
 }
 
@@ -55,7 +55,7 @@ fn from_json(value: &Json) -> Value {
         Json::Number(number) => Number::parse(&number.to_string()).map_or(Value::Null, Value::Number),
         Json::String(text) => Value::string(text.as_str()),
         Json::Array(items) => Value::List(items.iter().map(from_json).collect()),
-        Json::Object(map) => Value::Object(map.iter().map(|(k, v)| (k.clone(), from_json(v))).collect()),
+        Json::Object(map) => Value::Object(map.iter().map(|(k, v)| (k.clone(), from_json(v))).into_map()),
     }
 }
 

@@ -103,7 +103,7 @@ fn characters_of(bytes: &[u8]) -> usize {
 }
 
 /// The known word nearest to a misspelt one, as `; did you mean "x"?`, or nothing.
-pub(super) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     if wrong.len() > LONGEST_NAME {
         return String::new();
     }

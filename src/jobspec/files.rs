@@ -1,12 +1,15 @@
 //! Templates and artifacts of a task.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use super::base::Base;
-use super::schema::{ARTIFACT, TEMPLATE};
+use super::schema::{ARTIFACT, CHANGE_SCRIPT, TEMPLATE};
 use super::section::Section;
 use super::task;
-use crate::spec::{Artifact, ArtifactMode, ChangeMode, Pos, Signal, Template};
+use crate::spec::{Artifact, ArtifactMode, ChangeMode, ChangeScript, IntoMap as _, Pos, Signal, Source, Template};
+use crate::template;
 
 /// Longest delimiter of a template, in bytes.
 const LONGEST_DELIMITER: usize = 64;
@@ -37,6 +40,18 @@ fn template(section: &Section<'_>) -> Template {
     if section.attr("data").is_none() && section.attr("source").is_none() {
         section.error(section.pos, format!("{} has no data; add data = \"...\"", section.name));
     }
+    let data = section.string("data").unwrap_or_default();
+    let source = section.string("source").filter(|s| !s.is_empty());
+    if source.is_some() && !data.is_empty() {
+        let message = format!("{} has both data and source; take one of them out", section.name);
+        section.error(section.pos_of("source"), message);
+    }
+    let left_delimiter = delimiter(section, "left_delimiter", "{{");
+    let right_delimiter = delimiter(section, "right_delimiter", "}}");
+    let parsed = template::Template::parse(data.as_bytes(), &left_delimiter, &right_delimiter, &AtomicBool::new(false));
+    if let Err(error) = parsed {
+        section.error(section.pos_of("data"), format!("data in {}: {error}", section.name));
+    }
     let destination = section.string("destination").unwrap_or_default();
     if destination.is_empty() {
         let message = format!("{} has no destination; add destination = \"local/...\"", section.name);
@@ -49,16 +64,26 @@ fn template(section: &Section<'_>) -> Template {
         section.error(section.pos_of("perms"), message);
     }
     Template {
-        data: section.string("data").unwrap_or_default(),
+        data,
+        source,
         destination,
         perms: mode.unwrap_or(0o644),
         env: section.bool("env").unwrap_or(false),
         change_mode: change_mode(section),
-        left_delimiter: delimiter(section, "left_delimiter", "{{"),
-        right_delimiter: delimiter(section, "right_delimiter", "}}"),
+        once: section.bool("once").unwrap_or(false),
+        splay: section.duration("splay").unwrap_or(Duration::from_secs(5)),
+        uid: id(section, "uid"),
+        gid: id(section, "gid"),
+        left_delimiter,
+        right_delimiter,
         error_on_missing_key: section.bool("error_on_missing_key").unwrap_or(false),
         pos: section.pos.clone(),
     }
+}
+
+/// A user's or group's number; a negative one is none.
+fn id(section: &Section<'_>, name: &str) -> Option<u32> {
+    section.int::<i64>(name, i128::from(i64::MIN)).and_then(|n| u32::try_from(n).ok())
 }
 
 /// What an action begins or ends with; each word of an action is compared with it.
@@ -87,12 +112,25 @@ fn change_mode(section: &Section<'_>) -> ChangeMode {
             ChangeMode::Signal(signal.unwrap_or(Signal::TERM))
         }
         Some("script") => {
-            let message = "change_mode \"script\" is not supported yet by agentbin run; use noop, restart or signal";
-            section.refuse(section.pos_of("change_mode"), message);
-            ChangeMode::Noop
+            let script = section.child("change_script", &CHANGE_SCRIPT);
+            let command = script.as_ref().and_then(|s| s.string("command")).filter(|c| !c.is_empty());
+            let Some((script, command)) = script.zip(command) else {
+                let message = format!(
+                    "change_mode \"script\" in {} needs a change_script block with a command, such as change_script {{ command = \"/local/reload.sh\" }}",
+                    section.name
+                );
+                section.error(section.pos_of("change_mode"), message);
+                return ChangeMode::Noop;
+            };
+            ChangeMode::Script(ChangeScript {
+                command,
+                args: script.texts("args").unwrap_or_default(),
+                timeout: script.duration("timeout").unwrap_or(Duration::from_secs(5)),
+                fail_on_error: script.bool("fail_on_error").unwrap_or(false),
+            })
         }
         Some(other) => {
-            let message = format!("unknown change_mode \"{other}\"; use noop, restart or signal");
+            let message = format!("unknown change_mode \"{other}\"; use noop, restart, signal or script");
             section.error(section.pos_of("change_mode"), message);
             ChangeMode::Noop
         }
@@ -114,21 +152,22 @@ pub(super) fn artifacts(task: &Section<'_>, base: Base<'_>) -> Vec<Artifact> {
                 ArtifactMode::Any
             }
         };
-        let written = section.string("source").unwrap_or_default();
-        let source = match local_path(&written) {
-            Ok(path) => path,
-            Err(reason) => {
-                section.refuse(section.pos_of("source"), format!("source in {}: {reason}", section.name));
-                // Only its name counts any more: that of what would lie in the task's directory.
-                written.clone()
-            }
-        };
-        let destination = section.string("destination").unwrap_or_else(|| match (mode, source.rsplit('/').next()) {
+        let source = section.string("source").unwrap_or_default();
+        let (headers, options) = (section.strings("headers"), section.strings("options"));
+        if let Err((key, reason)) = check_source(&source, &options, &headers, mode) {
+            let pos = section.blocks_of(key).next().map_or_else(|| section.pos_of(key), |block| block.pos);
+            section.refuse(pos, format!("{key} in {}: {reason}", section.name));
+        }
+        let path = source.split_once('?').map_or(source.as_str(), |(path, _)| path);
+        let destination = section.string("destination").unwrap_or_else(|| match (mode, path.rsplit('/').next()) {
             (ArtifactMode::File, Some(file)) => format!("local/{file}"),
             _ => "local/".to_owned(),
         });
         out.push(Artifact {
             source,
+            options,
+            headers,
+            insecure: section.bool("insecure").unwrap_or(false),
             base_dir: base.dir.to_owned(),
             stays_in_base_dir: base.alone,
             destination,
@@ -155,45 +194,44 @@ fn check_destinations(task: &Section<'_>, artifacts: &[Artifact]) {
     }
 }
 
-/// Hosts that a bare path is a download from, by the rules of artifact sources.
-const HOSTS: [&str; 4] = ["github.com/", "gitlab.com/", "bitbucket.org/", "gist.github.com/"];
-
-/// The path of a source on this machine, or why it is none.
-fn local_path(source: &str) -> Result<String, String> {
-    const REMOTE: &str = "downloading is not supported yet by agentbin run; fetch it before and name the local path";
-    if source.is_empty() {
-        return Err("it must not be empty; name a local path".to_owned());
+/// What is wrong with a source before its variables have values, and the key that says so. What depends on them is looked at
+/// when it is fetched.
+fn check_source(
+    source: &str,
+    options: &BTreeMap<String, String>,
+    headers: &BTreeMap<String, String>,
+    mode: ArtifactMode,
+) -> Result<(), (&'static str, String)> {
+    if source.starts_with("${") {
+        return Ok(());
     }
-    if source.contains('?') {
-        return Err("options after \"?\" are not supported yet by agentbin run; remove them".to_owned());
+    let (address, query) = source.split_once('?').unwrap_or((source, ""));
+    let known = |text: &str| !text.contains("${");
+    let address = without_variables(address);
+    let text = if query.is_empty() || !known(query) { address } else { format!("{address}?{query}") };
+    let options = options.iter().filter(|(_, value)| known(value));
+    let parsed = Source::parse(&text, &BTreeMap::new()).map_err(|reason| ("source", reason))?;
+    let options: BTreeMap<String, String> = options.map(|(key, value)| (key.clone(), value.clone())).into_map();
+    let parsed = if options.is_empty() {
+        parsed
+    } else {
+        Source::parse(&text, &options).map_err(|reason| ("options", reason))?
+    };
+    parsed.fits(mode).map_err(|reason| ("mode", reason))?;
+    if !headers.is_empty() && !parsed.takes_headers() {
+        return Err(("headers", "they are for http and https; remove them".to_owned()));
     }
-    let plain = source.strip_prefix("file::").unwrap_or(source);
-    if let Some(path) = plain.strip_prefix("file://") {
-        if !path.starts_with('/') {
-            return Err("a file URL names an absolute path; write file:///path".to_owned());
-        }
-        return percent_decoded(path).ok_or_else(|| "invalid % escape in the file URL".to_owned());
-    }
-    let forced = plain
-        .split_once("::")
-        .is_some_and(|(scheme, _)| !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric()));
-    let remote =
-        forced || plain.contains("://") || plain.starts_with("git@") || HOSTS.iter().any(|h| plain.starts_with(h));
-    if remote { Err(REMOTE.to_owned()) } else { Ok(plain.to_owned()) }
+    Ok(())
 }
 
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut out = Vec::new();
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first == b'%' {
-            let hex = std::str::from_utf8(tail.get(..2)?).ok()?;
-            out.push(u8::from_str_radix(hex, 16).ok()?);
-            rest = &tail[2..];
-        } else {
-            out.push(*first);
-        }
+/// With something in the place of each `${...}` that may stand everywhere: a digit can be a port.
+fn without_variables(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        out.push_str(before);
+        out.push('1');
+        rest = after.split_once('}').map_or("", |(_, rest)| rest);
     }
-    String::from_utf8(out).ok()
+    out + rest
 }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::base::Base;
-use super::schema::{EPHEMERAL_DISK, GROUP, JOB, RESTART};
+use super::diag::did_you_mean;
+use super::schema::{EPHEMERAL_DISK, GROUP, JOB, RESTART, SCALING};
 use super::section::{Expanded, Section, Sink};
-use super::{network, placement, task};
-use crate::spec::{Group, Job, JobType, Pos, RestartMode, RestartPolicy, Task, is_unprintable};
+use super::{network, placement, scheduling, service, task, volume};
+use crate::spec::{Group, Job, JobType, Network, Pos, RestartMode, RestartPolicy, Service, Task, is_unprintable};
 
+const TYPES: [&str; 4] = ["service", "batch", "system", "sysbatch"];
 /// MiB of a group's disk unless given.
 const DEFAULT_DISK_MIB: u64 = 300;
 /// Most tasks of one run: each has an executor, log files and a cgroup.
@@ -27,6 +29,8 @@ pub(super) struct Surroundings<'a> {
     pub disk_mib: u64,
     /// Folder that relative artifact sources start from.
     pub base_dir: Base<'a>,
+    /// Job and group, which begin the name of a service that has none.
+    pub prefix: String,
 }
 
 /// Decodes the job block; what is wrong has been reported to the sink.
@@ -39,7 +43,7 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: Base<'_>, sink: &Sink) -> O
     if id.is_empty() || id.contains([' ', '\0']) {
         job.error(job.pos_of("id"), "the job's id must not be empty or contain spaces; choose another id");
     }
-    let name = job.string("name").unwrap_or_else(|| id.clone());
+    let name = job.string("name").unwrap_or_else(|| label.clone());
     check_name(&job, job.pos_of("name"), "job", &name, LONGEST_ID);
     let kind = match job.string("type").as_deref() {
         None | Some("service") => JobType::Service,
@@ -47,7 +51,10 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: Base<'_>, sink: &Sink) -> O
         Some("system") => JobType::System,
         Some("sysbatch") => JobType::Sysbatch,
         Some(other) => {
-            let message = format!("unknown job type \"{other}\"; use service, batch, system or sysbatch");
+            let message = format!(
+                "unknown job type \"{other}\"{}; use service, batch, system or sysbatch",
+                did_you_mean(other, TYPES)
+            );
             job.error(job.pos_of("type"), message);
             JobType::Service
         }
@@ -63,7 +70,7 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: Base<'_>, sink: &Sink) -> O
     }
     placement::parameterized(&job);
     let constraints = placement::constraints(&job);
-    let groups = groups(&job, kind, base_dir);
+    let groups = groups(&job, &id, kind, base_dir);
     if groups.is_empty() {
         job.error(job.pos, format!("{} has no group; add group \"name\" {{ ... }}", job.name));
     }
@@ -77,7 +84,8 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: Base<'_>, sink: &Sink) -> O
     let tasks = check_tasks(&job, &groups);
     let copies = tasks.min(MOST_TASKS).saturating_sub(1);
     sink.ok(job.scope.keep(every_task.saturating_mul(copies), job.pos));
-    Some(Job { id, name, kind, region, namespace, priority, meta, constraints, groups })
+    let scheduling = scheduling::of_job(&job);
+    Some(Job { id, name, kind, region, namespace, priority, meta, constraints, scheduling, groups })
 }
 
 /// Refuses a name that a terminal would not show as it is, or that would make a longer file name than there may be: a
@@ -113,11 +121,14 @@ fn check_tasks(job: &Section<'_>, groups: &[Group]) -> u64 {
 }
 
 /// Tasks right below the job become groups of their own, before the written ones.
-fn groups(job: &Section<'_>, kind: JobType, base_dir: Base<'_>) -> Vec<Group> {
+fn groups(job: &Section<'_>, id: &str, kind: JobType, base_dir: Base<'_>) -> Vec<Group> {
     let lone = job.blocks_of("task").filter(|b| !b.labels.is_empty()).map(|block| {
-        let around = Surroundings { kind, restart: RestartFields::default(), disk_mib: DEFAULT_DISK_MIB, base_dir };
+        let (restart, prefix) = (RestartFields::default(), format!("{id}-{}", block.labels[0]));
+        let around = Surroundings { kind, restart, disk_mib: DEFAULT_DISK_MIB, base_dir, prefix };
         let tasks = tasks(job, &mut std::iter::once(block), &around);
         network::check(job, None, &tasks);
+        check_services(job, None, &[], &tasks);
+        volume::check(job, &[], &tasks);
         Group {
             name: block.labels[0].clone(),
             count: 1,
@@ -125,11 +136,14 @@ fn groups(job: &Section<'_>, kind: JobType, base_dir: Base<'_>) -> Vec<Group> {
             constraints: Vec::new(),
             shutdown_delay: Duration::ZERO,
             network: None,
+            volumes: Vec::new(),
+            scheduling: scheduling::of_group(job, None, kind),
+            services: Vec::new(),
             tasks,
             pos: block.pos.clone(),
         }
     });
-    let written = job.blocks_of("group").filter(|b| !b.labels.is_empty()).map(|b| group(job, b, kind, base_dir));
+    let written = job.blocks_of("group").filter(|b| !b.labels.is_empty()).map(|b| group(job, id, b, kind, base_dir));
     let groups: Vec<Group> = lone.chain(written).collect();
     let mut seen: BTreeMap<&str, &Pos> = BTreeMap::new();
     for group in &groups {
@@ -145,11 +159,12 @@ fn groups(job: &Section<'_>, kind: JobType, base_dir: Base<'_>) -> Vec<Group> {
     groups
 }
 
-fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: Base<'_>) -> Group {
+fn group(job: &Section<'_>, id: &str, block: &Expanded<'_>, kind: JobType, base_dir: Base<'_>) -> Group {
     let name = block.labels.first().cloned().unwrap_or_default();
     let before = block.scope.kept();
     let group = Section::open(format!("group \"{name}\""), block, &GROUP, job.sink);
-    let count = group.int("count", 0).unwrap_or(1);
+    let least = group.child("scaling", &SCALING).and_then(|scaling| scaling.int("min", 0));
+    let count = group.int("count", 0).or(least).unwrap_or(1);
     if count > 1 && matches!(kind, JobType::System | JobType::Sysbatch) {
         let message = format!("\"count\" in {} must be 1, because the job is a {} job", group.name, kind.as_str());
         group.error(group.pos_of("count"), message);
@@ -159,10 +174,14 @@ fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: Base<
     let disk_mib = disk.and_then(|d| d.int("size", 10)).unwrap_or(DEFAULT_DISK_MIB);
     let restart = RestartFields::of(&group);
     restart.policy(kind, &group);
-    let around = Surroundings { kind, restart, disk_mib, base_dir };
+    let around = Surroundings { kind, restart, disk_mib, base_dir, prefix: format!("{id}-{name}") };
     let tasks = tasks(&group, &mut group.blocks_of("task"), &around);
     let network = network::of_group(&group);
     network::check(&group, network.as_ref(), &tasks);
+    let volumes = volume::of_group(&group, kind);
+    volume::check(&group, &volumes, &tasks);
+    let services = service::services(&group, &around.prefix);
+    check_services(&group, network.as_ref(), &services, &tasks);
     let decoded = Group {
         name,
         count,
@@ -170,6 +189,9 @@ fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: Base<
         constraints,
         shutdown_delay: group.duration("shutdown_delay").unwrap_or_default(),
         network,
+        volumes,
+        scheduling: scheduling::of_group(job, Some(&group), kind),
+        services,
         tasks,
         pos: block.pos.clone(),
     };
@@ -178,6 +200,14 @@ fn group(job: &Section<'_>, block: &Expanded<'_>, kind: JobType, base_dir: Base<
     let size = group.scope.kept() - before;
     group.sink.ok(group.scope.keep(size.saturating_mul(copies), group.pos_of("count")));
     decoded
+}
+
+/// That what services name is there: those of the group, and those of each task.
+fn check_services(group: &Section<'_>, network: Option<&Network>, services: &[Service], tasks: &[Task]) {
+    service::check_names(group, None, services, network, tasks);
+    for task in tasks {
+        service::check_names(group, Some(task), &task.services, network, tasks);
+    }
 }
 
 fn tasks<'e, 'a: 'e>(
@@ -237,7 +267,10 @@ impl RestartFields {
             "fail" => Some(RestartMode::Fail),
             "delay" => Some(RestartMode::Delay),
             other => {
-                let message = format!("unknown restart mode \"{other}\"; use fail or delay");
+                let message = format!(
+                    "unknown restart mode \"{other}\"{}; use fail or delay",
+                    did_you_mean(other, ["fail", "delay"])
+                );
                 section.error(section.pos_of("mode"), message);
                 None
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::budget;
 use super::diag::{Diagnostic, Result, Source};
 use super::value::{Number, Value};
-use crate::spec::Pos;
+use crate::spec::{IntoMap as _, Pos};
 
 /// Deepest nesting, the same as of native syntax.
 const MAX_DEPTH: usize = 64;
@@ -40,7 +40,7 @@ impl Node {
             NodeKind::Scalar(value) => value,
             NodeKind::List(items) => Value::List(items.into_iter().map(Node::into_value).collect()),
             NodeKind::Object(members) => {
-                Value::Object(members.into_iter().map(|m| (m.name, m.node.into_value())).collect())
+                Value::Object(members.into_iter().map(|m| (m.name, m.node.into_value())).into_map())
             }
         }
     }

@@ -11,6 +11,7 @@ mod diag;
 mod duration;
 mod eval;
 mod files;
+mod form;
 mod functions;
 mod job;
 mod json;
@@ -20,8 +21,10 @@ mod network;
 mod placement;
 mod regular;
 mod scan;
+mod scheduling;
 mod schema;
 mod section;
+mod service;
 mod task;
 mod template;
 #[cfg(test)]
@@ -29,12 +32,19 @@ mod tests;
 mod types;
 mod value;
 mod variables;
+mod volume;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use diag::Diagnostic;
+pub(crate) use diag::did_you_mean;
+pub use form::{
+    DiffType, FieldDiff, GroupChange, GroupDiff, JobDiff, ObjectDiff, PlannedUpdates, TaskDiff, canonicalize, diff,
+    from_api, group_change, is_changed, parse_sent, to_api, with_defaults,
+};
+pub use section::MOST_SAID;
 pub(crate) use value::{Number, Value};
 
 use ast::Body;
@@ -104,21 +114,51 @@ impl From<Diagnostic> for Error {
 /// # Errors
 /// Everything that is wrong with the file or with the values of its variables, as far as it can be told at once.
 pub fn parse(input: &Input<'_>) -> Result<Parsed, Error> {
+    let (job, sink) = with_job(input, Origin::Here, job::decode)?;
+    let warnings = sink.take_warnings().iter().map(ToString::to_string).collect();
+    Ok(Parsed { job, warnings, refusals: sink.take_refusals() })
+}
+
+/// Where a text is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// A file here, whose functions may read others.
+    Here,
+    /// Somebody else, who gets to read nothing.
+    Sent,
+}
+
+/// Calls `read` with the job block of a file, and with what becomes of its expressions.
+fn with_job<T>(
+    input: &Input<'_>,
+    origin: Origin,
+    read: impl FnOnce(&Expanded<'_>, Base<'_>, &Sink) -> Option<T>,
+) -> Result<(T, Sink), Error> {
     let sink = Sink::default();
     let source = Source::new(input.file, input.text);
-    let body = read(&source, &sink)?;
+    let body = body_of(&source, &sink)?;
+    let done = in_body(input, origin, &body, &source.pos(0), &sink, read)?;
+    Ok((done, sink))
+}
 
+fn in_body<T>(
+    input: &Input<'_>,
+    origin: Origin,
+    body: &Body,
+    file_pos: &crate::spec::Pos,
+    sink: &Sink,
+    read: impl FnOnce(&Expanded<'_>, Base<'_>, &Sink) -> Option<T>,
+) -> Result<T, Error> {
     let budget = Budget::default();
     let base = Base { dir: input.base_dir, alone: input.stays_in_base_dir };
     let nothing = Globals {
         vars: BTreeMap::new(),
         locals: BTreeMap::new(),
-        base_dir: Some(base),
+        base_dir: (origin == Origin::Here).then_some(base),
         is_config: false,
         budget: &budget,
     };
-    let file_pos = source.pos(0);
-    let blocks = top_level(&body, &Scope::new(&nothing), &file_pos, &sink);
+    let blocks = top_level(body, &Scope::new(&nothing), file_pos, sink);
     let failed = |sink: &Sink| {
         // What it costs is told whatever else became of it, and alone: the rest follows from it.
         if let Some(spent) = budget.spent() {
@@ -126,29 +166,25 @@ pub fn parse(input: &Input<'_>) -> Result<Parsed, Error> {
         }
         sink.take_errors().map_or(Ok(()), |diagnostics| Err(Error { diagnostics }))
     };
-    failed(&sink)?;
+    failed(sink)?;
 
-    let vars = variables::evaluate(input, &blocks, &budget, &sink);
-    failed(&sink)?;
+    let vars = variables::evaluate(input, origin, &blocks, &budget, sink);
+    failed(sink)?;
     let locals: Vec<_> = blocks.iter().filter(|b| b.kind == "locals").flat_map(|b| &b.body.attrs).collect();
-    let globals = variables::evaluate_locals(Globals { vars, ..nothing.clone() }, &locals, &sink);
-    failed(&sink)?;
+    let globals = variables::evaluate_locals(Globals { vars, ..nothing.clone() }, &locals, sink);
+    failed(sink)?;
 
     let mut jobs = blocks.iter().filter(|b| b.kind == "job");
     let Some(first) = jobs.next() else {
-        return Err(Diagnostic::new(&file_pos, "the file has no job; add job \"name\" { ... }").into());
+        return Err(Diagnostic::new(file_pos, "the file has no job; add job \"name\" { ... }").into());
     };
     for further in jobs {
         sink.error(further.pos, format!("the file has more than one job; the first stands in line {}", first.pos.line));
     }
     let block = Expanded { scope: Scope::new(&globals), ..first.clone() };
-    let job = job::decode(&block, base, &sink);
-    failed(&sink)?;
-    let warnings = sink.take_warnings().iter().map(ToString::to_string).collect();
-    match job {
-        Some(job) => Ok(Parsed { job, warnings, refusals: sink.take_refusals() }),
-        None => Err(Diagnostic::new(first.pos, "the job has no name; write job \"name\" { ... }").into()),
-    }
+    let done = read(&block, base, sink);
+    failed(sink)?;
+    done.ok_or_else(|| Diagnostic::new(first.pos, "the job has no name; write job \"name\" { ... }").into())
 }
 
 /// Reads a duration as Go writes it: `5m`, `1h30m`.
@@ -166,6 +202,39 @@ pub fn duration(text: &str) -> Result<std::time::Duration, String> {
 /// When it is none of these, no UTF-8 text, or cannot be read.
 pub fn read_file(path: &Path) -> std::io::Result<String> {
     String::from_utf8(regular::read_own(path)?).map_err(|_| std::io::Error::other("it is no UTF-8 text"))
+}
+
+/// A file of values by their paths, in JSON or HCL: `"app/port" = "8080"`.
+///
+/// # Errors
+/// A text with the line and what is wrong there.
+pub fn paths(path: &Path, text: &str) -> Result<serde_json::Map<String, serde_json::Value>, String> {
+    let json =
+        |text: &str| serde_json::from_str::<serde_json::Value>(text).map_err(|e| format!("{}: {e}", path.display()));
+    let value = if is_json(text) {
+        json(text)?
+    } else {
+        let budget = Budget::default();
+        // The members of one object, as their names may be in quotes.
+        let whole = format!("{{{text}\n}}");
+        let source = Source::new(path, &whole);
+        let evaluated = budget::check_source(&source)
+            .and_then(|()| {
+                native::parse_expression(
+                    &whole,
+                    &crate::spec::Pos { file: path.display().to_string().into(), line: 1, column: 1 },
+                )
+            })
+            .and_then(|expression| variables::constant(&expression, &budget));
+        evaluated.map_err(|d| format!("{}:{}: {}", path.display(), d.pos.line, d.message))?
+    };
+    match value {
+        serde_json::Value::Object(members) => Ok(members),
+        _ => Err(format!(
+            "{}: expected an object of paths and values, such as {{\"app/port\": \"8080\"}}",
+            path.display()
+        )),
+    }
 }
 
 /// Largest job file, in bytes.
@@ -189,7 +258,7 @@ fn is_json(text: &str) -> bool {
     text.trim_start_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']).starts_with('{')
 }
 
-fn read(source: &Source<'_>, sink: &Sink) -> diag::Result<Body> {
+fn body_of(source: &Source<'_>, sink: &Sink) -> diag::Result<Body> {
     budget::check_source(source)?;
     if !is_json(source.text) {
         return native::parse_body(source);

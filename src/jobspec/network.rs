@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::job::{LONGEST_NAME, check_name};
-use super::schema::{NETWORK, PORT, Schema, TASK_NETWORK, TASK_PORT};
+use super::schema::{CNI, DNS, NETWORK, PORT, Schema, TASK_NETWORK, TASK_PORT};
 use super::section::{Expanded, Section};
-use crate::spec::{HostNetwork, Network, NetworkMode, Port, Pos, Task};
+use crate::spec::{Dns, HostNetwork, Network, NetworkMode, Port, Pos, Task};
 
 /// The network that a port is on which names none.
 const DEFAULT: &str = "default";
@@ -13,14 +13,42 @@ const DEFAULT: &str = "default";
 /// The `network` block of a group.
 pub(super) fn of_group(group: &Section<'_>) -> Option<Network> {
     let section = only(group, &NETWORK)?;
-    if let Some(mode) = section.string("mode")
-        && !matches!(mode.as_str(), "" | "host")
-    {
-        let message =
-            format!("network mode \"{mode}\" is not supported yet by agentbin run; use mode \"host\" or remove it");
+    let asked = section.string("mode").unwrap_or_default();
+    let mode = mode(&asked).unwrap_or_else(|| {
+        let message = format!(
+            "network mode \"{asked}\" is not supported by agentbin run; use \"host\", \"bridge\", \"none\" or \"cni/NAME\""
+        );
         section.refuse(section.pos_of("mode"), message);
+        NetworkMode::Host
+    });
+    let hostname = section.string("hostname").unwrap_or_default();
+    if !hostname.is_empty() && mode == NetworkMode::Host {
+        let message = "hostname in network needs mode \"bridge\", \"none\" or \"cni/NAME\"; remove it";
+        section.refuse(section.pos_of("hostname"), message);
     }
-    Some(Network { mode: NetworkMode::Host, ports: ports(&section, &PORT) })
+    let texts = |section: &Section<'_>, name: &str| section.texts(name).unwrap_or_default();
+    let dns = section.child("dns", &DNS).map(|dns| Dns {
+        servers: texts(&dns, "servers"),
+        searches: texts(&dns, "searches"),
+        options: texts(&dns, "options"),
+    });
+    let cni_args: BTreeMap<String, String> =
+        section.child("cni", &CNI).map(|cni| cni.strings("args")).unwrap_or_default();
+    // Plugins would refuse what they cannot tell apart, also when they are to disconnect it.
+    if cni_args.iter().any(|(name, value)| [name, value].into_iter().any(|text| text.contains([';', '=', '\0']))) {
+        section.error(section.pos, "args in cni must have no \";\", \"=\" or NUL".to_owned());
+    }
+    let pos = section.pos_of("mode").clone();
+    Some(Network { mode, ports: ports(&section, &PORT), hostname, dns, cni_args, pos })
+}
+
+fn mode(text: &str) -> Option<NetworkMode> {
+    match text {
+        "" | "host" => Some(NetworkMode::Host),
+        "none" => Some(NetworkMode::None),
+        "bridge" => Some(NetworkMode::Bridge),
+        _ => text.strip_prefix("cni/").filter(|name| !name.is_empty()).map(|name| NetworkMode::Cni(name.to_owned())),
+    }
 }
 
 /// The `network` block of a task's resources.
@@ -36,7 +64,7 @@ pub(super) fn of_task(resources: &Section<'_>) -> Option<Network> {
         );
         section.sink.warn(section.pos_of("mode"), message);
     }
-    Some(Network { mode: NetworkMode::Host, ports: ports(&section, &TASK_PORT) })
+    Some(Network { ports: ports(&section, &TASK_PORT), ..Network::default() })
 }
 
 /// The one network of a group or of a task's resources.

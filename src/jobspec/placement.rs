@@ -89,6 +89,10 @@ pub(super) fn parameterized(job: &Section<'_>) {
     section.texts("meta_optional");
     let meta = section.texts("meta_required").unwrap_or_default();
     let payload = section.string("payload");
+    if job.sink.is_of_agent() {
+        // A dispatch gives what it needs.
+        return;
+    }
     if payload.as_deref() == Some("required") {
         let message =
             format!("{} needs a payload, which agentbin run cannot give it yet; remove payload", section.name);

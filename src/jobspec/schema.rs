@@ -1,7 +1,7 @@
 //! What may stand where in a job file, what it takes, and what becomes of it.
 //!
 //! All of Nomad's job specification is here; `src/jobspec/tests/keys.rs` compares it with the API's own types, whose names are
-//! in `tests/jobfiles/keys.txt`.
+//! in `tests/jobfiles/keys.txt`. What its fields are called in JSON is in `src/jobspec/form/types.txt`.
 
 /// What becomes of a key or block.
 ///
@@ -177,12 +177,12 @@ pub(super) static GROUP: Schema = Schema {
         block("restart", 0, Once, Taken, &RESTART),
         block("scaling", 0, Once, Agent, &SCALING),
         block("secret", 1, Many, Refused("remove it"), &SECRET),
-        block("service", 0, Many, Instead("nothing is registered and no check is made"), &SERVICE),
+        block("service", 0, Many, Taken, &SERVICE),
         block("spread", 0, Many, NoEffect, &SPREAD),
         block("task", 1, Many, Taken, &TASK),
         block("update", 0, Once, Agent, &UPDATE),
         block("vault", 0, Once, Refused("remove it"), &VAULT),
-        block("volume", 1, Many, Refused("remove it"), &VOLUME),
+        block("volume", 1, Many, Taken, &VOLUME),
     ],
     free: false,
 };
@@ -216,10 +216,10 @@ pub(super) static TASK: Schema = Schema {
         block("scaling", 1, Many, Agent, &SCALING),
         block("schedule", 0, Once, Refused("remove it"), &SCHEDULE),
         block("secret", 1, Many, Refused("remove it"), &SECRET),
-        block("service", 0, Many, Instead("nothing is registered and no check is made"), &SERVICE),
+        block("service", 0, Many, Taken, &SERVICE),
         block("template", 0, Many, Taken, &TEMPLATE),
         block("vault", 0, Once, Refused("remove it"), &VAULT),
-        block("volume_mount", 0, Many, Refused("remove it"), &VOLUME_MOUNT),
+        block("volume_mount", 0, Many, Taken, &VOLUME_MOUNT),
     ],
     free: false,
 };
@@ -389,14 +389,14 @@ pub(super) static NETWORK: Schema = Schema {
     keys: &[
         key("cidr", Text, NoEffect),
         key("device", Text, NoEffect),
-        key("hostname", Text, Refused("remove it")),
+        key("hostname", Text, Taken),
         key("ip", Text, NoEffect),
         key("mbits", Number, NoEffect),
         key("mode", Text, Taken),
     ],
     blocks: &[
-        block("cni", 0, Once, Refused("remove it"), &CNI),
-        block("dns", 0, Once, Refused("remove it"), &DNS),
+        block("cni", 0, Once, Taken, &CNI),
+        block("dns", 0, Once, Taken, &DNS),
         block("port", 1, Many, Taken, &PORT),
         block("reserved_ports", 1, Many, Taken, &PORT),
     ],
@@ -464,10 +464,10 @@ pub(super) static SERVICE: Schema = Schema {
     keys: &[
         key("address", Text, Taken),
         key("address_mode", Text, Taken),
-        key("canary_tags", Texts, Taken),
-        key("cluster", Text, Taken),
-        key("enable_tag_override", Flag, Taken),
-        key("kind", Text, Taken),
+        key("canary_tags", Texts, Agent),
+        key("cluster", Text, NoEffect),
+        key("enable_tag_override", Flag, NoEffect),
+        key("kind", Text, NoEffect),
         key("name", Text, Taken),
         key("on_update", Text, Taken),
         key("port", Text, Taken),
@@ -476,11 +476,11 @@ pub(super) static SERVICE: Schema = Schema {
         key("task", Text, Taken),
     ],
     blocks: &[
-        block("canary_meta", 0, Once, Taken, &FREE),
+        block("canary_meta", 0, Once, Agent, &FREE),
         block("check", 0, Many, Taken, &CHECK),
         block("check_restart", 0, Once, Taken, &CHECK_RESTART),
         block("connect", 0, Once, Refused("remove it, and reach the other service by its address"), &CONNECT),
-        block("identity", 0, Once, Taken, &IDENTITY),
+        block("identity", 0, Once, Instead("the service gets no token"), &IDENTITY),
         block("meta", 0, Once, Taken, &FREE),
         block("tagged_addresses", 0, Once, Taken, &FREE),
         block("weights", 0, Once, Taken, &SERVICE_WEIGHTS),
@@ -490,12 +490,12 @@ pub(super) static SERVICE: Schema = Schema {
 
 pub(super) static VOLUME: Schema = Schema {
     keys: &[
-        key("access_mode", Text, Taken),
-        key("attachment_mode", Text, Taken),
+        key("access_mode", Text, Instead("it must be one of a host volume; one machine has one node")),
+        key("attachment_mode", Text, NoEffect),
         key("per_alloc", Flag, Taken),
         key("read_only", Flag, Taken),
         key("source", Text, Taken),
-        key("sticky", Flag, Taken),
+        key("sticky", Flag, Instead("a host volume stays where it is; not to be had with per_alloc")),
         key("type", Text, Taken),
     ],
     blocks: &[block("mount_options", 0, Once, Taken, &MOUNT_OPTIONS)],
@@ -509,14 +509,11 @@ pub(super) static ARTIFACT: Schema = Schema {
     keys: &[
         key("chown", Flag, Taken),
         key("destination", Text, Taken),
-        key("insecure", Flag, NoEffect),
+        key("insecure", Flag, Taken),
         key("mode", Text, Taken),
         key("source", Text, Taken),
     ],
-    blocks: &[
-        block("headers", 0, Once, Refused("remove it"), &FREE),
-        block("options", 0, Once, Refused("remove it"), &FREE),
-    ],
+    blocks: &[block("headers", 0, Once, Taken, &FREE), block("options", 0, Once, Taken, &FREE)],
     free: false,
 };
 
@@ -596,20 +593,17 @@ pub(super) static TEMPLATE: Schema = Schema {
         key("destination", Text, Taken),
         key("env", Flag, Taken),
         key("error_on_missing_key", Flag, Taken),
-        key("gid", Number, Refused("remove it")),
+        key("gid", Number, Taken),
         key("left_delimiter", Text, Taken),
-        key("once", Flag, NoEffect),
+        key("once", Flag, Taken),
         key("perms", Text, Taken),
         key("right_delimiter", Text, Taken),
-        key("source", Text, Refused("put the text into data, for example with data = file(\"...\")")),
-        key("splay", Duration, NoEffect),
-        key("uid", Number, Refused("remove it")),
+        key("source", Text, Taken),
+        key("splay", Duration, Taken),
+        key("uid", Number, Taken),
         key("vault_grace", Duration, NoEffect),
     ],
-    blocks: &[
-        block("change_script", 0, Once, Refused("remove it"), &CHANGE_SCRIPT),
-        block("wait", 0, Once, NoEffect, &WAIT),
-    ],
+    blocks: &[block("change_script", 0, Once, Taken, &CHANGE_SCRIPT), block("wait", 0, Once, NoEffect, &WAIT)],
     free: false,
 };
 
@@ -661,7 +655,7 @@ pub(super) static PORT: Schema = Schema {
 pub(super) static CHECK: Schema = Schema {
     keys: &[
         key("address_mode", Text, Taken),
-        key("advertise", Text, Taken),
+        key("advertise", Text, NoEffect),
         key("args", Texts, Taken),
         key("body", Text, Taken),
         key("command", Text, Taken),

@@ -8,12 +8,12 @@ use super::ast::{Attr, Block, Body, Expr, Kind};
 use super::diag::{Diagnostic, Result, did_you_mean};
 use super::duration;
 use super::eval::Scope;
-use super::schema::{Key, Often, Schema, Takes, Use};
+use super::schema::{self, Key, Often, Schema, Takes, Use};
 use super::value::Value;
-use crate::spec::{Pos, shortened};
+use crate::spec::{Order as _, Pos, shortened};
 
 /// Most errors, and most warnings, that are said about one file.
-const MOST_SAID: usize = 50;
+pub const MOST_SAID: usize = 50;
 
 /// Everything that is said about a job file.
 #[derive(Debug, Default)]
@@ -25,9 +25,20 @@ pub(super) struct Sink {
     refusals: RefCell<Vec<Diagnostic>>,
     /// Refusals that are not told.
     untold: Cell<usize>,
+    /// An agent reads the job, which can be told later what a run must know at once.
+    agent: bool,
 }
 
 impl Sink {
+    /// What is said of a job that an agent keeps.
+    pub fn of_agent() -> Sink {
+        Sink { agent: true, ..Sink::default() }
+    }
+
+    pub fn is_of_agent(&self) -> bool {
+        self.agent
+    }
+
     pub fn error(&self, pos: &Pos, message: impl Into<String>) {
         self.report(Diagnostic::new(pos, message));
     }
@@ -76,7 +87,7 @@ impl Sink {
     /// The errors so far, if there are any, in the order of the file.
     pub fn take_errors(&self) -> Option<Vec<Diagnostic>> {
         let mut errors = std::mem::take(&mut *self.errors.borrow_mut());
-        errors.sort_by_key(|d| (d.pos.line, d.pos.column));
+        errors.order_by_key(|d| (d.pos.line, d.pos.column));
         if let Some(last) = errors.last().filter(|_| self.more.get()) {
             let more = Diagnostic::new(&last.pos, format!("there are more mistakes than these {MOST_SAID}"));
             errors.push(more);
@@ -86,13 +97,13 @@ impl Sink {
 
     pub fn take_warnings(&self) -> Vec<Diagnostic> {
         let mut warnings = std::mem::take(&mut *self.warnings.borrow_mut());
-        warnings.sort_by_key(|d| (d.pos.line, d.pos.column));
+        warnings.order_by_key(|d| (d.pos.line, d.pos.column));
         warnings
     }
 
     pub fn take_refusals(&self) -> Vec<Diagnostic> {
         let mut refusals = std::mem::take(&mut *self.refusals.borrow_mut());
-        refusals.sort_by_key(|d| (d.pos.line, d.pos.column));
+        refusals.order_by_key(|d| (d.pos.line, d.pos.column));
         if let Some(last) = refusals.last().filter(|_| self.untold.get() > 0) {
             let more = Diagnostic::new(&last.pos, format!("and {} more like these {MOST_SAID}", self.untold.get()));
             refusals.push(more);
@@ -211,7 +222,8 @@ impl<'a> Section<'a> {
         section
     }
 
-    fn unchecked(name: String, block: &Expanded<'a>, sink: &'a Sink) -> Section<'a> {
+    /// A body that somebody reads before it is known what it has to be checked against.
+    pub fn unchecked(name: String, block: &Expanded<'a>, sink: &'a Sink) -> Section<'a> {
         Section {
             name: if name.len() > LONGEST_NAME { shortened(&name, LONGEST_NAME).into_owned() } else { name },
             pos: block.pos,
@@ -220,6 +232,11 @@ impl<'a> Section<'a> {
             body: block.body,
             blocks: expand(block.body, &block.scope, sink),
         }
+    }
+
+    /// Checks a body that is refused as a whole.
+    pub fn check_refused(&self, schema: &Schema) {
+        self.check(schema, Said::Nothing);
     }
 
     fn check(&self, schema: &Schema, said: Said) {
@@ -252,7 +269,9 @@ impl<'a> Section<'a> {
             }
             self.say(key.becomes, name, &attr.pos, said);
         } else if let Some(block) = schema.block(name) {
-            if block.becomes != Use::Taken || said != Said::Each || !matches!(block.name, "env" | "meta") {
+            // Nomad reads these two in both forms, at these three places only.
+            let both = [&schema::JOB, &schema::GROUP, &schema::TASK].iter().any(|s| std::ptr::eq(*s, schema));
+            if !both || !matches!(block.name, "env" | "meta") {
                 self.sink.error(&attr.pos, format!("\"{name}\" in {here} is a block; write {name} {{ ... }}"));
             }
         } else {

@@ -4,13 +4,17 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value as Json};
 
+use super::diag::did_you_mean;
 use super::files;
 use super::job::{LONGEST_NAME, RestartFields, Surroundings, check_name};
 use super::network;
 use super::placement;
+use super::scheduling;
 use super::schema::{FREE, LIFECYCLE, LOGS, RESOURCES, TASK};
 use super::section::{Expanded, Section, Sink, expand};
+use super::service;
 use super::value::Value;
+use super::volume;
 use crate::spec::{DriverConfig, Lifecycle, LifecycleHook, LogConfig, LogKeeping, Signal, Task, TaskResources};
 
 /// Least memory of a task in MiB.
@@ -20,8 +24,11 @@ const MIN_MEMORY_MIB: i128 = 10;
 pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sink) -> Task {
     let name = block.labels.first().cloned().unwrap_or_default();
     let task = Section::open(format!("task \"{name}\""), block, &TASK, sink);
-    if name.is_empty() || name == "alloc" || name.contains(['/', '\\', '\0']) {
-        let message = format!("\"{name}\" cannot be a task's name; it must not be empty, \"alloc\" or contain slashes");
+    // It is a directory's name, beside `alloc`.
+    if matches!(name.as_str(), "" | "." | ".." | "alloc") || name.contains(['/', '\\', '\0']) {
+        let message = format!(
+            "\"{name}\" cannot be a task's name; it must not be empty, \"alloc\", \".\", \"..\" or contain slashes"
+        );
         task.error(block.pos, message);
     }
     check_name(&task, block.pos, "task", &name, LONGEST_NAME);
@@ -32,6 +39,7 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
         task.error(task.pos_of("driver"), format!("{} has no driver; add driver = \"exec\"", task.name));
     }
     let resources = task.child("resources", &RESOURCES);
+    let services = service::services(&task, &format!("{}-{name}", around.prefix));
     Task {
         name,
         driver,
@@ -54,6 +62,9 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
         constraints,
         templates: files::templates(&task),
         artifacts: files::artifacts(&task, around.base_dir),
+        volume_mounts: volume::mounts(&task),
+        dispatch_payload: scheduling::dispatch_payload(&task),
+        services,
         pos: block.pos.clone(),
     }
 }
@@ -133,7 +144,10 @@ fn lifecycle(task: &Section<'_>) -> Option<Lifecycle> {
             LifecycleHook::Prestart
         }
         other => {
-            let message = format!("unknown lifecycle hook \"{other}\"; use prestart, poststart or poststop");
+            let message = {
+                let hint = did_you_mean(other, ["prestart", "poststart", "poststop"]);
+                format!("unknown lifecycle hook \"{other}\"{hint}; use prestart, poststart or poststop")
+            };
             section.error(section.pos_of("hook"), message);
             LifecycleHook::Prestart
         }
@@ -149,7 +163,8 @@ fn config(task: &Section<'_>) -> DriverConfig {
     let mut arguments = BTreeSet::new();
     for attr in section.attrs() {
         arguments.insert(attr.name.as_str());
-        if let Some(value) = section.eval(&attr.value) {
+        // Null is not there, as with Nomad.
+        if let Some(value) = section.eval(&attr.value).filter(|value| *value != Value::Null) {
             out.values.insert(attr.name.clone(), wrapped(&value));
             out.positions.insert(attr.name.clone(), attr.pos.clone());
         }
@@ -172,7 +187,7 @@ fn config(task: &Section<'_>) -> DriverConfig {
 fn nested_block(block: &Expanded<'_>, sink: &Sink) -> Json {
     let mut values = Map::new();
     for attr in &block.body.attrs {
-        if let Some(value) = sink.ok(block.scope.eval(&attr.value)) {
+        if let Some(value) = sink.ok(block.scope.eval(&attr.value)).filter(|value| *value != Value::Null) {
             values.insert(attr.name.clone(), wrapped(&value));
         }
     }

@@ -6,6 +6,7 @@ use super::ast::{Expr, Kind};
 use super::diag::{Diagnostic, Result, did_you_mean};
 use super::native;
 use super::value::Value;
+use crate::spec::TryIntoMap as _;
 
 /// A type that values are converted to.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,7 +55,7 @@ impl Type {
                 ("set", [of]) => Ok(Type::Set(Box::new(Type::parse(of)?))),
                 ("map", [of]) => Ok(Type::Map(Box::new(Type::parse(of)?))),
                 ("object", [Expr { kind: Kind::Object(members), .. }]) => {
-                    members.iter().map(member).collect::<Result<_>>().map(Type::Object)
+                    members.iter().map(member).try_into_map().map(Type::Object)
                 }
                 ("tuple", [Expr { kind: Kind::List(of), .. }]) => {
                     of.iter().map(Type::parse).collect::<Result<_>>().map(Type::Tuple)
@@ -120,7 +121,7 @@ impl Type {
             (Type::Map(of), Value::Object(map)) => map
                 .into_iter()
                 .map(|(k, v)| of.convert(v).map_err(|m| format!("key \"{k}\": {m}")).map(|v| (k, v)))
-                .collect::<std::result::Result<_, _>>()
+                .try_into_map()
                 .map(Value::Object),
             (Type::Object(members), Value::Object(mut map)) => members
                 .iter()
@@ -132,7 +133,7 @@ impl Type {
                     None if member.optional => Ok((name.clone(), Value::Null)),
                     None => Err(format!("attribute \"{name}\" is missing")),
                 })
-                .collect::<std::result::Result<_, _>>()
+                .try_into_map()
                 .map(Value::Object),
             (Type::Tuple(types), Value::List(items)) if types.len() == items.len() => {
                 let items = types.iter().zip(items).map(|(of, item)| of.convert(item));

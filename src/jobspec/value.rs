@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::spec::Order as _;
+
 /// A number; whole numbers are exact.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Number {
@@ -110,7 +112,7 @@ impl Value {
     }
 
     pub fn set(mut items: Vec<Value>) -> Value {
-        items.sort_by(Value::compare);
+        items.order_by(Value::compare);
         items.dedup();
         Value::Set(items)
     }

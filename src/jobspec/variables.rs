@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
-use super::Input;
 use super::ast::{Attr, Expr, Kind, Step};
 use super::budget::{Budget, check_source, size};
 use super::diag::{Diagnostic, Result, Source, did_you_mean};
@@ -14,6 +13,7 @@ use super::schema::{VALIDATION, VARIABLE};
 use super::section::{Expanded, Section, Sink};
 use super::types::Type;
 use super::value::Value;
+use super::{Input, Origin};
 use crate::spec::Pos;
 
 /// A declared variable.
@@ -30,9 +30,10 @@ struct Given {
     value: Value,
 }
 
-/// Values of all variables that `blocks` declare.
+/// Values of all variables that `blocks` declare. A file of values may have others where the job was sent to a server.
 pub(super) fn evaluate(
     input: &Input<'_>,
+    origin: Origin,
     blocks: &[Expanded<'_>],
     budget: &Budget,
     sink: &Sink,
@@ -48,6 +49,9 @@ pub(super) fn evaluate(
         }
     }
     let undeclared = |pos: &Pos, name: &str| {
+        if origin == Origin::Sent {
+            return;
+        }
         let hint = match did_you_mean(name, declarations.keys().map(String::as_str)) {
             hint if hint.is_empty() => "; declare it with a variable block".to_owned(),
             hint => hint,
@@ -134,6 +138,12 @@ fn from_text(origin: &str, text: &str, kind: &Type, budget: &Budget) -> Result<G
     let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None, is_config: false, budget };
     let value = Scope::new(&globals).eval(&native::parse_expression(text, &pos)?)?;
     Ok(Given { pos, value })
+}
+
+/// The value of an expression that refers to nothing.
+pub(super) fn constant(expression: &super::ast::Expr, budget: &Budget) -> Result<serde_json::Value> {
+    let globals = Globals { vars: BTreeMap::new(), locals: BTreeMap::new(), base_dir: None, is_config: false, budget };
+    Scope::new(&globals).eval(expression).map(|value| value.to_json())
 }
 
 fn var_file(path: &Path, contents: &str, budget: &Budget, sink: &Sink) -> Result<Vec<(String, Given)>> {

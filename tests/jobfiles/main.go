@@ -1,7 +1,9 @@
 // J1: tells what the real parser of job files says, and which keys it knows; for scripts/corpus and src/jobspec/tests/keys.rs.
 //
 //	jobfiles keys          every block and key, one a line
+//	jobfiles types         every type of the API's job and its fields, one a line, for src/jobspec/form/types.txt
 //	jobfiles parse FILE... one JSON object a file
+//	jobfiles raw FILE...   the same, with the job as the command's -output writes it
 package main
 
 import (
@@ -23,16 +25,22 @@ func main() {
 	switch {
 	case len(os.Args) == 2 && os.Args[1] == "keys":
 		keys()
-	case len(os.Args) > 2 && os.Args[1] == "parse":
+	case len(os.Args) == 2 && os.Args[1] == "types":
+		types(reflect.TypeOf(api.Job{}), map[reflect.Type]bool{})
+	case len(os.Args) > 2 && (os.Args[1] == "parse" || os.Args[1] == "raw"):
 		for _, file := range os.Args[2:] {
-			out, err := json.Marshal(verdict(file))
+			answer := verdict(file)
+			if answer.Job != nil && os.Args[1] == "parse" {
+				answer.Job.Canonicalize()
+			}
+			out, err := json.Marshal(answer)
 			if err != nil {
 				panic(err)
 			}
 			fmt.Println(string(out))
 		}
 	default:
-		fmt.Fprintln(os.Stderr, "usage: jobfiles keys | parse FILE...")
+		fmt.Fprintln(os.Stderr, "usage: jobfiles keys | types | parse FILE... | raw FILE...")
 		os.Exit(2)
 	}
 }
@@ -74,7 +82,6 @@ func verdict(file string) (a answer) {
 		}
 		return a
 	}
-	job.Canonicalize()
 	a.Job = job
 	return a
 }
@@ -203,4 +210,80 @@ func labels(t reflect.Type) (count int) {
 		}
 	}
 	return count
+}
+
+// A type with its fields in their order: JSON name, kind, name in a job file ("-" none, "=" the block's label). A "?" after the
+// kind is a pointer, "+" a field that is left out when it is empty.
+func types(t reflect.Type, done map[reflect.Type]bool) {
+	if done[t] {
+		return
+	}
+	done[t] = true
+	fmt.Printf("[%s]\n", t.Name())
+	var inner []reflect.Type
+	for i := range t.NumField() {
+		field := t.Field(i)
+		name, options, _ := strings.Cut(field.Tag.Get("hcl"), ",")
+		written, omit, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if written == "-" {
+			continue
+		}
+		if written == "" {
+			written = field.Name
+		}
+		switch {
+		case strings.Contains(options, "label"):
+			name = "="
+		case name == "":
+			name = "-"
+		}
+		kind, of := kindOf(field.Type)
+		if of != nil {
+			inner = append(inner, of)
+		}
+		if omit == "omitempty" {
+			kind += "+"
+		}
+		fmt.Println(written, kind, name)
+	}
+	for _, of := range inner {
+		types(of, done)
+	}
+}
+
+// The word for a field's type, and the struct that is in it.
+func kindOf(t reflect.Type) (string, reflect.Type) {
+	pointer := ""
+	if t.Kind() == reflect.Pointer && t.Elem().Kind() != reflect.Struct {
+		t, pointer = t.Elem(), "?"
+	}
+	switch t {
+	case reflect.TypeOf(time.Duration(0)):
+		return "duration" + pointer, nil
+	case reflect.TypeOf([]byte{}):
+		return "bytes", nil
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return "one:" + t.Elem().Name(), t.Elem()
+	case reflect.Map:
+		if t.Elem().Kind() == reflect.Pointer {
+			return "named:" + t.Elem().Elem().Name(), t.Elem().Elem()
+		}
+		return map[reflect.Kind]string{reflect.String: "strings", reflect.Slice: "lists", reflect.Interface: "any"}[t.Elem().Kind()], nil
+	case reflect.Slice:
+		of := t.Elem()
+		if of.Kind() == reflect.Pointer {
+			of = of.Elem()
+		}
+		if of.Kind() == reflect.Struct {
+			return "many:" + of.Name(), of
+		}
+		return map[reflect.Kind]string{reflect.String: "texts", reflect.Uint16: "ports"}[of.Kind()], nil
+	case reflect.String:
+		return "text" + pointer, nil
+	case reflect.Bool:
+		return "flag" + pointer, nil
+	}
+	return t.Kind().String() + pointer, nil
 }

@@ -4,6 +4,7 @@ use super::{Outcome, int, list, map, number, text, wrong};
 use crate::jobspec::ast::Operator;
 use crate::jobspec::eval::{arithmetic, indexed};
 use crate::jobspec::value::{Number, Value};
+use crate::spec::{Order as _, TryIntoMap as _};
 
 /// Most elements that `range` and `setproduct` make.
 const MOST_ELEMENTS: usize = 1024;
@@ -50,7 +51,7 @@ pub(super) fn contains(args: &[Value]) -> Outcome {
 pub(super) fn distinct(args: &[Value]) -> Outcome {
     let items = list(args, 0)?;
     let mut order: Vec<usize> = (0..items.len()).collect();
-    order.sort_by(|a, b| items[*a].compare(&items[*b]));
+    order.order_by(|a, b| items[*a].compare(&items[*b]));
     // Sorting keeps the order of equals, so that the first of them is the one that stays.
     order.dedup_by(|later, first| items[*later] == items[*first]);
     order.sort_unstable();
@@ -147,7 +148,7 @@ pub(super) fn setintersection(args: &[Value]) -> Outcome {
     let mut common = list(args, 0)?.to_vec();
     for i in 1..args.len() {
         let mut other: Vec<&Value> = list(args, i)?.iter().collect();
-        other.sort_by(|a, b| a.compare(b));
+        other.order_by(|a, b| a.compare(b));
         common.retain(|v| other.binary_search_by(|o| o.compare(v)).is_ok());
     }
     Ok(Value::set(common))
@@ -203,5 +204,5 @@ pub(super) fn zipmap(args: &[Value]) -> Outcome {
         .iter()
         .zip(values)
         .map(|(k, v)| k.to_text().map(|k| (k, v.clone())).ok_or_else(|| wrong(0, "a list of strings", &args[0])));
-    pairs.collect::<Result<_, _>>().map(Value::Object)
+    pairs.try_into_map().map(Value::Object)
 }

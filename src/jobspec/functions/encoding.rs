@@ -11,6 +11,7 @@ use super::{Outcome, text};
 use crate::jobspec::diag::Source;
 use crate::jobspec::json;
 use crate::jobspec::value::{Number, Value};
+use crate::spec::IntoMap as _;
 
 pub(super) fn base64encode(args: &[Value]) -> Outcome {
     Ok(Value::String(STANDARD.encode(text(args, 0)?)))
@@ -29,7 +30,7 @@ pub(super) fn csvdecode(args: &[Value]) -> Outcome {
     let mut rows = Vec::new();
     for record in reader.records() {
         let record = record.map_err(|e| e.to_string())?;
-        let row: BTreeMap<_, _> = names.iter().zip(&record).map(|(k, v)| (k.to_owned(), Value::string(v))).collect();
+        let row: BTreeMap<_, _> = names.iter().zip(&record).map(|(k, v)| (k.to_owned(), Value::string(v))).into_map();
         if row.len() != names.len() {
             return Err("two columns have the same name".to_owned());
         }

@@ -75,7 +75,7 @@ pub(super) fn dirname(args: &[Value]) -> Outcome {
     }
 }
 
-pub(super) fn pathexpand(args: &[Value]) -> Outcome {
+pub(super) fn pathexpand(args: &[Value], _: Base<'_>) -> Outcome {
     Ok(Value::String(expand(&text(args, 0)?)))
 }
 

@@ -139,7 +139,7 @@ const TABLE: &[Function] = &[
     pure("cidrsubnets", 2, MANY, net::cidrsubnets),
     pure("basename", 1, 1, files::basename),
     pure("dirname", 1, 1, files::dirname),
-    pure("pathexpand", 1, 1, files::pathexpand),
+    with_files("pathexpand", 1, files::pathexpand),
     with_files("abspath", 1, files::abspath),
     Function { name: "file", least: 1, most: 1, body: Body::Search(files::file) },
     Function { name: "filebase64", least: 1, most: 1, body: Body::Search(files::filebase64) },

@@ -6,6 +6,7 @@ use super::{Count, Outcome, int, text, wrong};
 use crate::jobspec::budget::steps_of_pattern;
 use crate::jobspec::value::Value;
 use crate::spec;
+use crate::spec::IntoSet as _;
 
 /// Largest text that is searched, and bytes of it that are searched in one step.
 const LARGEST_SEARCHED: usize = 1 << 20;
@@ -121,7 +122,7 @@ pub(super) fn title(args: &[Value]) -> Outcome {
 }
 
 pub(super) fn trim(args: &[Value]) -> Outcome {
-    let cut: BTreeSet<char> = text(args, 1)?.chars().collect();
+    let cut: BTreeSet<char> = text(args, 1)?.chars().into_set();
     Ok(Value::string(text(args, 0)?.trim_matches(|c| cut.contains(&c))))
 }
 

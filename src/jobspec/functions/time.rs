@@ -1,22 +1,8 @@
 use super::{Outcome, text};
 use crate::jobspec::duration;
 use crate::jobspec::value::Value;
+use crate::template::calendar;
 
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 const NANOS: i128 = 1_000_000_000;
 
 /// A time as RFC 3339 writes it.
@@ -87,13 +73,13 @@ impl Timestamp {
 
     /// Nanoseconds since 1970, by the clock of its own zone.
     fn local_nanos(&self) -> i128 {
-        let days = days_from_civil(self.year, self.month, self.day);
+        let days = calendar::days(self.year, self.month, self.day);
         i128::from(((days * 24 + self.hour) * 60 + self.minute) * 60 + self.second) * NANOS + self.nanos
     }
 
     fn weekday(&self) -> &'static str {
-        let days = days_from_civil(self.year, self.month, self.day);
-        usize::try_from((days + 4).rem_euclid(7)).ok().and_then(|d| DAYS.get(d)).copied().unwrap_or_default()
+        let days = calendar::days(self.year, self.month, self.day);
+        calendar::weekday(days)
     }
 
     fn zone(&self, colon: &str) -> String {
@@ -111,33 +97,12 @@ fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days since 1970-01-01; years begin in March so that the leap day is the last one.
-fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
-}
-
-fn civil_from_days(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
-}
-
 pub(super) fn timeadd(args: &[Value]) -> Outcome {
     let time = Timestamp::parse(&text(args, 0)?)?;
     let span = duration::parse_signed(&text(args, 1)?)?;
     let nanos = time.local_nanos() + i128::from(span);
     let seconds = i64::try_from(nanos.div_euclid(NANOS)).map_err(|_| "the time is out of range")?;
-    let (year, month, day) = civil_from_days(seconds.div_euclid(86_400));
+    let (year, month, day) = calendar::date(seconds.div_euclid(86_400));
     if !(0..=9999).contains(&year) {
         return Err("the time is out of range".to_owned());
     }
@@ -176,7 +141,7 @@ pub(super) fn formatdate(args: &[Value]) -> Outcome {
 }
 
 fn field(time: &Timestamp, run: &str) -> Result<String, String> {
-    let month = usize::try_from(time.month - 1).ok().and_then(|m| MONTHS.get(m)).copied().unwrap_or_default();
+    let month = usize::try_from(time.month - 1).ok().and_then(|m| calendar::MONTHS.get(m)).copied().unwrap_or_default();
     let hour12 = if time.hour % 12 == 0 { 12 } else { time.hour % 12 };
     Ok(match run {
         "YYYY" => format!("{:04}", time.year),

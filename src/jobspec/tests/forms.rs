@@ -8,7 +8,10 @@ fn without_places(mut job: Job) -> Job {
     job.constraints.iter_mut().for_each(|c| c.pos = crate::spec::Pos::default());
     for group in &mut job.groups {
         group.pos = crate::spec::Pos::default();
-        group.network.iter_mut().flat_map(|n| &mut n.ports).for_each(|p| p.pos = crate::spec::Pos::default());
+        if let Some(network) = &mut group.network {
+            network.pos = crate::spec::Pos::default();
+            network.ports.iter_mut().for_each(|p| p.pos = crate::spec::Pos::default());
+        }
         for task in &mut group.tasks {
             task.pos = crate::spec::Pos::default();
             task.config.pos = crate::spec::Pos::default();
@@ -271,8 +274,8 @@ fn the_form_of_the_http_api_is_checked_by_the_same_rules() {
         ),
         (
             "\"Mode\": \"\"",
-            "\"Mode\": \"bridge\"",
-            "job.hcl:11: network mode \"bridge\" is not supported yet by agentbin run; use mode \"host\" or remove it",
+            "\"Mode\": \"driver\"",
+            "job.hcl:11: network mode \"driver\" is not supported by agentbin run; use \"host\", \"bridge\", \"none\" or \"cni/NAME\"",
         ),
         (
             "\"Leader\": false",
@@ -287,8 +290,8 @@ fn the_form_of_the_http_api_is_checked_by_the_same_rules() {
         ("\"TaskGroups\": [", "\"TaskGroups\": [5,", "job.hcl:7: an object is needed here; write { ... }"),
         (
             "\"GetterSource\": \"/srv/x\"",
-            "\"GetterSource\": \"https://x/y\"",
-            "job.hcl:25: source in artifact of task \"t\": downloading is not supported yet by agentbin run; fetch it before and name the local path",
+            "\"GetterSource\": \"ftp://x/y\"",
+            "job.hcl:25: source in artifact of task \"t\": unknown scheme \"ftp://\"; use http, https, file, git:: or s3::",
         ),
     ] {
         assert!(API.contains(from), "{from}");
@@ -314,7 +317,7 @@ fn what_a_run_refuses_is_seen_in_the_form_of_the_http_api() {
         (
             "\"Services\": []",
             "\"Services\": [{\"Name\": \"s\", \"Namespace\": \"default\", \"Connect\": null}]",
-            "service has no effect",
+            "there is no Consul here",
         ),
         (
             "\"Version\": 3",

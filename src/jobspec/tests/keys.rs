@@ -126,7 +126,11 @@ fn j1_what_is_passed_over_is_checked_all_the_same() {
             around_task("vault {\npolicies = \"a\"\n}"),
             "job.hcl:5: \"policies\" in vault of task \"t\" must be a list of strings, not \"a\"",
         ),
-        (around_task("volume_mount \"x\" {\n}"), "job.hcl:4: volume_mount in task \"t\" takes no label"),
+        (
+            around_task("volume_mount \"x\" {\n}"),
+            "job.hcl:4: volume_mount in task \"t\" takes no label\njob.hcl:4: volume_mount of task \"t\" names no volume; \
+             write volume = \"NAME\" as the group calls it",
+        ),
     ];
     for (text, expected) in wrong {
         let error = Given::default().parse(&text).expect_err(&text);
@@ -137,20 +141,22 @@ fn j1_what_is_passed_over_is_checked_all_the_same() {
 #[test]
 fn j1_what_this_machine_lacks_is_accepted_and_refused_by_a_run() {
     let text = around_group(
-        "network {\nmode = \"bridge\"\n}\nservice {\nport = \"http\"\nconnect {\nsidecar_service {\n}\n}\n}",
+        "network {\nmode = \"bridge\"\nport \"http\" {}\n}\nservice {\nport = \"http\"\nconnect {\nsidecar_service {\n}\n}\n}",
     );
     let parsed = Given::default().parse(&text).unwrap();
     assert_eq!(
         parsed.refusals.iter().map(ToString::to_string).collect::<Vec<_>>(),
         [
-            "job.hcl:4: network mode \"bridge\" is not supported yet by agentbin run; use mode \"host\" or remove it",
-            "job.hcl:8: connect in service of group \"g\" is not supported yet by agentbin run; remove it, and reach the \
+            "job.hcl:9: connect in service of group \"g\" is not supported yet by agentbin run; remove it, and reach the \
              other service by its address",
         ]
     );
     assert_eq!(
         parsed.warnings,
-        ["job.hcl:6: service has no effect with agentbin run: nothing is registered and no check is made"]
+        [
+            "job.hcl:7: there is no Consul here: services are registered with agentbin itself, where `agentbin services` and \
+             templates find them; write provider = \"nomad\" to say so"
+        ]
     );
 }
 
@@ -162,10 +168,10 @@ fn j1_what_only_a_server_does_is_passed_over_with_a_warning() {
         (job("multiregion {\n}"), "multiregion"),
         (job("parameterized {\n}"), "parameterized"),
         (job("periodic {\n}"), "periodic"),
-        (around_group("service {\n}"), "service"),
+        (around_group("service {\nprovider = \"nomad\"\ncanary_tags = [\"a\"]\n}"), "canary_tags"),
         (around_group("scaling {\nmax = 2\n}"), "scaling"),
         (around_group("consul {\n}"), "consul"),
-        (around_task("service {\n}"), "service"),
+        (around_task("service {\nprovider = \"nomad\"\nenable_tag_override = true\n}"), "enable_tag_override"),
         (around_task("consul {\n}"), "consul"),
         (around_task("identity {\n}"), "identity"),
         (around_task("action \"a\" {\n}"), "action"),

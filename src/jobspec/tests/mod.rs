@@ -1,6 +1,8 @@
 //! Tests at the room's door: job files in, jobs or diagnostics out.
 
+mod api_form;
 mod constraints;
+mod docs;
 mod expressions;
 mod forms;
 mod functions;
@@ -9,8 +11,10 @@ mod keys;
 mod ports;
 mod refusals;
 mod runtime;
+mod services;
 mod values;
 mod variables;
+mod volumes;
 
 use std::path::{Path, PathBuf};
 

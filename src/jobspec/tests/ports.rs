@@ -1,7 +1,7 @@
 //! Ports of groups, and those of tasks in every form that old files have.
 
 use super::{Given, around_group, around_task, errors, job};
-use crate::spec::Network;
+use crate::spec::{Network, NetworkMode};
 
 /// Label, static number, `to`, host network.
 type Row<'a> = (&'a str, Option<u16>, Option<u16>, Option<&'a str>);
@@ -147,4 +147,31 @@ fn j3_the_example_job_has_nothing_that_run_refuses() {
                 driver = \"docker\"\nconfig {\nimage = \"redis:7\"\nports = [\"db\"]\nauth_soft_fail = true\n}\n\
                 identity {\nenv = true\nfile = true\n}\nresources {\ncpu = 500\nmemory = 256\n}\n}\n}\n}";
     assert_eq!(Given::default().parse(text).unwrap().refusals, []);
+}
+
+/// G1: what a group's network says besides its ports, in the form of job files and in that of the HTTP API.
+#[test]
+fn g1_modes_dns_and_arguments_are_read() {
+    let text = around_group(
+        "network {\nmode = \"cni/lab\"\nhostname = \"h\"\ndns {\nservers = [\"192.0.2.1\"]\nsearches = [\"x\"]\noptions = [\"ndots:2\"]\n}\n\
+         cni {\nargs = { A = \"b\" }\n}\n}",
+    );
+    let api = r#"{"ID": "j", "TaskGroups": [{"Name": "g", "Networks": [{"Mode": "cni/lab", "Hostname": "h",
+        "DNS": {"Servers": ["192.0.2.1"], "Searches": ["x"], "Options": ["ndots:2"]}, "CNI": {"Args": {"A": "b"}}}],
+        "Tasks": [{"Name": "t", "Driver": "exec", "Config": {"command": "/bin/true"}}]}]}"#;
+    for text in [text.as_str(), api] {
+        let parsed = Given::default().parse(text).unwrap();
+        assert!(parsed.refusals.is_empty(), "{:?}", parsed.refusals);
+        let network = parsed.job.groups[0].network.clone().unwrap();
+        assert_eq!((network.mode, network.hostname.as_str()), (NetworkMode::Cni("lab".to_owned()), "h"));
+        let dns = network.dns.unwrap();
+        assert_eq!([dns.servers, dns.searches, dns.options], [["192.0.2.1"], ["x"], ["ndots:2"]]);
+        assert_eq!(network.cni_args, [("A".to_owned(), "b".to_owned())].into());
+    }
+    for (mode, expected) in [("bridge", NetworkMode::Bridge), ("none", NetworkMode::None), ("host", NetworkMode::Host)]
+    {
+        let parsed = Given::default().parse(&around_group(&format!("network {{\nmode = \"{mode}\"\n}}"))).unwrap();
+        assert!(parsed.refusals.is_empty() && parsed.warnings.is_empty(), "{mode}");
+        assert_eq!(parsed.job.groups[0].network.as_ref().unwrap().mode, expected);
+    }
 }

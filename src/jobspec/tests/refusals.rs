@@ -1,6 +1,6 @@
 //! Files that are refused, each with the exact line and text.
 
-use super::{around_group, around_task, errors};
+use super::{Given, around_group, around_task, errors};
 
 #[test]
 fn what_would_change_behaviour_is_refused_by_name() {
@@ -9,10 +9,6 @@ fn what_would_change_behaviour_is_refused_by_name() {
     let table = [
         (job("vault {\n}"), "job.hcl:2: vault in job \"j\""),
         (job("secret \"s\" {\n}"), "job.hcl:2: secret in job \"j\""),
-        (around_group("volume \"v\" {\n}"), "job.hcl:3: volume in group \"g\""),
-        (around_group("network {\ndns {\n}\n}"), "job.hcl:4: dns in network of group \"g\""),
-        (around_group("network {\nhostname = \"h\"\n}"), "job.hcl:4: hostname in network of group \"g\""),
-        (around_task("volume_mount {\n}"), "job.hcl:4: volume_mount in task \"t\""),
         (around_task("vault {\n}"), "job.hcl:4: vault in task \"t\""),
         (around_task("secret \"s\" {\n}"), "job.hcl:4: secret in task \"t\""),
         (around_task("csi_plugin {\n}"), "job.hcl:4: csi_plugin in task \"t\""),
@@ -20,11 +16,6 @@ fn what_would_change_behaviour_is_refused_by_name() {
         (around_task("resources {\ndevice \"d\" {\n}\n}"), "job.hcl:5: device in resources of task \"t\""),
         (around_task("resources {\nnuma {\n}\n}"), "job.hcl:5: numa in resources of task \"t\""),
         (around_task("restart {\nrender_templates = true\n}"), "job.hcl:5: render_templates in restart of task \"t\""),
-        (
-            around_task("template {\ndata = \"\"\ndestination = \"local/x\"\nuid = 1\n}"),
-            "job.hcl:7: uid in template of task \"t\"",
-        ),
-        (around_task("artifact {\nsource = \"x\"\noptions {\n}\n}"), "job.hcl:6: options in artifact of task \"t\""),
     ];
     for (text, expected) in table {
         assert_eq!(errors(&text), [format!("{expected} is not supported yet by agentbin run; remove it")], "{text}");
@@ -55,16 +46,20 @@ fn refusals_with_a_mend_of_their_own() {
             "job.hcl:3: max_run_duration in group \"g\" is not supported yet by agentbin run; use --timeout",
         ),
         (
-            around_task("template {\nsource = \"x\"\ndestination = \"local/x\"\n}"),
-            "job.hcl:5: source in template of task \"t\" is not supported yet by agentbin run; put the text into data, for example with data = file(\"...\")",
+            around_group("network {\nmode = \"driver\"\n}"),
+            "job.hcl:4: network mode \"driver\" is not supported by agentbin run; use \"host\", \"bridge\", \"none\" or \"cni/NAME\"",
         ),
         (
-            around_group("network {\nmode = \"bridge\"\n}"),
-            "job.hcl:4: network mode \"bridge\" is not supported yet by agentbin run; use mode \"host\" or remove it",
+            around_group("network {\nhostname = \"h\"\n}"),
+            "job.hcl:4: hostname in network needs mode \"bridge\", \"none\" or \"cni/NAME\"; remove it",
         ),
         (
-            around_task("template {\ndata = \"\"\ndestination = \"local/x\"\nchange_mode = \"script\"\n}"),
-            "job.hcl:7: change_mode \"script\" is not supported yet by agentbin run; use noop, restart or signal",
+            around_group("network {\nmode = \"cni/x\"\ncni {\nargs = { a = \"b=c\" }\n}\n}"),
+            "job.hcl:3: args in cni must have no \";\", \"=\" or NUL",
+        ),
+        (
+            around_group("network {\nmode = \"cni/x\"\ncni {\nargs = { a = \"b;c\" }\n}\n}"),
+            "job.hcl:3: args in cni must have no \";\", \"=\" or NUL",
         ),
     ];
     for (text, expected) in table {
@@ -73,29 +68,45 @@ fn refusals_with_a_mend_of_their_own() {
 }
 
 #[test]
-fn remote_artifacts_are_refused_with_the_reason() {
-    for source in [
-        "https://example.com/x.tar.gz",
-        "http://example.com/x",
-        "git::file:///srv/repo",
-        "git@github.com:a/b",
-        "github.com/a/b",
-        "s3::https://s3.amazonaws.com/b/k",
-        "s3://bucket/key",
+fn artifacts_that_are_not_fetched_are_refused_with_the_reason() {
+    for (inside, expected) in [
+        ("source = \"hg::https://h/x\"", "5: source in artifact of task \"t\": Mercurial"),
+        ("source = \"s3://bucket/key\"", "5: source in artifact of task \"t\": s3:// is no URL"),
+        ("source = \"ftp://h/x\"", "5: source in artifact of task \"t\": unknown scheme \"ftp://\""),
+        ("source = \"git::file:///srv/repo\"", "5: source in artifact of task \"t\": git over file://"),
+        (
+            "source = \"file://host/x\"",
+            "5: source in artifact of task \"t\": a file URL names an absolute path; write file:///path",
+        ),
+        (
+            "source = \"https://h/x\"\noptions {\nchecksum = \"md5:0\"\n}",
+            "6: options in artifact of task \"t\": the checksum",
+        ),
+        (
+            "source = \"github.com/a/b\"\noptions {\ndepht = \"1\"\n}",
+            "6: options in artifact of task \"t\": unknown option \"depht\"",
+        ),
+        ("source = \"https://h/x.gz\"", "4: mode in artifact of task \"t\": what is packed in x.gz is a single file"),
+        ("source = \"https://h/x\"\nmode = \"dir\"", "6: mode in artifact of task \"t\": \"dir\" needs an archive"),
+        (
+            "source = \"github.com/a/b\"\nheaders {\na = \"b\"\n}",
+            "6: headers in artifact of task \"t\": they are for http",
+        ),
+        ("", "4: source in artifact of task \"t\": it must not be empty"),
     ] {
-        let text = around_task(&format!("artifact {{\nsource = \"{source}\"\n}}"));
-        let expected = "job.hcl:5: source in artifact of task \"t\": downloading is not supported yet by agentbin run; fetch it before and name the local path";
-        assert_eq!(errors(&text), [expected], "{source}");
+        let errors = errors(&around_task(&format!("artifact {{\n{inside}\n}}")));
+        assert!(errors.len() == 1 && errors[0].starts_with(&format!("job.hcl:{expected}")), "{inside}: {errors:?}");
     }
-    let relative = errors(&around_task("artifact {\nsource = \"file://host/x\"\n}"));
-    assert_eq!(
-        relative,
-        ["job.hcl:5: source in artifact of task \"t\": a file URL names an absolute path; write file:///path"]
-    );
-    assert!(
-        errors(&around_task("artifact {\n}"))[0]
-            .starts_with("job.hcl:4: source in artifact of task \"t\": it must not be empty")
-    );
+    for fine in [
+        "source = \"https://h:${NOMAD_PORT_p}/${NOMAD_META_v}/x.tar.gz\"\noptions {\nchecksum = \"${NOMAD_META_sum}\"\n}",
+        "source = \"${NOMAD_META_source}\"",
+        "source = \"https://h/x\"\nheaders {\nX-Token = \"${NOMAD_META_t}\"\n}\noptions {\narchive = false\n}",
+        "source = \"git@github.com:a/b?ref=v1\"\noptions {\ndepth = 1\n}",
+        "source = \"https://h/x.gz\"\nmode = \"file\"\ndestination = \"local/x\"\ninsecure = true",
+    ] {
+        let parsed = Given::default().parse(&around_task(&format!("artifact {{\n{fine}\n}}"))).unwrap();
+        assert!(parsed.refusals.is_empty() && parsed.warnings.is_empty(), "{fine}: {parsed:?}");
+    }
 }
 
 #[test]
@@ -175,9 +186,10 @@ fn rules_about_tasks() {
     let named =
         |name: &str| format!("job \"j\" {{\ngroup \"g\" {{\ntask \"{name}\" {{\ndriver = \"exec\"\n}}\n}}\n}}\n");
     let name_rule = |name: &str| {
-        format!("job.hcl:3: \"{name}\" cannot be a task's name; it must not be empty, \"alloc\" or contain slashes")
+        let rule = "it must not be empty, \"alloc\", \".\", \"..\" or contain slashes";
+        format!("job.hcl:3: \"{name}\" cannot be a task's name; {rule}")
     };
-    for name in ["", "alloc", "a/b"] {
+    for name in ["", "alloc", "a/b", ".", ".."] {
         assert_eq!(errors(&named(name)), [name_rule(name)]);
     }
     let template = |inside: &str| format!("template {{\ndata = \"\"\ndestination = \"local/x\"\n{inside}\n}}");
@@ -241,7 +253,7 @@ fn rules_about_tasks() {
         ),
         (
             template("change_mode = \"reload\""),
-            "job.hcl:7: unknown change_mode \"reload\"; use noop, restart or signal",
+            "job.hcl:7: unknown change_mode \"reload\"; use noop, restart, signal or script",
         ),
         (
             "template {\ndestination = \"local/x\"\n}".to_owned(),

@@ -1,0 +1,120 @@
+//! `volume` and `volume_mount`.
+
+use super::{Given, around_group, errors, job};
+use crate::spec::{Propagation, Volume, VolumeMount};
+
+/// A group with these insides of its volume and of its task's mount, which begin in lines 4 and 7.
+fn both(volume: &str, mount: &str) -> String {
+    format!(
+        "job \"j\" {{\ngroup \"g\" {{\nvolume \"data\" {{\n{volume}\n}}\ntask \"t\" {{ \n volume_mount {{\n{mount}\n}}\n\
+         driver = \"exec\"\n}}\n}}\n}}\n"
+    )
+}
+
+const HOST: &str = "type = \"host\"\nsource = \"srv\"";
+const AT: &str = "volume = \"data\"\ndestination = \"/data\"";
+
+#[test]
+fn f1_volumes_and_mounts_are_read() {
+    let text = both(
+        &format!("{HOST}\nread_only = true\nper_alloc = true\naccess_mode = \"single-node-writer\""),
+        &format!("{AT}\nread_only = true\npropagation_mode = \"host-to-task\"\nselinux_label = \"Z\""),
+    );
+    let group = job(&text).groups.remove(0);
+    let Volume { name, source, read_only, per_alloc, .. } = &group.volumes[0];
+    assert_eq!((&**name, &**source, *read_only, *per_alloc), ("data", "srv", true, true));
+    assert_eq!(group.volumes[0].source_of(3), "srv[3]");
+    let VolumeMount { volume, destination, read_only, propagation, selinux_label, .. } =
+        &group.tasks[0].volume_mounts[0];
+    assert_eq!((&**volume, &**destination, *read_only), ("data", "/data", true));
+    assert_eq!((*propagation, &**selinux_label), (Propagation::HostToTask, "Z"));
+    let json = r#"{"Job": {"ID": "j", "TaskGroups": [{"Name": "g",
+        "Volumes": {"data": {"Type": "host", "Source": "srv", "ReadOnly": false, "MountOptions": null}},
+        "Tasks": [{"Name": "t", "Driver": "exec", "VolumeMounts": [{"Volume": "data", "Destination": "/data"}]}]}]}}"#;
+    let group = job(json).groups.remove(0);
+    assert_eq!((&*group.volumes[0].source, &*group.tasks[0].volume_mounts[0].destination), ("srv", "/data"));
+}
+
+#[test]
+fn f1_what_is_wrong_with_them_has_its_line() {
+    for (volume, mount, expected) in [
+        (
+            "type = \"disk\"\nsource = \"a\"",
+            AT,
+            "job.hcl:4: \"type\" in volume \"data\" of group \"g\" must be \"host\" or \"csi\"",
+        ),
+        ("source = \"a\"", AT, "job.hcl:3: \"type\" in volume \"data\""),
+        ("type = \"host\"", AT, "job.hcl:3: volume \"data\" of group \"g\" has no source"),
+        (
+            "type = \"csi\"\nsource = \"a\"\naccess_mode = \"x\"",
+            AT,
+            "job.hcl:4: volume \"data\" of group \"g\" is a CSI volume",
+        ),
+        (
+            &format!("{HOST}\nmount_options {{\n}}"),
+            AT,
+            "job.hcl:6: volume \"data\" of group \"g\" is a host volume, which has no mount options",
+        ),
+        (
+            &format!("{HOST}\naccess_mode = \"single-node-reader-only\""),
+            AT,
+            "job.hcl:6: access_mode \"single-node-reader-only\"",
+        ),
+        (
+            &format!("{HOST}\naccess_mode = \"multi-node-multi-writer\""),
+            AT,
+            "job.hcl:6: access_mode \"multi-node-multi-writer\"",
+        ),
+        (&format!("{HOST}\nper_alloc = true\nsticky = true"), AT, "job.hcl:6: per_alloc in volume \"data\""),
+        (
+            HOST,
+            "volume = \"dta\"\ndestination = \"/x\"",
+            "job.hcl:8: volume_mount of task \"t\": group \"g\" has no volume \"dta\"; did you mean \"data\"?",
+        ),
+        (HOST, "destination = \"/x\"", "job.hcl:8: volume_mount of task \"t\" names no volume"),
+        (HOST, "volume = \"data\"", "job.hcl:8: volume_mount of task \"t\" has no destination"),
+        (
+            HOST,
+            "volume = \"data\"\ndestination = \"//.\"",
+            "job.hcl:10: volume_mount of task \"t\": destination \"//.\" would cover the task's whole root",
+        ),
+        (
+            HOST,
+            "volume = \"data\"\ndestination = \"/a/../b\"",
+            "job.hcl:10: volume_mount of task \"t\": destination \"/a/../b\" holds \"..\"; write the path",
+        ),
+        (HOST, &format!("{AT}\npropagation_mode = \"both\""), "job.hcl:11: propagation_mode \"both\""),
+        (HOST, &format!("{AT}\nselinux_label = \"x\""), "job.hcl:11: selinux_label \"x\""),
+        (
+            HOST,
+            &format!("{AT}\nread_only = true\npropagation_mode = \"bidirectional\""),
+            "job.hcl:8: volume_mount of task \"t\": volume \"data\" cannot be mounted",
+        ),
+    ] {
+        let told = errors(&both(volume, mount));
+        assert!(told[0].starts_with(expected), "{expected}: {told:?}");
+        assert_eq!(told.len(), 1, "{told:?}");
+    }
+    let system = both(&format!("{HOST}\nper_alloc = true"), AT).replacen("group", "type = \"system\"\ngroup", 1);
+    assert!(errors(&system)[0].contains("per_alloc"), "{:?}", errors(&system));
+    let canary = both(&format!("{HOST}\nper_alloc = true"), AT).replacen("task", "update {\ncanary = 1\n}\ntask", 1);
+    assert!(errors(&canary)[0].contains("canaries"), "{:?}", errors(&canary));
+    let docker = both(HOST, "volume = \"data\"\ndestination = \"data\"").replace("\"exec\"", "\"docker\"");
+    assert!(errors(&docker)[0].contains("relative destination"), "{:?}", errors(&docker));
+    let twice = around_group(
+        "volume \"a\" {\ntype = \"host\"\nsource = \"a\"\n}\nvolume \"a\" {\ntype = \"host\"\nsource = \"b\"\n}",
+    );
+    assert!(
+        errors(&twice)[0].starts_with("job.hcl:7: duplicate volume \"a\"; it stands in line 3"),
+        "{:?}",
+        errors(&twice)
+    );
+}
+
+#[test]
+fn f1_a_disk_may_migrate_and_stick() {
+    let parsed = Given::default()
+        .parse(&around_group("ephemeral_disk {\nmigrate = true\nsticky = true\nsize = 500\n}"))
+        .unwrap();
+    assert!(parsed.refusals.is_empty() && parsed.warnings.len() == 2, "{parsed:?}");
+}

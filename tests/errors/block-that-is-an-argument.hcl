@@ -1,0 +1,9 @@
+job "web" {
+  group "app" {
+    task "server" {
+      driver = "exec"
+      user {
+      }
+    }
+  }
+}

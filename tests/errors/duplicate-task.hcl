@@ -1,0 +1,6 @@
+job "web" {
+  group "app" {
+    task "a" { driver = "exec" }
+    task "a" { driver = "exec" }
+  }
+}

@@ -1,0 +1,10 @@
+job "web" {
+  group "app" {
+    task "server" {
+      driver = "exec"
+      resource {
+        cpu = 100
+      }
+    }
+  }
+}

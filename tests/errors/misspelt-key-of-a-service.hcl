@@ -1,0 +1,10 @@
+job "web" {
+  group "app" {
+    service {
+      nmae = "web"
+    }
+    task "server" {
+      driver = "exec"
+    }
+  }
+}

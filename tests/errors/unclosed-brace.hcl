@@ -1,0 +1,2 @@
+job "web" {
+  group "app" {

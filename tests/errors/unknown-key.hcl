@@ -1,0 +1,8 @@
+job "web" {
+  group "app" {
+    task "server" {
+      driver = "exec"
+      colour = "blue"
+    }
+  }
+}

@@ -1,0 +1,8 @@
+job "web" {
+  type = "servise"
+  group "app" {
+    task "server" {
+      driver = "exec"
+    }
+  }
+}

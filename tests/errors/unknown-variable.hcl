@@ -1,0 +1,12 @@
+variable "image" {
+  default = "a"
+}
+
+job "web" {
+  group "app" {
+    task "server" {
+      driver = "exec"
+      user = var.imgae
+    }
+  }
+}

@@ -1,0 +1,8 @@
+job "web" {
+  group "app" {
+    task "server" {
+      driver = "exec"
+      kill_timeout = "5 minutes"
+    }
+  }
+}

@@ -1,0 +1,12 @@
+job "task-resources-empty" {
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/true"
+      }
+      resources {
+      }
+    }
+  }
+}
