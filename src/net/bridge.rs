@@ -1,0 +1,225 @@
+//! The network of mode `bridge`: a bridge of our own, its CNI list, and the few rules that it needs besides.
+//!
+//! The reference plugins connect each allocation and map its ports. What is the same for all of them stands in chains of our
+//! own, once: packets may be forwarded, leave with the host's address, and do not reach the host's loopback. Bridge and chains
+//! go with the last allocation. What holds for one allocation only is in `guard`.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use serde_json::json;
+
+use super::cni::List;
+use super::lock::Locked;
+use super::{Error, Subnet, program};
+use crate::sys::{self, owned};
+
+/// Name of the network and of its bridge.
+pub(super) const NAME: &str = "agentbin";
+const FORWARD: &str = "AGENTBIN-FORWARD";
+const INPUT: &str = "AGENTBIN-INPUT";
+const LEAVE: &str = "AGENTBIN-LEAVE";
+/// Longest mark that is read, in bytes: a subnet.
+const LONGEST_MARK: u64 = 64;
+/// Table, chain of the kernel's, chain of ours.
+const JUMPS: [(&str, &str, &str); 3] =
+    [("filter", "FORWARD", FORWARD), ("filter", "INPUT", INPUT), ("nat", "POSTROUTING", LEAVE)];
+
+/// What each allocation gets.
+pub(super) fn list(run_dir: &Path, subnet: Subnet) -> Result<List, String> {
+    let ipam = json!({
+        "type": "host-local",
+        "ranges": [[{ "subnet": subnet.to_string() }]],
+        "routes": [{ "dst": "0.0.0.0/0" }],
+        "dataDir": leases(run_dir).parent(),
+    });
+    let list = json!({
+        "cniVersion": "0.4.0",
+        "name": NAME,
+        "plugins": [
+            { "type": "bridge", "bridge": NAME, "isGateway": true, "hairpinMode": true, "ipam": ipam },
+            { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true },
+        ],
+    });
+    List::parse(list.to_string().as_bytes())
+}
+
+/// One file for each address that is taken, named like it.
+fn leases(run_dir: &Path) -> PathBuf {
+    run_dir.join("leases").join(NAME)
+}
+
+/// Says that the bridge was made by us, and which subnet it has.
+fn mark(run_dir: &Path) -> PathBuf {
+    run_dir.join("lock").join("agentbin.bridge")
+}
+
+/// What everything about the network needs, checked before anything is made.
+pub(super) fn check(run_dir: &Path, subnet: Subnet) -> Result<(), Error> {
+    iptables("iptables")?;
+    iptables("iptables-restore")?;
+    let addresses =
+        sys::interfaces::addresses().map_err(Error::system("list the network interfaces of", "this machine"))?;
+    let taken = |(name, ip): &(String, IpAddr)| name != NAME && matches!(ip, IpAddr::V4(ip) if subnet.contains(*ip));
+    if let Some((interface, address)) = addresses.into_iter().find(taken) {
+        return Err(Error::SubnetTaken { subnet, interface, address });
+    }
+    if !mark(run_dir).exists() && bridge_is_there()? {
+        return Err(Error::NotOurs(NAME.to_owned()));
+    }
+    Ok(())
+}
+
+/// Whether one more allocation can be connected.
+fn has_room(run_dir: &Path, subnet: Subnet) -> Result<(), Error> {
+    let most = subnet.room();
+    if used(run_dir)? < most { Ok(()) } else { Err(Error::Full { most, subnet }) }
+}
+
+/// Makes what all allocations share, where it is missing.
+pub(super) fn prepare(locked: &mut Locked, run_dir: &Path, subnet: Subnet, patience: Duration) -> Result<(), Error> {
+    let path = mark(run_dir);
+    let wanted = subnet.to_string();
+    match owned::read(&path, LONGEST_MARK).map(|text| String::from_utf8_lossy(&text).into_owned()) {
+        // The kernel would say so of a number, and the plugin of a range.
+        Ok(made) if made == wanted => has_room(run_dir, subnet)?,
+        // The rules below would take its network from each that has an address.
+        Ok(made) if used(run_dir)? > 0 => return Err(Error::OtherSubnet { asked: subnet, made }),
+        Ok(_) => {
+            remove_if_unused(locked, run_dir, patience)?;
+            fs::write(&path, &wanted).map_err(Error::system("write", &path))?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if bridge_is_there()? {
+                return Err(Error::NotOurs(NAME.to_owned()));
+            }
+            fs::write(&path, &wanted).map_err(Error::system("write", &path))?;
+        }
+        Err(error) => return Err(Error::system("read", &path)(error)),
+    }
+    // Naming a chain makes it, or empties it.
+    let rules = format!(
+        "*filter\n:{FORWARD} - [0:0]\n:{INPUT} - [0:0]\n\
+         -A {FORWARD} -d {subnet} -o {NAME} -j ACCEPT\n-A {FORWARD} -s {subnet} -i {NAME} -j ACCEPT\n\
+         -A {INPUT} -d 127.0.0.0/8 -i {NAME} -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP\nCOMMIT\n\
+         *nat\n:{LEAVE} - [0:0]\n-A {LEAVE} -s {subnet} ! -d 224.0.0.0/4 ! -o {NAME} -j MASQUERADE\nCOMMIT\n"
+    );
+    restore(locked, &rules, patience)?;
+    for (table, chain, own) in JUMPS {
+        if !is_done(locked, &["-t", table, "-C", chain, "-j", own], patience)? {
+            do_it(locked, &["-t", table, "-I", chain, "1", "-j", own], patience)?;
+        }
+    }
+    Ok(())
+}
+
+/// How many allocations have an address.
+fn used(run_dir: &Path) -> Result<usize, Error> {
+    let dir = leases(run_dir);
+    let is_lease = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(|name| name.parse::<IpAddr>().is_ok());
+    match fs::read_dir(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        other => Ok(other.map_err(Error::system("list", &dir))?.flatten().filter(is_lease).count()),
+    }
+}
+
+/// Removes what all allocations share, when none is left that has an address.
+pub(super) fn remove_if_unused(locked: &mut Locked, run_dir: &Path, patience: Duration) -> Result<(), Error> {
+    let mark = mark(run_dir);
+    if used(run_dir)? > 0 || !mark.exists() {
+        return Ok(());
+    }
+    for (table, chain, own) in JUMPS {
+        while is_done(locked, &["-t", table, "-C", chain, "-j", own], patience)? {
+            do_it(locked, &["-t", table, "-D", chain, "-j", own], patience)?;
+        }
+    }
+    // Naming a chain makes one that is not there: an answer that it is missing could as well be a failure.
+    let chains = format!(
+        "*filter\n:{FORWARD} - [0:0]\n:{INPUT} - [0:0]\n-X {FORWARD}\n-X {INPUT}\nCOMMIT\n*nat\n:{LEAVE} - [0:0]\n-X {LEAVE}\nCOMMIT\n"
+    );
+    restore(locked, &chains, patience)?;
+    if bridge_is_there()? {
+        let removed = sys::net::down(NAME).and_then(|()| sys::net::remove_bridge(NAME));
+        removed.map_err(Error::system("remove the bridge", NAME))?;
+    }
+    fs::remove_file(&mark).map_err(Error::system("remove", &mark))
+}
+
+fn bridge_is_there() -> Result<bool, Error> {
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    let number = socket.and_then(|socket| rustix::net::netdevice::name_to_index(socket, NAME));
+    match number {
+        Ok(_) => Ok(true),
+        Err(Errno::NODEV | Errno::NXIO) => Ok(false),
+        Err(error) => Err(Error::system("look for the interface", NAME)(error.into())),
+    }
+}
+
+fn iptables(program: &'static str) -> Result<PathBuf, Error> {
+    program::find(program).ok_or(Error::NoProgram { program: "iptables" })
+}
+
+/// Whether `iptables` says yes.
+fn is_done(locked: &mut Locked, words: &[&str], patience: Duration) -> Result<bool, Error> {
+    Ok(call(locked, "iptables", words, "", patience)?.status.success())
+}
+
+fn do_it(locked: &mut Locked, words: &[&str], patience: Duration) -> Result<(), Error> {
+    succeed("iptables", words, &call(locked, "iptables", words, "", patience)?)
+}
+
+fn restore(locked: &mut Locked, rules: &str, patience: Duration) -> Result<(), Error> {
+    let words = ["--noflush"];
+    succeed("iptables-restore", &words, &call(locked, "iptables-restore", &words, rules, patience)?)
+}
+
+fn call(
+    locked: &mut Locked,
+    program: &'static str,
+    words: &[&str],
+    input: &str,
+    patience: Duration,
+) -> Result<program::Output, Error> {
+    // Others of the machine change tables, too.
+    let all: Vec<&str> = [program, "-w"].into_iter().chain(words.iter().copied()).collect();
+    let output = program::run(locked, &iptables(program)?, &all, &[], input.as_bytes(), patience);
+    output.map_err(|e| failed(program, words, e.to_string()))
+}
+
+fn succeed(program: &str, words: &[&str], output: &program::Output) -> Result<(), Error> {
+    if output.status.success() { Ok(()) } else { Err(failed(program, words, output.reason())) }
+}
+
+fn failed(program: &str, words: &[&str], reason: String) -> Error {
+    Error::Failed { program: program.to_owned(), of: format!(" {}", words.join(" ")), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bridge_is_full_when_each_port_or_address_is_taken() {
+        let run_dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(leases(run_dir.path())).unwrap();
+        let lease = |name: &str| fs::write(leases(run_dir.path()).join(name), "").unwrap();
+        for other in ["last_reserved_ip.0", "lock"] {
+            lease(other);
+        }
+        for number in 2..=1024_u32 {
+            let subnet: Subnet = if number < 7 { "10.0.0.0/29" } else { "10.0.0.0/20" }.parse().unwrap();
+            has_room(run_dir.path(), subnet).unwrap();
+            lease(&std::net::Ipv4Addr::from_bits(0x0a00_0000 + number).to_string());
+        }
+        for (subnet, most) in [("10.0.0.0/20", "1023"), ("10.0.0.0/29", "5")] {
+            let full = has_room(run_dir.path(), subnet.parse().unwrap()).unwrap_err().to_string();
+            assert!(full.starts_with(&format!("the bridge is full: its {most} allocations")), "{full}");
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Networks of allocations: a namespace for each, and what connects it. Never knows tasks, and is told where its own directory
+//! is.
+//!
+//! ```text
+//! Networks::plan ─▶ a Network, which says all that will be made: written down by the caller before anything is
+//! Network::make ─▶ a note of it (`noted`) ─▶ namespace (unless a driver makes it) ─▶ ADD of each CNI plugin ─▶ rules (`guard`) ─▶
+//! Status; a failed ADD wants a DEL
+//! Network::remove ─▶ DEL with the same arguments and the kept result ─▶ rules ─▶ the bridge after the last one ─▶ the note ─▶
+//! namespace
+//! ```
+//!
+//! A network is changed by one process at a time. The lock is also held by the plugins that it starts: one that goes on when
+//! its process was killed is waited for.
+
+mod bridge;
+mod cni;
+mod error;
+mod guard;
+mod lock;
+mod namespace;
+mod noted;
+mod program;
+mod resolver;
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+pub use error::Error;
+pub use namespace::socket_in;
+pub use noted::{Noted, all as noted};
+pub use resolver::servers_behind_stub;
+
+use cni::{Caller, Connection};
+
+/// Where CNI configurations are usually, with Nomad too.
+pub const CONFIG_DIR: &str = "/opt/cni/config";
+/// Where CNI plugins are: put there by hand, as for Nomad, and by a distribution's package.
+pub const PLUGIN_DIRS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
+
+/// How long one call of a plugin, or of another program, may take.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Bytes of all arguments for plugins together: half of what the kernel takes as one variable of an environment.
+const LONGEST_ARGS: usize = 64 << 10;
+/// Allocations that one bridge takes: as many ports as the kernel numbers.
+pub const MOST_ON_BRIDGE: usize = 1023;
+/// How plugins get them besides what the job says: one that they do not know is no mistake.
+const IGNORE_UNKNOWN: &str = "IgnoreUnknown=true";
+
+/// An IPv4 network in CIDR notation, with room for two hosts at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Subnet {
+    base: Ipv4Addr,
+    prefix: u8,
+}
+
+impl Subnet {
+    /// The subnet of the built-in bridge where none is given: private, and none that Nomad, Docker or podman take by themselves.
+    pub const DEFAULT: Subnet = Subnet { base: Ipv4Addr::new(10, 126, 64, 0), prefix: 20 };
+
+    fn mask(self) -> u32 {
+        u32::MAX << (32 - u32::from(self.prefix))
+    }
+
+    /// How many allocations can have an address in it and a port of one bridge: neither its first two addresses nor its last one.
+    fn room(self) -> usize {
+        let addresses = 1_usize << (32 - self.prefix);
+        MOST_ON_BRIDGE.min(addresses - 3)
+    }
+
+    fn contains(self, ip: Ipv4Addr) -> bool {
+        ip.to_bits() & self.mask() == self.base.to_bits()
+    }
+}
+
+impl fmt::Display for Subnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.base, self.prefix)
+    }
+}
+
+impl FromStr for Subnet {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Subnet, String> {
+        let read = text.split_once('/').and_then(|(base, prefix)| Some((base.parse().ok()?, prefix.parse().ok()?)));
+        let Some((base, prefix @ 8..=29)) = read else {
+            return Err("write it as ADDRESS/LENGTH, an IPv4 network with a length from 8 to 29".to_owned());
+        };
+        let subnet = Subnet { base, prefix };
+        if !subnet.contains(base) {
+            let base = Ipv4Addr::from_bits(base.to_bits() & subnet.mask());
+            return Err(format!("the network is {base}/{prefix}"));
+        }
+        Ok(subnet)
+    }
+}
+
+/// A port of the host that leads to one inside.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Mapping {
+    /// The host's port.
+    pub host: u16,
+    /// The port inside.
+    pub inside: u16,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// The host's address.
+    pub ip: IpAddr,
+}
+
+/// What an allocation is told of its network.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Status {
+    /// The interface inside; empty where there is loopback only.
+    pub interface: String,
+    /// Its address.
+    pub address: Option<IpAddr>,
+    /// Name servers that the network has.
+    pub servers: Vec<String>,
+    /// Search domains.
+    pub searches: Vec<String>,
+    /// Resolver options.
+    pub options: Vec<String>,
+    /// Why its tasks can send with others' addresses: the rules against it, which the built-in bridge has, could not be made.
+    #[serde(default)]
+    pub unguarded: Option<String>,
+}
+
+/// What connects an allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind<'a> {
+    /// Nothing: loopback only.
+    None,
+    /// The built-in bridge.
+    Bridge,
+    /// A CNI network by its name.
+    Cni(&'a str),
+}
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct Wish<'a> {
+    /// The allocation's id, as which plugins know the container.
+    pub id: &'a str,
+    /// See [`Kind`].
+    pub kind: Kind<'a>,
+    /// The driver that makes the namespace; `None` is made here.
+    pub driver: Option<&'a str>,
+    /// Ports of the host that lead inside.
+    pub mappings: Vec<Mapping>,
+    /// Names and values for the plugins; see [`is_sayable`].
+    pub args: Vec<(String, String)>,
+    /// The file of the allocation's record: as long as it is there, somebody will remove the network by it.
+    pub record: PathBuf,
+}
+
+/// How networks are made on this machine.
+#[derive(Debug, Clone)]
+pub struct Networks {
+    /// For namespaces, leases and locks; root's alone, and gone after a reboot.
+    pub run_dir: PathBuf,
+    /// CNI configurations.
+    pub config_dir: PathBuf,
+    /// CNI plugins: the first directory that has one wins.
+    pub plugin_dirs: Vec<PathBuf>,
+    /// Of the built-in bridge.
+    pub subnet: Subnet,
+}
+
+impl Networks {
+    /// The usual ones, with this directory for what is made; see [`Networks::run_dir`].
+    #[must_use]
+    pub fn new(run_dir: PathBuf) -> Networks {
+        let plugin_dirs = PLUGIN_DIRS.map(PathBuf::from).into();
+        Networks { run_dir, config_dir: PathBuf::from(CONFIG_DIR), plugin_dirs, subnet: Subnet::DEFAULT }
+    }
+
+    /// The names of the CNI networks that are configured here; what cannot be read is none.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        cni::names(&self.config_dir)
+    }
+
+    /// Why nothing can keep tasks on the built-in bridge from sending with others' addresses, and the fix; `None` where rules do.
+    #[must_use]
+    pub fn cannot_guard() -> Option<(String, &'static str)> {
+        guard::lack(PATIENCE)
+    }
+
+    /// Looks whether a network can be made, and says how; nothing is made yet.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn plan(&self, wish: Wish<'_>) -> Result<Network, Error> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::NeedsRoot);
+        }
+        let subnet = matches!(wish.kind, Kind::Bridge).then_some(self.subnet);
+        let list = match wish.kind {
+            Kind::None => None,
+            Kind::Cni(name) => Some(cni::find(&self.config_dir, name)?),
+            Kind::Bridge => {
+                let broken = |reason| Error::BadConfig { path: PathBuf::from(bridge::NAME), reason };
+                Some(bridge::list(&self.run_dir, self.subnet).map_err(broken)?)
+            }
+        };
+        let args = args(&wish.args)?;
+        let dirs = self.plugin_dirs.clone();
+        let connection = list.map(|list| Connection { list, dirs, args, mappings: wish.mappings, result: None });
+        connection.as_ref().map_or(Ok(()), Connection::check)?;
+        if subnet.is_some() {
+            bridge::check(&self.run_dir, self.subnet)?;
+        }
+        Ok(Network {
+            id: wish.id.to_owned(),
+            namespace: if wish.driver.is_some() { PathBuf::new() } else { namespace::path(&self.run_dir, wish.id) },
+            driver: wish.driver.map(str::to_owned),
+            run_dir: self.run_dir.clone(),
+            record: wish.record,
+            subnet,
+            connection,
+        })
+    }
+}
+
+/// Whether an argument's name, or its value, can be said to CNI plugins.
+#[must_use]
+pub fn is_sayable(text: &str) -> bool {
+    !text.contains([';', '=', '\0'])
+}
+
+/// What plugins get as `CNI_ARGS`, with ADD and with DEL: what cannot be said now could never be disconnected.
+fn args(wanted: &[(String, String)]) -> Result<String, Error> {
+    let mut all = IGNORE_UNKNOWN.to_owned();
+    for (name, value) in wanted {
+        if !is_sayable(name) || !is_sayable(value) {
+            let why = "has \";\", \"=\" or a NUL in it, which cannot be said to them; take it out".to_owned();
+            return Err(Error::BadArgument { name: name.clone(), why });
+        }
+        all.extend([";", name, "=", value]);
+    }
+    let longest = wanted.iter().max_by_key(|(name, value)| name.len() + value.len());
+    match longest {
+        Some((name, _)) if all.len() > LONGEST_ARGS => {
+            let why = format!("makes all of them longer than {LONGEST_ARGS} bytes; shorten it");
+            Err(Error::BadArgument { name: name.clone(), why })
+        }
+        _ => Ok(all),
+    }
+}
+
+/// All that there is, or may be, of an allocation's network.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Network {
+    id: String,
+    /// Empty as long as its driver has not made it.
+    namespace: PathBuf,
+    driver: Option<String>,
+    run_dir: PathBuf,
+    /// See [`Wish::record`].
+    record: PathBuf,
+    /// Of the built-in bridge, for what uses it.
+    subnet: Option<Subnet>,
+    connection: Option<Connection>,
+}
+
+impl Network {
+    /// The file of the namespace; empty as long as its driver has not made it.
+    #[must_use]
+    pub fn namespace(&self) -> &Path {
+        &self.namespace
+    }
+
+    /// The driver that makes, and removes, the namespace.
+    #[must_use]
+    pub fn driver(&self) -> Option<&str> {
+        self.driver.as_deref()
+    }
+
+    /// Makes the namespace, where no driver does, after noting it.
+    ///
+    /// # Errors
+    /// [`Error`]; then there is none.
+    pub fn make_namespace(&self) -> Result<(), Error> {
+        noted::write(self)?;
+        if self.driver.is_some() { Ok(()) } else { namespace::make(&self.namespace) }
+    }
+
+    /// Where its driver has made it.
+    pub fn made_by_driver(&mut self, namespace: PathBuf) {
+        self.namespace = namespace;
+    }
+
+    /// Connects the namespace. Waits while others change the network. Gives up when `cancel` is set.
+    ///
+    /// # Errors
+    /// [`Error`]; what was done by then is undone by [`Network::disconnect`]. With [`Error::Locked`] nothing was done.
+    pub fn connect(&mut self, cancel: &Arc<AtomicBool>) -> Result<Status, Error> {
+        let Some(connection) = &mut self.connection else { return Ok(Status::default()) };
+        let caller = Caller { id: &self.id, namespace: &self.namespace, patience: PATIENCE };
+        let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
+        let connected = match self.subnet {
+            Some(subnet) => bridge::prepare(&mut locked, &self.run_dir, subnet, PATIENCE),
+            None => Ok(()),
+        };
+        let status = connected.and_then(|()| connection.add(&mut locked, &caller)).and_then(|()| connection.status());
+        let status = status.and_then(|mut status| {
+            if self.subnet.is_some() {
+                let table = guard::table(&self.record, &self.id);
+                status.unguarded = guard::make(&mut locked, &table, &wire(connection)?, PATIENCE)?;
+            }
+            Ok(status)
+        });
+        drop(locked);
+        status.and_then(|status| noted::write(self).map(|()| status))
+    }
+
+    /// It was never connected, so that there is nothing to disconnect.
+    pub fn was_not_connected(&mut self) {
+        self.connection = None;
+    }
+
+    /// Takes the namespace off its network, before it is removed. What is not connected is disconnected.
+    ///
+    /// # Errors
+    /// [`Error`]; then it is to be tried again.
+    pub fn disconnect(&self) -> Result<(), Error> {
+        self.disconnect_unless(&Arc::default())
+    }
+
+    /// The same, but gives up when `cancel` is set.
+    ///
+    /// # Errors
+    /// [`Error`]; then it is to be tried again.
+    pub fn disconnect_unless(&self, cancel: &Arc<AtomicBool>) -> Result<(), Error> {
+        let Some(connection) = &self.connection else { return noted::remove(self) };
+        // One that is gone has no name for a plugin, also where its file is left.
+        let namespace = if namespace::is_there(&self.namespace) { &*self.namespace } else { Path::new("") };
+        let caller = Caller { id: &self.id, namespace, patience: PATIENCE };
+        let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
+        connection.del(&mut locked, &caller)?;
+        if self.subnet.is_some() {
+            guard::remove(&mut locked, &guard::table(&self.record, &self.id), PATIENCE)?;
+            bridge::remove_if_unused(&mut locked, &self.run_dir, PATIENCE)?;
+        }
+        noted::remove(self)
+    }
+
+    /// Removes the namespace, where no driver does; one that is gone is removed.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn remove_namespace(&self) -> Result<(), Error> {
+        if self.driver.is_some() {
+            return Ok(());
+        }
+        namespace::remove(&self.namespace).map_err(Error::system("remove the network namespace", &self.namespace))
+    }
+
+    /// Whether what it names can be an allocation's of this id: somebody may have been at the record that it was read from.
+    #[must_use]
+    pub fn is_of(&self, id: &str) -> bool {
+        let own = self.driver.is_some() || self.namespace == namespace::path(&self.run_dir, id);
+        self.id == id && own && self.run_dir.is_absolute() && !self.run_dir.iter().any(|name| name == "..")
+    }
+}
+
+/// What the built-in bridge says of the allocation's wire.
+fn wire(connection: &Connection) -> Result<guard::Wire, Error> {
+    let reason = "it does not say which interfaces are the two ends".to_owned();
+    let wire = connection.result.as_ref().and_then(guard::Wire::of);
+    wire.ok_or(Error::BadResult { network: connection.list.name.clone(), reason })
+}
+
+fn take_lock(run_dir: &Path, network: &str, cancel: &Arc<AtomicBool>) -> Result<lock::Locked, Error> {
+    let locked = lock::lock_unless(run_dir, network, cancel);
+    locked.map_err(|source| Error::Locked { name: network.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_said_as_they_are_or_not_at_all() {
+        let of =
+            |name: &str, value: &str| args(&[(name.to_owned(), value.to_owned()), ("B".to_owned(), String::new())]);
+        assert_eq!(of("A", "b c").unwrap(), "IgnoreUnknown=true;A=b c;B=");
+        let long = "x".repeat(LONGEST_ARGS);
+        for (name, value) in
+            [("A", "b;c"), ("A", "b=c"), ("A", "b\0"), ("A;", "b"), ("A=", "b"), ("A\0", "b"), ("A", &long)]
+        {
+            let error = of(name, value).unwrap_err();
+            assert!(matches!(&error, Error::BadArgument { name: named, .. } if named == name), "{error}");
+        }
+    }
+
+    #[test]
+    fn subnets_are_networks() {
+        let subnet: Subnet = "10.0.16.0/20".parse().unwrap();
+        assert_eq!(subnet.to_string(), "10.0.16.0/20");
+        for (ip, inside) in [("10.0.16.0", true), ("10.0.31.255", true), ("10.0.32.0", false), ("10.0.15.255", false)] {
+            assert_eq!(subnet.contains(ip.parse().unwrap()), inside, "{ip}");
+        }
+        assert_eq!(Subnet::DEFAULT.to_string().parse(), Ok(Subnet::DEFAULT));
+        for (subnet, room) in [("10.0.0.0/29", 5), ("10.0.0.0/24", 253), ("10.0.0.0/22", 1021), ("10.0.0.0/21", 1023)] {
+            assert_eq!(subnet.parse::<Subnet>().unwrap().room(), room, "{subnet}");
+        }
+        for wrong in ["10.0.0.0", "10.0.0.0/31", "10.0.0.0/0", "10.0.0.1/24", "fd00::/64", "/24", ""] {
+            assert!(wrong.parse::<Subnet>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A network namespace that lives as long as a file.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::Error;
+use super::lock::own_dir;
+use crate::sys::process::{self, flags};
+
+/// The file of an allocation's namespace.
+pub(super) fn path(run_dir: &Path, id: &str) -> PathBuf {
+    run_dir.join("netns").join(id)
+}
+
+/// Makes a namespace, with its loopback up, and mounts it at the file, which is new.
+pub(super) fn make(path: &Path) -> Result<(), Error> {
+    let dir = path.parent().unwrap_or(path);
+    own_dir(dir).map_err(Error::system("make the directory", dir))?;
+    let open = OpenOptions::new().write(true).create_new(true).mode(0o400).custom_flags(libc::O_NOFOLLOW).open(path);
+    open.map_err(Error::system("make the file", path))?;
+    let made = std::thread::scope(|scope| {
+        // It is this thread's alone, and goes with it unless it is mounted.
+        let make = || {
+            process::unshare(flags::NEW_NET)?;
+            crate::sys::net::loopback_up()?;
+            rustix::mount::mount_bind("/proc/thread-self/ns/net", path)?;
+            Ok::<(), io::Error>(())
+        };
+        scope.spawn(make).join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes it panicked")))
+    });
+    made.or_else(|error| remove(path).and(Err(error))).map_err(Error::system("make a network namespace at", path))
+}
+
+/// Whether a namespace is at the file.
+pub(super) fn is_there(path: &Path) -> bool {
+    /// `NSFS_MAGIC` of `<linux/magic.h>`.
+    const NSFS: rustix::fs::FsWord = 0x6e73_6673;
+    rustix::fs::statfs(path).is_ok_and(|found| found.f_type == NSFS)
+}
+
+/// A TCP socket that belongs to the namespace at the file, for whoever wants to reach what listens there; it does not block.
+///
+/// # Errors
+/// What `setns(2)` and `socket(2)` say.
+pub fn socket_in(path: &Path, family: AddressFamily) -> io::Result<OwnedFd> {
+    std::thread::scope(|scope| {
+        // It is in the namespace from then on, so that it is for nothing else.
+        let make = || {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let namespace = rustix::fs::open(path, flags, Mode::empty())?;
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            Ok::<OwnedFd, io::Error>(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?)
+        };
+        scope.spawn(make).join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes it panicked")))
+    })
+}
+
+/// Unmounts the namespace and removes the file; what is not there is removed.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    loop {
+        match rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            // No mount, any more.
+            Err(Errno::INVAL | Errno::NOENT) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
