@@ -18,7 +18,7 @@ use rustix::fs::FlockOperation;
 use super::error::{Error, Result};
 use super::fs::{CgroupFs, Dir, Tree, checked};
 use super::regime::Regime;
-use crate::spec::CpuSet;
+use crate::spec::{CpuSet, Order as _};
 use crate::sys::owned::OwnDir;
 
 /// The value is what the task has reserved. Not below the names that mark a folder as ours.
@@ -229,7 +229,7 @@ impl Cpusets {
             let reserved = dir.mark(&RESERVED).map(|mark| parse(&dir, RESERVED[0], &String::from_utf8_lossy(&mark)));
             tasks.push(TaskCores { name: name.to_owned(), reserved: reserved.transpose()? });
         }
-        tasks.sort_by_key(|task| task.reserved.is_some());
+        tasks.order_by_key(|task| task.reserved.is_some());
         Ok(tasks)
     }
 

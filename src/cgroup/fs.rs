@@ -14,6 +14,7 @@ use rustix::fs::{Access, AtFlags, Dir as ReadDir, FileType, Mode, OFlags, XattrF
 
 use super::error::{Error, Result};
 use super::regime::{Hierarchy, Mounts, Regime, scan};
+use crate::spec::Order as _;
 use crate::sys::path::Root;
 
 /// Controllers a v2 task cgroup needs for its limits and figures.
@@ -78,7 +79,7 @@ impl CgroupFs {
         };
         let mut trees = mounts.hierarchies.into_iter().map(open).collect::<Result<Vec<_>>>()?;
         // Whatever is in any of a task's v1 cgroups is then also in its freezer, where the kill looks first.
-        trees.sort_by_key(|t| !t.hierarchy.has("freezer"));
+        trees.order_by_key(|t| !t.hierarchy.has("freezer"));
         Ok(CgroupFs { regime: mounts.regime, trees, beside: mounts.beside })
     }
 
@@ -484,7 +485,7 @@ impl Dir {
     /// Processes in this cgroup and below, each once, ascending.
     pub(super) fn pids_recursive(&self) -> Result<Vec<i32>> {
         let mut pids = self.collect(Dir::pids)?.concat();
-        pids.sort_unstable();
+        pids.order_by(Ord::cmp);
         pids.dedup();
         Ok(pids)
     }

@@ -363,6 +363,18 @@ impl TaskCgroup {
         }
     }
 
+    /// Makes the cgroup at `path` for a container engine, which makes its own below it, in every tree and in a unified tree beside
+    /// those of v1. Parents that are new are marked as ours: [`destroy_at`](Self::destroy_at) removes them when they are empty, which
+    /// nobody does with those that an engine makes.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`Error::Io`] when one cannot be made.
+    pub fn make_for_engine(cgroups: &CgroupFs, path: &Path) -> Result<()> {
+        TaskCgroup::open(cgroups, path)?.make(&mut Vec::new())?;
+        let unified = cgroups.unified_beside()?;
+        unified.map_or(Ok(()), |unified| TaskCgroup::open(&unified, path)?.make(&mut Vec::new()))
+    }
+
     /// [`destroy`](Self::destroy) for the cgroup at `path`, and for the one of that name in a unified tree beside those of v1,
     /// where a container engine makes its folders too.
     ///

@@ -160,6 +160,8 @@ pub struct Bind {
     pub propagation: Propagation,
     /// Every task of the driver has it, and no job asked for it.
     pub of_host: bool,
+    /// See [`Mount::identity`](crate::spec::Mount::identity).
+    pub identity: Option<(u64, u64)>,
 }
 
 /// A device in the task's root.

@@ -310,6 +310,7 @@ mod tests {
                 readonly: true,
                 propagation: crate::spec::Propagation::Private,
                 of_host,
+                identity: None,
             };
             Shown::of(&bind).unwrap().map(|shown| match shown {
                 Shown::Part(path) => format!("part {}", path.display()),

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
+use crate::spec::json;
 use crate::spec::{HostIdSpace, HostIds};
 use crate::sys::{mutant, time};
 
@@ -212,7 +213,7 @@ impl Entry {
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
         let mut text = Vec::new();
         file.take(MAX_ENTRY).read_to_end(&mut text)?;
-        let entry: Entry = serde_json::from_slice(&text)?;
+        let entry: Entry = json::from_slice(&text)?;
         if entry.version != VERSION {
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("version {}", entry.version)));
         }
@@ -421,7 +422,7 @@ impl HostIdRegistry {
             // Under the lock nobody else has it: what is there is of one who died.
             options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
             let mut file = options.open(&temporary)?;
-            file.write_all(&serde_json::to_vec(entry)?)?;
+            file.write_all(&json::to_vec(entry)?)?;
             file.sync_all()?;
             std::fs::rename(&temporary, &path)?;
             File::open(&self.dir)?.sync_all()

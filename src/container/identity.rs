@@ -18,6 +18,7 @@ use rustix::process::{Gid, Uid};
 use super::config::{Config, Failure, Ids, Namespace, Rootless, Step as _};
 use super::namespaces;
 use crate::spec::HostIds;
+use crate::spec::Order as _;
 use crate::sys::path::Root;
 use crate::sys::process::Child;
 use crate::sys::{self, mutant};
@@ -208,7 +209,7 @@ fn id_range_maps(ids: &Ids, range: HostIds) -> Result<[String; 2], Failure> {
 fn one_to_one_maps(ids: &Ids) -> [String; 2] {
     let mut groups = ids.groups.clone();
     groups.push(ids.gid);
-    groups.sort_unstable();
+    groups.order_by(Ord::cmp);
     groups.dedup();
     let lines = |numbers: &[u32]| numbers.iter().map(|number| format!("{number} {number} 1\n")).collect::<Vec<_>>();
     [lines(&[ids.uid]).concat(), lines(&groups).concat()]
@@ -308,7 +309,7 @@ fn have(wanted: &CapsHashSet) -> Result<(), Failure> {
     if missing.is_empty() {
         return Ok(());
     }
-    missing.sort_unstable();
+    missing.order_by(Ord::cmp);
     let missing = missing.join(", ");
     Err(Failure::new(step, format!("the executor itself lacks {missing}; give them to the agent, or do without")))
 }

@@ -22,6 +22,7 @@
 //! has nothing left to do but to execute the command.
 
 mod config;
+mod confine;
 mod etc;
 mod filled;
 mod host_ids;
@@ -42,6 +43,7 @@ mod terminal;
 mod unveil;
 
 pub use config::{Bind, Config, DeviceNode, Failure, FailureKind, Ids, Namespace, RootConfig, Rootless, SessionConfig};
+pub use confine::{Confinement, confine};
 pub use etc::{Closed, closes as closes_etc};
 pub use host_ids::{HostIdRegistry, HostIdsError, HostIdsUse};
 pub use host_users::host_user;

@@ -20,6 +20,7 @@ use super::config::{Became, Birth, Config, Failure, FailureKind, Ids, Namespace,
 use super::namespaces::Namespaces;
 use super::subordinate::{SubordinateIds, map_shim};
 use super::terminal::Terminal;
+use crate::spec::json;
 use crate::spec::{NamespaceMode, Role};
 use crate::sys::process::{Child, Spawn, flags, spawn, spawn_held};
 use crate::sys::{mount, mutant};
@@ -133,7 +134,7 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
         root: plan.isolation.is_some(),
         rootless: plan.rootless.is_some(),
     };
-    let birth = serde_json::to_string(&birth).map_err(|e| at("write the shim's arguments")(e.into()))?;
+    let birth = json::to_string(&birth).map_err(|e| at("write the shim's arguments")(e.into()))?;
     let c_string = |text: &str| CString::new(text).map_err(|e| at("write the shim's arguments")(e.into()));
     let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&birth)?];
     // Empty but in tests that take defences out.
@@ -298,7 +299,7 @@ fn send(control: &OwnedFd, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
 }
 
 fn config_file(config: &Config) -> io::Result<OwnedFd> {
-    let bytes = serde_json::to_vec(config)?;
+    let bytes = json::to_vec(config)?;
     let mut file = File::from(rustix::fs::memfd_create("agentbin-config", MemfdFlags::CLOEXEC)?);
     file.write_all(&bytes)?;
     io::Seek::rewind(&mut file)?;
@@ -329,7 +330,7 @@ impl Starting {
                 let errno = rest.try_into().map_or(0, i32::from_ne_bytes);
                 Err(Failure::new("execute the shim", io::Error::from_raw_os_error(errno)))
             }
-            json => Err(serde_json::from_slice(json).unwrap_or_else(|_| Failure {
+            json => Err(json::from_slice(json).unwrap_or_else(|_| Failure {
                 step: "hear from the shim".to_owned(),
                 kind: FailureKind::System,
                 message: String::from_utf8_lossy(json).into_owned(),
@@ -349,7 +350,7 @@ impl Starting {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNRESET) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let became: Became = serde_json::from_slice(&bytes[..length])?;
+        let became: Became = json::from_slice(&bytes[..length])?;
         let mut fds = ancillary.drain().flat_map(|message| match message {
             RecvAncillaryMessage::ScmRights(fds) => fds.collect::<Vec<_>>(),
             _ => Vec::new(),

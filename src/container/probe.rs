@@ -14,6 +14,7 @@ use rustix::mount::{FsOpenFlags, OpenTreeFlags};
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
+use crate::spec::IntoMap as _;
 use crate::sys::{probe, processes};
 
 /// A row of the isolation table.
@@ -58,7 +59,7 @@ impl Host {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         let start_ticks = processes::stat(pid)?.map_or(0, |s| s.start_ticks);
         let kinds = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
-        let namespaces = kinds.iter().filter_map(|kind| Some(((*kind).to_owned(), namespace(kind).ok()?))).collect();
+        let namespaces = kinds.iter().filter_map(|kind| Some(((*kind).to_owned(), namespace(kind).ok()?))).into_map();
         Ok(Host { namespaces, pid, start_ticks })
     }
 }

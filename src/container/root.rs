@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use procfs::process::{MountOptFields, Process};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
@@ -19,7 +20,7 @@ use super::{etc, filled};
 use crate::spec::{Masks, Propagation};
 use crate::sys::mount::{attach, clone_tree, new_filesystem, set_attributes};
 use crate::sys::mutant;
-use crate::sys::path::Root;
+use crate::sys::path::{Root, mount_of, open_resolved};
 
 const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
 const NODEV: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NODEV;
@@ -117,8 +118,11 @@ pub(super) fn enter(
     set_attributes(slash.as_fd(), MountAttrFlags::empty(), libc::MS_SLAVE, true)
         .step(|| "make the host's mounts slaves (needs Linux 5.12)".to_owned())?;
 
-    // Device nodes in the task's folder are dead; the real ones live on mounts of their own.
-    set_attributes(tree.as_fd(), NODEV, libc::MS_PRIVATE, false).step(|| "make the root private".to_owned())?;
+    // Device nodes in the task's folder are dead; the real ones live on mounts of their own. What is mounted below it
+    // still belongs to the host's peer groups.
+    set_attributes(tree.as_fd(), MountAttrFlags::empty(), libc::MS_SLAVE, true)
+        .and_then(|()| set_attributes(tree.as_fd(), NODEV, libc::MS_PRIVATE, false))
+        .step(|| "make the root private".to_owned())?;
     if !plain.is_empty() {
         set_attributes(tree.as_fd(), plain, 0, true).step(|| "make the root nosuid".to_owned())?;
     }
@@ -140,17 +144,19 @@ pub(super) fn enter(
     let dev = attach_dev(&root, rootless, dev, [(pts, "pts"), (shm, "shm"), (mqueue, "mqueue")])?;
     let kernel = Kernel { proc, sys: mount_sys(&root, rootless)? };
     let mut closed = closed.into_iter().peekable();
+    let mut outward = Outward::default();
     for (at, (bind, tree)) in config.binds.iter().zip(&binds).enumerate() {
-        attach_inside(&root, &kernel, &places, tree, &bind.target)?;
+        attach_inside(&root, &kernel, &places, outward, tree, &bind.target)?;
+        outward.any |= bind.propagation == Propagation::Bidirectional;
         // Before anything that a job mounts in there.
         if let Some(part) = closed.next_if(|part| part.bind == at) {
             part.finish(tree, &dev)?;
         }
     }
     for (device, tree) in config.devices.iter().zip(&devices) {
-        attach_inside(&root, &kernel, &places, tree, &device.target)?;
+        attach_inside(&root, &kernel, &places, outward, tree, &device.target)?;
     }
-    hide_machine(&kernel, &dev, config.masks, named_null.and_then(Result::ok))?;
+    hide_machine(&kernel, &dev, outward, config.masks, named_null.and_then(Result::ok))?;
     if config.filled {
         filled::close(&root)?;
     }
@@ -203,6 +209,33 @@ impl Kernel {
     }
 }
 
+/// Mounts that others see, too: those of bidirectional volumes. What is mounted in one is mounted on the host, and stays there.
+#[derive(Debug, Clone, Copy, Default)]
+struct Outward {
+    /// There are some.
+    any: bool,
+}
+
+impl Outward {
+    /// Refuses a place in one of them. Asked of the place itself, whatever names or links have led there.
+    fn refuse(self, place: BorrowedFd<'_>) -> io::Result<()> {
+        if !self.any || mutant::on("d100") {
+            return Ok(());
+        }
+        let mount = mount_of(place)?;
+        // The host's procfs, as this process has not entered its root yet.
+        let mounts = Process::myself().and_then(|own| own.mountinfo()).map_err(io::Error::other)?;
+        let found = mounts.into_iter().find(|found| u64::try_from(found.mnt_id) == Ok(mount));
+        let found = found.ok_or_else(|| io::Error::other("its mount is not in the list of mounts"))?;
+        if found.opt_fields.iter().any(|field| matches!(field, MountOptFields::Shared(_))) {
+            let text = "it lies in a bidirectional volume, and would be mounted on the host, too, and stay there; choose \
+                        another destination";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        Ok(())
+    }
+}
+
 fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
@@ -237,6 +270,7 @@ fn clone_bind(bind: &Bind, alloc_dir: Option<&AllocDir<'_>>, plain: MountAttrFla
     let found = alloc_dir.filter(|_| !mutant::on("b01")).and_then(|dir| dir.find(&bind.source));
     let plain = if found.is_some() { plain } else { MountAttrFlags::empty() };
     let tree = match found {
+        None if bind.identity.is_some() && !mutant::on("d96") => clone_resolved(bind)?,
         Some(found) if mutant::on("b01-race") => {
             found.step(step)?;
             mutant::linger();
@@ -255,6 +289,18 @@ fn clone_bind(bind: &Bind, alloc_dir: Option<&AllocDir<'_>>, plain: MountAttrFla
     };
     set_attributes(tree.as_fd(), attributes | plain, propagation, !mutant::on("b07")).step(step)?;
     Ok(tree)
+}
+
+/// A copy of the directory that was found at this path when it was resolved, and of no other: whoever can write to one of the
+/// directories on the way may have put something else there since.
+fn clone_resolved(bind: &Bind) -> Result<io::Result<OwnedFd>, Failure> {
+    let step = || format!("bind {} to {}", bind.source.display(), bind.target.display());
+    let found = open_resolved(&bind.source).step(step)?;
+    let stat = rustix::fs::fstat(&found).step(step)?;
+    if bind.identity != Some((stat.st_dev, stat.st_ino)) {
+        return Err(Failure::invalid(step(), "it is another one than was given: somebody has put it there"));
+    }
+    Ok(clone_tree(found.as_fd(), Path::new("")))
 }
 
 fn clone_device(device: &DeviceNode) -> Result<OwnedFd, Failure> {
@@ -367,7 +413,14 @@ fn attach_plain(root: &Root, mount: &OwnedFd, name: &str) -> io::Result<()> {
 }
 
 /// Attaches at any place inside the root; symlinks are followed, but never out of it. A missing place is created.
-fn attach_inside(root: &Root, kernel: &Kernel, places: &Places, mount: &OwnedFd, target: &Path) -> Result<(), Failure> {
+fn attach_inside(
+    root: &Root,
+    kernel: &Kernel,
+    places: &Places,
+    outward: Outward,
+    mount: &OwnedFd,
+    target: &Path,
+) -> Result<(), Failure> {
     let step = || format!("mount {}", target.display());
     let stat = rustix::fs::fstat(mount).step(step)?;
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -383,7 +436,7 @@ fn attach_inside(root: &Root, kernel: &Kernel, places: &Places, mount: &OwnedFd,
         }
     }
     places.secure(root, target, is_dir)?;
-    let place = open_or_create(root, target, is_dir).step(step)?;
+    let place = open_or_create(root, outward, target, is_dir).map_err(|error| refused(step(), error))?;
     if !mutant::on("b04") {
         leave_kernel_files(kernel, &place, target)?;
     }
@@ -415,7 +468,15 @@ fn leave_kernel_files(kernel: &Kernel, place: &OwnedFd, target: &Path) -> Result
     Err(Failure::invalid(step(), why))
 }
 
-fn open_or_create(root: &Root, target: &Path, is_dir: bool) -> io::Result<OwnedFd> {
+/// A place that cannot be had at all is a mistake of whoever has asked for it.
+fn refused(step: String, error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::InvalidInput if error.raw_os_error().is_none() => Failure::invalid(step, error.to_string()),
+        _ => Failure::new(step, error),
+    }
+}
+
+fn open_or_create(root: &Root, outward: Outward, target: &Path, is_dir: bool) -> io::Result<OwnedFd> {
     let relative: PathBuf =
         target.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir)).collect();
     if relative.as_os_str().is_empty() {
@@ -423,7 +484,11 @@ fn open_or_create(root: &Root, target: &Path, is_dir: bool) -> io::Result<OwnedF
     }
     match root.open_in_root(&relative, OFlags::PATH, Mode::empty()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        other => return other,
+        other => {
+            let found = other?;
+            outward.refuse(found.as_fd())?;
+            return Ok(found);
+        }
     }
     let (Some(parent), Some(name)) = (relative.parent(), relative.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -431,8 +496,10 @@ fn open_or_create(root: &Root, target: &Path, is_dir: bool) -> io::Result<OwnedF
     let parent = if parent.as_os_str().is_empty() {
         root.open_in_root(Path::new("."), OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?
     } else {
-        open_or_create(root, parent, true)?
+        open_or_create(root, outward, parent, true)?
     };
+    // Nothing is made there either.
+    outward.refuse(parent.as_fd())?;
     if is_dir {
         rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
     } else {
@@ -441,7 +508,13 @@ fn open_or_create(root: &Root, target: &Path, is_dir: bool) -> io::Result<OwnedF
     Ok(rustix::fs::openat(&parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-fn hide_machine(kernel: &Kernel, dev: &Root, masks: Masks, named_null: Option<OwnedFd>) -> Result<(), Failure> {
+fn hide_machine(
+    kernel: &Kernel,
+    dev: &Root,
+    outward: Outward,
+    masks: Masks,
+    named_null: Option<OwnedFd>,
+) -> Result<(), Failure> {
     let null = match named_null {
         Some(null) => null,
         None => {
@@ -460,6 +533,7 @@ fn hide_machine(kernel: &Kernel, dev: &Root, masks: Masks, named_null: Option<Ow
     for path in masked.iter().filter(|_| !mutant::on("c11-masks")) {
         let step = || format!("mask /{path}");
         let Some(place) = kernel.open(path, OFlags::PATH).step(step)? else { continue };
+        outward.refuse(place.as_fd()).map_err(|error| refused(step(), error))?;
         let stat = rustix::fs::fstat(&place).step(step)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
             attach(clone_tree(null.as_fd(), Path::new("")).step(step)?.as_fd(), place.as_fd()).step(step)?;
@@ -475,6 +549,7 @@ fn hide_machine(kernel: &Kernel, dev: &Root, masks: Masks, named_null: Option<Ow
     for path in READ_ONLY.into_iter().filter(|path| masks == Masks::All || *path != READ_ONLY_BUT_FOR_NOMAD) {
         let step = || format!("make /{path} read-only");
         let Some(place) = kernel.open(path, OFlags::PATH).step(step)? else { continue };
+        outward.refuse(place.as_fd()).map_err(|error| refused(step(), error))?;
         let copy = clone_tree(place.as_fd(), Path::new("")).step(step)?;
         let read_only = if mutant::on("c11") { MountAttrFlags::empty() } else { RDONLY };
         set_attributes(copy.as_fd(), read_only | NOSUID | NODEV | NOEXEC, 0, true).step(step)?;

@@ -58,6 +58,11 @@ pub(crate) fn program(
     make(policy, held, set_id, false).map(Some)
 }
 
+/// Whether there are filters for this machine's architecture at all.
+pub(super) const fn is_known_here() -> bool {
+    Arch::NATIVE.is_some()
+}
+
 /// As [`program`], for a task that may change no file: without the calls that change what is kept about one.
 ///
 /// # Errors

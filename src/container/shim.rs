@@ -27,6 +27,7 @@ use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
 use super::seccomp::SetId;
 use super::terminal::{self, Terminal};
 use super::{etc, namespaces, rlimits, root, seccomp, unveil};
+use crate::spec::json;
 use crate::spec::{HostIdSpace, Masks, OwnNamespaces};
 use crate::sys::path::Root;
 use crate::sys::{mutant, prctl, process};
@@ -71,7 +72,7 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     die_with_parent(report)?;
 
     // Before anything that costs memory or time: the task must not run a moment outside its cgroups.
-    let birth: Birth = serde_json::from_str(birth).step(|| "read the arguments".to_owned())?;
+    let birth: Birth = json::from_str(birth).step(|| "read the arguments".to_owned())?;
     if let Some(roots) = &birth.cgroup_roots {
         make_cgroup_namespace(roots)?;
     }
@@ -322,14 +323,14 @@ fn execute(report: &File, command: &Command<'_>) -> Failure {
 
 fn report_failure(mut report: &File, failure: &Failure) {
     // When nobody listens any more, nobody is left to be told.
-    let _ = serde_json::to_vec(failure).map(|bytes| report.write_all(&bytes));
+    let _ = json::to_vec(failure).map(|bytes| report.write_all(&bytes));
 }
 
 fn read_config(mut file: File) -> Result<Config, Failure> {
     let step = || "read the configuration".to_owned();
     let mut text = Vec::new();
     file.read_to_end(&mut text).step(step)?;
-    serde_json::from_slice(&text).step(step)
+    json::from_slice(&text).step(step)
 }
 
 /// Enters the namespaces of a task that runs, but for the user namespace that comes last and is returned.
@@ -372,7 +373,7 @@ fn ends(terminal: Option<&Terminal>) -> impl Iterator<Item = BorrowedFd<'_>> {
 /// Says what this process is about to become, which is true once the report's end of file says that nothing failed.
 fn tell(control: &OwnedFd, became: &Became, fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
     let step = || "answer the executor".to_owned();
-    let text = serde_json::to_vec(became).step(step)?;
+    let text = json::to_vec(became).step(step)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_TOLD))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {

@@ -22,9 +22,10 @@ use serde::{Deserialize, Serialize};
 
 use super::config::Rootless;
 use super::host_ids::HostIdRegistry;
+use crate::spec::json;
 use crate::spec::{HostIdSpace, HostIds, Role};
 use crate::sys::lock::lock;
-use crate::sys::{self, mutant, prctl, process};
+use crate::sys::{self, children, mutant, prctl, process};
 
 /// Where distributions have the programs. Not searched for in PATH.
 const DIRS: [&str; 2] = ["/usr/bin", "/bin"];
@@ -178,7 +179,7 @@ impl Subordinate {
     /// When it could not be started, was killed, or could not be given its ids.
     pub fn remove(&self, dir: &Path) -> io::Result<Vec<String>> {
         let answer = self.work(&Work::Remove(dir.to_owned()))?;
-        Ok(serde_json::from_slice(&answer)?)
+        Ok(json::from_slice(&answer)?)
     }
 
     fn work(&self, work: &Work) -> io::Result<Vec<u8>> {
@@ -195,12 +196,13 @@ impl Subordinate {
         let exe = sys::exe::own()?;
         let mut command = Command::new(format!("/proc/self/fd/{}", exe.as_raw_fd()));
         // A descriptor has no name, so argv[0] decides: one that is no role's, and then the role.
-        command.arg0(env!("CARGO_PKG_NAME")).arg(Role::Subordinate.name()).arg(serde_json::to_string(work)?);
+        command.arg0(env!("CARGO_PKG_NAME")).arg(Role::Subordinate.name()).arg(json::to_string(work)?);
         let environment = mutant::environment();
         command.env_clear().envs(environment.iter().filter_map(|entry| entry.split_once('='))).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn()?;
-        let answer = self.talk(&mut child);
+        let mut own = children::spawn(&mut command)?;
+        let child = &mut own.0;
+        let answer = self.talk(child);
         if answer.is_err() {
             // It may have ended meanwhile.
             let _ = child.kill();
@@ -297,7 +299,9 @@ fn run(program: &Path, pid: i32, arguments: &[String]) -> io::Result<()> {
     let deadline = Instant::now() + DEADLINE;
     let mut command = Command::new(program);
     command.arg(pid.to_string()).args(arguments).env_clear().env("LC_ALL", "C").current_dir("/");
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut own = children::spawn(&mut command)?;
+    let child = &mut own.0;
     let said = child.stderr.take().map_or(Ok(Vec::new()), |mut stderr| said(&mut stderr, deadline));
     let ended = process::open_pidfd(child.id().cast_signed()).and_then(|pidfd| readable(pidfd.as_fd(), deadline));
     if said.is_err() || ended.is_err() {

@@ -2,6 +2,8 @@
 
 use libc::sock_filter;
 
+use crate::spec::Order as _;
+
 /// Most instructions that the kernel takes, `BPF_MAXINSNS`.
 const LONGEST: usize = 4096;
 /// Instructions that a conditional jump leaves out at most, less those that may still come in between.
@@ -154,7 +156,7 @@ impl Decision {
 
     /// Of the rules that apply the strictest counts, as with several filters, and of equally strict ones the first.
     pub fn of(mut rules: Vec<Rule>, otherwise: Action) -> Decision {
-        rules.sort_by_key(|rule| rule.action.rank());
+        rules.order_by_key(|rule| rule.action.rank());
         let last = rules.iter().position(|rule| rule.checks.is_empty());
         let otherwise = last.map_or(otherwise, |last| rules[last].action);
         rules.truncate(last.unwrap_or(rules.len()));

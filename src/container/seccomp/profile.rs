@@ -7,6 +7,7 @@
 //! An error says where something is wrong, and never a word of the file: it is read by root, wherever a job says that it is,
 //! and the error goes to whoever wrote the job.
 
+use crate::spec::Order as _;
 use std::borrow::Cow;
 use std::str::FromStr as _;
 
@@ -94,7 +95,7 @@ pub(super) fn policy(text: &str, machine: &Machine<'_>) -> Result<Policy, String
 
     let mut names: Vec<(&str, usize)> =
         (0..machine.arch.end()).filter_map(|number| Some((machine.arch.name_of(number)?, number))).collect();
-    names.sort_unstable();
+    names.order_by(Ord::cmp);
     let number_of = |name: &str| names.binary_search_by_key(&name, |(known, _)| known).ok().map(|at| names[at].1);
 
     // Rules in the file's order, and by number which of them apply.
