@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ExecutorError;
 use crate::container::{Ids, Namespace};
+use crate::spec::json;
 use crate::spec::{HostIds, ProcessId};
 use crate::sys;
 use crate::sys::process::WaitStatus;
@@ -83,7 +84,7 @@ impl Record {
         let _of_one_that_was_killed = std::fs::remove_file(&temporary);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        file.write_all(&serde_json::to_vec(self)?)?;
+        file.write_all(&json::to_vec(self)?)?;
         std::fs::rename(&temporary, path)?;
         Ok(Held { path: path.to_owned(), _lock: file })
     }
@@ -104,7 +105,7 @@ impl Record {
         }
         let text = owned::bounded(file.try_clone().map_err(|e| cannot(e.to_string()))?, LONGEST);
         let text = text.map_err(|e| cannot(e.to_string()))?;
-        let record: Record = serde_json::from_slice(&text).map_err(|e| cannot(e.to_string()))?;
+        let record: Record = json::from_slice(&text).map_err(|e| cannot(e.to_string()))?;
         if record.version != VERSION {
             return Err(cannot(format!("version {} of it is not known here", record.version)));
         }

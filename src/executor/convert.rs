@@ -8,8 +8,8 @@ use tonic::Status;
 
 use super::ExecutorError;
 use crate::spec::{
-    CpuField, CpuStats, Device, ExitResult, HostIds, IoLimit, LaunchSpec, LimitedResource, LogCollection, LogKeeping,
-    Masks, MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, Neighbours, Outlive, OutputHealth,
+    CpuField, CpuStats, Device, ExitResult, HostIds, IntoMap as _, IoLimit, LaunchSpec, LimitedResource, LogCollection,
+    LogKeeping, Masks, MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, Neighbours, Outlive, OutputHealth,
     OwnNamespaces, Pressure, Pressures, ProcessState, Propagation, ResourceLimit, Resources, Seccomp, Stall,
     StreamCounts, StreamHealth, TaskOutput, TaskStats, Unveil, Usage,
 };
@@ -59,7 +59,11 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
     let extension = request.agentbin.unwrap_or_default();
     let resources = request.resources.unwrap_or_default();
     let cpuset_cgroup = resources.linux_resources.as_ref().map(|l| l.cpuset_cgroup.clone()).unwrap_or_default();
-    let mounts = request.mounts.into_iter().map(spec_mount).collect::<Result<_, _>>()?;
+    let mut mounts = request.mounts.into_iter().map(spec_mount).collect::<Result<Vec<_>, _>>()?;
+    for wire::ResolvedMount { number, device, inode } in &extension.resolved_mounts {
+        let mount = usize::try_from(*number).ok().and_then(|number| mounts.get_mut(number));
+        mount.ok_or_else(|| invalid("resolved mount", &number.to_string()))?.identity = Some((*device, *inode));
+    }
     let devices = request.devices.into_iter().map(spec_device);
     let unveil = |text: &String| Unveil::parse(text).ok_or_else(|| invalid("unveil", text));
     Ok(LaunchSpec {
@@ -86,7 +90,7 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         pid_mode: mode("pid_mode", &request.default_pid_mode)?,
         ipc_mode: mode("ipc_mode", &request.default_ipc_mode)?,
         capabilities: request.capabilities,
-        cgroup_v1_override: request.cgroup_v1_override.into_iter().collect(),
+        cgroup_v1_override: request.cgroup_v1_override.into_iter().into_map(),
         cgroup_v2_override: request.cgroup_v2_override,
         cgroup: extension.cgroup.into(),
         cpuset_cgroup: cpuset_cgroup.into(),
@@ -168,10 +172,10 @@ fn wire_io(limit: &IoLimit) -> wire::IoLimit {
 /// # Errors
 /// [`ExecutorError::Invalid`] for a `propagation_mode` that is not known.
 pub fn spec_mount(mount: drivers::Mount) -> Result<Mount, ExecutorError> {
-    let drivers::Mount { task_path, host_path, readonly, propagation_mode, .. } = mount;
+    let drivers::Mount { task_path, host_path, readonly, propagation_mode, selinux_label, .. } = mount;
     let propagation = Propagation::from_name(&propagation_mode)
         .ok_or_else(|| ExecutorError::Invalid(format!("propagation_mode {propagation_mode:?} is not known")))?;
-    Ok(Mount { task_path, host_path: host_path.into(), readonly, propagation })
+    Ok(Mount { task_path, host_path: host_path.into(), readonly, propagation, selinux_label, identity: None })
 }
 
 /// A bind mount on the wire.
@@ -181,6 +185,7 @@ pub fn wire_mount(mount: Mount) -> drivers::Mount {
         host_path: mount.host_path.to_string_lossy().into_owned(),
         readonly: mount.readonly,
         propagation_mode: mount.propagation.name().to_owned(),
+        selinux_label: mount.selinux_label,
         ..Default::default()
     }
 }
@@ -227,6 +232,10 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
     let quota = spec.resources.cpu_quota_us;
     let network_isolation = (!spec.network_namespace.as_os_str().is_empty())
         .then(|| drivers::NetworkIsolationSpec { path: path(spec.network_namespace), ..Default::default() });
+    let resolved = |(mount, number): (&Mount, u32)| {
+        mount.identity.map(|(device, inode)| wire::ResolvedMount { number, device, inode })
+    };
+    let resolved_mounts = spec.mounts.iter().zip(0u32..).filter_map(resolved).collect();
     wire::LaunchRequest {
         cmd: spec.command,
         args: spec.args,
@@ -297,6 +306,7 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
             },
             allow_writable_programs: spec.allow_writable_programs,
             host_mounts: spec.host_mounts,
+            resolved_mounts,
             filled_root: spec.filled_root,
             host_users: spec.host_users,
             adopt: spec.outlive.as_ref().is_some_and(|outlive| outlive.adopt),
@@ -427,7 +437,7 @@ pub fn spec_stats(stats: drivers::TaskStats) -> TaskStats {
             .resource_usage_by_pid
             .into_iter()
             .filter_map(|(pid, usage)| Some((pid.parse().ok()?, spec_usage(usage))))
-            .collect(),
+            .into_map(),
         pressure: stats.pressure.map_or_else(Pressures::default, |pressure| Pressures {
             cpu: pressure.cpu.map(spec_pressure),
             memory: pressure.memory.map(spec_pressure),
@@ -619,6 +629,8 @@ mod tests {
                 host_path: "/h".into(),
                 readonly: true,
                 propagation: Propagation::HostToTask,
+                selinux_label: "Z".into(),
+                identity: Some((7, u64::MAX)),
             }],
             devices: vec![Device {
                 task_path: "/d".into(),

@@ -64,6 +64,7 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
                     readonly: m.readonly,
                     propagation: m.propagation,
                     of_host: number < spec.host_mounts,
+                    identity: m.identity,
                 })
                 .collect(),
             devices: spec

@@ -30,7 +30,7 @@ impl<E: Executor + 'static> wire::executor_server::Executor for ExecutorService<
         let spec = convert::launch_spec(request.into_inner())?;
         let executor = Arc::clone(&self.0);
         // A task of its own: a host that hangs up half-way must not leave half a task.
-        let launched = tokio::spawn(async move { executor.launch(spec).await }).await;
+        let launched = crate::sys::task::spawn(async move { executor.launch(spec).await }).await;
         let state = launched.map_err(|e| Status::internal(e.to_string()))??;
         Ok(Response::new(wire::LaunchResponse { process: Some(convert::wire_state(&state)) }))
     }
@@ -72,7 +72,7 @@ impl<E: Executor + 'static> wire::executor_server::Executor for ExecutorService<
         };
         let executor = Arc::clone(&self.0);
         let (sender, receiver) = tokio::sync::mpsc::channel(1);
-        tokio::spawn(async move {
+        crate::sys::task::spawn(async move {
             let mut ticks = tokio::time::interval(interval);
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {

@@ -161,10 +161,10 @@ impl Drop for Lead {
         self.kill();
         let (pid, pidfd, sessions) = (self.pid, Arc::clone(&self.pidfd), Arc::clone(&self.sessions));
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(async move {
+            Ok(runtime) => drop(runtime.spawn(crate::sys::task::boxed(async move {
                 wait_for(&pidfd).await;
                 sessions.forget(pid);
-            })),
+            }))),
             // The process is about to end.
             Err(_) => sessions.forget(pid),
         }
@@ -344,10 +344,10 @@ pub(super) async fn stream(
         return Err(ExecutorError::Invalid("command is required".to_owned()));
     }
     // A task of its own: a caller that hangs up half-way must not leave half a session.
-    let opened = tokio::spawn(open(running, sessions, setup.command, setup.tty)).await;
+    let opened = crate::sys::task::spawn(open(running, sessions, setup.command, setup.tty)).await;
     let opened = opened.map_err(|e| ExecutorError::System(e.to_string()))??;
     let (responses, receiver) = mpsc::channel(1);
-    tokio::spawn(serve(opened, requests, responses));
+    crate::sys::task::spawn(serve(opened, requests, responses));
     Ok(Box::pin(ReceiverStream::new(receiver)))
 }
 
@@ -444,7 +444,7 @@ pub(super) async fn run_script(
     let (from_script, stdout) = pipe_for(&running, |ends| ends.1.as_fd()).map_err(&failed)?;
     let stdio = Stdio { stdin: open_null()?, stderr: stdout.try_clone().map_err(&failed)?, stdout };
     let source = register(from_script, Interest::READABLE).map_err(&failed)?;
-    let starting = tokio::spawn(start(running, sessions, command.to_owned(), args.to_vec(), false, stdio));
+    let starting = crate::sys::task::spawn(start(running, sessions, command.to_owned(), args.to_vec(), false, stdio));
     let (mut lead, _) = tokio::select! {
         started = starting => started.map_err(|e| ExecutorError::System(e.to_string()))??,
         () = &mut expired => return too_late(tail),

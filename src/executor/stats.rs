@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use crate::spec::{CpuField, CpuStats, MemoryField, MemoryStats, Usage};
+use crate::sys::processes;
 
 /// CPU time of one process at some moment.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +71,9 @@ fn cpu_usage(before: Option<&Mark>, now: &Mark, core_mhz: f64) -> CpuStats {
 }
 
 fn swap_bytes(process: &procfs::process::Process) -> u64 {
-    process.status().ok().and_then(|s| s.vmswap).unwrap_or(0).saturating_mul(1024)
+    let said = process.open_relative("status").ok().and_then(|status| processes::said(status, "VmSwap"));
+    let kib = said.and_then(|said| said.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
 }
 
 /// The sum over processes, as the universal executor reports it.

@@ -1,6 +1,5 @@
 //! The life of one task's processes, the same for both kinds of isolation.
 
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,8 +22,8 @@ use crate::cgroup::{self, CgroupFs, DeviceRule, Regime, Sampler, TaskCgroup};
 use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared, StartError};
 use crate::logs::collector::{Collector, HealthWatch, Keeper, open_sink};
 use crate::spec::{
-    ExitResult, HostIds, LaunchSpec, NamespaceMode, Outlive, OutputHealth, ProcessState, Resources, Signal, TaskStats,
-    scaled_cpu_shares,
+    ExitResult, HostIds, IntoMap as _, LaunchSpec, NamespaceMode, Outlive, OutputHealth, ProcessState, Resources,
+    Signal, TaskStats, scaled_cpu_shares,
 };
 use crate::sys;
 use crate::sys::process::{Child, WaitStatus};
@@ -494,7 +493,7 @@ impl LocalExecutor {
         }
         let mut resources = self.resources(spec);
         resources.cgroup_v1_override =
-            spec.cgroup_v1_override.iter().map(|(k, v)| (k.clone(), PathBuf::from(v))).collect::<BTreeMap<_, _>>();
+            spec.cgroup_v1_override.iter().map(|(k, v)| (k.clone(), PathBuf::from(v))).into_map();
         resources.cgroup_v2_override =
             (!spec.cgroup_v2_override.is_empty()).then(|| PathBuf::from(&spec.cgroup_v2_override));
         let created = self.task_cgroup(spec, &resources);
@@ -539,7 +538,7 @@ impl LocalExecutor {
         let ended = sys::watch::register(Arc::clone(&running.pidfd), Interest::READABLE)
             .map_err(|e| ExecutorError::System(format!("watch the task: {e}")))?;
         let (isolation, exits, sessions) = (self.isolation, self.exit.clone(), Arc::clone(&self.sessions));
-        tokio::spawn(async move {
+        crate::sys::task::spawn(async move {
             let status = match running.adopted {
                 Some(start_ticks) => {
                     let readable = ended.readable().await.is_ok();
