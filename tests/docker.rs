@@ -1289,6 +1289,7 @@ fn d38_a_minimum_wins_over_what_the_plugin_allows() {
             host_path: PathBuf::from("/usr"),
             readonly,
             propagation,
+            ..Mount::default()
         };
         for (world, mount, refused) in [
             (&free, volume(false, Propagation::Bidirectional), false),
@@ -1373,6 +1374,7 @@ fn f2_mounts_propagate_as_asked() {
                 host_path: PathBuf::from("/dev/shm"),
                 readonly: false,
                 propagation,
+                ..Mount::default()
             }];
             match world.driver.start_task(&task).await {
                 Ok(_) => {

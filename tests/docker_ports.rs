@@ -273,6 +273,6 @@ fn a_static_port_is_one_runs(ports: &Ports) {
     assert_eq!(out.status, 125, "{out:?}");
     let holder = "8379 is not free: job \"example\", group \"cache\" has it (allocation ";
     assert!(out.stderr.contains(holder), "{out:?}");
-    assert!(out.stderr.contains(&format!("agentbin run with pid {})", run.child.id())), "{out:?}");
+    assert!(out.stderr.contains(&format!("agentbin with pid {})", run.child.id())), "{out:?}");
     ports.stop(run);
 }

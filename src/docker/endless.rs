@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixListener;
-use tokio_stream::StreamExt as _;
 
 use super::logs::Decoder;
 use super::{Deadlines, Endpoint, Engine, EngineError};
@@ -116,7 +115,7 @@ async fn d50_errors_that_do_not_end() {
 async fn d50_progress_that_says_nothing() {
     for (what, again) in [("no line", &b"{\"status\":\"x"[..]), ("blanks", b"        "), ("open", b"[[[[[[[[")] {
         let (engine, sent, _dir) = engine(Says { head: BODY, again, chunked: true });
-        let mut progress = std::pin::pin!(engine.pull("busybox", "latest", None).unwrap());
+        let mut progress = engine.pull("busybox", "latest", None).unwrap();
         let mut end = Ok(());
         while let Some(said) = progress.next().await {
             if let Err(error) = said {
@@ -132,7 +131,7 @@ async fn d50_progress_that_says_nothing() {
     // Much that is understood is no riddle.
     let (engine, sent, _dir) =
         engine(Says { head: BODY, again: b"{\"status\":\"Downloading\",\"id\":\"0a\"}\r\n", chunked: true });
-    let mut progress = std::pin::pin!(engine.pull("busybox", "latest", None).unwrap());
+    let mut progress = engine.pull("busybox", "latest", None).unwrap();
     while sent.load(Ordering::Relaxed) < 8 << 20 {
         assert_eq!(progress.next().await.unwrap().unwrap().status, "Downloading");
     }

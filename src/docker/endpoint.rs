@@ -6,10 +6,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bollard::errors::Error;
-use bollard::{BollardRequest, ClientVersion, Docker};
-use http_body_util::{BodyExt as _, Collected, Empty, Limited};
-use hyper::body::{Body, Bytes, Incoming};
+use http_body_util::{BodyExt as _, Collected, Limited};
+use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response, Uri, header};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
@@ -19,7 +17,8 @@ use tokio::net::UnixStream;
 use tokio_rustls::TlsConnector;
 
 use super::EngineError;
-use super::meter::{Allowance, MAX_ANSWER, MAX_ERROR, Metered};
+use super::call::{Ask, Payload, nothing};
+use super::meter::{Allowance, MAX_ERROR, Metered};
 use crate::sys::lock::lock;
 
 /// The newest version of the API that is asked for; what the engine does not know is not asked for.
@@ -28,8 +27,6 @@ const NEWEST: (u16, u16) = (1, 44);
 const OLDEST: (u16, u16) = (1, 41);
 /// Where an engine listens when nobody says otherwise.
 const SOCKET: &str = "/var/run/docker.sock";
-/// Deadlines are the callers'; the client's own must not cut them short.
-const NO_DEADLINE_SECONDS: u64 = 10 * 365 * 24 * 3600;
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -133,26 +130,16 @@ impl Connector {
         Ok(Connector { endpoint: endpoint.clone(), tls, version: Mutex::default() })
     }
 
-    /// The client whose requests go through this. Their answers share the allowance, or have [`MAX_ANSWER`] each.
-    pub(super) fn client(self: &Arc<Self>, allowance: Option<Allowance>) -> Result<Docker, EngineError> {
-        let connector = Arc::clone(self);
-        let transport = move |request: BollardRequest| {
-            let connector = Arc::clone(&connector);
-            let allowance = allowance.clone().unwrap_or_else(|| Allowance::new(MAX_ANSWER));
-            async move {
-                let (mut parts, body) = request.into_parts();
-                let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-                parts.uri = connector.versioned(path).await.map_err(|e| Error::IOError { err: io::Error::other(e) })?;
-                parts.headers.insert(header::HOST, header::HeaderValue::from_static("docker"));
-                let request = Request::from_parts(parts, body);
-                let sent = connector.send_for(request, Some(allowance)).await;
-                sent.map_err(|e| Error::IOError { err: io::Error::other(e) })
-            }
-        };
-        // The address is only there to be cut off again.
-        let version = ClientVersion { major_version: 1, minor_version: 44 };
-        Docker::connect_with_custom_transport(transport, Some("http://docker"), NO_DEADLINE_SECONDS, &version)
-            .map_err(|e| EngineError::Endpoint(e.to_string()))
+    /// The answer to a call, when it is no error.
+    pub(super) async fn answer(
+        &self,
+        what: &'static str,
+        ask: Ask,
+        allowance: Allowance,
+    ) -> Result<Incoming, EngineError> {
+        let uri = self.versioned(&ask.target).await?;
+        let response = self.send_for(ask.into_request(uri), Some(allowance)).await?;
+        Ok(Connector::checked(what, response).await?.into_body())
     }
 
     pub(super) fn forget_version(&self) {
@@ -161,11 +148,6 @@ impl Connector {
 
     /// `path` under the version of the API that both speak.
     pub(super) async fn versioned(&self, path: &str) -> Result<Uri, EngineError> {
-        // The crate may put a version before it, of which it knows nothing.
-        let path = match path.strip_prefix("/v1.").and_then(|rest| rest.split_once('/')) {
-            Some((number, rest)) if number.bytes().all(|b| b.is_ascii_digit()) => format!("/{rest}"),
-            _ => path.to_owned(),
-        };
         let known = *lock(&self.version);
         let (major, minor) = match known {
             Some(version) => version,
@@ -177,7 +159,7 @@ impl Connector {
 
     async fn negotiate(&self) -> Result<(u16, u16), EngineError> {
         const WHAT: &str = "ask the engine for its version";
-        let request = Request::get("/_ping").header(header::HOST, "docker").body(Empty::<Bytes>::new());
+        let request = Request::get("/_ping").header(header::HOST, "docker").body(nothing());
         let allowance = Some(Allowance::new(MAX_ERROR));
         let response = self.send_for(request.map_err(|e| broken(WHAT, &e))?, allowance).await?;
         let said = response.headers().get("api-version").and_then(|v| v.to_str().ok()).unwrap_or_default();
@@ -213,24 +195,16 @@ impl Connector {
 
     /// One request on a connection of its own, whose answer is a stream that is read piece by piece: it has no bound, its
     /// pieces have theirs.
-    pub(super) async fn send<B>(&self, request: Request<B>) -> Result<Response<Incoming>, EngineError>
-    where
-        B: Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
+    pub(super) async fn send(&self, request: Request<Payload>) -> Result<Response<Incoming>, EngineError> {
         self.send_for(request, None).await
     }
 
     /// One request on a connection of its own, whose answer has a bound.
-    async fn send_for<B>(
+    async fn send_for(
         &self,
-        request: Request<B>,
+        request: Request<Payload>,
         allowance: Option<Allowance>,
-    ) -> Result<Response<Incoming>, EngineError>
-    where
-        B: Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
+    ) -> Result<Response<Incoming>, EngineError> {
         let what = "connect to the engine";
         let connecting = tokio::time::timeout(CONNECT, self.connect()).await;
         let stream = connecting
@@ -241,7 +215,7 @@ impl Connector {
             .await
             .map_err(|e| broken(what, &e))?;
         // Ends with the answer, or when nobody wants it any more.
-        tokio::spawn(async move {
+        crate::sys::task::spawn(async move {
             let _said_to_the_caller = connection.with_upgrades().await;
         });
         sender.send_request(request).await.map_err(|e| broken("speak with the engine", &e))

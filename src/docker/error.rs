@@ -1,7 +1,5 @@
 use std::time::Duration;
 
-use bollard::errors::Error;
-
 /// Why a call on the engine gave nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
@@ -37,16 +35,6 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    pub(super) fn of(what: &'static str, error: Error) -> EngineError {
-        match error {
-            Error::DockerResponseServerError { status_code, message } => {
-                EngineError::Answer { what, status: status_code, message }
-            }
-            Error::DockerStreamError { error } => EngineError::Answer { what, status: 500, message: error },
-            other => EngineError::Broken { what, problem: chain(&other) },
-        }
-    }
-
     /// The HTTP status of an answer.
     #[must_use]
     pub fn status(&self) -> Option<u16> {

@@ -1,13 +1,12 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bollard::models::ExecConfig;
-use http_body_util::Full;
-use hyper::body::Bytes;
 use hyper::{Request, header};
 use hyper_util::rt::TokioIo;
+use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::call::{self, Ask, escaped};
 use super::endpoint::Connector;
 use super::error::chain;
 use super::{Engine, EngineError};
@@ -64,16 +63,16 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`].
     pub async fn exec_create(&self, container: &str, command: &ExecCommand) -> Result<String, EngineError> {
-        let config = ExecConfig {
-            attach_stdin: Some(command.stdin),
-            attach_stdout: Some(true),
-            attach_stderr: Some(true),
-            tty: Some(command.tty),
-            cmd: Some(command.command.clone()),
-            ..ExecConfig::default()
-        };
-        let call = self.client.create_exec(container, config);
-        Ok(self.within("prepare a command in the container", self.deadlines.change, call).await?.id)
+        const WHAT: &str = "prepare a command in the container";
+        let config = json!({
+            "AttachStdin": command.stdin,
+            "AttachStdout": true,
+            "AttachStderr": true,
+            "Tty": command.tty,
+            "Cmd": command.command,
+        });
+        let ask = Ask::post(format!("/containers/{}/exec", escaped(container))).json(&config);
+        call::id(WHAT, &self.ask(WHAT, self.deadlines.change, ask).await?)
     }
 
     /// Starts it, with its streams. `tty` has to be what it was prepared with.
@@ -89,7 +88,7 @@ impl Engine {
                 .header(header::CONTENT_TYPE, "application/json")
                 .header(header::CONNECTION, "Upgrade")
                 .header(header::UPGRADE, "tcp")
-                .body(Full::new(Bytes::from(format!("{{\"Detach\":false,\"Tty\":{tty}}}"))))
+                .body(call::bytes(format!("{{\"Detach\":false,\"Tty\":{tty}}}")))
                 .map_err(|e| EngineError::Endpoint(e.to_string()))?;
             let response = Connector::checked(WHAT, self.connector.send(request).await?).await?;
             let broken = |e: hyper::Error| EngineError::Broken { what: WHAT, problem: chain(&e) };
@@ -104,9 +103,9 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`].
     pub async fn exec_resize(&self, id: &str, height: u16, width: u16) -> Result<(), EngineError> {
-        let options = bollard::exec::ResizeExecOptions { height, width };
-        let call = self.client.resize_exec(id, options);
-        self.within("set the size of the terminal", self.deadlines.ask, call).await
+        let ask = Ask::post(format!("/exec/{}/resize", escaped(id)));
+        let ask = ask.with("h", &height.to_string()).with("w", &width.to_string());
+        self.ask("set the size of the terminal", self.deadlines.ask, ask).await.map(drop)
     }
 
     /// How it is doing.
@@ -114,13 +113,12 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`].
     pub async fn exec_inspect(&self, id: &str) -> Result<ExecState, EngineError> {
-        let call = self.client.inspect_exec(id);
-        let state = self.within("inspect a command in the container", self.deadlines.ask, call).await?;
-        let number = |n: Option<i64>| n.and_then(|n| i32::try_from(n).ok());
+        let ask = Ask::get(format!("/exec/{}/json", escaped(id)));
+        let state = self.ask("inspect a command in the container", self.deadlines.ask, ask).await?;
         Ok(ExecState {
-            running: state.running.unwrap_or(false),
-            exit_code: number(state.exit_code).unwrap_or(-1),
-            pid: number(state.pid).unwrap_or(0),
+            running: call::flag(&state, "/Running"),
+            exit_code: call::number(&state, "/ExitCode").unwrap_or(-1),
+            pid: call::number(&state, "/Pid").unwrap_or(0),
         })
     }
 }

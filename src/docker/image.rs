@@ -1,15 +1,60 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 
-use bollard::models::CreateImageInfo;
-use bollard::query_parameters::{CreateImageOptions, ImportImageOptions, RemoveImageOptions};
-use hyper::body::Bytes;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::header::{HeaderName, HeaderValue};
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt as _};
 
-use super::meter::{Allowance, MAX_RIDDLE};
-use super::{Credentials, Engine, EngineError};
+use super::call::{self, Ask, Lines, escaped};
+use super::{Engine, EngineError};
+
+/// Who asks a registry for an image. Empty is what has not been given.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Credentials {
+    /// The user's name.
+    pub username: String,
+    /// The password.
+    pub password: String,
+    /// In their stead, what a login gave.
+    pub identity_token: String,
+    /// The registry that they are for.
+    pub server_address: String,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Credentials { username, server_address, .. } = self;
+        let mut shown = f.debug_struct("Credentials");
+        shown.field("username", username).field("server_address", server_address).finish_non_exhaustive()
+    }
+}
+
+impl Credentials {
+    /// As a header of a request.
+    fn header(&self) -> Result<HeaderValue, EngineError> {
+        let mut given = serde_json::Map::new();
+        for (key, value) in [
+            ("username", &self.username),
+            ("password", &self.password),
+            ("identitytoken", &self.identity_token),
+            ("serveraddress", &self.server_address),
+        ] {
+            if !value.is_empty() {
+                given.insert(key.to_owned(), json!(value));
+            }
+        }
+        let mut value = HeaderValue::from_str(&URL_SAFE.encode(Value::Object(given).to_string()))
+            .map_err(|e| EngineError::Endpoint(e.to_string()))?;
+        value.set_sensitive(true);
+        Ok(value)
+    }
+}
 
 /// What the engine says while it fetches an image.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -33,35 +78,24 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`].
     pub async fn image(&self, name: &str) -> Result<Option<String>, EngineError> {
-        let call = self.client.inspect_image(name);
-        match self.within("inspect the image", self.deadlines.ask, call).await {
-            Ok(image) => Ok(image.id),
+        let ask = Ask::get(format!("/images/{}/json", escaped(name)));
+        match self.ask("inspect the image", self.deadlines.ask, ask).await {
+            Ok(image) => Ok(Some(call::text(&image, "/Id")).filter(|id| !id.is_empty())),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Fetches an image; it is there when the stream has ended without an error. No deadline.
+    /// Fetches an image; it is there when what is said has ended without an error. No deadline.
     ///
     /// # Errors
-    /// See [`EngineError`].
-    pub fn pull(
-        &self,
-        repository: &str,
-        tag: &str,
-        credentials: Option<Credentials>,
-    ) -> Result<impl Stream<Item = Result<Progress, EngineError>> + use<>, EngineError> {
-        let options = CreateImageOptions {
-            from_image: Some(repository.to_owned()),
-            tag: Some(tag.to_owned()),
-            ..CreateImageOptions::default()
-        };
-        let allowance = Allowance::new(MAX_RIDDLE);
-        let stream = self.connector.client(Some(allowance.clone()))?.create_image(Some(options), None, credentials);
-        Ok(stream.map(move |said| {
-            allowance.renew();
-            said.map(progress).map_err(|error| EngineError::of("pull the image", error))
-        }))
+    /// Credentials that do not fit into a header.
+    pub fn pull(&self, repository: &str, tag: &str, credentials: Option<&Credentials>) -> Result<Pulling, EngineError> {
+        let mut ask = Ask::post("/images/create").with("fromImage", repository).with("tag", tag);
+        if let Some(credentials) = credentials {
+            ask = ask.header(HeaderName::from_static("x-registry-auth"), credentials.header()?);
+        }
+        Ok(Pulling(self.ask_for_lines("pull the image", ask)))
     }
 
     /// Loads an archive that `docker save` wrote. No deadline: it takes as long as the archive is large.
@@ -70,7 +104,7 @@ impl Engine {
     /// See [`EngineError`].
     pub async fn load(&self, mut archive: File) -> Result<(), EngineError> {
         let (sender, pieces) = mpsc::channel::<io::Result<Bytes>>(2);
-        let reading = tokio::task::spawn_blocking(move || {
+        let reading = crate::sys::task::spawn_blocking(move || {
             loop {
                 let mut piece = vec![0; PIECE];
                 let piece = match archive.read(&mut piece) {
@@ -87,13 +121,11 @@ impl Engine {
                 }
             }
         });
-        let allowance = Allowance::new(MAX_RIDDLE);
-        let client = self.connector.client(Some(allowance.clone()))?;
-        let stream = client.import_image_stream(ImportImageOptions::default(), ReceiverStream::new(pieces), None);
-        let mut said = std::pin::pin!(stream);
+        let pieces = ReceiverStream::new(pieces).map(|piece| piece.map(Frame::data));
+        let ask = Ask::post("/images/load").body(StreamBody::new(pieces).boxed_unsync(), "application/x-tar");
+        let mut said = self.ask_for_lines("load the image", ask);
         while let Some(said) = said.next().await {
-            allowance.renew();
-            said.map_err(|error| EngineError::of("load the image", error))?;
+            said?;
         }
         let _ended = reading.await;
         Ok(())
@@ -104,19 +136,41 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`].
     pub async fn remove_image(&self, id: &str) -> Result<(), EngineError> {
-        let options = RemoveImageOptions { force: true, ..RemoveImageOptions::default() };
-        let call = self.client.remove_image(id, Some(options), None);
-        self.within("remove the image", self.deadlines.change, call).await.map(drop)
+        let ask = Ask::delete(format!("/images/{}", escaped(id))).with("force", "true");
+        self.ask("remove the image", self.deadlines.change, ask).await.map(drop)
     }
 }
 
-fn progress(info: CreateImageInfo) -> Progress {
-    let detail = info.progress_detail.unwrap_or_default();
-    let number = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+/// An image that is being fetched.
+pub struct Pulling(Lines);
+
+impl Pulling {
+    /// What the engine says next; `None` when it has said everything. Who gives this up halfway gives up the image.
+    pub async fn next(&mut self) -> Option<Result<Progress, EngineError>> {
+        self.0.next().await.map(|said| said.map(|line| progress(&line)))
+    }
+}
+
+fn progress(line: &Value) -> Progress {
     Progress {
-        layer: info.id.unwrap_or_default(),
-        status: info.status.unwrap_or_default(),
-        current: number(detail.current),
-        total: number(detail.total),
+        layer: call::text(line, "/id"),
+        status: call::text(line, "/status"),
+        current: call::number(line, "/progressDetail/current").unwrap_or(0),
+        total: call::number(line, "/progressDetail/total").unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e1_credentials_are_sent_as_the_engine_reads_them_and_are_not_shown() {
+        let given = Credentials { username: "u".to_owned(), password: "?>?>".to_owned(), ..Credentials::default() };
+        let header = given.header().unwrap();
+        // The alphabet of URLs, as Go's `base64.URLEncoding` wants it.
+        let json = URL_SAFE.decode(header.as_bytes()).unwrap();
+        assert_eq!(json, br#"{"username":"u","password":"?>?>"}"#);
+        assert!(header.is_sensitive() && !format!("{given:?}").contains("?>"));
     }
 }

@@ -1,10 +1,11 @@
 //! A container's output as the engine keeps it: messages with their time, from any moment on. Never decides which of them
 //! somebody has seen.
 
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, header};
 
+use super::call::nothing;
 use super::endpoint::Connector;
 use super::error::chain;
 use super::{Engine, EngineError};
@@ -217,7 +218,7 @@ impl Engine {
                 follow = u8::from(follow)
             );
             let uri = self.connector.versioned(&format!("/containers/{container}/logs?{query}")).await?;
-            let request = Request::get(uri).header(header::HOST, "docker").body(Empty::<Bytes>::new());
+            let request = Request::get(uri).header(header::HOST, "docker").body(nothing());
             let request = request.map_err(|e| EngineError::Endpoint(e.to_string()))?;
             Connector::checked(WHAT, self.connector.send(request).await?).await
         };

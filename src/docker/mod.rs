@@ -1,8 +1,9 @@
 //! The Docker Engine API: calls with deadlines, and raw streams. Never decides what to try again.
 //!
-//! Calls and their values are those of the crate `bollard`; its connections are ours (`endpoint`), because it names no
-//! API version and takes the bytes of a terminal for frames.
+//! Calls and connections are ours (`call`, `endpoint`); what a container is made from is described by the types of the crate
+//! `bollard-stubs`, which are generated from the engine's own description.
 
+mod call;
 #[cfg(test)]
 mod endless;
 mod endpoint;
@@ -12,26 +13,23 @@ mod image;
 pub mod logs;
 mod meter;
 
-use std::collections::{BTreeMap, HashMap};
-use std::future::Future;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bollard::Docker;
-use bollard::query_parameters::{
-    CreateContainerOptions, InspectContainerOptions, KillContainerOptions, ListContainersOptions,
-    RemoveContainerOptions, StartContainerOptions, StopContainerOptions, WaitContainerOptions,
-};
-use tokio_stream::StreamExt as _;
+use serde_json::{Value, json};
 
-pub use bollard::auth::DockerCredentials as Credentials;
-pub use bollard::models;
+pub use bollard_stubs::models;
 pub use endpoint::{Endpoint, Tls};
 pub use error::EngineError;
 pub use exec::{Exec, ExecCommand, ExecState};
-pub use image::Progress;
+pub use image::{Credentials, Progress, Pulling};
 
+use self::call::{Ask, escaped};
 use self::endpoint::Connector;
+use crate::spec::IntoMap as _;
+use crate::spec::Order as _;
+use crate::spec::json;
 
 /// How long the engine may take. A call that takes longer fails with [`EngineError::Timeout`]; whether it was done is not
 /// known then.
@@ -120,7 +118,6 @@ pub struct Info {
 #[derive(Debug, Clone)]
 pub struct Engine {
     connector: Arc<Connector>,
-    client: Docker,
     deadlines: Deadlines,
 }
 
@@ -131,8 +128,7 @@ impl Engine {
     /// Certificates that cannot be used.
     pub fn new(endpoint: &Endpoint, deadlines: Deadlines) -> Result<Engine, EngineError> {
         let connector = Arc::new(Connector::new(endpoint)?);
-        let client = connector.client(None)?;
-        Ok(Engine { connector, client, deadlines })
+        Ok(Engine { connector, deadlines })
     }
 
     /// Asks anew which version of the API is spoken: after the engine was replaced it may be another.
@@ -140,33 +136,21 @@ impl Engine {
         self.connector.forget_version();
     }
 
-    async fn within<T>(
-        &self,
-        what: &'static str,
-        deadline: Duration,
-        call: impl Future<Output = Result<T, bollard::errors::Error>>,
-    ) -> Result<T, EngineError> {
-        match tokio::time::timeout(deadline, call).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(EngineError::of(what, error)),
-            Err(_) => Err(EngineError::Timeout { what, after: deadline }),
-        }
-    }
-
     /// What it says of itself.
     ///
     /// # Errors
     /// See [`EngineError`], as for all calls.
     pub async fn info(&self) -> Result<Info, EngineError> {
-        let info = self.within("ask the engine for information", self.deadlines.ask, self.client.info()).await?;
-        let mut runtimes: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
-        runtimes.sort_unstable();
+        let info = self.ask("ask the engine for information", self.deadlines.ask, Ask::get("/info")).await?;
+        let runtimes = info.get("Runtimes").and_then(Value::as_object);
+        let mut runtimes: Vec<String> = runtimes.into_iter().flatten().map(|(name, _)| name.clone()).collect();
+        runtimes.sort();
         Ok(Info {
-            version: info.server_version.unwrap_or_default(),
-            os_type: info.os_type.unwrap_or_default(),
+            version: call::text(&info, "/ServerVersion"),
+            os_type: call::text(&info, "/OSType"),
             runtimes,
-            cgroup_driver: info.cgroup_driver.map(|d| d.to_string()).unwrap_or_default(),
-            cgroup_version: info.cgroup_version.map(|v| v.to_string()).unwrap_or_default(),
+            cgroup_driver: call::text(&info, "/CgroupDriver"),
+            cgroup_version: call::text(&info, "/CgroupVersion"),
         })
     }
 
@@ -175,11 +159,10 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`].
     pub async fn bridge_gateway(&self) -> Result<String, EngineError> {
-        let call = self.client.inspect_network("bridge", None);
-        match self.within("inspect the network bridge", self.deadlines.ask, call).await {
+        match self.ask("inspect the network bridge", self.deadlines.ask, Ask::get("/networks/bridge")).await {
             Ok(network) => {
-                let configs = network.ipam.and_then(|ipam| ipam.config).unwrap_or_default();
-                Ok(configs.into_iter().find_map(|config| config.gateway).unwrap_or_default())
+                let mut gateways = call::list(&network, "/IPAM/Config").iter().filter_map(|one| one.get("Gateway"));
+                Ok(gateways.find_map(Value::as_str).unwrap_or_default().to_owned())
             }
             Err(error) if error.is_not_found() => Ok(String::new()),
             Err(error) => Err(error),
@@ -190,10 +173,11 @@ impl Engine {
     ///
     /// # Errors
     /// See [`EngineError`].
-    pub async fn create(&self, name: &str, body: models::ContainerCreateBody) -> Result<String, EngineError> {
-        let options = CreateContainerOptions { name: Some(name.to_owned()), platform: String::new() };
-        let call = self.client.create_container(Some(options), body);
-        Ok(self.within("create the container", self.deadlines.change, call).await?.id)
+    pub async fn create(&self, name: &str, body: &models::ContainerCreateBody) -> Result<String, EngineError> {
+        const WHAT: &str = "create the container";
+        let body = json::to_value(body).map_err(|e| EngineError::Endpoint(format!("{WHAT}: {e}")))?;
+        let ask = Ask::post("/containers/create").with("name", name).json(&body);
+        call::id(WHAT, &self.ask(WHAT, self.deadlines.change, ask).await?)
     }
 
     /// Starts it; one that runs already is no error.
@@ -201,8 +185,8 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`].
     pub async fn start(&self, id: &str) -> Result<(), EngineError> {
-        let call = self.client.start_container(id, None::<StartContainerOptions>);
-        unless_not_modified(self.within("start the container", self.deadlines.change, call).await)
+        let ask = Ask::post(format!("/containers/{}/start", escaped(id)));
+        unless_not_modified(self.ask("start the container", self.deadlines.change, ask).await)
     }
 
     /// Sends its stop signal, waits up to `grace`, kills it; one that has ended is no error.
@@ -211,10 +195,9 @@ impl Engine {
     /// See [`EngineError`].
     pub async fn stop(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
         let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
-        let options = StopContainerOptions { signal: None, t: Some(seconds) };
-        let call = self.client.stop_container(id, Some(options));
+        let ask = Ask::post(format!("/containers/{}/stop", escaped(id))).with("t", &seconds.to_string());
         let deadline = grace.saturating_add(self.deadlines.change);
-        unless_not_modified(self.within("stop the container", deadline, call).await)
+        unless_not_modified(self.ask("stop the container", deadline, ask).await)
     }
 
     /// Sends a signal (a number) to its first process.
@@ -222,8 +205,8 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`]; a conflict when it does not run.
     pub async fn kill(&self, id: &str, signal: i32) -> Result<(), EngineError> {
-        let options = KillContainerOptions { signal: signal.to_string() };
-        self.within("signal the container", self.deadlines.change, self.client.kill_container(id, Some(options))).await
+        let ask = Ask::post(format!("/containers/{}/kill", escaped(id))).with("signal", &signal.to_string());
+        self.ask("signal the container", self.deadlines.change, ask).await.map(drop)
     }
 
     /// Kills and removes it, with its anonymous volumes.
@@ -231,9 +214,8 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`].
     pub async fn remove(&self, id: &str) -> Result<(), EngineError> {
-        let options = RemoveContainerOptions { v: true, force: true, link: false };
-        let call = self.client.remove_container(id, Some(options));
-        self.within("remove the container", self.deadlines.change, call).await
+        let ask = Ask::delete(format!("/containers/{}", escaped(id))).with("v", "true").with("force", "true");
+        self.ask("remove the container", self.deadlines.change, ask).await.map(drop)
     }
 
     /// Sets the cores that a running container may use.
@@ -241,8 +223,8 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`].
     pub async fn set_cores(&self, id: &str, cores: &str) -> Result<(), EngineError> {
-        let body = models::ContainerUpdateBody { cpuset_cpus: Some(cores.to_owned()), ..Default::default() };
-        self.within("set the container's cores", self.deadlines.change, self.client.update_container(id, body)).await
+        let ask = Ask::post(format!("/containers/{}/update", escaped(id))).json(&json!({ "CpusetCpus": cores }));
+        self.ask("set the container's cores", self.deadlines.change, ask).await.map(drop)
     }
 
     /// What it knows of the container with this id or name; `None` when there is none.
@@ -250,9 +232,11 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`].
     pub async fn inspect(&self, id: &str) -> Result<Option<Container>, EngineError> {
-        let call = self.client.inspect_container(id, None::<InspectContainerOptions>);
-        match self.within("inspect the container", self.deadlines.ask, call).await {
-            Ok(answer) => Ok(Some(container(answer))),
+        const WHAT: &str = "inspect the container";
+        let ask = Ask::get(format!("/containers/{}/json", escaped(id)));
+        match self.ask(WHAT, self.deadlines.ask, ask).await {
+            Ok(answer) if answer.is_object() => Ok(Some(container(&answer))),
+            Ok(_) => Err(EngineError::Broken { what: WHAT, problem: "the engine's answer is no container".to_owned() }),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
@@ -263,11 +247,15 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`].
     pub async fn list(&self, label: Option<&str>, all: bool) -> Result<Vec<Listed>, EngineError> {
-        let filters = label.map(|label| HashMap::from([("label".to_owned(), vec![label.to_owned()])]));
-        let options = ListContainersOptions { all, filters, ..ListContainersOptions::default() };
-        let call = self.client.list_containers(Some(options));
-        let list = self.within("list the containers", self.deadlines.ask, call).await?;
-        Ok(list.into_iter().map(listed).collect())
+        const WHAT: &str = "list the containers";
+        let mut ask = Ask::get("/containers/json").with("all", if all { "true" } else { "false" });
+        if let Some(label) = label {
+            ask = ask.with("filters", &json!({ "label": [label] }).to_string());
+        }
+        match self.ask(WHAT, self.deadlines.ask, ask).await? {
+            Value::Array(containers) => Ok(containers.iter().map(listed).collect()),
+            _ => Err(EngineError::Broken { what: WHAT, problem: "the engine's answer is no list".to_owned() }),
+        }
     }
 
     /// Returns when the container does not run, for whatever reason; asking it again is up to the caller. No deadline.
@@ -275,71 +263,70 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`].
     pub async fn wait(&self, id: &str) -> Result<(), EngineError> {
-        let options = WaitContainerOptions { condition: "not-running".to_owned() };
-        let mut answers = std::pin::pin!(self.client.wait_container(id, Some(options)));
-        match answers.next().await {
-            Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) => Ok(()),
-            Some(Err(error)) => Err(EngineError::of("wait for the container", error)),
-            None => Err(EngineError::Broken { what: "wait for the container", problem: "no answer".to_owned() }),
+        const WHAT: &str = "wait for the container";
+        let ask = Ask::post(format!("/containers/{}/wait", escaped(id))).with("condition", "not-running");
+        match self.ask_forever(WHAT, ask).await? {
+            // The engine went away before the container did.
+            Value::Null => Err(EngineError::Broken { what: WHAT, problem: "no answer".to_owned() }),
+            _ => Ok(()),
         }
     }
 }
 
-fn unless_not_modified(result: Result<(), EngineError>) -> Result<(), EngineError> {
+fn unless_not_modified(result: Result<Value, EngineError>) -> Result<(), EngineError> {
     match result {
         Err(error) if error.status() == Some(304) => Ok(()),
-        other => other,
+        other => other.map(drop),
     }
 }
 
 /// Go's zero time is "never".
-fn time(text: Option<&String>) -> Option<SystemTime> {
-    let text = text.filter(|text| !text.starts_with("0001-"))?;
+fn time(answer: &Value, pointer: &str) -> Option<SystemTime> {
+    let text = answer.pointer(pointer).and_then(Value::as_str).filter(|text| !text.starts_with("0001-"))?;
     humantime::parse_rfc3339(text).ok()
 }
 
-fn container(answer: models::ContainerInspectResponse) -> Container {
-    let state = answer.state.unwrap_or_default();
-    let config = answer.config.unwrap_or_default();
-    let settings = answer.network_settings.unwrap_or_default();
-    let mut networks: Vec<(String, String, String)> = settings
-        .networks
-        .unwrap_or_default()
-        .into_iter()
-        .map(|(name, at)| (name, at.ip_address.unwrap_or_default(), at.global_ipv6_address.unwrap_or_default()))
-        .collect();
-    networks.sort_unstable();
+fn labels(answer: &Value, pointer: &str) -> BTreeMap<String, String> {
+    let labels = answer.pointer(pointer).and_then(Value::as_object);
+    labels.into_iter().flatten().filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).into_map()
+}
+
+fn container(answer: &Value) -> Container {
+    let networks = answer.pointer("/NetworkSettings/Networks").and_then(Value::as_object);
+    let network = |(name, at): (&String, &Value)| {
+        (name.clone(), call::text(at, "/IPAddress"), call::text(at, "/GlobalIPv6Address"))
+    };
+    let mut networks: Vec<(String, String, String)> = networks.into_iter().flatten().map(network).collect();
+    networks.order_by(Ord::cmp);
+    let started_at = time(answer, "/State/StartedAt");
     Container {
-        id: answer.id.unwrap_or_default(),
-        name: answer.name.unwrap_or_default().trim_start_matches('/').to_owned(),
-        labels: config.labels.unwrap_or_default().into_iter().collect(),
-        running: state.running.unwrap_or(false) || state.restarting.unwrap_or(false),
-        was_started: time(state.started_at.as_ref()).is_some(),
-        error: state.error.unwrap_or_default(),
-        exit_code: state.exit_code.and_then(|code| i32::try_from(code).ok()).unwrap_or(-1),
-        oom_killed: state.oom_killed.unwrap_or(false),
-        pid: state.pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0),
-        started_at: time(state.started_at.as_ref()),
-        finished_at: time(state.finished_at.as_ref()),
-        tty: config.tty.unwrap_or(false),
+        id: call::text(answer, "/Id"),
+        name: call::text(answer, "/Name").trim_start_matches('/').to_owned(),
+        labels: labels(answer, "/Config/Labels"),
+        running: call::flag(answer, "/State/Running") || call::flag(answer, "/State/Restarting"),
+        was_started: started_at.is_some(),
+        error: call::text(answer, "/State/Error"),
+        exit_code: call::number(answer, "/State/ExitCode").unwrap_or(-1),
+        oom_killed: call::flag(answer, "/State/OOMKilled"),
+        pid: call::number(answer, "/State/Pid").unwrap_or(0),
+        started_at,
+        finished_at: time(answer, "/State/FinishedAt"),
+        tty: call::flag(answer, "/Config/Tty"),
         networks,
-        sandbox: settings.sandbox_key.unwrap_or_default(),
-        image: answer.image.unwrap_or_default(),
+        sandbox: call::text(answer, "/NetworkSettings/SandboxKey"),
+        image: call::text(answer, "/Image"),
     }
 }
 
-fn listed(summary: models::ContainerSummary) -> Listed {
-    let names = summary.names.unwrap_or_default();
-    let mounts = summary.mounts.unwrap_or_default();
+fn listed(summary: &Value) -> Listed {
+    let names = call::list(summary, "/Names").iter().filter_map(Value::as_str);
+    let mounts = call::list(summary, "/Mounts").iter();
     Listed {
-        id: summary.id.unwrap_or_default(),
-        names: names.iter().map(|name| name.trim_start_matches('/').to_owned()).collect(),
-        labels: summary.labels.unwrap_or_default().into_iter().collect(),
-        created: summary.created.unwrap_or(0),
-        state: summary.state.map(|state| state.to_string()).unwrap_or_default(),
-        mounts: mounts
-            .into_iter()
-            .map(|mount| (mount.source.unwrap_or_default(), mount.destination.unwrap_or_default()))
-            .collect(),
+        id: call::text(summary, "/Id"),
+        names: names.map(|name| name.trim_start_matches('/').to_owned()).collect(),
+        labels: labels(summary, "/Labels"),
+        created: call::number(summary, "/Created").unwrap_or(0),
+        state: call::text(summary, "/State"),
+        mounts: mounts.map(|mount| (call::text(mount, "/Source"), call::text(mount, "/Destination"))).collect(),
     }
 }

@@ -113,7 +113,7 @@ impl Allowed {
             .map(|name| (*name).to_owned())
             .filter(|name| self.0.contains(name) && !drop.contains(name) && (as_nomad || (root && !is_withheld(name))));
         let mut result: Vec<String> = basis.chain(add.iter().cloned()).collect();
-        result.sort_unstable();
+        result.sort();
         result.dedup();
         Ok(named(result))
     }
@@ -124,7 +124,7 @@ impl Allowed {
         self.check(reader, &add)?;
         let given = DEFAULTS.into_iter().chain([DOCKER_BESIDES]).map(str::to_owned);
         drop.extend(given.filter(|name| !self.0.contains(name)));
-        drop.sort_unstable();
+        drop.sort();
         drop.dedup();
         let named = |names: Vec<String>| match names.len() {
             all if all == ALL.len() => vec!["ALL".to_owned()],
@@ -161,7 +161,7 @@ fn names(reader: &Reader<'_>, key: &str) -> Result<Vec<String>, DriverError> {
             names.push(bare.to_owned());
         }
     }
-    names.sort_unstable();
+    names.sort();
     names.dedup();
     let unknown: Vec<String> =
         names.iter().filter(|name| !ALL.contains(&name.as_str())).map(|name| name.to_lowercase()).collect();

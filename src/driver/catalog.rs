@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use super::hclspec::{Body, Schema};
 use super::{Driver as _, DriverClient, DriverError, NodeConfig, PluginClient, PluginInfo};
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach};
+use crate::spec::json;
 use crate::sys::mutant;
 
 /// The only version of the driver interface that there is.
@@ -363,7 +364,7 @@ impl Found {
         let (records, record) = watch::channel(first.client.reattach_config().ok());
         let (stop, stopped) = oneshot::channel();
         let keeper = Keeper { found: self, config, node, log, current, records };
-        Kept { latest, record, stop, keeper: tokio::spawn(keeper.run(first, stopped)) }
+        Kept { latest, record, stop, keeper: crate::sys::task::spawn(keeper.run(first, stopped)) }
     }
 }
 
@@ -509,7 +510,7 @@ impl Record {
     /// # Errors
     /// Something else, or the record of a newer program, which is to be left alone.
     pub fn parse(text: &str) -> Result<Record, String> {
-        let record: Record = serde_json::from_str(text).map_err(|e| format!("no record of plugins: {e}"))?;
+        let record: Record = json::from_str(text).map_err(|e| format!("no record of plugins: {e}"))?;
         if record.version != RECORD_VERSION {
             return Err(format!("a record of version {}; this program knows {RECORD_VERSION}", record.version));
         }

@@ -452,8 +452,8 @@ impl DriverClient {
         let (latest, fingerprint) = watch::channel(None);
         let (events, _) = broadcast::channel(EVENTS);
         let readers = [
-            tokio::spawn(follow_fingerprints(plugin.clone(), latest)),
-            tokio::spawn(follow_events(plugin.clone(), events.clone())),
+            crate::sys::task::spawn(follow_fingerprints(plugin.clone(), latest)),
+            crate::sys::task::spawn(follow_events(plugin.clone(), events.clone())),
         ];
         let (name, version) = (info.name, info.version);
         Ok(DriverClient {

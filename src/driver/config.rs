@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::DriverError;
+use crate::jobspec::did_you_mean;
 use crate::spec::{DriverConfig, NamespaceMode, Pos};
 
 /// The values of one block, with the driver's name for errors.
@@ -23,7 +24,8 @@ impl<'a> Reader<'a> {
         let reader = Reader { driver, config };
         match config.values.keys().find(|key| !known.contains(&key.as_str())) {
             Some(key) => {
-                Err(reader.error(key, &format!("unsupported key {key:?}; known keys are {}", known.join(", "))))
+                let hint = did_you_mean(key, known.iter().copied());
+                Err(reader.error(key, &format!("unsupported key {key:?}{hint}; known keys are {}", known.join(", "))))
             }
             None => Ok(reader),
         }

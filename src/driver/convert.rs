@@ -14,7 +14,7 @@ use super::{
 use crate::executor::{
     Compute, spec_device, spec_mount, spec_resources, system_time, timestamp, wire_device, wire_mount,
 };
-use crate::spec::{DriverConfig, ExitResult, Neighbours};
+use crate::spec::{DriverConfig, ExitResult, IntoMap as _, Neighbours};
 use crate::wire::drivers as wire;
 use crate::wire::drivers::driver_capabilities::{FsIsolation as WireFs, MountConfigs};
 use crate::wire::drivers::network_isolation_spec::NetworkIsolationMode;
@@ -190,7 +190,7 @@ pub(super) fn network(wire: wire::NetworkIsolationSpec) -> NetworkIsolation {
     NetworkIsolation {
         mode: network_mode(wire.mode()),
         path: wire.path.into(),
-        labels: wire.labels.into_iter().collect(),
+        labels: wire.labels.into_iter().into_map(),
         hosts: wire.hosts_config.map(|hosts| (hosts.hostname, hosts.address)),
     }
 }
@@ -233,7 +233,7 @@ pub(super) fn fingerprint(wire: wire::FingerprintResponse) -> Fingerprint {
         attribute::Value::FloatVal(number) => Some(Attribute::Float(number, attribute.unit)),
     };
     let attributes = wire.attributes.into_iter().filter_map(|(name, value)| Some((name, attribute(value)?)));
-    Fingerprint { attributes: attributes.collect(), health, description: wire.health_description, error: wire.err }
+    Fingerprint { attributes: attributes.into_map(), health, description: wire.health_description, error: wire.err }
 }
 
 /// A task as a host sends it. What only a host needs stays in the message, which goes back with the handle.
@@ -271,7 +271,7 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
         node_name: task.node_name,
         node_id: task.node_id,
         alloc_id: task.alloc_id,
-        env: env.into_iter().collect(),
+        env: env.into_iter().into_map(),
         user: task.user,
         percent_ticks: linux.percent_ticks,
         ports: ports.collect(),
@@ -422,14 +422,14 @@ pub(super) fn status(wire: wire::InspectTaskResponse) -> TaskStatus {
         exit: task.result.filter(|_| state == TaskState::Exited).map(exit),
         id: task.id,
         name: task.name,
-        attributes: wire.driver.unwrap_or_default().attributes.into_iter().collect(),
+        attributes: wire.driver.unwrap_or_default().attributes.into_iter().into_map(),
         network: wire.network_override.map(driver_network),
     }
 }
 
 pub(super) fn driver_network(wire: wire::NetworkOverride) -> DriverNetwork {
     let ports = wire.port_map.into_iter().map(|(label, port)| (label, u16::try_from(port).unwrap_or(0)));
-    DriverNetwork { port_map: ports.collect(), ip: wire.addr, auto_advertise: wire.auto_advertise }
+    DriverNetwork { port_map: ports.into_map(), ip: wire.addr, auto_advertise: wire.auto_advertise }
 }
 
 pub(super) fn wire_event(event: TaskEvent) -> wire::DriverTaskEvent {

@@ -17,6 +17,7 @@ use crate::executor::{
     ALREADY_LAUNCHED, Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError, Isolation,
 };
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, ReattachConfig, role_environment};
+use crate::spec::IntoMap as _;
 use crate::spec::{
     ExitResult, HostIds, LaunchSpec, Outlive, OutputHealth, ProcessId, ProcessState, Role, Signal, StreamHealth,
     TaskStats,
@@ -64,6 +65,8 @@ pub(super) struct Tasks {
     /// Starts that are under way.
     starting: Mutex<HashSet<String>>,
     events: broadcast::Sender<TaskEvent>,
+    /// Executors are noted, as their tasks outlive this process.
+    notes: bool,
 }
 
 /// A start that is under way; nobody else starts a task of this id as long as it lives.
@@ -340,7 +343,14 @@ impl Tasks {
     pub(super) fn new(isolation: Isolation, settings: Settings) -> Tasks {
         let compute = Mutex::new(settings.compute);
         let starter = Arc::new(Starter { isolation, settings, compute });
-        Tasks { starter, tasks: Mutex::default(), starting: Mutex::default(), events: broadcast::channel(EVENTS).0 }
+        let notes = starter.settings.under_agent;
+        let (tasks, starting, events) = (Mutex::default(), Mutex::default(), broadcast::channel(EVENTS).0);
+        Tasks { starter, tasks, starting, events, notes }
+    }
+
+    /// Whether executors are noted also where there is no agent.
+    pub(super) fn note_all(&mut self, all: bool) {
+        self.notes = all || self.starter.settings.under_agent;
     }
 
     pub(super) fn events(&self) -> broadcast::Receiver<TaskEvent> {
@@ -385,7 +395,17 @@ impl Tasks {
 
     /// Where what is needed to take the task over is written, by the same name as its note.
     pub(super) fn record_of(&self, task: &TaskConfig) -> PathBuf {
-        Note::of(&self.starter.settings.socket_dir, task).record()
+        self.place_of_note(task).record()
+    }
+
+    /// Under an agent beside the sockets. Else where the executor's log is: a note that is left goes with its allocation.
+    fn place_of_note(&self, task: &TaskConfig) -> Note {
+        let settings = &self.starter.settings;
+        if settings.under_agent {
+            Note::of(&settings.socket_dir, task)
+        } else {
+            Note::beside(&self.starter.log_file(task))
+        }
     }
 
     /// Begins a start, unless there is such a task or it is being started.
@@ -446,10 +466,9 @@ impl Tasks {
         Ok(handle)
     }
 
-    /// Our own agent has records of its own.
+    /// A run in the foreground has records of its own, and does not come back.
     fn note(&self, task: &TaskConfig) -> Option<Note> {
-        let settings = &self.starter.settings;
-        settings.under_agent.then(|| Note::of(&settings.socket_dir, task))
+        self.notes.then(|| self.place_of_note(task))
     }
 
     /// Finds the executor of a task that an earlier process started; where it was killed and the task outlived it, starts
@@ -534,7 +553,7 @@ impl Tasks {
             message: String::new(),
             annotations: BTreeMap::new(),
         };
-        tokio::spawn(tell_of_outages(executor.clone(), known, event.clone(), self.events.clone()));
+        crate::sys::task::spawn(tell_of_outages(executor.clone(), known, event.clone(), self.events.clone()));
         let (sender, end) = watch::channel(None);
         let kept = Arc::new(Task {
             name: task.name.clone(),
@@ -548,7 +567,7 @@ impl Tasks {
             end,
         });
         let (waiting, starter, events) = (Arc::clone(&kept), Arc::clone(&self.starter), self.events.clone());
-        tokio::spawn(async move {
+        crate::sys::task::spawn(async move {
             let mut end = waiting.executor().wait().await;
             while let (Err(_), Some(heir)) = (&end, &waiting.heir) {
                 if !waiting.lost_its_executor().await || lock(&waiting.client).is_none() {
@@ -564,7 +583,7 @@ impl Tasks {
                 if !kept {
                     break;
                 }
-                tokio::spawn(tell_of_outages(waiting.executor(), 0, event.clone(), events.clone()));
+                crate::sys::task::spawn(tell_of_outages(waiting.executor(), 0, event.clone(), events.clone()));
                 end = waiting.executor().wait().await;
             }
             sender.send_replace(Some(end.map_err(|error| error.to_string())));
@@ -706,7 +725,7 @@ impl Tasks {
         let deadline = Instant::now() + SWEEP_PATIENCE;
         let path = cgroup.clone();
         // On a thread of its own: a process that resists must not keep the other tasks waiting.
-        let swept = tokio::task::spawn_blocking(move || {
+        let swept = crate::sys::task::spawn_blocking(move || {
             TaskCgroup::open(&cgroups, &path).and_then(|cgroup| cgroup.destroy(deadline))
         });
         let swept = swept.await.map_err(|e| failed(format!("remove cgroup {}: {e}", cgroup.display()), true))?;
@@ -768,7 +787,7 @@ fn annotations(stream: &str, health: &StreamHealth) -> BTreeMap<String, String> 
         ("rotations", counts.rotations),
     ];
     let numbers = numbers.map(|(key, number)| (key.to_owned(), number.to_string()));
-    numbers.into_iter().chain([("stream".to_owned(), stream.to_owned())]).collect()
+    numbers.into_iter().chain([("stream".to_owned(), stream.to_owned())]).into_map()
 }
 
 /// What a later process reads must be what this one says: rounded alike.

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::jobspec::config::{self, Node, Variables};
 use crate::jobspec::{Diagnostic, Number, Value};
-use crate::spec::{DriverConfig, Pos};
+use crate::spec::{DriverConfig, IntoMap as _, Order as _, Pos, TryIntoMap as _};
 use crate::wire::cty::{self, Type};
 use crate::wire::hclspec::{Spec, spec};
 
@@ -32,6 +32,12 @@ impl Body {
     #[must_use]
     pub fn empty() -> Body {
         Body(config::empty())
+    }
+
+    /// What stands in a block of another file.
+    #[must_use]
+    pub(crate) fn of_node(node: Node) -> Body {
+        Body(node)
     }
 
     /// A configuration block as the job file's reader gives it. Its strings are templates, unless they are
@@ -130,6 +136,14 @@ impl Schema {
     }
 }
 
+/// What a driver of this process is configured with where an operator has written `body`.
+///
+/// # Errors
+/// As [`Schema::decode`].
+pub fn driver_config(spec: &Spec, body: &Body) -> Result<DriverConfig, DriverError> {
+    super::convert::config(&Schema::new(spec)?.encode(body, &serde_json::Map::new())?)
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // Reading the schema.
 
@@ -147,7 +161,7 @@ fn plan(spec: &Spec, key: &str) -> Result<Plan, String> {
     };
     Ok(match block {
         spec::Block::Object(object) => Plan::Object(
-            object.attributes.iter().map(|(k, s)| Ok((k.clone(), plan(s, k)?))).collect::<Result<_, String>>()?,
+            object.attributes.iter().map(|(k, s)| Ok::<_, String>((k.clone(), plan(s, k)?))).try_into_map()?,
         ),
         spec::Block::Array(array) => Plan::Tuple(array.values.iter().map(|s| plan(s, "")).collect::<Result<_, _>>()?),
         spec::Block::Attr(attr) => {
@@ -578,7 +592,7 @@ impl Decoder {
             self.fault(block.pos, &format!("the values of \"{}\" do not have the same type: {e}", block.kind));
             (Type::Dynamic, Vec::new())
         });
-        Typed { kind: Type::Map(Box::new(of)), value: cty::Value::Map(keys.into_iter().zip(values).collect()) }
+        Typed { kind: Type::Map(Box::new(of)), value: cty::Value::Map(keys.into_iter().zip(values).into_map()) }
     }
 }
 
@@ -672,7 +686,7 @@ fn convert(value: &Value, to: &Type) -> Result<Typed, String> {
             let items = map.iter().map(|(k, item)| convert(item, of).map_err(|e| format!("{k:?}: {e}")));
             let items = items.collect::<Result<Vec<_>, _>>()?;
             let (of, values) = if has_any(of) { unify_all(items)? } else { same(items) };
-            let map = map.keys().cloned().zip(values).collect();
+            let map = map.keys().cloned().zip(values).into_map();
             return Ok(Typed { kind: Type::Map(Box::new(of)), value: cty::Value::Map(map) });
         }
         (Type::Object(members), Value::Object(map)) => {
@@ -738,7 +752,7 @@ fn unify(a: &Type, b: &Type) -> Option<Type> {
         (Type::Map(a), Type::Map(b)) => unify(a, b).map(|of| Type::Map(Box::new(of))),
         (Type::Object(a), Type::Object(b)) if a.keys().eq(b.keys()) => {
             let members = a.iter().map(|(name, kind)| Some((name.clone(), unify(kind, b.get(name)?)?)));
-            members.collect::<Option<_>>().map(Type::Object)
+            members.map(|member| member.ok_or(())).try_into_map().ok().map(Type::Object)
         }
         (Type::Object(a), Type::Object(b)) => {
             let mut all = a.values().chain(b.values());
@@ -768,7 +782,7 @@ fn retype(value: cty::Value, from: &Type, to: &Type) -> cty::Value {
                 let (from, to) = (element(from, 0, &k), element(to, 0, &k));
                 (k, retype(v, &from, &to))
             });
-            cty::Value::Map(members.collect())
+            cty::Value::Map(members.into_map())
         }
         other => other,
     }
@@ -776,7 +790,7 @@ fn retype(value: cty::Value, from: &Type, to: &Type) -> cty::Value {
 
 /// The order and uniqueness of a set of values of one type.
 fn sort(values: &mut Vec<cty::Value>, of: &Type) {
-    values.sort_by(|a, b| compare(a, b, of));
+    values.order_by(|a, b| compare(a, b, of));
     values.dedup();
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::DriverError;
 use super::config::Reader;
 use crate::plugin::COOKIE_KEY;
+use crate::spec::IntoMap as _;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 
@@ -76,7 +77,7 @@ impl HostEnv {
         let text = |(key, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((key.into_string().ok()?, value.into_string().ok()?))
         };
-        let mut env: BTreeMap<String, String> = inherited.filter_map(text).filter(|(key, _)| handed_on(key)).collect();
+        let mut env: BTreeMap<String, String> = inherited.filter_map(text).filter(|(key, _)| handed_on(key)).into_map();
         env.extend(task.iter().map(|(key, value)| (key.clone(), value.clone())));
         env
     }

@@ -262,7 +262,7 @@ fn cause(error: &HostIdsError) -> String {
 }
 
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, DriverError> {
-    tokio::task::spawn_blocking(work).await.map_err(|e| failed(format!("host ids: {e}"), true))
+    crate::sys::task::spawn_blocking(work).await.map_err(|e| failed(format!("host ids: {e}"), true))
 }
 
 #[cfg(test)]

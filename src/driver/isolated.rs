@@ -20,8 +20,8 @@ use super::{
 use crate::cgroup::Regime;
 use crate::container::{Subordinate, check_seccomp};
 use crate::spec::{
-    LaunchSpec, LimitedResource, Masks, Mount, NamespaceMode, OwnNamespaces, Propagation, ResourceLimit, Seccomp,
-    Unveil,
+    IntoMap as _, LaunchSpec, LimitedResource, Masks, Mount, NamespaceMode, Order as _, OwnNamespaces, ResourceLimit,
+    Seccomp, Unveil,
 };
 use crate::sys::features::{self, Support};
 use crate::sys::mutant;
@@ -241,7 +241,7 @@ impl IsolatedConfig {
                 return Err(reader.error("fs_isolation", &text));
             }
         };
-        let folders: BTreeMap<String, String> = reader.pairs("chroot_env")?.into_iter().collect();
+        let folders: BTreeMap<String, String> = reader.pairs("chroot_env")?.into_iter().into_map();
         let relative = folders.iter().find(|(from, to)| !from.starts_with('/') || !to.starts_with('/'));
         if let Some((from, to)) = relative {
             let text = format!("chroot_env maps absolute host paths to absolute task paths, got {from:?} = {to:?}");
@@ -410,7 +410,7 @@ impl IsolatedConfig {
             task_path: task_path.to_owned(),
             host_path: host_path.to_owned(),
             readonly,
-            propagation: Propagation::Private,
+            ..Mount::default()
         };
         let mut mounts = Vec::new();
         let mut of_host = 0;
@@ -421,7 +421,7 @@ impl IsolatedConfig {
             } else {
                 // Parents first, whatever their names.
                 let mut folders: Vec<_> = self.folders.iter().filter(|(from, _)| Path::new(from).exists()).collect();
-                folders.sort_by_key(|(_, to)| to.split('/').count());
+                folders.order_by_key(|(_, to)| to.split('/').count());
                 mounts.extend(folders.into_iter().map(|(from, to)| mount(Path::new(from), to, true)));
             }
             of_host = u32::try_from(mounts.len()).unwrap_or(u32::MAX);
@@ -569,12 +569,7 @@ pub(super) fn resolv_conf(dns: &Dns, task_dir: &Path) -> Result<Mount, DriverErr
     let path = task_dir.join(RESOLV_CONF);
     write_beneath(task_dir, RESOLV_CONF, &text)
         .map_err(|e| failed(format!("failed to write {}: {e}", path.display()), true))?;
-    Ok(Mount {
-        task_path: "/etc/resolv.conf".to_owned(),
-        host_path: path,
-        readonly: true,
-        propagation: Propagation::Private,
-    })
+    Ok(Mount { task_path: "/etc/resolv.conf".to_owned(), host_path: path, readonly: true, ..Mount::default() })
 }
 
 /// Writes a file of the host's in the task's folder, where the task may have put something else when it ran before.

@@ -1,8 +1,9 @@
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use super::config::Reader;
 use super::handle::failed;
@@ -13,6 +14,7 @@ use super::{Attribute, Capabilities, DriverError, Fingerprint, Health, TaskConfi
 use crate::cgroup::Regime;
 use crate::executor::Isolation;
 use crate::spec::{DriverConfig, HostIdSpace, LaunchSpec};
+use crate::sys::children;
 use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema;
@@ -83,8 +85,13 @@ async fn version(java: &Path) -> Result<Version, String> {
 }
 
 async fn ask_version(java: &Path) -> Result<Version, String> {
-    let command = Command::new(java).arg("-version").stdin(std::process::Stdio::null()).kill_on_drop(true).output();
-    let output = match tokio::time::timeout(VERSION_PATIENCE, command).await {
+    let mut command = Command::new(java);
+    command.arg("-version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let asking = async {
+        let (child, _listed) = children::list(|| command.spawn(), Child::id)?;
+        child.wait_with_output().await
+    };
+    let output = match tokio::time::timeout(VERSION_PATIENCE, asking).await {
         Err(_) => return Err(format!("{} -version did not end within {VERSION_PATIENCE:?}", java.display())),
         Ok(output) => output.map_err(|e| format!("cannot run {}: {e}", java.display()))?,
     };

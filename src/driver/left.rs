@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::types::TaskConfig;
-use crate::spec::Signal;
+use crate::spec::{Order as _, Signal};
 use crate::sys::lock::lock;
 use crate::sys::process;
 use crate::sys::processes::{self, Stat};
@@ -48,7 +48,7 @@ impl LeftHelpers {
         if fifos.is_empty() {
             return;
         }
-        let found = tokio::task::spawn_blocking(move || helpers(&fifos)).await;
+        let found = crate::sys::task::spawn_blocking(move || helpers(&fifos)).await;
         match found.map_err(std::io::Error::other).flatten() {
             Ok(found) if found.is_empty() => {}
             Ok(found) => drop(lock(&self.0).insert(task.id.clone(), found)),
@@ -98,7 +98,7 @@ fn fifo(path: &str) -> Option<(u64, u64)> {
 fn helpers(fifos: &[(u64, u64)]) -> std::io::Result<Vec<Helper>> {
     let user = Some(rustix::process::geteuid().as_raw());
     let mut found: Vec<Helper> = processes::all()?.iter().filter_map(|stat| helper(stat, user, fifos)).collect();
-    found.sort_by_key(|helper| helper.role);
+    found.order_by_key(|helper| helper.role);
     Ok(found)
 }
 

@@ -41,7 +41,7 @@ pub use java::JavaDriver;
 pub use on_executor::{Common, OnExecutor, Plan, log_sinks};
 pub use raw_exec::RawExecDriver;
 pub use service::{DriverService, serve};
-pub use streaming::{ExecOptions, ExecStreaming, ExecTaskStreaming, ExecTaskStreamingRaw, TerminalSize};
+pub use streaming::{ExecOptions, ExecStreaming, ExecTaskStreaming, ExecTaskStreamingRaw, TerminalSize, session};
 pub use types::{
     Attribute, Capabilities, Dns, DriverNetwork, ExecTaskResult, FINGERPRINT_PERIOD, Fingerprint, FsIsolation, Health,
     NetworkIsolation, NetworkMode, NodeConfig, Port, TaskConfig, TaskEvent, TaskHandle, TaskState, TaskStatus,

@@ -310,8 +310,7 @@ pub(super) async fn wanted_fifo(path: &str) -> Wanted {
 }
 
 /// Told of a strict task that has ports.
-const UNREACHABLE: &str =
-    "Nobody reaches the ports of this task: isolation \"strict\" has loopback only until networks land";
+const UNREACHABLE: &str = "Nobody reaches the ports of this task: isolation \"strict\" has loopback only; give its group network mode \"bridge\"";
 
 /// Told of a task whose own sizes nobody goes by.
 pub(super) const NO_SIZES: &str = "The logs block in this task's config has no effect: its log files are not written by agentbin, but by \
@@ -327,6 +326,8 @@ pub struct OnExecutor<P: Plan> {
     left: LeftHelpers,
     config: Mutex<Arc<P::Config>>,
     refused: Refused,
+    /// Whoever has the driver comes back for its tasks, and is no agent.
+    outlive: bool,
 }
 
 impl<P: Plan> OnExecutor<P> {
@@ -341,7 +342,17 @@ impl<P: Plan> OnExecutor<P> {
             left: LeftHelpers::default(),
             config: Mutex::default(),
             refused: Refused::default(),
+            outlive: false,
         }
+    }
+
+    /// Whether whoever has the driver comes back for its tasks, so that they outlive their executors, too, unless they say
+    /// otherwise themselves: those that have a cgroup of their own.
+    #[must_use]
+    pub fn tasks_outlive(mut self, outlive: bool) -> OnExecutor<P> {
+        self.outlive = outlive;
+        self.tasks.note_all(outlive);
+        self
     }
 
     fn config(&self) -> Arc<P::Config> {
@@ -377,13 +388,19 @@ impl<P: Plan> OnExecutor<P> {
     }
 
     /// Whether the task goes on when its executor is killed.
-    fn outlives(&self, config: &P::Config, reader: &Reader<'_>) -> Result<bool, DriverError> {
+    fn outlives(&self, config: &P::Config, reader: &Reader<'_>, cgroup: &Path) -> Result<bool, DriverError> {
         let asked = OnExecutorLoss::read(reader)?;
-        if asked == Some(OnExecutorLoss::Adopt) && !self.tasks.settings().under_agent {
-            let text = "on_executor_loss = \"adopt\" needs an agent: a run ends with its tasks";
+        let settings = self.tasks.settings();
+        if asked == Some(OnExecutorLoss::Adopt) && !settings.under_agent && !self.outlive {
+            let text = "on_executor_loss = \"adopt\" needs an agent, or run --detach: a run in the foreground ends with its tasks";
             return Err(reader.error(ON_EXECUTOR_LOSS, text));
         }
-        Ok(asked.unwrap_or(P::common(config).on_executor_loss) == OnExecutorLoss::Adopt)
+        let has_cgroup = !cgroup.as_os_str().is_empty() && settings.cgroups.regime() != Regime::Off;
+        let usual = match P::common(config).on_executor_loss {
+            OnExecutorLoss::Kill if self.outlive && has_cgroup => OnExecutorLoss::Adopt,
+            said => said,
+        };
+        Ok(asked.unwrap_or(usual) == OnExecutorLoss::Adopt)
     }
 
     fn launch_spec(&self, task: &TaskConfig, config: &P::Config, fifos: bool) -> Result<LaunchSpec, DriverError> {
@@ -401,6 +418,7 @@ impl<P: Plan> OnExecutor<P> {
         let output = |path: &str| if disabled { "/dev/null".to_owned() } else { path.to_owned() };
         let inherited = P::host_env(config).filter(|_| under_agent);
         let env = inherited.map_or_else(|| task.env.clone(), |host| host.below(std::env::vars_os(), &task.env));
+        let outlives = self.outlives(config, &reader, &cgroup)?;
         let mut spec = LaunchSpec {
             env: env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
             user: task.user.clone(),
@@ -412,9 +430,7 @@ impl<P: Plan> OnExecutor<P> {
             stdout_path: output(&task.stdout_path),
             stderr_path: output(&task.stderr_path),
             logs,
-            outlive: self
-                .outlives(config, &reader)?
-                .then(|| Outlive { record: self.tasks.record_of(task), adopt: false }),
+            outlive: outlives.then(|| Outlive { record: self.tasks.record_of(task), adopt: false }),
             // An agent says nothing of the other tasks; they may share the shared directory at least.
             neighbours: if under_agent { task.neighbours.max(Neighbours::Shared) } else { task.neighbours },
             allow_writable_programs: common.allow_writable_programs,
@@ -472,7 +488,7 @@ impl<P: Plan> Driver for OnExecutor<P> {
         let reader = Reader::any(P::NAME, config);
         self.check_logs(&reader)?;
         Restrictions::read(&reader)?;
-        self.outlives(&self.config(), &reader)?;
+        self.outlives(&self.config(), &reader, Path::new(""))?;
         self.sinks(&self.config(), config)?;
         P::validate(&self.config(), config)?;
         P::common(&self.config()).policy.check(P::NAME, config, self.by())

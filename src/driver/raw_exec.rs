@@ -4,7 +4,7 @@ use super::on_executor::{self, Common, OnExecutor, Plan};
 use super::{Capabilities, DriverError, Fingerprint, FsIsolation, Health, NetworkMode, TaskConfig};
 use crate::cgroup::Regime;
 use crate::executor::Isolation;
-use crate::spec::{DriverConfig, LaunchSpec};
+use crate::spec::{DriverConfig, IntoMap as _, LaunchSpec};
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 
@@ -175,7 +175,7 @@ impl Plan for RawExec {
         spec.command = read.command;
         spec.args = read.args;
         spec.work_dir = read.work_dir;
-        spec.cgroup_v1_override = read.cgroup_v1_override.into_iter().collect();
+        spec.cgroup_v1_override = read.cgroup_v1_override.into_iter().into_map();
         spec.cgroup_v2_override = read.cgroup_v2_override;
         spec.oom_score_adj = read.oom_score_adj;
         if config.no_cgroups {

@@ -9,7 +9,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Driver, DriverError, ExecStreaming, FINGERPRINT_PERIOD, convert, streaming};
+use super::{Driver, DriverError, FINGERPRINT_PERIOD, convert, streaming};
 use crate::plugin::{ServeError, Server};
 use crate::spec::{ExitResult, Signal};
 use crate::wire::base::base_plugin_server::{BasePlugin, BasePluginServer};
@@ -113,7 +113,7 @@ impl wire::driver_server::Driver for DriverService {
     ) -> Result<Response<Self::FingerprintStream>, Status> {
         let driver = Arc::clone(&self.0);
         let (sender, receiver) = mpsc::channel(QUEUE);
-        tokio::spawn(async move {
+        crate::sys::task::spawn(async move {
             let mut ticks = tokio::time::interval(FINGERPRINT_PERIOD);
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
@@ -149,7 +149,7 @@ impl wire::driver_server::Driver for DriverService {
         let task = convert::task_config(config.clone())?;
         let driver = Arc::clone(&self.0);
         // A task of its own: a host that hangs up half-way must not leave half a task.
-        let started = tokio::spawn(async move { driver.start_task(&task).await }).await;
+        let started = crate::sys::task::spawn(async move { driver.start_task(&task).await }).await;
         let handle = started.map_err(|e| Status::internal(e.to_string()))??;
         Ok(Response::new(wire::StartTaskResponse {
             handle: Some(wire::TaskHandle {
@@ -224,7 +224,7 @@ impl wire::driver_server::Driver for DriverService {
         let first = self.0.task_stats(&request.task_id).await?;
         let driver = Arc::clone(&self.0);
         let (sender, receiver) = mpsc::channel(QUEUE);
-        tokio::spawn(async move {
+        crate::sys::task::spawn(async move {
             let mut ticks = tokio::time::interval(interval);
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             ticks.tick().await;
@@ -258,7 +258,7 @@ impl wire::driver_server::Driver for DriverService {
     ) -> Result<Response<Self::TaskEventsStream>, Status> {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let mut events = self.0.task_events();
-        tokio::spawn(async move {
+        crate::sys::task::spawn(async move {
             while let Some(receiver) = &mut events {
                 let event = tokio::select! {
                     event = receiver.recv() => event,
@@ -320,24 +320,7 @@ impl wire::driver_server::Driver for DriverService {
         request: Request<Streaming<wire::ExecTaskStreamingRequest>>,
     ) -> Result<Response<Self::ExecTaskStreamingStream>, Status> {
         let (setup, requests) = streaming::take_setup(Box::pin(request.into_inner())).await?;
-        let responses = match self.0.exec_streaming() {
-            ExecStreaming::None => return Err(Status::unknown("driver does not support exec")),
-            ExecStreaming::Raw(raw) => raw.exec_task_streaming(&setup.task_id, requests).await?,
-            ExecStreaming::HighLevel(_) => {
-                let (sender, receiver) = mpsc::channel(QUEUE);
-                let driver = Arc::clone(&self.0);
-                tokio::spawn(async move {
-                    // Borrowed from the driver that this task of ours keeps.
-                    let ExecStreaming::HighLevel(high) = driver.exec_streaming() else { return };
-                    let id = setup.task_id.clone();
-                    if let Err(error) = streaming::hold(high, &id, setup, requests, sender.clone()).await {
-                        let _gone = sender.send(Err(error.into())).await;
-                    }
-                });
-                streaming::stream(receiver)
-            }
-        };
-        Ok(Response::new(responses))
+        Ok(Response::new(streaming::session(Arc::clone(&self.0), setup.task_id, requests).await?))
     }
 
     async fn create_network(

@@ -104,7 +104,7 @@ impl Shipping {
         let number = state.ended;
         state.ending.insert(place.clone(), Ending { number, shipment });
         drop(state);
-        tokio::spawn(Arc::clone(self).give_up(place, number));
+        crate::sys::task::spawn(Arc::clone(self).give_up(place, number));
     }
 
     /// Waits for the sinks of an ended task, unless it is started again meanwhile.

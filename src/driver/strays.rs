@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::TaskConfig;
 use crate::plugin::Reattach;
+use crate::spec::json;
 use crate::sys::owned;
 
 /// Bytes of a note, at most.
@@ -24,6 +25,11 @@ impl Note {
         Note(dir.join(format!("{alloc}.{}.json", task.name).replace('/', "_")))
     }
 
+    /// Beside the log of the task's executor.
+    pub(super) fn beside(log_file: &Path) -> Note {
+        Note(log_file.with_extension("json"))
+    }
+
     /// The name of what the task's executor writes beside it.
     pub(super) fn record(&self) -> PathBuf {
         self.0.with_extension("task")
@@ -35,13 +41,13 @@ impl Note {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
         let mut file: File = options.open(&temporary)?;
-        file.write_all(&serde_json::to_vec(executor)?)?;
+        file.write_all(&json::to_vec(executor)?)?;
         std::fs::rename(temporary, &self.0)
     }
 
     /// The executor that was noted last; one that cannot be read was never finished.
     pub(super) fn read(&self) -> Option<Reattach> {
-        serde_json::from_slice(&owned::read(&self.0, LONGEST).ok()?).ok()
+        json::from_slice(&owned::read(&self.0, LONGEST).ok()?).ok()
     }
 
     pub(super) fn remove(&self) {

@@ -1,6 +1,7 @@
 //! Sessions inside a task: what a driver may offer, and the frames that they are made of on the wire.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{mpsc, watch};
@@ -8,8 +9,8 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::DriverError;
 use super::handle::failed;
+use super::{Driver, DriverError};
 use crate::executor::{ExecRequests, ExecResponses, ExecutorError};
 use crate::spec::ExitResult;
 use crate::wire::drivers::exec_task_streaming_request::Setup;
@@ -17,6 +18,8 @@ use crate::wire::drivers::{self as wire, ExecTaskStreamingIoOperation, ExecTaskS
 
 /// How many bytes travel in one frame.
 const FRAME: usize = 4096;
+/// Answers of a session that may wait.
+const QUEUE: usize = 1;
 /// What lies between a session's input and output and the program in between.
 const PIPE: usize = 64 * 1024;
 
@@ -159,6 +162,36 @@ pub(super) async fn take_setup(mut requests: ExecRequests) -> Result<(Setup, Exe
     let first = requests.next().await.ok_or_else(missing)??;
     let setup = first.setup.clone().ok_or_else(missing)?;
     Ok((setup, Box::pin(tokio_stream::once(Ok(first)).chain(requests))))
+}
+
+/// Holds a session inside a task by the messages of the wire, with whatever the driver offers; the first request is its setup. It
+/// ends when the answers are dropped.
+///
+/// # Errors
+/// As [`ExecTaskStreaming::exec_task_streaming`]; `Failed` where the driver has no sessions.
+pub async fn session(
+    driver: Arc<dyn Driver>,
+    id: String,
+    requests: ExecRequests,
+) -> Result<ExecResponses, DriverError> {
+    match driver.exec_streaming() {
+        ExecStreaming::None => Err(failed("driver does not support exec".to_owned(), false)),
+        ExecStreaming::Raw(raw) => raw.exec_task_streaming(&id, requests).await,
+        ExecStreaming::HighLevel(_) => {
+            let first = take_setup(requests).await;
+            let (setup, requests) = first.map_err(|e| failed(e.message().to_owned(), false))?;
+            let (sender, receiver) = mpsc::channel(QUEUE);
+            let holder = Arc::clone(&driver);
+            crate::sys::task::spawn(async move {
+                // Borrowed from the driver that this task of ours keeps.
+                let ExecStreaming::HighLevel(high) = holder.exec_streaming() else { return };
+                if let Err(error) = hold(high, &id, setup, requests, sender.clone()).await {
+                    let _gone = sender.send(Err(error.into())).await;
+                }
+            });
+            Ok(stream(receiver))
+        }
+    }
 }
 
 /// Translates the messages of a session for a driver that wants readers and writers. Returns when all has been sent.

@@ -25,7 +25,7 @@ pub enum FsIsolation {
 }
 
 /// Whose network a task uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum NetworkMode {
     /// The host's.
     #[default]
@@ -134,7 +134,7 @@ pub struct NodeConfig {
 }
 
 /// The network that a task is put into.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct NetworkIsolation {
     /// Whose network.
     pub mode: NetworkMode,
@@ -147,7 +147,7 @@ pub struct NetworkIsolation {
 }
 
 /// A task's `dns` block.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Dns {
     /// Name servers.
     pub servers: Vec<String>,
@@ -232,7 +232,7 @@ pub struct TaskConfig {
 }
 
 /// The network of a task as its driver sees it, where that is not the allocation's.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct DriverNetwork {
     /// Host ports by label.
     pub port_map: BTreeMap<String, u16>,

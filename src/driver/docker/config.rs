@@ -11,7 +11,7 @@ use crate::driver::policy::{self, Policy, devices};
 use crate::driver::raw_exec::matches;
 use crate::driver::{DriverError, Reader};
 use crate::jobspec;
-use crate::spec::DriverConfig;
+use crate::spec::{DriverConfig, IntoMap as _};
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 
@@ -104,7 +104,7 @@ pub(super) struct Config {
 }
 
 /// What Nomad's driver uses as infrastructure image for this machine.
-fn infra_image() -> String {
+pub(super) fn infra_image() -> String {
     let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
     format!("registry.k8s.io/pause-{arch}:3.3")
 }
@@ -153,7 +153,7 @@ impl Default for Config {
 }
 
 fn log_options() -> BTreeMap<String, String> {
-    [("max-file", "2"), ("max-size", "2m")].into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+    [("max-file", "2"), ("max-size", "2m")].into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).into_map()
 }
 
 pub(super) fn schema() -> Spec {
@@ -271,7 +271,7 @@ impl Config {
         let logging = reader.block("logging")?;
         let logging = Reader::new(NAME, &logging, &["type", "config"])?;
         let log_driver = text(&logging, "type")?;
-        let options: BTreeMap<String, String> = logging.pairs("config")?.into_iter().collect();
+        let options: BTreeMap<String, String> = logging.pairs("config")?.into_iter().into_map();
         let unset = log_driver.is_empty() && options.is_empty();
         let gc = reader.block("gc")?;
         let gc = Reader::new(NAME, &gc, &["image", "image_delay", "container", "dangling_containers"])?;

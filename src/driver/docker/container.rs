@@ -21,7 +21,9 @@ use crate::driver::policy::{Minimum, PIDS};
 use crate::driver::raw_exec::matches;
 use crate::driver::{DriverError, NetworkMode, Reader, TaskConfig};
 use crate::executor::Compute;
-use crate::spec::{Device, MOST_CPU_SHARES, Propagation, env_name, scaled_cpu_shares};
+use crate::spec::json;
+use crate::spec::{self, Device, IntoMap as _, MOST_CPU_SHARES, Propagation, env_name, scaled_cpu_shares};
+use crate::sys::path::open_resolved;
 
 const MIB: i64 = 1024 * 1024;
 /// Option of an engine: no program gains privileges.
@@ -382,6 +384,11 @@ impl Builder<'_> {
         host.volume_driver = some(&read.volume_driver);
         let mut mounts = read.mounts.iter().map(|mount| self.mount(mount)).collect::<Result<Vec<_>, _>>()?;
         for mount in &task.mounts {
+            check_identity(mount)?;
+            if !mount.selinux_label.is_empty() {
+                binds.push(labelled(mount)?);
+                continue;
+            }
             mounts.push(Mount {
                 target: Some(mount.task_path.clone()),
                 source: Some(mount.host_path.display().to_string()),
@@ -583,14 +590,14 @@ impl Builder<'_> {
             let port = self.task.ports.iter().find(|port| port.label == *label)?;
             Some((label.clone(), if port.to == 0 { port.value } else { port.to }))
         };
-        self.read.ports.iter().filter_map(ports).chain(self.read.port_map.clone()).collect()
+        self.read.ports.iter().filter_map(ports).chain(self.read.port_map.clone()).into_map()
     }
 }
 
 /// A digest of what is asked for, whichever start asks.
 fn mark(body: &ContainerCreateBody) -> String {
     use sha2::Digest as _;
-    let mut value = serde_json::to_value(body).unwrap_or_default();
+    let mut value = json::to_value(body).unwrap_or_default();
     if let Some(labels) = value.get_mut("Labels").and_then(serde_json::Value::as_object_mut) {
         labels.remove(LABEL_START);
     }
@@ -625,6 +632,37 @@ fn sort(value: &mut serde_json::Value) {
         serde_json::Value::Array(items) => items.iter_mut().for_each(sort),
         _ => {}
     }
+}
+
+/// That the path still leads to what was found there when it was resolved. The engine opens it once more, by itself.
+fn check_identity(mount: &spec::Mount) -> Result<(), DriverError> {
+    let Some(identity) = mount.identity else { return Ok(()) };
+    let found = || {
+        let stat = rustix::fs::fstat(&open_resolved(&mount.host_path)?)?;
+        Ok::<_, std::io::Error>((stat.st_dev, stat.st_ino))
+    };
+    let cannot =
+        |why: &str| bad(format!("cannot mount \"{}\" to {}: {why}", mount.host_path.display(), mount.task_path));
+    match found() {
+        Ok(found) if found == identity => Ok(()),
+        Ok(_) => Err(cannot("it is another one than was given: somebody has put it there")),
+        Err(error) => Err(cannot(&error.to_string())),
+    }
+}
+
+/// A bind in the form that can have a label: it has no room for a colon in a path.
+fn labelled(mount: &spec::Mount) -> Result<String, DriverError> {
+    let (source, target) = (mount.host_path.display().to_string(), &mount.task_path);
+    if source.contains(':') || target.contains(':') {
+        return Err(bad(format!("cannot mount \"{source}\" to {target}: with selinux_label no path may have a colon")));
+    }
+    let propagation = match mount.propagation {
+        Propagation::Private => "rprivate",
+        Propagation::HostToTask => "rslave",
+        Propagation::Bidirectional => "rshared",
+    };
+    let mode = if mount.readonly { "ro," } else { "" };
+    Ok(format!("{source}:{target}:{mode}{propagation},{}", mount.selinux_label))
 }
 
 fn file_mount(host_path: &Path, target: &str) -> Mount {

@@ -47,7 +47,7 @@ impl Shared {
             Entry::Occupied(look) => look.get().notify_one(),
             Entry::Vacant(none) => {
                 let look = Arc::clone(none.insert(Arc::default()));
-                tokio::spawn(follow(Arc::downgrade(self), cgroup, look));
+                crate::sys::task::spawn(follow(Arc::downgrade(self), cgroup, look));
             }
         }
     }

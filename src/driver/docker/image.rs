@@ -10,13 +10,13 @@ use base64::Engine as _;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_stream::StreamExt as _;
 
 use super::config::Config;
 use super::task::Auth;
 use crate::docker::{Credentials, Engine, EngineError, Progress};
 use crate::driver::DriverError;
 use crate::driver::handle::failed;
+use crate::sys::children;
 use crate::sys::lock::lock;
 
 /// How often those who wait hear how far a pull is.
@@ -216,7 +216,7 @@ impl Images {
         }
         let (images, engine, reference) = (self.clone(), engine.clone(), reference.clone());
         let (activity, own) = (config.pull_activity_timeout, Arc::clone(&pull));
-        tokio::spawn(async move {
+        crate::sys::task::spawn(async move {
             let pulling = fetch(&engine, &reference, credentials, activity, &saying);
             let outcome = tokio::time::timeout(timeout, pulling).await.unwrap_or_else(|_| {
                 let message = format!("Failed to pull `{name}`: not done within {timeout:?}");
@@ -243,7 +243,7 @@ impl Images {
         }
         state.users.remove(id);
         let (images, engine, delay, image) = (self.clone(), engine.clone(), config.image_delay, id.to_owned());
-        let removal = tokio::spawn(async move {
+        let removal = crate::sys::task::spawn(async move {
             tokio::time::sleep(delay).await;
             for _ in 0..REMOVALS {
                 // From here on a new user finds it gone, or the engine refuses because of the container.
@@ -306,10 +306,10 @@ async fn fetch(
     let mut layers = Layers::default();
     let problem =
         |e: &str, recoverable| DriverFailure { message: format!("Failed to pull `{name}`: {e}"), recoverable };
-    let pulling = engine.pull(&reference.repository, &reference.tag, credentials);
-    let mut stream = std::pin::pin!(pulling.map_err(|e| problem(&e.to_string(), false))?);
+    let pulling = engine.pull(&reference.repository, &reference.tag, credentials.as_ref());
+    let mut pulling = pulling.map_err(|e| problem(&e.to_string(), false))?;
     loop {
-        match tokio::time::timeout(activity, stream.next()).await {
+        match tokio::time::timeout(activity, pulling.next()).await {
             Err(_) => return Err(problem(&format!("nothing received for {activity:?}"), true)),
             Ok(None) => break,
             Ok(Some(Err(error))) => {
@@ -369,9 +369,9 @@ impl std::fmt::Display for Layers {
 async fn credentials(config: &Config, auth: &Auth, reference: &Reference) -> Result<Option<Credentials>, String> {
     if !auth.username.is_empty() || !auth.password.is_empty() {
         return Ok(Some(Credentials {
-            username: Some(auth.username.clone()),
-            password: Some(auth.password.clone()),
-            serveraddress: (!auth.server_address.is_empty()).then(|| auth.server_address.clone()),
+            username: auth.username.clone(),
+            password: auth.password.clone(),
+            server_address: auth.server_address.clone(),
             ..Credentials::default()
         }));
     }
@@ -396,34 +396,34 @@ fn from_file(text: &str, registry: &str) -> Result<Option<Credentials>, String> 
         auths.get(registry).or_else(|| auths.iter().find(|(name, _)| bare(name) == bare(registry)).map(|(_, v)| v))
     });
     let Some(entry) = entry else { return Ok(None) };
-    let text = |key: &str| entry.get(key).and_then(serde_json::Value::as_str).filter(|t| !t.is_empty());
+    let text = |key: &str| entry.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
     let mut found = Credentials {
-        username: text("username").map(str::to_owned),
-        password: text("password").map(str::to_owned),
-        identitytoken: text("identitytoken").map(str::to_owned),
-        serveraddress: Some(registry.to_owned()),
-        ..Credentials::default()
+        username: text("username"),
+        password: text("password"),
+        identity_token: text("identitytoken"),
+        server_address: registry.to_owned(),
     };
-    if let Some(auth) = text("auth") {
+    let auth = text("auth");
+    if !auth.is_empty() {
         let decoded = base64::engine::general_purpose::STANDARD.decode(auth).map_err(|e| format!("auth: {e}"))?;
         let decoded = String::from_utf8(decoded).map_err(|e| format!("auth: {e}"))?;
         let (name, password) = decoded.split_once(':').ok_or("auth holds no user and password")?;
-        found.username = Some(name.to_owned());
-        found.password = Some(password.trim_end_matches('\0').to_owned());
+        (found.username, found.password) = (name.to_owned(), password.trim_end_matches('\0').to_owned());
     }
-    Ok((found.username.is_some() || found.identitytoken.is_some()).then_some(found))
+    Ok((!found.username.is_empty() || !found.identity_token.is_empty()).then_some(found))
 }
 
 async fn from_helper(helper: &str, registry: &str) -> Result<Option<Credentials>, String> {
     let program = format!("docker-credential-{helper}");
     let asking = async {
-        let mut child = tokio::process::Command::new(&program)
+        let mut command = tokio::process::Command::new(&program);
+        command
             .arg("get")
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
+            .kill_on_drop(true);
+        let (mut child, _listed) = children::list(|| command.spawn(), tokio::process::Child::id)?;
         if let Some(mut stdin) = child.stdin.take() {
             stdin.write_all(registry.as_bytes()).await?;
         }
@@ -442,13 +442,11 @@ async fn from_helper(helper: &str, registry: &str) -> Result<Option<Credentials>
     if username.is_empty() && secret.is_empty() {
         return Ok(None);
     }
-    let token = username == "<token>";
-    Ok(Some(Credentials {
-        username: (!token).then_some(username),
-        password: (!token).then(|| secret.clone()),
-        identitytoken: token.then_some(secret),
-        serveraddress: Some(registry.to_owned()),
-        ..Credentials::default()
+    let known = Credentials { server_address: registry.to_owned(), ..Credentials::default() };
+    Ok(Some(if username == "<token>" {
+        Credentials { identity_token: secret, ..known }
+    } else {
+        Credentials { username, password: secret, ..known }
     }))
 }
 
@@ -504,7 +502,7 @@ mod tests {
         let file = r#"{"auths": {"https://index.docker.io/v1/": {"auth": "dGVzdDoxMjM0"},
                        "quay.io": {"username": "u", "password": "p"}, "empty.io": {}}}"#;
         let of = |registry: &str| from_file(file, registry).unwrap().map(|c| (c.username, c.password));
-        let pair = |a: &str, b: &str| Some((Some(a.to_owned()), Some(b.to_owned())));
+        let pair = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
         assert_eq!(of("https://index.docker.io/v1/"), pair("test", "1234"));
         assert_eq!(of("quay.io"), pair("u", "p"));
         assert_eq!(of("other.io"), None);

@@ -100,7 +100,7 @@ impl Life {
         let (mut unclear, mut taken) = (0, 0);
         let mut pauses = Pauses::new();
         loop {
-            let error = match self.engine.create(name, body.clone()).await {
+            let error = match self.engine.create(name, body).await {
                 Ok(id) => return Ok(Made { id, adopted: false }),
                 Err(error) => error,
             };
@@ -287,7 +287,7 @@ impl Life {
         drop(graves);
         if idle {
             let life = self.clone();
-            tokio::spawn(async move { life.bury_all().await });
+            crate::sys::task::spawn(async move { life.bury_all().await });
         }
     }
 

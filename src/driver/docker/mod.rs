@@ -14,6 +14,7 @@ mod exec;
 mod image;
 mod life;
 mod network;
+mod pause;
 mod reconcile;
 mod state;
 mod task;
@@ -52,7 +53,7 @@ use crate::cgroup::{Regime, Sampler, TaskCgroup};
 use crate::docker::{Container, Endpoint, Engine, Info};
 use crate::executor::Compute;
 use crate::logs::fifo::Writer;
-use crate::spec::{DriverConfig, ExitResult, Signal, TaskStats};
+use crate::spec::{DriverConfig, ExitResult, IntoMap as _, Signal, TaskStats};
 use crate::sys::lock::lock;
 use crate::sys::mutant;
 use crate::wire::hclspec::Spec;
@@ -300,7 +301,7 @@ impl Shared {
             task_name: task.name.clone(),
             time: SystemTime::now(),
             message: message.to_owned(),
-            annotations: annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            annotations: annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).into_map(),
         });
     }
 
@@ -444,6 +445,9 @@ impl Shared {
         // From here on there may be a container: who comes after a crash sees it by this file.
         let bookmark = state::bookmark(task);
         drop(Bookmark::open(Some(&bookmark), ""));
+        if parent_is_own {
+            self.make_parent(&parent).await;
+        }
         let started = self.start_container(&life, &config, &builder, &image).await;
         let container = match started {
             Ok(container) => container,
@@ -563,13 +567,13 @@ impl Shared {
         });
         let (life, weak) = (life.clone(), Arc::downgrade(&kept));
         let id = container.id.clone();
-        let waiting = tokio::spawn(async move {
+        let waiting = crate::sys::task::spawn(async move {
             let lost = |lost: bool| {
                 if let Some(task) = weak.upgrade() {
                     task.lost.store(lost, Ordering::Relaxed);
                 }
             };
-            let mut collecting = collector.map(|collector| AbortOnDrop(tokio::spawn(collector.run())));
+            let mut collecting = collector.map(|collector| AbortOnDrop(crate::sys::task::spawn(collector.run())));
             let is_killed = async {
                 let killed = is_killed.wait_for(|killed| *killed).await.is_ok();
                 if !killed {
@@ -664,7 +668,7 @@ impl Shared {
     async fn kill_without_engine(&self, task: &Task) -> bool {
         let Some(cgroup) = self.own_cgroup(task) else { return false };
         let deadline = Instant::now() + SWEEP_PATIENCE;
-        let killing = tokio::task::spawn_blocking(move || {
+        let killing = crate::sys::task::spawn_blocking(move || {
             // One that is not where it was looked for is not known to be dead.
             if !cgroup.exists() {
                 return Ok(false);
@@ -686,6 +690,16 @@ impl Shared {
         }
     }
 
+    /// Makes the cgroup for one container, below which the engine makes its own.
+    async fn make_parent(&self, parent: &str) {
+        let (cgroups, path) = (self.settings.cgroups.clone(), PathBuf::from(parent.trim_start_matches('/')));
+        let making = crate::sys::task::spawn_blocking(move || TaskCgroup::make_for_engine(&cgroups, &path));
+        // The engine makes what is missing.
+        if let Ok(Err(error)) = making.await {
+            tracing::warn!(%error, parent, "making the cgroup of a container");
+        }
+    }
+
     /// Removes the cgroup that was made for one container.
     async fn sweep(&self, parent: &str) {
         let cgroups = self.settings.cgroups.clone();
@@ -694,7 +708,7 @@ impl Shared {
         }
         let path = PathBuf::from(parent.trim_start_matches('/'));
         let deadline = Instant::now() + SWEEP_PATIENCE;
-        let removing = tokio::task::spawn_blocking(move || TaskCgroup::destroy_at(&cgroups, &path, deadline));
+        let removing = crate::sys::task::spawn_blocking(move || TaskCgroup::destroy_at(&cgroups, &path, deadline));
         if let Ok(Err(error)) = removing.await {
             tracing::warn!(%error, parent, "removing the cgroup of a container");
         }
@@ -742,7 +756,7 @@ impl Shared {
             return Fingerprint::without(Health::Undetected, &why);
         }
         if self.settings.under_agent && self.reconciling.set(()).is_ok() {
-            tokio::spawn(Arc::clone(self).reconcile_for_ever());
+            crate::sys::task::spawn(Arc::clone(self).reconcile_for_ever());
         }
         let found = match self.life() {
             Err(error) => return Fingerprint::without(Health::Undetected, &error.to_string()),

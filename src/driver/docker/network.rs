@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::config::infra_image;
 use super::image::Wanted;
 use super::task::Auth;
 use super::{LABEL_ALLOC, LABEL_NODE, LABEL_START, Shared};
@@ -39,16 +40,20 @@ impl Shared {
             self.know_sandbox(&container.id);
             return Ok((network(&container, hostname), false));
         }
-        let wanted = Wanted {
-            image: &config.infra_image,
-            auth: &Auth::default(),
-            auth_soft_fail: true,
-            force_pull: false,
-            timeout: config.infra_image_pull_timeout,
-            archive: None,
+        let image = if !self.settings.under_agent && config.infra_image == infra_image() {
+            super::pause::image(&life.engine).await?
+        } else {
+            let wanted = Wanted {
+                image: &config.infra_image,
+                auth: &Auth::default(),
+                auth_soft_fail: true,
+                force_pull: false,
+                timeout: config.infra_image_pull_timeout,
+                archive: None,
+            };
+            let user = format!("{alloc_id}/network");
+            self.images.get(&life.engine, &config, &wanted, &user, &|_| {}).await?
         };
-        let user = format!("{alloc_id}/network");
-        let image = self.images.get(&life.engine, &config, &wanted, &user, &|_| {}).await?;
         let start = format!("{alloc_id}/network");
         let labels = HashMap::from([
             (LABEL_ALLOC.to_owned(), alloc_id.to_owned()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::NAME;
 use super::config::duration;
 use crate::driver::{DriverError, Reader};
-use crate::spec::DriverConfig;
+use crate::spec::{DriverConfig, IntoMap as _, TryIntoMap as _};
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 
@@ -284,7 +284,7 @@ fn flag(reader: &Reader<'_>, key: &str) -> Result<bool, DriverError> {
 }
 
 fn map(reader: &Reader<'_>, key: &str) -> Result<BTreeMap<String, String>, DriverError> {
-    reader.pairs(key).map(|pairs| pairs.into_iter().collect())
+    reader.pairs(key).map(|pairs| pairs.into_iter().into_map())
 }
 
 impl Device {
@@ -401,7 +401,7 @@ impl Task {
             ipv6_address: text(&reader, "ipv6_address")?,
             mac_address: text(&reader, "mac_address")?,
             ports: reader.strings("ports")?,
-            port_map: reader.pairs("port_map")?.into_iter().map(port).collect::<Result<_, _>>()?,
+            port_map: reader.pairs("port_map")?.into_iter().map(port).try_into_map()?,
             dns_servers: reader.strings("dns_servers")?,
             dns_search: reader.strings("dns_search_domains")?,
             dns_options: reader.strings("dns_options")?,

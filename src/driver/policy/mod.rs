@@ -37,7 +37,7 @@ pub(super) const PIDS: u64 = 4096;
 /// Longest part of a value that an error shows, in characters.
 const SHOWN: usize = 120;
 /// Said wherever a task is sent to `strict`.
-const LOOPBACK: &str = "until networks land, a strict task has loopback only";
+const LOOPBACK: &str = "without a network of its group a strict task has loopback only";
 
 /// Their schema.
 pub(super) fn schema() -> [(&'static str, Spec); 2] {
@@ -195,21 +195,30 @@ impl Policy {
     /// [`DriverError::Config`].
     pub(super) fn check_mounts(&self, driver: &'static str, mounts: &[Mount], by: By) -> Result<(), DriverError> {
         let Some(minimum) = self.minimum else { return Ok(()) };
-        for mount in mounts {
-            let (what, instead) = if mount.propagation == Propagation::Bidirectional {
-                ("propagation_mode = \"bidirectional\"", "propagation_mode = \"private\"")
-            } else if minimum == Minimum::Strict && !mount.readonly {
-                ("read_only = false", "read_only = true")
-            } else {
-                continue;
-            };
-            let (place, demand) = (shorten(&format!("{:?}", mount.task_path)), demand(minimum, driver, by));
-            return Err(DriverError::Config(format!(
-                "task of driver {driver}: volume_mount {place}: {what} is looser than {demand} allows; write {instead}"
-            )));
-        }
-        Ok(())
+        mounts.iter().try_for_each(|mount| check_mount(driver, minimum, mount, by)).map_err(DriverError::Config)
     }
+}
+
+/// The same of one volume of a run, before anything starts.
+///
+/// # Errors
+/// What is looser than `--isolation-minimum` allows, and the fix.
+pub fn admit_mount(driver: &str, minimum: Minimum, mount: &Mount) -> Result<(), String> {
+    if is_ours(driver) { check_mount(driver, minimum, mount, By::CommandLine) } else { Ok(()) }
+}
+
+fn check_mount(driver: &str, minimum: Minimum, mount: &Mount, by: By) -> Result<(), String> {
+    let (what, instead) = if mount.propagation == Propagation::Bidirectional {
+        ("propagation_mode = \"bidirectional\"", "propagation_mode = \"private\"")
+    } else if minimum == Minimum::Strict && !mount.readonly {
+        ("read_only = false", "read_only = true")
+    } else {
+        return Ok(());
+    };
+    let (place, demand) = (shorten(&format!("{:?}", mount.task_path)), demand(minimum, driver, by));
+    Err(format!(
+        "task of driver {driver}: volume_mount {place}: {what} is looser than {demand} allows; write {instead}"
+    ))
 }
 
 /// The operator's key with its value.
@@ -537,7 +546,11 @@ mod tests {
     #[test]
     fn d36_what_only_strict_refuses() {
         for (driver, values, at_strict) in [
-            ("exec", json!({ "isolation": "default" }), "write \"strict\", or leave it out; until networks land"),
+            (
+                "exec",
+                json!({ "isolation": "default" }),
+                "write \"strict\", or leave it out; without a network of its group",
+            ),
             ("java", json!({ "user_namespace": false }), "user_namespace = false is looser"),
             ("docker", json!({ "cap_add": ["chown"] }), "cap_add = [\"chown\"] is looser"),
             ("exec", json!({ "cap_add": ["chown", "CAP_KILL"] }), ""),
@@ -614,6 +627,7 @@ mod tests {
             host_path: "/srv".into(),
             readonly,
             propagation,
+            ..Mount::default()
         };
         for (mount, at_default, at_strict) in [
             (mount(true, Propagation::Private), "", ""),

@@ -62,7 +62,7 @@ impl DockerLogger {
             bookmark: Some(cursor),
             held: Vec::new(),
         };
-        let copying = tokio::spawn(async move {
+        let copying = crate::sys::task::spawn(async move {
             let ended = collector.run().await;
             tracing::debug!(?ended, "the container's output has ended");
         });
