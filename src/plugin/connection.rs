@@ -299,7 +299,7 @@ pub(super) fn connections(listener: UnixListener, tls: Option<Tls>) -> Connectio
         return Box::pin(plain.map(|socket| Ok(Connection(Box::pin(socket?)))));
     };
     let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(async move {
+    crate::sys::task::spawn(async move {
         loop {
             let accepted = tokio::select! {
                 () = sender.closed() => return,
@@ -307,7 +307,7 @@ pub(super) fn connections(listener: UnixListener, tls: Option<Tls>) -> Connectio
             };
             match accepted {
                 // On their own, so that one who connects and says nothing holds nobody up.
-                Ok((socket, _)) => drop(tokio::spawn(greet(tls.clone(), socket, sender.clone()))),
+                Ok((socket, _)) => drop(crate::sys::task::spawn(greet(tls.clone(), socket, sender.clone()))),
                 Err(error) => drop(sender.send(Err(error)).await),
             }
         }

@@ -470,7 +470,7 @@ impl Client {
         }
         let printed = Arc::clone(&self.stdio);
         let mut client = GrpcStdioClient::new(self.channel()).max_decoding_message_size(i32::MAX as usize);
-        tokio::spawn(async move {
+        crate::sys::task::spawn(async move {
             if let Ok(stream) = client.stream_stdio(()).await {
                 let mut stream = stream.into_inner();
                 while let Some(Ok(item)) = stream.next().await {
@@ -558,7 +558,7 @@ async fn connect(
     let channel = connection::dial(address, tls, patience, user)
         .await
         .map_err(|source| HostError::Connect { address: address.to_string(), source })?;
-    tokio::spawn(open_broker(channel.clone(), Arc::clone(broker)));
+    crate::sys::task::spawn(open_broker(channel.clone(), Arc::clone(broker)));
     Ok(channel)
 }
 
@@ -580,7 +580,7 @@ async fn open_broker(channel: Channel, broker: Arc<Broker>) {
 fn watch_exit(pidfd: Arc<OwnedFd>, reap: bool) -> io::Result<Life> {
     let ended = sys::watch::register(pidfd, tokio::io::Interest::READABLE)?;
     let (sender, receiver) = watch::channel(false);
-    tokio::spawn(async move {
+    crate::sys::task::spawn(async move {
         let _ = ended.readable().await;
         if reap {
             // Readable means ended; ECHILD would mean that it was reaped before, which is as good.
@@ -612,7 +612,7 @@ fn follow_stderr(stderr: OwnedFd, log: Box<dyn Fn(HclogLine) + Send + Sync>) -> 
     let followed = Stderr { lines: Arc::default(), ended: receiver };
     let quoted = Arc::clone(&followed.lines);
     let mut reader = BufReader::with_capacity(1024, pipe::Receiver::from_owned_fd(stderr)?);
-    tokio::spawn(async move {
+    crate::sys::task::spawn(async move {
         let mut lines = HclogLines::default();
         let mut line = Vec::new();
         // 64 KiB without a line end is a line of its own, as in Go hosts.
@@ -640,7 +640,7 @@ fn read_first_line(stdout: OwnedFd) -> io::Result<impl Future<Output = Option<St
         let mut line = Vec::new();
         // An error is as good as the end: no line.
         let _ = (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).await;
-        tokio::spawn(async move {
+        crate::sys::task::spawn(async move {
             let mut sink = [0u8; 512];
             while let Ok(1..) = reader.read(&mut sink).await {}
         });

@@ -8,6 +8,7 @@ use tokio::net::UnixStream;
 
 use super::HostError;
 use crate::spec::ProcessId;
+use crate::spec::json;
 use crate::sys;
 
 /// Everything needed to reach a plugin again after this process has been replaced.
@@ -53,7 +54,7 @@ impl ReattachConfig {
     /// # Errors
     /// What is wrong with the text.
     pub fn parse(json: &str) -> Result<ReattachConfig, serde_json::Error> {
-        serde_json::from_str(json)
+        json::from_str(json)
     }
 
     /// The JSON form.

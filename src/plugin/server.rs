@@ -246,7 +246,7 @@ impl Common {
         let (outside, mut items) = mpsc::unbounded_channel();
         let (inside, stream) = mpsc::unbounded_channel();
         let mut stopped = self.stop.subscribe();
-        tokio::spawn(async move {
+        crate::sys::task::spawn(async move {
             loop {
                 tokio::select! {
                     _ = stopped.wait_for(|stop| *stop) => break,
@@ -293,7 +293,7 @@ impl GrpcBroker for Common {
         let broker = Arc::clone(&self.broker);
         let mut incoming = request.into_inner();
         let mut stopped = self.stop.subscribe();
-        tokio::spawn(async move {
+        crate::sys::task::spawn(async move {
             // A request stream that is still held would keep the connection, and with it an orderly end, waiting.
             loop {
                 tokio::select! {
