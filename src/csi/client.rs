@@ -1,0 +1,195 @@
+//! One plugin's socket: calls with deadlines that are made again as the specification has it. The connection is made at the first
+//! call, and again after it broke.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Response, Status};
+
+use super::error::CsiError;
+use super::retry::{TRY, Tries};
+
+/// A unix socket's path must fit into `sockaddr_un` with its NUL.
+const MAX_SOCKET_PATH: usize = 107;
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+
+pub(super) type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
+
+/// The calls of a plugin. Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    socket: Arc<Path>,
+    pub(super) channel: Channel,
+    each_try: Duration,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// The plugin that listens, or will, on this socket. In a runtime of tokio.
+    ///
+    /// # Errors
+    /// When no socket can have that path.
+    pub fn new(socket: &Path) -> Result<Client, CsiError> {
+        let length = socket.as_os_str().len();
+        if !socket.is_absolute() || length > MAX_SOCKET_PATH {
+            return Err(CsiError::invalid(format!(
+                "{}: a plugin's socket needs an absolute path of at most {MAX_SOCKET_PATH} bytes, and this one has {length}",
+                socket.display()
+            )));
+        }
+        let path = socket.to_owned();
+        let connector = tower::service_fn(move |_: Uri| connect(path.clone()));
+        // The path never becomes the `:authority`; servers refuse one with slashes.
+        let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CONNECT);
+        let channel = endpoint.connect_with_connector_lazy(connector);
+        Ok(Client { socket: socket.into(), channel, each_try: TRY })
+    }
+
+    /// The same with another time for each try.
+    #[must_use]
+    pub fn with_deadline(mut self, each_try: Duration) -> Client {
+        self.each_try = each_try;
+        self
+    }
+
+    /// Where the plugin listens.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Makes a call, more than once where the answer says that it helps. `subject` is what an error is about.
+    pub(super) async fn call<T>(
+        &self,
+        call: &'static str,
+        subject: &str,
+        ask: &(dyn Fn() -> Answer<T> + Send + Sync),
+    ) -> Result<T, CsiError> {
+        let mut tries = Tries::default();
+        loop {
+            let answer = tokio::time::timeout(self.each_try, ask()).await;
+            let status = match answer {
+                Ok(Ok(answer)) => return Ok(answer.into_inner()),
+                Ok(Err(status)) => status,
+                Err(_) => Status::deadline_exceeded(format!("no answer within {:?}", self.each_try)),
+            };
+            let status = reached(status);
+            // To these it says that the token is wrong, which it stays.
+            let is_final = call.starts_with("List") && status.code() == Code::Aborted;
+            let Some(wait) = tries.after(status.code()).filter(|_| !is_final) else {
+                return Err(CsiError::answer(call, subject, &status));
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+}
+
+/// What a plugin answers has no cause on our side. All else is a connection that broke or was not to be had.
+fn reached(status: Status) -> Status {
+    match status.source() {
+        Some(cause) => Status::unavailable(format!("{}: {}", status.message(), root_cause(cause))),
+        None => status,
+    }
+}
+
+fn root_cause(error: &dyn Error) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}
+
+/// Connects, and makes sure that what listens is root's or our own: it is told secrets.
+async fn connect(path: PathBuf) -> io::Result<TokioIo<UnixStream>> {
+    let socket = UnixStream::connect(&path).await?;
+    let found = socket.peer_cred()?.uid();
+    if found == 0 || found == rustix::process::geteuid().as_raw() {
+        return Ok(TokioIo::new(socket));
+    }
+    let text = format!("user {found} listens on {}, who is neither root nor the user of this process", path.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+/// A call of a generated client by its name. Each try has a request of its own.
+macro_rules! ask {
+    ($self:expr, $client:ident, $method:ident, $call:literal, $subject:expr, $request:expr) => {{
+        let request = $request;
+        let channel = &$self.channel;
+        $self
+            .call($call, $subject, &move || {
+                let (mut client, request) = ($client::new(channel.clone()), request.clone());
+                Box::pin(async move { client.$method(request).await })
+            })
+            .await
+    }};
+}
+pub(super) use ask;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn f7_a_call_is_made_again_where_it_helps() {
+        let client = Client::new(Path::new("/no/such/socket")).unwrap().with_deadline(Duration::from_secs(3));
+        let asked = AtomicU32::new(0);
+        let asked = &asked;
+        let failing = |status: Status, until: u32| {
+            move || -> Answer<u32> {
+                let number = asked.fetch_add(1, Ordering::Relaxed);
+                let answer = if number < until { Err(status.clone()) } else { Ok(Response::new(number)) };
+                Box::pin(std::future::ready(answer))
+            }
+        };
+        assert_eq!(client.call("Probe", "p", &failing(Status::unavailable("x"), 4)).await.unwrap(), 4);
+        asked.store(0, Ordering::Relaxed);
+        let error = client.call("Probe", "p", &failing(Status::internal("broken"), 1)).await.unwrap_err();
+        assert!(error.to_string().contains("Probe of p") && error.to_string().contains("broken"), "{error}");
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        asked.store(0, Ordering::Relaxed);
+        let error = client.call("ListVolumes", "p", &failing(Status::aborted("token"), 1)).await.unwrap_err();
+        assert!(error.to_string().contains("starting token is invalid"), "{error}");
+        // A plugin that is silent is asked three times.
+        asked.store(0, Ordering::Relaxed);
+        let silent = || -> Answer<u32> {
+            asked.fetch_add(1, Ordering::Relaxed);
+            Box::pin(std::future::pending())
+        };
+        let error = client.call("Probe", "p", &silent).await.unwrap_err();
+        assert!(error.to_string().contains("no answer within 3s"), "{error}");
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f7_a_plugin_that_is_not_there_is_waited_for() {
+        let client = Client::new(Path::new("/no/such/socket")).unwrap();
+        let error = client.probe().await.unwrap_err().to_string();
+        assert!(error.contains("the plugin is not reached") && error.contains("No such file"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn f7_a_socket_has_a_path_that_fits() {
+        let error = Client::new(&Path::new("/").join("x".repeat(107))).unwrap_err().to_string();
+        assert!(error.contains("at most 107 bytes, and this one has 108"), "{error}");
+        assert!(Client::new(Path::new("csi.sock")).is_err());
+        assert!(Client::new(&Path::new("/").join("x".repeat(106))).is_ok());
+    }
+}

@@ -1,0 +1,127 @@
+//! Records of volumes in files, one each: written before each step, and removed when nothing of a volume is left.
+
+use std::io;
+use std::path::Path;
+
+use super::manager::{Ledger, Recorded};
+use super::node::{VolumeId, safe};
+use super::usage::VolumeUse;
+use crate::store::write_atomically;
+use crate::sys::owned::OwnDir;
+use crate::sys::time::boot_id;
+
+/// The format; a newer one is left alone.
+const VERSION: u32 = 1;
+/// Bytes of a record, at most: some hundreds for each user.
+const LONGEST: u64 = 16 << 20;
+const SUFFIX: &str = ".json";
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Record {
+    version: u32,
+    boot_id: String,
+    id: VolumeId,
+    volume: VolumeUse,
+}
+
+/// The records of one plugin.
+#[derive(Debug)]
+pub struct Files {
+    dir: OwnDir,
+    boot: String,
+}
+
+impl Files {
+    /// Records in a directory, made (0700) where it is missing; the one above must be there.
+    ///
+    /// # Errors
+    /// Also when others may write to it.
+    pub fn open(above: &OwnDir, name: &str) -> io::Result<Files> {
+        Ok(Files { dir: above.make(safe(name).as_ref(), 0o700)?, boot: boot_id()? })
+    }
+
+    fn name(id: &VolumeId) -> String {
+        // Neither part has a comma of its own.
+        format!("{}{SUFFIX}", safe(&format!("{},{}", safe(&id.namespace), safe(&id.id))))
+    }
+
+    fn read(&self, name: &str) -> io::Result<Recorded> {
+        let bytes = self.dir.read(name.as_ref(), LONGEST)?;
+        let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+        let record: Record = crate::spec::json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+        if record.version != VERSION {
+            return Err(wrong(format!("version {}, which is none of this program", record.version)));
+        }
+        if Files::name(&record.id) != name {
+            return Err(wrong(format!("it speaks of volume {:?}", record.id.id)));
+        }
+        let mut volume = record.volume;
+        if record.boot_id != self.boot {
+            volume.after_reboot();
+        }
+        Ok((record.id, volume))
+    }
+}
+
+impl Ledger for Files {
+    fn load(&self) -> io::Result<Vec<Recorded>> {
+        let mut all = Vec::new();
+        // By its descriptor: it is the directory that was checked.
+        for entry in rustix::fs::Dir::read_from(&self.dir)? {
+            let entry = entry?;
+            let Some(name) = entry.file_name().to_str().ok().filter(|name| name.ends_with(SUFFIX)) else { continue };
+            let path = self.dir.path().join(name);
+            let read = self.read(name);
+            all.push(read.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", shown(&path))))?);
+        }
+        Ok(all)
+    }
+
+    fn save(&self, id: &VolumeId, volume: &VolumeUse) -> io::Result<()> {
+        let name = Files::name(id);
+        if volume.is_empty() {
+            return match rustix::fs::unlinkat(&self.dir, &name, rustix::fs::AtFlags::empty()) {
+                Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+                Err(error) => Err(error.into()),
+            };
+        }
+        let record = Record { version: VERSION, boot_id: self.boot.clone(), id: id.clone(), volume: volume.clone() };
+        write_atomically(&self.dir, &name, &serde_json::to_vec(&record)?)
+    }
+}
+
+fn shown(path: &Path) -> std::path::Display<'_> {
+    path.display()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::csi::{Phase, User};
+
+    #[test]
+    fn f7_records_come_back_and_another_boot_is_sure_of_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let above = OwnDir::open(dir.path()).unwrap();
+        let mut files = Files::open(&above, "plugin/0").unwrap();
+        let id = |id: &str| VolumeId { namespace: "default".to_owned(), id: id.to_owned() };
+        let user = User { read_only: true, leaves: false, published: Some(Phase::Done) };
+        let volume =
+            VolumeUse { staged: Some(Phase::Done), users: [("a".to_owned(), user)].into(), ..VolumeUse::default() };
+        for name in ["v/1", "v/2"] {
+            files.save(&id(name), &volume).unwrap();
+        }
+        files.save(&id("v/2"), &VolumeUse::default()).unwrap();
+        files.save(&id("v/2"), &VolumeUse::default()).unwrap();
+        assert_eq!(files.load().unwrap(), [(id("v/1"), volume.clone())]);
+        files.boot = "another".to_owned();
+        let (_, found) = files.load().unwrap().remove(0);
+        assert_eq!((found.staged, found.users["a"].published), (Some(Phase::Unsure), Some(Phase::Unsure)));
+        let path = dir.path().join("plugin%2f0").join(Files::name(&id("v/1")));
+        let text = std::fs::read_to_string(&path).unwrap().replace("\"version\":1", "\"version\":2");
+        std::fs::write(&path, text).unwrap();
+        let error = files.load().unwrap_err().to_string();
+        assert!(error.contains("version 2") && error.contains("plugin%2f0"), "{error}");
+    }
+}

@@ -1,0 +1,28 @@
+//! Volumes of plugins of the Container Storage Interface: what a plugin is, what it is asked, and who uses its volumes. Never knows
+//! allocations: who uses a volume is a name.
+//!
+//! ```text
+//! Manager::join ─▶ the turn of the volume ─▶ VolumeUse::next ─▶ the record ─▶ Calls ─▶ Client ─▶ plugin
+//! Manager::leave ─▶ the same, until nobody uses it and nothing of it is there
+//! ```
+
+mod capability;
+mod client;
+mod controller;
+mod error;
+mod fingerprint;
+mod ledger;
+mod manager;
+mod node;
+mod retry;
+mod usage;
+
+pub use capability::{AccessMode, AttachmentMode, Capability, MountOptions, REDACTED, Secrets, Usage};
+pub use client::Client;
+pub use controller::{Created, NewVolume, Page, Segments, Snapshot, VolumeEntry};
+pub use error::CsiError;
+pub use fingerprint::{ControllerFlags, Fingerprint, Health, NodeFlags, NodeInfo, PluginInfo};
+pub use ledger::Files;
+pub use manager::{Join, Ledger, Manager, Recorded};
+pub use node::{Calls, Places, Plugin, Volume, VolumeId, Work};
+pub use usage::{Needs, Phase, Step, User, VolumeUse};

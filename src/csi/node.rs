@@ -1,0 +1,395 @@
+//! The steps of a volume on this node as calls on its plugin, and the directories that they need.
+
+use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+
+use super::capability::{AttachmentMode, Capability, Secrets, Usage};
+use super::client::{Client, ask};
+use super::error::CsiError;
+use super::fingerprint::Fingerprint;
+use super::usage::{Needs, Step};
+use crate::sys::path::Root;
+use crate::wire::csi as wire;
+use crate::wire::csi::controller_client::ControllerClient;
+use crate::wire::csi::node_client::NodeClient;
+
+/// Bytes of a name that stands for itself in a path.
+const LONGEST_NAME: usize = 180;
+
+/// Which volume: the namespace that it was registered in, and the plugin's id of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub struct VolumeId {
+    /// Its namespace.
+    pub namespace: String,
+    /// As the plugin calls it.
+    pub id: String,
+}
+
+/// A volume, with what its plugin has to hear of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    /// Which one.
+    pub id: VolumeId,
+    /// What the plugin said when it was made.
+    pub context: BTreeMap<String, String>,
+    /// What it asks for.
+    pub secrets: Secrets,
+}
+
+/// What a step is done with.
+#[derive(Debug, Clone)]
+pub struct Work {
+    /// The volume.
+    pub volume: Volume,
+    /// How it is used, as it was recorded.
+    pub usage: Usage,
+    /// How it is used; what only undoes something does without.
+    pub capability: Option<Capability>,
+    /// What the controller said when it attached the volume.
+    pub context: BTreeMap<String, String>,
+    /// The user of the step does not write.
+    pub read_only: bool,
+}
+
+/// What does the steps. Each may be asked for twice, and one that fails may have been done.
+#[tonic::async_trait]
+pub trait Calls: Send + Sync {
+    /// Which steps there are.
+    fn needs(&self) -> Needs;
+
+    /// Does it. To attach gives what the controller says, every other step nothing.
+    async fn make(&self, step: &Step, work: &Work) -> Result<BTreeMap<String, String>, CsiError>;
+
+    /// Whether a user has the volume at its place still.
+    async fn has(&self, user: &str, work: &Work) -> Result<bool, CsiError>;
+}
+
+/// Where the volumes of one plugin are put: the same directory as this process and as the plugin sees it.
+#[derive(Debug, Clone)]
+pub struct Places {
+    host: PathBuf,
+    plugin: PathBuf,
+}
+
+impl Places {
+    /// Makes the directory (0700) where it is missing.
+    ///
+    /// # Errors
+    /// What `mkdir(2)` says.
+    pub fn new(host: &Path, plugin: &Path) -> io::Result<Places> {
+        DirBuilder::new().recursive(true).mode(0o700).create(host)?;
+        Ok(Places { host: host.to_owned(), plugin: plugin.to_owned() })
+    }
+
+    /// Where a user has a volume, on the host.
+    #[must_use]
+    pub fn target(&self, user: &str, volume: &VolumeId, usage: &Usage, read_only: bool) -> PathBuf {
+        self.host.join(target(user, volume, usage, read_only))
+    }
+
+    /// What is shown to the plugin of a path below.
+    fn shown(&self, below: &Path) -> String {
+        self.plugin.join(below).to_string_lossy().into_owned()
+    }
+
+    async fn at<T: Send + 'static>(
+        &self,
+        below: PathBuf,
+        look: fn(&Root, &Path) -> io::Result<T>,
+    ) -> Result<T, CsiError> {
+        // A file system that does not answer must not hold the event loop.
+        let host = self.host.clone();
+        let shown = self.host.join(&below).display().to_string();
+        let done = crate::sys::task::spawn_blocking(move || look(&Root::open(&host)?, &below)).await;
+        done.unwrap_or_else(|error| Err(io::Error::other(error)))
+            .map_err(|error| CsiError::invalid(format!("cannot prepare {shown}: {error}")))
+    }
+}
+
+fn staging(volume: &VolumeId, usage: &Usage) -> PathBuf {
+    let names = ["staging".to_owned(), safe(&volume.namespace), safe(&volume.id), usage.dir_name(false)];
+    names.iter().collect()
+}
+
+fn target(user: &str, volume: &VolumeId, usage: &Usage, read_only: bool) -> PathBuf {
+    // Ids are the plugin's, and two namespaces may have the same.
+    let names =
+        ["per-alloc".to_owned(), safe(user), safe(&volume.namespace), safe(&volume.id), usage.dir_name(read_only)];
+    names.iter().collect()
+}
+
+/// A name as one component of a path, and no other name the same.
+pub(super) fn safe(name: &str) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for (number, byte) in name.bytes().enumerate() {
+        if byte.is_ascii_alphanumeric() || b"-_".contains(&byte) || byte == b'.' && number > 0 {
+            text.push(char::from(byte));
+        } else {
+            // Writing to a text never fails.
+            let _ = write!(text, "%{byte:02x}");
+        }
+    }
+    if text.is_empty() {
+        return "%".to_owned();
+    }
+    if text.len() > LONGEST_NAME {
+        use sha2::Digest as _;
+        let digest = sha2::Sha256::digest(name);
+        return digest.iter().fold("%%".to_owned(), |text, byte| format!("{text}{byte:02x}"));
+    }
+    text
+}
+
+fn make_dirs(root: &Root, below: &Path) -> io::Result<()> {
+    root.create_dir_all(below, Mode::RWXU).map(drop)
+}
+
+fn make_parent(root: &Root, below: &Path) -> io::Result<()> {
+    make_dirs(root, below.parent().unwrap_or(Path::new(".")))
+}
+
+fn parent(root: &Root, below: &Path) -> io::Result<std::os::fd::OwnedFd> {
+    root.open_beneath(below.parent().unwrap_or(Path::new(".")), OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
+}
+
+fn is_mounted(root: &Root, below: &Path) -> io::Result<bool> {
+    let dir = match parent(root, below) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        other => other?,
+    };
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    match rustix::fs::statx(dir, below.file_name().unwrap_or_default(), flags, StatxFlags::empty()) {
+        Ok(found) => Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes what is at a path when nothing is in it, and the directories above in which nothing is left. What is mounted stays.
+fn remove(root: &Root, below: &Path) -> io::Result<()> {
+    for path in below.ancestors().take_while(|path| path.components().count() > 1) {
+        let dir = match parent(root, path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            other => other?,
+        };
+        let name = path.file_name().unwrap_or_default();
+        let removed = match rustix::fs::unlinkat(&dir, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTDIR) if path == below => rustix::fs::unlinkat(&dir, name, AtFlags::empty()),
+            other => other,
+        };
+        match removed {
+            Ok(()) | Err(Errno::NOENT) => {}
+            // Of another user, or of another use.
+            Err(Errno::NOTEMPTY | Errno::EXIST) if path != below => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// A plugin whose node part is here, and its controller where it has one.
+#[derive(Debug)]
+pub struct Plugin {
+    client: Client,
+    fingerprint: Fingerprint,
+    places: Places,
+}
+
+impl Plugin {
+    /// A plugin that said this of itself.
+    #[must_use]
+    pub fn new(client: Client, fingerprint: Fingerprint, places: Places) -> Plugin {
+        Plugin { client, fingerprint, places }
+    }
+
+    fn node_id(&self) -> String {
+        self.fingerprint.node.as_ref().map(|node| node.id.clone()).unwrap_or_default()
+    }
+
+    fn staging(&self, work: &Work) -> String {
+        if !self.needs().stage {
+            return String::new();
+        }
+        self.places.shown(&staging(&work.volume.id, &work.usage))
+    }
+
+    async fn attach(&self, work: &Work) -> Result<BTreeMap<String, String>, CsiError> {
+        let (volume, wanted) = (&work.volume, wanted(work)?);
+        let request = wire::ControllerPublishVolumeRequest {
+            volume_id: volume.id.id.clone(),
+            node_id: self.node_id(),
+            volume_capability: Some(wanted.wire()),
+            // Others who write may come.
+            readonly: wanted.access.is_reader_only() && self.fingerprint.controller.is_some_and(|c| c.read_only_attach),
+            secrets: volume.secrets.wire(),
+            volume_context: map(&volume.context),
+        };
+        let (client, id) = (&self.client, &volume.id.id);
+        let said = ask!(client, ControllerClient, controller_publish_volume, "ControllerPublishVolume", id, request)?;
+        Ok(said.publish_context.into_iter().collect())
+    }
+
+    async fn detach(&self, work: &Work) -> Result<(), CsiError> {
+        let (client, id) = (&self.client, &work.volume.id.id);
+        let request = wire::ControllerUnpublishVolumeRequest {
+            volume_id: id.clone(),
+            node_id: self.node_id(),
+            secrets: work.volume.secrets.wire(),
+        };
+        ask!(client, ControllerClient, controller_unpublish_volume, "ControllerUnpublishVolume", id, request).map(drop)
+    }
+
+    async fn stage(&self, work: &Work) -> Result<(), CsiError> {
+        let volume = &work.volume;
+        self.places.at(staging(&volume.id, &work.usage), make_dirs).await?;
+        let (client, id) = (&self.client, &volume.id.id);
+        let request = wire::NodeStageVolumeRequest {
+            volume_id: id.clone(),
+            publish_context: map(&work.context),
+            staging_target_path: self.staging(work),
+            volume_capability: Some(wanted(work)?.wire()),
+            secrets: volume.secrets.wire(),
+            volume_context: map(&volume.context),
+        };
+        ask!(client, NodeClient, node_stage_volume, "NodeStageVolume", id, request).map(drop)
+    }
+
+    async fn unstage(&self, work: &Work) -> Result<(), CsiError> {
+        let (client, id) = (&self.client, &work.volume.id.id);
+        let request = wire::NodeUnstageVolumeRequest { volume_id: id.clone(), staging_target_path: self.staging(work) };
+        let done = ask!(client, NodeClient, node_unstage_volume, "NodeUnstageVolume", id, request).map(drop);
+        ignored(done)?;
+        self.places.at(staging(&work.volume.id, &work.usage), remove).await
+    }
+
+    async fn publish(&self, user: &str, work: &Work) -> Result<(), CsiError> {
+        let volume = &work.volume;
+        let target = target(user, &volume.id, &work.usage, work.read_only);
+        self.places.at(target.clone(), make_parent).await?;
+        let (client, id) = (&self.client, &volume.id.id);
+        let request = wire::NodePublishVolumeRequest {
+            volume_id: id.clone(),
+            publish_context: map(&work.context),
+            staging_target_path: self.staging(work),
+            target_path: self.places.shown(&target),
+            volume_capability: Some(wanted(work)?.wire()),
+            readonly: work.read_only,
+            secrets: volume.secrets.wire(),
+            volume_context: map(&volume.context),
+        };
+        ask!(client, NodeClient, node_publish_volume, "NodePublishVolume", id, request).map(drop)
+    }
+
+    async fn unpublish(&self, user: &str, work: &Work) -> Result<(), CsiError> {
+        let (client, id) = (&self.client, &work.volume.id.id);
+        let target = target(user, &work.volume.id, &work.usage, work.read_only);
+        let request =
+            wire::NodeUnpublishVolumeRequest { volume_id: id.clone(), target_path: self.places.shown(&target) };
+        let done = ask!(client, NodeClient, node_unpublish_volume, "NodeUnpublishVolume", id, request).map(drop);
+        ignored(done)?;
+        self.places.at(target, remove).await
+    }
+}
+
+/// What was not there any more is undone.
+fn ignored(done: Result<(), CsiError>) -> Result<(), CsiError> {
+    done.or_else(|error| if error.is_ignorable() { Ok(()) } else { Err(error) })
+}
+
+fn map(context: &BTreeMap<String, String>) -> std::collections::HashMap<String, String> {
+    context.clone().into_iter().collect()
+}
+
+fn wanted(work: &Work) -> Result<&Capability, CsiError> {
+    let missing = || CsiError::invalid(format!("volume {}: nobody says how it is to be used", work.volume.id.id));
+    work.capability.as_ref().ok_or_else(missing)
+}
+
+#[tonic::async_trait]
+impl Calls for Plugin {
+    fn needs(&self) -> Needs {
+        Needs {
+            attach: self.fingerprint.controller.is_some_and(|controller| controller.attach_detach),
+            stage: self.fingerprint.node.as_ref().is_some_and(|node| node.flags.stage),
+        }
+    }
+
+    async fn make(&self, step: &Step, work: &Work) -> Result<BTreeMap<String, String>, CsiError> {
+        let tells_writers_apart = self.fingerprint.node.as_ref().is_some_and(|node| node.flags.multi_writer);
+        if let Some(capability) = &work.capability
+            && capability.access.needs_multi_writer()
+            && !tells_writers_apart
+        {
+            let (access, plugin) = (capability.access, &self.fingerprint.info.provider);
+            return Err(CsiError::invalid(format!(
+                "plugin {plugin} does not know access mode {access}; use single-node-writer"
+            )));
+        }
+        match step {
+            Step::Attach => return self.attach(work).await,
+            Step::Stage => self.stage(work).await,
+            Step::Publish(user) => self.publish(user, work).await,
+            Step::Unpublish(user) => self.unpublish(user, work).await,
+            Step::Unstage => self.unstage(work).await,
+            Step::Detach => ignored(self.detach(work).await),
+        }?;
+        Ok(BTreeMap::new())
+    }
+
+    async fn has(&self, user: &str, work: &Work) -> Result<bool, CsiError> {
+        let below = target(user, &work.volume.id, &work.usage, work.read_only);
+        // A driver may put a plain directory of its own there, or a device without a mount.
+        if work.usage.attachment == AttachmentMode::BlockDevice {
+            return self
+                .places
+                .at(below, |root, path| match root.open_beneath(path, OFlags::PATH, Mode::empty()) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+                    other => other.map(|_| true),
+                })
+                .await;
+        }
+        self.places.at(below, is_mounted).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f7_a_volume_has_a_place_of_its_own_whatever_its_id_is() {
+        let names = ["a/b", "a%2fb", "..", ".", "", "a", &"x".repeat(300), &"x".repeat(301), "vol-1.2_3"];
+        let safe: Vec<String> = names.iter().map(|name| super::safe(name)).collect();
+        for (number, name) in safe.iter().enumerate() {
+            assert!(!name.is_empty() && !name.contains('/') && name.len() <= 255 && !name.starts_with('.'), "{name}");
+            assert_eq!(safe.iter().position(|other| other == name), Some(number), "{name}");
+        }
+        assert_eq!(safe[8], "vol-1.2_3");
+    }
+
+    #[test]
+    fn f7_directories_are_made_and_removed_as_far_as_they_are_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let (one, other) = (Path::new("per-alloc/a/v/rw"), Path::new("per-alloc/a/w/rw"));
+        make_dirs(&root, one).unwrap();
+        make_parent(&root, other).unwrap();
+        std::fs::write(dir.path().join(other), "device").unwrap();
+        assert!(!is_mounted(&root, one).unwrap() && !is_mounted(&root, Path::new("no/such/one")).unwrap());
+        std::fs::write(dir.path().join(one).join("data"), "kept").unwrap();
+        assert!(remove(&root, one).is_err(), "data is never removed");
+        std::fs::remove_file(dir.path().join(one).join("data")).unwrap();
+        remove(&root, one).unwrap();
+        remove(&root, one).unwrap();
+        assert!(!dir.path().join("per-alloc/a/v").exists() && dir.path().join(other).exists());
+        remove(&root, other).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path().join("per-alloc")).unwrap().count(), 0);
+    }
+}

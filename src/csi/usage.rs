@@ -1,0 +1,316 @@
+//! Who uses one volume, and how far its steps have come: pure. What is to be done next follows from it, and it is written down
+//! before each step, so that whoever comes after a crash does the step again, or undoes it.
+//!
+//! ```text
+//!   attach ─▶ stage ─▶ publish (one for each user)      once for the volume, in this order
+//!   detach ◀─ unstage ◀─ unpublish                      when the last user has left
+//! ```
+
+use std::collections::BTreeMap;
+
+use super::capability::{Capability, Usage};
+
+/// How far a step has come that is to be undone one day. One that was not begun is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Begun, or begun to be undone: it may have been done or not.
+    Unsure,
+    /// The plugin has said so.
+    Done,
+}
+
+/// Which steps a plugin wants.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// The controller attaches.
+    pub attach: bool,
+    /// The node stages.
+    pub stage: bool,
+}
+
+/// What is asked of a plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// `ControllerPublishVolume`.
+    Attach,
+    /// `NodeStageVolume`.
+    Stage,
+    /// `NodePublishVolume` for this user.
+    Publish(String),
+    /// `NodeUnpublishVolume` for this user.
+    Unpublish(String),
+    /// `NodeUnstageVolume`.
+    Unstage,
+    /// `ControllerUnpublishVolume`.
+    Detach,
+}
+
+/// Somebody who uses a volume, such as an allocation.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct User {
+    /// Does not write.
+    pub read_only: bool,
+    /// Has it no longer, and what was done for it is to be undone.
+    #[serde(default)]
+    pub leaves: bool,
+    /// How far it has been published.
+    #[serde(default)]
+    pub published: Option<Phase>,
+}
+
+/// One volume on this node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct VolumeUse {
+    /// How it is used: the same for all who do.
+    #[serde(default)]
+    pub usage: Option<Usage>,
+    /// How far it has been attached.
+    #[serde(default)]
+    pub attached: Option<Phase>,
+    /// What the controller said when it was.
+    #[serde(default)]
+    pub context: BTreeMap<String, String>,
+    /// How far it has been staged.
+    #[serde(default)]
+    pub staged: Option<Phase>,
+    /// Who uses it.
+    #[serde(default)]
+    pub users: BTreeMap<String, User>,
+}
+
+impl VolumeUse {
+    /// Has somebody as a user; one who is already is left as it is.
+    ///
+    /// # Errors
+    /// Why not: somebody else uses it in another way, or has it for itself.
+    pub fn join(&mut self, user: &str, capability: &Capability, read_only: bool) -> Result<(), String> {
+        if capability.access.is_reader_only() && !read_only {
+            return Err(format!("access mode {} is for readers; use read_only = true", capability.access));
+        }
+        let others = || self.users.iter().filter(|(name, _)| *name != user);
+        let usage = capability.usage();
+        if let Some(used) = self.usage.as_ref().filter(|used| **used != usage)
+            && let Some((other, _)) = others().next()
+        {
+            let what = if (used.access, used.attachment) == (capability.access, capability.attachment) {
+                "with other mount options".to_owned()
+            } else {
+                format!("as {} {}", used.access, used.attachment)
+            };
+            return Err(format!("{other} uses it {what}; use it in the same way, or wait until it is free"));
+        }
+        let writers = || others().filter(|(_, other)| !other.read_only);
+        if let Some(most) = capability.access.most_writers()
+            && !read_only
+            && writers().count() >= most
+        {
+            let other = writers().next().map_or("somebody", |(name, _)| name);
+            let access = capability.access;
+            return Err(format!(
+                "{other} writes to it, and access mode {access} has {most} writer; wait until it is free"
+            ));
+        }
+        match self.users.get(user) {
+            Some(found) if found.leaves => return Err(format!("what {user} had of it is not undone yet; try again")),
+            Some(found) if found.read_only != read_only => {
+                return Err(format!("{user} has it already, with other rights; leave it first"));
+            }
+            Some(_) => {}
+            None => {
+                let user_of = User { read_only, leaves: false, published: None };
+                self.users.insert(user.to_owned(), user_of);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has somebody use it no longer.
+    pub fn leave(&mut self, user: &str) {
+        if let Some(user) = self.users.get_mut(user) {
+            user.leaves = true;
+        }
+    }
+
+    /// What is to be done next for a user that has joined, wanting `usage`; `None`: it has the volume.
+    pub fn next_to_join(&mut self, user: &str, usage: &Usage, needs: Needs) -> Option<Step> {
+        if self.usage.as_ref() != Some(usage) {
+            // Left by somebody who used it in another way and is gone.
+            let left = self.next_to_clear();
+            if left.is_some() {
+                return left;
+            }
+            self.usage = Some(usage.clone());
+        }
+        let found = self.users.get(user).filter(|found| !found.leaves)?;
+        if needs.attach && self.attached != Some(Phase::Done) {
+            return Some(Step::Attach);
+        }
+        if needs.stage && self.staged != Some(Phase::Done) {
+            return Some(Step::Stage);
+        }
+        (found.published != Some(Phase::Done)).then(|| Step::Publish(user.to_owned()))
+    }
+
+    /// What is to be done next for those who leave, and when nobody uses it, for the volume; `None`: nothing is left to do.
+    pub fn next_to_leave(&self) -> Option<Step> {
+        let leaving = self.users.iter().find(|(_, user)| user.leaves && user.published.is_some());
+        if let Some((name, _)) = leaving {
+            return Some(Step::Unpublish(name.clone()));
+        }
+        if self.users.values().any(|user| !user.leaves) { None } else { self.next_to_clear() }
+    }
+
+    fn next_to_clear(&self) -> Option<Step> {
+        if self.staged.is_some() {
+            return Some(Step::Unstage);
+        }
+        self.attached.is_some().then_some(Step::Detach)
+    }
+
+    /// What is written down before a step is done.
+    pub fn begin(&mut self, step: &Step) {
+        *self.phase(step) = Some(Phase::Unsure);
+    }
+
+    /// What holds after the plugin has said that the step is done.
+    pub fn end(&mut self, step: &Step) {
+        let is_undone = matches!(step, Step::Unpublish(_) | Step::Unstage | Step::Detach);
+        *self.phase(step) = if is_undone { None } else { Some(Phase::Done) };
+        if matches!(step, Step::Detach) {
+            self.context.clear();
+        }
+    }
+
+    fn phase(&mut self, step: &Step) -> &mut Option<Phase> {
+        match step {
+            Step::Attach | Step::Detach => &mut self.attached,
+            Step::Stage | Step::Unstage => &mut self.staged,
+            Step::Publish(user) | Step::Unpublish(user) => {
+                let gone = || User { read_only: false, leaves: true, published: None };
+                &mut self.users.entry(user.clone()).or_insert_with(gone).published
+            }
+        }
+    }
+
+    /// Forgets those of whom nothing is left.
+    pub fn forget(&mut self) {
+        self.users.retain(|_, user| !user.leaves || user.published.is_some());
+        if self.users.is_empty() && self.staged.is_none() && self.attached.is_none() {
+            *self = VolumeUse::default();
+        }
+    }
+
+    /// Whether nothing is known of it that had to be kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == VolumeUse::default()
+    }
+
+    /// After another start of the machine: nothing is mounted, and what was attached may be.
+    pub fn after_reboot(&mut self) {
+        for phase in [&mut self.attached, &mut self.staged] {
+            *phase = phase.map(|_| Phase::Unsure);
+        }
+        for user in self.users.values_mut() {
+            user.published = user.published.map(|_| Phase::Unsure);
+        }
+    }
+
+    /// What a user was told to have is not there any more: it is done again, from the first step on.
+    pub fn lost(&mut self, user: &str) {
+        self.staged = self.staged.map(|_| Phase::Unsure);
+        if let Some(user) = self.users.get_mut(user) {
+            user.published = user.published.map(|_| Phase::Unsure);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::csi::{AccessMode, AttachmentMode, MountOptions};
+
+    const BOTH: Needs = Needs { attach: true, stage: true };
+
+    fn capability(access: AccessMode) -> Capability {
+        Capability { access, attachment: AttachmentMode::FileSystem, options: MountOptions::default() }
+    }
+
+    fn joined(volume: &mut VolumeUse, user: &str, capability: &Capability, needs: Needs) -> Vec<Step> {
+        volume.join(user, capability, false).unwrap();
+        let mut steps = Vec::new();
+        while let Some(step) = volume.next_to_join(user, &capability.usage(), needs) {
+            volume.begin(&step);
+            volume.end(&step);
+            steps.push(step);
+        }
+        steps
+    }
+
+    fn left(volume: &mut VolumeUse, user: &str) -> Vec<Step> {
+        volume.leave(user);
+        let mut steps = Vec::new();
+        while let Some(step) = volume.next_to_leave() {
+            volume.begin(&step);
+            volume.end(&step);
+            steps.push(step);
+        }
+        volume.forget();
+        steps
+    }
+
+    #[test]
+    fn f7_it_is_staged_once_and_published_for_each_and_all_is_undone_in_reverse() {
+        let (mut volume, shared) = (VolumeUse::default(), capability(AccessMode::MultiNodeMultiWriter));
+        let publish = |user: &str| Step::Publish(user.to_owned());
+        let unpublish = |user: &str| Step::Unpublish(user.to_owned());
+        assert_eq!(joined(&mut volume, "a", &shared, BOTH), [Step::Attach, Step::Stage, publish("a")]);
+        assert_eq!(joined(&mut volume, "b", &shared, BOTH), [publish("b")]);
+        assert_eq!(joined(&mut volume, "b", &shared, BOTH), [], "twice is once");
+        assert_eq!(left(&mut volume, "a"), [unpublish("a")]);
+        assert_eq!(left(&mut volume, "a"), [], "twice is once");
+        assert_eq!(left(&mut volume, "b"), [unpublish("b"), Step::Unstage, Step::Detach]);
+        assert!(volume.is_empty());
+        assert_eq!(joined(&mut volume, "a", &shared, Needs::default()), [publish("a")]);
+        assert_eq!(left(&mut volume, "a"), [unpublish("a")]);
+        assert!(volume.is_empty());
+    }
+
+    #[test]
+    fn f6_one_writer_keeps_others_out_and_nobody_changes_how_it_is_used() {
+        let (mut volume, single) = (VolumeUse::default(), capability(AccessMode::SingleNodeWriter));
+        joined(&mut volume, "a", &single, BOTH);
+        let error = volume.join("b", &single, false).unwrap_err();
+        assert!(error.contains("a writes to it, and access mode single-node-writer has 1 writer"), "{error}");
+        let error = volume.join("b", &capability(AccessMode::MultiNodeMultiWriter), false).unwrap_err();
+        assert!(error.contains("a uses it as single-node-writer file-system"), "{error}");
+        let mut other = single.clone();
+        other.options.flags.push("password=s3cret".to_owned());
+        let error = volume.join("b", &other, true).unwrap_err();
+        assert!(error.contains("other mount options") && !error.contains("s3cret"), "{error}");
+        assert!(volume.join("c", &capability(AccessMode::SingleNodeReaderOnly), false).is_err());
+        assert_eq!(volume.users.len(), 1, "nobody has joined");
+        volume.join("b", &single, true).unwrap();
+    }
+
+    #[test]
+    fn f7_what_was_left_in_another_use_is_undone_first() {
+        let (mut volume, single) = (VolumeUse::default(), capability(AccessMode::SingleNodeWriter));
+        joined(&mut volume, "a", &single, BOTH);
+        volume.leave("a");
+        volume.end(&Step::Unpublish("a".to_owned()));
+        volume.begin(&Step::Unstage);
+        volume.forget();
+        let shared = capability(AccessMode::MultiNodeMultiWriter);
+        volume.join("b", &shared, false).unwrap();
+        let mut next = || {
+            let step = volume.next_to_join("b", &shared.usage(), BOTH)?;
+            volume.begin(&step);
+            volume.end(&step);
+            Some(step)
+        };
+        let steps = [Step::Unstage, Step::Detach, Step::Attach, Step::Stage, Step::Publish("b".to_owned())];
+        assert_eq!(std::iter::from_fn(&mut next).collect::<Vec<_>>(), steps);
+    }
+}
