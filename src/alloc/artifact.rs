@@ -72,6 +72,21 @@ impl Copy {
         }
     }
 
+    /// The source, open, if it is a file.
+    pub(super) fn open_file(&self) -> Result<Option<File>, Failure> {
+        let stat = rustix::fs::fstat(&self.open(OFlags::PATH)?);
+        let stat = stat.map_err(|error| ("cannot be read".to_owned(), error.into()))?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            return Ok(None);
+        }
+        check_type(stat.st_mode, &self.source)?;
+        let file = File::from(self.open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?);
+        // What was looked at may be something else by now.
+        let stat = rustix::fs::fstat(&file).map_err(|error| ("cannot be read".to_owned(), error.into()))?;
+        check_type(stat.st_mode, &self.source)?;
+        Ok(Some(file))
+    }
+
     /// Opens the source, with a way to it that nobody changes while it is walked.
     fn open(&self, flags: OFlags) -> Result<OwnedFd, Failure> {
         if !self.stays_in_base_dir || mutant::on("d91-artifact") {
@@ -142,9 +157,12 @@ impl Copy {
         Ok(())
     }
 
+    /// One that was there is left as it is: it may be somebody else's.
     fn make_folder(&self, mode: u32, top: &Root, to: &Path) -> io::Result<()> {
+        let here = if to.as_os_str().is_empty() { Path::new(".") } else { to };
+        let is_there = top.open_beneath(here, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).is_ok();
         top.create_dir_all(to, Mode::from_raw_mode(0o755))?;
-        if to.as_os_str().is_empty() {
+        if is_there {
             return Ok(());
         }
         let dir = top.open_beneath(to, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;

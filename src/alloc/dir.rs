@@ -139,6 +139,24 @@ impl AllocDir {
         work().map_err(error)
     }
 
+    /// Takes over the data of an allocation that has ended: what is shared, and what is each task's own. What is not there, or
+    /// was taken over before, is passed over; what is here already stays.
+    ///
+    /// # Errors
+    /// What the file system says; the rest has been taken over.
+    pub(super) fn take_over(&self, from: &AllocDir, tasks: &[String]) -> io::Result<()> {
+        let old = match Root::open(&from.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            old => old?,
+        };
+        let new = Root::open(&self.path)?;
+        let mut result = move_dir(&old, &new, Path::new("alloc"), "data");
+        for task in tasks {
+            result = result.and(move_dir(&old, &new, Path::new(task), "local"));
+        }
+        result
+    }
+
     /// Unmounts everything below the folder, then removes it. What cannot be unmounted is not removed.
     pub fn destroy(&self) -> Vec<CleanupError> {
         let mut errors = if mutant::on("b15") { Vec::new() } else { unmount_below(&self.path) };
@@ -222,6 +240,19 @@ fn make_dir(root: &Root, name: &Path, mode: u32) -> io::Result<OwnedFd> {
     let dir = root.open_beneath(name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     set_mode(&dir, mode)?;
     Ok(dir)
+}
+
+/// Moves a directory with all that is in it, unless there is something in its place.
+fn move_dir(old: &Root, new: &Root, parent: &Path, name: &str) -> io::Result<()> {
+    let from = match old.open_beneath(parent, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        from => from?,
+    };
+    let to = make_dir(new, parent, 0o777)?;
+    match rustix::fs::renameat(&from, name, &to, name) {
+        Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Mounts on the open folder, so that nobody can swap it for a symlink in between. `false` where the kernel does not
@@ -453,6 +484,41 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    /// Data goes on in the next allocation, once, over nothing that is there; a link in the place of a directory leads nowhere.
+    #[test]
+    fn the_data_of_an_allocation_that_has_ended_is_taken_over() {
+        let (_old_data, old) = built();
+        let (_new_data, new) = built();
+        let write = |dir: &AllocDir, name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write(&old, "alloc/data/shared", "1");
+        write(&old, "web/local/own", "2");
+        write(&old, "alloc/tmp/not", "3");
+        let tasks = ["web".to_owned(), "new".to_owned()];
+        new.take_over(&old, &tasks).unwrap();
+        let read = |name: &str| std::fs::read_to_string(new.path().join(name)).ok();
+        assert_eq!((read("alloc/data/shared").as_deref(), read("web/local/own").as_deref()), (Some("1"), Some("2")));
+        assert!(read("alloc/tmp/not").is_none() && !old.path().join("alloc/data").exists());
+        new.build_task("new").unwrap();
+        new.take_over(&old, &tasks).unwrap();
+        std::fs::create_dir(old.path().join("alloc/data")).unwrap();
+        write(&old, "alloc/data/shared", "later");
+        new.take_over(&old, &tasks).unwrap();
+        assert_eq!(read("alloc/data/shared").as_deref(), Some("1"), "what is there stays");
+
+        let (_data, third) = built();
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::fs::create_dir(elsewhere.path().join("local")).unwrap();
+        std::fs::rename(new.path().join("new"), new.path().join("moved")).unwrap();
+        symlink(elsewhere.path(), new.path().join("new")).unwrap();
+        assert!(third.take_over(&new, &tasks).is_err());
+        assert!(elsewhere.path().join("local").exists() && third.path().join("alloc/data/shared").exists());
+        let gone = AllocDir::new(old.path(), &AllocId::new(uuid::Uuid::new_v4()));
+        third.take_over(&gone, &tasks).unwrap();
+        for dir in [old, new, third] {
+            assert_eq!(dir.destroy().len(), 0);
+        }
     }
 
     #[test]

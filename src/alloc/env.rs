@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::node::Node;
 use super::ports::AllocPort;
 use crate::driver::{FsIsolation, HOST_ENV_DENYLIST};
-use crate::spec::{AllocId, DriverConfig, Group, Job, Task, env_name, interpolate};
+use crate::net::Status;
+use crate::spec::{AllocId, DriverConfig, Group, IntoMap as _, Job, Task, env_name, interpolate};
 
 /// What tasks never inherit besides [`HOST_ENV_DENYLIST`]: whoever runs a job by hand may have a cluster's token there.
 const TOKEN: &str = "NOMAD_TOKEN";
@@ -42,6 +43,8 @@ pub struct Source<'a> {
     pub cgroup_parent: &'a Path,
     /// The ports of the allocation.
     pub ports: &'a [AllocPort],
+    /// The network that its tasks share; `None` is the host's.
+    pub network: Option<&'a Status>,
     /// The machine.
     pub node: &'a Arc<Node>,
     /// The environment of this process.
@@ -120,10 +123,21 @@ impl TaskEnv {
         env
     }
 
+    /// The environment that the group's own services have: what its tasks have in common, whichever `source` names.
+    pub(super) fn of_group(source: &Source<'_>) -> TaskEnv {
+        let task = Task { env: BTreeMap::new(), meta: BTreeMap::new(), network: None, ..source.task.clone() };
+        let host = BTreeMap::new();
+        let mut env = TaskEnv::build(&Source { task: &task, host: &host, ..*source });
+        for own in ["TASK_NAME", "TASK_DIR", "SECRETS_DIR", "MEMORY_LIMIT", "MEMORY_MAX_LIMIT", "CPU_LIMIT"] {
+            env.vars.remove(&format!("NOMAD_{own}"));
+        }
+        env
+    }
+
     /// Adds variables over those that are there.
     pub fn extend(&mut self, pairs: impl IntoIterator<Item = (String, String)>) {
         self.vars.extend(pairs);
-        self.vars = std::mem::take(&mut self.vars).into_iter().map(|(k, v)| (clean(k), v)).collect();
+        self.vars = std::mem::take(&mut self.vars).into_iter().map(|(k, v)| (clean(k), v)).into_map();
     }
 
     /// The variables.
@@ -144,12 +158,21 @@ impl TaskEnv {
         self.interpolate_within(text, &Room::new(self.most))
     }
 
+    /// The same, with more references.
+    pub(super) fn interpolate_with(&self, text: &str, more: &dyn Fn(&str) -> Option<String>) -> String {
+        let room = Room::new(self.most);
+        interpolate(text, &|key| self.value(key, &room).or_else(|| more(key)))
+    }
+
     fn interpolate_within(&self, text: &str, room: &Room) -> String {
-        interpolate(text, &|key| {
-            let name = key.strip_prefix("env.").unwrap_or(key);
-            let value = self.vars.get(name).map(String::as_str).or_else(|| self.node.lookup(key))?;
-            room.take(value).then(|| value.to_owned())
-        })
+        interpolate(text, &|key| self.value(key, room))
+    }
+
+    /// What a reference stands for, while there is room.
+    fn value(&self, key: &str, room: &Room) -> Option<String> {
+        let name = key.strip_prefix("env.").unwrap_or(key);
+        let value = self.vars.get(name).map(String::as_str).or_else(|| self.node.lookup(key))?;
+        room.take(value).then(|| value.to_owned())
     }
 
     /// Interpolates every string of a driver's configuration, however deep.
@@ -240,6 +263,12 @@ fn ports(source: &Source<'_>, vars: &mut BTreeMap<String, String>) {
         ] {
             vars.insert(format!("NOMAD_{key}_{label}"), value);
         }
+        if let Some(Status { interface, address: Some(own), .. }) = source.network.filter(|_| port.task.is_none()) {
+            let address = SocketAddr::new(*own, inside).to_string();
+            for (key, value) in [("INTERFACE", interface.clone()), ("IP", own.to_string()), ("ADDR", address)] {
+                vars.insert(format!("NOMAD_ALLOC_{key}_{label}"), value);
+            }
+        }
     }
 }
 
@@ -282,6 +311,7 @@ mod tests {
             isolation,
             cgroup_parent: Path::new("nomad.slice"),
             ports: &[port("http-api", 20_123, None, None)],
+            network: None,
             node: &fake::node(),
             host: &host.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
         })
@@ -374,6 +404,7 @@ mod tests {
                 isolation: FsIsolation::Image,
                 cgroup_parent: Path::new(""),
                 ports: &ports,
+                network: None,
                 node: &fake::node(),
                 host: &BTreeMap::new(),
             });

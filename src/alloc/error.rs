@@ -3,10 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::network::NetworkError;
 use super::ports::PortError;
 use super::record::RecordError;
-use super::template::TemplateError;
 use crate::spec::{LONGEST_MESSAGE, Pos, shortened};
+use crate::template::TemplateError;
 
 /// Why an allocation or a task could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +28,19 @@ pub enum SetupError {
     /// The group's ports.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// The network that its tasks share.
+    #[error("{pos}: network mode {mode:?}")]
+    Network {
+        /// Its mode.
+        mode: String,
+        /// Where it stands.
+        pos: Pos,
+        /// Why there is none.
+        source: Box<NetworkError>,
+    },
+    /// Somebody, or the time, wanted its end.
+    #[error("it was to end before it was set up")]
+    Stopped,
     /// A name that would not be one folder below the allocation's.
     #[error("{pos}: {name:?} cannot name a task: it must be a plain file name and not \"alloc\"")]
     TaskName {
@@ -56,6 +70,18 @@ pub enum SetupError {
         action: String,
         /// Why not.
         source: io::Error,
+        /// It may go well the next time.
+        recoverable: bool,
+    },
+    /// A volume.
+    #[error("{pos}: volume_mount of volume {volume:?}: {problem}")]
+    Volume {
+        /// Where the mount stands.
+        pos: Pos,
+        /// The group's name of the volume.
+        volume: String,
+        /// What is wrong, and the fix.
+        problem: String,
     },
     /// A template's text.
     #[error("{pos}: template {destination:?}")]
@@ -67,6 +93,19 @@ pub enum SetupError {
         /// Why not.
         source: TemplateError,
     },
+    /// The file that has a template's text.
+    #[error("{pos}: template source {path:?}, which is looked for below the task's directory, cannot be read")]
+    TemplateSource {
+        /// Where the template stands.
+        pos: Pos,
+        /// What was given.
+        path: String,
+        /// EXDEV when it leaves the task's directory.
+        source: io::Error,
+    },
+    /// The file of `--kv`.
+    #[error("{0}")]
+    Values(String),
     /// A template's file.
     #[error("{pos}: template {destination:?} cannot be written")]
     TemplateFile {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,11 +10,20 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::node::Node;
+use super::owner::Owner;
+use super::place::Machine;
+use super::ports::PortPool;
+use super::process::Orphans;
+use super::record::Records;
+use super::service_registry::Services;
+use super::values::ValuesFile;
+use super::volumes::HostVolumes;
 use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle, TaskStatus};
+use crate::net::Networks;
 use crate::plugin::Reattach;
 use crate::spec::{
-    DriverConfig, ExitResult, Group, Job, JobType, Lifecycle, LifecycleHook, LogConfig, LogKeeping, Pos, RestartMode,
-    RestartPolicy, Signal, Task, TaskResources, TaskStats,
+    DriverConfig, ExitResult, Group, GroupScheduling, Job, JobScheduling, JobType, Lifecycle, LifecycleHook, LogConfig,
+    LogKeeping, Pos, ProcessId, RestartMode, RestartPolicy, Signal, Task, TaskResources, TaskStats,
 };
 
 pub(crate) fn task(name: &str) -> Task {
@@ -42,6 +51,9 @@ pub(crate) fn task(name: &str) -> Task {
         constraints: Vec::new(),
         templates: Vec::new(),
         artifacts: Vec::new(),
+        volume_mounts: Vec::new(),
+        dispatch_payload: None,
+        services: Vec::new(),
         pos: Pos { file: "job.hcl".into(), line: 7, column: 3 },
     }
 }
@@ -60,6 +72,7 @@ pub(crate) fn job(tasks: Vec<Task>) -> Job {
         priority: 50,
         meta: BTreeMap::new(),
         constraints: Vec::new(),
+        scheduling: JobScheduling::default(),
         groups: vec![Group {
             name: "group".to_owned(),
             count: 1,
@@ -67,6 +80,9 @@ pub(crate) fn job(tasks: Vec<Task>) -> Job {
             constraints: Vec::new(),
             shutdown_delay: Duration::ZERO,
             network: None,
+            volumes: Vec::new(),
+            scheduling: GroupScheduling::of(JobType::Batch),
+            services: Vec::new(),
             tasks,
             pos: Pos::default(),
         }],
@@ -87,6 +103,27 @@ pub(crate) fn node() -> Arc<Node> {
     })
 }
 
+/// A machine with this driver, whose cgroups are nothing.
+pub(crate) fn machine(path: &Path, driver: &Arc<FakeDriver>, owner: Owner) -> Machine {
+    Machine {
+        data_dir: path.to_owned(),
+        node: node(),
+        drivers: BTreeMap::from([("fake".to_owned(), Arc::clone(driver) as Arc<dyn Driver>)]),
+        host_env: BTreeMap::new(),
+        owner,
+        records: Arc::new(Records::new(path)),
+        ports: PortPool::default(),
+        volumes: HostVolumes::default(),
+        networks: Networks::new(path.join("run")),
+        values: ValuesFile::default(),
+        services: Services::default(),
+        cgroup: Box::new(|_, _| PathBuf::new()),
+        remove_cgroup: Arc::new(|_| Ok(())),
+        cpusets: None,
+        orphans: Arc::new(Orphans::ignore()),
+    }
+}
+
 /// What one start of a task does.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
@@ -96,6 +133,8 @@ pub(crate) enum Act {
     UntilStopped(i32),
     /// Runs until SIGKILL.
     Stubborn,
+    /// Runs for ever; its driver cannot stop it.
+    Unstoppable,
     /// Does not start.
     NoStart(fn() -> DriverError),
     /// Starts, and its executor is lost.
@@ -129,6 +168,11 @@ impl FakeDriver {
         })
     }
 
+    /// Forgets what runs, as a driver does whose executors were killed.
+    pub(crate) fn lose_all(&self) {
+        self.running.lock().unwrap().clear();
+    }
+
     pub(crate) fn log(&self) -> Vec<String> {
         self.log.lock().unwrap().clone()
     }
@@ -139,6 +183,15 @@ impl FakeDriver {
 
     fn note(&self, line: String) {
         self.log.lock().unwrap().push(line);
+    }
+
+    fn reaches(&self, id: &str) -> Result<(), DriverError> {
+        match self.running.lock().unwrap().get(id) {
+            Some(Running { act: Act::Unstoppable, .. }) => {
+                Err(DriverError::Failed { message: "no answer".to_owned(), recoverable: true })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn name_of(id: &str) -> &str {
@@ -175,12 +228,20 @@ impl Driver for FakeDriver {
         }
         let running = Running { act, since: Instant::now(), signal: watch::Sender::new(None) };
         self.running.lock().unwrap().insert(task.id.clone(), running);
-        let executor = Some(Reattach { process: super::process::own().unwrap(), socket: PathBuf::new() });
-        Ok(TaskHandle { executor, ..TaskHandle::default() })
+        // One that has ended long ago: who ends what is left of a task must not end us.
+        let process = ProcessId { pid: i32::MAX, start_ticks: 1, boot_id: String::new() };
+        let executor = Some(Reattach { process, socket: PathBuf::new() });
+        Ok(TaskHandle { executor, driver_state: task.id.clone().into_bytes(), ..TaskHandle::default() })
     }
 
-    async fn recover_task(&self, _task: &TaskConfig, _state: &[u8]) -> Result<(), DriverError> {
-        Err(DriverError::TaskNotFound)
+    async fn recover_task(&self, task: &TaskConfig, state: &[u8]) -> Result<(), DriverError> {
+        assert_eq!(state, task.id.as_bytes(), "it gets what it gave");
+        if !self.running.lock().unwrap().contains_key(&task.id) {
+            self.note(format!("no trace of {}", task.name));
+            return Err(DriverError::Failed { message: "no executor".to_owned(), recoverable: false });
+        }
+        self.note(format!("recover {}", task.name));
+        Ok(())
     }
 
     async fn inspect_task(&self, _id: &str) -> Result<TaskStatus, DriverError> {
@@ -205,7 +266,7 @@ impl Driver for FakeDriver {
                 stubborn = true;
                 None
             }
-            Act::UntilStopped(_) | Act::NoStart(_) => None,
+            Act::UntilStopped(_) | Act::Unstoppable | Act::NoStart(_) => None,
         };
         let ends = async {
             match own_end {
@@ -235,6 +296,7 @@ impl Driver for FakeDriver {
     async fn stop_task(&self, id: &str, timeout: Duration, signal: Option<Signal>) -> Result<(), DriverError> {
         let signal = signal.unwrap_or(Signal::INT);
         self.note(format!("stop {} {signal} {timeout:?}", FakeDriver::name_of(id)));
+        self.reaches(id)?;
         let send = |signal| {
             let running = self.running.lock().unwrap();
             let running = running.get(id).ok_or(DriverError::TaskNotFound)?;
@@ -259,6 +321,7 @@ impl Driver for FakeDriver {
     }
 
     async fn destroy_task(&self, id: &str, _force: bool) -> Result<(), DriverError> {
+        self.reaches(id)?;
         self.running.lock().unwrap().remove(id).map(drop).ok_or(DriverError::TaskNotFound)
     }
 }

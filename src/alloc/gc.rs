@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 
+use super::atomic::{remove_temporary, temporary};
 use super::dir::AllocDir;
 use super::error::{CleanupError, chain};
+use super::owner::{Owner, OwnerLock, RunFile};
 use super::process;
-use super::record::{Record, RecordError, remove_record, remove_temporary, temporary};
+use super::record::{Record, RecordError, remove_record};
+use crate::net::{self, Network};
 use crate::spec::{AllocId, ProcessId};
 use crate::sys::owned::{self, OwnDir};
 use crate::sys::time;
@@ -25,6 +28,8 @@ pub enum Finding {
     InUse(Record),
     /// Its owner is dead: it can be removed.
     Abandoned(Record),
+    /// Its owner is dead, and will come back for it.
+    Wanted(Record),
     /// Its owner's process id belongs to another pid namespace, where it may well live.
     Elsewhere(Record),
     /// The record cannot be understood, or somebody else may have written it; nothing of it is touched.
@@ -50,7 +55,7 @@ pub fn scan(data_dir: &Path) -> io::Result<Vec<Finding>> {
     let entries = std::fs::read_dir(&dir)?;
     let mut paths = entries.map(|e| Ok(e?.path())).collect::<io::Result<Vec<_>>>()?;
     paths.sort();
-    let namespace = process::pid_namespace()?;
+    let namespace = time::pid_namespace()?;
     let mut findings = Vec::new();
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -69,7 +74,7 @@ pub fn scan(data_dir: &Path) -> io::Result<Vec<Finding>> {
                         let path = dir.join(&record.alloc_id);
                         findings.push(Finding::Unreadable(RecordError::Read { path, source }));
                     }
-                    _ => findings.push(judge(record, namespace)?),
+                    _ => findings.push(judge(data_dir, record, namespace)?),
                 },
                 // Its owner has just removed it.
                 Err(RecordError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
@@ -82,7 +87,19 @@ pub fn scan(data_dir: &Path) -> io::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-fn judge(record: Record, namespace: u64) -> io::Result<Finding> {
+fn judge(data_dir: &Path, record: Record, namespace: u64) -> io::Result<Finding> {
+    let owner = record.owned_by();
+    if owner.returns() {
+        return Ok(if OwnerLock::is_held(data_dir, &owner)? {
+            Finding::InUse(record)
+        } else if record.is_elsewhere()? {
+            Finding::Elsewhere(record)
+        } else if is_wanted(data_dir, &owner)? {
+            Finding::Wanted(record)
+        } else {
+            Finding::Abandoned(record)
+        });
+    }
     let boot = time::boot_id()?;
     Ok(if record.owner.boot_id != boot {
         Finding::Abandoned(record)
@@ -95,20 +112,38 @@ fn judge(record: Record, namespace: u64) -> io::Result<Finding> {
     })
 }
 
-/// Removes an abandoned allocation: cgroups (by `remove_cgroup`, which kills what is in them and takes one that does not
-/// exist for removed) and helper processes, also those that the owner did not live to note; then mounts and files, and the
-/// record when nothing is left.
-///
-/// `rescue` gets the allocation's folder when its processes are gone, to save what is of use in it.
+/// Whether an owner who is dead comes back. A run that did not live to say that its tasks had been started does not.
+fn is_wanted(data_dir: &Path, owner: &Owner) -> io::Result<bool> {
+    match owner {
+        Owner::Run { background: None } => Ok(false),
+        Owner::Run { background: Some(id) } => RunFile::is_wanted(data_dir, id),
+        Owner::Agent => Ok(true),
+    }
+}
+
+/// What removing an allocation needs of others.
+pub struct Means<'a> {
+    /// Removes the containers that it may have. First, as a container is more than its cgroup, and the allocation's directory
+    /// says that there may be one.
+    pub remove_containers: &'a dyn Fn() -> io::Result<()>,
+    /// Kills what is in a cgroup and removes it; takes one that does not exist for removed.
+    pub remove_cgroup: &'a dyn Fn(&Path) -> io::Result<()>,
+    /// Gets the allocation's folder when its processes are gone, to save what is of use in it.
+    pub rescue: &'a dyn Fn(&Path),
+}
+
+impl std::fmt::Debug for Means<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Means")
+    }
+}
+
+/// Removes an abandoned allocation: containers, cgroups and helper processes, also those that the owner did not live to note;
+/// the network; then mounts and files, and the record when nothing is left.
 ///
 /// Every step is tried; what failed is returned, and the record stays for the next time. An allocation that somebody else
 /// is just removing is skipped.
-pub fn clean(
-    data_dir: &Path,
-    record: &Record,
-    remove_cgroup: &dyn Fn(&Path) -> io::Result<()>,
-    rescue: &dyn Fn(&Path),
-) -> Vec<CleanupError> {
+pub fn clean(data_dir: &Path, record: &Record, means: &Means<'_>) -> Vec<CleanupError> {
     let error = |action, subject: String, source| CleanupError { action, subject, source };
     let path = data_dir.join("alloc").join(format!("{}.json", record.alloc_id));
     let Some(id) = record.id() else {
@@ -123,6 +158,17 @@ pub fn clean(
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => return Vec::new(),
         Err(e) => return vec![error("lock", path.display().to_string(), e)],
     };
+    let mut before = Vec::new();
+    let of_network =
+        |e: &net::Error| error("remove the network of", record.alloc_id.clone(), io::Error::other(chain(e)));
+    // While its namespace is there, which is a container's: some plugins find what they made by it.
+    let by_driver = record.network.as_ref().filter(|network| network.driver().is_some());
+    if let Some(Err(e)) = by_driver.map(Network::disconnect) {
+        before.push(of_network(&e));
+    }
+    if let Err(e) = (means.remove_containers)() {
+        before.push(error("remove the containers of", record.alloc_id.clone(), e));
+    }
     let mut errors = Vec::new();
     let mut helpers: Vec<ProcessId> = record.handles.iter().map(|h| h.process.clone()).collect();
     loop {
@@ -137,7 +183,7 @@ pub fn clean(
             }
         }
         for cgroup in &record.cgroups {
-            if let Err(e) = remove_cgroup(cgroup) {
+            if let Err(e) = (means.remove_cgroup)(cgroup) {
                 errors.push(error("remove cgroup", cgroup.display().to_string(), e));
             }
         }
@@ -158,6 +204,11 @@ pub fn clean(
     if let Err(e) = process::kill_by_environment(&id, must_end, PATIENCE) {
         errors.push(error("kill the processes of", record.alloc_id.clone(), e));
     }
+    if let Some(network) = record.network.as_ref().filter(|network| network.driver().is_none()) {
+        let steps = [network.disconnect(), network.remove_namespace()];
+        errors.extend(steps.iter().filter_map(|step| step.as_ref().err()).map(of_network));
+    }
+    errors.extend(before);
     for socket in record.handles.iter().map(|h| &h.socket) {
         if let Err(e) = remove_socket(socket) {
             errors.push(error("remove socket", socket.display().to_string(), e));
@@ -166,7 +217,7 @@ pub fn clean(
     // While one of its processes may live, its files are not pulled from under it.
     if errors.is_empty() {
         let dir = AllocDir::new(data_dir, &id);
-        rescue(dir.path());
+        (means.rescue)(dir.path());
         errors = dir.destroy();
     }
     if errors.is_empty() {
@@ -234,6 +285,10 @@ mod tests {
         (data, dir)
     }
 
+    fn with(remove_cgroup: &dyn Fn(&Path) -> io::Result<()>) -> Means<'_> {
+        Means { remove_containers: &|| Ok(()), remove_cgroup, rescue: &|_| {} }
+    }
+
     fn dead(record: &mut Record) {
         record.owner.start_ticks += 1;
     }
@@ -249,6 +304,7 @@ mod tests {
                 Finding::InUse(_) => "in use",
                 Finding::Abandoned(_) => "abandoned",
                 Finding::Elsewhere(_) => "elsewhere",
+                Finding::Wanted(_) => "wanted",
                 other => panic!("{other:?}"),
             }
         };
@@ -256,6 +312,25 @@ mod tests {
         assert_eq!(kind(dead), "abandoned");
         assert_eq!(kind(|r| r.owner.boot_id = "an earlier one".to_owned()), "abandoned");
         assert_eq!(kind(|r| r.pid_namespace += 1), "elsewhere");
+    }
+
+    /// As the first release wrote it.
+    #[test]
+    fn a_record_of_the_first_version_is_read() {
+        let data = tempfile::tempdir().unwrap();
+        let id = "0f2c1f7e-0000-4000-8000-000000000000";
+        std::fs::create_dir(data.path().join("alloc")).unwrap();
+        let text = format!(
+            r#"{{"version":1,"alloc_id":"{id}","job":"job","group":"group",
+            "owner":{{"pid":4242,"start_ticks":17,"boot_id":"an earlier one"}},"pid_namespace":4026531836,
+            "handles":[{{"task_id":"{id}/web/01234567","process":{{"pid":4243,"start_ticks":18,"boot_id":"an earlier one"}}}}],
+            "cgroups":["nomad.slice/x.scope"]}}"#
+        );
+        std::fs::write(data.path().join(format!("alloc/{id}.json")), text).unwrap();
+        let Finding::Abandoned(record) = scan(data.path()).unwrap().remove(0) else { panic!() };
+        assert_eq!((record.handles.len(), record.restore.is_none()), (1, true));
+        assert_eq!(clean(data.path(), &record, &with(&|_| Ok(()))).len(), 0);
+        assert!(scan(data.path()).unwrap().is_empty());
     }
 
     #[test]
@@ -293,7 +368,7 @@ mod tests {
         let (mut unreadable, mut unrecorded) = (0, 0);
         for finding in scan(data.path()).unwrap() {
             match finding {
-                Finding::Abandoned(record) => assert_eq!(clean(data.path(), &record, &remove, &|_| {}).len(), 0),
+                Finding::Abandoned(record) => assert_eq!(clean(data.path(), &record, &with(&remove)).len(), 0),
                 Finding::HalfWritten(path) => assert!(clean_half_written(&path).unwrap()),
                 Finding::Unreadable(_) => unreadable += 1,
                 Finding::Unrecorded(path) => {
@@ -321,11 +396,23 @@ mod tests {
             record.cgroups.push(PathBuf::from("nomad/x"));
         });
         let Finding::Abandoned(record) = scan(data.path()).unwrap().remove(0) else { panic!() };
-        let errors = clean(data.path(), &record, &|_| Err(io::ErrorKind::PermissionDenied.into()), &|_| panic!());
-        assert_eq!(errors.len(), 1);
+        let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let asked = RefCell::new(0);
+        let remove_cgroup = |_: &Path| {
+            *asked.borrow_mut() += 1;
+            Err(denied())
+        };
+        let remove_containers = || Err(denied());
+        let means =
+            Means { remove_containers: &remove_containers, remove_cgroup: &remove_cgroup, rescue: &|_| panic!() };
+        let errors = clean(data.path(), &record, &means);
+        assert_eq!(errors.iter().map(|e| e.action).collect::<Vec<_>>(), ["remove cgroup", "remove the containers of"]);
+        assert_eq!(*asked.borrow(), 1, "containers that stay keep no other process alive");
+        let means = Means { remove_containers: &remove_containers, remove_cgroup: &|_| Ok(()), rescue: &|_| panic!() };
+        assert_eq!(clean(data.path(), &record, &means).len(), 1);
         assert!(dir.path().exists());
         let Finding::Abandoned(record) = scan(data.path()).unwrap().remove(0) else { panic!() };
-        assert_eq!(clean(data.path(), &record, &|_| Ok(()), &|_| {}).len(), 0);
+        assert_eq!(clean(data.path(), &record, &with(&|_| Ok(()))).len(), 0);
         assert!(scan(data.path()).unwrap().is_empty());
     }
 }

@@ -11,6 +11,11 @@ pub(super) trait Hook<S: Send>: Send + Sync {
     /// Does it, completely or not at all.
     async fn run(&self, subject: &mut S) -> Result<(), SetupError>;
 
+    /// Takes up again what an earlier process did, and changes nothing of it.
+    async fn restore(&self, _subject: &mut S) -> Result<(), SetupError> {
+        Ok(())
+    }
+
     /// Undoes what a successful run did.
     async fn undo(&self, _subject: &mut S) -> Vec<CleanupError> {
         Vec::new()
@@ -37,10 +42,36 @@ impl<S: Send> Stack<S> {
         Ok(())
     }
 
+    /// Takes up again the first steps that an earlier process has done, and stops at the first that it has not, or that cannot
+    /// be taken up, of which it tells the name.
+    pub(super) async fn restore(
+        &mut self,
+        subject: &mut S,
+        is_done: impl Fn(&str) -> bool,
+    ) -> Result<(), (&'static str, SetupError)> {
+        while let Some(hook) = self.hooks.get(self.done).filter(|hook| is_done(hook.name())) {
+            hook.restore(subject).await.map_err(|e| (hook.name(), e))?;
+            self.done += 1;
+        }
+        Ok(())
+    }
+
+    /// The names of the steps that are done.
+    pub(super) fn done(&self) -> Vec<String> {
+        self.hooks[..self.done].iter().map(|hook| hook.name().to_owned()).collect()
+    }
+
     /// Undoes the steps that are done, the last one first. A step whose undoing failed does not stop the earlier ones.
     pub(super) async fn undo(&mut self, subject: &mut S) -> Vec<CleanupError> {
+        self.undo_after("", subject).await
+    }
+
+    /// The same of those after the step of this name; where there is none, of all.
+    pub(super) async fn undo_after(&mut self, last: &str, subject: &mut S) -> Vec<CleanupError> {
+        let kept = self.hooks[..self.done].iter().position(|hook| hook.name() == last).map_or(0, |at| at + 1);
+        let done = std::mem::replace(&mut self.done, kept);
         let mut errors = Vec::new();
-        for hook in self.hooks[..std::mem::take(&mut self.done)].iter().rev() {
+        for hook in self.hooks[kept..done].iter().rev() {
             errors.extend(hook.undo(subject).await);
         }
         errors
@@ -66,10 +97,25 @@ mod tests {
             if failing { Err(SetupError::TaskName { name: "x".to_owned(), pos: Pos::default() }) } else { Ok(()) }
         }
 
+        async fn restore(&self, log: &mut Vec<String>) -> Result<(), SetupError> {
+            log.push(format!("restore {}", self.0));
+            Ok(())
+        }
+
         async fn undo(&self, log: &mut Vec<String>) -> Vec<CleanupError> {
             log.push(format!("undo {}", self.0));
             Vec::new()
         }
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_process_did_is_taken_up_and_undone_with_the_rest() {
+        let (mut log, mut stack) = (Vec::new(), stack());
+        stack.restore(&mut log, |name| name != "b").await.unwrap();
+        assert_eq!((stack.done(), &log), (vec!["a".to_owned()], &vec!["restore a".to_owned()]));
+        assert!(stack.run(&mut log).await.is_err());
+        stack.undo(&mut log).await;
+        assert_eq!(log[1..], ["do b", "do c", "undo b", "undo a"]);
     }
 
     fn stack() -> Stack<Vec<String>> {

@@ -86,6 +86,11 @@ impl Coordinator {
         Coordinator { stages, phase: Phase::Init }
     }
 
+    /// The same for tasks that an earlier process has begun to start.
+    pub(super) fn restored(self) -> Coordinator {
+        Coordinator { phase: Phase::Prestart, ..self }
+    }
+
     #[cfg(test)]
     pub(super) const fn phase(&self) -> Phase {
         self.phase
@@ -204,6 +209,23 @@ mod tests {
 
     fn allowed(coordinator: &Coordinator) -> Vec<usize> {
         (0..coordinator.stages.len()).filter(|i| coordinator.allows(*i)).collect()
+    }
+
+    #[test]
+    fn a_restored_group_goes_on_where_it_was() {
+        let stages = [Stage::PrestartOnce, Stage::PrestartSidecar, Stage::Main, Stage::PoststartOnce];
+        let at = |states: &[TaskState]| {
+            let mut coordinator = Coordinator::new(stages.to_vec()).restored();
+            coordinator.update(states);
+            coordinator.phase()
+        };
+        assert_eq!(at(&[Pending; 4]), Phase::Prestart);
+        assert_eq!(at(&[Running, Running, Pending, Pending]), Phase::Prestart);
+        assert_eq!(at(&[DONE, Running, Pending, Pending]), Phase::Main);
+        assert_eq!(at(&[DONE, Pending, Running, Pending]), Phase::Prestart, "the sidecar may be started again");
+        assert_eq!(at(&[DONE, Running, Running, Pending]), Phase::Poststart);
+        assert_eq!(at(&[DONE, Running, Running, DONE]), Phase::WaitAlloc);
+        assert_eq!(at(&[DONE; 4]), Phase::Poststop);
     }
 
     fn after(stages: &[Stage], history: &[&[TaskState]]) -> Coordinator {

@@ -2,51 +2,94 @@
 //! reverse. Never knows how a step does its work.
 //!
 //! ```text
-//! Alloc::set_up ─▶ mount, record, folders, ports undone at once when one fails
+//! Alloc::set_up ─▶ mount, ports, record, folders, network   undone at once when one fails
 //! Alloc::run    ─▶ one TaskRunner for each task   gates opened by the lifecycle coordinator
 //!                    task_dir, artifacts, templates ─▶ driver.start ─▶ wait ─▶ restart policy ─┐
 //!                    ▲──────────────────────────────────────────────────────────────────────┘
-//! Alloc::destroy ─▶ ports, cgroups, folders, record   after whoever reads the tasks' output is done
+//! Alloc::restore, set_up, run ─▶ the same for one that an earlier process left: what is done is taken up, not done again
+//! Control::leave ─▶ run returns, and everything stays for the next owner
+//! Alloc::destroy ─▶ cgroups, network, folders, record, ports   after whoever reads the tasks' output is done
 //! ```
 
 mod artifact;
+mod assignment;
+mod atomic;
+mod check;
+pub mod control;
 mod dir;
+mod download;
 mod env;
 mod error;
 mod facts;
 #[cfg(test)]
 pub(crate) mod fake;
 mod gc;
+mod health;
 mod hook;
+mod kept_sockets;
+mod kill;
 mod lifecycle;
+pub mod machine;
+mod network;
 mod node;
 mod nosuid;
+mod output;
+mod owner;
+mod place;
 mod port_registry;
 mod ports;
+mod prestart;
 mod process;
 mod record;
+mod recover;
+mod rerender;
 mod restart;
+mod restore;
 mod run;
+mod service;
+mod service_registry;
+mod shared;
 mod sockets;
+mod state;
+mod steps;
+mod supervise;
+mod sweep;
 mod task;
 mod template;
 mod text;
 mod users;
+mod values;
+mod volumes;
 
+pub use crate::template::TemplateError;
+pub use assignment::Assignment;
 pub use dir::{AllocDir, is_task_name, remove_tree};
 pub use error::{CleanupError, SetupError, chain, chain_within};
-pub use gc::{Finding, clean, clean_half_written, scan};
+pub use gc::{Finding, Means, clean, clean_half_written, scan};
+pub use health::Health;
+pub use kept_sockets::KeptSockets;
+pub use network::NetworkError;
 pub use node::{Node, compute};
 pub use nosuid::{Hold, Release, hold, release};
+pub use output::{Messages, SINKS_TIMEOUT, ended};
+pub use owner::{Owner, OwnerError, OwnerLock, RunFile, RunId};
+pub use place::{CgroupPath, Machine, RemoveCgroup};
 pub use ports::{AllocPort, DYNAMIC as DYNAMIC_PORTS, HostNetworks, PortError, PortPool, UnknownNetwork};
 pub use process::Orphans;
-pub use record::{Handle, Record, RecordError, Records};
+pub use record::{Handle, Record, RecordError, Records, Restore};
 pub use restart::{End, Tracker, Verdict, restarts_on_success};
-pub use run::{Alloc, AllocResult, AllocStatus, CgroupPath, Failure, Machine, RemoveCgroup};
+pub use restore::RestoreError;
+pub use run::Alloc;
+pub use service_registry::{CheckReport, Listed, Registration, Services};
 pub use sockets::SocketDir;
+pub use supervise::{AllocResult, AllocStatus, Failure};
+pub use sweep::{
+    Tell, abandoned_networks, abandoned_sockets, ended_runs, findings, remove, remove_ended_runs, remove_network, sweep,
+};
 pub use task::{Outcome, TaskError, TaskErrorKind, TaskResult};
-pub use template::TemplateError;
 pub use text::go_duration;
+pub use values::{Values, ValuesFile, Variables};
+pub use volumes::{HostVolume, HostVolumes, no_mounts};
 
 use crate::spec::{AllocId, TaskEvent};
 

@@ -9,6 +9,7 @@ use super::facts;
 use crate::cgroup::Regime;
 use crate::driver::{Attribute, Fingerprint};
 use crate::executor::Compute;
+use crate::spec::IntoMap as _;
 
 /// The machine as job files see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,7 +142,7 @@ fn node_id(data_dir: &Path) -> io::Result<String> {
         return Ok(id);
     }
     let id = crate::sys::random::uuid().hyphenated().to_string();
-    super::record::write_atomically(&path, id.as_bytes())?;
+    super::atomic::write_atomically(&path, id.as_bytes())?;
     Ok(id)
 }
 
@@ -183,7 +184,7 @@ fn memory_total_bytes() -> Option<u64> {
 fn os_release() -> BTreeMap<String, String> {
     let text = facts::text("/etc/os-release").or_else(|| facts::text("/usr/lib/os-release")).unwrap_or_default();
     let pairs = text.lines().filter_map(|l| l.split_once('='));
-    pairs.map(|(k, v)| (k.to_owned(), v.trim_matches(['"', '\'']).to_owned())).collect()
+    pairs.map(|(k, v)| (k.to_owned(), v.trim_matches(['"', '\'']).to_owned())).into_map()
 }
 
 /// The source address of the default route. Connecting a UDP socket sends nothing; 192.0.2.1 is reserved for documents.

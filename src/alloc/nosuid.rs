@@ -131,7 +131,7 @@ pub(super) async fn release_soon(data_dir: &Path) -> Result<Release, CleanupErro
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         let data_dir = data_dir.to_owned();
-        let released = tokio::task::spawn_blocking(move || release(&data_dir)).await;
+        let released = crate::sys::task::spawn_blocking(move || release(&data_dir)).await;
         let released = released.unwrap_or_else(|e| {
             Err(CleanupError { action: "unmount", subject: "alloc".to_owned(), source: io::Error::other(e) })
         })?;

@@ -18,9 +18,11 @@ use rustix::event::Timespec;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::process;
 use super::sockets::Owner;
+use crate::spec::IntoMap as _;
+use crate::spec::json;
 use crate::sys::owned::{self, OwnDir};
+use crate::sys::time;
 
 /// Held by whoever looks and changes something.
 const LOCK: &str = "lock";
@@ -83,7 +85,7 @@ impl Registry {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}.{number}", Owner::this()?.name());
-        Ok(Registry { dir: OwnDir::open(dir)?, pid: process::own()?.pid, name, file: None })
+        Ok(Registry { dir: OwnDir::open(dir)?, pid: time::own()?.pid, name, file: None })
     }
 
     /// Holds it for this process alone until what is returned is dropped; waits for others, but not for ever.
@@ -145,7 +147,7 @@ impl Locked<'_> {
     /// What the file system says; when `/proc` cannot be read. A file that cannot be read as one is passed over: whoever
     /// listens is found out by trying.
     pub fn others(&mut self) -> io::Result<Vec<(String, Held)>> {
-        let pid_namespace = process::pid_namespace()?;
+        let pid_namespace = time::pid_namespace()?;
         let mut held = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.registry.dir)? {
             let entry = entry?;
@@ -162,7 +164,7 @@ impl Locked<'_> {
             }
             match holder {
                 Ok(Holder { pid, ports, .. }) => {
-                    held.extend(ports.into_iter().map(|port| (format!("agentbin run with pid {pid}"), port)));
+                    held.extend(ports.into_iter().map(|port| (format!("agentbin with pid {pid}"), port)));
                 }
                 Err(error) => tracing::debug!(name, %error, "cannot read who has which ports"),
             }
@@ -178,7 +180,7 @@ impl Locked<'_> {
 
     fn read(&self, name: &str) -> io::Result<Holder> {
         let bytes = self.registry.dir.read(name.as_ref(), LONGEST)?;
-        let holder: Holder = serde_json::from_slice(&bytes)?;
+        let holder: Holder = json::from_slice(&bytes)?;
         if holder.version != VERSION {
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("version {}", holder.version)));
         }
@@ -204,7 +206,7 @@ impl Locked<'_> {
             }
         }
         let times = bytes.chunks_exact(8).map(|chunk| chunk.try_into().map_or(0, u64::from_le_bytes));
-        Ok(range.clone().zip(times).filter(|(_, time)| *time > 0).collect())
+        Ok(range.clone().zip(times).filter(|(_, time)| *time > 0).into_map())
     }
 
     /// These ports were used until now.
@@ -231,7 +233,7 @@ impl Locked<'_> {
             }
             return Ok(());
         }
-        let bytes = serde_json::to_vec(&Holder { version: VERSION, pid: *pid, ports: ports.to_vec() })?;
+        let bytes = json::to_vec(&Holder { version: VERSION, pid: *pid, ports: ports.to_vec() })?;
         let file = self.registry.file(NEW, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         file.write_all_at(&bytes, 0)?;

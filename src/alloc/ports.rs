@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use super::node::Node;
 use super::port_registry::{Held, Registry};
 use crate::driver;
-use crate::spec::{AllocId, Group, Job, Network, Port, Pos, interpolate};
+use crate::net::{self, Networks, Noted};
+use crate::spec::IntoSet as _;
+use crate::spec::{AllocId, Group, Job, Network, Order as _, Port, Pos, interpolate};
 use crate::sys::listeners;
 use crate::sys::lock::lock;
 
@@ -20,7 +22,7 @@ pub const DYNAMIC: RangeInclusive<u16> = 20_000..=32_000;
 const DEFAULT: &str = "default";
 
 /// A port that an allocation has.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AllocPort {
     /// Its label in the job file.
     pub label: String,
@@ -96,6 +98,14 @@ pub enum PortError {
     /// The thread that chooses them has panicked.
     #[error("choosing the ports broke down")]
     Broken(#[source] io::Error),
+    /// What leads into networks cannot be listed.
+    #[error("cannot look which ports lead into networks, in {}", path.display())]
+    Networks {
+        /// Where they are noted.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// The machine's registry of ports cannot be used.
     #[error("cannot use the registry of ports in {}", path.display())]
     Registry {
@@ -113,7 +123,10 @@ pub struct UnknownNetwork(pub String);
 
 /// The networks of the host that ports can be on: name to address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HostNetworks(BTreeMap<String, IpAddr>);
+pub struct HostNetworks {
+    all: BTreeMap<String, IpAddr>,
+    configured: Vec<String>,
+}
 
 impl HostNetworks {
     /// These, and `loopback` where it is not among them.
@@ -121,7 +134,13 @@ impl HostNetworks {
     pub fn new(given: impl IntoIterator<Item = (String, IpAddr)>) -> HostNetworks {
         let mut networks = BTreeMap::from([("loopback".to_owned(), IpAddr::V4(Ipv4Addr::LOCALHOST))]);
         networks.extend(given);
-        HostNetworks(networks)
+        HostNetworks { all: networks, configured: Vec::new() }
+    }
+
+    /// The same, of which the operator has named these.
+    #[must_use]
+    pub fn with_configured(self, configured: Vec<String>) -> HostNetworks {
+        HostNetworks { configured, ..self }
     }
 
     /// The address of a network by its name. `default` is the node's own address unless it was given.
@@ -129,7 +148,7 @@ impl HostNetworks {
     /// # Errors
     /// [`UnknownNetwork`].
     pub fn address(&self, name: &str, own: IpAddr) -> Result<IpAddr, UnknownNetwork> {
-        let found = self.0.get(name).copied().or((name == DEFAULT).then_some(own));
+        let found = self.all.get(name).copied().or((name == DEFAULT).then_some(own));
         found.ok_or_else(|| UnknownNetwork(name.to_owned()))
     }
 }
@@ -176,17 +195,75 @@ impl PortPool {
         PortPool { dynamic, networks, ..self }
     }
 
-    /// Chooses a port for each label of a group and its tasks: all or none. Waits while another process chooses.
+    /// The networks of the host by their names.
+    pub fn networks(&self) -> impl Iterator<Item = (&str, IpAddr)> {
+        self.networks.all.iter().map(|(name, ip)| (name.as_str(), *ip))
+    }
+
+    /// The names of those that the operator has given.
+    #[must_use]
+    pub fn configured(&self) -> &[String] {
+        &self.networks.configured
+    }
+
+    /// From which dynamic ports are chosen.
+    #[must_use]
+    pub fn dynamic(&self) -> RangeInclusive<u16> {
+        self.dynamic.clone()
+    }
+
+    /// Who has this port on any address of the machine: an allocation of another process, or whoever listens there. `None` when
+    /// nobody does; what this process has itself is not looked for.
+    #[must_use]
+    pub fn holder(&self, port: u16) -> Option<String> {
+        match self.others() {
+            Ok(others) => {
+                if let Some((who, held)) = others.iter().find(|(_, held)| held.port == port) {
+                    return Some(named(who, held, ""));
+                }
+            }
+            // It is found out again when it is taken.
+            Err(error) => tracing::warn!(error = super::error::chain(&error), "cannot look who has which ports"),
+        }
+        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        if is_free(any, port) {
+            return None;
+        }
+        let who = listeners::on(any, port);
+        Some(
+            who.map_or_else(
+                || "a program that is no allocation".to_owned(),
+                |(pid, name)| format!("{name} (pid {pid})"),
+            ),
+        )
+    }
+
+    /// The ports of all other processes.
+    fn others(&self) -> Result<Vec<(String, Held)>, PortError> {
+        let Some(path) = &self.registry else { return Ok(Vec::new()) };
+        let failed = |source| PortError::Registry { path: path.clone(), source };
+        let State { registry, .. } = &mut *lock(&self.state);
+        let registry = match registry {
+            Some(registry) => registry,
+            None => registry.insert(Registry::open(path).map_err(failed)?),
+        };
+        registry.lock().and_then(|mut locked| locked.others()).map_err(failed)
+    }
+
+    /// Chooses a port for each label of a group (by its number) and its tasks: all or none. Waits while another process chooses.
+    /// No port is chosen that still leads into one of `networks`, whoever made it.
     ///
     /// # Errors
     /// [`PortError`].
     pub(super) fn allocate(
         &self,
         job: &Job,
-        group: &Group,
+        group: usize,
         alloc: &AllocId,
         node: &Node,
+        networks: &Networks,
     ) -> Result<Vec<AllocPort>, PortError> {
+        let group = &job.groups[group];
         let asks = self.asks(group, node)?;
         if asks.is_empty() {
             return Ok(Vec::new());
@@ -202,7 +279,7 @@ impl PortPool {
         };
         let State { held: own, registry } = &mut *state;
         let Some(path) = &self.registry else {
-            let chosen = choose_all(&asks, own, &[], &BTreeMap::new(), &self.dynamic)?;
+            let chosen = choose_all(&asks, own, &[], &[], &BTreeMap::new(), &self.dynamic)?;
             own.extend(asks.iter().zip(&chosen).map(|(ask, value)| held(ask, *value)));
             return Ok(given(&asks, &chosen));
         };
@@ -214,7 +291,9 @@ impl PortPool {
         let mut locked = registry.lock().map_err(failed)?;
         let others = locked.others().map_err(failed)?;
         let last_use = locked.last_use(&self.dynamic).map_err(failed)?;
-        let chosen = choose_all(&asks, own, &others, &last_use, &self.dynamic)?;
+        let noted = net::noted(&networks.run_dir);
+        let left = noted.map_err(|source| PortError::Networks { path: networks.run_dir.clone(), source })?;
+        let chosen = choose_all(&asks, own, &others, &left, &last_use, &self.dynamic)?;
         let before = own.len();
         own.extend(asks.iter().zip(&chosen).map(|(ask, value)| held(ask, *value)));
         if let Err(source) = locked.hold(own) {
@@ -224,6 +303,53 @@ impl PortPool {
         Ok(given(&asks, &chosen))
     }
 
+    /// Notes that an allocation has ports that its owner chose for it, unless somebody else has one of them by now.
+    ///
+    /// # Errors
+    /// [`PortError`].
+    pub(super) fn take(&self, job: &Job, group: usize, alloc: &AllocId, ports: &[AllocPort]) -> Result<(), PortError> {
+        let group = &job.groups[group];
+        let networks = group.network.iter().chain(group.tasks.iter().filter_map(|task| task.network.as_ref()));
+        let asked: Vec<&Port> = networks.flat_map(|network| &network.ports).collect();
+        let others = if ports.is_empty() { Vec::new() } else { self.others()? };
+        for AllocPort { label, value, ip, .. } in ports {
+            let Some(asked) = asked.iter().find(|asked| asked.label == *label) else { continue };
+            let same = |(_, held): &&(String, Held)| held.port == *value && held.ip == *ip;
+            if let Some((who, held)) = others.iter().find(same).filter(|_| !asked.ignore_collision) {
+                let (label, pos, holder) = (label.clone(), asked.pos.clone(), named(who, held, " has it"));
+                return Err(PortError::Taken { label, port: *value, pos, holder });
+            }
+        }
+        let failed = |source| PortError::Registry { path: self.registry.clone().unwrap_or_default(), source };
+        self.claim(alloc, &job.id, &group.name, ports).map_err(failed)
+    }
+
+    /// Notes that an allocation has ports that an earlier process chose for it.
+    ///
+    /// # Errors
+    /// When the registry cannot be written: others do not hear of it then.
+    pub(super) fn claim(&self, alloc: &AllocId, job: &str, group: &str, ports: &[AllocPort]) -> io::Result<()> {
+        if ports.is_empty() {
+            return Ok(());
+        }
+        let mut state = lock(&self.state);
+        let State { held: own, registry } = &mut *state;
+        own.extend(ports.iter().map(|port| Held {
+            ip: port.ip,
+            port: port.value,
+            label: port.label.clone(),
+            job: job.to_owned(),
+            group: group.to_owned(),
+            alloc: alloc.to_string(),
+        }));
+        let Some(path) = &self.registry else { return Ok(()) };
+        let registry = match registry {
+            Some(registry) => registry,
+            None => registry.insert(Registry::open(path)?),
+        };
+        registry.lock()?.hold(own)
+    }
+
     /// Gives the ports of an allocation back.
     ///
     /// # Errors
@@ -231,7 +357,7 @@ impl PortPool {
     pub(super) fn release(&self, alloc: &AllocId) -> io::Result<()> {
         let (mut state, alloc) = (lock(&self.state), alloc.to_string());
         let State { held, registry } = &mut *state;
-        let freed: BTreeSet<u16> = held.iter().filter(|held| held.alloc == alloc).map(|held| held.port).collect();
+        let freed: BTreeSet<u16> = held.iter().filter(|held| held.alloc == alloc).map(|held| held.port).into_set();
         if freed.is_empty() {
             return Ok(());
         }
@@ -259,7 +385,7 @@ impl PortPool {
             }
         }
         // What is fixed comes first, so that no dynamic port takes it.
-        asks.sort_by_key(|ask| ask.port.static_port.is_none());
+        asks.order_by_key(|ask| ask.port.static_port.is_none());
         Ok(asks)
     }
 }
@@ -279,17 +405,19 @@ fn choose_all(
     asks: &[Ask<'_>],
     own: &[Held],
     others: &[(String, Held)],
+    left: &[Noted],
     last_use: &BTreeMap<u16, u64>,
     range: &RangeInclusive<u16>,
 ) -> Result<Vec<u16>, PortError> {
     let mut chosen = Vec::new();
     let mut taken: BTreeSet<u16> =
         own.iter().chain(others.iter().map(|(_, held)| held)).map(|held| held.port).collect();
+    taken.extend(left.iter().flat_map(Noted::ports).map(|(_, port)| port));
     // Sorted once for all dynamic ports, and only where there are some.
     let mut candidates: Option<std::vec::IntoIter<u16>> = None;
     for ask in asks {
         let port = if let Some(number) = ask.port.static_port {
-            fixed(ask, number, own, others)?;
+            fixed(ask, number, own, others, left)?;
             number
         } else {
             let free = candidates.get_or_insert_with(|| least_recently_used(range, last_use).into_iter());
@@ -311,11 +439,17 @@ fn least_recently_used(range: &RangeInclusive<u16>, last_use: &BTreeMap<u16, u64
     let count = u128::from(range.end() - range.start()) + 1;
     let start = u16::try_from(crate::sys::random::bits() % count).unwrap_or_default() + range.start();
     let mut ports: Vec<u16> = (start..=*range.end()).chain(*range.start()..start).collect();
-    ports.sort_by_key(|port| last_use.get(port).copied().unwrap_or(0));
+    ports.order_by_key(|port| last_use.get(port).copied().unwrap_or(0));
     ports
 }
 
-fn fixed(ask: &Ask<'_>, number: u16, own: &[Held], others: &[(String, Held)]) -> Result<(), PortError> {
+/// In words.
+fn named(who: &str, Held { job, group, alloc, .. }: &Held, has: &str) -> String {
+    let alloc = alloc.get(..8).unwrap_or(alloc);
+    format!("job {job:?}, group {group:?}{has} (allocation {alloc}, {who})")
+}
+
+fn fixed(ask: &Ask<'_>, number: u16, own: &[Held], others: &[(String, Held)], left: &[Noted]) -> Result<(), PortError> {
     if ask.port.ignore_collision {
         return Ok(());
     }
@@ -326,9 +460,15 @@ fn fixed(ask: &Ask<'_>, number: u16, own: &[Held], others: &[(String, Held)]) ->
         return Err(taken(format!("group {:?} of this job has it, as port {:?}", held.group, held.label)));
     }
     if let Some((who, held)) = others.iter().find(|(_, held)| same(held)) {
-        let Held { job, group, alloc, .. } = held;
-        let alloc = alloc.get(..8).unwrap_or(alloc);
-        return Err(taken(format!("job {job:?}, group {group:?} has it (allocation {alloc}, {who})")));
+        return Err(taken(named(who, held, " has it")));
+    }
+    // Nothing listens there: packets are led away before.
+    if let Some(noted) = left.iter().find(|noted| noted.ports().any(|port| port == (ask.ip, number))) {
+        let alloc = noted.id().get(..8).unwrap_or_else(|| noted.id());
+        let dir = noted.record().parent().and_then(Path::parent).unwrap_or(noted.record()).display();
+        return Err(taken(format!(
+            "it still leads to allocation {alloc}, whose network was not removed (agentbin gc --data-dir {dir})"
+        )));
     }
     match test_bind(ask.ip, number) {
         Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => {
@@ -385,7 +525,8 @@ mod tests {
             job.groups[0].network = Some(Network { ports: group, ..Network::default() });
             job.groups[0].tasks[0].network = Some(Network { ports: task, ..Network::default() });
             let id = AllocId::new(crate::sys::random::uuid());
-            self.0.allocate(&job, &job.groups[0], &id, &node()).map(|ports| (id, ports))
+            let networks = Networks::new(PathBuf::from("/nonexistent"));
+            self.0.allocate(&job, 0, &id, &node(), &networks).map(|ports| (id, ports))
         }
 
         fn one(&self, port: Port) -> Result<(AllocId, u16), PortError> {
@@ -430,6 +571,39 @@ mod tests {
         asking.0.release(&sharer).unwrap();
         asking.0.release(&id).unwrap();
         asking.one(port("http", Some(busy))).unwrap();
+    }
+
+    #[test]
+    fn a_port_that_was_chosen_for_an_allocation_is_taken_unless_another_process_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let pools = [0, 1].map(|_| PortPool::of_machine(dir.path().join("ports")));
+        let number = free_port();
+        let mut job = crate::alloc::fake::job(vec![crate::alloc::fake::task("web")]);
+        job.groups[0].network = Some(Network { ports: vec![port("http", Some(number))], ..Network::default() });
+        let chosen = [AllocPort {
+            label: "http".to_owned(),
+            value: number,
+            to: None,
+            ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            task: None,
+        }];
+        let [first, next] = [0, 1].map(|_| AllocId::new(uuid::Uuid::new_v4()));
+        assert_eq!(pools[1].holder(number), None);
+        pools[0].take(&job, 0, &first, &chosen).unwrap();
+        // Its owner gives it to whoever he likes, and knows what he has.
+        pools[0].take(&job, 0, &next, &chosen).unwrap();
+        assert_eq!(pools[0].holder(number), None);
+        let refused = pools[1].take(&job, 0, &first, &chosen).unwrap_err().to_string();
+        assert!(refused.contains(&format!("{number} is not free: job \"job\", group \"group\" has it")), "{refused}");
+        assert!(pools[1].holder(number).unwrap().starts_with("job \"job\", group \"group\" (allocation "));
+        for alloc in [first, next] {
+            assert!(pools[1].holder(number).is_some());
+            pools[0].release(&alloc).unwrap();
+        }
+        assert_eq!(pools[1].holder(number), None);
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, number)).unwrap();
+        assert!(pools[1].holder(number).unwrap().contains(&format!("(pid {})", std::process::id())));
+        drop(listener);
     }
 
     /// Somebody who listens on another address of the machine leaves this one free, as 127.0.0.53 does.
@@ -482,7 +656,7 @@ mod tests {
         let (id, _) = one.one(port("http", Some(number))).unwrap();
         let error = other.one(port("web", Some(number))).unwrap_err().to_string();
         let expected = format!(
-            "{number} is not free: job \"job\", group \"group\" has it (allocation {}, agentbin run with pid {})",
+            "{number} is not free: job \"job\", group \"group\" has it (allocation {}, agentbin with pid {})",
             id.short(),
             std::process::id()
         );

@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -21,22 +20,6 @@ const AT_ONCE: usize = 128;
 const GLANCE: Duration = Duration::from_millis(1);
 /// How long one process is waited for before it is looked for again.
 const ROUND: Duration = Duration::from_secs(1);
-
-/// The name of this process.
-///
-/// # Errors
-/// When `/proc` cannot be read.
-pub fn own() -> io::Result<ProcessId> {
-    time::process_id(rustix::process::getpid().as_raw_nonzero().get())
-}
-
-/// The pid namespace in whose numbers this process speaks.
-///
-/// # Errors
-/// When `/proc` cannot be read.
-pub fn pid_namespace() -> io::Result<u64> {
-    Ok(std::fs::metadata("/proc/self/ns/pid")?.ino())
-}
 
 /// Stops exactly this process until it is killed, and returns when it has finished the system call that it was in; one
 /// that is gone is no error.
@@ -177,14 +160,38 @@ pub fn executors(data_dir: &Path, user: u32) -> io::Result<Vec<(Stat, String)>> 
     Ok(found)
 }
 
-/// Whose executor these arguments make: `PROGRAM executor {"LogFile":"<data>/alloc/<id>/<task>-executor.out",...}`.
-fn executor_of(arguments: &[Vec<u8>], data_dir: &Path) -> Option<String> {
+/// The executors of one task of the allocation in `alloc_dir`, by what they were started with.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub(super) fn executors_of(alloc_dir: &Path, task: &str) -> io::Result<Vec<ProcessId>> {
+    let (user, boot_id) = (rustix::process::geteuid().as_raw(), time::boot_id()?);
+    let wanted = alloc_dir.join(format!("{task}{EXECUTOR_LOG}"));
+    let mut found = Vec::new();
+    for stat in processes::all()?.into_iter().filter(|s| !s.ended) {
+        if processes::user(stat.pid)? == Some(user)
+            && log_of_executor(&processes::arguments(stat.pid)?).is_some_and(|log| log == wanted)
+        {
+            found.push(ProcessId { pid: stat.pid, start_ticks: stat.start_ticks, boot_id: boot_id.clone() });
+        }
+    }
+    Ok(found)
+}
+
+/// The log of the executor that these arguments make.
+fn log_of_executor(arguments: &[Vec<u8>]) -> Option<PathBuf> {
     let [_, role, json] = arguments else { return None };
     if role != Role::Executor.name().as_bytes() {
         return None;
     }
     let config: serde_json::Value = serde_json::from_slice(json).ok()?;
-    let log = Path::new(config.get("LogFile")?.as_str()?).strip_prefix(data_dir.join("alloc")).ok()?;
+    Some(config.get("LogFile")?.as_str()?.into())
+}
+
+/// Whose executor these arguments make: `PROGRAM executor {"LogFile":"<data>/alloc/<id>/<task>-executor.out",...}`.
+fn executor_of(arguments: &[Vec<u8>], data_dir: &Path) -> Option<String> {
+    let log = log_of_executor(arguments)?;
+    let log = log.strip_prefix(data_dir.join("alloc")).ok()?;
     let mut names = log.iter();
     let (id, file) = (names.next()?.to_str()?, names.next()?.to_str()?);
     (names.next().is_none() && file.ends_with(EXECUTOR_LOG)).then(|| AllocId::parse(id).map(|id| id.to_string()))?
@@ -253,7 +260,8 @@ impl Orphans {
         Ok(Orphans { data_dir: Some(data_dir.to_owned()), careful })
     }
 
-    /// Kills what executors left behind that have ended; with `all` also what calls itself an executor: none runs.
+    /// Kills what executors left behind that have ended; with `all` also what calls itself an executor: none runs. What a CNI
+    /// plugin left running stays.
     ///
     /// Not to be called from another thread than the one that starts executors: a child on its way to becoming one would
     /// be taken for an orphan.
@@ -272,11 +280,18 @@ impl Orphans {
             let in_environment = |entry: &Vec<u8>| memchr::memmem::find(entry, &below).is_some();
             !self.careful || processes::environment(s.pid).is_ok_and(|e| e.iter().any(in_environment))
         };
+        // It serves the allocations of other runs, too. A task that is root on the host needs no such disguise.
+        let is_plugins = |s: &Stat| {
+            let of_plugin = |entry: &Vec<u8>| entry.starts_with(b"CNI_COMMAND=");
+            processes::user(s.pid).is_ok_and(|user| user == Some(0))
+                && processes::environment(s.pid).is_ok_and(|e| e.iter().any(of_plugin))
+        };
         let executes =
             |s: &Stat| processes::arguments(s.pid).is_ok_and(|arguments| executor_of(&arguments, data_dir).is_some());
         kill_all(Instant::now() + patience, |processes_now| {
             let adopted = processes_now.iter().filter(|s| s.parent == own && !s.ended);
-            let tops = adopted.filter(|s| (all || !executes(s)) && ours(s));
+            let is_orphan = |s: &&Stat| (all || !executes(s)) && ours(s) && !sys::children::is_own(s.pid);
+            let tops = adopted.filter(is_orphan).filter(|s| !is_plugins(s));
             tops.flat_map(|s| [vec![*s], processes::descendants(processes_now, s.pid)].concat()).collect()
         })
     }
@@ -291,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_process_is_alive_only_under_its_full_name_and_while_it_is_no_zombie() {
-        let me = own().unwrap();
+        let me = time::own().unwrap();
         assert!(time::is_alive(&me).unwrap());
         assert!(!time::is_alive(&ProcessId { start_ticks: me.start_ticks + 1, ..me.clone() }).unwrap());
         assert!(!time::is_alive(&ProcessId { boot_id: "another".to_owned(), ..me.clone() }).unwrap());

@@ -1,26 +1,45 @@
 //! The record of an allocation: written before anything is made, so that whoever comes after a crash knows what is ours.
+//!
+//! The record of an owner who comes back says besides what it takes to go on with the allocation. What does not change, its
+//! job, is in a file of its own beside it: there as long as the record.
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::SystemTime;
 
-use rustix::fs::FlockOperation;
-
-use crate::spec::{AllocId, ProcessId};
+use super::atomic::write_atomically;
+use super::owner::Owner;
+use super::ports::AllocPort;
+use super::state::State;
+use crate::driver::{Dns, NetworkIsolation};
+use crate::net::{Network, Status};
+use crate::spec::json;
+use crate::spec::{AllocId, Job, ProcessId};
 use crate::sys::lock::lock;
-use crate::sys::mutant;
+use crate::sys::net::is_served;
 use crate::sys::owned::{self, OwnDir};
+use crate::sys::time;
 
-/// The format that this program writes; a newer one is reported and left alone.
+/// The formats that this program writes; a newer one is reported and left alone.
+///
+/// The second one has a network: who does not know of it would remove the record, and leave the network to nobody. The third one
+/// has an owner who comes back: who does not know of him would end the tasks that he wants back.
 const VERSION: u32 = 1;
+const VERSION_WITH_NETWORK: u32 = 2;
+const VERSION_TO_RESTORE: u32 = 3;
+/// The format of the file with the job.
+const JOB_VERSION: u32 = 1;
+/// How that file ends, beside the record.
+const JOB: &str = "job";
 /// Bytes of a record, at most: some hundreds for each of its tasks.
 const LONGEST: u64 = 64 << 20;
 
 /// What an allocation owns outside its owner's memory.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Record {
     /// Format.
     pub version: u32,
@@ -40,6 +59,51 @@ pub struct Record {
     /// Cgroups of its tasks, relative to each hierarchy's root.
     #[serde(default)]
     pub cgroups: Vec<PathBuf>,
+    /// The network that its tasks share, or what may be there of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// What its owner needs to come back to it; `None` for one who does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore: Option<Restore>,
+}
+
+/// What it takes to go on with an allocation, beside its job.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Restore {
+    /// Who comes back for it.
+    pub owner: Owner,
+    /// Its number among the group's, from 0.
+    pub index: u32,
+    /// Nomad's name of it.
+    pub name: String,
+    /// When it was made.
+    pub created: SystemTime,
+    /// Its ports.
+    pub ports: Vec<AllocPort>,
+    /// Whoever assigned it chose them, and gives them to others.
+    pub ports_are_assigned: bool,
+    /// The network that its tasks share, as they were told of it.
+    pub network: Option<(NetworkIsolation, Status)>,
+    /// Where they ask for names.
+    pub dns: Option<Dns>,
+    /// Somebody has ordered its end.
+    pub stopping: bool,
+    /// All of its steps have been done; before that nothing of it was started.
+    pub is_set_up: bool,
+    /// Its tasks, in the order of the job.
+    pub(super) tasks: Vec<State>,
+}
+
+#[derive(serde::Serialize)]
+struct JobToWrite<'a> {
+    version: u32,
+    job: &'a Job,
+}
+
+#[derive(serde::Deserialize)]
+struct JobRead {
+    version: u32,
+    job: Job,
 }
 
 /// A helper process of a task.
@@ -97,11 +161,38 @@ impl Record {
             alloc_id: id.to_string(),
             job: job.to_owned(),
             group: group.to_owned(),
-            owner: super::process::own()?,
-            pid_namespace: super::process::pid_namespace()?,
+            owner: time::own()?,
+            pid_namespace: time::pid_namespace()?,
             handles: Vec::new(),
             cgroups: Vec::new(),
+            network: None,
+            restore: None,
         })
+    }
+
+    /// The same for an owner who comes back.
+    #[must_use]
+    pub fn restorable(self, restore: Restore) -> Record {
+        Record { version: VERSION_TO_RESTORE, restore: Some(restore), ..self }
+    }
+
+    /// Who owns it.
+    #[must_use]
+    pub fn owned_by(&self) -> Owner {
+        self.restore.as_ref().map(|restore| restore.owner.clone()).unwrap_or_default()
+    }
+
+    /// Whether its processes run in another pid namespace, from where they can be neither found nor ended here: one that is there
+    /// for sure, or where an executor serves its socket.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn is_elsewhere(&self) -> io::Result<bool> {
+        if self.owner.boot_id != time::boot_id()? || self.pid_namespace == time::pid_namespace()? {
+            return Ok(false);
+        }
+        let serves = |handle: &Handle| matches!(is_served(&handle.socket), Ok(true));
+        Ok(time::is_namespace_seen(self.pid_namespace)? || self.handles.iter().any(serves))
     }
 
     /// Reads a record and checks that it speaks of itself, and that nobody but this user, or root, can have written it.
@@ -113,10 +204,11 @@ impl Record {
         let bytes = owned::read(path, LONGEST).map_err(|source| RecordError::Read { path: path.to_owned(), source })?;
         let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|e| unreadable(e.to_string()))?;
         let version = value.get("version").and_then(serde_json::Value::as_u64);
-        if version != Some(u64::from(VERSION)) {
+        let known = [VERSION, VERSION_WITH_NETWORK, VERSION_TO_RESTORE];
+        if !known.into_iter().any(|known| version == Some(u64::from(known))) {
             return Err(unreadable(version.map_or("no version".to_owned(), |v| format!("version {v}"))));
         }
-        let record: Record = serde_json::from_value(value).map_err(|e| unreadable(e.to_string()))?;
+        let record: Record = json::from_value(&value).map_err(|e| unreadable(e.to_string()))?;
         if path.file_stem().and_then(|s| s.to_str()) != Some(&record.alloc_id) || record.id().is_none() {
             return Err(unreadable(format!("it speaks of allocation {:?}", record.alloc_id)));
         }
@@ -124,7 +216,25 @@ impl Record {
         if let Some(bad) = record.cgroups.iter().find(|p| !relative(p) || p.as_os_str().is_empty()) {
             return Err(unreadable(format!("cgroup {:?}", bad.display())));
         }
+        if record.network.as_ref().is_some_and(|network| !network.is_of(&record.alloc_id)) {
+            return Err(unreadable("its network is another allocation's".to_owned()));
+        }
         Ok(record)
+    }
+
+    /// Reads the job of the allocation with this record, below `data_dir`.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn job(&self, data_dir: &Path) -> Result<Job, RecordError> {
+        let path = data_dir.join("alloc").join(&self.alloc_id).with_extension(JOB);
+        let unreadable = |reason: String| RecordError::Unreadable { path: path.clone(), reason };
+        let bytes = owned::read(&path, LONGEST).map_err(|source| RecordError::Read { path: path.clone(), source })?;
+        let read: JobRead = json::from_slice(&bytes).map_err(|e| unreadable(e.to_string()))?;
+        if read.version != JOB_VERSION {
+            return Err(unreadable(format!("version {}", read.version)));
+        }
+        Ok(read.job)
     }
 
     /// The allocation's id, unless somebody has been at the file.
@@ -159,20 +269,135 @@ impl Records {
         Ok(())
     }
 
-    /// Notes that a task has a helper. To be called as soon as there is one and before anybody relies on it.
+    /// The same, for an owner who comes back: with the job. Who is killed before the job is written has started nothing.
+    ///
+    /// # Errors
+    /// [`RecordError::Write`].
+    pub fn create_with_job(&self, record: Record, job: &Job) -> Result<(), RecordError> {
+        let path = self.path(&record.alloc_id).with_extension(JOB);
+        self.create(record)?;
+        let bytes = json::to_vec(&JobToWrite { version: JOB_VERSION, job });
+        let written = bytes.map_err(io::Error::from).and_then(|bytes| write_atomically(&path, &bytes));
+        written.map_err(|source| RecordError::Write { path, source })
+    }
+
+    /// This process looks after an allocation from now on that it has not made.
+    ///
+    /// # Errors
+    /// [`RecordError::Write`].
+    pub fn adopt(&self, mut record: Record) -> Result<(), RecordError> {
+        let own = || io::Result::Ok((time::own()?, time::pid_namespace()?));
+        let error = |source| RecordError::Write { path: self.path(&record.alloc_id), source };
+        (record.owner, record.pid_namespace) = own().map_err(error)?;
+        self.create(record)
+    }
+
+    /// The records below this data directory that the agent wants back, and those that cannot be understood.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn owned_by_agent(&self) -> io::Result<Vec<Result<Record, RecordError>>> {
+        self.owned_by(&Owner::Agent)
+    }
+
+    /// The records below this data directory of an owner, and those that cannot be understood.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn owned_by(&self, owner: &Owner) -> io::Result<Vec<Result<Record, RecordError>>> {
+        let entries = match std::fs::read_dir(&self.dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        let mut paths = Vec::new();
+        for entry in entries {
+            let path = entry?.path();
+            let is_record = path.extension().is_some_and(|end| end == "json")
+                && path.file_stem().and_then(|name| name.to_str()).and_then(AllocId::parse).is_some();
+            paths.extend(is_record.then_some(path));
+        }
+        paths.sort();
+        let read = paths.iter().map(|path| Record::read(path));
+        Ok(read.filter(|record| record.as_ref().map_or(true, |record| record.owned_by() == *owner)).collect())
+    }
+
+    /// Reads the record of an allocation; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn read(&self, id: &str) -> Result<Option<Record>, RecordError> {
+        match Record::read(&self.path(id)) {
+            Err(RecordError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some),
+        }
+    }
+
+    /// Notes what its owner needs to come back; nothing is written where nothing has changed.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub(super) fn save(&self, id: &AllocId, change: impl FnOnce(&mut Restore)) -> Result<(), RecordError> {
+        self.change(id.as_str(), |record| {
+            if let Some(restore) = &mut record.restore {
+                change(restore);
+            }
+        })
+    }
+
+    /// Notes that a task has been started, perhaps with a helper, and what an owner needs who comes back. To be called as soon as
+    /// it is and before anybody relies on it.
+    ///
+    /// # Errors
+    /// [`RecordError`]; what was started must be killed then.
+    pub(super) fn task_started(
+        &self,
+        task_id: &str,
+        helper: Option<Handle>,
+        tasks: impl FnOnce() -> Vec<State>,
+    ) -> Result<(), RecordError> {
+        self.change(task_id, |record| {
+            record.handles.extend(helper);
+            if let Some(restore) = &mut record.restore {
+                restore.tasks = tasks();
+            }
+        })
+    }
+
+    /// Notes that the helpers of a task have ended and been waited for, and what an owner needs who comes back.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub(super) fn task_ended(&self, task_id: &str, tasks: impl FnOnce() -> Vec<State>) -> Result<(), RecordError> {
+        self.change(task_id, |record| {
+            record.handles.retain(|h| h.task_id != task_id);
+            if let Some(restore) = &mut record.restore {
+                restore.tasks = tasks();
+            }
+        })
+    }
+
+    /// The helpers of an allocation that are noted.
+    pub(super) fn helpers(&self, id: &AllocId) -> Vec<Handle> {
+        lock(&self.own).get(id.as_str()).map(|record| record.handles.clone()).unwrap_or_default()
+    }
+
+    /// Notes that a task has a helper, of an owner who does not come back. To be called as soon as there is one and before anybody
+    /// relies on it.
     ///
     /// # Errors
     /// [`RecordError`]; the helper must be killed then.
     pub fn process_started(&self, handle: Handle) -> Result<(), RecordError> {
-        self.change(&handle.task_id.clone(), |record| record.handles.push(handle))
+        self.task_started(&handle.task_id.clone(), Some(handle), Vec::new)
     }
 
-    /// Notes that the helpers of a task have ended and been waited for.
+    /// Notes the network of an allocation. To be called before anything of it is made, and when more is known of it.
     ///
     /// # Errors
     /// [`RecordError`].
-    pub fn process_ended(&self, task_id: &str) -> Result<(), RecordError> {
-        self.change(task_id, |record| record.handles.retain(|h| h.task_id != task_id))
+    pub fn network_made(&self, id: &AllocId, network: Network) -> Result<(), RecordError> {
+        self.change(id.as_str(), |record| {
+            (record.version, record.network) = (record.version.max(VERSION_WITH_NETWORK), Some(network));
+        })
     }
 
     /// Forgets an allocation of which nothing is left.
@@ -189,8 +414,9 @@ impl Records {
         let mut own = lock(&self.own);
         let record = task_id.split('/').next().and_then(|id| own.get_mut(id));
         let record = record.ok_or_else(|| RecordError::UnknownTask(task_id.to_owned()))?;
+        let before = record.clone();
         change(record);
-        self.write(record)
+        if *record == before { Ok(()) } else { self.write(record) }
     }
 
     fn write(&self, record: &Record) -> Result<(), RecordError> {
@@ -199,69 +425,28 @@ impl Records {
             DirBuilder::new().recursive(true).mode(0o711).create(&self.dir)?;
             // What stands in a directory of somebody else's, nobody believes later.
             OwnDir::open(&self.dir)?;
-            write_atomically(&path, &serde_json::to_vec_pretty(record)?)
+            // Those of owners who come back are long, and written often.
+            let to_bytes = if record.restore.is_some() { json::to_vec } else { json::to_vec_pretty };
+            write_atomically(&path, &to_bytes(record)?)
         };
         write().map_err(|source| RecordError::Write { path: path.clone(), source })
     }
 
-    fn path(&self, id: &str) -> PathBuf {
+    /// The file of an allocation's record.
+    pub(super) fn path(&self, id: &str) -> PathBuf {
         self.dir.join(format!("{id}.json"))
     }
 }
 
-/// Removes a record; one that is gone is no error.
+/// Removes a record, with the job that may be beside it; one that is gone is no error.
 pub(super) fn remove_record(path: &Path) -> Result<(), RecordError> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(RecordError::Write { path: path.to_owned(), source: e }),
-        _ => Ok(()),
-    }
-}
-
-/// Replaces `path` as a whole: whoever is killed at whatever moment, it has the old content or the new one.
-///
-/// Not forced to the disk. What a record says is true of one boot only: after a power cut none of its processes, mounts
-/// and cgroups exists any more, and waiting for the disk would cost each start more than everything else together.
-///
-/// The file that is renamed into place (`.<name>.tmp`) is locked while somebody writes it.
-pub(super) fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
-    let temporary = temporary(path);
-    let mut file = open_locked(&temporary)?;
-    file.set_len(0)?;
-    file.write_all(content)?;
-    std::fs::rename(&temporary, path)
-}
-
-/// The file that becomes `path`.
-pub(super) fn temporary(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.tmp"))
-}
-
-/// Opens a temporary file for itself alone. Another writer may have renamed it, or a clean-up removed it, while we waited
-/// for the lock; then it is no longer the file of that name.
-fn open_locked(temporary: &Path) -> io::Result<File> {
-    loop {
-        let mode = if mutant::on("b14") { 0o666 } else { 0o600 };
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(mode).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-        let file = options.open(temporary)?;
-        rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
-        match std::fs::metadata(temporary) {
-            Ok(named) if named.ino() == file.metadata()?.ino() => return Ok(file),
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+    for path in [path.with_extension(JOB), path.to_owned()] {
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(RecordError::Write { path, source }),
             _ => {}
         }
     }
-}
-
-/// Removes the temporary file of a writer that died; `false` when somebody is writing it.
-pub(super) fn remove_temporary(temporary: &Path) -> io::Result<bool> {
-    let file = owned::open(temporary)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => std::fs::remove_file(temporary).map(|()| true),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
-        Err(e) => Err(e.into()),
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -278,14 +463,15 @@ mod tests {
         let id = AllocId::new(uuid::Uuid::new_v4());
         let records = Records::new(data.path());
         let task_id = format!("{id}/web/01234567");
-        let helper = crate::alloc::process::own().unwrap();
+        let helper = time::own().unwrap();
         let handle = Handle { task_id: task_id.clone(), process: helper, socket: PathBuf::from("/run/x.sock") };
-        assert!(matches!(records.process_started(handle.clone()), Err(RecordError::UnknownTask(_))));
+        let started = |handle: &Handle| records.process_started(handle.clone());
+        assert!(matches!(started(&handle), Err(RecordError::UnknownTask(_))));
         records.create(record(&id)).unwrap();
-        records.process_started(handle.clone()).unwrap();
+        started(&handle).unwrap();
         let path = data.path().join("alloc").join(format!("{id}.json"));
         assert_eq!(Record::read(&path).unwrap().handles, [handle]);
-        records.process_ended(&task_id).unwrap();
+        records.task_ended(&task_id, Vec::new).unwrap();
         assert_eq!(Record::read(&path).unwrap(), record(&id));
         records.remove(&id).unwrap();
         records.remove(&id).unwrap();
@@ -306,7 +492,7 @@ mod tests {
         for text in [
             "{".to_owned(),
             "{}".to_owned(),
-            with("version", 2.into()),
+            with("version", 4.into()),
             with("alloc_id", "../../etc".into()),
             with("cgroups", serde_json::json!(["/nomad.slice"])),
             with("cgroups", serde_json::json!(["nomad/../.."])),

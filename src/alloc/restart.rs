@@ -1,9 +1,10 @@
 //! The restart policy: what happens after a task has ended.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
+use super::state::Counted;
 use super::text::go_duration;
 use crate::spec::{ExitResult, JobType, LifecycleHook, RestartMode, RestartPolicy, Task};
 
@@ -73,6 +74,29 @@ impl Tracker {
     #[must_use]
     pub const fn new(policy: RestartPolicy, on_success: bool) -> Tracker {
         Tracker { policy, on_success, count: 0, window: None }
+    }
+
+    /// Decides by this policy from now on.
+    pub(super) const fn follow(&mut self, policy: RestartPolicy) {
+        self.policy = policy;
+    }
+
+    /// Goes on with what an earlier process has counted.
+    pub(super) fn resume(&mut self, counted: Counted, now: Instant, today: SystemTime) {
+        let ago = counted.since.and_then(|since| today.duration_since(since).ok());
+        self.count = counted.count;
+        self.window = ago.map(|ago| now.checked_sub(ago).unwrap_or(now));
+    }
+
+    /// What a later process needs to go on with.
+    pub(super) fn counted(&self, now: Instant, today: SystemTime) -> Counted {
+        let since = self.window.and_then(|window| today.checked_sub(now.saturating_duration_since(window)));
+        Counted { count: self.count, since }
+    }
+
+    /// The longest wait before a restart.
+    pub(super) fn longest_delay(&self) -> Duration {
+        self.policy.delay.mul_f64(1.25).max(self.policy.interval)
     }
 
     /// Decides after `end` at the time `now`; `jitter` in 0..=1 says how much of the extra quarter is added.

@@ -2,160 +2,37 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::time::Instant;
 
+use super::assignment::Assignment;
+use super::control::{Control, Names, Told};
 use super::dir::{AllocDir, is_task_name};
-use super::env::{Source, TaskEnv};
 use super::error::{CleanupError, SetupError, chain};
 use super::hook::{Hook, Stack};
-use super::lifecycle::{Coordinator, Doom, Member, Stage, TaskState, doom, next_victims};
-use super::node::Node;
-use super::nosuid::{self, Hold};
-use super::ports::{AllocPort, PortError, PortPool};
-use super::process::Orphans;
-use super::record::{Record, RecordError, Records};
-use super::task::{Outcome, Shared, TaskError, TaskErrorKind, TaskResult, TaskRunner, keeper, stop_at_least};
-use super::text::go_duration;
-use super::users::Runs;
+use super::lifecycle::Stage;
+use super::network::IsolationHook;
+use super::place::{Machine, Place};
+use super::service::Offers;
+use super::shared::Shared;
+use super::state::{Phase, State};
+use super::steps::{AllocDirHook, CgroupsHook, NetworkHook, NosuidHook, RecordHook, release};
+use super::supervise::{AllocResult, Supervisor};
+use super::volumes::AllocVolumes;
 use super::{AllocEvent, Stop};
-use crate::cgroup::Cpusets;
-use crate::driver::Driver;
-use crate::spec::{AllocId, EventKind, Group, Job, Neighbours, Task};
+use crate::spec::{AllocId, EventKind, Group, Job};
 
-/// Names the cgroup of a task, relative to each hierarchy's root; empty where there is none.
-pub type CgroupPath = dyn Fn(&AllocId, &str) -> PathBuf + Send + Sync;
-
-/// Kills what is in a cgroup, relative to each hierarchy's root, and removes it; takes one that is not there for removed.
-pub type RemoveCgroup = dyn Fn(&Path) -> io::Result<()> + Send + Sync;
-
-/// What the allocations of one process share.
-pub struct Machine {
-    /// Canonical, so that mount tables name it in the same way.
-    pub data_dir: PathBuf,
-    /// What job files may refer to.
-    pub node: Arc<Node>,
-    /// By name.
-    pub drivers: BTreeMap<String, Arc<dyn Driver>>,
-    /// The environment that tasks without isolation inherit.
-    pub host_env: BTreeMap<String, String>,
-    /// Where drivers note their helpers, too.
-    pub records: Arc<Records>,
-    /// Ports given away.
-    pub ports: PortPool,
-    /// See [`CgroupPath`].
-    pub cgroup: Box<CgroupPath>,
-    /// See [`RemoveCgroup`]: for those that an executor did not live, or was not able, to remove.
-    pub remove_cgroup: Arc<RemoveCgroup>,
-    /// The cores of tasks; `None` where they cannot be divided.
-    pub cpusets: Option<Cpusets>,
-    /// What killed executors leave to this process.
-    pub orphans: Arc<Orphans>,
-}
-
-impl fmt::Debug for Machine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let drivers: Vec<_> = self.drivers.keys().collect();
-        f.debug_struct("Machine").field("data_dir", &self.data_dir).field("drivers", &drivers).finish_non_exhaustive()
-    }
-}
-
-/// The end of an allocation.
-#[derive(Debug)]
-pub struct AllocResult {
-    /// Nomad's client status.
-    pub status: AllocStatus,
-    /// One for each task, in the order of the job file.
-    pub tasks: Vec<TaskResult>,
-    /// The failure that came first.
-    pub first_failure: Option<Failure>,
-}
-
-/// Nomad's status of an allocation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "Nomad's words")]
-pub enum AllocStatus {
-    Pending,
-    Running,
-    Complete,
-    Failed,
-}
-
-impl AllocStatus {
-    /// The status that tasks in these states make.
-    fn of(states: &[TaskState]) -> AllocStatus {
-        if states.contains(&TaskState::Dead { failed: true }) {
-            AllocStatus::Failed
-        } else if states.contains(&TaskState::Running) {
-            AllocStatus::Running
-        } else if states.contains(&TaskState::Pending) {
-            AllocStatus::Pending
-        } else {
-            AllocStatus::Complete
-        }
-    }
-}
-
-/// A task's end that makes the whole run a failure.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// The task.
-    pub task: String,
-    /// When; comparable between the allocations of one process.
-    pub at: Instant,
-    /// How.
-    pub outcome: Outcome,
-}
+/// How soon what has changed of an allocation is noted again.
+const SAVE_PAUSE: Duration = Duration::from_millis(100);
 
 /// One allocation of one group.
 #[derive(Debug)]
 pub struct Alloc {
-    place: Place,
+    pub(super) place: Place,
     steps: Steps,
-}
-
-/// What the steps of an allocation work on.
-#[derive(Debug)]
-struct Place {
-    id: AllocId,
-    index: u32,
-    job: Arc<Job>,
-    group: usize,
-    machine: Arc<Machine>,
-    dir: AllocDir,
-    ports: Vec<AllocPort>,
-    /// Something that only the record tells of could not be removed.
-    recorded_is_left: bool,
-    /// Keeps the mount that its directory lies on.
-    hold: Option<Hold>,
-}
-
-impl Place {
-    fn group(&self) -> &Group {
-        &self.job.groups[self.group]
-    }
-
-    /// Whether a driver of its tasks leads ports to those of a network inside.
-    fn maps_ports(&self) -> bool {
-        let drivers = self.group().tasks.iter().filter_map(|task| self.machine.drivers.get(&task.driver));
-        drivers.into_iter().any(|driver| driver.capabilities().must_create_network)
-    }
-
-    /// The cgroups that its tasks may have.
-    fn cgroups(&self) -> Vec<PathBuf> {
-        let of = |task: &Task| {
-            let own = (self.machine.cgroup)(&self.id, &task.name);
-            let keeper = (task.resources.cores > 0).then(|| keeper(&own)).flatten();
-            [own].into_iter().chain(keeper)
-        };
-        self.group().tasks.iter().flat_map(of).filter(|cgroup| !cgroup.as_os_str().is_empty()).collect()
-    }
 }
 
 struct Steps(Stack<Place>);
@@ -166,169 +43,120 @@ impl fmt::Debug for Steps {
     }
 }
 
-/// Before the first file is made, and after the last one is gone.
-struct NosuidHook;
-
-#[tonic::async_trait]
-impl Hook<Place> for NosuidHook {
-    fn name(&self) -> &'static str {
-        "nosuid"
-    }
-
-    async fn run(&self, place: &mut Place) -> Result<(), SetupError> {
-        let data_dir = place.machine.data_dir.clone();
-        let held = tokio::task::spawn_blocking(move || nosuid::hold(&data_dir)).await;
-        let error = |e| SetupError::Dir {
-            action: "mount nosuid,nodev at",
-            path: place.machine.data_dir.join("alloc"),
-            source: io::Error::other(e),
-        };
-        place.hold = held.map_err(error)??;
-        Ok(())
-    }
-
-    async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
-        if place.hold.take().is_none() {
-            return Vec::new();
-        }
-        nosuid::release_soon(&place.machine.data_dir).await.err().into_iter().collect()
-    }
-}
-
-struct RecordHook;
-
-#[tonic::async_trait]
-impl Hook<Place> for RecordHook {
-    fn name(&self) -> &'static str {
-        "record"
-    }
-
-    async fn run(&self, place: &mut Place) -> Result<(), SetupError> {
-        let record = Record::new(&place.id, &place.job.id, &place.group().name);
-        let path = place.dir.path().with_extension("json");
-        let mut record = record.map_err(|source| RecordError::Write { path, source })?;
-        record.cgroups = place.cgroups();
-        Ok(place.machine.records.create(record)?)
-    }
-
-    async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
-        // What is left is found by the record in the next clean-up.
-        if place.recorded_is_left || place.dir.path().exists() {
-            return Vec::new();
-        }
-        let error = |e: RecordError| CleanupError {
-            action: "remove the record of",
-            subject: place.id.to_string(),
-            source: io::Error::other(chain(&e)),
-        };
-        place.machine.records.remove(&place.id).map_err(error).err().into_iter().collect()
-    }
-}
-
-struct AllocDirHook;
-
-#[tonic::async_trait]
-impl Hook<Place> for AllocDirHook {
-    fn name(&self) -> &'static str {
-        "alloc_dir"
-    }
-
-    async fn run(&self, place: &mut Place) -> Result<(), SetupError> {
-        place.dir.build()
-    }
-
-    async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
-        let dir = place.dir.clone();
-        let removed = tokio::task::spawn_blocking(move || dir.destroy()).await;
-        removed.unwrap_or_else(|e| {
-            let subject = place.dir.path().display().to_string();
-            vec![CleanupError { action: "remove", subject, source: io::Error::other(e) }]
-        })
-    }
-}
-
-/// Executors make the cgroups of their tasks, and remove them; one that was lost, or failed at it, leaves them.
-struct CgroupsHook;
-
-#[tonic::async_trait]
-impl Hook<Place> for CgroupsHook {
-    fn name(&self) -> &'static str {
-        "cgroups"
-    }
-
-    async fn run(&self, _place: &mut Place) -> Result<(), SetupError> {
-        Ok(())
-    }
-
-    async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
-        let (cgroups, machine) = (place.cgroups(), Arc::clone(&place.machine));
-        let error = |subject, source| CleanupError { action: "remove cgroup", subject, source };
-        let removed = tokio::task::spawn_blocking(move || {
-            let remove =
-                |path: &PathBuf| (machine.remove_cgroup)(path).err().map(|e| error(path.display().to_string(), e));
-            let errors: Vec<_> = cgroups.iter().filter_map(remove).collect();
-            if let Some(Err(e)) = machine.cpusets.as_ref().map(Cpusets::settle) {
-                tracing::warn!(error = chain(&e), "cannot divide the cores among the tasks");
-            }
-            errors
-        });
-        let errors = removed.await.unwrap_or_else(|e| vec![error(place.id.to_string(), io::Error::other(e))]);
-        place.recorded_is_left |= !errors.is_empty();
-        errors
-    }
-}
-
-struct NetworkHook;
-
-#[tonic::async_trait]
-impl Hook<Place> for NetworkHook {
-    fn name(&self) -> &'static str {
-        "network"
-    }
-
-    async fn run(&self, place: &mut Place) -> Result<(), SetupError> {
-        let (machine, job, number, id) =
-            (Arc::clone(&place.machine), Arc::clone(&place.job), place.group, place.id.clone());
-        // It waits for other processes that choose.
-        let chosen =
-            tokio::task::spawn_blocking(move || machine.ports.allocate(&job, &job.groups[number], &id, &machine.node));
-        place.ports = chosen.await.map_err(|e| PortError::Broken(io::Error::other(e)))??;
-        Ok(())
-    }
-
-    async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
-        place.ports.clear();
-        let (machine, id) = (Arc::clone(&place.machine), place.id.clone());
-        let released = tokio::task::spawn_blocking(move || machine.ports.release(&id)).await;
-        let error = |source| CleanupError { action: "give back the ports of", subject: place.id.to_string(), source };
-        released.unwrap_or_else(|e| Err(io::Error::other(e))).map_err(error).err().into_iter().collect()
-    }
-}
-
 impl Alloc {
-    /// Allocation number `index` of the group number `group` of `job`; nothing is done yet.
+    /// An allocation of `job` as it was assigned; nothing is done yet.
     #[must_use]
-    pub fn new(machine: &Arc<Machine>, job: &Arc<Job>, group: usize, index: u32) -> Alloc {
-        let id = AllocId::new(crate::sys::random::uuid());
+    pub fn new(machine: &Arc<Machine>, job: &Arc<Job>, assignment: Assignment) -> Alloc {
+        Alloc::build(machine, job, assignment, SystemTime::now(), &[])
+    }
+
+    /// The same, with what an earlier process has come to with its tasks.
+    pub(super) fn build(
+        machine: &Arc<Machine>,
+        job: &Arc<Job>,
+        assignment: Assignment,
+        created: SystemTime,
+        earlier: &[State],
+    ) -> Alloc {
+        let Assignment { id, group, index, name, ports: assigned } = assignment;
         let dir = AllocDir::new(&machine.data_dir, &id);
         let (job, machine) = (Arc::clone(job), Arc::clone(machine));
-        let place =
-            Place { id, index, job, group, machine, dir, ports: Vec::new(), recorded_is_left: false, hold: None };
+        let names = Names {
+            id: id.clone(),
+            name: name.clone(),
+            job: job.id.clone(),
+            group: job.groups[group].name.clone(),
+            index,
+            dir: dir.path().to_owned(),
+            logs: dir.logs(),
+        };
+        let tasks = job.groups[group].tasks.iter().enumerate().map(|(number, task)| Told {
+            name: task.name.clone(),
+            driver_name: task.driver.clone(),
+            driver: machine.drivers.get(&task.driver).cloned(),
+            is_late: matches!(Stage::of(task), Stage::PoststartOnce | Stage::PoststartSidecar | Stage::Poststop),
+            state: earlier.get(number).cloned().unwrap_or_default(),
+        });
+        let control = Control::new(names, created, machine.owner.returns(), tasks);
+        let control = Arc::new(control.with_services_of(&job.groups[group]));
+        let place = Place {
+            id,
+            index,
+            name,
+            job,
+            group,
+            node: Arc::clone(&machine.node),
+            machine,
+            dir,
+            assigned,
+            ports: Vec::new(),
+            network: None,
+            dns: None,
+            recorded_is_left: false,
+            untold: Vec::new(),
+            hold: None,
+            payload: Arc::default(),
+            previous: None,
+            control,
+            restored: None,
+        };
         let hooks: Vec<Box<dyn Hook<Place>>> = vec![
             Box::new(NosuidHook),
             // Free again only when nothing is left of the allocation.
             Box::new(NetworkHook),
             Box::new(RecordHook),
             Box::new(AllocDirHook),
+            Box::new(IsolationHook),
             Box::new(CgroupsHook),
         ];
         Alloc { place, steps: Steps(Stack::new(hooks)) }
+    }
+
+    /// The same, of a job that was dispatched with this payload.
+    #[must_use]
+    pub fn with_payload(mut self, payload: &[u8]) -> Alloc {
+        self.place.payload = payload.into();
+        self
+    }
+
+    /// The same on a node with other metadata than the machine was assembled with; for what is begun from now on.
+    #[must_use]
+    pub fn with_meta(mut self, meta: &BTreeMap<String, String>) -> Alloc {
+        if self.place.node.meta != *meta {
+            Arc::make_mut(&mut self.place.node).meta.clone_from(meta);
+        }
+        self
+    }
+
+    /// The same in the place of another one, which has ended: where its disk is sticky, it goes on with what that has left.
+    #[must_use]
+    pub fn after(mut self, previous: Option<AllocId>) -> Alloc {
+        self.place.previous = previous;
+        self
+    }
+
+    /// What may be asked of it from outside.
+    #[must_use]
+    pub fn control(&self) -> Arc<Control> {
+        Arc::clone(&self.place.control)
     }
 
     /// Its id.
     #[must_use]
     pub fn id(&self) -> &AllocId {
         &self.place.id
+    }
+
+    /// Nomad's name of it: `<job>.<group>[<index>]`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.place.name
+    }
+
+    /// Its job.
+    #[must_use]
+    pub fn job(&self) -> &Arc<Job> {
+        &self.place.job
     }
 
     /// Its group.
@@ -355,11 +183,25 @@ impl Alloc {
         self.place.dir.logs()
     }
 
-    /// Does what comes before the tasks. What it has done when a step fails is undone.
+    /// Does what comes before the tasks. What it has done when a step fails is undone, and then nothing is left of it. It is
+    /// given up when its [`Control`] hears that it is to end.
+    ///
+    /// Of a restored one it takes up what there is. What cannot be taken up is left as it is, for another try.
     ///
     /// # Errors
     /// The step that failed, and what could not be undone.
     pub async fn set_up(&mut self) -> Result<(), (SetupError, Vec<CleanupError>)> {
+        let made = self.make().await;
+        if made.is_err() && self.place.restored.is_none() {
+            self.place.control.set_gone();
+        }
+        made
+    }
+
+    async fn make(&mut self) -> Result<(), (SetupError, Vec<CleanupError>)> {
+        if self.place.control.is_stopping() && self.place.restored.is_none() {
+            return Err((SetupError::Stopped, Vec::new()));
+        }
         for task in &self.group().tasks {
             if !is_task_name(&task.name) {
                 return Err((SetupError::TaskName { name: task.name.clone(), pos: task.pos.clone() }, Vec::new()));
@@ -370,14 +212,30 @@ impl Alloc {
                 return Err((SetupError::UnknownDriver { driver, known, pos }, Vec::new()));
             }
         }
-        match self.steps.0.run(&mut self.place).await {
+        if self.place.restored.is_some() {
+            self.steps.0.restore(&mut self.place, |_| true).await.map_err(|(_, error)| (error, Vec::new()))?;
+        } else if let Err((_, error)) = self.steps.0.run(&mut self.place).await {
+            return Err((error, self.steps.0.undo(&mut self.place).await));
+        }
+        let place = &mut self.place;
+        let network = place.network.as_ref().map(|n| (n.isolation.clone(), n.status.clone()));
+        let noted = place.machine.records.save(&place.id, |restore| {
+            (restore.is_set_up, restore.network, restore.dns) = (true, network, place.dns.clone());
+        });
+        match noted {
             Ok(()) => Ok(()),
-            Err((_, error)) => Err((error, self.steps.0.undo(&mut self.place).await)),
+            Err(error) if place.restored.is_some() => Err((error.into(), Vec::new())),
+            Err(error) => Err((error.into(), self.steps.0.undo(&mut self.place).await)),
         }
     }
 
     /// Runs the tasks to their ends. [`Alloc::set_up`] comes before.
+    /// `stop` ends it, and so does its [`Control`].
     pub async fn run(&mut self, stop: watch::Receiver<Stop>, events: mpsc::UnboundedSender<AllocEvent>) -> AllocResult {
+        let control = Arc::clone(&self.place.control);
+        control.stop(*stop.borrow());
+        control.set_ports(&self.place.ports);
+        self.take_over().await;
         let shared = Arc::new(Shared {
             alloc: self.place.id.clone(),
             group: self.group().name.clone(),
@@ -390,252 +248,158 @@ impl Alloc {
             remove_cgroup: Arc::clone(&self.place.machine.remove_cgroup),
             ports: self.place.ports.clone(),
             maps_ports: self.place.maps_ports(),
+            volumes: AllocVolumes::new(self.group(), &self.place.machine.volumes, self.place.index),
+            network: self.place.network.as_ref().map(|network| network.isolation.clone()),
+            dns: self.place.dns.clone(),
+            values: self.place.machine.values.of_group(&self.place.job, &self.group().name),
+            payload: Arc::clone(&self.place.payload),
+            offers: Offers::new(&self.place),
             events,
+            control: Arc::clone(&control),
+            returns: self.place.returns(),
+            restored: self.place.restored.is_some(),
         });
-        Supervisor::new(&self.place, shared, stop).await.run().await
+        if self.place.restored.as_ref().is_some_and(|restored| restored.rebooted) {
+            let begins_again = |state: &State| state.phase != Phase::Dead && state.undecided.is_none();
+            for state in control.states().iter().filter(|state| begins_again(state)) {
+                let message = "The machine was restarted: the task begins again, which is not counted as a restart";
+                shared.event(&state.name, EventKind::Restored, message, &[]);
+            }
+        }
+        self.tell_of_network(&shared);
+        let saving = save_changes(Arc::clone(&shared));
+        let services = Arc::clone(&shared);
+        let offers = services.offers.follow_group(|error| services.event("", EventKind::Driver, error, &[]));
+        let tasks = async {
+            let mut anew = false;
+            loop {
+                let stop = control.stop.subscribe();
+                let result = Supervisor::new(&self.place, Arc::clone(&shared), stop, anew).await.run().await;
+                // What may still run would use the same ports and files.
+                anew = result.anew && result.tasks.iter().all(|task| task.leftovers.is_empty());
+                if !anew {
+                    break result;
+                }
+                control.begin_anew();
+                shared.save();
+            }
+        };
+        let result = tokio::select! {
+            biased;
+            never = control.follow(stop) => match never {},
+            never = saving => match never {},
+            never = offers => match never {},
+            result = tasks => result,
+        };
+        // Also when it is left: what nobody follows is told to nobody. Its next owner registers them again.
+        services.offers.withdraw_group().await;
+        if result.left {
+            // What has not been noted yet, such as events.
+            self.note();
+        } else {
+            control.set_ended();
+        }
+        result
+    }
+
+    /// Takes over what the allocation before it has left for it.
+    async fn take_over(&self) {
+        let Some(previous) = self.place.previous.clone().filter(|_| self.group().scheduling.disk.sticky) else {
+            return;
+        };
+        let (data_dir, dir) = (self.place.machine.data_dir.clone(), self.place.dir.clone());
+        let tasks: Vec<String> = self.group().tasks.iter().map(|task| task.name.clone()).collect();
+        let taken =
+            crate::sys::task::spawn_blocking(move || dir.take_over(&AllocDir::new(&data_dir, &previous), &tasks));
+        if let Err(error) = taken.await.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            tracing::warn!(alloc = %self.place.id, %error, "cannot take over the disk of the allocation before");
+        }
+    }
+
+    fn note(&self) {
+        let place = &self.place;
+        let noted = place.machine.records.save(&place.id, |restore| {
+            (restore.tasks, restore.stopping) = (place.control.states(), place.control.is_stopping());
+        });
+        if let Err(error) = noted {
+            tracing::warn!(error = chain(&error), alloc = %place.id, "the state of an allocation is not noted");
+        }
+    }
+
+    /// Gives back what its tasks needed besides their files, once they have ended: cgroups, the network, ports. Its directory and
+    /// its record stay until [`Alloc::destroy`].
+    pub async fn finish(&mut self) -> Vec<CleanupError> {
+        let mut errors = self.steps.0.undo_after(AllocDirHook.name(), &mut self.place).await;
+        if !self.place.recorded_is_left {
+            errors.extend(release(&self.place).await);
+        }
+        errors
+    }
+
+    /// The network of its own that it has been given, once it is set up.
+    #[must_use]
+    pub fn network(&self) -> Option<&crate::net::Status> {
+        self.place.network.as_ref().map(|network| &network.status)
+    }
+
+    /// Says what its network does not keep its tasks from, once for each that is made.
+    fn tell_of_network(&self, shared: &Shared) {
+        let is_kept = self.place.restored.as_ref().is_some_and(|old| !old.rebooted && !old.is_unfinished);
+        if let Some(why) = self.network().and_then(|status| status.unguarded.as_ref()).filter(|_| !is_kept) {
+            let message = format!(
+                "A task with CAP_NET_RAW or CAP_NET_ADMIN can send with the addresses of others on the bridge: {why}; agentbin doctor \
+                 says how to close it"
+            );
+            shared.event("", EventKind::Driver, message, &[]);
+        }
     }
 
     /// Undoes [`Alloc::set_up`]: nothing of the allocation is left when no error is returned.
     pub async fn destroy(mut self) -> Vec<CleanupError> {
-        self.steps.0.undo(&mut self.place).await
+        let errors = self.steps.0.undo(&mut self.place).await;
+        self.place.control.set_gone();
+        errors
     }
 }
 
-/// Opens the gates of the tasks of one allocation and ends them in order.
-struct Supervisor {
-    shared: Arc<Shared>,
-    names: Vec<String>,
-    members: Vec<Member>,
-    coordinator: Coordinator,
-    gates: Vec<watch::Sender<bool>>,
-    stops: Vec<watch::Sender<Stop>>,
-    states: mpsc::UnboundedReceiver<(usize, TaskState)>,
-    runners: JoinSet<(usize, TaskResult)>,
-    numbers: BTreeMap<tokio::task::Id, usize>,
-    results: Vec<Option<TaskResult>>,
-    stop: watch::Receiver<Stop>,
-    shutdown_delay: Duration,
-    /// Since when the group is ending, and whether somebody wanted it.
-    ending: Option<Ending>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Ending {
-    kill_at: Instant,
-    wanted: bool,
-    /// The shutdown delay is over.
-    killing: bool,
-}
-
-impl Supervisor {
-    async fn new(place: &Place, shared: Arc<Shared>, stop: watch::Receiver<Stop>) -> Supervisor {
-        let group = place.group();
-        let (report, states) = mpsc::unbounded_channel();
-        let stages: Vec<Stage> = group.tasks.iter().map(Stage::of).collect();
-        let member = |(task, stage): (&crate::spec::Task, &Stage)| Member {
-            stage: *stage,
-            leader: task.leader,
-            state: TaskState::Pending,
-        };
-        let mut supervisor = Supervisor {
-            names: group.tasks.iter().map(|t| t.name.clone()).collect(),
-            members: group.tasks.iter().zip(&stages).map(member).collect(),
-            coordinator: Coordinator::new(stages),
-            gates: Vec::new(),
-            stops: Vec::new(),
-            states,
-            runners: JoinSet::new(),
-            numbers: BTreeMap::new(),
-            results: group.tasks.iter().map(|_| None).collect(),
-            stop,
-            shutdown_delay: group.shutdown_delay,
-            ending: None,
-            shared,
-        };
-        let mut runners = Vec::new();
-        for (number, task) in group.tasks.iter().enumerate() {
-            let Some(driver) = place.machine.drivers.get(&task.driver) else { continue };
-            let (gate, gate_seen) = watch::channel(false);
-            let (stop, stop_seen) = watch::channel(Stop::No);
-            supervisor.gates.push(gate);
-            supervisor.stops.push(stop);
-            let cgroup = (place.machine.cgroup)(&place.id, &task.name);
-            let env = TaskEnv::build(&Source {
-                job: &place.job,
-                group,
-                task,
-                alloc: &place.id,
-                index: place.index,
-                alloc_dir: place.dir.path(),
-                isolation: driver.capabilities().fs_isolation,
-                cgroup_parent: cgroup.parent().unwrap_or(Path::new("")),
-                ports: &place.ports,
-                node: &place.machine.node,
-                host: &place.machine.host_env,
-            });
-            runners.push(TaskRunner {
-                number,
-                shared: Arc::clone(&supervisor.shared),
-                runs: Runs::find(driver, &task.config, env.interpolate(&task.user), supervisor.stop.clone()).await,
-                neighbours: Neighbours::None,
-                env,
-                task: task.clone(),
-                driver: Arc::clone(driver),
-                cgroup,
-                cores: None,
-                gate: gate_seen,
-                stop: stop_seen,
-                states: report.clone(),
-            });
-        }
-        let runs: Vec<(usize, Runs)> = runners.iter().map(|runner| (runner.number, runner.runs.clone())).collect();
-        for mut runner in runners {
-            let number = runner.number;
-            let others = runs.iter().filter(|(other, _)| *other != number);
-            runner.neighbours = runner.runs.neighbours(others.map(|(_, runs)| runs));
-            let handle = supervisor.runners.spawn(async move { (number, runner.run().await) });
-            supervisor.numbers.insert(handle.id(), number);
-        }
-        supervisor
+/// Notes what changes: at once, and what comes soon afterwards together. What somebody relies on is noted where it changes.
+async fn save_changes(shared: Arc<Shared>) -> std::convert::Infallible {
+    if !shared.returns {
+        return std::future::pending().await;
     }
-
-    async fn run(mut self) -> AllocResult {
-        loop {
-            self.decide();
-            if self.runners.is_empty() {
-                return self.result();
-            }
-            let kill_at = self.ending.filter(|e| !e.killing).map(|e| e.kill_at);
-            let delay_over = async {
-                match kill_at {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let urgency = if self.ending.is_some_and(|e| e.wanted) { Stop::Now } else { Stop::Gracefully };
-            let heard = *self.stop.borrow() == Stop::Now && self.stops.iter().all(|s| *s.borrow() == Stop::Now);
-            tokio::select! {
-                biased;
-                Some((number, state)) = self.states.recv() => self.members[number].state = state,
-                Some(joined) = self.runners.join_next_with_id() => self.joined(joined),
-                () = stop_at_least(&mut self.stop, urgency), if !heard => {}
-                () = delay_over => {}
-            }
+    let mut changes = shared.control.subscribe();
+    while changes.next().await {
+        let noted = shared.records.save(&shared.alloc, |restore| {
+            (restore.tasks, restore.stopping) = (shared.control.states(), shared.control.is_stopping());
+        });
+        if let Err(error) = noted {
+            tracing::warn!(error = chain(&error), alloc = %shared.alloc, "the state of an allocation is not noted");
         }
+        tokio::time::sleep(SAVE_PAUSE).await;
     }
-
-    /// Everything that follows from the states as they are now.
-    fn decide(&mut self) {
-        let wanted = *self.stop.borrow();
-        match (self.ending, doom(&self.members)) {
-            (None, None) if wanted == Stop::No => {}
-            (None, Some(doom)) if wanted == Stop::No => {
-                self.announce(doom);
-                self.end(false);
-            }
-            (None, _) => self.end(true),
-            (Some(ending), _) => {
-                self.ending = Some(Ending { wanted: ending.wanted || wanted > Stop::No, ..ending });
-            }
-        }
-
-        let states: Vec<TaskState> = self.members.iter().map(|m| m.state).collect();
-        self.coordinator.update(&states);
-        for (number, gate) in self.gates.iter().enumerate() {
-            let may = self.ending.is_none() || self.members[number].stage == Stage::Poststop;
-            if may && self.coordinator.allows(number) {
-                gate.send_replace(true);
-            }
-        }
-
-        if wanted == Stop::Now {
-            for stop in &self.stops {
-                stop.send_replace(Stop::Now);
-            }
-        } else if let Some(ending) = &mut self.ending
-            && ending.kill_at <= Instant::now()
-        {
-            ending.killing = true;
-            for victim in next_victims(&self.members) {
-                self.stops[victim].send_if_modified(|s| std::mem::replace(s, Stop::Gracefully) == Stop::No);
-            }
-        }
-    }
-
-    fn end(&mut self, wanted: bool) {
-        self.ending = Some(Ending { kill_at: Instant::now() + self.shutdown_delay, wanted, killing: false });
-        if !self.shutdown_delay.is_zero() {
-            let delay = go_duration(self.shutdown_delay);
-            let message = format!("Waiting for the group's shutdown_delay of {delay} before killing its tasks.");
-            self.shared.event("", EventKind::WaitingForShutdownDelay, message, &[]);
-        }
-    }
-
-    fn announce(&self, doom: Doom) {
-        let (kind, message, details) = match doom {
-            Doom::SiblingFailed(index) => {
-                let sibling = &self.names[index];
-                let message = format!("Task's sibling {sibling:?} failed");
-                (EventKind::SiblingTaskFailed, message, vec![("failed_sibling", sibling.clone())])
-            }
-            Doom::LeaderDead(_) => (EventKind::LeaderTaskDead, "Leader Task in Group dead".to_owned(), Vec::new()),
-            Doom::MainTasksDead => (EventKind::MainTasksDead, "Main tasks in the group died".to_owned(), Vec::new()),
-        };
-        for (name, member) in self.names.iter().zip(&self.members) {
-            if !member.state.is_dead() && member.stage != Stage::Poststop {
-                self.shared.event(name, kind, message.clone(), &details);
-            }
-        }
-    }
-
-    fn joined(&mut self, joined: Result<(tokio::task::Id, (usize, TaskResult)), tokio::task::JoinError>) {
-        let (number, result) = match joined {
-            Ok((_, ended)) => ended,
-            Err(error) => {
-                let Some(number) = self.numbers.get(&error.id()).copied() else { return };
-                let message = format!("the runner of task {:?} broke down: {error}", self.names[number]);
-                let outcome = Outcome::Error(TaskError { kind: TaskErrorKind::Other, message: message.clone() });
-                let (name, ended) = (self.names[number].clone(), Instant::now());
-                let leftovers = vec![message];
-                (number, TaskResult { name, outcome, failed: true, killed: false, ended, leftovers })
-            }
-        };
-        self.members[number].state = TaskState::Dead { failed: result.failed };
-        self.results[number] = Some(result);
-    }
-
-    fn result(self) -> AllocResult {
-        let wanted = self.ending.is_some_and(|e| e.wanted);
-        let states: Vec<TaskState> = self.members.iter().map(|m| m.state).collect();
-        let tasks: Vec<TaskResult> = self.results.into_iter().flatten().collect();
-        let counts = |task: &&TaskResult| {
-            // Killed because a sibling failed or the group's work is done: no failure. Killed because somebody wanted the
-            // end: the process's own answer to that is the answer, and one that nobody has heard is no good one.
-            let answer = match &task.outcome {
-                Outcome::Exited(exit) => !exit.successful(),
-                Outcome::Error(_) => true,
-                Outcome::NotStarted => false,
-            };
-            task.failed || task.killed && wanted && answer
-        };
-        let first = tasks.iter().filter(counts).min_by_key(|t| t.ended);
-        let failure = |t: &TaskResult| Failure { task: t.name.clone(), at: t.ended, outcome: t.outcome.clone() };
-        AllocResult { status: AllocStatus::of(&states), first_failure: first.map(failure), tasks }
-    }
+    std::future::pending().await
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::alloc::control::OrderError;
     use crate::alloc::fake::{self, Act, FakeDriver, lifecycle_task, task};
     use crate::alloc::gc;
+    use crate::alloc::owner::Owner;
+    use crate::alloc::ports::{HostNetworks, PortError, PortPool};
+    use crate::alloc::supervise::AllocStatus;
+    use crate::alloc::task::{Outcome, TaskErrorKind};
     use crate::driver::DriverError;
     use crate::spec::{
-        Artifact, ArtifactMode, ChangeMode, ExitResult, JobType, LifecycleHook, Network, Port, Pos, RestartMode,
-        RestartPolicy, Signal, Template,
+        Artifact, ArtifactMode, ChangeMode, EventKind, ExitResult, JobType, LifecycleHook, Network, Port, Pos,
+        RestartMode, RestartPolicy, Signal, Task, Template,
     };
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -673,18 +437,16 @@ mod tests {
         let remove = Arc::clone(&cgroups);
         let path = data.path().canonicalize().unwrap();
         let machine = Arc::new(Machine {
-            node: fake::node(),
-            drivers: BTreeMap::from([("fake".to_owned(), Arc::clone(&driver) as Arc<dyn Driver>)]),
-            host_env: BTreeMap::new(),
-            records: Arc::new(Records::new(&path)),
-            ports: PortPool::default(),
             cgroup: Box::new(|id, task| PathBuf::from(format!("nomad.slice/{id}-{task}.scope"))),
             remove_cgroup: Arc::new(move |path| remove.remove(path)),
-            cpusets: None,
-            orphans: Arc::new(Orphans::ignore()),
-            data_dir: path,
+            ..fake::machine(&path, &driver, Owner::default())
         });
         World { data, driver, cgroups, machine, stop: watch::Sender::new(Stop::No) }
+    }
+
+    fn alloc(machine: &Arc<Machine>, job: Job) -> Alloc {
+        let assignment = Assignment::new(&job, 0, 0);
+        Alloc::new(machine, &Arc::new(job), assignment)
     }
 
     impl World {
@@ -692,7 +454,7 @@ mod tests {
         /// `task: Type`.
         async fn run(&self, job: Job) -> (AllocResult, Vec<String>) {
             let (sender, mut receiver) = mpsc::unbounded_channel();
-            let mut alloc = Alloc::new(&self.machine, &Arc::new(job), 0, 0);
+            let mut alloc = alloc(&self.machine, job);
             alloc.set_up().await.unwrap();
             let result = alloc.run(self.stop.subscribe(), sender).await;
             assert_eq!(alloc.destroy().await.len(), 0);
@@ -711,7 +473,7 @@ mod tests {
 
         fn stop_after(&self, delay: Duration, urgency: Stop) {
             let stop = self.stop.clone();
-            tokio::spawn(async move {
+            crate::sys::task::spawn(async move {
                 tokio::time::sleep(delay).await;
                 stop.send_replace(urgency);
             });
@@ -901,6 +663,83 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_ended_is_not_started_a_second_time() {
+        let world = world(&[("web", &[Act::Unstoppable, Act::UntilStopped(0)])]);
+        let mut alloc = alloc(&world.machine, fake::job(vec![restarting(3, "web")]));
+        alloc.set_up().await.unwrap();
+        let control = alloc.control();
+        let (sender, _events) = mpsc::unbounded_channel();
+        let orders = async {
+            control.settled().await;
+            assert!(matches!(control.restart(None).await, Err(OrderError::NotRestarted(_))));
+        };
+        let (result, ()) = tokio::join!(alloc.run(world.stop.subscribe(), sender), orders);
+        assert!(result.tasks[0].failed && !result.tasks[0].leftovers.is_empty(), "{result:?}");
+        assert_eq!(world.log().iter().filter(|line| *line == "start web").count(), 1, "{:?}", world.log());
+        alloc.destroy().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_group_is_settled_when_its_main_tasks_have_been_started() {
+        let world = world(&[
+            ("init", &[Act::Exit(20 * SECOND, 0)]),
+            (
+                "web",
+                &[
+                    Act::NoStart(|| DriverError::Failed { message: "x".to_owned(), recoverable: true }),
+                    Act::UntilStopped(0),
+                ],
+            ),
+            ("bye", &[Act::Exit(SECOND, 0)]),
+        ]);
+        let job = fake::job(vec![
+            lifecycle_task("init", LifecycleHook::Prestart, false),
+            restarting(3, "web"),
+            lifecycle_task("bye", LifecycleHook::Poststop, false),
+        ]);
+        let mut alloc = alloc(&world.machine, job);
+        alloc.set_up().await.unwrap();
+        let control = alloc.control();
+        let (sender, _events) = mpsc::unbounded_channel();
+        let orders = async {
+            assert_eq!(control.unstarted(), ["init", "web"]);
+            control.settled().await;
+            assert_eq!(world.log(), ["start init", "exit init 0", "no start web", "start web"]);
+            assert_eq!(control.unstarted(), [""; 0]);
+            control.stop(Stop::Gracefully);
+        };
+        let (result, ()) = tokio::join!(alloc.run(world.stop.subscribe(), sender), orders);
+        assert_eq!(failure(&result), None);
+        assert_eq!(alloc.destroy().await.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_that_was_asked_for_is_not_counted_and_a_stop_of_one_allocation_is_its_own() {
+        let world = world(&[("web", &[Act::UntilStopped(3)]), ("side", &[Act::UntilStopped(0)])]);
+        let mut alloc = alloc(&world.machine, fake::job(vec![task("web"), task("side")]));
+        alloc.set_up().await.unwrap();
+        let control = alloc.control();
+        let (sender, _events) = mpsc::unbounded_channel();
+        let orders = async {
+            control.settled().await;
+            assert_eq!(control.restart(Some("web")).await.unwrap(), ["web"], "although its policy has no attempts");
+            assert_eq!(control.restart(None).await.unwrap(), ["web", "side"]);
+            assert!(matches!(control.restart(Some("db")).await, Err(OrderError::UnknownTask { .. })));
+            assert_eq!(control.signal(Some("web"), Signal::TERM).await.unwrap(), ["web"]);
+            let view = control.view();
+            assert_eq!(view.tasks.iter().map(|t| t.restarts).collect::<Vec<_>>(), [2, 1]);
+            control.stop(Stop::Gracefully);
+        };
+        let (result, ()) = tokio::join!(alloc.run(world.stop.subscribe(), sender), orders);
+        assert_eq!(failure(&result), Some(("web", exit(3))));
+        assert_eq!(*world.stop.borrow(), Stop::No, "the others of the run go on");
+        assert!(matches!(control.signal(None, Signal::TERM).await, Err(OrderError::NothingRuns(_))));
+        assert_eq!(alloc.destroy().await.len(), 0);
+        control.gone().await;
+        assert_eq!(world.log().iter().filter(|line| *line == "start web").count(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_stop_interrupts_the_wait_for_a_restart() {
         let world = world(&[("web", &[Act::Exit(SECOND, 5)])]);
         world.stop_after(3 * SECOND, Stop::Gracefully);
@@ -988,7 +827,12 @@ mod tests {
             destination: destination.to_owned(),
             perms: 0o640,
             env,
+            source: None,
             change_mode: ChangeMode::Noop,
+            once: false,
+            splay: Duration::ZERO,
+            uid: None,
+            gid: None,
             left_delimiter: "{{".to_owned(),
             right_delimiter: "}}".to_owned(),
             error_on_missing_key: false,
@@ -1007,6 +851,9 @@ mod tests {
         ];
         web.artifacts = vec![Artifact {
             source: "./tool".to_owned(),
+            options: BTreeMap::new(),
+            headers: BTreeMap::new(),
+            insecure: false,
             base_dir: source.path().to_owned(),
             stays_in_base_dir: false,
             destination: "local/${NOMAD_TASK_NAME}".to_owned(),
@@ -1019,7 +866,7 @@ mod tests {
         job.groups[0].network = Some(Network { ports: vec![port], ..Network::default() });
 
         let world = world(&[("web", &[Act::UntilStopped(0)])]);
-        let mut alloc = Alloc::new(&world.machine, &Arc::new(job), 0, 0);
+        let mut alloc = alloc(&world.machine, job);
         alloc.set_up().await.unwrap();
         let task_dir = alloc.log_dir().join("../../web");
         let (events, mut heard) = mpsc::unbounded_channel::<AllocEvent>();
@@ -1039,10 +886,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_template_that_escapes_or_needs_a_server_fails_the_task_and_names_itself() {
+    async fn a_template_that_escapes_or_calls_what_is_not_there_fails_the_task_and_names_itself() {
         for (data, destination, expected) in [
             ("x", "local/../../etc/x", "job.hcl:12: template \"local/../../etc/x\" cannot be written"),
-            ("\n{{ key \"x\" }}", "local/x", "job.hcl:12: template \"local/x\": line 2: function \"key\""),
+            (
+                "\n{{ kez \"x\" }}",
+                "local/x",
+                "job.hcl:12: template \"local/x\": line 2: there is no function \"kez\"; did you mean key?",
+            ),
         ] {
             let world = world(&[]);
             let web = Task { templates: vec![template(data, destination, false)], ..task("web") };
@@ -1054,6 +905,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn metadata_of_the_moment_is_the_allocation_s_own() {
+        let world = world(&[]);
+        let alloc = alloc(&world.machine, fake::job(vec![task("web")]));
+        let alloc = alloc.with_meta(&BTreeMap::from([("rack".to_owned(), "r2".to_owned())]));
+        assert_eq!(alloc.place.node.lookup("meta.rack"), Some("r2"));
+        assert_eq!(world.machine.node.lookup("meta.rack"), None);
+    }
+
     #[tokio::test]
     async fn a_failed_set_up_is_undone() {
         let world = world(&[]);
@@ -1062,7 +922,7 @@ mod tests {
         let mut job = fake::job(vec![task("web")]);
         let port = Port { label: "http".to_owned(), static_port: taken, ..Port::default() };
         job.groups[0].network = Some(Network { ports: vec![port], ..Network::default() });
-        let mut alloc = Alloc::new(&world.machine, &Arc::new(job), 0, 0);
+        let mut alloc = alloc(&world.machine, job);
         let (error, leftovers) = alloc.set_up().await.unwrap_err();
         assert!(matches!(error, SetupError::Port(_)), "{error}");
         assert_eq!(leftovers.len(), 0);
@@ -1071,17 +931,28 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_cgroup_that_stays_keeps_the_record() {
-        let world = world(&[("web", &[Act::Lost(SECOND)]), ("side", &[Act::Exit(SECOND, 0)])]);
+        let mut world = world(&[("web", &[Act::Lost(SECOND)]), ("side", &[Act::Exit(SECOND, 0)])]);
         world.cgroups.busy.store(true, Ordering::Relaxed);
+        let port = std::net::TcpListener::bind(("0.0.0.0", 0)).unwrap().local_addr().unwrap().port();
+        let ports = PortPool::default().with(HostNetworks::default(), port..=port);
+        Arc::get_mut(&mut world.machine).unwrap().ports = ports;
         let (sender, _receiver) = mpsc::unbounded_channel();
-        let job = fake::job(vec![task("web"), task("side")]);
-        let mut alloc = Alloc::new(&world.machine, &Arc::new(job), 0, 0);
+        let mut job = fake::job(vec![task("web"), task("side")]);
+        let asked = Port { label: "http".to_owned(), ..Port::default() };
+        job.groups[0].network = Some(Network { ports: vec![asked], ..Network::default() });
+        let (again, Machine { ports, node, networks, .. }) = (job.clone(), &*world.machine);
+        let mut alloc = alloc(&world.machine, job);
         alloc.set_up().await.unwrap();
         alloc.run(world.stop.subscribe(), sender).await;
         assert_eq!(alloc.destroy().await.iter().map(|e| e.action).collect::<Vec<_>>(), ["remove cgroup"; 2]);
+        let next = AllocId::new(uuid::Uuid::new_v4());
+        let taken = ports.allocate(&again, 0, &next, node, networks);
+        assert!(matches!(taken, Err(PortError::Exhausted { .. })), "what is left may have its port: {taken:?}");
         let Some(gc::Finding::InUse(record)) = gc::scan(world.data.path()).unwrap().pop() else { panic!() };
         world.cgroups.busy.store(false, Ordering::Relaxed);
-        assert_eq!(gc::clean(world.data.path(), &record, &*world.machine.remove_cgroup, &|_| {}).len(), 0);
+        let remove_cgroup = &*world.machine.remove_cgroup;
+        let means = gc::Means { remove_containers: &|| Ok(()), remove_cgroup, rescue: &|_| {} };
+        assert_eq!(gc::clean(world.data.path(), &record, &means).len(), 0);
         world.nothing_left();
         assert_eq!(*world.cgroups.removed.lock().unwrap(), ["web.scope", "side.scope"]);
     }
@@ -1090,7 +961,7 @@ mod tests {
     async fn names_that_cannot_be_folders_and_unknown_drivers_are_refused() {
         let world = world(&[]);
         let refused = async |task: Task| {
-            let mut alloc = Alloc::new(&world.machine, &Arc::new(fake::job(vec![task])), 0, 0);
+            let mut alloc = alloc(&world.machine, fake::job(vec![task]));
             chain(&alloc.set_up().await.unwrap_err().0)
         };
         assert!(refused(task("../x")).await.starts_with("job.hcl:7: \"../x\" cannot name a task"));

@@ -3,15 +3,18 @@
 
 use std::fs::DirBuilder;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::path::{Path, PathBuf};
 
-use super::process;
 use crate::sys::owned::OwnDir;
-use crate::sys::processes;
+use crate::sys::{processes, time};
 
 /// How often a folder is emptied again in which a helper that is just ending had made its socket.
 const TRIES: u32 = 5;
+
+/// The name of the socket on which a run takes orders.
+pub(super) const CONTROL: &str = "control.sock";
 
 /// Who owns a folder: process, start time and pid namespace. Not by a lock: a child that the owner has just forked would
 /// hold it on for a moment after the owner's death.
@@ -24,8 +27,8 @@ pub(super) struct Owner {
 
 impl Owner {
     pub(super) fn this() -> io::Result<Owner> {
-        let process = process::own()?;
-        let pid_namespace = process::pid_namespace()?;
+        let process = time::own()?;
+        let pid_namespace = time::pid_namespace()?;
         Ok(Owner { pid: process.pid, start_ticks: process.start_ticks, pid_namespace })
     }
 
@@ -44,6 +47,11 @@ impl Owner {
     /// Whether its number means something in this pid namespace.
     pub(super) const fn is_of(self, pid_namespace: u64) -> bool {
         self.pid_namespace == pid_namespace
+    }
+
+    /// Readable when it has ended. The number may be another's by now: see whether it is dead afterwards.
+    pub(super) fn pidfd(self) -> io::Result<OwnedFd> {
+        crate::sys::process::open_pidfd(self.pid)
     }
 
     /// One of another pid namespace may well live.
@@ -80,17 +88,29 @@ impl SocketDir {
     /// # Errors
     /// What the file system says; a `base` that does not exist has none.
     pub fn abandoned(base: &Path) -> io::Result<Vec<PathBuf>> {
+        SocketDir::with_owners(base, true)
+    }
+
+    /// The folders in `base` whose owners are not known to be dead.
+    ///
+    /// # Errors
+    /// As [`SocketDir::abandoned`].
+    pub fn live(base: &Path) -> io::Result<Vec<PathBuf>> {
+        SocketDir::with_owners(base, false)
+    }
+
+    fn with_owners(base: &Path, dead: bool) -> io::Result<Vec<PathBuf>> {
         let own = match OwnDir::open(base) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             other => other?,
         };
         let entries = std::fs::read_dir(base)?;
-        let pid_namespace = process::pid_namespace()?;
+        let pid_namespace = time::pid_namespace()?;
         let mut found = Vec::new();
         for entry in entries {
             let entry = entry?;
             if let Some(owner) = entry.file_name().to_str().and_then(Owner::parse)
-                && owner.is_dead(pid_namespace)?
+                && owner.is_dead(pid_namespace)? == dead
                 && own.enter(&entry.file_name()).is_ok()
             {
                 found.push(entry.path());
@@ -157,6 +177,11 @@ mod tests {
         }
         drop(UnixListener::bind(dead.join("x")).unwrap());
         assert_eq!(SocketDir::abandoned(&below).unwrap(), [dead.as_path()]);
+        let mut live = SocketDir::live(&below).unwrap();
+        live.sort();
+        let mut expected = [ours.path().to_owned(), elsewhere.clone()];
+        expected.sort();
+        assert_eq!(live, expected);
         SocketDir::remove(&dead).unwrap();
         SocketDir::remove(&dead).unwrap();
         let path = ours.path().to_owned();

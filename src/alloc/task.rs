@@ -1,51 +1,42 @@
 //! The life of one task: set up, start, wait, restart or not.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
-use std::pin::Pin;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::artifact::{self, Copy, Owner};
-use super::dir::AllocDir;
+use super::Stop;
+use super::control::TaskControl;
 use super::env::{TaskEnv, TooLarge};
 use super::error::{SetupError, chain};
-use super::hook::{Hook, Stack};
+use super::hook::Stack;
 use super::lifecycle::TaskState;
 use super::node::compute;
+use super::place::keeper;
 use super::ports::AllocPort;
-use super::process::Orphans;
-use super::record::{Handle, Records};
+use super::prestart::{self, Setup};
+use super::record::{Handle, RecordError};
 use super::restart::{End, Tracker, Verdict, restarts_on_success};
-use super::run::RemoveCgroup;
-use super::template;
+use super::service::Offered;
+use super::shared::{Shared, leaving, random, stop_at_least};
+use super::state::{Counted, Phase, Rendered, Started, State, Why};
 use super::text::go_duration;
 use super::users::Runs;
-use super::{AllocEvent, Stop};
 use crate::cgroup::{self, Cores, Cpusets};
-use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle};
+use crate::driver::{Driver, DriverError, DriverNetwork, TaskConfig, TaskHandle};
 use crate::executor::Compute;
 use crate::plugin::Reattach;
-use crate::spec::{
-    AllocId, CpuSet, EventKind, ExitResult, JobType, LogCollection, MemoryLimits, Neighbours, Pos, Resources, Signal,
-    Task, TaskEvent, Template,
-};
-
-/// Waits between the tries to stop a task.
-const STOP_TRIES: [Duration; 4] =
-    [Duration::from_secs(5), Duration::from_secs(20), Duration::from_secs(80), Duration::from_mins(2)];
+use crate::spec::{CpuSet, EventKind, ExitResult, LogCollection, MemoryLimits, Neighbours, Pos, Resources, Task};
 
 /// How long what a lost executor left may resist; the other tasks wait meanwhile.
-const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How a task came to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,182 +86,6 @@ pub struct TaskResult {
     pub leftovers: Vec<String>,
 }
 
-/// What the tasks of an allocation have in common.
-pub(super) struct Shared {
-    pub(super) alloc: AllocId,
-    pub(super) group: String,
-    pub(super) index: u32,
-    pub(super) kind: JobType,
-    pub(super) dir: AllocDir,
-    pub(super) records: Arc<Records>,
-    pub(super) orphans: Arc<Orphans>,
-    pub(super) cpusets: Option<Cpusets>,
-    pub(super) remove_cgroup: Arc<RemoveCgroup>,
-    pub(super) ports: Vec<AllocPort>,
-    /// A driver of the group leads ports to those of a network inside.
-    pub(super) maps_ports: bool,
-    pub(super) events: mpsc::UnboundedSender<AllocEvent>,
-}
-
-impl Shared {
-    pub(super) fn event(&self, task: &str, kind: EventKind, message: impl Into<String>, details: &[(&str, String)]) {
-        let details = details.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect::<BTreeMap<_, _>>();
-        let event =
-            TaskEvent { kind, time: SystemTime::now(), task: task.to_owned(), message: message.into(), details };
-        let (alloc, group, index) = (self.alloc.clone(), self.group.clone(), self.index);
-        // Nobody may be listening any more; the task's life goes on.
-        let _ = self.events.send(AllocEvent { alloc, group, index, event });
-    }
-}
-
-/// What the steps before a start work on.
-struct Setup {
-    shared: Arc<Shared>,
-    task: Task,
-    env: TaskEnv,
-    /// Whose way to his files goes through the allocation's folder.
-    enters: Option<Owner>,
-    cancel: Arc<AtomicBool>,
-}
-
-struct TaskDirHook;
-
-#[tonic::async_trait]
-impl Hook<Setup> for TaskDirHook {
-    fn name(&self) -> &'static str {
-        "task_dir"
-    }
-
-    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
-        let name = &setup.task.name;
-        setup.shared.event(name, EventKind::TaskSetup, "Building Task Directory", &[]);
-        setup.shared.dir.build_task(name)
-    }
-}
-
-struct ArtifactsHook;
-
-#[tonic::async_trait]
-impl Hook<Setup> for ArtifactsHook {
-    fn name(&self) -> &'static str {
-        "artifacts"
-    }
-
-    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
-        let Setup { shared, task, env, cancel, .. } = setup;
-        if !task.artifacts.is_empty() {
-            shared.event(&task.name, EventKind::DownloadingArtifacts, "Client is downloading artifacts", &[]);
-        }
-        for artifact in &task.artifacts {
-            let source_path = env.interpolate(&artifact.source);
-            let error = |action: String, source: io::Error| SetupError::Artifact {
-                pos: artifact.pos.clone(),
-                source_path: source_path.clone(),
-                action,
-                source,
-            };
-            let user = env.interpolate(&task.user);
-            let wanted = artifact.chown && !user.is_empty();
-            let mut copy = Copy {
-                base_dir: artifact.base_dir.clone(),
-                source: source_path.clone().into(),
-                stays_in_base_dir: artifact.stays_in_base_dir,
-                dir: shared.dir.clone(),
-                task: task.name.clone(),
-                destination: env.interpolate(&artifact.destination),
-                mode: artifact.mode,
-                owner: None,
-            };
-            let cancel = Arc::clone(cancel);
-            let copied = tokio::task::spawn_blocking(move || {
-                let owner = wanted.then(|| artifact::owner(&user)).transpose();
-                copy.owner = owner.map_err(|e| ("cannot be given to the task's user".to_owned(), e))?;
-                copy.run(&cancel)
-            });
-            let copied = copied.await;
-            copied.map_err(|e| error("copy".to_owned(), io::Error::other(e)))?.map_err(|(what, e)| error(what, e))?;
-        }
-        Ok(())
-    }
-}
-
-struct TemplatesHook;
-
-#[tonic::async_trait]
-impl Hook<Setup> for TemplatesHook {
-    fn name(&self) -> &'static str {
-        "template"
-    }
-
-    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
-        if setup.task.templates.is_empty() {
-            return Ok(());
-        }
-        let broken = |pos: &Pos, source: io::Error| {
-            let (pos, destination) = (pos.clone(), String::new());
-            SetupError::TemplateFile { pos, destination, source }
-        };
-        let pos = setup.task.pos.clone();
-        // The memory that rendering takes is limited for one template; so is how many are rendered at once.
-        let turn = RENDERING.acquire().await.map_err(|e| broken(&pos, io::Error::other(e)))?;
-        let (templates, env, dir) = (setup.task.templates.clone(), setup.env.clone(), setup.shared.dir.clone());
-        let (task, cancel) = (setup.task.name.clone(), Arc::clone(&setup.cancel));
-        let rendering = tokio::task::spawn_blocking(move || render(&templates, &env, &dir, &task, &cancel));
-        let from_templates = rendering.await.map_err(|e| broken(&pos, io::Error::other(e)))??;
-        drop(turn);
-        setup.env.extend(from_templates);
-        Ok(())
-    }
-}
-
-/// Lets the task's user go to its files; the last step, as nobody needs to before.
-struct AdmitHook;
-
-#[tonic::async_trait]
-impl Hook<Setup> for AdmitHook {
-    fn name(&self) -> &'static str {
-        "admit"
-    }
-
-    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
-        setup.enters.map_or(Ok(()), |user| setup.shared.dir.admit(user))
-    }
-}
-
-/// How many tasks render their templates at the same time.
-static RENDERING: Semaphore = Semaphore::const_new(2);
-
-/// Writes the templates of a task. Returns the variables of those that are environment.
-fn render(
-    templates: &[Template],
-    env: &TaskEnv,
-    dir: &AllocDir,
-    task: &str,
-    cancel: &AtomicBool,
-) -> Result<Vec<(String, String)>, SetupError> {
-    let mut from_templates = Vec::new();
-    for template in templates {
-        let destination = env.interpolate(&template.destination);
-        let error =
-            |source| SetupError::Template { pos: template.pos.clone(), destination: destination.clone(), source };
-        let lookup = |key: &str| env.vars().get(key).cloned();
-        let (left, right) = (&template.left_delimiter, &template.right_delimiter);
-        let text = template::render(&template.data, left, right, &lookup, cancel).map_err(error)?;
-        if template.env {
-            template::check_env(&text, env.most()).map_err(error)?;
-            from_templates.extend(template::parse_env(&text).map_err(error)?);
-        }
-        let write = || {
-            let (top, below) = dir.locate(task, &destination)?;
-            let (parent, name) = artifact::parent_of(&top, &below)?;
-            artifact::create(&parent, &name, template.perms)?.write_all(text.as_bytes())
-        };
-        let (pos, destination) = (template.pos.clone(), destination.clone());
-        write().map_err(|source| SetupError::TemplateFile { pos, destination, source })?;
-    }
-    Ok(from_templates)
-}
-
 /// Runs one task to its end.
 pub(super) struct TaskRunner {
     pub(super) number: usize,
@@ -285,25 +100,43 @@ pub(super) struct TaskRunner {
     pub(super) cgroup: PathBuf,
     /// Its own cores, once it has them.
     pub(super) cores: Option<CpuSet>,
+    /// Its services, while they are registered.
+    pub(super) offered: Offered,
     /// Opened when the group's order allows the task to start.
     pub(super) gate: watch::Receiver<bool>,
     pub(super) stop: watch::Receiver<Stop>,
+    /// Its owner goes, and it stays.
+    pub(super) leave: watch::Receiver<bool>,
     pub(super) states: mpsc::UnboundedSender<(usize, TaskState)>,
+    /// What an earlier process has come to with it, until that is taken up.
+    pub(super) earlier: Option<State>,
+}
+
+/// What others may want of a task that runs.
+pub(super) struct Wishes {
+    restarts: watch::Receiver<u64>,
+    /// Why.
+    unhealthy: watch::Receiver<String>,
 }
 
 /// How one start went.
-enum Attempt {
+pub(super) enum Attempt {
     /// Told to end before it was started.
     Abandoned,
+    /// Its owner goes; it runs on, or is started by its next owner.
+    Left,
     Failed(TaskError, bool),
     Ended {
         result: Result<ExitResult, TaskError>,
-        killed: bool,
+        why: Why,
+        /// Its driver has forgotten it, so that nothing of it runs.
+        gone: bool,
     },
 }
 
 impl TaskRunner {
-    pub(super) async fn run(mut self) -> TaskResult {
+    /// `None` when its owner goes before its end.
+    pub(super) async fn run(mut self) -> Option<TaskResult> {
         let mut result = TaskResult {
             name: self.task.name.clone(),
             outcome: Outcome::NotStarted,
@@ -312,17 +145,28 @@ impl TaskRunner {
             ended: Instant::now(),
             leftovers: Vec::new(),
         };
-        self.event(EventKind::Received, "Task received by client", &[]);
-        if self.wait_for_gate().await {
-            self.tell_of_ports();
-            self.starts(&mut result).await;
+        let has_begun = self.earlier.as_ref().is_some_and(|state| state.handle.is_some() || state.undecided.is_some());
+        if self.earlier.is_none() {
+            self.event(EventKind::Received, "Task received by client", &[]);
+        }
+        if has_begun || self.wait_for_gate().await {
+            if self.earlier.is_none() {
+                self.tell_of_ports();
+            }
+            if !self.starts(&mut result).await {
+                return None;
+            }
             self.give_back(&mut result.leftovers);
+        } else if self.is_leaving() {
+            return None;
         } else {
             result.killed = true;
         }
         result.ended = Instant::now();
+        self.control().update(|state| state.killed = result.killed);
         self.state(TaskState::Dead { failed: result.failed });
-        result
+        self.shared.save();
+        Some(result)
     }
 
     /// A job that was written for a network of its own tells its program to listen on `to`, where nobody will ask.
@@ -341,77 +185,158 @@ impl TaskRunner {
         }
     }
 
-    /// Starts the task until the restart policy has had enough.
-    async fn starts(&mut self, result: &mut TaskResult) {
-        let mut setup = Setup {
-            shared: Arc::clone(&self.shared),
-            task: self.task.clone(),
-            env: self.env.clone(),
-            enters: self.runs.enters(),
-            cancel: Arc::default(),
-        };
-        let hooks: Vec<Box<dyn Hook<Setup>>> =
-            vec![Box::new(TaskDirHook), Box::new(ArtifactsHook), Box::new(TemplatesHook), Box::new(AdmitHook)];
-        let mut steps = Stack::new(hooks);
+    /// Starts the task until the restart policy has had enough; `false` when its owner goes before.
+    async fn starts(&mut self, result: &mut TaskResult) -> bool {
+        let mut setup = self.setup();
+        let mut steps = prestart::steps();
         let mut tracker = Tracker::new(self.task.restart, restarts_on_success(self.shared.kind, &self.task));
+        let mut earlier = self.earlier.take();
+        if let Some(state) = &earlier {
+            tracker.resume(state.counted, Instant::now(), SystemTime::now());
+            self.cores.clone_from(&state.cores);
+            self.take_up(state, &mut steps, &mut setup).await;
+            if let Some(at) = state.restart_at.filter(|_| state.handle.is_none() && state.undecided.is_none()) {
+                let delay = at.duration_since(SystemTime::now()).unwrap_or_default().min(tracker.longest_delay());
+                if self.is_over_within(delay, result).await {
+                    return !self.is_leaving();
+                }
+            }
+        }
         loop {
-            let end = match self.attempt(&mut steps, &mut setup, &mut result.leftovers).await {
+            let begun = earlier.take().filter(|state| state.handle.is_some() || state.undecided.is_some());
+            let attempt = if let Some(state) = begun {
+                self.resume(&state, &mut setup, &mut result.leftovers).await
+            } else {
+                self.control().update(|state| (state.phase, state.restart_at) = (Phase::Starting, None));
+                self.attempt(&mut steps, &mut setup, &mut result.leftovers).await
+            };
+            let end = match attempt {
+                Attempt::Left => return false,
                 Attempt::Abandoned => End::Killed,
                 Attempt::Failed(error, recoverable) => {
                     result.outcome = Outcome::Error(error);
                     End::StartError { recoverable }
                 }
-                Attempt::Ended { result: ended, killed } => {
+                Attempt::Ended { result: ended, why, gone } => {
                     result.outcome = match ended.clone() {
                         Ok(exit) => Outcome::Exited(exit),
                         Err(error) => Outcome::Error(error),
                     };
                     match ended {
-                        _ if killed => End::Killed,
+                        _ if why == Why::Stopped => End::Killed,
+                        // It counts, however well the task took it.
+                        _ if why == Why::Unhealthy => {
+                            if matches!(&result.outcome, Outcome::Exited(exit) if exit.successful()) {
+                                let (kind, message) =
+                                    (TaskErrorKind::Other, format!("task {:?} is unhealthy", self.task.name));
+                                result.outcome = Outcome::Error(TaskError { kind, message });
+                            }
+                            End::StartError { recoverable: gone }
+                        }
+                        // It may still run; a second one beside it would use its ports and files.
+                        Err(_) if why == Why::Restart && !gone => End::StartError { recoverable: false },
+                        _ if why == Why::Restart => End::RestartRequested,
                         Ok(exit) => End::Exit(exit),
                         Err(_) => End::StartError { recoverable: true },
                     }
                 }
             };
-            match tracker.next(end, Instant::now(), random()) {
-                Verdict::Killed => {
-                    result.killed = true;
-                    return;
-                }
-                Verdict::Terminated { .. } => return,
-                Verdict::NotRestarting { reason } => {
-                    result.failed = true;
-                    let details = [("restart_reason", reason.clone()), ("fails_task", "true".to_owned())];
-                    self.event(EventKind::NotRestarting, reason, &details);
-                    return;
-                }
-                Verdict::Restart { delay, reason } => {
-                    let separator = if reason.is_empty() { "" } else { " - " };
-                    let message = format!("{reason}{separator}Task restarting in {}", go_duration(delay));
-                    let details = [("restart_reason", reason), ("start_delay", delay.as_nanos().to_string())];
-                    self.event(EventKind::Restarting, message, &details);
-                    self.state(TaskState::Pending);
-                    if self.stopped_within(delay).await {
-                        result.killed = true;
-                        return;
-                    }
-                }
+            self.refresh();
+            tracker.follow(self.task.restart);
+            let verdict = tracker.next(end, Instant::now(), random());
+            let counted = tracker.counted(Instant::now(), SystemTime::now());
+            if !self.follows(verdict, counted, result).await {
+                return !self.is_leaving();
             }
         }
     }
 
+    /// What the steps before a start work on.
+    fn setup(&self) -> Setup {
+        Setup {
+            shared: Arc::clone(&self.shared),
+            task: self.task.clone(),
+            env: self.env.clone(),
+            enters: self.runs.enters(),
+            driver_mounts: !self.driver.capabilities().no_mounts,
+            mounts: Vec::new(),
+            cancel: Arc::default(),
+            bare_env: self.env.clone(),
+            files: Arc::default(),
+            rendered: Rendered::default(),
+            services_return_by: None,
+            stop: self.stop.clone(),
+            leave: self.leave.clone(),
+        }
+    }
+
+    /// Does what the restart policy says; `true` when the task is to be started again now.
+    async fn follows(&mut self, verdict: Verdict, counted: Counted, result: &mut TaskResult) -> bool {
+        match verdict {
+            Verdict::Killed => {
+                result.killed = true;
+                false
+            }
+            Verdict::Terminated { .. } => false,
+            Verdict::NotRestarting { reason } => {
+                result.failed = true;
+                let details = [("restart_reason", reason.clone()), ("fails_task", "true".to_owned())];
+                self.event(EventKind::NotRestarting, reason, &details);
+                false
+            }
+            Verdict::Restart { delay, reason } => {
+                let separator = if reason.is_empty() { "" } else { " - " };
+                let message = format!("{reason}{separator}Task restarting in {}", go_duration(delay));
+                let details = [("restart_reason", reason), ("start_delay", delay.as_nanos().to_string())];
+                self.event(EventKind::Restarting, message, &details);
+                self.control().update(|state| {
+                    state.restarts += 1;
+                    state.counted = counted;
+                    state.last_restart = Some(SystemTime::now());
+                    (state.undecided, state.restart_at) = (None, Some(SystemTime::now() + delay));
+                });
+                self.state(TaskState::Pending);
+                self.shared.save();
+                !self.is_over_within(delay, result).await
+            }
+        }
+    }
+
+    /// Waits before a start; `true` when it is not to come: the task is to end, or its owner goes.
+    async fn is_over_within(&mut self, delay: Duration, result: &mut TaskResult) -> bool {
+        tokio::select! {
+            biased;
+            () = leaving(&mut self.leave) => true,
+            () = stop_at_least(&mut self.stop, Stop::Gracefully) => {
+                result.killed = true;
+                true
+            }
+            () = tokio::time::sleep(delay) => false,
+        }
+    }
+
     async fn attempt(&mut self, steps: &mut Stack<Setup>, setup: &mut Setup, leftovers: &mut Vec<String>) -> Attempt {
-        if let Err((name, error)) = self.set_up(steps, setup).await {
+        let made = self.set_up(steps, setup).await;
+        self.control().update(|state| {
+            state.done = steps.done();
+            state.rendered.clone_from(&setup.rendered);
+        });
+        if self.is_leaving() {
+            return Attempt::Left;
+        }
+        if let Err((name, error)) = made {
             if self.is_stopping() {
                 return Attempt::Abandoned;
             }
             let message = chain(&error);
-            let (kind, key) = match error {
-                SetupError::Artifact { .. } => (EventKind::FailedArtifactDownload, "download_error"),
-                _ => (EventKind::SetupFailure, "setup_error"),
+            let (kind, key, recoverable) = match error {
+                SetupError::Artifact { recoverable, .. } => {
+                    (EventKind::FailedArtifactDownload, "download_error", recoverable)
+                }
+                _ => (EventKind::SetupFailure, "setup_error", false),
             };
             self.event(kind, format!("{name}: {message}"), &[(key, message.clone())]);
-            return Attempt::Failed(TaskError { kind: TaskErrorKind::Other, message }, false);
+            return Attempt::Failed(TaskError { kind: TaskErrorKind::Other, message }, recoverable);
         }
         if self.is_stopping() {
             return Attempt::Abandoned;
@@ -424,6 +349,7 @@ impl TaskRunner {
                 return Attempt::Failed(TaskError { kind: TaskErrorKind::Other, message }, false);
             }
         };
+        config.mounts.clone_from(&setup.mounts);
         let driver = Arc::clone(&self.driver);
         let _events = self.pass_on_events(&config.id);
         let placed = self.place(&mut config);
@@ -432,22 +358,19 @@ impl TaskRunner {
             Err(error) => (Err(error), false),
         };
         self.settle();
-        let noted = match started {
-            Ok(TaskHandle { executor: Some(Reattach { process, socket }), .. }) => {
-                let handle = Handle { task_id: config.id.clone(), process, socket };
-                self.shared.records.process_started(handle).map_err(|e| {
-                    let message = format!("{}; the task was not kept", chain(&e));
-                    DriverError::Failed { message, recoverable: true }
-                })
-            }
-            Ok(_) => Ok(()),
-            Err(error) => Err(error),
-        };
+        let wishes = self.wishes();
+        let noted = started.and_then(|handle| {
+            self.note_start(&config.id, handle).map_err(|e| {
+                let message = format!("{}; the task was not kept", chain(&e));
+                DriverError::Failed { message, recoverable: true }
+            })
+        });
         if let Err(error) = noted {
+            self.control().update(|state| state.handle = None);
             self.destroy(&config.id, leftovers).await;
             self.sweep_orphans(leftovers);
             if given_up {
-                return Attempt::Abandoned;
+                return if self.is_leaving() { Attempt::Left } else { Attempt::Abandoned };
             }
             // It is told also when the task is about to be stopped: by then it may have run.
             let recoverable = matches!(error, DriverError::Failed { recoverable: true, .. }) && !self.is_stopping();
@@ -457,15 +380,113 @@ impl TaskRunner {
         }
         self.event(EventKind::Started, "Task started by client", &[]);
         self.state(TaskState::Running);
+        self.follow(&config, setup, wishes, leftovers).await
+    }
 
+    /// From now on; to be asked for before anybody sees that the task runs.
+    pub(super) fn wishes(&self) -> Wishes {
+        Wishes { restarts: self.control().restarts(), unhealthy: self.control().unhealthy() }
+    }
+
+    /// Notes that the task has been started, before anybody relies on it.
+    fn note_start(&self, id: &str, handle: TaskHandle) -> Result<(), RecordError> {
+        let TaskHandle { driver_state, executor, network } = handle;
+        let helper = executor.map(|Reattach { process, socket }| Handle { task_id: id.to_owned(), process, socket });
+        self.control().update(|state| {
+            state.handle = Some(Started { id: id.to_owned(), state: driver_state, network });
+            (state.driver_id, state.started) = (Some(id.to_owned()), Some(SystemTime::now()));
+            (state.phase, state.finished, state.exit) = (Phase::Running, None, None);
+            (state.undecided, state.ordered) = (None, None);
+            state.cores.clone_from(&self.cores);
+            state.starts += 1;
+        });
+        if helper.is_none() && !self.shared.returns {
+            return Ok(());
+        }
+        self.shared.records.task_started(id, helper, || self.shared.control.states())
+    }
+
+    /// Waits for the end of a start, with its services registered; does meanwhile what is asked for, and cleans up after it.
+    pub(super) async fn follow(
+        &mut self,
+        config: &TaskConfig,
+        setup: &mut Setup,
+        wishes: Wishes,
+        leftovers: &mut Vec<String>,
+    ) -> Attempt {
+        let driver = Arc::clone(&self.driver);
+        let Wishes { mut restarts, mut unhealthy } = wishes;
+        let network = self.control().state().handle.and_then(|started| started.network);
+        let mut updates = self.shared.control.updates();
+        self.offer(setup, network.as_ref()).await;
         let mut wait = driver.wait_task(&config.id);
+        let mut stop = self.stop.clone();
         let stop_changed = async |stop: &mut watch::Receiver<Stop>| stop_at_least(stop, Stop::Gracefully).await;
-        let (ended, killed) = tokio::select! {
+        let mut leave = self.leave.clone();
+        let ordered = self.control().state().ordered;
+        let ending = async {
+            let next = async {
+                loop {
+                    tokio::select! {
+                        biased;
+                        ended = &mut wait => return Err(ended),
+                        () = stop_changed(&mut stop) => return Ok(Why::Stopped),
+                        // The sender lives in what this task shares with whoever asks.
+                        _ = updates.changed() => self.offer(setup, network.as_ref()).await,
+                        // The sender lives in what this task shares with whoever asks.
+                        _ = restarts.changed() => {
+                            self.event(EventKind::RestartSignaled, "User requested task to restart", &[]);
+                            return Ok(Why::Restart);
+                        }
+                        _ = unhealthy.changed() => {
+                            let reason = unhealthy.borrow().clone();
+                            self.event(EventKind::RestartSignaled, &reason, &[("restart_reason", reason.clone())]);
+                            return Ok(Why::Unhealthy);
+                        }
+                        fails = self.follow_templates(&config.id, setup) => {
+                            if fails {
+                                return Ok(Why::Itself);
+                            }
+                            self.event(EventKind::RestartSignaled, "Template with change_mode restart re-rendered", &[]);
+                            return Ok(Why::Restart);
+                        }
+                    }
+                }
+            };
+            let why = match ordered {
+                Some(why) => {
+                    drop(next);
+                    why
+                }
+                None => match next.await {
+                    Ok(why) => why,
+                    Err(ended) => return (ended, Why::Itself),
+                },
+            };
+            // Noted first: a later owner goes on with it, and does not take what comes of it for the task's own end.
+            if why != Why::Stopped && ordered.is_none() {
+                self.control().update(|state| state.ordered = Some(why));
+                self.shared.save();
+            }
+            let ended = self.kill(&config.id, &mut wait).await;
+            (ended, if self.is_stopping() { Why::Stopped } else { why })
+        };
+        let ended = tokio::select! {
             biased;
-            ended = &mut wait => (ended, false),
-            () = stop_changed(&mut self.stop) => (self.kill(&config.id, &mut wait).await, true),
+            () = leaving(&mut leave) => None,
+            ended = ending => Some(ended),
         };
         drop(wait);
+        // Also when it is left: what nobody follows is told to nobody. Its next owner registers them again.
+        self.shared.offers.withdraw(&mut self.offered).await;
+        let Some((ended, why)) = ended else { return Attempt::Left };
+        let exit = ended.as_ref().ok().copied();
+        // Noted before its executor goes, which is the only other one to know.
+        self.control().update(|state| {
+            (state.driver_id, state.finished, state.exit) = (None, Some(SystemTime::now()), exit);
+            (state.undecided, state.ordered) = (Some(why), None);
+        });
+        self.shared.save();
         let result = ended.map_err(|e| self.task_error(&e, &config.config.pos));
         match &result {
             Ok(exit) => self.terminated(*exit),
@@ -473,25 +494,43 @@ impl TaskRunner {
                 self.event(EventKind::DriverFailure, &error.message, &[("driver_error", error.message.clone())]);
             }
         }
-        if killed {
+        if why == Why::Stopped {
             self.event(EventKind::Killed, "Task successfully killed", &[]);
         }
-        self.destroy(&config.id, leftovers).await;
+        let gone = self.destroy(&config.id, leftovers).await;
         if result.is_err() {
             self.sweep_orphans(leftovers);
         }
-        Attempt::Ended { result, killed }
+        Attempt::Ended { result, why, gone }
+    }
+
+    /// Has its services registered, as its job has them by now.
+    async fn offer(&mut self, setup: &Setup, network: Option<&DriverNetwork>) {
+        let offers = &self.shared.offers;
+        for error in offers.offer_task(self.number, &setup.env, network, &mut self.offered).await {
+            self.event(EventKind::Driver, error, &[]);
+        }
+    }
+
+    /// Takes over what its job says by now of how it is ended and started again.
+    pub(super) fn refresh(&mut self) {
+        if let Some(updated) = self.shared.control.updated() {
+            let Task { restart, kill_timeout, kill_signal, shutdown_delay, .. } = &updated.group().tasks[self.number];
+            (self.task.restart, self.task.kill_timeout) = (*restart, *kill_timeout);
+            (self.task.kill_signal, self.task.shutdown_delay) = (*kill_signal, *shutdown_delay);
+        }
     }
 
     /// Starts the task. A stop makes the driver give up, as far as it can, and its answer is waited for: it may have made
     /// something by then. Returns also whether an error comes from that.
     async fn start(&self, driver: &dyn Driver, config: &TaskConfig) -> (Result<TaskHandle, DriverError>, bool) {
-        let mut stop = self.stop.clone();
+        let (mut stop, mut leave) = (self.stop.clone(), self.leave.clone());
         let mut starting = driver.start_task(config);
         let given_up = tokio::select! {
             biased;
             started = &mut starting => return (started, false),
             () = stop_at_least(&mut stop, Stop::Gracefully) => driver.give_up_start(&config.id),
+            () = leaving(&mut leave) => driver.give_up_start(&config.id),
         };
         let started = starting.await;
         let given_up = given_up && started.is_err();
@@ -499,11 +538,11 @@ impl TaskRunner {
     }
 
     /// Passes on what the driver says of this start of the task, until what is returned is dropped.
-    fn pass_on_events(&self, id: &str) -> JoinSet<()> {
+    pub(super) fn pass_on_events(&self, id: &str) -> JoinSet<()> {
         let mut passing = JoinSet::new();
         let Some(mut events) = self.driver.task_events() else { return passing };
         let (shared, name, id) = (Arc::clone(&self.shared), self.task.name.clone(), id.to_owned());
-        passing.spawn(async move {
+        passing.spawn(crate::sys::task::boxed(async move {
             loop {
                 match events.recv().await {
                     Ok(event) if event.task_id == id => {
@@ -514,7 +553,7 @@ impl TaskRunner {
                     Err(RecvError::Closed) => return,
                 }
             }
-        });
+        }));
         passing
     }
 
@@ -570,8 +609,8 @@ impl TaskRunner {
         }
     }
 
-    /// Lets the driver forget a task that ended or did not start, with its helper.
-    async fn destroy(&self, id: &str, leftovers: &mut Vec<String>) {
+    /// Lets the driver forget a task that ended or did not start, with its helper. Returns whether it has.
+    pub(super) async fn destroy(&self, id: &str, leftovers: &mut Vec<String>) -> bool {
         let destroyed = match self.driver.destroy_task(id, false).await {
             Err(DriverError::Failed { .. }) => self.driver.destroy_task(id, true).await,
             other => other,
@@ -580,17 +619,22 @@ impl TaskRunner {
         let name = &self.task.name;
         match destroyed {
             Ok(()) => {
-                if let Err(error) = self.shared.records.process_ended(id) {
+                self.control().update(|state| state.handle = None);
+                if let Err(error) = self.shared.records.task_ended(id, || self.shared.control.states()) {
                     leftovers.push(format!("task {name:?}: {}", chain(&error)));
                 }
             }
             Err(DriverError::TaskNotFound) => {}
-            Err(error) => leftovers.push(format!("task {name:?} cannot be cleaned up: {}", chain(&error))),
+            Err(error) => {
+                leftovers.push(format!("task {name:?} cannot be cleaned up: {}", chain(&error)));
+                return false;
+            }
         }
+        true
     }
 
     /// A lost executor leaves what its task started to this process.
-    fn sweep_orphans(&self, leftovers: &mut Vec<String>) {
+    pub(super) fn sweep_orphans(&self, leftovers: &mut Vec<String>) {
         if let Err(error) = self.shared.orphans.sweep(false, SWEEP_PATIENCE) {
             leftovers.push(format!("task {:?} cannot be cleaned up: {error}", self.task.name));
         }
@@ -599,17 +643,18 @@ impl TaskRunner {
     /// Runs the steps; a stop makes them give up, but they are waited for, as they write into the task's folder.
     async fn set_up(&self, steps: &mut Stack<Setup>, setup: &mut Setup) -> Result<(), (&'static str, SetupError)> {
         let cancel = Arc::clone(&setup.cancel);
-        let mut stop = self.stop.clone();
+        let (mut stop, mut leave) = (self.stop.clone(), self.leave.clone());
         let mut running = std::pin::pin!(steps.run(setup));
         tokio::select! {
             biased;
             result = &mut running => return result,
             () = stop_at_least(&mut stop, Stop::Gracefully) => cancel.store(true, Ordering::Relaxed),
+            () = leaving(&mut leave) => cancel.store(true, Ordering::Relaxed),
         }
         running.await
     }
 
-    fn config(&self, env: &TaskEnv) -> Result<TaskConfig, TooLarge> {
+    pub(super) fn config(&self, env: &TaskEnv) -> Result<TaskConfig, TooLarge> {
         let Task { name, logs, resources, .. } = &self.task;
         let unique = crate::sys::random::uuid().simple().to_string();
         let collection = (!logs.disabled).then(|| LogCollection {
@@ -645,57 +690,13 @@ impl TaskRunner {
             alloc_dir: self.shared.dir.path().to_owned(),
             neighbours: self.neighbours,
             logs: collection,
+            network: self.shared.network.clone(),
+            dns: self.shared.dns.clone(),
             ..TaskConfig::default()
         })
     }
 
-    /// Ends a running task: shutdown delay, kill signal, kill timeout; at once when the stop says so.
-    async fn kill(&mut self, id: &str, wait: &mut Wait<'_>) -> Result<ExitResult, DriverError> {
-        let delay = self.task.shutdown_delay;
-        if !delay.is_zero() && *self.stop.borrow() < Stop::Now {
-            let message = format!("Waiting for shutdown_delay of {} before killing the task.", go_duration(delay));
-            self.event(EventKind::WaitingForShutdownDelay, message, &[]);
-            tokio::select! {
-                biased;
-                ended = &mut *wait => return ended,
-                () = tokio::time::sleep(delay) => {}
-                () = stop_at_least(&mut self.stop, Stop::Now) => {}
-            }
-        }
-        let timeout = self.task.kill_timeout;
-        let forced = *self.stop.borrow() == Stop::Now;
-        let details = [("kill_timeout", go_duration(timeout))];
-        let message = if forced {
-            "Sent SIGKILL".to_owned()
-        } else {
-            format!("Sent interrupt. Waiting {} before force killing", go_duration(timeout))
-        };
-        self.event(EventKind::Killing, message, &details);
-
-        let driver = Arc::clone(&self.driver);
-        let mut stopping: Stopping<'_> = if forced {
-            Box::pin(stop_task(&*driver, id, Duration::ZERO, Some(Signal::KILL)))
-        } else {
-            Box::pin(stop_task(&*driver, id, timeout, self.task.kill_signal))
-        };
-        let (mut stopped, mut forced) = (false, forced);
-        loop {
-            tokio::select! {
-                biased;
-                ended = &mut *wait => return ended,
-                () = stop_at_least(&mut self.stop, Stop::Now), if !forced => {
-                    (forced, stopped) = (true, false);
-                    stopping = Box::pin(stop_task(&*driver, id, Duration::ZERO, Some(Signal::KILL)));
-                }
-                result = &mut stopping, if !stopped => match result {
-                    Ok(()) | Err(DriverError::TaskNotFound) => stopped = true,
-                    Err(error) => return Err(error),
-                },
-            }
-        }
-    }
-
-    fn terminated(&self, exit: ExitResult) {
+    pub(super) fn terminated(&self, exit: ExitResult) {
         let mut message = format!("Exit Code: {}", exit.exit_code);
         if exit.signal != 0 {
             let _ = write!(message, ", Signal: {}", exit.signal);
@@ -718,7 +719,7 @@ impl TaskRunner {
     }
 
     /// Says where the task stands in the job file, unless the driver has said it.
-    fn task_error(&self, error: &DriverError, config: &Pos) -> TaskError {
+    pub(super) fn task_error(&self, error: &DriverError, config: &Pos) -> TaskError {
         let kind = match error {
             DriverError::CommandNotFound(_) => TaskErrorKind::CommandNotFound,
             DriverError::CommandNotExecutable(_) => TaskErrorKind::CommandNotExecutable,
@@ -732,67 +733,41 @@ impl TaskRunner {
     async fn wait_for_gate(&mut self) -> bool {
         tokio::select! {
             biased;
+            () = leaving(&mut self.leave) => false,
             () = stop_at_least(&mut self.stop, Stop::Gracefully) => false,
             opened = self.gate.wait_for(|open| *open) => opened.is_ok(),
         }
     }
 
-    async fn stopped_within(&mut self, delay: Duration) -> bool {
-        tokio::select! {
-            biased;
-            () = stop_at_least(&mut self.stop, Stop::Gracefully) => true,
-            () = tokio::time::sleep(delay) => false,
-        }
-    }
-
-    fn is_stopping(&self) -> bool {
+    pub(super) fn is_stopping(&self) -> bool {
         *self.stop.borrow() > Stop::No
     }
 
-    fn event(&self, kind: EventKind, message: impl Into<String>, details: &[(&str, String)]) {
+    fn is_leaving(&self) -> bool {
+        *self.leave.borrow()
+    }
+
+    pub(super) fn event(&self, kind: EventKind, message: impl Into<String>, details: &[(&str, String)]) {
         self.shared.event(&self.task.name, kind, message, details);
     }
 
-    fn state(&self, state: TaskState) {
+    pub(super) fn control(&self) -> &TaskControl {
+        self.shared.control.task(self.number)
+    }
+
+    pub(super) fn state(&self, state: TaskState) {
+        let (phase, failed) = match state {
+            TaskState::Pending => (Phase::Restarting, false),
+            TaskState::Running => (Phase::Running, false),
+            TaskState::Dead { failed } => (Phase::Dead, failed),
+        };
+        self.control().update(|known| {
+            (known.phase, known.failed) = (phase, failed);
+            if phase != Phase::Running {
+                known.undecided = None;
+            }
+        });
         // The allocation outlives its tasks; without it there is nobody to tell.
         let _ = self.states.send((self.number, state));
     }
-}
-
-/// Where the cores of a task with this cgroup stay its own between two runs.
-pub(super) fn keeper(cgroup: &Path) -> Option<PathBuf> {
-    let name = cgroup.file_name().and_then(OsStr::to_str)?;
-    Some(cgroup.with_file_name(Cpusets::keeper(name)))
-}
-
-type Wait<'a> = Pin<Box<dyn Future<Output = Result<ExitResult, DriverError>> + Send + 'a>>;
-type Stopping<'a> = Pin<Box<dyn Future<Output = Result<(), DriverError>> + Send + 'a>>;
-
-/// Asks a driver to stop a task, several times if need be.
-async fn stop_task(
-    driver: &dyn Driver,
-    id: &str,
-    timeout: Duration,
-    signal: Option<Signal>,
-) -> Result<(), DriverError> {
-    for pause in STOP_TRIES {
-        match driver.stop_task(id, timeout, signal).await {
-            Err(DriverError::Failed { .. }) => tokio::time::sleep(pause).await,
-            other => return other,
-        }
-    }
-    driver.stop_task(id, timeout, signal).await
-}
-
-/// Waits for a stop of at least this urgency; for ever when nobody can ask for one any more.
-pub(super) async fn stop_at_least(stop: &mut watch::Receiver<Stop>, urgency: Stop) {
-    if stop.wait_for(|s| *s >= urgency).await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
-/// Evenly between 0 and 1.
-fn random() -> f64 {
-    let bytes = crate::sys::random::uuid().into_bytes();
-    f64::from(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])) / f64::from(u32::MAX)
 }

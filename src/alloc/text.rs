@@ -1,4 +1,4 @@
-//! How durations are written in events.
+//! How durations and digests are written.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -34,6 +34,14 @@ pub fn go_duration(duration: Duration) -> String {
             text
         }
     }
+}
+
+/// Two digits for each byte.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]

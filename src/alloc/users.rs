@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::Stop;
 use super::artifact::{self, Owner};
-use super::task::stop_at_least;
+use super::shared::stop_at_least;
 use crate::driver::{Driver, FsIsolation};
 use crate::spec::{DriverConfig, Neighbours};
 
@@ -37,7 +37,7 @@ impl Runs {
         let name = driver.name().to_owned();
         let unknown = Runs { driver: name, user: user.clone(), numbers: None, sees_host: false, own_ids: false };
         let (driver, config) = (Arc::clone(driver), config.clone());
-        let found = tokio::task::spawn_blocking(move || Runs::of(&*driver, &config, user));
+        let found = crate::sys::task::spawn_blocking(move || Runs::of(&*driver, &config, user));
         tokio::select! {
             biased;
             found = found => found.unwrap_or(unknown),

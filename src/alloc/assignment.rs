@@ -1,0 +1,29 @@
+//! What is decided of an allocation before it begins: whoever owns it decides, a run by itself.
+
+use super::ports::AllocPort;
+use crate::spec::{AllocId, Job};
+
+/// One allocation as it was assigned to this machine.
+#[derive(Debug, Clone)]
+pub struct Assignment {
+    /// Its id.
+    pub id: AllocId,
+    /// Number of its group among the job's.
+    pub group: usize,
+    /// Its number among the group's, from 0.
+    pub index: u32,
+    /// Nomad's name of it: `<job>.<group>[<index>]`.
+    pub name: String,
+    /// The ports that were chosen for it; `None` lets it choose them when it is set up.
+    pub ports: Option<Vec<AllocPort>>,
+}
+
+impl Assignment {
+    /// A new allocation, with a random id, that chooses its ports itself.
+    #[must_use]
+    pub fn new(job: &Job, group: usize, index: u32) -> Assignment {
+        let id = AllocId::new(crate::sys::random::uuid());
+        let name = format!("{}.{}[{index}]", job.id, job.groups[group].name);
+        Assignment { id, group, index, name, ports: None }
+    }
+}

@@ -1,0 +1,105 @@
+//! Checks by the health service of gRPC (`grpc.health.v1`).
+
+use hyper_util::rt::TokioIo;
+use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use super::reach::Target;
+use super::{Found, causes, failed, found, secured, tls};
+use crate::spec::CheckStatus;
+use crate::sys::stream::{Stream, stream};
+
+/// Longest answer that is read, in bytes.
+const LONGEST_ANSWER: usize = 64 << 10;
+
+/// What is asked; everything is interpolated.
+#[derive(Debug, Clone)]
+pub(in crate::alloc) struct Grpc {
+    /// The service that is asked about; empty is the whole server.
+    pub(in crate::alloc) service: String,
+    pub(in crate::alloc) tls: bool,
+    pub(in crate::alloc) skip_verify: bool,
+    /// Empty is the address.
+    pub(in crate::alloc) server_name: String,
+}
+
+impl Grpc {
+    pub(super) async fn ask(&self, target: &Target) -> Found {
+        let about = if self.service.is_empty() { String::new() } else { format!("/{}", self.service) };
+        let shown = format!("gRPC check {target}{about}");
+        let channel = match self.connect(target).await {
+            Ok(channel) => channel,
+            Err(why) => return failed(&format!("{shown}: {why}")),
+        };
+        let mut client = HealthClient::new(channel).max_decoding_message_size(LONGEST_ANSWER);
+        match client.check(HealthCheckRequest { service: self.service.clone() }).await {
+            Ok(answer) => match answer.into_inner().status() {
+                ServingStatus::Serving => found(CheckStatus::Passing, format!("{shown}: success")),
+                other => failed(&format!("{shown}: it says {}", other.as_str_name())),
+            },
+            Err(status) => failed(&format!("{shown}: {:?}: {}", status.code(), status.message())),
+        }
+    }
+
+    async fn connect(&self, target: &Target) -> Result<Channel, String> {
+        let told = |error: std::io::Error| causes(&error);
+        let scheme = if self.tls { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{target}")).map_err(|error| causes(&error))?;
+        let connected = target.connect().await.map_err(told)?;
+        if self.tls {
+            let tls = tls(self.skip_verify, b"h2").await.map_err(told)?;
+            let name = if self.server_name.is_empty() { target.host() } else { &self.server_name };
+            over(&endpoint, stream(secured(connected, tls, name).await.map_err(told)?)).await
+        } else {
+            over(&endpoint, stream(connected)).await
+        }
+    }
+}
+
+/// A channel on this one connection, which is not made anew.
+async fn over(endpoint: &Endpoint, stream: Stream) -> Result<Channel, String> {
+    let mut only = Some(TokioIo::new(stream));
+    let connector = tower::service_fn(move |_: tonic::codegen::http::Uri| {
+        let next = only.take().ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected));
+        std::future::ready(next)
+    });
+    endpoint.connect_with_connector(connector).await.map_err(|error| causes(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio_stream::wrappers::TcpListenerStream;
+    use tonic_health::ServingStatus;
+
+    use super::super::{Inside, Probe, Way};
+    use super::*;
+
+    #[tokio::test]
+    async fn j3_the_health_service_of_a_real_server_decides() {
+        let (health, service) = tonic_health::server::health_reporter();
+        health.set_service_status("web", ServingStatus::Serving).await;
+        health.set_service_status("db", ServingStatus::NotServing).await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = Target { address: listener.local_addr().unwrap().to_string(), way: Way::Host };
+        let serving = tonic::transport::Server::builder().add_service(service);
+        tokio::spawn(serving.serve_with_incoming(TcpListenerStream::new(listener)));
+        let ask = async |service: &str| {
+            let (tls, skip_verify, server_name) = (false, false, String::new());
+            let grpc = Grpc { service: service.to_owned(), tls, skip_verify, server_name };
+            let inside: Inside = Box::new(|| None);
+            Probe::Grpc(target.clone(), grpc).try_once(Duration::from_secs(30), &inside).await
+        };
+        assert_eq!(ask("").await, (CheckStatus::Passing, format!("gRPC check {target}: success")));
+        assert_eq!(ask("web").await.0, CheckStatus::Passing);
+        let (status, output) = ask("db").await;
+        assert!(status == CheckStatus::Critical && output.contains("NOT_SERVING"), "{output}");
+        let (status, output) = ask("other").await;
+        assert!(status == CheckStatus::Critical && output.contains("NotFound"), "{output}");
+        health.set_service_status("web", ServingStatus::NotServing).await;
+        assert_eq!(ask("web").await.0, CheckStatus::Critical);
+    }
+}

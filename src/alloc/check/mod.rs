@@ -1,0 +1,274 @@
+//! One check of a service: tries again and again, counts, and says what it found. Never knows who has the service.
+
+mod grpc;
+mod http;
+mod reach;
+
+use std::fmt::Write as _;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+
+pub(super) use grpc::Grpc;
+pub(super) use http::Http;
+pub(super) use reach::{Target, Way};
+
+use crate::driver::{Driver, DriverError};
+use crate::spec::{CheckStatus, shortened};
+
+/// Longest output of a check that is kept, in bytes.
+const LONGEST_OUTPUT: usize = 4096;
+
+/// What is tried; everything is interpolated.
+#[derive(Debug, Clone)]
+pub(super) enum Probe {
+    /// A connection.
+    Tcp(Target),
+    /// A request.
+    Http(Target, Http),
+    /// Its health service.
+    Grpc(Target, Grpc),
+    /// A command inside a task.
+    Script(Vec<String>),
+    /// It cannot be tried, and why.
+    Broken(String),
+}
+
+/// Where scripts run: the driver of a task and its id there, as long as it runs.
+pub(super) type Inside = Box<dyn Fn() -> Option<(Arc<dyn Driver>, String)> + Send + Sync>;
+
+/// What one try found, and for people.
+pub(super) type Found = (CheckStatus, String);
+
+/// A try's output, not longer than it may be.
+fn found(status: CheckStatus, output: impl AsRef<str>) -> Found {
+    (status, shortened(output.as_ref().trim_end(), LONGEST_OUTPUT).into_owned())
+}
+
+fn failed(error: &dyn std::fmt::Display) -> Found {
+    found(CheckStatus::Critical, error.to_string())
+}
+
+impl Probe {
+    /// Tries once.
+    pub(super) async fn try_once(&self, timeout: Duration, inside: &Inside) -> Found {
+        let trying = async {
+            match self {
+                Probe::Tcp(target) => match target.connect().await {
+                    Ok(_) => found(CheckStatus::Passing, format!("TCP connect {target}: success")),
+                    Err(error) => failed(&format!("TCP connect {target}: {error}")),
+                },
+                Probe::Http(target, http) => http.ask(target).await,
+                Probe::Grpc(target, grpc) => grpc.ask(target).await,
+                Probe::Script(command) => script(command, timeout, inside).await,
+                Probe::Broken(why) => failed(why),
+            }
+        };
+        // A script is killed when its time is up; that is waited for.
+        let patience = if matches!(self, Probe::Script(_)) { timeout + SCRIPT_ENDS } else { timeout };
+        match tokio::time::timeout(patience, trying).await {
+            Ok(found) => found,
+            Err(_) => failed(&format!("no answer within {timeout:?}")),
+        }
+    }
+}
+
+/// How long a driver may take to end a script whose time is up.
+const SCRIPT_ENDS: Duration = Duration::from_secs(5);
+
+async fn script(command: &[String], timeout: Duration, inside: &Inside) -> Found {
+    let Some((driver, id)) = inside() else { return failed(&"the task does not run") };
+    let done = match driver.exec_task(&id, command, timeout).await {
+        Ok(done) => done,
+        Err(DriverError::TaskNotFound) => return failed(&"the task does not run"),
+        Err(error) => return failed(&super::error::chain(&error)),
+    };
+    let mut output = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    let status = match (done.exit.exit_code, done.exit.signal) {
+        (0, 0) => CheckStatus::Passing,
+        (1, 0) => CheckStatus::Warning,
+        (code, signal) => {
+            let what = if signal == 0 { format!("exit code {code}") } else { format!("signal {signal}") };
+            let _ = write!(output, "{}{what}", if output.is_empty() || output.ends_with('\n') { "" } else { "\n" });
+            CheckStatus::Critical
+        }
+    };
+    found(status, output)
+}
+
+/// How often a check is tried, and how many results it takes to believe them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    pub(super) interval: Duration,
+    pub(super) timeout: Duration,
+    pub(super) initial: CheckStatus,
+    /// See [`crate::spec::Check`].
+    pub(super) success_before_passing: u32,
+    pub(super) failures_before_critical: u32,
+    pub(super) failures_before_warning: Option<u32>,
+}
+
+/// Results in a row, and what they make of a check.
+#[derive(Debug)]
+pub(super) struct Counter {
+    pace: Pace,
+    status: CheckStatus,
+    successes: u32,
+    failures: u32,
+}
+
+impl Counter {
+    pub(super) fn new(pace: Pace) -> Counter {
+        Counter { pace, status: pace.initial, successes: 0, failures: 0 }
+    }
+
+    /// What the check is after this result.
+    pub(super) fn next(&mut self, result: CheckStatus) -> CheckStatus {
+        if matches!(result, CheckStatus::Passing | CheckStatus::Warning) {
+            self.failures = 0;
+            self.successes = self.successes.saturating_add(1);
+            if self.successes >= self.pace.success_before_passing {
+                self.status = result;
+            }
+        } else {
+            self.successes = 0;
+            self.failures = self.failures.saturating_add(1);
+            if self.failures >= self.pace.failures_before_critical {
+                self.status = CheckStatus::Critical;
+            } else if self.pace.failures_before_warning.is_some_and(|most| self.failures >= most) {
+                self.status = CheckStatus::Warning;
+            }
+        }
+        self.status
+    }
+}
+
+/// A check that goes on.
+pub(super) struct Trial {
+    probe: Probe,
+    inside: Inside,
+    counter: Counter,
+    ticks: Interval,
+}
+
+impl Trial {
+    /// The first try is due at once.
+    pub(super) fn new(probe: Probe, pace: Pace, inside: Inside) -> Trial {
+        let mut ticks = tokio::time::interval_at(Instant::now(), pace.interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Trial { probe, inside, counter: Counter::new(pace), ticks }
+    }
+
+    /// Waits for the next try, and tries. Returns the check's status, and the output.
+    pub(super) async fn next(&mut self) -> Found {
+        self.ticks.tick().await;
+        let (result, output) = self.probe.try_once(self.counter.pace.timeout, &self.inside).await;
+        (self.counter.next(result), output)
+    }
+}
+
+/// An error with its causes, which libraries hide behind each other.
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let next_text = next.to_string();
+        if !text.contains(&next_text) {
+            let _ = write!(text, ": {next_text}");
+        }
+        cause = next.source();
+    }
+    text
+}
+
+/// Connects with TLS; `name` is whose certificate it has to be.
+async fn secured<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
+    stream: S,
+    tls: rustls::ClientConfig,
+    name: &str,
+) -> io::Result<tokio_rustls::client::TlsStream<S>> {
+    let bare = name.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let wrong = |_| io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} is no name for TLS"));
+    let name = rustls::pki_types::ServerName::try_from(bare).map_err(wrong)?;
+    tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, stream).await
+}
+
+/// A client of TLS, with the authorities of this machine.
+async fn tls(skip_verify: bool, protocol: &[u8]) -> io::Result<rustls::ClientConfig> {
+    let (_, text) = if skip_verify {
+        Default::default()
+    } else {
+        use crate::artifact::{Surroundings, certificates};
+        let reading = crate::sys::task::spawn_blocking(|| certificates(&Surroundings::of_this_process()));
+        reading.await.map_err(io::Error::other)?.map_err(|error| {
+            let fix = "install ca-certificates, name a file of them with SSL_CERT_FILE, or set tls_skip_verify = true";
+            io::Error::new(error.kind(), format!("cannot read certificates of authorities: {error}; {fix}"))
+        })?
+    };
+    let (mut config, _) = crate::artifact::tls_client(&text, skip_verify).map_err(io::Error::other)?;
+    config.alpn_protocols = vec![protocol.to_vec()];
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use CheckStatus::{Critical, Passing, Pending, Warning};
+
+    fn pace(success: u32, critical: u32, warning: Option<u32>) -> Pace {
+        Pace {
+            interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+            initial: Pending,
+            success_before_passing: success,
+            failures_before_critical: critical,
+            failures_before_warning: warning,
+        }
+    }
+
+    #[test]
+    fn j3_results_count_in_a_row() {
+        let after = |pace: Pace, results: &[CheckStatus]| {
+            let mut counter = Counter::new(pace);
+            results.iter().map(|result| counter.next(*result)).collect::<Vec<_>>()
+        };
+        let at_once = pace(0, 0, None);
+        assert_eq!(after(at_once, &[Passing, Warning, Critical, Passing]), [Passing, Warning, Critical, Passing]);
+        assert_eq!(
+            after(pace(2, 0, None), &[Passing, Passing, Critical, Passing]),
+            [Pending, Passing, Critical, Critical]
+        );
+        assert_eq!(
+            after(pace(0, 3, Some(2)), &[Passing, Critical, Critical, Critical, Passing, Critical]),
+            [Passing, Passing, Warning, Critical, Passing, Passing]
+        );
+    }
+
+    fn nowhere() -> Inside {
+        Box::new(|| None)
+    }
+
+    fn here(port: u16) -> Target {
+        Target { address: format!("127.0.0.1:{port}"), way: Way::Host }
+    }
+
+    #[tokio::test]
+    async fn j3_tcp_and_what_does_not_answer() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let tcp = Probe::Tcp(here(port));
+        let (status, output) = tcp.try_once(Duration::from_secs(30), &nowhere()).await;
+        assert_eq!((status, output), (Passing, format!("TCP connect 127.0.0.1:{port}: success")));
+        // It accepts, and never answers.
+        let http = Probe::Http(here(port), http::tests::get("/"));
+        let (status, output) = http.try_once(Duration::from_millis(50), &nowhere()).await;
+        assert_eq!((status, &*output), (Critical, "no answer within 50ms"));
+        drop(listener);
+        let (status, output) = tcp.try_once(Duration::from_secs(30), &nowhere()).await;
+        assert!(status == Critical && output.contains("refused"), "{output}");
+        let (status, output) = Probe::Script(vec!["x".to_owned()]).try_once(Duration::from_secs(1), &nowhere()).await;
+        assert_eq!((status, &*output), (Critical, "the task does not run"));
+    }
+}

@@ -1,0 +1,292 @@
+//! The side of the commands: finds the runs of this user, and asks them.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message as _;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncReadExt as _, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::task::JoinSet;
+
+use super::server::{may_order, setup};
+use super::wire::{self, Answer, Kind, Request, RunView};
+use crate::alloc::kept_sockets::KeptSockets;
+use crate::alloc::owner::{Owner, OwnerLock, RunId};
+use crate::alloc::sockets::{CONTROL, SocketDir};
+use crate::spec::Order as _;
+use crate::spec::json;
+use crate::sys::{process, watch};
+use crate::wire::drivers::{
+    ExecTaskStreamingIoOperation, ExecTaskStreamingRequest, ExecTaskStreamingResponse, exec_task_streaming_request,
+};
+
+/// How soon somebody is looked for again who does not listen yet.
+const AGAIN: Duration = Duration::from_millis(20);
+/// How long a run may take to say what it does.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a run could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The socket.
+    #[error("cannot talk to the run at {}", path.display())]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Whoever listens there is another user.
+    #[error("{} belongs to user {user}, who is not believed", path.display())]
+    Stranger {
+        /// The socket.
+        path: PathBuf,
+        /// Who listens.
+        user: u32,
+    },
+    /// It has ended meanwhile.
+    #[error("the run ended before it answered")]
+    Ended,
+    /// What the run says.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl ClientError {
+    /// Nobody listens there.
+    #[must_use]
+    pub fn is_unheard(&self) -> bool {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        matches!(self, ClientError::Io { source, .. } if matches!(source.kind(), NotFound | ConnectionRefused))
+    }
+}
+
+/// Whether a run in the background has a supervisor, which may not listen yet.
+fn is_beginning(kept: &KeptSockets) -> bool {
+    let held = |(data_dir, id): (PathBuf, RunId)| {
+        OwnerLock::is_held(&data_dir, &Owner::Run { background: Some(id) }).unwrap_or(false)
+    };
+    kept.run().is_some_and(held)
+}
+
+/// A run that answers.
+#[derive(Debug, Clone)]
+pub struct Reached {
+    /// Its control socket.
+    pub socket: PathBuf,
+    /// What it said.
+    pub run: RunView,
+}
+
+/// The runs whose directories of sockets are in `base`, and what keeps others from being asked.
+///
+/// # Errors
+/// When `base` cannot be read, or is not this user's alone.
+pub async fn reach(base: &Path) -> io::Result<(Vec<Reached>, Vec<ClientError>)> {
+    let (mut runs, mut errors) = (Vec::new(), Vec::new());
+    // All at once: each one that hangs takes its time.
+    let mut asking = JoinSet::new();
+    let ask = |dir: &Path, kept: Option<KeptSockets>| {
+        let socket = dir.join(CONTROL);
+        async move {
+            let asked = async {
+                loop {
+                    let mut connection = match Connection::open(&socket).await {
+                        Err(error) if error.is_unheard() && kept.as_ref().is_some_and(is_beginning) => {
+                            // Its supervisor lives, and will listen; there is no event.
+                            tokio::time::sleep(AGAIN).await;
+                            continue;
+                        }
+                        opened => opened?,
+                    };
+                    return connection.ask::<RunView>(&Request::Status).await;
+                }
+            };
+            (tokio::time::timeout(STATUS_TIMEOUT, asked).await, socket)
+        }
+    };
+    for dir in SocketDir::live(base)? {
+        asking.spawn(ask(&dir, None));
+    }
+    for kept in KeptSockets::all(base)? {
+        asking.spawn(ask(&kept.path.clone(), Some(kept)));
+    }
+    for (answer, socket) in asking.join_all().await {
+        match answer {
+            Ok(Ok(run)) => runs.push(Reached { socket, run }),
+            // It does not listen yet, or not any more.
+            Ok(Err(ClientError::Ended)) => {}
+            Ok(Err(error)) if error.is_unheard() => {}
+            Ok(Err(error)) => errors.push(error),
+            Err(_) => errors.push(ClientError::Io { path: socket, source: io::ErrorKind::TimedOut.into() }),
+        }
+    }
+    runs.order_by(|one, other| one.run.began_at.cmp(&other.run.began_at));
+    Ok((runs, errors))
+}
+
+/// How long a run may take to end once its sockets are closed.
+const LAST_MOMENT: Duration = Duration::from_secs(5);
+
+/// A connection to a run, for one request.
+#[derive(Debug)]
+pub struct Connection {
+    path: PathBuf,
+    stream: UnixStream,
+    /// The run's process, where it can be named.
+    process: Option<OwnedFd>,
+}
+
+impl Connection {
+    /// Connects, and looks who listens.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn open(path: &Path) -> Result<Connection, ClientError> {
+        let error = |source| ClientError::Io { path: path.to_owned(), source };
+        let stream = UnixStream::connect(path).await.map_err(error)?;
+        let peer = stream.peer_cred().map_err(error)?;
+        if !may_order(peer.uid()) {
+            return Err(ClientError::Stranger { path: path.to_owned(), user: peer.uid() });
+        }
+        let process = peer.pid().and_then(|pid| process::open_pidfd(pid).ok());
+        Ok(Connection { path: path.to_owned(), stream, process })
+    }
+
+    fn error(&self, source: io::Error) -> ClientError {
+        match source.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                ClientError::Ended
+            }
+            _ => ClientError::Io { path: self.path.clone(), source },
+        }
+    }
+
+    async fn send(&mut self, request: &Request) -> Result<(), ClientError> {
+        let sent = match json::to_vec(request) {
+            Ok(bytes) => wire::write(&mut self.stream, Kind::Json, &bytes).await,
+            Err(error) => Err(error.into()),
+        };
+        sent.map_err(|e| self.error(e))
+    }
+
+    /// Asks for something.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, ClientError> {
+        self.send(request).await?;
+        let answer = wire::read(&mut self.stream, wire::LONGEST).await.map_err(|e| self.error(e))?;
+        let (_, bytes) = answer.ok_or(ClientError::Ended)?;
+        let answer: Answer = json::from_slice(&bytes).map_err(|e| self.error(e.into()))?;
+        match answer {
+            Answer::Ok(value) => json::from_value(&value).map_err(|e| self.error(e.into())),
+            Answer::Error(message) => Err(ClientError::Refused(message)),
+        }
+    }
+
+    /// Gives an order without waiting until it is done.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn tell(&mut self, request: &Request) -> Result<(), ClientError> {
+        self.send(request).await
+    }
+
+    /// Returns when the run's process has ended.
+    pub async fn ended(&mut self) {
+        // Nothing more is said on this connection; whatever ends it says that the other side is going.
+        let _ = self.stream.read_u8().await;
+        // It closes its sockets a moment before it is gone.
+        let process = self.process.take().map(|process| watch::register(Arc::new(process), Interest::READABLE));
+        if let Some(Ok(process)) = process {
+            let _ = tokio::time::timeout(LAST_MOMENT, process.readable()).await;
+        }
+    }
+
+    /// Begins a session; both halves are to be used at the same time.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn exec(
+        mut self,
+        request: &Request,
+        command: Vec<String>,
+        tty: bool,
+    ) -> Result<(SessionInput, Incoming), ClientError> {
+        self.send(request).await?;
+        let (reader, writer) = self.stream.into_split();
+        let mut input = SessionInput(writer);
+        match input.send(&setup(command, tty)).await {
+            // Refused by now; why is there to be read.
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
+            Err(source) => return Err(ClientError::Io { path: self.path.clone(), source }),
+            Ok(()) => {}
+        }
+        Ok((input, Incoming { path: self.path, reader }))
+    }
+}
+
+/// What a session is told.
+#[derive(Debug)]
+pub struct SessionInput(OwnedWriteHalf);
+
+impl SessionInput {
+    async fn send(&mut self, message: &ExecTaskStreamingRequest) -> io::Result<()> {
+        wire::write(&mut self.0, Kind::Exec, &message.encode_to_vec()).await
+    }
+
+    /// Input for the command; none at all closes it.
+    ///
+    /// # Errors
+    /// When the session has ended.
+    pub async fn stdin(&mut self, data: &[u8]) -> io::Result<()> {
+        let stdin = ExecTaskStreamingIoOperation { data: data.to_vec(), close: data.is_empty() };
+        self.send(&ExecTaskStreamingRequest { stdin: Some(stdin), ..ExecTaskStreamingRequest::default() }).await
+    }
+
+    /// The terminal's size, in rows and columns.
+    ///
+    /// # Errors
+    /// When the session has ended.
+    pub async fn resize(&mut self, rows: u16, columns: u16) -> io::Result<()> {
+        let size = exec_task_streaming_request::TerminalSize { height: rows.into(), width: columns.into() };
+        self.send(&ExecTaskStreamingRequest { tty_size: Some(size), ..ExecTaskStreamingRequest::default() }).await
+    }
+}
+
+/// What a session says.
+#[derive(Debug)]
+pub struct Incoming {
+    path: PathBuf,
+    reader: OwnedReadHalf,
+}
+
+impl Incoming {
+    /// The next message.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::Ended`] when there is none, which only the message with the command's end is to be
+    /// the last before.
+    pub async fn next(&mut self) -> Result<ExecTaskStreamingResponse, ClientError> {
+        let error = |source: io::Error| match source.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => ClientError::Ended,
+            _ => ClientError::Io { path: self.path.clone(), source },
+        };
+        match wire::read(&mut self.reader, wire::LONGEST).await.map_err(error)? {
+            Some((Kind::Exec, bytes)) => {
+                ExecTaskStreamingResponse::decode(&bytes[..]).map_err(|e| error(io::Error::other(e)))
+            }
+            Some((Kind::Json, bytes)) => match json::from_slice(&bytes) {
+                Ok(Answer::Error(message)) => Err(ClientError::Refused(message)),
+                _ => Err(error(io::ErrorKind::InvalidData.into())),
+            },
+            None => Err(ClientError::Ended),
+        }
+    }
+}

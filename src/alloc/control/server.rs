@@ -1,0 +1,355 @@
+//! The side of the run: answers whoever may ask, which is its own user and root.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use prost::Message as _;
+use serde_json::json;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::wire::{self, Answer, Kind, ProcessUse, Request, RunView, StatsView, timestamp};
+use super::{Control, OrderError};
+use crate::alloc::Stop;
+use crate::alloc::error::chain;
+use crate::alloc::sockets::CONTROL;
+use crate::spec::json;
+use crate::spec::{AllocId, IntoMap as _, Signal, TaskStats, Usage};
+use crate::sys::lock::lock;
+use crate::sys::task::boxed;
+use crate::wire::drivers::{ExecTaskStreamingRequest, exec_task_streaming_request};
+
+/// How many are answered at once; the next ones wait.
+const CONNECTIONS: usize = 256;
+/// How long a request may take to arrive.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of what a run tells of itself, without the frame's few.
+const MOST_TOLD: usize = wire::LONGEST as usize - 1024;
+/// Messages of a session that may wait.
+const QUEUE: usize = 16;
+
+/// Why a run cannot be reached.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on the control socket {}", path.display())]
+pub struct ServeError {
+    /// The socket.
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// What a run looks after, for those who ask.
+#[derive(Debug)]
+pub struct Served {
+    job: String,
+    data_dir: PathBuf,
+    detached: bool,
+    began: SystemTime,
+    allocs: Mutex<Vec<Arc<Control>>>,
+    stop: watch::Sender<Stop>,
+}
+
+impl Served {
+    /// A run without allocations yet, which began then; `stop` is what ends all of it.
+    #[must_use]
+    pub fn new(
+        job: &str,
+        data_dir: &Path,
+        detached: bool,
+        began: SystemTime,
+        stop: watch::Sender<Stop>,
+    ) -> Arc<Served> {
+        let (job, data_dir) = (job.to_owned(), data_dir.to_owned());
+        Arc::new(Served { job, data_dir, detached, began, allocs: Mutex::default(), stop })
+    }
+
+    /// It looks after this one from now on.
+    pub fn add(&self, alloc: Arc<Control>) {
+        lock(&self.allocs).push(alloc);
+    }
+
+    /// It does not look after this one.
+    pub fn remove(&self, id: &AllocId) {
+        lock(&self.allocs).retain(|alloc| alloc.id() != id);
+    }
+
+    /// Its allocations.
+    #[must_use]
+    pub fn allocs(&self) -> Vec<Arc<Control>> {
+        lock(&self.allocs).clone()
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn view(&self) -> RunView {
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        let alloc = |control: Arc<Control>| wire::AllocView { run: Some(pid), ..control.view() };
+        RunView {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid,
+            job: self.job.clone(),
+            data_dir: self.data_dir.clone(),
+            detached: self.detached,
+            began_at: timestamp(self.began),
+            allocs: self.allocs().into_iter().map(alloc).collect(),
+        }
+    }
+
+    /// All of it, as far as it fits into an answer: of very many tasks without their events and what their checks found.
+    fn told(&self) -> RunView {
+        let mut view = self.view();
+        if json::to_vec(&view).is_ok_and(|bytes| bytes.len() > MOST_TOLD) {
+            view.allocs.iter_mut().flat_map(|alloc| &mut alloc.tasks).for_each(|task| task.events.clear());
+            let checks = view.allocs.iter_mut().flat_map(|alloc| &mut alloc.services).flat_map(|s| &mut s.checks);
+            checks.for_each(|check| check.output.clear());
+        }
+        view
+    }
+
+    fn find(&self, id: &str) -> Result<Arc<Control>, String> {
+        let found = self.allocs().into_iter().find(|alloc| alloc.id().as_str() == id);
+        found.ok_or_else(|| format!("this run has no allocation {id}"))
+    }
+}
+
+/// Listens in the directory `sockets`, which is this user's alone and goes with its owner, as long as the runtime lives: so the
+/// end of a connection says that the run's process has nothing left to do.
+///
+/// # Errors
+/// What the file system says.
+pub fn serve(sockets: &Path, served: &Arc<Served>) -> Result<(), ServeError> {
+    let path = sockets.join(CONTROL);
+    let listen = || {
+        // Of a supervisor that was killed, whose lock is ours.
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(listener)
+    };
+    let listener = listen().map_err(|source| ServeError { path: path.clone(), source })?;
+    let served = Arc::clone(served);
+    crate::sys::task::spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
+                    Ok((stream, _)) => _ = connections.spawn(boxed(answer(stream, Arc::clone(&served)))),
+                    // Most likely out of descriptors; whoever asked waits in the queue until one is free again.
+                    Err(error) => {
+                        tracing::debug!(%error, "control socket");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Whether a user may give orders here: the directory keeps others away, and this does, should it ever be opened.
+pub(super) fn may_order(user: u32) -> bool {
+    user == rustix::process::geteuid().as_raw() || user == 0
+}
+
+async fn answer(mut stream: UnixStream, served: Arc<Served>) {
+    if let Err(error) = attend(&mut stream, &served).await {
+        tracing::debug!(%error, "control connection");
+    }
+}
+
+async fn attend(stream: &mut UnixStream, served: &Served) -> io::Result<()> {
+    if !may_order(stream.peer_cred()?.uid()) {
+        return say(stream, &Answer::Error("another user's runs take no orders from you".to_owned())).await;
+    }
+    let request = tokio::time::timeout(REQUEST_TIMEOUT, wire::read(stream, wire::LONGEST_REQUEST)).await??;
+    let Some((Kind::Json, request)) = request else { return Ok(()) };
+    let request: Request = match json::from_slice(&request) {
+        Ok(request) => request,
+        Err(error) => return say(stream, &Answer::Error(format!("the run does not understand this: {error}"))).await,
+    };
+    if let Request::Exec { alloc, task } = &request {
+        return match served.find(alloc) {
+            Ok(control) => session(stream, &control, task.as_deref()).await,
+            Err(error) => say(stream, &Answer::Error(error)).await,
+        };
+    }
+    let stops_run = matches!(request, Request::Stop { alloc: None, .. });
+    let done = {
+        let (mut reader, _) = stream.split();
+        // What is done for somebody who has gone needs no answer.
+        tokio::select! {
+            biased;
+            done = perform(served, request) => done,
+            _ = reader.read_u8() => return Ok(()),
+        }
+    };
+    say(stream, &done.map_or_else(Answer::Error, Answer::Ok)).await?;
+    if stops_run {
+        // The end of the connection says that the process is gone, or that the caller is.
+        let _ = stream.read_u8().await;
+    }
+    Ok(())
+}
+
+async fn say(stream: &mut UnixStream, answer: &Answer) -> io::Result<()> {
+    let mut bytes = json::to_vec(answer)?;
+    if bytes.len() > wire::LONGEST as usize {
+        bytes = json::to_vec(&Answer::Error("what this run has to say is too long for one answer".to_owned()))?;
+    }
+    wire::write(stream, Kind::Json, &bytes).await
+}
+
+async fn perform(served: &Served, request: Request) -> Result<serde_json::Value, String> {
+    let told = |error: OrderError| chain(&error);
+    let value = |value: serde_json::Result<serde_json::Value>| value.map_err(|e| e.to_string());
+    match request {
+        Request::Status => value(json::to_value(&served.told())),
+        Request::Stop { alloc, now } => {
+            let urgency = if now { Stop::Now } else { Stop::Gracefully };
+            if let Some(id) = alloc {
+                let control = served.find(&id)?;
+                control.stop(urgency);
+                control.gone().await;
+            } else {
+                served.stop.send_modify(|stop| *stop = urgency.max(*stop));
+            }
+            Ok(json!({}))
+        }
+        Request::Restart { alloc, task } => {
+            Ok(json!(served.find(&alloc)?.restart(task.as_deref()).await.map_err(told)?))
+        }
+        Request::Signal { alloc, task, signal } => {
+            let signal = Signal::from_number(signal).ok_or_else(|| format!("there is no signal {signal}"))?;
+            Ok(json!(served.find(&alloc)?.signal(task.as_deref(), signal).await.map_err(told)?))
+        }
+        Request::Stats { alloc, task } => {
+            let samples = served.find(&alloc)?.stats(task.as_deref()).await.map_err(told)?;
+            let views: Vec<StatsView> = samples.iter().map(|(task, sample)| stats(&alloc, task, sample)).collect();
+            value(json::to_value(&views))
+        }
+        Request::Exec { .. } => Err("a session has a connection of its own".to_owned()),
+    }
+}
+
+fn stats(alloc: &str, task: &str, sample: &TaskStats) -> StatsView {
+    let of = |Usage { cpu, memory }: &Usage| ProcessUse {
+        cpu_percent: cpu.percent,
+        cpu_mhz: cpu.total_ticks,
+        memory_rss: memory.rss,
+        memory_usage: memory.usage,
+        memory_max_usage: memory.max_usage,
+        swap: memory.swap,
+        throttled_periods: cpu.throttled_periods,
+    };
+    StatsView {
+        alloc_id: alloc.to_owned(),
+        task: task.to_owned(),
+        time: timestamp(sample.time),
+        total: of(&sample.total),
+        by_pid: sample.by_pid.iter().map(|(pid, usage)| (*pid, of(usage))).into_map(),
+    }
+}
+
+/// Hands the messages of a session on in both directions. It ends when either side does: what runs for a caller who has
+/// gone is killed.
+async fn session(stream: &mut UnixStream, control: &Control, task: Option<&str>) -> io::Result<()> {
+    let (mut reader, mut writer) = stream.split();
+    let (sender, receiver) = mpsc::channel::<Result<ExecTaskStreamingRequest, tonic::Status>>(QUEUE);
+    let input = async {
+        loop {
+            let Some((Kind::Exec, bytes)) = wire::read(&mut reader, wire::LONGEST_REQUEST).await? else {
+                return io::Result::Ok(());
+            };
+            let request = ExecTaskStreamingRequest::decode(&bytes[..]).map_err(io::Error::other)?;
+            if sender.send(Ok(request)).await.is_err() {
+                // It has ended, and takes no more; its last answers are under way.
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    let output = async {
+        let mut responses = match control.exec(task, Box::pin(ReceiverStream::new(receiver))).await {
+            Ok(responses) => responses,
+            Err(error) => {
+                let answer = json::to_vec(&Answer::Error(chain(&error)))?;
+                return wire::write(&mut writer, Kind::Json, &answer).await;
+            }
+        };
+        while let Some(response) = responses.next().await {
+            match response {
+                Ok(response) => wire::write(&mut writer, Kind::Exec, &response.encode_to_vec()).await?,
+                Err(status) => {
+                    let answer = json::to_vec(&Answer::Error(status.message().to_owned()))?;
+                    return wire::write(&mut writer, Kind::Json, &answer).await;
+                }
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = input => ended,
+        ended = output => ended,
+    }
+}
+
+/// The first message of a session.
+pub(super) fn setup(command: Vec<String>, tty: bool) -> ExecTaskStreamingRequest {
+    let setup = exec_task_streaming_request::Setup { task_id: String::new(), command, tty };
+    ExecTaskStreamingRequest { setup: Some(setup), ..ExecTaskStreamingRequest::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::control::{Names, Told};
+    use crate::alloc::state::State;
+    use crate::spec::{EventKind, TaskEvent};
+
+    #[test]
+    fn very_many_tasks_are_told_of_without_their_events() {
+        let served = Served::new("job", Path::new("/data"), true, SystemTime::now(), watch::Sender::new(Stop::No));
+        let add = |count: usize| {
+            let tasks = (0..count).map(|number| Told {
+                name: format!("t{number}"),
+                driver_name: "fake".to_owned(),
+                driver: None,
+                is_late: false,
+                state: State::default(),
+            });
+            let names = Names {
+                id: crate::spec::AllocId::parse("0f2c1f7e-0000-4000-8000-000000000000").unwrap(),
+                name: String::new(),
+                job: String::new(),
+                group: String::new(),
+                index: 0,
+                dir: PathBuf::new(),
+                logs: PathBuf::new(),
+            };
+            let control = Control::new(names, SystemTime::now(), false, tasks);
+            let message = "\u{1}".repeat(2000);
+            for number in 0..count {
+                for _ in 0..10 {
+                    let (kind, time, task) = (EventKind::DriverFailure, SystemTime::now(), format!("t{number}"));
+                    control.note(&TaskEvent { kind, time, task, message: message.clone(), details: [].into() });
+                }
+            }
+            served.add(Arc::new(control));
+        };
+        add(10);
+        assert_eq!(served.told(), served.view());
+        add(200);
+        let told = served.told();
+        assert!(told.allocs.len() == 2 && told.allocs[1].tasks.len() == 200, "all of them");
+        assert!(serde_json::to_vec(&told).unwrap().len() < wire::LONGEST as usize);
+    }
+}

@@ -1,0 +1,132 @@
+//! An artifact's source into a task's directory: what lies on this machine is copied as it is, all else is fetched.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use super::artifact::{Copy, Owner};
+use super::dir::{AllocDir, remove_tree};
+use crate::artifact::{FetchError, Limits, Order, Staging, Surroundings, Target};
+use crate::spec::{ArtifactMode, Getter, Source};
+
+/// Time between two events about how far a download is.
+const EACH: Duration = Duration::from_secs(5);
+
+/// What is taken from where to where; everything interpolated.
+pub(super) struct Download {
+    pub(super) source: String,
+    pub(super) options: BTreeMap<String, String>,
+    pub(super) headers: BTreeMap<String, String>,
+    pub(super) insecure: bool,
+    /// See [`Artifact`](crate::spec::Artifact).
+    pub(super) base_dir: PathBuf,
+    pub(super) stays_in_base_dir: bool,
+    pub(super) dir: AllocDir,
+    pub(super) task: String,
+    pub(super) destination: String,
+    pub(super) mode: ArtifactMode,
+    pub(super) owner: Option<Owner>,
+}
+
+/// Why there is no artifact.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// What was being done.
+    pub(super) action: String,
+    pub(super) source: io::Error,
+    /// The restart policy may try again.
+    pub(super) recoverable: bool,
+}
+
+impl From<(String, io::Error)> for Failure {
+    fn from((action, source): (String, io::Error)) -> Failure {
+        Failure { action, source, recoverable: false }
+    }
+}
+
+impl From<FetchError> for Failure {
+    fn from(error: FetchError) -> Failure {
+        let recoverable = error.recoverable;
+        Failure { action: "cannot be fetched".to_owned(), source: io::Error::other(error), recoverable }
+    }
+}
+
+impl Download {
+    /// Does it on this thread; `cancel` stops it with `Interrupted`. `progress` hears now and then how far it is.
+    pub(super) fn run(self, cancel: &AtomicBool, progress: &mut dyn FnMut(String)) -> Result<(), Failure> {
+        let wrong = |reason: String| {
+            Failure::from(("cannot be fetched".to_owned(), io::Error::new(io::ErrorKind::InvalidInput, reason)))
+        };
+        let source = Source::parse(&self.source, &self.options).map_err(wrong)?;
+        let mut file = None;
+        if let Getter::File(path) = &source.getter {
+            let copy = Copy {
+                base_dir: self.base_dir.clone(),
+                source: path.into(),
+                stays_in_base_dir: self.stays_in_base_dir,
+                dir: self.dir.clone(),
+                task: self.task.clone(),
+                destination: self.destination.clone(),
+                mode: self.mode,
+                owner: self.owner,
+            };
+            let as_it_is = source.archive.is_none() && source.checksum.is_none();
+            file = if as_it_is { None } else { copy.open_file()? };
+            if file.is_none() && source.checksum.is_some() {
+                return Err(wrong("a checksum is for one file, and this is a directory; remove it".to_owned()));
+            }
+            if file.is_none() {
+                return Ok(copy.run(cancel)?);
+            }
+        }
+        let (top, below) = self.dir.locate(&self.task, &self.destination).map_err(|error| {
+            Failure::from((format!("destination {:?} is not in the task's directory", self.destination), error))
+        })?;
+        let staging = Staging::new(self.dir.path())?;
+        let order = Order {
+            source,
+            mode: self.mode,
+            headers: self.headers,
+            insecure: self.insecure,
+            limits: Limits::DEFAULT,
+            file,
+        };
+        let mut last = Instant::now();
+        let mut tell = |bytes: u64, total: Option<u64>| {
+            if last.elapsed() >= EACH {
+                last = Instant::now();
+                progress(far(bytes, total));
+            }
+        };
+        let target = Target { top, below, mode: self.mode, owner: self.owner.map(|Owner { uid, gid }| (uid, gid)) };
+        let fetched = order.fetch(&staging, &Surroundings::of_this_process(), cancel, &mut tell);
+        let placed = fetched.and_then(|fetched| fetched.map_or(Ok(false), |fetched| fetched.place(&target, cancel)));
+        let unwanted = || Failure::from(("was not wanted any more".to_owned(), io::ErrorKind::Interrupted.into()));
+        let result = placed.map_err(Failure::from).and_then(|placed| placed.then_some(()).ok_or_else(unwanted));
+        // What stays goes with the allocation's directory, which tells what is wrong with it.
+        drop(remove_tree(staging.path()));
+        result
+    }
+}
+
+/// `12.5 MiB of 40.0 MiB`.
+fn far(bytes: u64, total: Option<u64>) -> String {
+    let size = |bytes: u64| {
+        let tenths = bytes.saturating_mul(10) >> 20;
+        format!("{}.{} MiB", tenths / 10, tenths % 10)
+    };
+    total.map_or_else(|| size(bytes), |total| format!("{} of {}", size(bytes), size(total)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::far;
+
+    #[test]
+    fn how_far_it_is_has_one_decimal() {
+        assert_eq!(far(1 << 19, Some(3 << 20)), "0.5 MiB of 3.0 MiB");
+        assert_eq!(far(0, None), "0.0 MiB");
+    }
+}

@@ -1,0 +1,445 @@
+//! This machine: where things are kept, which drivers there are, how a task's cgroup is called. What the allocations of one
+//! process share is built here, for whoever owns them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::kept_sockets::KeptSockets;
+use super::node::{Node, compute};
+use super::owner::Owner;
+use super::place::Machine;
+use super::ports::PortPool;
+use super::process::Orphans;
+use super::record::{Record, Records};
+use super::service_registry::Services;
+use super::sockets::SocketDir;
+use super::values::ValuesFile;
+use super::volumes::HostVolumes;
+use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
+use crate::driver::{DockerDriver, Driver, ExecDriver, Fingerprint, JavaDriver, RawExecDriver, Settings};
+use crate::net::Networks;
+use crate::spec::{AllocId, IntoMap as _};
+use crate::sys::mutant;
+use crate::sys::owned::{self, OwnDir};
+
+/// Where cgroups are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// How long the processes in an abandoned cgroup may resist.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What of this machine cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{doing}")]
+pub struct MachineError {
+    /// What was being done, or is wrong.
+    doing: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// Says what was being done when something failed.
+pub(super) trait Doing<T> {
+    fn doing(self, what: &str) -> Result<T, MachineError>;
+    fn doing_with(self, what: impl FnOnce() -> String) -> Result<T, MachineError>;
+}
+
+impl<T, E: Into<Box<dyn std::error::Error + Send + Sync>>> Doing<T> for Result<T, E> {
+    fn doing(self, what: &str) -> Result<T, MachineError> {
+        self.doing_with(|| what.to_owned())
+    }
+
+    fn doing_with(self, what: impl FnOnce() -> String) -> Result<T, MachineError> {
+        self.map_err(|source| MachineError { doing: what(), source: Some(source.into()) })
+    }
+}
+
+/// The data directory, made where it is missing, under its canonical name.
+///
+/// # Errors
+/// When there is none, and when somebody else could write to it.
+pub fn data_dir(given: Option<&Path>) -> Result<PathBuf, MachineError> {
+    let dir = usual_data_dir(given)?;
+    let make = || {
+        // Nothing is made behind what is somebody else's.
+        let there = dir.ancestors().find(|dir| dir.symlink_metadata().is_ok()).unwrap_or(Path::new("."));
+        if there != dir {
+            if !mutant::on("d72") {
+                owned::resolve_parent(there)?;
+            }
+            std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&dir)?;
+        }
+        resolve(&dir)
+    };
+    // What stands in it says which processes to end and what to remove.
+    let own = make().and_then(|dir| OwnDir::open(&dir).map(|_| dir));
+    own.doing_with(|| format!("cannot use the data directory {}; give another --data-dir", dir.display()))
+}
+
+/// The data directory under its canonical name, where there is one: nothing is made.
+///
+/// # Errors
+/// As [`data_dir`].
+pub fn existing_data_dir(given: Option<&Path>) -> Result<Option<PathBuf>, MachineError> {
+    match (usual_data_dir(given), given) {
+        (Ok(dir), _) if dir.exists() => data_dir(Some(&dir)).map(Some),
+        (Err(error), Some(_)) => Err(error),
+        _ => Ok(None),
+    }
+}
+
+/// Where it is, or would be.
+fn usual_data_dir(given: Option<&Path>) -> Result<PathBuf, MachineError> {
+    let env = |key: &str| std::env::var_os(key).map(PathBuf::from).filter(|p| p.is_absolute());
+    Ok(match given {
+        Some(dir) => dir.to_owned(),
+        None if rustix::process::geteuid().is_root() => PathBuf::from("/var/lib/agentbin"),
+        None => env("XDG_STATE_HOME")
+            .or_else(|| env("HOME").map(|home| home.join(".local/state")))
+            .ok_or_else(|| {
+                let doing = "there is no data directory: neither XDG_STATE_HOME nor HOME is set; give --data-dir";
+                MachineError { doing: doing.to_owned(), source: None }
+            })?
+            .join("agentbin"),
+    })
+}
+
+/// The same directory under its canonical name, when nobody else can put another one in its place.
+fn resolve(dir: &Path) -> std::io::Result<PathBuf> {
+    if mutant::on("d72") { dir.canonicalize() } else { owned::resolve(dir) }
+}
+
+/// Where the logs of allocations are that have ended.
+#[must_use]
+pub fn kept_logs(data_dir: &Path) -> PathBuf {
+    data_dir.join("logs")
+}
+
+/// Where the folders of sockets are. A socket's path has to be short, so it is not far down.
+#[must_use]
+pub fn socket_base(data_dir: &Path) -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        PathBuf::from("/run/agentbin")
+    } else {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_dir());
+        runtime.map_or_else(|| data_dir.join("run"), |dir| dir.join("agentbin"))
+    }
+}
+
+/// Where all processes of this user find the lock of what they share, and the registry of their ports, whatever their data
+/// directories are, and nobody else can hold it; `None` for a plain user without such a directory.
+fn lock_dir() -> Option<PathBuf> {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return Some(PathBuf::from("/run/agentbin"));
+    }
+    // By its usual name: the variable may be set in one shell, and not in another.
+    let runtime = PathBuf::from(format!("/run/user/{}", user.as_raw()));
+    OwnDir::open(&runtime).is_ok().then(|| runtime.join("agentbin"))
+}
+
+/// The services that are registered on this machine, of this user.
+#[must_use]
+pub fn services(data_dir: &Path) -> Services {
+    Services::of_machine(lock_dir().unwrap_or_else(|| data_dir.join("run")).join("services"))
+}
+
+/// What there is of networks; see [`Networks::run_dir`].
+pub(super) fn network_dir(data_dir: &Path) -> PathBuf {
+    lock_dir().unwrap_or_else(|| data_dir.join("run")).join("network")
+}
+
+/// The record of an allocation.
+pub(super) fn record_path(data_dir: &Path, id: &str) -> PathBuf {
+    data_dir.join("alloc").join(format!("{id}.json"))
+}
+
+/// Where the executors of an owner who comes back listen: the same directory each time. `None` for one who does not; see
+/// [`socket_dir`].
+///
+/// # Errors
+/// As [`socket_dir`].
+pub fn kept_socket_dir(data_dir: &Path, owner: &Owner) -> Result<Option<KeptSockets>, MachineError> {
+    let base = socket_base(data_dir);
+    KeptSockets::open(&base, data_dir, owner)
+        .doing_with(|| format!("cannot make a directory of sockets in {}", base.display()))
+}
+
+/// Where the executors of this process listen.
+///
+/// # Errors
+/// What the file system says, and that the place is not this user's alone.
+pub fn socket_dir(data_dir: &Path) -> Result<SocketDir, MachineError> {
+    let base = socket_base(data_dir);
+    SocketDir::create(&base).doing_with(|| format!("cannot make a folder of sockets in {}", base.display()))
+}
+
+/// The cgroups of this machine.
+fn cgroups() -> Result<CgroupFs, MachineError> {
+    CgroupFs::detect(Path::new(CGROUPS)).doing("cannot find out about cgroups")
+}
+
+/// How tasks of this process are limited: as the machine is set up for root, and else below a cgroup that was delegated.
+#[derive(Debug)]
+pub struct CgroupPlace {
+    /// What is mounted.
+    pub cgroups: CgroupFs,
+    /// Off where this process cannot make cgroups.
+    pub regime: Regime,
+    /// The cgroup above those of all tasks, relative to each hierarchy's root.
+    parent: Option<PathBuf>,
+    delegated: Option<Delegated>,
+}
+
+impl CgroupPlace {
+    /// Looks, and changes nothing. `given` is the cgroup above those of all tasks, if it is not the usual one.
+    ///
+    /// # Errors
+    /// When the mounts cannot be read, and when `given` cannot be a cgroup.
+    pub fn find(given: Option<&Path>) -> Result<CgroupPlace, MachineError> {
+        let cgroups = cgroups()?;
+        let is_root = rustix::process::geteuid().is_root();
+        let delegated =
+            if is_root { None } else { Delegated::find(&cgroups).doing("cannot find out about cgroups")? };
+        let regime = if is_root || delegated.is_some() { cgroups.regime() } else { Regime::Off };
+        let base = delegated.as_ref().map_or(Path::new(""), Delegated::relative);
+        let parent = parent(regime).map(|usual| match given {
+            Some(given) => parent_at(&cgroups, base, given),
+            None => Ok(base.join(usual)),
+        });
+        Ok(CgroupPlace { cgroups, regime, parent: parent.transpose()?, delegated })
+    }
+
+    /// Makes room for tasks, where this process is in the way. To be called before it starts others; undone in the end.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn enter(mut self) -> Result<CgroupPlace, MachineError> {
+        if let Some(delegated) = &mut self.delegated {
+            delegated.enter().doing("cannot use the cgroup that is delegated to this user")?;
+        }
+        Ok(self)
+    }
+
+    /// The cores of the tasks of all agentbin processes, where they can be divided.
+    #[must_use]
+    pub fn cpusets(&self) -> Option<Cpusets> {
+        self.cpusets_of(self.parent.as_deref()?)
+    }
+
+    fn cpusets_of(&self, parent: &Path) -> Option<Cpusets> {
+        let cpusets = Cpusets::open(&self.cgroups, parent, is_task).ok()?;
+        Some(match lock_dir() {
+            Some(dir) if !mutant::on("d70") => cpusets.locked_in(dir),
+            _ => cpusets,
+        })
+    }
+
+    /// Divides the cores anew among the tasks that are beside these cgroups, wherever their runs put them.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn settle_beside(&self, cgroups: &[PathBuf]) -> Result<(), cgroup::Error> {
+        let parents: BTreeSet<&Path> = cgroups.iter().filter_map(|cgroup| cgroup.parent()).collect();
+        let cpusets = parents.into_iter().filter_map(|parent| self.cpusets_of(parent));
+        cpusets.map(|cpusets| cpusets.settle()).fold(Ok(()), Result::and)
+    }
+}
+
+const fn parent(regime: Regime) -> Option<&'static str> {
+    match regime {
+        Regime::V2 => Some("nomad.slice"),
+        Regime::V1 => Some("nomad"),
+        Regime::Off => None,
+    }
+}
+
+/// A cgroup that somebody names: as a folder of a mounted tree, or relative to each tree's root, also with a slash in front,
+/// as Nomad writes it; for a plain user relative to `base`, which was delegated to him.
+fn parent_at(cgroups: &CgroupFs, base: &Path, given: &Path) -> Result<PathBuf, MachineError> {
+    let parent = if given.starts_with(CGROUPS) {
+        cgroups.relative(given)
+    } else {
+        cgroups.relative(&base.join(given.strip_prefix("/").unwrap_or(given)))
+    };
+    let parent = parent.doing_with(|| format!("--cgroup-parent {}", given.display()))?;
+    let is_file = |name: &OsStr| cgroups.hierarchies().any(|tree| tree.mount_point.join(base).join(name).is_file());
+    if let Some(name) = parent.iter().find(|name| is_file(name)) {
+        let (given, name) = (given.display(), name.display());
+        let doing = format!("--cgroup-parent {given}: {name} is a file in every cgroup; give the cgroup another name");
+        return Err(MachineError { doing, source: None });
+    }
+    Ok(parent)
+}
+
+/// Whether a cgroup is that of a task of ours: the allocation's id, a dash, the task's name.
+fn is_task(name: &str) -> bool {
+    name.split_at_checked(36).is_some_and(|(id, rest)| AllocId::parse(id).is_some() && rest.starts_with('-'))
+}
+
+/// Kills what is in an abandoned cgroup and removes it.
+///
+/// # Errors
+/// What the kernel says, or that its processes did not end in time.
+pub fn remove_cgroup(cgroups: &CgroupFs, relative: &Path) -> std::io::Result<()> {
+    if cgroups.regime() == Regime::Off {
+        return Ok(());
+    }
+    TaskCgroup::destroy_at(cgroups, relative, Instant::now() + PATIENCE).map_err(std::io::Error::other)
+}
+
+/// Removes the containers of an abandoned allocation, where it may have some.
+///
+/// # Errors
+/// What the engine says.
+pub fn remove_containers(data_dir: &Path, record: &Record) -> Result<(), MachineError> {
+    let Some(alloc_id) = record.id() else { return Ok(()) };
+    // The network of a group is a container, too, and there before any task's is.
+    let has_network = record.network.as_ref().is_some_and(|network| network.driver().is_some());
+    let dir = data_dir.join("alloc").join(alloc_id.as_str());
+    if !has_network && !DockerDriver::may_have_containers(&dir).doing("cannot look whether it has containers")? {
+        return Ok(());
+    }
+    let settings =
+        Settings { cgroups: cgroups()?, compute: compute(), socket_dir: socket_base(data_dir), under_agent: false };
+    // On a thread of its own: whoever asks may be inside a runtime.
+    let removing = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let alloc_id = alloc_id.as_str();
+        runtime.block_on(DockerDriver::new(settings).remove_allocation(alloc_id)).map_err(std::io::Error::other)
+    });
+    let removed = removing.join().unwrap_or_else(|_| Err(std::io::Error::other("the thread that does it panicked")));
+    removed.doing("cannot remove its containers")
+}
+
+/// Everything that the allocations of this process share.
+///
+/// # Errors
+/// When the data directory or `/proc` cannot be used.
+pub fn machine(data_dir: &Path, sockets: &Path, place: &CgroupPlace) -> Result<Machine, MachineError> {
+    machine_of(Owner::default(), data_dir, sockets, place)
+}
+
+/// The same for this owner, who holds his lock ([`OwnerLock::take`](super::OwnerLock::take)). The tasks of one who comes back
+/// outlive their executors, too, where they can.
+///
+/// # Errors
+/// As [`machine`].
+pub fn machine_of(owner: Owner, data_dir: &Path, sockets: &Path, place: &CgroupPlace) -> Result<Machine, MachineError> {
+    let CgroupPlace { cgroups, regime, parent, .. } = place;
+    let (regime, parent) = (*regime, parent.clone());
+    let cpusets = place.cpusets();
+    let reservable = cpusets.as_ref().and_then(|cpusets| cpusets.reservable().ok()).map(|cores| cores.len());
+    let node = Arc::new(Node::detect(data_dir, regime, reservable).doing_with(|| {
+        format!("cannot keep the node's id in the data directory {}; give another --data-dir", data_dir.display())
+    })?);
+    let remove_from = cgroups.clone();
+    let services = services(data_dir);
+    Ok(Machine {
+        data_dir: data_dir.to_owned(),
+        drivers: drivers(cgroups, sockets, owner.returns()),
+        owner,
+        host_env: host_env(),
+        records: Arc::new(Records::new(data_dir)),
+        ports: PortPool::of_machine(lock_dir().unwrap_or_else(|| data_dir.join("run")).join("ports")),
+        volumes: HostVolumes::default(),
+        networks: networks(data_dir),
+        values: ValuesFile::default().with_services(&services),
+        services,
+        cgroup: Box::new(move |id, task| {
+            let unit = if regime == Regime::V2 { ".scope" } else { "" };
+            parent.as_ref().map_or_else(PathBuf::new, |parent| parent.join(format!("{id}-{task}{unit}")))
+        }),
+        remove_cgroup: Arc::new(move |path| remove_cgroup(&remove_from, path)),
+        cpusets,
+        orphans: Arc::new(Orphans::inherit(data_dir).doing("cannot look at processes in /proc")?),
+        node,
+    })
+}
+
+/// Those of this program, by name.
+fn drivers(cgroups: &CgroupFs, sockets: &Path, outlive: bool) -> BTreeMap<String, Arc<dyn Driver>> {
+    let settings =
+        Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), under_agent: false };
+    let drivers: [Arc<dyn Driver>; 4] = [
+        Arc::new(ExecDriver::new(settings.clone()).tasks_outlive(outlive)),
+        Arc::new(RawExecDriver::new(settings.clone()).tasks_outlive(outlive)),
+        Arc::new(JavaDriver::new(settings.clone()).tasks_outlive(outlive)),
+        Arc::new(DockerDriver::new(settings)),
+    ];
+    drivers.into_iter().map(|driver| (driver.name().to_owned(), driver)).into_map()
+}
+
+/// This machine as job files see it, with these of its drivers; nothing is made or changed.
+///
+/// # Errors
+/// When the mounts cannot be read, and when `cgroup_parent` cannot be a cgroup.
+pub fn look(
+    data_dir: Option<&Path>,
+    cgroup_parent: Option<&Path>,
+    wanted: &BTreeSet<String>,
+) -> Result<Node, MachineError> {
+    let data_dir = usual_data_dir(data_dir).ok();
+    let place = CgroupPlace::find(cgroup_parent)?;
+    let reservable = place.cpusets().and_then(|cpusets| cpusets.reservable().ok()).map(|cores| cores.len());
+    let mut node = Node::look(data_dir.as_deref(), place.regime, reservable);
+    if !wanted.is_empty() {
+        let sockets = socket_base(data_dir.as_deref().unwrap_or(Path::new("/")));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().doing("cannot start")?;
+        node.add_drivers(&runtime.block_on(fingerprints(&drivers(&place.cgroups, &sockets, false), wanted)));
+    }
+    Ok(node)
+}
+
+/// What can be known of this machine before a run.
+#[derive(Clone)]
+pub struct Seen {
+    /// Where its allocations would be.
+    pub data_dir: PathBuf,
+    /// As job files see it.
+    pub node: Node,
+    /// By name.
+    pub drivers: BTreeMap<String, Arc<dyn Driver>>,
+}
+
+/// How the networks of groups are made here where nothing else is said.
+#[must_use]
+pub fn networks(data_dir: &Path) -> Networks {
+    Networks::new(network_dir(data_dir))
+}
+
+/// This machine with its drivers; nothing is made or changed.
+///
+/// # Errors
+/// When there is no place for data, and as [`look`].
+pub fn peek(data_dir: Option<&Path>, cgroup_parent: Option<&Path>) -> Result<Seen, MachineError> {
+    let data_dir = usual_data_dir(data_dir)?;
+    let node = look(Some(&data_dir), cgroup_parent, &BTreeSet::new())?;
+    let drivers = drivers(&CgroupPlace::find(cgroup_parent)?.cgroups, &socket_base(&data_dir), false);
+    Ok(Seen { data_dir, node, drivers })
+}
+
+/// What these drivers tell of themselves.
+pub async fn fingerprints(
+    drivers: &BTreeMap<String, Arc<dyn Driver>>,
+    wanted: &BTreeSet<String>,
+) -> BTreeMap<String, Fingerprint> {
+    let mut told = BTreeMap::new();
+    for (name, driver) in drivers.iter().filter(|(name, _)| wanted.contains(*name)) {
+        told.insert(name.clone(), driver.fingerprint().await);
+    }
+    told
+}
+
+/// What a service manager has for this process alone: `sd_notify(3)`, `sd_listen_fds(3)`.
+const OF_SERVICE_MANAGER: [&str; 6] =
+    ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+
+/// Variables that are no text cannot be handed on through a job's interpolation and are left out.
+fn host_env() -> BTreeMap<String, String> {
+    let handed_on = |key: &str| !OF_SERVICE_MANAGER.contains(&key);
+    let text = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+    text.filter(|(key, _)| handed_on(key)).into_map()
+}

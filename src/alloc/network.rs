@@ -1,0 +1,414 @@
+//! The network namespace that the tasks of a group share: who makes it, what connects it, what tasks are told of it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::Stop;
+use super::error::{CleanupError, SetupError, chain};
+use super::hook::Hook;
+use super::place::{Place, Restored};
+use super::shared::stop_at_least;
+use crate::driver::{self, Driver, DriverError, NetworkIsolation};
+use crate::net::{self, Kind, Mapping, Network, Status, Wish};
+use crate::spec::{self, NetworkMode, interpolate};
+
+/// Nomad's labels of a network that docker made.
+const SANDBOX_HOSTNAME: &str = "docker_sandbox_hostname";
+const SANDBOX: &str = "docker_sandbox_container_id";
+/// Docker's host name of a container that was given none: so much of its id.
+const SHORT_ID: usize = 12;
+/// How long a network may still take to be removed when somebody does not want to wait.
+const LAST_MOMENT: Duration = Duration::from_secs(10);
+/// Longest host name, and longest part of one.
+const LONGEST_HOSTNAME: usize = 253;
+const LONGEST_LABEL: usize = 63;
+
+/// Why the tasks of a group have no network of their own.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// It cannot be made, or not connected.
+    #[error(transparent)]
+    Net(#[from] net::Error),
+    /// The driver that has to make it does not.
+    #[error("driver {driver:?} cannot make it")]
+    Driver {
+        /// The driver.
+        driver: String,
+        /// Why not.
+        source: DriverError,
+    },
+    /// A driver cannot put its tasks into one.
+    #[error("task {task:?} cannot have it: driver {driver:?} puts no task into a group's network")]
+    NotInGroup {
+        /// The task.
+        task: String,
+        /// Its driver.
+        driver: String,
+    },
+    /// Two drivers would each have to make it.
+    #[error("tasks {0:?} and {1:?} cannot share it: each one's driver must make it; put them into two groups")]
+    TwoMakers(String, String),
+    /// Only some drivers give a host name.
+    #[error("hostname {0:?} needs a task with driver \"docker\" in the group; remove it")]
+    NoHostname(String),
+    /// It is none.
+    #[error("hostname {0:?} is no name of a host: use letters, digits and dashes, with dots in between")]
+    BadHostname(String),
+    /// The thread that makes it has panicked.
+    #[error("making it broke down")]
+    Broken(#[source] tokio::task::JoinError),
+}
+
+/// The network of an allocation, as long as there is one.
+#[derive(Debug)]
+pub(super) struct Isolated {
+    /// All that there may be of it.
+    network: Network,
+    /// As its tasks' drivers get it.
+    pub(super) isolation: NetworkIsolation,
+    /// What its tasks are told.
+    pub(super) status: Status,
+}
+
+/// Makes the namespace and connects it, after the record and before the first task.
+pub(super) struct IsolationHook;
+
+#[tonic::async_trait]
+impl Hook<Place> for IsolationHook {
+    fn name(&self) -> &'static str {
+        "network"
+    }
+
+    async fn run(&self, place: &mut Place) -> Result<(), SetupError> {
+        let job = Arc::clone(&place.job);
+        let Some(network) = &job.groups[place.group].network else { return Ok(()) };
+        if network.mode != NetworkMode::Host
+            && let Err(failed) = set_up(place, network).await
+        {
+            // What may be left of it is found by the record.
+            let errors = tear_down(place, Stop::Gracefully).await;
+            place.recorded_is_left |= !errors.is_empty();
+            place.untold.extend(errors);
+            return Err(match failed {
+                Failed::Network(_) if place.control.is_stopping() => SetupError::Stopped,
+                Failed::Network(source) => {
+                    let (mode, pos) = (network.mode.to_string(), network.pos.clone());
+                    SetupError::Network { mode, pos, source: Box::new(source) }
+                }
+                Failed::Other(error) => error,
+            });
+        }
+        place.dns = dns(place, network);
+        Ok(())
+    }
+
+    /// What connects its tasks is there as long as the machine runs; afterwards it is made anew, once what plugins keep of the
+    /// old one is gone.
+    async fn restore(&self, place: &mut Place) -> Result<(), SetupError> {
+        let Some(Restored { record, rebooted, is_unfinished }) = &place.restored else { return Ok(()) };
+        let told = record.restore.as_ref().and_then(|restore| restore.network.clone());
+        let anew = *rebooted || *is_unfinished;
+        if let Some(network) = record.network.clone() {
+            let (isolation, status) = told.unwrap_or_default();
+            place.network = Some(Isolated { network, isolation, status });
+        }
+        if !anew {
+            place.dns = record.restore.as_ref().and_then(|restore| restore.dns.clone());
+            return Ok(());
+        }
+        let errors = tear_down(place, Stop::Now).await;
+        if !errors.is_empty() {
+            let told = errors.iter().map(|e| chain(e)).collect::<Vec<_>>().join("; ");
+            tracing::warn!(alloc = %place.id, errors = told, "what is left of its network");
+        }
+        self.run(place).await
+    }
+
+    async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
+        let errors = tear_down(place, Stop::Now).await;
+        place.recorded_is_left |= !errors.is_empty();
+        errors
+    }
+}
+
+enum Failed {
+    Network(NetworkError),
+    Other(SetupError),
+}
+
+impl<E: Into<NetworkError>> From<E> for Failed {
+    fn from(error: E) -> Failed {
+        Failed::Network(error.into())
+    }
+}
+
+async fn set_up(place: &mut Place, asked: &spec::Network) -> Result<(), Failed> {
+    let maker = maker(place)?;
+    let hostname = expand(place, &asked.hostname);
+    if !hostname.is_empty() {
+        if maker.is_none() {
+            return Err(NetworkError::NoHostname(hostname).into());
+        }
+        if !is_hostname(&hostname) {
+            return Err(NetworkError::BadHostname(hostname).into());
+        }
+    }
+    let (machine, mode, id) = (Arc::clone(&place.machine), asked.mode.clone(), place.id.to_string());
+    let (mappings, args) = (mappings(place), args(place, asked));
+    let record = place.machine.records.path(place.id.as_str());
+    let driver = maker.as_ref().map(|driver| driver.name().to_owned());
+    let planned = blocking(move || {
+        let kind = match &mode {
+            NetworkMode::Bridge => Kind::Bridge,
+            NetworkMode::Cni(name) => Kind::Cni(name),
+            NetworkMode::Host | NetworkMode::None => Kind::None,
+        };
+        machine.networks.plan(Wish { id: &id, kind, driver: driver.as_deref(), mappings, args, record })
+    });
+    let mut network = planned.await?;
+    // Written down before anything is made, and again with what it became.
+    note(place, &network)?;
+    let isolation = NetworkIsolation {
+        mode: driver::NetworkMode::Group,
+        path: network.namespace().to_owned(),
+        ..NetworkIsolation::default()
+    };
+    place.network = Some(Isolated { network: network.clone(), isolation, status: Status::default() });
+    if let Some(driver) = &maker {
+        let mut stop = place.control.stop.subscribe();
+        // What it has made by then is found by the allocation's id.
+        let made = tokio::select! {
+            biased;
+            made = driver.create_network(place.id.as_str(), &hostname) => made,
+            () = stop_at_least(&mut stop, Stop::Gracefully) => return Err(Failed::Other(SetupError::Stopped)),
+        };
+        let (isolation, _) =
+            made.map_err(|source| NetworkError::Driver { driver: driver.name().to_owned(), source })?;
+        network.made_by_driver(isolation.path.clone());
+        note(place, &network)?;
+        place.network = Some(Isolated { network: network.clone(), isolation, status: Status::default() });
+    }
+    let connected = unless(place, Stop::Gracefully, Duration::ZERO, move |cancel| {
+        network.make_namespace()?;
+        let status = network.connect(cancel)?;
+        Ok((network, status))
+    })
+    .await;
+    if let (Err(NetworkError::Net(net::Error::Locked { .. })), Some(made)) = (&connected, &mut place.network) {
+        made.network.was_not_connected();
+    }
+    let (network, status) = connected?;
+    note(place, &network)?;
+    if let Some(made) = &mut place.network {
+        made.network = network;
+        made.isolation.hosts = hosts(&made.isolation.labels, &status);
+        made.status = status;
+    }
+    Ok(())
+}
+
+fn note(place: &Place, network: &Network) -> Result<(), Failed> {
+    place.machine.records.network_made(&place.id, network.clone()).map_err(|e| Failed::Other(e.into()))
+}
+
+/// Removes all that there is of it. Every step is tried. When the allocation is to end this much, the plugins have a moment.
+async fn tear_down(place: &mut Place, hurry: Stop) -> Vec<CleanupError> {
+    let Some(Isolated { network, isolation, .. }) = place.network.take() else { return Vec::new() };
+    let error = |action, e: &dyn std::error::Error| CleanupError {
+        action,
+        subject: place.id.to_string(),
+        source: io::Error::other(chain(e)),
+    };
+    let mut errors = Vec::new();
+    let of_thread = network.clone();
+    if let Err(e) = unless(place, hurry, LAST_MOMENT, move |cancel| of_thread.disconnect_unless(cancel)).await {
+        errors.push(error("disconnect the network of", &e));
+    }
+    let driver = network.driver().and_then(|name| place.machine.drivers.get(name));
+    if let Some(driver) = driver
+        && let Err(e) = driver.destroy_network(place.id.as_str(), &isolation).await
+    {
+        errors.push(error("remove the network of", &e));
+    }
+    if let Err(e) = network.remove_namespace() {
+        errors.push(error("remove the network of", &e));
+    }
+    errors
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, net::Error> + Send + 'static,
+) -> Result<T, NetworkError> {
+    crate::sys::task::spawn_blocking(work).await.map_err(NetworkError::Broken)?.map_err(NetworkError::Net)
+}
+
+/// Does it on a thread, and lets it give up a while after the allocation is to end this much.
+async fn unless<T: Send + 'static>(
+    place: &Place,
+    hurry: Stop,
+    patience: Duration,
+    work: impl FnOnce(&Arc<AtomicBool>) -> Result<T, net::Error> + Send + 'static,
+) -> Result<T, NetworkError> {
+    let cancel = Arc::<AtomicBool>::default();
+    let of_thread = Arc::clone(&cancel);
+    let mut working = std::pin::pin!(blocking(move || work(&of_thread)));
+    let mut stop = place.control.stop.subscribe();
+    let hurried = async {
+        stop_at_least(&mut stop, hurry).await;
+        tokio::time::sleep(patience).await;
+    };
+    tokio::select! {
+        biased;
+        done = &mut working => return done,
+        () = hurried => cancel.store(true, Ordering::Relaxed),
+    }
+    working.await
+}
+
+/// The driver that must make the group's network, after checking that all can use it.
+fn maker(place: &Place) -> Result<Option<Arc<dyn Driver>>, NetworkError> {
+    let mut found: Option<(&str, &Arc<dyn Driver>)> = None;
+    for task in &place.group().tasks {
+        let Some(driver) = place.machine.drivers.get(&task.driver) else { continue };
+        let capabilities = driver.capabilities();
+        if !capabilities.network_modes.contains(&driver::NetworkMode::Group) {
+            let (task, driver) = (task.name.clone(), task.driver.clone());
+            return Err(NetworkError::NotInGroup { task, driver });
+        }
+        match found {
+            _ if !capabilities.must_create_network => {}
+            Some((other, maker)) if maker.name() != driver.name() => {
+                return Err(NetworkError::TwoMakers(other.to_owned(), task.name.clone()));
+            }
+            Some(_) => {}
+            None => found = Some((&task.name, driver)),
+        }
+    }
+    Ok(found.map(|(_, driver)| Arc::clone(driver)))
+}
+
+/// Ports of the group; those of a task's own network are the host's.
+fn mappings(place: &Place) -> Vec<Mapping> {
+    let of_group = place.ports.iter().filter(|port| port.task.is_none());
+    let both = of_group.flat_map(|port| {
+        ["tcp", "udp"].map(|protocol| Mapping {
+            host: port.value,
+            inside: port.inside(),
+            protocol: protocol.to_owned(),
+            ip: port.ip,
+        })
+    });
+    both.collect()
+}
+
+/// What plugins are told of the allocation, in Nomad's words. A name of the job's that cannot be said is left out.
+fn args(place: &Place, asked: &spec::Network) -> Vec<(String, String)> {
+    let given = asked.cni_args.iter().map(|(name, value)| (name.clone(), expand(place, value)));
+    let (job, group) = (&place.job, place.group());
+    let own = [
+        ("NOMAD_REGION", job.region.clone()),
+        ("NOMAD_NAMESPACE", job.namespace.clone()),
+        ("NOMAD_JOB_ID", job.id.clone()),
+        ("NOMAD_GROUP_NAME", group.name.clone()),
+        ("NOMAD_ALLOC_ID", place.id.to_string()),
+    ];
+    let own = own.into_iter().filter(|(_, value)| net::is_sayable(value));
+    given.chain(own.map(|(name, value)| (name.to_owned(), value))).collect()
+}
+
+/// What the hosts files of its tasks say of itself, where their driver writes some.
+fn hosts(labels: &BTreeMap<String, String>, status: &Status) -> Option<(String, String)> {
+    let named = labels.get(SANDBOX_HOSTNAME).cloned();
+    let name = named.or_else(|| labels.get(SANDBOX).map(|id| id.chars().take(SHORT_ID).collect()))?;
+    Some((name, status.address?.to_string()))
+}
+
+/// Where its tasks ask for names. `None` is the host's file as it is, which only a task in the host's network can use whatever
+/// stands in it.
+fn dns(place: &Place, asked: &spec::Network) -> Option<driver::Dns> {
+    let expanded = |all: &[String]| all.iter().map(|one| expand(place, one)).collect::<Vec<_>>();
+    let block = asked.dns.as_ref().map(|dns| driver::Dns {
+        servers: expanded(&dns.servers),
+        searches: expanded(&dns.searches),
+        options: expanded(&dns.options),
+    });
+    let Some(Isolated { status, .. }) = &place.network else { return block };
+    let block = block.unwrap_or_default();
+    let or = |given: Vec<String>, other: &Vec<String>| if given.is_empty() { other.clone() } else { given };
+    let mut dns = driver::Dns {
+        servers: or(block.servers, &status.servers),
+        searches: or(block.searches, &status.searches),
+        options: or(block.options, &status.options),
+    };
+    if dns.servers.is_empty() {
+        dns.servers = net::servers_behind_stub();
+    }
+    Some(dns)
+}
+
+/// Replaces references to the node and to the allocation.
+fn expand(place: &Place, text: &str) -> String {
+    let (job, group) = (&place.job, place.group());
+    interpolate(text, &|key| {
+        let name = key.strip_prefix("env.").unwrap_or(key);
+        Some(match name {
+            "NOMAD_ALLOC_ID" => place.id.to_string(),
+            "NOMAD_SHORT_ALLOC_ID" => place.id.short().to_owned(),
+            "NOMAD_ALLOC_NAME" => format!("{}.{}[{}]", job.id, group.name, place.index),
+            "NOMAD_ALLOC_INDEX" => place.index.to_string(),
+            "NOMAD_GROUP_NAME" => group.name.clone(),
+            "NOMAD_JOB_ID" => job.id.clone(),
+            "NOMAD_JOB_NAME" => job.name.clone(),
+            "NOMAD_NAMESPACE" => job.namespace.clone(),
+            "NOMAD_REGION" => job.region.clone(),
+            "NOMAD_DC" => place.machine.node.datacenter.clone(),
+            _ => {
+                let meta = name.strip_prefix("NOMAD_META_");
+                let of = |meta: &str| group.meta.get(meta).or_else(|| job.meta.get(meta)).cloned();
+                return meta.and_then(of).or_else(|| place.node.lookup(key).map(str::to_owned));
+            }
+        })
+    })
+}
+
+fn is_hostname(name: &str) -> bool {
+    let is_label = |label: &str| {
+        let inner = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        !label.is_empty()
+            && label.len() <= LONGEST_LABEL
+            && label.chars().all(inner)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    name.len() <= LONGEST_HOSTNAME && name.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_hosts() {
+        for good in ["web", "web-1.example.com", "0"] {
+            assert!(is_hostname(good), "{good}");
+        }
+        for bad in ["", "-a", "a-", "a..b", "a_b", "a b", "ä", &"a".repeat(64), &["abc"; 70].join(".")] {
+            assert!(!is_hostname(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_group_of_containers_is_called_as_docker_calls_it() {
+        let status = Status { address: Some("10.0.0.2".parse().unwrap()), ..Status::default() };
+        let labels = |all: &[(&str, &str)]| all.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let id = (SANDBOX, "0123456789abcdef");
+        let is = |name: &str| Some((name.to_owned(), "10.0.0.2".to_owned()));
+        assert_eq!(hosts(&labels(&[id]), &status), is("0123456789ab"));
+        assert_eq!(hosts(&labels(&[id, (SANDBOX_HOSTNAME, "db")]), &status), is("db"));
+        assert_eq!(hosts(&labels(&[]), &status), None);
+        assert_eq!(hosts(&labels(&[id]), &Status::default()), None);
+    }
+}

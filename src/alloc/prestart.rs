@@ -1,0 +1,335 @@
+//! The steps before a task is started.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use sha2::Digest as _;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+
+use super::Stop;
+use super::artifact::{self, Owner};
+use super::download::{Download, Failure};
+use super::env::TaskEnv;
+use super::error::SetupError;
+use super::hook::{Hook, Stack};
+use super::shared::{Shared, leaving, stop_at_least};
+use super::state::Rendered;
+use super::template::{Files, Renderer, write_file};
+use super::text::hex;
+use super::values::ValuesFile;
+use crate::spec::IntoMap as _;
+use crate::spec::{EventKind, Mount, Pos, Task, Template, shown_source};
+
+/// How long services may take to return after the process was killed that had registered them: to be registered again, and to
+/// pass their checks.
+const RETURN: Duration = Duration::from_secs(30);
+
+/// All of them, in their order.
+pub(super) fn steps() -> Stack<Setup> {
+    Stack::new(vec![
+        Box::new(TaskDirHook),
+        Box::new(PayloadHook),
+        Box::new(VolumesHook),
+        Box::new(ArtifactsHook),
+        Box::new(TemplatesHook),
+        Box::new(AdmitHook),
+    ])
+}
+
+/// What the steps before a start work on.
+pub(super) struct Setup {
+    pub(super) shared: Arc<Shared>,
+    pub(super) task: Task,
+    pub(super) env: TaskEnv,
+    /// Whose way to his files goes through the allocation's folder.
+    pub(super) enters: Option<Owner>,
+    /// Its driver can mount directories of the host.
+    pub(super) driver_mounts: bool,
+    /// What it has mounted.
+    pub(super) mounts: Vec<Mount>,
+    pub(super) cancel: Arc<AtomicBool>,
+    /// Without what templates add.
+    pub(super) bare_env: TaskEnv,
+    /// What the templates became.
+    pub(super) files: Arc<Files>,
+    /// What the templates became, for the record.
+    pub(super) rendered: Rendered,
+    /// Until then the services that templates ask for may be away, as those who register them were killed.
+    pub(super) services_return_by: Option<Instant>,
+    pub(super) stop: watch::Receiver<Stop>,
+    /// Its owner goes.
+    pub(super) leave: watch::Receiver<bool>,
+}
+
+struct TaskDirHook;
+
+#[tonic::async_trait]
+impl Hook<Setup> for TaskDirHook {
+    fn name(&self) -> &'static str {
+        "task_dir"
+    }
+
+    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        let name = &setup.task.name;
+        setup.shared.event(name, EventKind::TaskSetup, "Building Task Directory", &[]);
+        setup.shared.dir.build_task(name)
+    }
+}
+
+/// Writes down what the job was dispatched with, where the task wants it.
+struct PayloadHook;
+
+#[tonic::async_trait]
+impl Hook<Setup> for PayloadHook {
+    fn name(&self) -> &'static str {
+        "dispatch_payload"
+    }
+
+    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        let Some(file) = setup.task.dispatch_payload.as_ref().filter(|_| !setup.shared.payload.is_empty()) else {
+            return Ok(());
+        };
+        let (dir, payload, task) =
+            (setup.shared.dir.clone(), Arc::clone(&setup.shared.payload), setup.task.name.clone());
+        let destination = format!("local/{file}");
+        let at = destination.clone();
+        let written =
+            crate::sys::task::spawn_blocking(move || write_file(&dir, &task, &at, 0o644, (None, None), &payload));
+        let written = written.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        written.map_err(|source| SetupError::TemplateFile { pos: setup.task.pos.clone(), destination, source })
+    }
+}
+
+struct ArtifactsHook;
+
+#[tonic::async_trait]
+impl Hook<Setup> for ArtifactsHook {
+    fn name(&self) -> &'static str {
+        "artifacts"
+    }
+
+    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        let Setup { shared, task, env, cancel, .. } = setup;
+        if !task.artifacts.is_empty() {
+            shared.event(&task.name, EventKind::DownloadingArtifacts, "Client is downloading artifacts", &[]);
+        }
+        for artifact in &task.artifacts {
+            let source = env.interpolate(&artifact.source);
+            let source_path = shown_source(&source);
+            let error = |Failure { action, source, recoverable }: Failure| SetupError::Artifact {
+                pos: artifact.pos.clone(),
+                source_path: source_path.clone(),
+                action,
+                source,
+                recoverable,
+            };
+            let user = env.interpolate(&task.user);
+            let wanted = artifact.chown && !user.is_empty();
+            let values = |map: &BTreeMap<String, String>| {
+                map.iter().map(|(key, value)| (key.clone(), env.interpolate(value))).into_map()
+            };
+            let mut download = Download {
+                source,
+                options: values(&artifact.options),
+                headers: values(&artifact.headers),
+                insecure: artifact.insecure,
+                base_dir: artifact.base_dir.clone(),
+                stays_in_base_dir: artifact.stays_in_base_dir,
+                dir: shared.dir.clone(),
+                task: task.name.clone(),
+                destination: env.interpolate(&artifact.destination),
+                mode: artifact.mode,
+                owner: None,
+            };
+            let (cancel, shared, name) = (Arc::clone(cancel), Arc::clone(shared), task.name.clone());
+            let told = source_path.clone();
+            let copied = crate::sys::task::spawn_blocking(move || {
+                let owner = wanted.then(|| artifact::owner(&user)).transpose();
+                download.owner = owner.map_err(|e| ("cannot be given to the task's user".to_owned(), e))?;
+                download.run(&cancel, &mut |far| {
+                    let details = [("source", told.clone()), ("progress", far.clone())];
+                    shared.event(&name, EventKind::DownloadingArtifacts, format!("{told}: {far}"), &details);
+                })
+            });
+            let copied = copied.await;
+            copied.map_err(|e| error(("copy".to_owned(), io::Error::other(e)).into()))?.map_err(error)?;
+        }
+        Ok(())
+    }
+}
+
+struct TemplatesHook;
+
+#[tonic::async_trait]
+impl Hook<Setup> for TemplatesHook {
+    fn name(&self) -> &'static str {
+        "template"
+    }
+
+    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        if setup.task.templates.is_empty() {
+            return Ok(());
+        }
+        let mut told = Vec::new();
+        loop {
+            // Begun before the reading, so that no change is missed between them.
+            let watch = setup.values().watch();
+            let values = setup.values().digest();
+            let (files, _) = render(setup).await?;
+            setup.keep(files, values);
+            if setup.files.missing.is_empty() {
+                return Ok(());
+            }
+            if told != setup.files.missing {
+                told.clone_from(&setup.files.missing);
+                let fix = setup.values().remedy();
+                let message = format!("Missing: {}{fix}", told.join(", "));
+                let details = [("missing", told.join(", "))];
+                setup.shared.event(&setup.task.name, EventKind::Template, message, &details);
+            }
+            tokio::select! {
+                biased;
+                () = stop_at_least(&mut setup.stop, Stop::Gracefully) => return Ok(()),
+                () = leaving(&mut setup.leave) => return Err(SetupError::Stopped),
+                () = watch.changed(setup.files.asks_for_services) => {}
+            }
+        }
+    }
+
+    /// What is there stays as it is. What would become something else now is seen to have changed when the templates are
+    /// followed.
+    async fn restore(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        if setup.task.templates.is_empty() {
+            return Ok(());
+        }
+        let (known, values) = (std::mem::take(&mut setup.rendered), setup.values().digest());
+        let digests = known.files.clone();
+        let is_known = move |number: &usize, bytes: &[u8]| digests.get(number) == Some(&digest(bytes));
+        let (mut files, there) = rendered(setup, move |renderer, templates, files, _| {
+            let mut there = renderer.there(templates, &is_known);
+            // What the task has changed itself is not written again either.
+            let same = files.rendered.iter().filter(|(number, bytes)| is_known(number, bytes));
+            same.for_each(|(number, bytes)| drop(there.insert(*number, bytes.clone())));
+            Ok(there)
+        })
+        .await?;
+        // What depends on the time is another one each time, and no reason to do anything.
+        if known.values != values || files.asks_for_services || !files.missing.is_empty() {
+            files.rendered = there;
+        }
+        setup.rendered = known;
+        if files.asks_for_services {
+            setup.services_return_by = Some(Instant::now() + RETURN);
+        }
+        if !files.missing.is_empty() {
+            let missing = std::mem::take(&mut files.missing).join(", ");
+            setup.files = Arc::new(files);
+            return Err(SetupError::Values(format!("they have no {missing}")));
+        }
+        let known = std::mem::take(&mut setup.rendered);
+        setup.keep(files, values);
+        setup.rendered = known;
+        Ok(())
+    }
+}
+
+impl Setup {
+    /// What its templates may ask for.
+    pub(super) fn values(&self) -> ValuesFile {
+        self.shared.values.of_task(&self.task.name)
+    }
+
+    /// Keeps what the templates became, with its variables where nothing is missing.
+    pub(super) fn keep(&mut self, files: Files, values: String) {
+        let digests = files.rendered.iter().map(|(number, bytes)| (*number, digest(bytes)));
+        self.rendered = Rendered { values, files: digests.into_map() };
+        if files.missing.is_empty() {
+            self.env = self.bare_env.clone();
+            self.env.extend(files.env.iter().cloned());
+        }
+        self.files = Arc::new(files);
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    hex(&sha2::Sha256::digest(bytes))
+}
+
+/// Finds what the task mounts, before anything of it is made.
+struct VolumesHook;
+
+#[tonic::async_trait]
+impl Hook<Setup> for VolumesHook {
+    fn name(&self) -> &'static str {
+        "volumes"
+    }
+
+    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        let Setup { shared, task, env, driver_mounts, cancel, .. } = &*setup;
+        setup.mounts = shared.volumes.find(task, env, *driver_mounts, cancel).await?;
+        Ok(())
+    }
+
+    async fn restore(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        self.run(setup).await
+    }
+}
+
+/// Renders the templates and writes what is not as it was. Returns what there is now, and the numbers of those that changed.
+pub(super) async fn render(setup: &Setup) -> Result<(Files, Vec<usize>), SetupError> {
+    rendered(setup, Renderer::write).await
+}
+
+/// Renders the templates, and writes nothing.
+pub(super) async fn only_render(setup: &Setup) -> Result<Files, SetupError> {
+    Ok(rendered(setup, |_, _, _, _| Ok(())).await?.0)
+}
+
+/// Renders the templates, and does something with what they become, and what they were before.
+async fn rendered<T: Send + 'static>(
+    setup: &Setup,
+    then: impl FnOnce(&Renderer, &[Template], &Files, &Files) -> Result<T, SetupError> + Send + 'static,
+) -> Result<(Files, T), SetupError> {
+    let broken = |pos: &Pos, source: io::Error| {
+        let (pos, destination) = (pos.clone(), String::new());
+        SetupError::TemplateFile { pos, destination, source }
+    };
+    let pos = setup.task.pos.clone();
+    // The memory that rendering takes is limited for one template; so is how many are rendered at once.
+    let turn = RENDERING.acquire().await.map_err(|e| broken(&pos, io::Error::other(e)))?;
+    let (templates, cancel, before) =
+        (setup.task.templates.clone(), Arc::clone(&setup.cancel), Arc::clone(&setup.files));
+    let (env, dir, task) = (setup.bare_env.clone(), setup.shared.dir.clone(), setup.task.name.clone());
+    let file = setup.values();
+    let rendering = crate::sys::task::spawn_blocking(move || {
+        let values = file.read().map_err(SetupError::Values)?;
+        let renderer = Renderer { env, dir, task, values, asked_for_services: AtomicBool::new(false) };
+        let files = renderer.render(&templates, &before, &cancel)?;
+        let done = then(&renderer, &templates, &files, &before)?;
+        Ok((files, done))
+    });
+    let done = rendering.await.map_err(|e| broken(&pos, io::Error::other(e)))?;
+    drop(turn);
+    done
+}
+
+/// Lets the task's user go to its files; the last step, as nobody needs to before.
+struct AdmitHook;
+
+#[tonic::async_trait]
+impl Hook<Setup> for AdmitHook {
+    fn name(&self) -> &'static str {
+        "admit"
+    }
+
+    async fn run(&self, setup: &mut Setup) -> Result<(), SetupError> {
+        setup.enters.map_or(Ok(()), |user| setup.shared.dir.admit(user))
+    }
+}
+
+/// How many tasks render their templates at the same time.
+static RENDERING: Semaphore = Semaphore::const_new(2);

@@ -1,0 +1,130 @@
+//! A task that an earlier process has begun: it is found again, or what is left of it is removed.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::error::chain;
+use super::hook::Stack;
+use super::lifecycle::TaskState;
+use super::prestart::Setup;
+use super::process;
+use super::state::{Phase, Started, State, Why};
+use super::task::{Attempt, SWEEP_PATIENCE, TaskError, TaskErrorKind, TaskRunner};
+use crate::driver::{DriverError, TaskConfig};
+use crate::spec::EventKind;
+
+impl TaskRunner {
+    /// Takes up the steps that are done, and removes what was left of a start that nobody has noted.
+    pub(super) async fn take_up(&mut self, state: &State, steps: &mut Stack<Setup>, setup: &mut Setup) {
+        setup.rendered.clone_from(&state.rendered);
+        let is_done = |name: &str| state.done.iter().any(|done| done == name);
+        if let Err((name, error)) = steps.restore(setup, is_done).await {
+            // It is done anew before the next start.
+            tracing::warn!(task = self.task.name, name, error = chain(&error), "a step is not taken up");
+        }
+        if state.handle.is_none()
+            && let Err(error) = self.remove_strays(None).await
+        {
+            tracing::warn!(task = self.task.name, %error, "what a start left that was not finished");
+        }
+    }
+
+    /// Goes on with a start of an earlier process: the task has run on, or ended while nobody looked.
+    pub(super) async fn resume(&mut self, state: &State, setup: &mut Setup, leftovers: &mut Vec<String>) -> Attempt {
+        let recovered = match &state.handle {
+            Some(started) => self.recover(started, setup).await,
+            None => Err(DriverError::TaskNotFound),
+        };
+        if let Some(why) = state.undecided {
+            // Its end is known; what follows from it is not decided yet.
+            let gone = match &state.handle {
+                Some(started) => self.remove(&started.id, leftovers).await,
+                None => true,
+            };
+            return Attempt::Ended { result: state.exit.ok_or_else(|| self.unknown_end()), why, gone };
+        }
+        match recovered {
+            Ok(config) => {
+                let wishes = self.wishes();
+                self.control().update(|state| {
+                    (state.phase, state.driver_id) = (Phase::Running, Some(config.id.clone()));
+                });
+                self.state(TaskState::Running);
+                let _events = self.pass_on_events(&config.id);
+                self.follow(&config, setup, wishes, leftovers).await
+            }
+            Err(error) => {
+                let message = chain(&error);
+                let details = [("driver_error", message.clone())];
+                self.event(EventKind::FailedRestore, format!("failed to restore task: {message}"), &details);
+                self.control().update(|state| {
+                    (state.driver_id, state.finished, state.ordered) = (None, Some(SystemTime::now()), None);
+                });
+                if let Some(started) = &state.handle
+                    && !self.remove(&started.id, leftovers).await
+                {
+                    // It may still run; a second one beside it would use its ports and files.
+                    return Attempt::Failed(self.unknown_end(), false);
+                }
+                let why = if self.is_stopping() { Why::Stopped } else { state.ordered.unwrap_or(Why::Itself) };
+                Attempt::Ended { result: Err(self.unknown_end()), why, gone: true }
+            }
+        }
+    }
+
+    /// Lets the driver find the start again.
+    async fn recover(&self, started: &Started, setup: &Setup) -> Result<TaskConfig, DriverError> {
+        let failed = |message: String| DriverError::Failed { message, recoverable: false };
+        let mut config = self.config(&setup.env).map_err(|e| failed(e.to_string()))?;
+        config.id.clone_from(&started.id);
+        config.mounts.clone_from(&setup.mounts);
+        config.resources.cpuset_cpus = self.cores.as_ref().map(ToString::to_string).unwrap_or_default();
+        self.driver.recover_task(&config, &started.state).await?;
+        Ok(config)
+    }
+
+    fn unknown_end(&self) -> TaskError {
+        let message = format!(
+            "{}: task {:?} ended while nobody looked after it, and nobody knows how",
+            self.task.pos, self.task.name
+        );
+        TaskError { kind: TaskErrorKind::Other, message }
+    }
+
+    /// Removes what is left of a start that cannot be taken up, and its note. Returns whether nothing of it runs.
+    async fn remove(&self, id: &str, leftovers: &mut Vec<String>) -> bool {
+        // One that the driver has found is forgotten as always; of the others it knows nothing.
+        let mut gone = self.destroy(id, leftovers).await;
+        if let Err(error) = self.remove_strays(Some(id)).await {
+            gone = false;
+            leftovers.push(format!("task {:?} cannot be cleaned up: {error}", self.task.name));
+        }
+        self.control().update(|state| state.handle = None);
+        if let Err(error) = self.shared.records.task_ended(id, || self.shared.control.states()) {
+            leftovers.push(format!("task {:?}: {}", self.task.name, chain(&error)));
+        }
+        gone
+    }
+
+    /// Kills the executors of the task that there may be: of this start, or of any, noted or not; with what they started.
+    async fn remove_strays(&self, id: Option<&str>) -> std::io::Result<()> {
+        let helpers = self.shared.records.helpers(&self.shared.alloc);
+        let noted: Vec<_> =
+            helpers.into_iter().filter(|handle| Some(handle.task_id.as_str()) == id).map(|h| h.process).collect();
+        let (dir, task) = (self.shared.dir.path().to_owned(), self.task.name.clone());
+        let (cgroup, remove_cgroup) = (self.cgroup.clone(), Arc::clone(&self.shared.remove_cgroup));
+        let removing = crate::sys::task::spawn_blocking(move || {
+            let mut helpers = noted;
+            helpers.extend(process::executors_of(&dir, &task)?);
+            // Stopped, a helper makes nothing new, and inherits what its task leaves behind.
+            for helper in &helpers {
+                process::stop(helper, SWEEP_PATIENCE)?;
+            }
+            if !cgroup.as_os_str().is_empty() {
+                remove_cgroup(&cgroup)?;
+            }
+            helpers.iter().try_for_each(|helper| process::kill_tree(helper, SWEEP_PATIENCE))
+        });
+        removing.await.map_err(std::io::Error::other)?
+    }
+}

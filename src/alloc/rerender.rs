@@ -1,0 +1,132 @@
+//! Templates that change while their task runs.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::error::chain;
+use super::prestart::{Setup, only_render, render};
+use super::shared::random;
+use super::task::TaskRunner;
+use crate::spec::{ChangeMode, EventKind, Template};
+
+/// What becomes of a task after its templates changed.
+enum Next {
+    Nothing,
+    Restart,
+    Fail,
+}
+
+impl TaskRunner {
+    /// Renders the templates again when a value changes, and does what they ask for then. Ends when the task has to: to
+    /// begin again, or (`true`) because a script failed whose failure counts. Safe to be dropped: then nothing more is done.
+    pub(super) async fn follow_templates(&self, id: &str, setup: &mut Setup) -> bool {
+        let changes = |t: &Template| !t.once;
+        let may_change = self.shared.values.is_given() || setup.files.asks_for_services;
+        if !may_change || !setup.task.templates.iter().any(changes) {
+            return std::future::pending().await;
+        }
+        self.await_services(setup).await;
+        loop {
+            let watch = setup.values().watch();
+            let values = setup.values().digest();
+            let (files, written) = match render(setup).await {
+                Ok(done) => done,
+                Err(error) => {
+                    // The task keeps what it has, until the values are in order again.
+                    let message = format!("Template failed: {}", chain(&error));
+                    self.event(EventKind::Template, &message, &[("template_error", message.clone())]);
+                    watch.changed(setup.files.asks_for_services).await;
+                    continue;
+                }
+            };
+            if files.missing.is_empty() {
+                setup.keep(files, values);
+                let changed: Vec<Template> = written.iter().map(|n| setup.task.templates[*n].clone()).collect();
+                match self.act_on(id, &changed, setup).await {
+                    Next::Nothing => self.rendered(setup),
+                    Next::Restart => return false,
+                    Next::Fail => return true,
+                }
+            } else {
+                // What is there keeps its place.
+                let mut kept = files;
+                for (number, bytes) in &setup.files.rendered {
+                    kept.rendered.entry(*number).or_insert_with(|| bytes.clone());
+                }
+                setup.files = Arc::new(kept);
+            }
+            watch.changed(setup.files.asks_for_services).await;
+        }
+    }
+
+    /// Waits until the services are again as they were when the templates were rendered last, or time is up: that they went with
+    /// the process that had registered them is no reason to do anything to a task that has outlived it, too.
+    async fn await_services(&self, setup: &mut Setup) {
+        while let Some(deadline) = setup.services_return_by.filter(|deadline| Instant::now() < *deadline) {
+            let watch = setup.values().watch();
+            if only_render(setup).await.is_ok_and(|files| files.rendered == setup.files.rendered) {
+                break;
+            }
+            tokio::select! {
+                () = watch.changed(true) => {}
+                () = tokio::time::sleep_until(deadline) => {}
+            }
+        }
+        setup.services_return_by = None;
+    }
+
+    /// Notes what the templates are, now that nothing is left to be done about it.
+    fn rendered(&self, setup: &Setup) {
+        if self.control().state().rendered != setup.rendered {
+            self.control().update(|state| state.rendered.clone_from(&setup.rendered));
+            self.shared.save();
+        }
+    }
+
+    /// What templates ask for that changed: one restart stands for all else.
+    async fn act_on(&self, id: &str, changed: &[Template], setup: &Setup) -> Next {
+        let acts = |t: &&Template| t.change_mode != ChangeMode::Noop;
+        let Some(splay) = changed.iter().filter(acts).map(|t| t.splay).max() else { return Next::Nothing };
+        if !splay.is_zero() {
+            tokio::time::sleep(splay.mul_f64(random())).await;
+        }
+        if changed.iter().any(|t| t.change_mode == ChangeMode::Restart) {
+            return Next::Restart;
+        }
+        for template in changed {
+            match &template.change_mode {
+                ChangeMode::Signal(signal) => {
+                    let message = "Template re-rendered";
+                    self.event(EventKind::Signaling, message, &[("task_signal", signal.to_string())]);
+                    if let Err(error) = self.driver.signal_task(id, *signal).await {
+                        let message = format!("Template could not signal the task: {}", chain(&error));
+                        self.event(EventKind::Template, &message, &[("template_error", message.clone())]);
+                    }
+                }
+                ChangeMode::Script(script) => {
+                    let command: Vec<String> = std::iter::once(&script.command)
+                        .chain(&script.args)
+                        .map(|word| setup.env.interpolate(word))
+                        .collect();
+                    let shown = command.join(" ");
+                    let failed = match self.driver.exec_task(id, &command, script.timeout).await {
+                        Ok(done) if done.exit.exit_code == 0 && done.exit.signal == 0 => None,
+                        Ok(done) => Some(format!("exit code {}", done.exit.exit_code)),
+                        Err(error) => Some(chain(&error)),
+                    };
+                    let message = match &failed {
+                        None => format!("Template successfully ran script: {shown}"),
+                        Some(why) => format!("Template failed to run script {shown}: {why}"),
+                    };
+                    self.event(EventKind::Template, &message, &[("template_script", shown)]);
+                    if failed.is_some() && script.fail_on_error {
+                        return Next::Fail;
+                    }
+                }
+                ChangeMode::Noop | ChangeMode::Restart => {}
+            }
+        }
+        Next::Nothing
+    }
+}

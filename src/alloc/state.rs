@@ -1,0 +1,229 @@
+//! What is known of a task: what people and subscribers are told, and what its record keeps to come back to it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use crate::driver::DriverNetwork;
+use crate::spec::{CpuSet, ExitResult, TaskEvent};
+
+/// How many events of a task are remembered, as Nomad does.
+pub(super) const EVENTS: usize = 10;
+
+/// What a task does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Phase {
+    /// It waits for its turn in the group.
+    #[default]
+    Waiting,
+    /// It is being set up and started.
+    Starting,
+    /// Its process runs.
+    Running,
+    /// It waits for the next start.
+    Restarting,
+    /// It will not run again.
+    Dead,
+}
+
+impl Phase {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Phase::Waiting => "waiting for its turn",
+            Phase::Starting => "starting",
+            Phase::Running => "running",
+            Phase::Restarting => "waiting for a restart",
+            Phase::Dead => "dead",
+        }
+    }
+}
+
+/// What ended a start of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Why {
+    Itself,
+    Stopped,
+    /// Somebody asked for a restart.
+    Restart,
+    /// A check wants a restart, which counts.
+    Unhealthy,
+}
+
+/// What is known of a task now.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct State {
+    pub(super) name: String,
+    pub(super) phase: Phase,
+    pub(super) failed: bool,
+    /// It was told to end.
+    pub(super) killed: bool,
+    /// The driver's id of the start that runs.
+    pub(super) driver_id: Option<String>,
+    pub(super) starts: u64,
+    pub(super) restarts: u64,
+    pub(super) last_restart: Option<SystemTime>,
+    pub(super) started: Option<SystemTime>,
+    pub(super) finished: Option<SystemTime>,
+    pub(super) exit: Option<ExitResult>,
+    /// The last ones.
+    pub(super) events: VecDeque<TaskEvent>,
+    /// How its driver finds the start again that runs, or has ended and is not forgotten.
+    pub(super) handle: Option<Started>,
+    /// What ended the last start, as long as it is not decided what follows. `exit` says how, where that is known.
+    pub(super) undecided: Option<Why>,
+    /// What the start that runs is being ended for, when that is not an order to the whole allocation.
+    pub(super) ordered: Option<Why>,
+    /// The restart that it waits for.
+    pub(super) restart_at: Option<SystemTime>,
+    /// What the restart policy has counted.
+    pub(super) counted: Counted,
+    /// The steps before a start that are done, by their names.
+    pub(super) done: Vec<String>,
+    /// What its templates became.
+    pub(super) rendered: Rendered,
+    /// Cores of its own.
+    pub(super) cores: Option<CpuSet>,
+    /// It is ended to begin again with all tasks of its group.
+    pub(super) anew: bool,
+}
+
+impl State {
+    /// Remembers an event, and forgets the oldest one.
+    pub(super) fn note(&mut self, event: &TaskEvent) {
+        if self.events.len() >= EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event.clone());
+    }
+
+    /// It has ended, and begins again as one that was never started, which is not counted by its restart policy.
+    pub(super) fn begin_anew(&mut self) {
+        let State { name, events, done, restarts, .. } = std::mem::take(self);
+        *self = State {
+            name,
+            events,
+            // Its directory is there.
+            done: done.into_iter().take(1).collect(),
+            restarts: restarts + 1,
+            last_restart: Some(SystemTime::now()),
+            ..State::default()
+        };
+    }
+
+    /// The machine was restarted: nothing of a task is left but its files, and what it has come to.
+    pub(super) fn forget_boot(&mut self) {
+        self.handle = None;
+        self.driver_id = None;
+        self.cores = None;
+        if self.phase != Phase::Dead && self.undecided.is_none() {
+            (self.phase, self.restart_at, self.ordered) = (Phase::Waiting, None, None);
+            // The group's start begins anew, and with it what waits for that.
+            self.starts = 0;
+            self.done.clear();
+            self.rendered = Rendered::default();
+        }
+    }
+}
+
+/// What a driver needs to find a start again.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(super) struct Started {
+    /// The driver's id.
+    pub(super) id: String,
+    /// The driver's own state, which only it can read.
+    #[serde(with = "base64_text")]
+    pub(super) state: Vec<u8>,
+    /// The network that the driver made for the task.
+    #[serde(default)]
+    pub(super) network: Option<DriverNetwork>,
+}
+
+/// What the restart policy has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Counted {
+    pub(super) count: u32,
+    /// When the interval began in which it counts.
+    pub(super) since: Option<SystemTime>,
+}
+
+/// What the templates of a task became.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Rendered {
+    /// Digest of the values that they were rendered with.
+    pub(super) values: String,
+    /// Digests of what they became, by their numbers.
+    pub(super) files: BTreeMap<usize, String>,
+}
+
+/// Bytes as text in JSON.
+mod base64_text {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        STANDARD.decode(String::deserialize(from)?).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::EventKind;
+
+    #[test]
+    fn a_state_is_the_same_when_it_is_read_again() {
+        let mut state = State {
+            name: "web".to_owned(),
+            phase: Phase::Running,
+            starts: 3,
+            restarts: 2,
+            exit: Some(ExitResult { exit_code: 7, ..ExitResult::default() }),
+            handle: Some(Started { id: "a/web/0".to_owned(), state: vec![0, 255, 128], network: None }),
+            counted: Counted { count: 2, since: Some(SystemTime::now()) },
+            done: vec!["task_dir".to_owned()],
+            cores: "1-2,7".parse().ok(),
+            ..State::default()
+        };
+        for number in 0..2 * EVENTS {
+            let (kind, time, task) = (EventKind::Driver, SystemTime::now(), "web".to_owned());
+            state.note(&TaskEvent { kind, time, task, message: number.to_string(), details: BTreeMap::new() });
+        }
+        assert_eq!((state.events.len(), &*state.events[0].message), (EVENTS, "10"));
+        let text = serde_json::to_string(&state).unwrap();
+        assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
+        assert!(text.contains("\"AP+A\""), "{text}");
+    }
+
+    #[test]
+    fn a_restart_of_the_machine_leaves_files_counts_and_ends() {
+        let running = State {
+            phase: Phase::Running,
+            starts: 3,
+            restarts: 2,
+            driver_id: Some("x".to_owned()),
+            handle: Some(Started::default()),
+            done: vec!["task_dir".to_owned()],
+            ..State::default()
+        };
+        let mut state = running.clone();
+        state.forget_boot();
+        assert_eq!(state, State { restarts: 2, ..State::default() });
+        let dead = State { phase: Phase::Dead, failed: true, done: running.done.clone(), ..State::default() };
+        let mut state = dead.clone();
+        state.forget_boot();
+        assert_eq!(state, dead);
+        let mut undecided = State { undecided: Some(Why::Itself), ..running };
+        undecided.forget_boot();
+        assert!(undecided.undecided.is_some() && undecided.phase == Phase::Running && undecided.handle.is_none());
+    }
+}

@@ -1,0 +1,255 @@
+//! Removes what killed runs left: what their records tell of, with the containers, cgroups, sockets and unsent output.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::error::chain;
+use super::gc::{self, Finding};
+use super::kept_sockets::KeptSockets;
+use super::machine::{self, CgroupPlace, Doing as _, MachineError};
+use super::output::SINKS_TIMEOUT;
+use super::owner::{Owner, OwnerLock, RunFile, RunId};
+use super::record::{RecordError, Records};
+use super::sockets::SocketDir;
+use crate::logs::ship::{self, Outlets, Report};
+use crate::net::{self, Noted};
+use crate::sys::owned;
+
+/// Says to whoever started this process what could not be done.
+pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Removes what earlier runs left, and says only what went wrong.
+///
+/// # Errors
+/// When the data directory or `/proc` cannot be read.
+pub fn sweep(data_dir: &Path, tell: &Tell) -> Result<(), MachineError> {
+    for finding in findings(data_dir)? {
+        if matches!(finding, Finding::Abandoned(_) | Finding::HalfWritten(_)) {
+            for error in remove(data_dir, &finding, tell) {
+                tell(&format!("left by an earlier run: {error}"));
+            }
+        }
+        if let Finding::Unreadable(error @ RecordError::Read { source, .. }) = &finding
+            && owned::is_untrusted(source)
+        {
+            tell(&format!("left alone: {}", chain(error)));
+        }
+    }
+    for noted in abandoned_networks(data_dir)? {
+        for error in remove_network(&noted) {
+            tell(&format!("left by an earlier run: {error}"));
+        }
+    }
+    for path in abandoned_sockets(data_dir)? {
+        if let Err(e) = SocketDir::remove(&path) {
+            tell(&format!("left by an earlier run: cannot remove {}: {e}", path.display()));
+        }
+    }
+    for told in remove_ended_runs(data_dir, false)?.1 {
+        tell(&format!("left by an earlier run: {told}"));
+    }
+    Ok(())
+}
+
+/// The runs in the background of which nothing is left to come back to: their supervisors are dead, and they have no allocation
+/// any more, or were never announced.
+///
+/// # Errors
+/// When the data directory cannot be read.
+pub fn ended_runs(data_dir: &Path) -> Result<Vec<RunId>, MachineError> {
+    let look = || {
+        let mut ended = Vec::new();
+        for id in RunFile::all(data_dir)? {
+            let owner = Owner::Run { background: Some(id.clone()) };
+            if OwnerLock::is_held(data_dir, &owner)? {
+                continue;
+            }
+            // What cannot be understood is for a newer version.
+            let Ok(file) = RunFile::read(data_dir, &id) else { continue };
+            let allocs = file.map(|file| file.allocs).unwrap_or_default();
+            // One that is just about to be removed by somebody else has its record until that is done.
+            let has_allocs = allocs.iter().any(|id| machine::record_path(data_dir, id).exists());
+            ended.extend((!has_allocs).then_some(id));
+        }
+        std::io::Result::Ok(ended)
+    };
+    look().doing_with(|| format!("cannot look for runs in {}", data_dir.display()))
+}
+
+/// Removes them, and directories of sockets that are nobody's. Returns what was, or with `dry` would be, removed, and what could
+/// not be.
+///
+/// # Errors
+/// When the data directory, or that of sockets, cannot be read.
+pub fn remove_ended_runs(data_dir: &Path, dry: bool) -> Result<(Vec<String>, Vec<String>), MachineError> {
+    let (mut removed, mut failed) = (Vec::new(), Vec::new());
+    for id in ended_runs(data_dir)? {
+        let what = format!("run {}", id.as_str());
+        match if dry { Ok(true) } else { RunFile::remove_ended(data_dir, &id) } {
+            Ok(true) => removed.push(what),
+            // It is just beginning.
+            Ok(false) => {}
+            Err(e) => failed.push(format!("cannot remove the file of {what}: {e}")),
+        }
+    }
+    let base = machine::socket_base(data_dir);
+    let kept = KeptSockets::all(&base).doing_with(|| format!("cannot look for leftovers in {}", base.display()))?;
+    for sockets in kept {
+        let path = sockets.path.display();
+        match sockets.is_abandoned() {
+            Ok(false) => {}
+            Ok(true) => match if dry { Ok(()) } else { sockets.remove() } {
+                Ok(()) => removed.push(path.to_string()),
+                Err(e) => failed.push(format!("cannot remove {path}: {e}")),
+            },
+            Err(e) => failed.push(format!("cannot tell whose {path} is: {e}")),
+        }
+    }
+    Ok((removed, failed))
+}
+
+/// The directories of sockets whose owners are dead.
+///
+/// # Errors
+/// When the directory above them cannot be read.
+pub fn abandoned_sockets(data_dir: &Path) -> Result<Vec<PathBuf>, MachineError> {
+    let base = machine::socket_base(data_dir);
+    SocketDir::abandoned(&base).doing_with(|| format!("cannot look for leftovers in {}", base.display()))
+}
+
+/// The networks on this machine whose runs are dead, and of which no record tells any more: a data directory was removed, or
+/// another version of this program did not know of them.
+///
+/// # Errors
+/// When the directory of networks, or `/proc`, cannot be read.
+pub fn abandoned_networks(data_dir: &Path) -> Result<Vec<Noted>, MachineError> {
+    let dir = machine::network_dir(data_dir);
+    let look = || {
+        let mut found = Vec::new();
+        for noted in net::noted(&dir)? {
+            if noted.is_abandoned()? {
+                found.push(noted);
+            }
+        }
+        std::io::Result::Ok(found)
+    };
+    look().doing_with(|| format!("cannot look for leftovers in {}", dir.display()))
+}
+
+/// Removes such a network. Returns what could not be removed.
+#[must_use]
+pub fn remove_network(noted: &Noted) -> Vec<String> {
+    noted.remove().iter().map(|e| format!("cannot remove the network of {}: {}", noted.id(), chain(e))).collect()
+}
+
+/// What the records below `data_dir` tell of.
+///
+/// # Errors
+/// When they, or `/proc`, cannot be read.
+pub fn findings(data_dir: &Path) -> Result<Vec<Finding>, MachineError> {
+    gc::scan(data_dir).doing_with(|| format!("cannot look for leftovers in {}", data_dir.display()))
+}
+
+/// Removes what is abandoned, and what its owner would come back for: whoever does not want that does not ask. Everything else
+/// stays. Returns what could not be removed.
+pub fn remove(data_dir: &Path, finding: &Finding, tell: &Tell) -> Vec<String> {
+    match finding {
+        Finding::Abandoned(record) | Finding::Wanted(record) => {
+            // Its owner does not come back in the middle.
+            let _lock = match OwnerLock::take(data_dir, &record.owned_by()) {
+                Ok(lock) => lock,
+                Err(e) => return vec![format!("allocation {}: {}", record.alloc_id, chain(&e))],
+            };
+            // As it is by now: he may have come back, and gone again.
+            let record = &match Records::new(data_dir).read(&record.alloc_id) {
+                Ok(None) => return Vec::new(),
+                Ok(Some(record)) => record,
+                Err(e) => return vec![chain(&e)],
+            };
+            let place = match CgroupPlace::find(None) {
+                Ok(place) => place,
+                Err(e) => return vec![chain(&e)],
+            };
+            let means = gc::Means {
+                remove_containers: &|| machine::remove_containers(data_dir, record).map_err(std::io::Error::other),
+                remove_cgroup: &|path| machine::remove_cgroup(&place.cgroups, path),
+                rescue: &|alloc_dir| ship_the_rest(alloc_dir, tell),
+            };
+            let errors = gc::clean(data_dir, record, &means);
+            let mut errors: Vec<_> =
+                errors.iter().map(|e| format!("allocation {}: {}", record.alloc_id, chain(e))).collect();
+            if let Err(e) = place.settle_beside(&record.cgroups) {
+                errors.push(format!("cannot divide the cores among the tasks: {}", chain(&e)));
+            }
+            errors
+        }
+        Finding::HalfWritten(path) => match gc::clean_half_written(path) {
+            Ok(_) => Vec::new(),
+            Err(e) => vec![format!("cannot remove {}: {e}", path.display())],
+        },
+        _ => Vec::new(),
+    }
+}
+
+/// Hands the log sinks of a killed run what they did not get.
+fn ship_the_rest(alloc_dir: &Path, tell: &Tell) {
+    let (logs, records) = (alloc_dir.join("alloc/logs"), ship::records(alloc_dir));
+    let told = Arc::clone(tell);
+    let outlets = Outlets::new(Arc::new(move |report: Report| told(&report.to_string())));
+    let ship = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let errors = runtime.block_on(async { ship::resume(&outlets, &logs, &records, SINKS_TIMEOUT).await.1 });
+        runtime.shutdown_background();
+        for error in &errors {
+            tell(&error.to_string());
+        }
+        std::io::Result::Ok(())
+    };
+    // A thread of its own, as the caller's may have a runtime of its own.
+    let done = std::thread::scope(|scope| scope.spawn(ship).join());
+    if let Ok(Err(error)) = done {
+        tell(&format!("cannot ship what a killed run left: {error}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::alloc::record::{Handle, Record, Restore};
+    use crate::spec::AllocId;
+    use crate::sys::time;
+
+    /// Who has looked before somebody else took it up, and was killed again, removes what there is by now.
+    #[test]
+    fn what_is_removed_is_what_there_is_under_the_lock() {
+        let data = tempfile::tempdir().unwrap();
+        let id = AllocId::new(uuid::Uuid::new_v4());
+        let restore = Restore {
+            owner: Owner::Agent,
+            index: 0,
+            name: String::new(),
+            created: std::time::SystemTime::now(),
+            ports: Vec::new(),
+            ports_are_assigned: false,
+            network: None,
+            dns: None,
+            stopping: false,
+            is_set_up: true,
+            tasks: Vec::new(),
+        };
+        let records = Records::new(data.path());
+        records.create(Record::new(&id, "job", "group").unwrap().restorable(restore)).unwrap();
+        let Some(Finding::Wanted(seen)) = gc::scan(data.path()).unwrap().pop() else { panic!() };
+        let mut helper = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = time::process_id(i32::try_from(helper.id()).unwrap()).unwrap();
+        records.process_started(Handle { task_id: format!("{id}/web/0"), process, socket: PathBuf::new() }).unwrap();
+        let tell: Tell = Arc::new(|_: &str| {});
+        let gone = || remove(data.path(), &Finding::Wanted(seen.clone()), &tell);
+        assert_eq!(gone(), [""; 0]);
+        assert!(!helper.wait().unwrap().success(), "killed, although nothing was known of it");
+        assert!(gc::scan(data.path()).unwrap().is_empty());
+        assert_eq!(gone(), [""; 0], "somebody else has removed it");
+    }
+}

@@ -1,0 +1,389 @@
+//! What templates ask for besides their task's own: keys, secrets, variables and services from one file, and the services that
+//! are registered.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use serde_json::{Map, Value as Json};
+use sha2::Digest as _;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+
+use super::service_registry::{Registration, Services};
+use super::text::hex;
+use crate::jobspec;
+use crate::spec::{IntoMap as _, Job, Order as _};
+use crate::sys::watch::register;
+use crate::template::{Found, Service, Tree, Variable};
+
+/// How often a file is read that cannot be watched.
+const UNWATCHED: Duration = Duration::from_secs(5);
+
+/// Values by their paths, as they were read at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Values {
+    members: Arc<Map<String, Json>>,
+    registry: Option<Services>,
+    /// As they were when somebody asked first.
+    registered: Arc<OnceLock<Vec<Service>>>,
+}
+
+/// Variables that somebody keeps: an agent.
+pub trait Variables: std::fmt::Debug + Send + Sync {
+    /// The items of those that there are, by their paths; each is an object of texts.
+    ///
+    /// # Errors
+    /// When they cannot be read now.
+    fn read(&self, namespace: &str, paths: &[String]) -> Result<Map<String, Json>, String>;
+
+    /// Changes whenever one of them may have changed.
+    fn changes(&self) -> watch::Receiver<u64>;
+}
+
+/// Whose task asks for variables.
+#[derive(Debug, Clone)]
+struct Asker {
+    namespace: String,
+    /// Nomad's rule for tasks without a policy of their own: those of all jobs, of the job, of the group and of the task.
+    paths: Vec<String>,
+}
+
+/// The file that the operator names by `--kv`, or none; the services that are registered on this machine; and the variables of an
+/// agent.
+#[derive(Debug, Clone, Default)]
+pub struct ValuesFile {
+    path: Option<PathBuf>,
+    registry: Option<Services>,
+    variables: Option<Arc<dyn Variables>>,
+    asker: Option<Asker>,
+}
+
+impl ValuesFile {
+    /// That file; it is read once, so that a mistake is told before anything starts.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is neither JSON nor HCL.
+    pub fn open(path: &Path) -> Result<ValuesFile, String> {
+        let file = ValuesFile::later(path);
+        file.read()?;
+        Ok(file)
+    }
+
+    /// That file, which may be read only later.
+    #[must_use]
+    pub fn later(path: &Path) -> ValuesFile {
+        ValuesFile { path: Some(path.to_owned()), ..ValuesFile::default() }
+    }
+
+    /// The same, and these services.
+    #[must_use]
+    pub fn with_services(self, registry: &Services) -> ValuesFile {
+        ValuesFile { registry: Some(registry.clone()), ..self }
+    }
+
+    /// The same, and these variables.
+    #[must_use]
+    pub fn with_variables(self, variables: Arc<dyn Variables>) -> ValuesFile {
+        ValuesFile { variables: Some(variables), ..self }
+    }
+
+    /// The same as a group may ask for them.
+    #[must_use]
+    pub(super) fn of_group(&self, job: &Job, group: &str) -> ValuesFile {
+        // One that was made of another has the variables of that.
+        let id = ["/dispatch-", "/periodic-"].into_iter().find_map(|made| job.id.rsplit_once(made));
+        let id = id.map_or(job.id.as_str(), |(parent, _)| parent);
+        let names = ["nomad/jobs", id, group];
+        let paths = (1..=names.len()).map(|n| names[..n].join("/")).collect();
+        ValuesFile { asker: Some(Asker { namespace: job.namespace.clone(), paths }), ..self.clone() }
+    }
+
+    /// That of a group, as one of its tasks may ask for them.
+    #[must_use]
+    pub(super) fn of_task(&self, task: &str) -> ValuesFile {
+        let mut values = self.clone();
+        if let Some(Asker { paths, .. }) = &mut values.asker {
+            let own = paths.last().map(|group| format!("{group}/{task}"));
+            paths.extend(own);
+        }
+        values
+    }
+
+    /// Whether there is anything but services that may change.
+    pub fn is_given(&self) -> bool {
+        self.path.is_some() || self.variables.is_some()
+    }
+
+    /// What gives a value that is missing.
+    pub(super) fn remedy(&self) -> String {
+        match (&self.variables, &self.asker, &self.path) {
+            (Some(_), Some(Asker { paths, .. }), _) => {
+                format!("; `nomad var put` gives one, at one of the paths that the task may read: {}", paths.join(", "))
+            }
+            (_, _, Some(_)) => String::new(),
+            _ => "; give a file with these values by --kv".to_owned(),
+        }
+    }
+
+    /// What it holds now; nothing where there is no file.
+    ///
+    /// # Errors
+    /// As [`ValuesFile::open`].
+    pub fn read(&self) -> Result<Values, String> {
+        let mut members = Map::new();
+        if let Some(path) = &self.path {
+            let text = jobspec::read_file(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+            members = jobspec::paths(path, &text)?;
+        }
+        members.extend(self.stored()?);
+        Ok(Values { members: Arc::new(members), registry: self.registry.clone(), ..Values::default() })
+    }
+
+    fn stored(&self) -> Result<Map<String, Json>, String> {
+        match (&self.variables, &self.asker) {
+            (Some(variables), Some(asker)) => variables.read(&asker.namespace, &asker.paths),
+            _ => Ok(Map::new()),
+        }
+    }
+
+    /// Tells one content from another; empty where nothing can be read.
+    pub(super) fn digest(&self) -> String {
+        let text = self.path.as_ref().and_then(|path| jobspec::read_file(path).ok());
+        let stored =
+            self.stored().ok().filter(|stored| !stored.is_empty()).map(|stored| Json::Object(stored).to_string());
+        if text.is_none() && stored.is_none() {
+            return String::new();
+        }
+        let mut digest = sha2::Sha256::new();
+        digest.update(text.unwrap_or_default());
+        digest.update(stored.unwrap_or_default());
+        hex(&digest.finalize())
+    }
+
+    /// Begins to look for changes.
+    pub(super) fn watch(&self) -> ValuesWatch {
+        let watch = || {
+            let path = self.path.as_ref()?;
+            let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
+            // An editor writes another file and gives it the name.
+            let flags = WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::CREATE;
+            inotify::add_watch(&fd, directory, flags).ok()?;
+            register(Arc::new(fd), Interest::READABLE).ok()
+        };
+        let registry = self.registry.as_ref().map(Services::changes);
+        let variables = self.variables.as_ref().map(|variables| variables.changes());
+        ValuesWatch { fd: watch(), is_file: self.path.is_some(), registry, variables }
+    }
+}
+
+/// Tells when something in the directory of the file was written.
+pub(super) struct ValuesWatch {
+    /// `None` also where the machine has no more of them.
+    fd: Option<AsyncFd<Arc<OwnedFd>>>,
+    is_file: bool,
+    /// Tells when services change.
+    registry: Option<watch::Receiver<u64>>,
+    /// Tells when variables change.
+    variables: Option<watch::Receiver<u64>>,
+}
+
+impl ValuesWatch {
+    /// Waits for the next change, of services only where they matter; for ever where nothing can change.
+    pub(super) async fn changed(mut self, services_matter: bool) {
+        let registry = self.registry.take().filter(|_| services_matter);
+        let variables = self.variables.take();
+        tokio::select! {
+            () = another(registry) => {}
+            () = another(variables) => {}
+            () = self.file_changed() => {}
+        }
+    }
+
+    async fn file_changed(&self) {
+        if !self.is_file {
+            return std::future::pending().await;
+        }
+        let readable = async { self.fd.as_ref()?.readable().await.ok().zip(self.fd.as_ref()) };
+        let Some((mut ready, fd)) = readable.await else { return tokio::time::sleep(UNWATCHED).await };
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(fd.get_ref(), &mut buffer);
+        while events.next().is_ok() {}
+        ready.clear_ready();
+    }
+}
+
+/// Waits for the next change; for ever where nobody tells of any.
+async fn another(changes: Option<watch::Receiver<u64>>) {
+    if let Some(mut changes) = changes
+        && changes.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending::<()>().await;
+}
+
+/// A value as a template gets it by `key`.
+fn text(value: &Json) -> String {
+    match value {
+        Json::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// What follows of a path below a prefix, which may end with a slash.
+fn below<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
+    path.strip_prefix(prefix.trim_end_matches('/'))?.strip_prefix('/')
+}
+
+impl Values {
+    /// The value of a key; where there is none, the item of that name of a variable.
+    pub(super) fn key(&self, path: &str) -> Found<String> {
+        let item = || path.rsplit_once('/').and_then(|(variable, item)| self.members.get(variable)?.get(item));
+        self.members.get(path).or_else(item).map_or(Found::Missing, |value| Found::Here(text(value)))
+    }
+
+    /// All keys below a prefix.
+    pub(super) fn tree(&self, prefix: &str) -> Tree {
+        let pairs = self.members.iter().filter(|(_, value)| !value.is_object() && !value.is_array());
+        let mut tree: Tree =
+            pairs.filter_map(|(path, value)| Some((below(path, prefix)?.to_owned(), text(value)))).collect();
+        tree.order_by(Ord::cmp);
+        tree
+    }
+
+    /// The data of a secret: an object.
+    pub(super) fn secret(&self, path: &str) -> Found<Json> {
+        let found = self.members.get(path).filter(|value| value.is_object());
+        found.map_or(Found::Missing, |value| Found::Here(value.clone()))
+    }
+
+    /// The names right below a path, where objects stand.
+    pub(super) fn secrets(&self, prefix: &str) -> Vec<String> {
+        let objects = self.members.iter().filter(|(_, value)| value.is_object());
+        let mut names: Vec<String> = objects
+            .filter_map(|(path, _)| {
+                let rest = below(path, prefix)?;
+                Some(rest.split_once('/').map_or_else(|| rest.to_owned(), |(first, _)| format!("{first}/")))
+            })
+            .collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// The items of a variable.
+    pub(super) fn variable(&self, path: &str) -> Found<Variable> {
+        match self.members.get(path) {
+            Some(Json::Object(items)) => Found::Here(items.iter().map(|(k, v)| (k.clone(), text(v))).into_map()),
+            _ => Found::Missing,
+        }
+    }
+
+    /// The paths of variables that begin so.
+    pub(super) fn variables(&self, prefix: &str) -> Vec<String> {
+        let objects = self.members.iter().filter(|(path, value)| value.is_object() && path.starts_with(prefix));
+        let mut paths: Vec<String> = objects.map(|(path, _)| path.clone()).collect();
+        paths.sort();
+        paths
+    }
+
+    /// Instances of services, which stand as a list of objects under `service/NAME`.
+    pub(super) fn services(&self) -> Vec<Service> {
+        let mut services = Vec::new();
+        for (path, value) in self.members.iter() {
+            let (Some(name), Json::Array(instances)) = (path.strip_prefix("service/"), value) else { continue };
+            for (i, instance) in instances.iter().enumerate() {
+                let of = |key: &str| instance.get(key).map(text).unwrap_or_default();
+                let tags = instance.get("tags").and_then(Json::as_array);
+                let meta = instance.get("meta").and_then(Json::as_object);
+                services.push(Service {
+                    id: instance.get("id").map_or_else(|| format!("{name}-{i}"), text),
+                    name: name.to_owned(),
+                    node: of("node"),
+                    address: of("address"),
+                    port: instance.get("port").and_then(Json::as_u64).and_then(|p| p.try_into().ok()).unwrap_or(0),
+                    datacenter: instance.get("datacenter").map_or_else(|| "dc1".to_owned(), text),
+                    tags: tags.map(|tags| tags.iter().map(text).collect()).unwrap_or_default(),
+                    meta: meta.map(|m| m.iter().map(|(k, v)| (k.clone(), text(v))).into_map()).unwrap_or_default(),
+                    job: of("job"),
+                    alloc: of("alloc"),
+                    status: instance.get("status").map_or_else(|| "passing".to_owned(), text),
+                });
+            }
+        }
+        services.extend(self.registered.get_or_init(|| self.registered_now()).iter().cloned());
+        services
+    }
+
+    fn registered_now(&self) -> Vec<Service> {
+        let listed = self.registry.as_ref().map(Services::list).transpose().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read the registry of services");
+            None
+        });
+        let listed = listed.unwrap_or_default();
+        for error in listed.errors {
+            tracing::warn!(%error, "cannot read some of the registry of services");
+        }
+        let of = |service: Registration| Service {
+            id: service.id,
+            name: service.service_name,
+            node: service.node_name,
+            address: service.address,
+            port: service.port,
+            datacenter: service.datacenter,
+            tags: service.tags,
+            meta: service.meta,
+            job: service.job_id,
+            alloc: service.alloc_id,
+            status: service.status.as_str().to_owned(),
+        };
+        listed.services.into_iter().map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_come_from_json_and_from_hcl() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in [
+            (
+                "a.json",
+                r#"{"app/port": 8080, "app/db/host": "h", "nomad/jobs/x": {"user": "u"}, "service/web": [{"address": "::1", "port": 1, "tags": ["a"]}]}"#,
+            ),
+            (
+                "a.hcl",
+                "\"app/port\" = 8080\n\"app/db/host\" = \"h\"\n\"nomad/jobs/x\" = { user = \"u\" }\n\"service/web\" = [{ address = \"::1\", port = 1, tags = [\"a\"] }]\n",
+            ),
+        ] {
+            let path = dir.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            let values = ValuesFile::open(&path).unwrap().read().unwrap();
+            assert_eq!(values.key("app/port"), Found::Here("8080".to_owned()), "{name}");
+            assert_eq!(values.key("none"), Found::Missing, "{name}");
+            let tree = values.tree("app");
+            assert_eq!(
+                tree,
+                [("db/host".to_owned(), "h".to_owned()), ("port".to_owned(), "8080".to_owned())],
+                "{name}"
+            );
+            assert_eq!(values.variable("nomad/jobs/x"), Found::Here([("user".to_owned(), "u".to_owned())].into()));
+            assert_eq!(values.variables("nomad"), ["nomad/jobs/x"], "{name}");
+            assert_eq!(values.secrets("nomad"), ["jobs/"], "{name}");
+            let services = values.services();
+            assert_eq!((services.len(), services[0].port, &*services[0].address), (1, 1, "::1"), "{name}");
+        }
+        let path = dir.path().join("b.hcl");
+        std::fs::write(&path, "\"a\" = 1\n\"b\" = = 2\n").unwrap();
+        assert!(ValuesFile::open(&path).unwrap_err().contains("b.hcl"));
+        std::fs::write(&path, "[1]").unwrap();
+        assert!(ValuesFile::open(&path).is_err());
+    }
+}
