@@ -1,0 +1,191 @@
+//! What handlers answer, and how that goes over the wire: headers, form, packing.
+
+use serde_json::{Map, Value, json};
+
+use crate::agent::commands::CommandError;
+use crate::agent::engine::OrderError;
+use crate::agent::state::StateError;
+use crate::alloc::control;
+use crate::http::query::Query;
+use crate::http::{Body, HeaderMap, HeaderName, HeaderValue, Response, StatusCode, body, header};
+
+/// The index headers of an answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Meta {
+    /// `X-Nomad-Index`; every answer has one, as monitors of the command line spin without.
+    pub(super) index: u64,
+    /// Where the next page begins.
+    pub(super) next_token: Option<String>,
+}
+
+/// An answer with status 200, unless it says otherwise itself.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// JSON.
+    Json(Value, Meta),
+    /// JSON with another status: a variable that somebody else has changed.
+    Other(StatusCode, Value, Meta),
+    /// A body as it is, with its type.
+    Text(&'static str, Vec<u8>),
+    /// Nothing.
+    Empty,
+    /// A stream, or a switch to WebSocket.
+    Raw(Response<Body>),
+}
+
+impl Answer {
+    /// JSON of no moment.
+    pub(super) fn of(value: Value) -> Answer {
+        Answer::Json(value, Meta::default())
+    }
+
+    /// JSON as of an index.
+    pub(super) fn at(index: u64, value: Value) -> Answer {
+        Answer::Json(value, Meta { index, next_token: None })
+    }
+
+    /// What a write answers: its members, and the index that clients read out of the body, too.
+    pub(super) fn written(index: u64, mut value: Value) -> Answer {
+        if let Value::Object(map) = &mut value {
+            with_meta(map, index);
+        }
+        Answer::at(index, value)
+    }
+}
+
+/// The members that Nomad puts into some objects beside the headers.
+pub(super) fn with_meta(map: &mut Map<String, Value>, index: u64) {
+    super::shape::lay(map, json!({"Index": index, "LastContact": 0, "KnownLeader": true, "NextToken": ""}));
+}
+
+/// Why there is no answer: a status and a text, as Nomad says it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) text: String,
+    /// Of what was looked at.
+    pub(super) index: u64,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, text: impl Into<String>) -> Refusal {
+        Refusal { status, text: text.into(), index: 0 }
+    }
+
+    pub(super) fn bad(text: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    pub(super) fn missing(text: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::NOT_FOUND, text)
+    }
+
+    /// What Nomad answers where one of its calls to itself failed.
+    pub(super) fn failed(text: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+    }
+
+    /// As [`Refusal::failed`], where a command did not find what it is about; `text` says so in Nomad's words.
+    pub(super) fn unfound(error: CommandError, text: impl Into<String>) -> Refusal {
+        if let CommandError::NotFound(_) = error { Refusal::failed(text) } else { error.into() }
+    }
+
+    pub(super) fn denied() -> Refusal {
+        Refusal::new(StatusCode::FORBIDDEN, "Permission denied")
+    }
+}
+
+impl From<StateError> for Refusal {
+    fn from(error: StateError) -> Refusal {
+        CommandError::from(error).into()
+    }
+}
+
+impl From<CommandError> for Refusal {
+    fn from(error: CommandError) -> Refusal {
+        match &error {
+            CommandError::Denied(text) => Refusal::new(StatusCode::FORBIDDEN, text),
+            // Nomad has 500 for all of them, and the command line shows the number.
+            CommandError::NotFound(text) | CommandError::Invalid(text) | CommandError::Conflict(text) => {
+                Refusal::failed(text)
+            }
+            CommandError::Failed { .. } => Refusal::failed(crate::alloc::chain(&error)),
+        }
+    }
+}
+
+impl From<OrderError> for Refusal {
+    fn from(error: OrderError) -> Refusal {
+        match &error {
+            OrderError::UnknownAlloc(_) => Refusal::missing(error.to_string()),
+            OrderError::Refused(control::OrderError::UnknownTask { task, .. }) => {
+                Refusal::failed(format!("Could not find task runner for task: {task}"))
+            }
+            OrderError::Refused(control::OrderError::NotRunning { .. } | control::OrderError::NothingRuns(_)) => {
+                Refusal::failed("Task not running")
+            }
+            OrderError::Refused(_) => Refusal::failed(error.to_string()),
+        }
+    }
+}
+
+/// An answer on its way.
+pub(super) fn respond(answer: Result<Answer, Refusal>, query: &Query, headers: &HeaderMap) -> Response<Body> {
+    let (status, kind, bytes, meta) = match answer {
+        Ok(Answer::Raw(response)) => return response,
+        Ok(Answer::Empty) => (StatusCode::OK, None, Vec::new(), Meta::default()),
+        Ok(Answer::Text(kind, bytes)) => (StatusCode::OK, Some(kind), bytes, Meta::default()),
+        Ok(Answer::Json(value, meta)) => (StatusCode::OK, Some("application/json"), written(&value, query), meta),
+        Ok(Answer::Other(status, value, meta)) => (status, Some("application/json"), written(&value, query), meta),
+        Err(Refusal { status, text, index }) => {
+            let meta = Meta { index, next_token: None };
+            (status, Some("text/plain; charset=utf-8"), text.into_bytes(), meta)
+        }
+    };
+    let packed = if body::takes_gzip(headers) { body::gzip(&bytes) } else { None };
+    let is_packed = packed.is_some();
+    let mut response = Response::new(Body::from(packed.unwrap_or(bytes)));
+    *response.status_mut() = status;
+    let out = response.headers_mut();
+    put(out, header::VARY, "Accept-Encoding");
+    if is_packed {
+        put(out, header::CONTENT_ENCODING, "gzip");
+    }
+    if let Some(kind) = kind {
+        put(out, header::CONTENT_TYPE, kind);
+    }
+    if status == StatusCode::FORBIDDEN {
+        // Whoever has shown nothing gets no more than this: a connection that is asked on without being read would stay for ever.
+        put(out, header::CONNECTION, "close");
+    }
+    put(out, HeaderName::from_static("x-content-type-options"), "nosniff");
+    put(out, HeaderName::from_static("x-nomad-index"), &meta.index.max(1).to_string());
+    put(out, HeaderName::from_static("x-nomad-lastcontact"), "0");
+    put(out, HeaderName::from_static("x-nomad-knownleader"), "true");
+    if let Some(token) = meta.next_token {
+        put(out, HeaderName::from_static("x-nomad-nexttoken"), &token);
+    }
+    response
+}
+
+fn put(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    // A value that no header can have is left out.
+    if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
+        headers.insert(name, value);
+    }
+}
+
+/// JSON, with indentation where `pretty` asks for it.
+fn written(value: &Value, query: &Query) -> Vec<u8> {
+    let pretty = query.get("pretty").is_some_and(|text| !matches!(text, "0" | "false"));
+    let written = if pretty {
+        let mut out = Vec::new();
+        let form = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+        let mut serializer = serde_json::Serializer::with_formatter(&mut out, form);
+        serde::Serialize::serialize(value, &mut serializer).map(|()| out)
+    } else {
+        serde_json::to_vec(value)
+    };
+    written.expect("a value with texts as keys can be written")
+}

@@ -1,0 +1,155 @@
+//! One request, as handlers get it.
+
+use std::fs::File;
+use std::future::Future;
+use std::io::{BufWriter, Seek as _, Write as _};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Body as _;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::Api;
+use super::answer::{Answer, Refusal};
+use super::auth::Caller;
+use super::input::Input;
+use crate::agent::model::JobKey;
+use crate::http::body::{self, BodyError};
+use crate::http::query::Query;
+use crate::http::{Bytes, Incoming, Parts, StatusCode};
+
+/// KiB that the larger bodies of all requests have together, until they are answered.
+pub(super) const ROOM: usize = 16 << 10;
+/// Bytes of a body that takes nothing of that.
+const FREE: usize = 64 << 10;
+/// How long a larger one waits for its place.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a handler gives.
+pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
+
+/// A request whose route was found and whose sender may take it.
+pub(super) struct Call {
+    pub(super) api: Arc<Api>,
+    /// The ids in the path, in its order.
+    pub(super) ids: Vec<String>,
+    pub(super) query: Query,
+    pub(super) parts: Parts,
+    pub(super) caller: Caller,
+    pub(super) body: Option<Incoming>,
+    /// Bytes of a body, at most.
+    pub(super) limit: usize,
+    /// What the body has of the room for large ones.
+    pub(super) place: Option<OwnedSemaphorePermit>,
+}
+
+impl Call {
+    /// The first id of the path.
+    pub(super) fn id(&self) -> &str {
+        self.ids.first().map_or("", String::as_str)
+    }
+
+    /// The second one.
+    pub(super) fn second(&self) -> &str {
+        self.ids.get(1).map_or("", String::as_str)
+    }
+
+    /// The namespace that is meant; `None` for all.
+    pub(super) fn namespace(&self) -> Option<&str> {
+        match self.query.text("namespace").unwrap_or("default") {
+            "*" => None,
+            one => Some(one),
+        }
+    }
+
+    /// One namespace, where all make no sense.
+    pub(super) fn one_namespace(&self) -> &str {
+        self.namespace().unwrap_or("default")
+    }
+
+    /// Whether a record of this namespace is meant.
+    pub(super) fn wants(&self, namespace: &str) -> bool {
+        self.namespace().is_none_or(|wanted| wanted == namespace)
+    }
+
+    /// The job that the path names.
+    pub(super) fn job(&self) -> JobKey {
+        JobKey { namespace: self.one_namespace().to_owned(), id: self.id().to_owned() }
+    }
+
+    /// The prefix of a list.
+    pub(super) fn prefix(&self) -> &str {
+        self.query.get("prefix").unwrap_or_default()
+    }
+
+    /// A switch of the query that is off unless it is given.
+    pub(super) fn switch(&self, key: &str) -> Result<bool, Refusal> {
+        let wrong = |_| Refusal::bad(format!("Failed to parse value of \"{key}\" as a bool"));
+        Ok(self.query.switch(key).map_err(wrong)?.unwrap_or(false))
+    }
+
+    /// A number of the query.
+    pub(super) fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, Refusal> {
+        let wrong = |_| Refusal::bad(format!("Failed to parse value of \"{key}\" as a number"));
+        self.query.text(key).map(|text| text.parse().map_err(wrong)).transpose()
+    }
+
+    /// The body. It can be read once.
+    pub(super) async fn bytes(&mut self) -> Result<Bytes, Refusal> {
+        let Some(incoming) = self.body.take() else { return Ok(Bytes::new()) };
+        let size = incoming.size_hint();
+        let most = size.upper().and_then(|most| usize::try_from(most).ok()).map_or(self.limit, |n| n.min(self.limit));
+        // One that is too large is refused at once.
+        if most > FREE && size.lower() <= self.limit as u64 {
+            let place = self.api.room.clone().acquire_many_owned((most / 1024).min(ROOM) as u32);
+            let busy = || Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too many large requests at once; try again");
+            self.place = tokio::time::timeout(PATIENCE, place).await.map_err(|_| busy())?.ok();
+        }
+        body::read(incoming, self.limit).await.map_err(|e| unread(&e))
+    }
+
+    /// The body into a file, from whose beginning it is read then.
+    pub(super) async fn file(&mut self, file: File) -> Result<File, Refusal> {
+        let mut writing = BufWriter::new(file);
+        let mut written = Ok(());
+        if let Some(incoming) = self.body.take() {
+            let take =
+                |data: Bytes| written = std::mem::replace(&mut written, Ok(())).and_then(|()| writing.write_all(&data));
+            body::each(incoming, self.limit, take).await.map_err(|e| unread(&e))?;
+        }
+        let whole = written.and_then(|()| writing.into_inner().map_err(std::io::IntoInnerError::into_error));
+        let rewound = whole.and_then(|mut file| file.rewind().map(|()| file));
+        rewound.map_err(|e| Refusal::failed(format!("cannot keep the body: {e}")))
+    }
+
+    /// The body as an object.
+    pub(super) async fn input(&mut self) -> Result<Input, Refusal> {
+        Input::new(&self.bytes().await?, false)
+    }
+
+    /// The body as an object; none at all is one without members.
+    pub(super) async fn optional_input(&mut self) -> Result<Input, Refusal> {
+        Input::new(&self.bytes().await?, true)
+    }
+}
+
+/// Why a body was not read, as a status.
+fn unread(error: &BodyError) -> Refusal {
+    let status = match error {
+        BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+        BodyError::TooSlow => StatusCode::REQUEST_TIMEOUT,
+        BodyError::Broken(_) => StatusCode::BAD_REQUEST,
+    };
+    Refusal::new(status, error.to_string())
+}
+
+/// An id that a database of ours, and Nomad's, can look up.
+pub(super) fn uuid<'a>(id: &'a str, what: &str) -> Result<&'a str, Refusal> {
+    let fits = id.len() == 36 && id.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit());
+    if fits {
+        Ok(id)
+    } else {
+        Err(Refusal::failed(format!("{what} lookup failed: index error: UUID must be 36 characters")))
+    }
+}

@@ -1,0 +1,120 @@
+//! Answers that are the same for every agent: what one machine does not have.
+
+use serde_json::json;
+
+use super::answer::{Answer, Refusal};
+use super::call::Call;
+use crate::http::{Body, Response, StatusCode};
+
+fn unimplemented(why: &str) -> Result<Answer, Refusal> {
+    Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, why))
+}
+
+pub(super) async fn one_region(_: Call) -> Result<Answer, Refusal> {
+    unimplemented("a deployment is never blocked by another region: there is one")
+}
+
+pub(super) async fn one_node(_: Call) -> Result<Answer, Refusal> {
+    unimplemented("this agent is the only node and the only server")
+}
+
+pub(super) async fn no_schedule(_: Call) -> Result<Answer, Refusal> {
+    unimplemented("tasks are not paused by this agent; stop the job, or use `nomad job stop`")
+}
+
+pub(super) async fn no_acl(_: Call) -> Result<Answer, Refusal> {
+    unimplemented("this agent has tokens with roles instead of Nomad's ACL policies: agentbin token create --role")
+}
+
+pub(super) async fn enterprise(_: Call) -> Result<Answer, Refusal> {
+    unimplemented("Nomad Enterprise only endpoint")
+}
+
+/// Nothing, which the command line reads as Nomad Enterprise's alone.
+pub(super) async fn no_license(_: Call) -> Result<Answer, Refusal> {
+    let mut nothing = Response::new(Body::from(Vec::new()));
+    *nothing.status_mut() = StatusCode::NO_CONTENT;
+    Ok(Answer::Raw(nothing))
+}
+
+/// The table of routes, for programs that want to know what there is. No `async fn`: the table, which it reads, asks what kind of
+/// future it returns.
+pub(super) fn routes(_: Call) -> std::future::Ready<Result<Answer, Refusal>> {
+    let row = |route: &super::routes::Route| {
+        json!({
+            "Method": route.verb.as_str(), "Path": route.pattern.replace("*}", "}"), "Role": route.role, "Answer": route.kind.as_str(),
+            "About": route.about,
+        })
+    };
+    std::future::ready(Ok(Answer::of(super::routes::TABLE.iter().map(row).collect())))
+}
+
+pub(super) async fn nothing(_: Call) -> Result<Answer, Refusal> {
+    Ok(Answer::at(1, json!([])))
+}
+
+pub(super) async fn volumes(call: Call) -> Result<Answer, Refusal> {
+    of_type(&call, &["", "host", "csi"])
+}
+
+pub(super) async fn plugins(call: Call) -> Result<Answer, Refusal> {
+    of_type(&call, &["", "csi"])
+}
+
+/// An empty list of a type that there is.
+fn of_type(call: &Call, types: &[&str]) -> Result<Answer, Refusal> {
+    let wanted = call.query.get("type").unwrap_or_default();
+    if types.contains(&wanted) { Ok(Answer::at(1, json!([]))) } else { Err(Refusal::missing("resource not found")) }
+}
+
+/// Never null: the command line's client reads a member of it without looking.
+pub(super) async fn external(_: Call) -> Result<Answer, Refusal> {
+    Ok(Answer::at(1, json!({"Volumes": [], "NextToken": ""})))
+}
+
+/// As [`external`].
+pub(super) async fn snapshots(_: Call) -> Result<Answer, Refusal> {
+    Ok(Answer::at(1, json!({"Snapshots": [], "NextToken": ""})))
+}
+
+pub(super) async fn no_volume(_: Call) -> Result<Answer, Refusal> {
+    Err(Refusal::missing("volume not found"))
+}
+
+pub(super) async fn no_plugin(_: Call) -> Result<Answer, Refusal> {
+    Err(Refusal::missing("plugin not found"))
+}
+
+pub(super) async fn node_pools(call: Call) -> Result<Answer, Refusal> {
+    let pools = ["all", "default"].into_iter().filter(|name| name.starts_with(call.prefix())).map(pool);
+    Ok(Answer::at(1, pools.collect()))
+}
+
+pub(super) async fn node_pool(call: Call) -> Result<Answer, Refusal> {
+    match call.id() {
+        name @ ("all" | "default") => Ok(Answer::at(1, pool(name))),
+        _ => Err(Refusal::missing("node pool not found")),
+    }
+}
+
+fn pool(name: &str) -> serde_json::Value {
+    let about = if name == "all" { "Node pool with all nodes in the cluster." } else { "Default node pool." };
+    json!({
+        "Name": name, "Description": about, "Meta": null, "NodeIdentityTTL": 86_400_000_000_000_i64, "SchedulerConfiguration": null,
+        "Hash": null, "CreateIndex": 1, "ModifyIndex": 1,
+    })
+}
+
+/// Who asks, in the form that Nomad gives where there are no ACLs.
+pub(super) async fn own_token(call: Call) -> Result<Answer, Refusal> {
+    let accessor = if call.caller.accessor.is_empty() { "acls-disabled" } else { &call.caller.accessor };
+    let kind = if call.caller.role == crate::agent::model::Role::Manage { "management" } else { "client" };
+    Ok(Answer::at(
+        1,
+        json!({
+            "AccessorID": accessor, "SecretID": "", "Name": call.caller.role.as_str(), "Type": kind, "Policies": null, "Roles": null,
+            "Global": false, "Hash": null, "CreateTime": "0001-01-01T00:00:00Z", "ExpirationTime": null, "ExpirationTTL": "",
+            "CreateIndex": 0, "ModifyIndex": 0,
+        }),
+    ))
+}

@@ -1,0 +1,211 @@
+//! What a role may submit.
+
+use serde_json::{Map, Value};
+
+use super::answer::Refusal;
+use super::auth::Allowed;
+use super::call::Call;
+use crate::agent::model::{JobVersion, Role};
+use crate::http::StatusCode;
+
+/// Keys of a driver's `config` that say what is run. Any other may loosen the isolation of a task, or reach past it.
+const HARMLESS: &[&str] = &[
+    "args",
+    "class",
+    "class_path",
+    "command",
+    "entrypoint",
+    "hostname",
+    "image",
+    "jar_path",
+    "jvm_options",
+    "labels",
+    "ports",
+    "work_dir",
+];
+
+/// Of drivers that have it: the level at which the tasks of the role `submit` are isolated.
+const ISOLATION: &str = "isolation";
+const STRICT: &str = "strict";
+/// The drivers that have it.
+const ISOLATING: [&str; 2] = ["exec", "java"];
+/// Networks that reach nothing of the operator's.
+const NETWORKS: [&str; 4] = ["", "host", "bridge", "none"];
+
+/// The specification, if the one who submits it may. `manage` is equal to root; `submit` runs isolated tasks only, at `strict`.
+pub(super) fn admit(call: &Call, mut spec: Map<String, Value>) -> Result<Map<String, Value>, Refusal> {
+    if call.caller.role < Role::Manage {
+        allow(call, &spec)?;
+        hold(&mut spec);
+    }
+    Ok(spec)
+}
+
+/// That whoever asks may have tasks started of a job that is there, whoever submitted it; what is not there is looked for later.
+pub(super) fn admit_again(call: &Call, job: Option<&JobVersion>) -> Result<(), Refusal> {
+    match job {
+        Some(job) if call.caller.role < Role::Manage => allow(call, &job.spec),
+        _ => Ok(()),
+    }
+}
+
+fn allow(call: &Call, spec: &Map<String, Value>) -> Result<(), Refusal> {
+    check(spec, &call.api.security.submit).map_err(|why| Refusal::new(StatusCode::FORBIDDEN, why))
+}
+
+/// Isolates all tasks as far as their drivers can.
+fn hold(spec: &mut Map<String, Value>) {
+    let groups = spec.get_mut("TaskGroups").and_then(Value::as_array_mut).into_iter().flatten();
+    for task in groups.filter_map(|group| group.get_mut("Tasks")?.as_array_mut()).flatten() {
+        if ISOLATING.iter().any(|driver| task["Driver"] == *driver) {
+            if !task["Config"].is_object() {
+                task["Config"] = Value::Object(Map::new());
+            }
+            task["Config"][ISOLATION] = STRICT.into();
+        }
+    }
+}
+
+fn check(spec: &Map<String, Value>, allowed: &Allowed) -> Result<(), String> {
+    for group in objects(spec.get("TaskGroups")) {
+        for network in objects(group.get("Networks")) {
+            let mode = text(network, "Mode");
+            if !NETWORKS.contains(&mode) {
+                return Err(needs(&format!("the network mode {mode}")));
+            }
+        }
+        for volume in group.get("Volumes").and_then(Value::as_object).into_iter().flat_map(Map::values) {
+            let source = volume.get("Source").and_then(Value::as_str).unwrap_or_default();
+            // One of each allocation's own has another name, with a number behind it.
+            let is_per_alloc = volume.get("PerAlloc").is_some_and(|own| *own == true);
+            if is_per_alloc || !allowed.volumes.contains(source) {
+                return Err(needs(&format!("the volume {source}")));
+            }
+        }
+        objects(group.get("Tasks")).try_for_each(|task| check_task(task, allowed))?;
+    }
+    Ok(())
+}
+
+fn check_task(task: &Map<String, Value>, allowed: &Allowed) -> Result<(), String> {
+    let driver = text(task, "Driver");
+    if !allowed.drivers.contains(driver) {
+        return Err(needs(&format!("the driver {driver}")));
+    }
+    // A name may be a variable, another name of root's, or bring a group of the host's along. An image has users of its own.
+    let user = text(task, "User");
+    if driver != "docker" && !matches!(user, "" | "nobody") {
+        return Err(needs(&format!("the user {user}")));
+    }
+    for (key, value) in task.get("Config").and_then(Value::as_object).into_iter().flatten() {
+        let is_strict = key == ISOLATION && value == STRICT && ISOLATING.contains(&driver);
+        if !is_strict && !HARMLESS.contains(&key.as_str()) {
+            return Err(needs(&format!("{driver}'s config key {key}")));
+        }
+    }
+    for artifact in objects(task.get("Artifacts")) {
+        let source = text(artifact, "GetterSource");
+        if !is_remote(source) {
+            return Err(needs(&format!("the artifact source {source} (one that begins with https:// does not)")));
+        }
+    }
+    let is_bidirectional = |mount: &Map<String, Value>| text(mount, "PropagationMode") == "bidirectional";
+    if objects(task.get("VolumeMounts")).any(is_bidirectional) {
+        return Err(needs("a bidirectional mount"));
+    }
+    Ok(())
+}
+
+/// Whether an artifact is fetched over http, whatever its variables are: never a file of this machine, and never with its keys.
+fn is_remote(source: &str) -> bool {
+    let address = source.split_once("::").filter(|(getter, _)| matches!(*getter, "git" | "s3" | "http" | "https"));
+    let address = address.map_or(source, |(_, address)| address);
+    ["https://", "http://"].iter().any(|scheme| address.starts_with(scheme))
+}
+
+fn needs(what: &str) -> String {
+    format!("Permission denied: {what} needs the role manage")
+}
+
+fn text<'a>(object: &'a Map<String, Value>, key: &str) -> &'a str {
+    object.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn objects(list: Option<&Value>) -> impl Iterator<Item = &Map<String, Value>> {
+    list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn job(task: &Value, mut group: Value) -> Map<String, Value> {
+        group["Tasks"] = json!([task]);
+        json!({"TaskGroups": [group]}).as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn submit_runs_isolated_tasks_and_nothing_that_reaches_past_them() {
+        let plain = json!({"Driver": "exec", "Config": {"command": "/bin/true"}});
+        assert_eq!(check(&job(&plain, json!({})), &Allowed::default()), Ok(()));
+        let refused = [
+            (json!({"Driver": "raw_exec"}), json!({}), "driver raw_exec"),
+            (json!({"Driver": "docker"}), json!({}), "driver docker"),
+            (json!({"Driver": "exec", "User": "root"}), json!({}), "user root"),
+            (json!({"Driver": "exec", "Config": {"pid_mode": "host"}}), json!({}), "pid_mode"),
+            (
+                json!({"Driver": "exec", "VolumeMounts": [{"PropagationMode": "bidirectional"}]}),
+                json!({}),
+                "bidirectional",
+            ),
+            (plain.clone(), json!({"Volumes": {"v": {"Source": "data"}}}), "volume data"),
+            (plain.clone(), json!({"Networks": [{"Mode": "cni/x"}]}), "cni/x"),
+            (plain.clone(), json!({"Networks": [{"Mode": "container:x"}]}), "container:x"),
+            // Whatever it is called: a variable of the job's own, root's number, a group of the host's.
+            (json!({"Driver": "exec", "User": "${NOMAD_META_who}"}), json!({}), "user ${NOMAD_META_who}"),
+            (json!({"Driver": "exec", "User": "00"}), json!({}), "user 00"),
+            (json!({"Driver": "exec", "User": "nobody:shadow"}), json!({}), "user nobody:shadow"),
+            (json!({"Driver": "exec", "Config": {"isolation": "default"}}), json!({}), "isolation"),
+        ];
+        for (task, group, why) in refused {
+            let error = check(&job(&task, group), &Allowed::default()).unwrap_err();
+            assert!(error.contains("Permission denied") && error.contains(why), "{error}");
+        }
+        let sources = [
+            "/etc/shadow",
+            "file:///etc/shadow",
+            "file::/etc/shadow",
+            "etc/shadow",
+            "${NOMAD_META_x}",
+            "git::/srv/git",
+        ];
+        for source in sources.into_iter().chain(["git@host:key", "github.com/..", "x::https://h/f", ""]) {
+            let task = json!({"Driver": "exec", "Artifacts": [{"GetterSource": source}]});
+            let error = check(&job(&task, json!({})), &Allowed::default()).unwrap_err();
+            assert!(error.contains("the artifact source"), "{source}: {error}");
+        }
+        for source in ["https://h/${NOMAD_META_x}", "http://h/f", "git::https://h/r", "s3::https://h/b/k"] {
+            let task = json!({"Driver": "exec", "Artifacts": [{"GetterSource": source}]});
+            assert_eq!(check(&job(&task, json!({})), &Allowed::default()), Ok(()), "{source}");
+        }
+        let with_volume = Allowed { volumes: ["data".to_owned()].into(), ..Allowed::default() };
+        assert_eq!(check(&job(&plain, json!({"Volumes": {"v": {"Source": "data"}}})), &with_volume), Ok(()));
+        let per_alloc = job(&plain, json!({"Volumes": {"v": {"Source": "data", "PerAlloc": true}}}));
+        assert!(check(&per_alloc, &with_volume).is_err());
+    }
+
+    #[test]
+    fn submitted_tasks_are_held_at_strict() {
+        for config in [json!(null), json!({}), json!({"command": "x"}), json!({"isolation": "strict"})] {
+            let mut spec = job(&json!({"Driver": "exec", "Config": config}), json!({}));
+            hold(&mut spec);
+            assert_eq!(spec["TaskGroups"][0]["Tasks"][0]["Config"]["isolation"], "strict");
+            assert_eq!(check(&spec, &Allowed::default()), Ok(()));
+        }
+        let mut docker = job(&json!({"Driver": "docker", "Config": {"image": "x"}}), json!({}));
+        hold(&mut docker);
+        assert_eq!(docker["TaskGroups"][0]["Tasks"][0]["Config"], json!({"image": "x"}));
+    }
+}

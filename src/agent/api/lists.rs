@@ -1,0 +1,174 @@
+//! What all reads share: namespaces, blocking queries, filters and pages.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::answer::{Answer, Meta, Refusal};
+use super::call::Call;
+use super::filter::Filter;
+use crate::agent::state::{StateError, Table, View};
+use crate::http::query;
+
+/// The longest that a query waits, and how long it waits unless it says so.
+const LONGEST_WAIT: Duration = Duration::from_mins(5);
+/// Rows of a page, at most.
+const LARGEST_PAGE: usize = 100_000;
+
+/// What a read found, and at which index.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) index: u64,
+    /// A text where there is none.
+    pub(super) value: Result<Value, String>,
+    pub(super) next_token: Option<String>,
+}
+
+impl Found {
+    pub(super) fn new(index: u64, value: Value) -> Found {
+        Found { index, value: Ok(value), next_token: None }
+    }
+
+    /// There is none, which Nomad answers with 404 and this text.
+    pub(super) fn missing(index: u64, text: &str) -> Found {
+        Found { index, value: Err(text.to_owned()), next_token: None }
+    }
+}
+
+/// Reads, and where the query says so waits until what was read is newer than the index that it has. Only changes of `tables` are
+/// waited for. Past the time the answer is what there is.
+pub(super) async fn read(
+    call: &Call,
+    tables: &[Table],
+    find: impl Fn(&View) -> Result<Found, Refusal>,
+) -> Result<Answer, Refusal> {
+    let (above, wait) = waiting(call)?;
+    let until = Instant::now() + wait;
+    loop {
+        let (found, seen) = {
+            let view = call.api.state.read()?;
+            let seen = tables.iter().map(|table| view.table_index(*table)).collect::<Result<Vec<_>, _>>()?;
+            (find(&view)?, seen.into_iter().max().unwrap_or(1))
+        };
+        if above == 0 || found.index > above || Instant::now() >= until {
+            let index = found.index;
+            return match found.value {
+                Ok(value) => Ok(Answer::Json(value, Meta { index, next_token: found.next_token })),
+                Err(text) => Err(Refusal { index, ..Refusal::missing(text) }),
+            };
+        }
+        call.api.state.wait(tables, seen, until).await;
+    }
+}
+
+fn waiting(call: &Call) -> Result<(u64, Duration), Refusal> {
+    let index = match call.query.text("index") {
+        None => 0,
+        Some(text) => text.parse().map_err(|_| Refusal::bad("Invalid index"))?,
+    };
+    let wait = match call.query.text("wait") {
+        None => LONGEST_WAIT,
+        Some(text) => query::duration(text).ok_or_else(|| Refusal::bad("Invalid wait time"))?,
+    };
+    Ok((index, if wait.is_zero() { LONGEST_WAIT } else { wait.min(LONGEST_WAIT) }))
+}
+
+/// What a list is asked for.
+pub(super) struct Page {
+    filter: Option<Filter>,
+    per_page: usize,
+    from: Option<String>,
+    reverse: bool,
+}
+
+impl Page {
+    pub(super) fn of(call: &Call) -> Result<Page, Refusal> {
+        let filter = call.query.text("filter").map(Filter::new).transpose();
+        let filter = filter.map_err(|e| Refusal::bad(format!("failed to create result paginator: {e}")))?;
+        let per_page = match call.query.text("per_page") {
+            None => 0,
+            Some(text) => text
+                .parse::<i32>()
+                .map_err(|_| Refusal::bad("Expect a number for `per_page` query string parameter"))?,
+        };
+        Ok(Page {
+            filter,
+            per_page: usize::try_from(per_page).unwrap_or(0).min(LARGEST_PAGE),
+            from: call.query.text("next_token").map(str::to_owned),
+            reverse: call.query.switch("reverse").unwrap_or_default().unwrap_or(false),
+        })
+    }
+
+    /// The rows of the page and where the next one begins. `rows` come in the order of the list; `token` names a row's place;
+    /// `whole` is what a filter is asked of, `shown` what is answered.
+    pub(super) fn rows<T>(
+        &self,
+        rows: impl Iterator<Item = Result<T, StateError>>,
+        token: impl Fn(&T) -> Token,
+        whole: impl Fn(&T) -> Result<Value, StateError>,
+        shown: impl Fn(&T) -> Result<Value, StateError>,
+    ) -> Result<(Vec<Value>, Option<String>), Refusal> {
+        let rows: Box<dyn Iterator<Item = Result<T, StateError>>> = if self.reverse {
+            let all: Vec<T> = rows.collect::<Result<_, _>>()?;
+            Box::new(all.into_iter().rev().map(Ok))
+        } else {
+            Box::new(rows)
+        };
+        let from = self.from.as_deref();
+        let mut page = Vec::new();
+        for row in rows {
+            let row = row?;
+            let at = token(&row);
+            let is_before = |from: &str| {
+                let from = Token::read(from, at.number > 0);
+                if self.reverse { at > from } else { at < from }
+            };
+            if from.is_some_and(is_before) {
+                continue;
+            }
+            if let Some(filter) = &self.filter {
+                let fits = filter.fits(&whole(&row)?);
+                if !fits.map_err(|e| Refusal::bad(format!("failed to read result page: {e}")))? {
+                    continue;
+                }
+            }
+            if self.per_page > 0 && page.len() == self.per_page {
+                return Ok((page, Some(at.text())));
+            }
+            page.push(shown(&row)?);
+        }
+        Ok((page, None))
+    }
+}
+
+/// A row's place in its list: by a number first where the list is sorted by when rows came to be.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Token {
+    number: u64,
+    name: String,
+}
+
+impl Token {
+    /// Of a list that is sorted by name.
+    pub(super) fn name(name: impl Into<String>) -> Token {
+        Token { number: 0, name: name.into() }
+    }
+
+    /// Of a list that is sorted by index.
+    pub(super) fn index(number: u64, id: &str) -> Token {
+        Token { number, name: id.to_owned() }
+    }
+
+    fn read(text: &str, is_numbered: bool) -> Token {
+        let numbered = text.split_once('.').filter(|_| is_numbered);
+        match numbered.and_then(|(number, name)| Some((number.parse().ok()?, name))) {
+            Some((number, name)) => Token::index(number, name),
+            None => Token::name(text),
+        }
+    }
+
+    fn text(&self) -> String {
+        if self.number == 0 { self.name.clone() } else { format!("{}.{}", self.number, self.name) }
+    }
+}

@@ -1,0 +1,210 @@
+//! Nomad's HTTP API of one node: what comes in is checked and routed here, and answered from the state, by the commands and by the
+//! engine. One file for each family of questions. Never decides about jobs.
+//!
+//! ```text
+//!   request ──▶ auth: who ──▶ routes: what, with which ids, for which role ──▶ handler ──▶ answer: headers, form, gzip
+//! ```
+
+mod agent;
+mod allocations;
+mod answer;
+mod auth;
+mod call;
+mod client;
+mod deployments;
+mod evaluations;
+mod events;
+mod exec;
+mod files;
+pub mod filter;
+mod fixed;
+mod input;
+mod job;
+mod jobs;
+mod limits;
+mod lists;
+mod logs;
+mod metrics;
+mod namespaces;
+mod nodes;
+mod operator;
+mod parse;
+mod routes;
+mod scaling;
+mod search;
+mod services;
+mod shape;
+mod tokens;
+mod vars;
+mod versions;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde_json::Value;
+use tokio::sync::{Semaphore, broadcast};
+
+use super::Agent;
+use super::commands::Commands;
+use super::engine::Engine;
+use super::state::State;
+use crate::http::listener::Peer;
+use crate::http::query::Query;
+use crate::http::route::Router;
+use crate::http::serve::{Answering, Handler};
+use crate::http::{Incoming, Method, Request};
+use answer::Refusal;
+pub use auth::{Allowed, Security};
+use call::Call;
+use routes::{Route, Verb};
+
+/// What the agent says of itself.
+#[derive(Debug, Clone)]
+pub struct About {
+    /// Its name.
+    pub name: String,
+    /// The one region that there is.
+    pub region: String,
+    /// The data center.
+    pub datacenter: String,
+    /// The version of Nomad whose API this is, as jobs may ask for it.
+    pub nomad_version: String,
+    /// The version of this program.
+    pub version: String,
+    /// Where its data lies.
+    pub data_dir: PathBuf,
+    /// Its configuration as it may be shown: without secrets, in any form.
+    pub config: Value,
+    /// When it was started.
+    pub started: SystemTime,
+}
+
+/// A line of the agent's own log.
+#[derive(Debug, Clone)]
+pub struct LogLine {
+    /// How much it matters.
+    pub level: tracing::Level,
+    /// The line as text, with its line end.
+    pub text: Arc<str>,
+}
+
+/// The API of an agent.
+pub struct Api {
+    state: State,
+    engine: Arc<dyn Engine>,
+    commands: Commands,
+    about: About,
+    security: Security,
+    log: broadcast::Sender<LogLine>,
+    router: Router<Vec<Route>>,
+    /// Places of sessions.
+    sessions: Arc<Semaphore>,
+    /// KiB of large bodies that are read and worked on.
+    room: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Api").field("about", &self.about).finish_non_exhaustive()
+    }
+}
+
+impl Api {
+    /// Of this agent. `log` is what `/v1/agent/monitor` tells.
+    #[must_use]
+    #[expect(clippy::new_ret_no_self, reason = "a server takes nothing but a handler")]
+    pub fn new(agent: Agent, about: About, security: Security, log: broadcast::Sender<LogLine>) -> Arc<dyn Handler> {
+        Arc::new(Answers(Arc::new(Api {
+            state: agent.state,
+            engine: agent.engine,
+            commands: agent.commands,
+            about,
+            security,
+            log,
+            router: routes::router(),
+            sessions: Arc::new(Semaphore::new(exec::SESSIONS)),
+            room: Arc::new(Semaphore::new(call::ROOM)),
+        })))
+    }
+}
+
+/// The handler of a server.
+struct Answers(Arc<Api>);
+
+impl Handler for Answers {
+    fn answer(&self, request: Request<Incoming>, peer: Peer) -> Answering {
+        let api = Arc::clone(&self.0);
+        Box::pin(async move {
+            let (parts, body) = request.into_parts();
+            let query = Query::new(parts.uri.query().unwrap_or_default());
+            let headers = parts.headers.clone();
+            let answer = match admit(&api, &parts, &query, peer) {
+                Err(refusal) => Err(refusal),
+                Ok((route, ids, caller)) => {
+                    let limit = route.limit;
+                    let call = Call {
+                        api: Arc::clone(&api),
+                        ids,
+                        query: query.clone(),
+                        parts,
+                        caller,
+                        body: Some(body),
+                        limit,
+                        place: None,
+                    };
+                    run(route, call).await
+                }
+            };
+            answer::respond(answer, &query, &headers)
+        })
+    }
+}
+
+/// Answers. What changes something goes on when its sender has gone: between its change and what follows from it nobody may be lost.
+async fn run(route: Route, call: Call) -> Result<answer::Answer, Refusal> {
+    if route.verb == Verb::Get {
+        return (route.run)(call).await;
+    }
+    crate::sys::task::spawn((route.run)(call))
+        .await
+        .unwrap_or_else(|error| Err(Refusal::failed(format!("it broke down: {error}"))))
+}
+
+/// Who asks what, and whether they may. Nobody learns which paths there are before they have said who they are.
+fn admit(
+    api: &Api,
+    parts: &crate::http::Parts,
+    query: &Query,
+    peer: Peer,
+) -> Result<(Route, Vec<String>, auth::Caller), Refusal> {
+    let caller = api.security.caller(&api.state, peer, &parts.headers)?;
+    let found = api.router.find(parts.uri.path());
+    let (verbs, ids) = found.ok_or_else(|| Refusal::missing(""))?;
+    let verb = Verb::of(&parts.method);
+    let invalid = || Refusal::new(crate::http::StatusCode::METHOD_NOT_ALLOWED, "Invalid method");
+    let route = verb.and_then(|verb| verbs.iter().find(|route| route.verb == verb)).ok_or_else(invalid)?;
+    if caller.role < route.role {
+        return Err(Refusal::denied());
+    }
+    let elsewhere = query.text("region").is_some_and(|region| region != api.about.region);
+    if elsewhere {
+        return Err(Refusal::failed("No path to region"));
+    }
+    Ok((*route, ids, caller))
+}
+
+impl Verb {
+    /// What a method means; writing is one thing, by either name.
+    fn of(method: &Method) -> Option<Verb> {
+        match *method {
+            Method::GET | Method::HEAD => Some(Verb::Get),
+            Method::PUT | Method::POST => Some(Verb::Put),
+            Method::DELETE => Some(Verb::Delete),
+            _ => None,
+        }
+    }
+}

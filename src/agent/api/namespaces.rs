@@ -1,0 +1,77 @@
+//! Namespaces.
+
+use serde_json::{Value, json};
+
+use super::answer::{Answer, Refusal};
+use super::call::Call;
+use super::lists::{self, Found, Page, Token};
+use super::shape;
+use crate::agent::model::Namespace;
+use crate::agent::state::Table;
+
+fn shown(namespace: &Namespace) -> Value {
+    json!({
+        "Name": namespace.name,
+        "Description": namespace.description,
+        "Meta": shape::null_if_empty(json!(namespace.meta)),
+        "Quota": "",
+        "Capabilities": null,
+        "NodePoolConfiguration": null,
+        "VaultConfiguration": null,
+        "ConsulConfiguration": null,
+        "Hash": "",
+        "CreateIndex": namespace.create_index,
+        "ModifyIndex": namespace.modify_index,
+    })
+}
+
+pub(super) async fn list(call: Call) -> Result<Answer, Refusal> {
+    let page = Page::of(&call)?;
+    lists::read(&call, &[Table::Namespaces], |view| {
+        let (rows, next_token) = page.rows(
+            view.namespaces(call.prefix()),
+            |namespace| Token::name(namespace.name.clone()),
+            |namespace| Ok(shown(namespace)),
+            |namespace| Ok(shown(namespace)),
+        )?;
+        Ok(Found { index: view.table_index(Table::Namespaces)?, value: Ok(rows.into()), next_token })
+    })
+    .await
+}
+
+pub(super) async fn info(call: Call) -> Result<Answer, Refusal> {
+    lists::read(&call, &[Table::Namespaces], |view| {
+        Ok(match view.namespace(call.id())? {
+            Some(found) => Found::new(found.modify_index.max(1), shown(&found)),
+            None => Found::missing(view.table_index(Table::Namespaces)?, "Namespace not found"),
+        })
+    })
+    .await
+}
+
+pub(super) async fn apply(mut call: Call) -> Result<Answer, Refusal> {
+    let input = call.input().await?;
+    let named = input.text("Name")?;
+    let name = if named.is_empty() { call.id().to_owned() } else { named };
+    if !call.id().is_empty() && call.id() != name {
+        return Err(Refusal::bad("Namespace name does not match request path"));
+    }
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    if name.is_empty() || name.len() > 128 || !name.chars().all(fits) {
+        let why = format!("invalid name {name:?}. Must match regex ^[a-zA-Z0-9-]{{1,128}}$");
+        return Err(Refusal::failed(format!("Invalid namespace {name:?}: 1 error occurred:\n\t* {why}\n\n")));
+    }
+    let namespace =
+        Namespace { name, description: input.text("Description")?, meta: input.texts("Meta")?, ..Namespace::default() };
+    let (index, ()) = call.api.state.change(move |change| change.put_namespace(namespace)).await?;
+    Ok(Answer::written(index, json!({})))
+}
+
+pub(super) async fn delete(call: Call) -> Result<Answer, Refusal> {
+    let name = call.id().to_owned();
+    if name == "default" {
+        return Err(Refusal::failed("can not delete default namespace"));
+    }
+    let (index, ()) = call.api.state.change(move |change| change.delete_namespace(&name)).await?;
+    Ok(Answer::written(index, json!({})))
+}

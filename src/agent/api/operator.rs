@@ -1,0 +1,174 @@
+//! What operators of a cluster ask.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+
+use super::agent::{SERVER, server_id};
+use super::answer::{Answer, Refusal, with_meta};
+use super::call::Call;
+use super::files;
+use super::lists::{self, Found};
+use super::shape;
+use crate::agent::state::{Saved, Table, nameless};
+use crate::http::stream::stream;
+use crate::http::{HeaderName, HeaderValue, Response};
+
+/// Bytes of a snapshot that are sent at a time.
+const PIECE: usize = 64 << 10;
+/// The setting's name in the state.
+const SCHEDULER: &str = "scheduler";
+
+pub(super) async fn gc(call: Call) -> Result<Answer, Refusal> {
+    call.api.commands.gc().await?;
+    Ok(Answer::Empty)
+}
+
+pub(super) async fn reconcile(call: Call) -> Result<Answer, Refusal> {
+    let counted = call.api.state.change(|change| {
+        change.reconcile_summaries()?;
+        Ok(())
+    });
+    counted.await?;
+    Ok(Answer::Empty)
+}
+
+/// The archive, with its sum in a header, by which the command line knows that it is whole.
+pub(super) async fn save(call: Call) -> Result<Answer, Refusal> {
+    let (state, dir) = (call.api.state.clone(), call.api.about.data_dir.clone());
+    let saved = crate::sys::task::spawn_blocking(move || state.save_snapshot(&dir)).await;
+    let Saved { file, sha256, index, .. } = saved.map_err(|e| Refusal::failed(e.to_string()))??;
+    let body = stream(move |out| async move {
+        let mut file = file;
+        loop {
+            match files::read(file, PIECE).await {
+                Ok((_, data)) if data.is_empty() => return,
+                Ok((same, data)) => {
+                    file = same;
+                    if out.send(data).await.is_err() {
+                        return;
+                    }
+                }
+                Err(e) => return out.fail(e).await,
+            }
+        }
+    });
+    let mut response = Response::new(body);
+    for (name, value) in [
+        ("content-type", "application/x-gzip".to_owned()),
+        ("digest", format!("sha-256={}", STANDARD.encode(sha256))),
+        ("x-nomad-index", index.to_string()),
+        ("x-nomad-lastcontact", "0".to_owned()),
+        ("x-nomad-knownleader", "true".to_owned()),
+    ] {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            response.headers_mut().insert(HeaderName::from_static(name), value);
+        }
+    }
+    Ok(Answer::Raw(response))
+}
+
+pub(super) async fn restore(mut call: Call) -> Result<Answer, Refusal> {
+    let kept = nameless(&call.api.about.data_dir).map_err(|e| Refusal::failed(format!("cannot keep the body: {e}")))?;
+    let archive = call.file(kept).await?;
+    let index = call.api.commands.restore_snapshot(archive).await?;
+    Ok(Answer::written(index, json!({})))
+}
+
+fn defaults() -> Value {
+    json!({
+        "SchedulerAlgorithm": "binpack",
+        "MemoryOversubscriptionEnabled": false,
+        "RejectJobRegistration": false,
+        "PauseEvalBroker": false,
+        "PreemptionConfig": {
+            "SystemSchedulerEnabled": true, "SysBatchSchedulerEnabled": false, "BatchSchedulerEnabled": false, "ServiceSchedulerEnabled": false,
+        },
+        "CreateIndex": 1,
+        "ModifyIndex": 1,
+    })
+}
+
+pub(super) async fn scheduler(call: Call) -> Result<Answer, Refusal> {
+    lists::read(&call, &[Table::Settings], |view| {
+        let index = view.table_index(Table::Settings)?;
+        let config = view.setting(SCHEDULER)?.unwrap_or_else(defaults);
+        let mut answer = Map::new();
+        answer.insert("SchedulerConfig".to_owned(), config);
+        with_meta(&mut answer, index);
+        Ok(Found::new(index, answer.into()))
+    })
+    .await
+}
+
+pub(super) async fn set_scheduler(mut call: Call) -> Result<Answer, Refusal> {
+    let input = call.input().await?;
+    let algorithm = input.text("SchedulerAlgorithm")?;
+    if !matches!(algorithm.as_str(), "" | "binpack" | "spread") {
+        return Err(Refusal::bad(format!("invalid scheduler algorithm: {algorithm}")));
+    }
+    let switches = ["MemoryOversubscriptionEnabled", "RejectJobRegistration", "PauseEvalBroker"];
+    let mut over = Map::new();
+    if !algorithm.is_empty() {
+        over.insert("SchedulerAlgorithm".to_owned(), algorithm.into());
+    }
+    for name in switches {
+        if input.get(name).is_some() {
+            over.insert(name.to_owned(), input.switch(name)?.into());
+        }
+    }
+    let mut preemption = Map::new();
+    if let Some(given) = input.object("PreemptionConfig")? {
+        for kind in ["System", "SysBatch", "Batch", "Service"] {
+            let name = format!("{kind}SchedulerEnabled");
+            if given.get(&name).is_some() {
+                preemption.insert(name.clone(), given.switch(&name)?.into());
+            }
+        }
+    }
+    let cas: Option<u64> = if call.query.has("cas") { call.number("cas")? } else { None };
+    let changed = call.api.state.change(move |change| {
+        let old = change.setting(SCHEDULER)?;
+        let had = old.as_ref().and_then(|old| old["ModifyIndex"].as_u64()).unwrap_or(1);
+        if cas.is_some_and(|cas| cas != had) {
+            return Ok(false);
+        }
+        let mut new = old.unwrap_or_else(defaults);
+        if let Some(inner) = new["PreemptionConfig"].as_object_mut() {
+            inner.extend(preemption);
+        }
+        if let Some(new) = new.as_object_mut() {
+            shape::lay(new, over.into());
+            new.insert("ModifyIndex".to_owned(), change.next_index().into());
+        }
+        change.put_setting(SCHEDULER, &new)?;
+        Ok(true)
+    });
+    let (index, updated) = changed.await?;
+    Ok(Answer::written(index, json!({"Updated": updated})))
+}
+
+pub(super) async fn raft(call: Call) -> Result<Answer, Refusal> {
+    let node = format!("{}.{}", call.api.about.name, call.api.about.region);
+    let id = server_id(&call.api);
+    let server = json!({"ID": id, "Node": node, "Address": SERVER, "Leader": true, "Voter": true, "RaftProtocol": "3"});
+    Ok(Answer::of(json!({"Index": 0, "Servers": [server]})))
+}
+
+pub(super) async fn autopilot(_: Call) -> Result<Answer, Refusal> {
+    Ok(Answer::of(json!({
+        "CleanupDeadServers": true, "LastContactThreshold": "200ms", "MaxTrailingLogs": 250, "MinQuorum": 0, "ServerStabilizationTime": "10s",
+        "EnableRedundancyZones": false, "DisableUpgradeMigration": false, "EnableCustomUpgrades": false, "CreateIndex": 1, "ModifyIndex": 1,
+    })))
+}
+
+pub(super) async fn autopilot_health(call: Call) -> Result<Answer, Refusal> {
+    let about = &call.api.about;
+    let id = server_id(&call.api);
+    let server = json!({
+        "ID": id, "Name": format!("{}.{}", about.name, about.region), "Address": SERVER, "SerfStatus": "alive", "Version": about.nomad_version,
+        "Leader": true, "LastContact": "0s", "LastTerm": 1, "LastIndex": call.api.state.index(), "Healthy": true, "Voter": true,
+        "StableSince": humantime::format_rfc3339_seconds(about.started).to_string(),
+    });
+    Ok(Answer::of(json!({"Healthy": true, "FailureTolerance": 0, "Leader": id, "Voters": [id], "Servers": [server]})))
+}

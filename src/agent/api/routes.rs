@@ -1,0 +1,243 @@
+//! The one table of routes: what is asked, who may ask it, how large a body may be, who answers. `docs/api.md` is made of it.
+
+use super::call::{Answering, Call};
+use super::{
+    agent, allocations, client, deployments, evaluations, events, exec, files, fixed, job, jobs, logs, metrics,
+    namespaces, nodes, operator, parse, scaling, search, services, tokens, vars, versions,
+};
+use crate::agent::model::Role;
+use crate::http::route::Router;
+
+/// What is done with what a path names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verb {
+    /// It is read.
+    Get,
+    /// It is written, or something is done with it: PUT and POST.
+    Put,
+    /// It is removed.
+    Delete,
+}
+
+/// How an answer comes about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// From what there is.
+    Served,
+    /// The same for every agent: what one machine has not.
+    Fixed,
+    /// With 501 and why.
+    Refused,
+}
+
+impl Verb {
+    /// The method; PUT stands for POST, too.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Verb::Get => "GET",
+            Verb::Put => "PUT",
+            Verb::Delete => "DELETE",
+        }
+    }
+}
+
+impl Kind {
+    /// In a word.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Kind::Served => "served",
+            Kind::Fixed => "fixed",
+            Kind::Refused => "501",
+        }
+    }
+}
+
+/// One row.
+#[derive(Clone, Copy)]
+pub(super) struct Route {
+    pub(super) verb: Verb,
+    pub(super) pattern: &'static str,
+    pub(super) role: Role,
+    pub(super) kind: Kind,
+    /// Bytes of a body, at most.
+    pub(super) limit: usize,
+    pub(super) run: fn(Call) -> Answering,
+    /// For people.
+    pub(super) about: &'static str,
+}
+
+/// Bodies of requests are small, ...
+const SMALL: usize = 1 << 20;
+/// ... but jobs, with their files in them.
+const JOB: usize = 16 << 20;
+/// A snapshot goes to the disk.
+const ARCHIVE: usize = 4 << 30;
+
+macro_rules! table {
+    ($($verb:ident $pattern:literal $role:ident $kind:ident $limit:ident $run:path: $about:literal;)*) => {
+        [$(Route {
+            verb: Verb::$verb,
+            pattern: $pattern,
+            role: Role::$role,
+            kind: Kind::$kind,
+            limit: $limit,
+            run: |call| Box::pin($run(call)),
+            about: $about,
+        }),*]
+    };
+}
+
+/// All routes.
+pub(super) const TABLE: &[Route] = &table! {
+    Get "/v1/jobs" Read Served SMALL jobs::list: "jobs of a namespace";
+    Put "/v1/jobs" Submit Served JOB jobs::register: "registers a job";
+    Put "/v1/jobs/parse" Read Served JOB parse::parse: "a job file as JSON";
+    Get "/v1/jobs/statuses" Read Served SMALL jobs::statuses: "jobs with their allocations' states";
+    Put "/v1/jobs/statuses" Read Served SMALL jobs::statuses: "the same of some jobs";
+    Put "/v1/validate/job" Read Served JOB parse::validate: "what is wrong with a job";
+    Get "/v1/job/{id*}" Read Served SMALL job::info: "a job";
+    Put "/v1/job/{id*}" Submit Served JOB jobs::register: "registers a job";
+    Delete "/v1/job/{id*}" Submit Served SMALL job::stop: "stops a job; with `purge` forgets it";
+    Get "/v1/job/{id*}/allocations" Read Served SMALL job::allocations: "its allocations";
+    Get "/v1/job/{id*}/evaluations" Read Served SMALL job::evaluations: "its evaluations";
+    Get "/v1/job/{id*}/deployments" Read Served SMALL job::deployments: "its deployments";
+    Get "/v1/job/{id*}/deployment" Read Served SMALL job::deployment: "its latest deployment, or null";
+    Get "/v1/job/{id*}/summary" Read Served SMALL job::summary: "what its allocations do, counted";
+    Get "/v1/job/{id*}/versions" Read Served SMALL versions::list: "its versions, with what they changed";
+    Put "/v1/job/{id*}/versions/{name}/tag" Submit Served SMALL versions::tag: "gives a version a name";
+    Delete "/v1/job/{id*}/versions/{name}/tag" Submit Served SMALL versions::untag: "takes a name away";
+    Get "/v1/job/{id*}/submission" Read Served SMALL versions::submission: "the text that a version was made from";
+    Get "/v1/job/{id*}/services" Read Served SMALL services::of_job: "its services";
+    Get "/v1/job/{id*}/actions" Read Served SMALL job::actions: "its tasks' actions";
+    Get "/v1/job/{id*}/action" Manage Served SMALL exec::action: "runs an action of a task (WebSocket)";
+    Put "/v1/job/{id*}/plan" Read Served JOB parse::plan: "what registering a job would do";
+    Put "/v1/job/{id*}/evaluate" Submit Served SMALL job::evaluate: "decides about a job anew";
+    Put "/v1/job/{id*}/dispatch" Submit Served JOB job::dispatch: "starts a parameterized job";
+    Put "/v1/job/{id*}/revert" Submit Served SMALL versions::revert: "brings a version back";
+    Put "/v1/job/{id*}/stable" Submit Served SMALL versions::stable: "says that a version is stable";
+    Put "/v1/job/{id*}/periodic/force" Submit Served SMALL job::periodic_force: "starts a periodic job now";
+    Get "/v1/job/{id*}/scale" Read Served SMALL scaling::status: "how many allocations its groups have";
+    Put "/v1/job/{id*}/scale" Submit Served SMALL scaling::scale: "changes how many a group has";
+    Get "/v1/allocations" Read Served SMALL allocations::list: "allocations";
+    Get "/v1/allocation/{id}" Read Served SMALL allocations::info: "an allocation with its job";
+    Put "/v1/allocation/{id}/stop" Submit Served SMALL allocations::stop: "replaces an allocation";
+    Get "/v1/allocation/{id}/services" Read Served SMALL services::of_alloc: "its services";
+    Get "/v1/allocation/{id}/checks" Read Served SMALL client::checks: "its checks";
+    Get "/v1/evaluations" Read Served SMALL evaluations::list: "evaluations";
+    Get "/v1/evaluations/count" Read Served SMALL evaluations::count: "how many there are";
+    Get "/v1/evaluation/{id}" Read Served SMALL evaluations::info: "an evaluation";
+    Get "/v1/evaluation/{id}/allocations" Read Served SMALL evaluations::allocations: "what it placed";
+    Get "/v1/deployments" Read Served SMALL deployments::list: "deployments";
+    Get "/v1/deployment/{id}" Read Served SMALL deployments::info: "a deployment";
+    Get "/v1/deployment/allocations/{id}" Read Served SMALL deployments::allocations: "its allocations";
+    Put "/v1/deployment/promote/{id}" Submit Served SMALL deployments::promote: "its canaries take over";
+    Put "/v1/deployment/fail/{id}" Submit Served SMALL deployments::fail: "gives it up";
+    Put "/v1/deployment/pause/{id}" Submit Served SMALL deployments::pause: "halts it or goes on with it";
+    Put "/v1/deployment/allocation-health/{id}" Submit Served SMALL deployments::health: "says which allocations are healthy";
+    Put "/v1/deployment/unblock/{id}" Submit Refused SMALL fixed::one_region: "there is one region";
+    Get "/v1/nodes" Read Served SMALL nodes::list: "the node, in a list";
+    Get "/v1/node/{id}" Read Served SMALL nodes::info: "the node";
+    Get "/v1/node/{id}/allocations" Read Served SMALL nodes::allocations: "all allocations, with their jobs";
+    Put "/v1/node/{id}/drain" Manage Served SMALL nodes::drain: "stops everything, or ends that";
+    Put "/v1/node/{id}/eligibility" Manage Served SMALL nodes::eligibility: "whether anything is placed";
+    Put "/v1/node/{id}/evaluate" Manage Served SMALL nodes::evaluate: "decides about all jobs anew";
+    Put "/v1/node/{id}/purge" Manage Served SMALL nodes::purge: "refused: the only node is the agent";
+    Get "/v1/node/pools" Read Fixed SMALL fixed::node_pools: "`default` and `all`";
+    Get "/v1/node/pool/{name}" Read Fixed SMALL fixed::node_pool: "one of them";
+    Get "/v1/node/pool/{name}/nodes" Read Served SMALL nodes::of_pool: "the node, in a list";
+    Get "/v1/node/pool/{name}/jobs" Read Served SMALL jobs::of_pool: "all jobs";
+    Get "/v1/client/fs/ls/{id}" Submit Served SMALL files::list: "a directory of an allocation";
+    Get "/v1/client/fs/stat/{id}" Submit Served SMALL files::stat: "a file of an allocation";
+    Get "/v1/client/fs/cat/{id}" Submit Served SMALL files::cat: "a file's content";
+    Get "/v1/client/fs/readat/{id}" Submit Served SMALL files::read_at: "a part of it";
+    Get "/v1/client/fs/stream/{id}" Submit Served SMALL files::stream: "a file as it grows, in frames";
+    Get "/v1/client/fs/logs/{id}" Submit Served SMALL logs::logs: "a task's output, in frames";
+    Get "/v1/client/allocation/{id}/stats" Read Served SMALL client::stats: "what its tasks use";
+    Get "/v1/client/allocation/{id}/checks" Read Served SMALL client::checks: "its checks";
+    Put "/v1/client/allocation/{id}/restart" Submit Served SMALL client::restart: "restarts its tasks";
+    Put "/v1/client/allocation/{id}/signal" Submit Served SMALL client::signal: "sends its tasks a signal";
+    Get "/v1/client/allocation/{id}/gc" Submit Served SMALL client::gc_alloc: "removes its directories";
+    Put "/v1/client/allocation/{id}/gc" Submit Served SMALL client::gc_alloc: "removes its directories";
+    Get "/v1/client/allocation/{id}/exec" Manage Served SMALL exec::exec: "runs a command in a task (WebSocket)";
+    Get "/v1/client/allocation/{id}/pause" Read Refused SMALL fixed::no_schedule: "tasks have no time schedule";
+    Put "/v1/client/allocation/{id}/pause" Submit Refused SMALL fixed::no_schedule: "tasks have no time schedule";
+    Get "/v1/client/allocation/{id}/snapshot" Manage Refused SMALL fixed::one_node: "there is no other node to move to";
+    Get "/v1/client/stats" Read Served SMALL client::host_stats: "what the machine uses";
+    Get "/v1/client/gc" Manage Served SMALL operator::gc: "forgets what has ended";
+    Put "/v1/client/gc" Manage Served SMALL operator::gc: "forgets what has ended";
+    Get "/v1/client/metadata" Read Served SMALL nodes::metadata: "the node's metadata";
+    Put "/v1/client/metadata" Manage Served SMALL nodes::change_metadata: "changes it, over what is configured";
+    Get "/v1/agent/self" Read Served SMALL agent::own: "the agent";
+    Get "/v1/agent/members" Read Fixed SMALL agent::members: "the agent, as the only server";
+    Get "/v1/agent/servers" Read Fixed SMALL agent::servers: "the agent, as the only server";
+    Get "/v1/agent/health" Read Served SMALL agent::health: "whether it works";
+    Get "/v1/agent/host" Manage Served SMALL agent::host: "the machine";
+    Get "/v1/agent/monitor" Read Served SMALL agent::monitor: "the agent's log as it grows";
+    Put "/v1/agent/join" Manage Refused SMALL fixed::one_node: "there is one server";
+    Put "/v1/agent/force-leave" Manage Refused SMALL fixed::one_node: "there is one server";
+    Get "/v1/status/leader" Read Fixed SMALL agent::leader: "the agent";
+    Get "/v1/status/peers" Read Fixed SMALL agent::servers: "the agent";
+    Get "/v1/regions" Read Fixed SMALL agent::regions: "the one region";
+    Put "/v1/system/gc" Manage Served SMALL operator::gc: "forgets what has ended";
+    Put "/v1/system/reconcile/summaries" Manage Served SMALL operator::reconcile: "counts what jobs do anew";
+    Get "/v1/operator/scheduler/configuration" Read Served SMALL operator::scheduler: "how jobs are placed";
+    Put "/v1/operator/scheduler/configuration" Manage Served SMALL operator::set_scheduler: "changes that";
+    Get "/v1/operator/raft/configuration" Read Fixed SMALL operator::raft: "the agent, as the only server";
+    Get "/v1/operator/autopilot/configuration" Read Fixed SMALL operator::autopilot: "Nomad's defaults";
+    Get "/v1/operator/autopilot/health" Read Fixed SMALL operator::autopilot_health: "the agent, as the only server";
+    Get "/v1/operator/license" Read Fixed SMALL fixed::no_license: "there is none";
+    Get "/v1/quotas" Read Refused SMALL fixed::enterprise: "there are none";
+    Get "/v1/sentinel/policies" Read Refused SMALL fixed::enterprise: "there are none";
+    Get "/v1/operator/snapshot" Manage Served SMALL operator::save: "all that is kept, as an archive";
+    Put "/v1/operator/snapshot" Manage Served ARCHIVE operator::restore: "puts an archive in the place of all that is kept";
+    Put "/v1/search" Read Served SMALL search::prefix: "what begins with a text";
+    Put "/v1/search/fuzzy" Read Served SMALL search::fuzzy: "what holds a text";
+    Get "/v1/event/stream" Read Served SMALL events::stream_events: "what happens, line by line";
+    Get "/v1/metrics" Read Served SMALL metrics::metrics: "numbers, as JSON or for Prometheus";
+    Get "/v1/namespaces" Read Served SMALL namespaces::list: "namespaces";
+    Get "/v1/namespace/{name}" Read Served SMALL namespaces::info: "a namespace";
+    Put "/v1/namespace" Manage Served SMALL namespaces::apply: "makes or changes one";
+    Put "/v1/namespaces" Manage Served SMALL namespaces::apply: "makes or changes one";
+    Put "/v1/namespace/{name}" Manage Served SMALL namespaces::apply: "makes or changes one";
+    Delete "/v1/namespace/{name}" Manage Served SMALL namespaces::delete: "removes one without jobs";
+    Get "/v1/services" Read Served SMALL services::list: "names of services";
+    Get "/v1/service/{name}" Read Served SMALL services::info: "a service's instances";
+    Delete "/v1/service/{name}/{id}" Submit Served SMALL services::delete: "removes an instance";
+    Get "/v1/vars" Manage Served SMALL vars::list: "paths of variables";
+    Get "/v1/var/{path*}" Manage Served SMALL vars::info: "a variable";
+    Put "/v1/var/{path*}" Manage Served SMALL vars::put: "writes a variable; locks it";
+    Delete "/v1/var/{path*}" Manage Served SMALL vars::delete: "removes a variable";
+    Get "/v1/volumes" Read Fixed SMALL fixed::volumes: "volumes that plugins know: none";
+    Get "/v1/volumes/external" Read Fixed SMALL fixed::external: "none";
+    Get "/v1/volumes/snapshot" Read Fixed SMALL fixed::snapshots: "none";
+    Get "/v1/volumes/claims" Read Fixed SMALL fixed::nothing: "none";
+    Get "/v1/volume/csi/{id*}" Read Fixed SMALL fixed::no_volume: "none";
+    Get "/v1/volume/host/{id*}" Read Fixed SMALL fixed::no_volume: "none";
+    Get "/v1/plugins" Read Fixed SMALL fixed::plugins: "none";
+    Get "/v1/plugin/csi/{id*}" Read Fixed SMALL fixed::no_plugin: "none";
+    Get "/v1/scaling/policies" Read Served SMALL scaling::policies: "the `scaling` blocks of jobs";
+    Get "/v1/scaling/policy/{id}" Read Served SMALL scaling::policy: "one of them";
+    Get "/v1/acl/token/self" Read Fixed SMALL fixed::own_token: "who asks";
+    Get "/v1/acl/tokens" Manage Refused SMALL fixed::no_acl: "policies are not Nomad's";
+    Get "/v1/acl/policies" Manage Refused SMALL fixed::no_acl: "policies are not Nomad's";
+    Get "/v1/acl/roles" Manage Refused SMALL fixed::no_acl: "policies are not Nomad's";
+    Get "/v1/acl/{what*}" Manage Refused SMALL fixed::no_acl: "policies are not Nomad's";
+    Put "/v1/acl/{what*}" Manage Refused SMALL fixed::no_acl: "policies are not Nomad's";
+    Delete "/v1/acl/{what*}" Manage Refused SMALL fixed::no_acl: "policies are not Nomad's";
+    Get "/v1/agentbin/tokens" Manage Served SMALL tokens::list: "tokens of this agent";
+    Put "/v1/agentbin/tokens" Manage Served SMALL tokens::create: "makes one; its secret is told once";
+    Get "/v1/agentbin/routes" Read Fixed SMALL fixed::routes: "this table";
+    Delete "/v1/agentbin/token/{accessor}" Manage Served SMALL tokens::revoke: "takes one back";
+};
+
+/// The routes by path.
+pub(super) fn router() -> Router<Vec<Route>> {
+    let mut patterns: Vec<(&'static str, Vec<Route>)> = Vec::new();
+    for route in TABLE {
+        match patterns.iter_mut().find(|(pattern, _)| *pattern == route.pattern) {
+            Some((_, routes)) => routes.push(*route),
+            None => patterns.push((route.pattern, vec![*route])),
+        }
+    }
+    Router::new(patterns)
+}

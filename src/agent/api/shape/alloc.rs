@@ -1,0 +1,262 @@
+//! Allocations.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::metric::{metric, resources};
+use super::{kept, lay, moment, null_if_empty};
+use crate::agent::model::{AllocatedPort, AllocatedTask, Allocation, JobVersion, TaskEvent, TaskState};
+
+/// An allocation with its job and all that it has; `version` is `None` for a job that nobody knows any more: then what the
+/// allocation says of it stands in, as clients read members of the job without looking.
+pub(in super::super) fn allocation(alloc: &Allocation, version: Option<&JobVersion>) -> Value {
+    let mut all = common(alloc);
+    // Here Nomad has Go's zero time where a list has null.
+    for (name, state) in &alloc.task_states {
+        let times =
+            json!({"LastRestart": state.last_restart, "StartedAt": state.started_at, "FinishedAt": state.finished_at});
+        if let Some(Value::Object(shown)) = all.get_mut("TaskStates").and_then(|states| states.get_mut(name)) {
+            lay(shown, times);
+        }
+    }
+    let networks = networks(alloc, version);
+    let shared = resources(&AllocatedTask::default(), alloc.allocated_resources.shared.disk_mb, &networks);
+    let tasks = &alloc.allocated_resources.tasks;
+    let total = AllocatedTask {
+        cpu_shares: tasks.values().map(|task| task.cpu_shares).sum(),
+        memory_mb: tasks.values().map(|task| task.memory_mb).sum(),
+        memory_max_mb: tasks.values().map(|task| task.memory_max_mb.max(task.memory_mb)).sum(),
+        reserved_cores: tasks.values().flat_map(|task| task.reserved_cores.clone()).collect(),
+    };
+    let task_resources: Map<String, Value> =
+        tasks.iter().map(|(name, task)| (name.clone(), resources(task, 0, &Value::Null))).collect();
+    let over = json!({
+        "Job": version.map_or_else(|| stand_in(alloc), |version| super::job(version).into()),
+        "AllocModifyIndex": alloc.alloc_modify_index,
+        "AllocatedResources": allocated(alloc, version, &networks),
+        "Resources": resources(&total, alloc.allocated_resources.shared.disk_mb, &networks),
+        "SharedResources": shared,
+        "TaskResources": task_resources,
+        "Metrics": metric(&alloc.metrics, &alloc.node_id),
+        "DeploymentID": alloc.deployment_id,
+        "PreviousAllocation": alloc.previous_allocation,
+        "NetworkStatus": alloc.network_status.as_ref().map_or_else(no_network, |status| {
+            let mut status = kept(status);
+            status.insert("DNS".to_owned(), Value::Null);
+            Value::Object(status)
+        }),
+        "SigningKeyID": "",
+    });
+    lay(&mut all, over);
+    Value::Object(all)
+}
+
+fn stand_in(alloc: &Allocation) -> Value {
+    let tasks: Vec<Value> =
+        alloc.allocated_resources.tasks.keys().map(|name| json!({"Name": name, "Driver": ""})).collect();
+    json!({
+        "ID": alloc.job_id,
+        "Name": alloc.job_id,
+        "Namespace": alloc.namespace,
+        "Version": alloc.job_version,
+        "Type": "service",
+        "Status": "dead",
+        "Stop": true,
+        "Priority": 50,
+        "Datacenters": ["*"],
+        "SubmitTime": 0,
+        "CreateIndex": alloc.job_create_index,
+        "TaskGroups": [{"Name": alloc.task_group, "Count": 1, "Tasks": tasks, "Networks": null, "Volumes": null}],
+    })
+}
+
+fn no_network() -> Value {
+    json!({"InterfaceName": "", "Address": "", "AddressIPv6": "", "DNS": null})
+}
+
+/// An allocation in a list.
+pub(in super::super) fn stub(alloc: &Allocation, version: Option<&JobVersion>, resources: bool, states: bool) -> Value {
+    let mut stub = common(alloc);
+    let over = json!({
+        "JobType": version.and_then(|version| version.spec.get("Type")).cloned().unwrap_or_else(|| "service".into()),
+        "JobVersion": alloc.job_version,
+    });
+    lay(&mut stub, over);
+    if resources {
+        stub.insert("AllocatedResources".to_owned(), allocated(alloc, version, &networks(alloc, version)));
+    }
+    if !states {
+        stub.insert("TaskStates".to_owned(), Value::Null);
+    }
+    Value::Object(stub)
+}
+
+/// What both forms have.
+fn common(alloc: &Allocation) -> Map<String, Value> {
+    let states: Map<String, Value> = alloc.task_states.iter().map(|(name, s)| (name.clone(), task_state(s))).collect();
+    let wanted = alloc.desired_transition;
+    let value = json!({
+        "ID": alloc.id,
+        "EvalID": alloc.eval_id,
+        "Name": alloc.name,
+        "Namespace": alloc.namespace,
+        "NodeID": alloc.node_id,
+        "NodeName": alloc.node_name,
+        "JobID": alloc.job_id,
+        "TaskGroup": alloc.task_group,
+        "DesiredStatus": alloc.desired_status,
+        "DesiredDescription": alloc.desired_description,
+        "DesiredTransition": {
+            "Migrate": wanted.migrate,
+            "Reschedule": wanted.reschedule,
+            "ForceReschedule": wanted.force_reschedule,
+            "NoShutdownDelay": wanted.no_shutdown_delay,
+            "MigrateDisablePlacement": null,
+        },
+        "ClientStatus": alloc.client_status,
+        "ClientDescription": alloc.client_description,
+        "TaskStates": null_if_empty(states.into()),
+        "DeploymentStatus": alloc.deployment_status,
+        "FollowupEvalID": alloc.followup_eval_id,
+        "NextAllocation": alloc.next_allocation,
+        "RescheduleTracker": alloc.reschedule_tracker.as_ref().map(|tracker| {
+            let mut tracker = kept(tracker);
+            tracker.insert("LastReschedule".to_owned(), "ok".into());
+            tracker
+        }),
+        "PreemptedAllocations": null,
+        "PreemptedByAllocation": "",
+        "CreateIndex": alloc.create_index,
+        "ModifyIndex": alloc.modify_index,
+        "CreateTime": alloc.create_time,
+        "ModifyTime": alloc.modify_time,
+    });
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn task_state(state: &TaskState) -> Value {
+    json!({
+        "State": state.state,
+        "Failed": state.failed,
+        "Restarts": state.restarts,
+        "LastRestart": moment(state.last_restart),
+        "StartedAt": moment(state.started_at),
+        "FinishedAt": moment(state.finished_at),
+        "Events": state.events.iter().map(event).collect::<Vec<_>>(),
+        "Paused": "",
+    })
+}
+
+/// An event with the members that older clients read, which all stand in its details too.
+fn event(event: &TaskEvent) -> Value {
+    let text = |key: &str| event.details.get(key).cloned().unwrap_or_default();
+    let number = |key: &str| event.details.get(key).and_then(|text| text.parse::<i64>().ok()).unwrap_or(0);
+    // A duration stands in the details as Go writes it.
+    let nanos = |key: &str| {
+        let text = event.details.get(key);
+        text.and_then(|text| crate::http::query::duration(text)).map_or(0, |d| d.as_nanos() as i64)
+    };
+    json!({
+        "Type": event.kind,
+        "Time": event.time,
+        "DisplayMessage": event.display_message,
+        "Details": event.details,
+        "Message": text("message"),
+        "FailsTask": event.details.get("fails_task").is_some_and(|text| text == "true"),
+        "RestartReason": text("restart_reason"),
+        "SetupError": text("setup_error"),
+        "DriverError": text("driver_error"),
+        "DriverMessage": text("driver_message"),
+        "ExitCode": number("exit_code"),
+        "Signal": number("signal"),
+        "KillReason": text("kill_reason"),
+        "KillTimeout": nanos("kill_timeout"),
+        "KillError": text("kill_error"),
+        "StartDelay": nanos("start_delay").max(number("start_delay")),
+        "DownloadError": text("download_error"),
+        "ValidationError": text("validation_error"),
+        "DiskLimit": number("disk_limit"),
+        "FailedSibling": text("failed_sibling"),
+        "VaultError": text("vault_renewal_error"),
+        "TaskSignal": text("task_signal"),
+        "TaskSignalReason": text("task_signal_reason"),
+        "GenericSource": text("generic_source"),
+    })
+}
+
+/// Nomad's nesting of what an allocation has.
+fn allocated(alloc: &Allocation, version: Option<&JobVersion>, networks: &Value) -> Value {
+    let has = &alloc.allocated_resources;
+    let tasks: BTreeMap<&str, Value> = has
+        .tasks
+        .iter()
+        .map(|(name, task)| {
+            let value = json!({
+                "Cpu": {"CpuShares": task.cpu_shares, "ReservedCores": null_if_empty(task.reserved_cores.clone().into())},
+                "Memory": {"MemoryMB": task.memory_mb, "MemoryMaxMB": task.memory_max_mb},
+                "Networks": null,
+                "Devices": null,
+            });
+            (name.as_str(), value)
+        })
+        .collect();
+    let group = version.and_then(|version| group(version, &alloc.task_group));
+    let lifecycles: Map<String, Value> = group
+        .and_then(|group| group.get("Tasks")?.as_array())
+        .into_iter()
+        .flatten()
+        .filter_map(|task| {
+            Some((task.get("Name")?.as_str()?.to_owned(), task.get("Lifecycle").cloned().unwrap_or_default()))
+        })
+        .collect();
+    let ports: Vec<Value> = has.shared.ports.iter().map(port).collect();
+    json!({
+        "Tasks": tasks,
+        "TaskLifecycles": lifecycles,
+        "Shared": {"DiskMB": has.shared.disk_mb, "Networks": networks, "Ports": null_if_empty(ports.into())},
+    })
+}
+
+fn port(port: &AllocatedPort) -> Value {
+    let mut value = json!({"Label": port.label, "Value": port.value, "HostIP": port.host_ip});
+    if port.to != 0 {
+        value["To"] = port.to.into();
+    }
+    value
+}
+
+/// A group of a job's specification.
+fn group<'a>(version: &'a JobVersion, name: &str) -> Option<&'a Value> {
+    let groups = version.spec.get("TaskGroups")?.as_array()?;
+    groups.iter().find(|group| group.get("Name").and_then(Value::as_str) == Some(name))
+}
+
+/// The group's networks with the ports that the allocation got.
+fn networks(alloc: &Allocation, version: Option<&JobVersion>) -> Value {
+    let ports = &alloc.allocated_resources.shared.ports;
+    let group = version.and_then(|version| group(version, &alloc.task_group));
+    let Some(networks) = group.and_then(|group| group.get("Networks")?.as_array()) else { return Value::Null };
+    let with_ports = |network: &Value| {
+        let mut network = network.clone();
+        for kind in ["DynamicPorts", "ReservedPorts"] {
+            for wanted in network.get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten() {
+                let label = wanted.get("Label").and_then(Value::as_str).unwrap_or_default().to_owned();
+                if let Some(got) = ports.iter().find(|port| port.label == label) {
+                    wanted["Value"] = got.value.into();
+                    if got.to != 0 {
+                        wanted["To"] = got.to.into();
+                    }
+                }
+            }
+        }
+        if let Some(first) = ports.first() {
+            network["IP"] = first.host_ip.clone().into();
+        }
+        network
+    };
+    null_if_empty(networks.iter().map(with_ports).collect::<Vec<_>>().into())
+}

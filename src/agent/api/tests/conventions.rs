@@ -1,0 +1,379 @@
+//! What holds for all answers.
+
+use super::*;
+
+#[tokio::test]
+async fn errors_say_what_nomad_says() {
+    let world = World::new().await;
+    let id = "99999999-2222-3333-4444-555555555555";
+    for (method, path, status, text) in [
+        ("GET", "/v1/nothing".to_owned(), 404, ""),
+        ("DELETE", "/v1/jobs".to_owned(), 405, "Invalid method"),
+        ("GET", "/v1/job/none".to_owned(), 404, "job not found"),
+        ("GET", "/v1/job/none/summary".to_owned(), 404, "job not found"),
+        ("GET", "/v1/job/none/versions".to_owned(), 404, "job versions not found"),
+        ("GET", "/v1/job/none/submission?version=0".to_owned(), 404, "job source not found"),
+        ("GET", "/v1/job/none/submission".to_owned(), 400, "Unable to parse job submission version parameter"),
+        ("GET", format!("/v1/allocation/{id}"), 404, "alloc not found"),
+        ("GET", "/v1/allocation/abc".to_owned(), 500, "alloc lookup failed: index error: UUID must be 36 characters"),
+        ("GET", format!("/v1/evaluation/{id}"), 404, "eval not found"),
+        ("GET", format!("/v1/deployment/{id}"), 404, "deployment not found"),
+        ("GET", format!("/v1/node/{id}"), 404, "node not found"),
+        ("GET", "/v1/namespace/x".to_owned(), 404, "Namespace not found"),
+        ("GET", "/v1/node/pool/x".to_owned(), 404, "node pool not found"),
+        ("GET", "/v1/var/x".to_owned(), 404, "variable not found"),
+        ("GET", "/v1/jobs?index=x".to_owned(), 400, "Invalid index"),
+        ("GET", "/v1/jobs?index=1&wait=x".to_owned(), 400, "Invalid wait time"),
+        ("GET", "/v1/jobs?per_page=x".to_owned(), 400, "Expect a number for `per_page` query string parameter"),
+        ("GET", "/v1/jobs?region=x".to_owned(), 500, "No path to region"),
+        ("GET", "/v1/volumes?type=x".to_owned(), 404, "resource not found"),
+        (
+            "GET",
+            format!("/v1/client/allocation/{id}/stats"),
+            404,
+            "Unknown allocation \"99999999-2222-3333-4444-555555555555\"",
+        ),
+        ("PUT", "/v1/jobs".to_owned(), 400, "Request body is empty"),
+        (
+            "PUT",
+            format!("/v1/client/allocation/{id}/gc"),
+            404,
+            "Unknown allocation \"99999999-2222-3333-4444-555555555555\"",
+        ),
+        ("GET", format!("/v1/allocation/{id}/services"), 404, "allocation not found"),
+        ("PUT", format!("/v1/allocation/{id}/stop"), 404, "allocation not found"),
+        (
+            "GET",
+            "/v1/client/allocation/abc/stats".to_owned(),
+            500,
+            "alloc lookup failed: index error: UUID must be 36 characters",
+        ),
+        (
+            "GET",
+            "/v1/evaluation/abc".to_owned(),
+            500,
+            "failed to lookup eval: eval lookup failed: index error: UUID must be 36 characters",
+        ),
+        ("GET", "/v1/job/none/actions".to_owned(), 500, "Unknown job \"none\""),
+        ("PUT", "/v1/job/none/dispatch".to_owned(), 500, "parameterized job not found"),
+        ("PUT", "/v1/job/none/periodic/force".to_owned(), 500, "job not found"),
+        ("PUT", "/v1/job/none/evaluate".to_owned(), 500, "job not found"),
+        ("DELETE", "/v1/job/none/versions/x/tag".to_owned(), 500, "tag \"x\" not found on job \"none\""),
+        ("PUT", format!("/v1/deployment/promote/{id}"), 500, "deployment not found"),
+        ("PUT", format!("/v1/node/{id}/evaluate"), 500, "node not found"),
+        ("DELETE", "/v1/service/none/x".to_owned(), 500, "service registration not found"),
+        ("DELETE", "/v1/namespace/none".to_owned(), 500, "namespace not found"),
+    ] {
+        let answer = world.ask(method, &path, None).await;
+        assert_eq!((answer.status, answer.text().as_str()), (status, text), "{method} {path}");
+        assert!(answer.headers["x-nomad-index"].parse::<u64>().unwrap() > 0, "{path}");
+    }
+    for (path, body, status, text) in [
+        ("/v1/job/none/revert", json!({"JobVersion": 0}), 500, "job \"none\" not found"),
+        (
+            "/v1/job/none/stable",
+            json!({"JobVersion": 0}),
+            500,
+            "job \"none\" in namespace \"default\" at version 0 not found",
+        ),
+        ("/v1/job/none/versions/x/tag", json!({"Version": 0}), 500, "job \"none\" version 0 not found"),
+        ("/v1/job/none/scale", json!({"Count": 1, "Target": {"Group": "g"}}), 404, "job \"none\" not found"),
+        ("/v1/job/none/scale", json!({"Count": 1}), 400, "missing task group name for scaling action"),
+        ("/v1/search/fuzzy", json!({"Text": "x"}), 500, "fuzzy search query must be at least 2 characters, got 1"),
+    ] {
+        let answer = world.ask("PUT", path, Some(&body)).await;
+        assert_eq!((answer.status, answer.text().as_str()), (status, text), "{path}");
+    }
+    let bad = world.get("/v1/jobs?filter=x").await;
+    assert!(bad.status == 400 && bad.text().starts_with("failed to create result paginator: "), "{}", bad.text());
+    for (path, value) in [
+        ("/v1/volumes/external", json!({"Volumes": [], "NextToken": ""})),
+        ("/v1/volumes/snapshot", json!({"Snapshots": [], "NextToken": ""})),
+        ("/v1/job/none/deployment", Value::Null),
+        ("/v1/job/none/allocations", json!([])),
+        ("/v1/service/none", json!([])),
+        ("/v1/jobs?namespace=none", json!([])),
+        ("/v1/plugins?type=csi", json!([])),
+    ] {
+        assert_eq!(world.json(path).await, value, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn ids_with_slashes_work_with_every_verb() {
+    let world = World::new().await;
+    for id in ["a/b", "a/allocations", "plan", "x/y/z"] {
+        world.run(id).await;
+        for written in [id.to_owned(), id.replace('/', "%2F")] {
+            let at = format!("/v1/job/{written}");
+            if !id.ends_with("/allocations") || written != id {
+                assert_eq!(world.json(&at).await["ID"], id, "{at}");
+            }
+            assert_eq!(world.json(&format!("{at}/allocations")).await[0]["JobID"], id);
+            assert_eq!(world.json(&format!("{at}/evaluations")).await[0]["JobID"], id);
+            assert_eq!(world.json(&format!("{at}/summary")).await["JobID"], id);
+            assert_eq!(world.json(&format!("{at}/versions")).await["Versions"][0]["ID"], id);
+            assert_eq!(world.json(&format!("{at}/scale")).await["JobID"], id);
+            let planned = world.put(&format!("{at}/plan"), json!({"Job": job(id), "Diff": true})).await;
+            assert_eq!(planned["Diff"]["ID"], id);
+            let evaluated = world.put(&format!("{at}/evaluate"), json!({})).await;
+            assert_ne!(evaluated["EvalID"], "");
+        }
+        let stopped = world.ask("DELETE", &format!("/v1/job/{}?purge=true", id.replace('/', "%2F")), None).await;
+        assert_eq!(stopped.status, 200, "{}", stopped.text());
+    }
+}
+
+#[tokio::test]
+async fn lists_come_in_pages_sorted_and_filtered() {
+    let world = World::new().await;
+    for id in ["b", "a", "web", "web-2", "c"] {
+        world.run(id).await;
+    }
+    let ids = |list: &Value| -> Vec<String> {
+        list.as_array().unwrap().iter().map(|job| job["ID"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(ids(&world.json("/v1/jobs").await), ["a", "b", "c", "web", "web-2"]);
+    assert_eq!(ids(&world.json("/v1/jobs?reverse=true").await), ["web-2", "web", "c", "b", "a"]);
+    // The command line takes the first as the exact one.
+    assert_eq!(ids(&world.json("/v1/jobs?prefix=web&per_page=20").await), ["web", "web-2"]);
+    assert_eq!(
+        ids(&world.json("/v1/jobs?filter=Name+matches+%22%5Eweb%22+and+Meta.k+%3D%3D+v").await),
+        ["web", "web-2"]
+    );
+    assert_eq!(ids(&world.json("/v1/jobs?filter=Periodic+is+not+nil").await), Vec::<String>::new());
+    let parents = "/v1/jobs?filter=ParentID+%3D%3D+%22%22+and+ParameterizedJob+is+not+nil";
+    assert_eq!(ids(&world.json(parents).await), Vec::<String>::new());
+    for direction in ["", "&reverse=true"] {
+        let (mut all, mut next) = (Vec::new(), String::new());
+        loop {
+            let answer = world.get(&format!("/v1/jobs?per_page=2{direction}&next_token={next}")).await;
+            all.extend(ids(&answer.json()));
+            let Some(token) = answer.headers.get("x-nomad-nexttoken") else { break };
+            next.clone_from(token);
+        }
+        assert_eq!(all.len(), 5, "{all:?}");
+    }
+    let mut seen = BTreeSet::new();
+    let mut next = String::new();
+    loop {
+        let answer = world.get(&format!("/v1/allocations?per_page=2&next_token={next}")).await;
+        seen.extend(ids(&answer.json()));
+        let Some(token) = answer.headers.get("x-nomad-nexttoken") else { break };
+        next.clone_from(token);
+    }
+    assert_eq!(seen.len(), 5);
+}
+
+#[tokio::test]
+async fn pages_go_on_behind_names_that_are_not_ascii() {
+    let world = World::new().await;
+    for id in ["\u{e9}1", "\u{e9}2"] {
+        world.put("/v1/jobs", json!({"Job": job(id)})).await;
+    }
+    assert!(world.get("/v1/jobs?per_page=1").await.headers.contains_key("x-nomad-nexttoken"));
+    let next = world.json("/v1/jobs?per_page=1&next_token=default.%C3%A92").await;
+    assert_eq!(next[0]["ID"], "\u{e9}2");
+}
+
+#[tokio::test]
+async fn a_query_waits_for_what_it_asks_about() {
+    let world = World::new().await;
+    let allocs = world.run("web").await;
+    // Its health is known by then, so that nothing but its end changes it.
+    world.deployed("web").await;
+    let path = format!("/v1/allocation/{}", allocs[0]["ID"].as_str().unwrap());
+    let index = world.get(&path).await.headers["x-nomad-index"].clone();
+    let path = format!("{path}?index={index}&wait=60s");
+    let waiting = world.get(&path);
+    let end = async {
+        // Another record changes first, which does not end the wait.
+        world.put("/v1/var/a", json!({"Items": {"k": "v"}})).await;
+        world.fake.end(allocs[0]["ID"].as_str().unwrap(), false).await;
+    };
+    let (answer, ()) = tokio::join!(waiting, end);
+    assert_eq!(answer.json()["ClientStatus"], "complete");
+    let began = std::time::Instant::now();
+    let same = world.get("/v1/namespaces?index=100000&wait=100ms").await;
+    assert!(same.status == 200 && began.elapsed() >= Duration::from_millis(100));
+}
+
+#[tokio::test]
+async fn answers_are_packed_and_indented_when_asked() {
+    let world = World::new().await;
+    world.run("web").await;
+    let plain = world.json("/v1/job/web").await;
+    let pretty = world.get("/v1/job/web?pretty").await;
+    assert!(pretty.text().starts_with("{\n    \"") && pretty.json() == plain);
+    let stream = UnixStream::connect(world.socket()).await.unwrap();
+    let packed = exchange(stream, &request("GET", "/v1/job/web", &[("Accept-Encoding", "gzip")], "")).await;
+    assert_eq!(packed.headers["content-encoding"], "gzip");
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(packed.body.as_slice()), &mut text).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), plain);
+}
+
+#[tokio::test]
+async fn what_is_answered_of_a_job_can_be_registered_again() {
+    let world = World::new().await;
+    world.run("web").await;
+    let job = world.json("/v1/job/web").await;
+    let again = world.put("/v1/jobs", json!({"job": job})).await;
+    assert_eq!(again["JobModifyIndex"], job["JobModifyIndex"]);
+    assert_eq!(world.json("/v1/job/web").await["Version"], job["Version"]);
+    let conflict =
+        world.ask("PUT", "/v1/jobs", Some(&json!({"Job": job, "EnforceIndex": true, "JobModifyIndex": 1}))).await;
+    assert!(
+        conflict.status == 500 && conflict.text().contains("Enforcing job modify index 1: "),
+        "{}",
+        conflict.text()
+    );
+    let file =
+        |meta: &str| format!("job \"x\" {{\n{meta}\n group \"g\" {{\n task \"t\" {{\n driver = \"exec\"\n}}\n}}\n}}\n");
+    let parsed = world.put("/v1/jobs/parse", json!({"JobHCL": file(""), "Canonicalize": true})).await;
+    assert_eq!((parsed["ID"].as_str(), parsed["TaskGroups"][0]["Count"].as_i64()), (Some("x"), Some(1)));
+    let outside = json!({"JobHCL": file("meta {\n a = file(\"/etc/passwd\")\n}")});
+    let outside = world.ask("PUT", "/v1/jobs/parse", Some(&outside)).await;
+    assert!(
+        outside.status == 400 && outside.text().contains("filesystem functions cannot be used here"),
+        "{}",
+        outside.text()
+    );
+    let values = json!({"JobHCL": file("variable_is_not_known = 1"), "Variables": "x = file(\"/etc/passwd\")"});
+    let values = world.ask("PUT", "/v1/jobs/parse", Some(&values)).await;
+    assert!(values.status == 400 && !values.text().contains("root:"), "{}", values.text());
+}
+
+#[tokio::test]
+async fn metadata_is_laid_over_what_is_configured_and_kept() {
+    let world = World::new().await;
+    let change = |meta: Value| json!({"NodeID": "", "Meta": meta});
+    let first = world.put("/v1/client/metadata", change(json!({"a": "b", "rack": "r1", "gone": null}))).await;
+    assert_eq!(first, json!({"Meta": {"a": "b", "rack": "r1"}, "Dynamic": {"a": "b", "rack": "r1"}, "Static": {}}));
+    assert_eq!(world.json("/v1/client/metadata").await, first);
+    let node = world.json("/v1/nodes").await[0]["ID"].as_str().unwrap().to_owned();
+    assert_eq!(world.json(&format!("/v1/client/metadata?node_id={node}")).await, first);
+    assert_eq!(world.json(&format!("/v1/node/{node}")).await["Meta"], first["Meta"]);
+    assert_eq!(world.get("/v1/client/metadata?node_id=x").await.status, 404);
+    // A job that waits for it is placed.
+    let mut waits = job("waits");
+    waits["Constraints"] = json!([{"LTarget": "${meta.rack}", "RTarget": "r2", "Operand": "="}]);
+    world.put("/v1/jobs", json!({"Job": waits})).await;
+    assert_eq!(world.json("/v1/job/waits/allocations").await, json!([]));
+    world.put("/v1/client/metadata", change(json!({"rack": "r2", "a": null}))).await;
+    world.deployed("waits").await;
+    for (bad, status) in [
+        (json!({}), 500),
+        (json!({"": "x"}), 500),
+        (json!({"k": 1}), 400),
+        (json!({"k": "x".repeat(70_000)}), 500),
+        (Value::Null, 400),
+    ] {
+        assert_eq!(world.ask("PUT", "/v1/client/metadata", Some(&change(bad))).await.status, status);
+    }
+    assert_eq!(world.json("/v1/client/metadata").await["Meta"], json!({"rack": "r2"}));
+}
+
+#[tokio::test]
+async fn what_was_decided_of_a_group_stands_in_its_evaluation_and_its_allocation() {
+    let world = World::new().await;
+    let alloc = world.run("web").await[0].clone();
+    let id = |key: &str| alloc[key].as_str().unwrap().to_owned();
+    let eval = world.json(&format!("/v1/evaluation/{}", id("EvalID"))).await;
+    let annotations = &eval["PlanAnnotations"];
+    assert_eq!(annotations["DesiredTGUpdates"]["g"]["Place"], 1, "{eval}");
+    assert_eq!(annotations["PreemptedAllocs"], Value::Null);
+    let metrics = world.json(&format!("/v1/allocation/{}", id("ID"))).await["Metrics"].clone();
+    let scores = &metrics["ScoreMetaData"][0];
+    assert_eq!(scores["NodeID"], alloc["NodeID"]);
+    assert_eq!(scores["Scores"]["binpack"], scores["NormScore"]);
+    assert_eq!(scores["Scores"].as_object().unwrap().len(), 4);
+    assert!(scores["NormScore"].as_f64().is_some_and(|score| score > 0.0 && score < 0.01), "{scores}");
+    for key in ["ConstraintFiltered", "DimensionExhausted", "ResourcesExhausted"] {
+        assert_eq!(metrics.get(key), Some(&Value::Null), "{key}");
+    }
+    let mut huge = job("huge");
+    huge["TaskGroups"][0]["Tasks"][0]["Resources"]["MemoryMB"] = json!(99_999_999);
+    let registered = world.put("/v1/jobs", json!({"Job": huge})).await;
+    let path = format!("/v1/evaluation/{}", registered["EvalID"].as_str().unwrap());
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let eval = loop {
+        let answer = world.get(&path).await;
+        let eval = answer.json();
+        if eval["Status"] == "complete" {
+            break eval;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{eval}");
+        world.get(&format!("{path}?index={}&wait=2s", answer.headers["x-nomad-index"])).await;
+    };
+    let failed = &eval["FailedTGAllocs"]["g"];
+    assert_eq!(
+        (&failed["ResourcesExhausted"]["t"]["MemoryMB"], &failed["DimensionExhausted"]["memory"]),
+        (&json!(99_999_999), &json!(1))
+    );
+    assert_eq!(failed["ConstraintFiltered"], Value::Null);
+    let blocked = world.json(&format!("/v1/evaluation/{}", eval["BlockedEval"].as_str().unwrap())).await;
+    assert_eq!(blocked.get("PlanAnnotations"), None, "nothing of it has been decided yet");
+}
+
+#[tokio::test]
+async fn what_is_asked_and_kept_is_said_as_nomad_says_it() {
+    let world = World::new().await;
+    let license = world.get("/v1/operator/license").await;
+    assert_eq!((license.status, license.text().as_str()), (204, ""));
+    let refused = world.ask("PUT", "/v1/var/nomad/nosuch/x", Some(&json!({"Items": {"k": "v"}}))).await;
+    let why = "RPC Error:: 400,only paths at \"nomad/jobs\" or \"nomad/job-templates\" and below are valid paths under the top-level \"nomad\" directory";
+    assert_eq!((refused.status, refused.text().as_str()), (400, why));
+    let id = world.run("web").await[0]["ID"].as_str().unwrap().to_owned();
+    world.put(&format!("/v1/allocation/{id}/stop"), json!({})).await;
+    let wanted = world.json(&format!("/v1/allocation/{id}")).await["DesiredTransition"].clone();
+    assert_eq!(
+        (&wanted["Migrate"], &wanted["NoShutdownDelay"], &wanted["Reschedule"]),
+        (&json!(true), &json!(false), &json!(false))
+    );
+    let node = world.json("/v1/nodes").await[0].clone();
+    assert!(node["Drivers"]["raw_exec"]["UpdateTime"].as_str().is_some_and(|time| time > "2020"), "{node}");
+    // Who starts a job again that was stopped asks for what it was made from.
+    let with_text = json!({"Job": job("told"), "Submission": {"Source": "the text", "Format": "hcl2"}});
+    world.put("/v1/jobs", with_text).await;
+    world.ask("DELETE", "/v1/job/told", None).await;
+    let stopped = world.json("/v1/job/told").await["Version"].clone();
+    assert_eq!(stopped, 1);
+    assert_eq!(world.json("/v1/job/told/submission?version=1").await["Source"], "the text");
+}
+
+#[tokio::test]
+async fn metrics_name_allocations_and_what_only_grows_is_a_counter() {
+    let world = World::new().await;
+    let id = world.run("web").await[0]["ID"].as_str().unwrap().to_owned();
+    let told = world.json("/v1/metrics").await;
+    let of = |list: &str, name: &str| -> Value {
+        let found = told[list].as_array().unwrap().iter().find(|one| one["Name"] == name);
+        found.unwrap_or_else(|| panic!("{name}: {told}")).clone()
+    };
+    let memory = of("Gauges", "nomad.client.allocs.memory.allocated");
+    assert_eq!((&memory["Labels"]["alloc_id"], &memory["Labels"]["task"]), (&json!(id), &json!("t")));
+    assert_eq!(memory["Value"].as_f64(), Some(f64::from(32 << 20)));
+    assert_eq!(of("Counters", "nomad.client.allocs.restart")["Count"].as_f64(), Some(0.0));
+    assert_eq!(of("Gauges", "nomad.client.unallocated.cpu")["Labels"]["node_status"], "ready");
+    let text = world.get("/v1/metrics?format=prometheus").await.text();
+    assert!(text.contains("# TYPE nomad_client_allocs_restart counter\n"), "{text}");
+    assert!(text.contains("# TYPE nomad_client_allocs_cpu_allocated gauge\n"), "{text}");
+}
+
+#[tokio::test]
+async fn variables_are_written_on_condition() {
+    let world = World::new().await;
+    let first = world.put("/v1/var/a/b?cas=0", json!({"Items": {"k": "v"}})).await;
+    let taken = world.ask("PUT", "/v1/var/a/b?cas=0", Some(&json!({"Items": {"k": "w"}}))).await;
+    assert_eq!((taken.status, taken.json()["ModifyIndex"].clone()), (409, first["ModifyIndex"].clone()));
+    assert_eq!(world.json("/v1/var/a/b").await["Items"], json!({"k": "v"}));
+    let list = world.json("/v1/vars?prefix=a").await;
+    assert_eq!((list[0]["Path"].as_str(), list[0].get("Items")), (Some("a/b"), None));
+    let locked = world.put("/v1/var/a/b?lock-acquire", json!({"Lock": {"TTL": "15s"}, "Items": {"k": "x"}})).await;
+    let id = locked["Lock"]["ID"].as_str().unwrap().to_owned();
+    assert_eq!(world.ask("PUT", "/v1/var/a/b", Some(&json!({"Items": {"k": "y"}}))).await.status, 409);
+    world.put("/v1/var/a/b?lock-release", json!({"Lock": {"ID": id}})).await;
+    world.put("/v1/var/a/b", json!({"Items": {"k": "y"}})).await;
+    assert_eq!(world.ask("DELETE", "/v1/var/a/b", None).await.status, 200);
+}

@@ -1,0 +1,232 @@
+//! Which evaluation is decided next: by priority, then by age; none before its time; blocked ones wait for what was missing.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Mutex;
+
+use tokio::sync::Notify;
+
+use super::clock::{nap, now};
+use super::model::{EvalStatus, Evaluation, Nanos};
+use super::schedule::{Change, unblocks};
+use crate::sys::lock::lock;
+
+/// What waits for a decision. Evaluations are known by their ids; what they say stands in the state.
+#[derive(Debug, Default)]
+pub(super) struct Broker {
+    queues: Mutex<Queues>,
+    more: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queues {
+    /// The highest priority first, then the oldest.
+    ready: BTreeMap<(Reverse<i64>, u64), String>,
+    /// By when.
+    later: BTreeSet<(Nanos, i64, String)>,
+    blocked: BTreeMap<String, Evaluation>,
+    /// What blocked ones wait for came last with this index: one that was decided before may have missed it.
+    changes: Vec<(Change, u64)>,
+    /// What is in one of them.
+    known: HashMap<String, Place>,
+    /// Counts those that became ready.
+    came: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Ready(Reverse<i64>, u64),
+    Later(Nanos, i64),
+    Blocked,
+}
+
+impl Queues {
+    fn remove(&mut self, id: &str) {
+        match self.known.remove(id) {
+            Some(Place::Ready(priority, came)) => _ = self.ready.remove(&(priority, came)),
+            Some(Place::Later(when, priority)) => _ = self.later.remove(&(when, priority, id.to_owned())),
+            Some(Place::Blocked) => _ = self.blocked.remove(id),
+            None => {}
+        }
+    }
+
+    fn make_ready(&mut self, id: String, priority: i64) {
+        self.came += 1;
+        let place = (Reverse(priority), self.came);
+        self.known.insert(id.clone(), Place::Ready(place.0, place.1));
+        self.ready.insert(place, id);
+    }
+
+    /// Those whose time has come become ready.
+    fn advance(&mut self, now: Nanos) {
+        while let Some((when, priority, id)) = self.later.pop_first() {
+            if when > now {
+                self.later.insert((when, priority, id));
+                return;
+            }
+            self.known.remove(&id);
+            self.make_ready(id, priority);
+        }
+    }
+}
+
+impl Broker {
+    /// Forgets all that waits.
+    pub(super) fn forget(&self) {
+        *lock(&self.queues) = Queues::default();
+    }
+
+    /// Takes an evaluation as it stands in the state now: one that has ended is forgotten, any other waits as it says.
+    pub(super) fn put(&self, eval: &Evaluation) {
+        let mut queues = lock(&self.queues);
+        queues.remove(&eval.id);
+        match eval.status {
+            EvalStatus::Pending if eval.wait_until_nanos > Nanos(0) => {
+                queues.later.insert((eval.wait_until_nanos, eval.priority, eval.id.clone()));
+                queues.known.insert(eval.id.clone(), Place::Later(eval.wait_until_nanos, eval.priority));
+            }
+            EvalStatus::Pending => queues.make_ready(eval.id.clone(), eval.priority),
+            EvalStatus::Blocked => {
+                let came = |(change, index): &(Change, u64)| *index > eval.modify_index && unblocks(eval, *change);
+                if !queues.changes.iter().any(came) {
+                    queues.blocked.insert(eval.id.clone(), eval.clone());
+                    queues.known.insert(eval.id.clone(), Place::Blocked);
+                    return;
+                }
+                queues.make_ready(eval.id.clone(), eval.priority);
+            }
+            _ => return,
+        }
+        drop(queues);
+        self.more.notify_one();
+    }
+
+    /// Something changed, at this index: those that may have waited for it are tried again.
+    pub(super) fn unblock(&self, change: Change, index: u64) {
+        let mut queues = lock(&self.queues);
+        match queues.changes.iter_mut().find(|(known, _)| *known == change) {
+            Some((_, last)) => *last = index.max(*last),
+            None => queues.changes.push((change, index)),
+        }
+        let woken: Vec<(String, i64)> = {
+            let woken = queues.blocked.values().filter(|eval| unblocks(eval, change));
+            woken.map(|eval| (eval.id.clone(), eval.priority)).collect()
+        };
+        if woken.is_empty() {
+            return;
+        }
+        for (id, priority) in woken {
+            queues.remove(&id);
+            queues.make_ready(id, priority);
+        }
+        drop(queues);
+        self.more.notify_one();
+    }
+
+    /// One that was taken, and could not be decided, is taken again then.
+    pub(super) fn again(&self, id: &str, when: Nanos) {
+        let mut queues = lock(&self.queues);
+        queues.remove(id);
+        queues.later.insert((when, 0, id.to_owned()));
+        queues.known.insert(id.to_owned(), Place::Later(when, 0));
+        drop(queues);
+        self.more.notify_one();
+    }
+
+    /// The next one, when there is one whose time has come. For one caller: jobs are decided one after the other.
+    pub(super) async fn next(&self) -> String {
+        loop {
+            let due = {
+                let mut queues = lock(&self.queues);
+                queues.advance(now());
+                if let Some((_, id)) = queues.ready.pop_first() {
+                    queues.known.remove(&id);
+                    return id;
+                }
+                queues.later.first().map(|(when, _, _)| nap(*when))
+            };
+            let time = async {
+                match due {
+                    Some(due) => tokio::time::sleep(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.more.notified() => {}
+                () = time => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::agent::model::{AllocMetric, Trigger};
+    use crate::spec::JobType;
+
+    fn eval(id: &str, priority: i64, status: EvalStatus) -> Evaluation {
+        Evaluation {
+            priority,
+            status,
+            ..super::super::core::evaluation(id.to_owned(), ("default", "web"), JobType::Service, Trigger::JobRegister)
+        }
+    }
+
+    #[tokio::test]
+    async fn priorities_come_first_and_then_age() {
+        let broker = Broker::default();
+        for (id, priority) in [("a", 50), ("b", 80), ("c", 50), ("d", 80)] {
+            broker.put(&eval(id, priority, EvalStatus::Pending));
+        }
+        // One that is put again is there once; one that has ended is not.
+        broker.put(&eval("d", 80, EvalStatus::Pending));
+        broker.put(&eval("c", 50, EvalStatus::Canceled));
+        let mut order = Vec::new();
+        for _ in 0..3 {
+            order.push(broker.next().await);
+        }
+        assert_eq!(order, ["b", "d", "a"]);
+    }
+
+    #[tokio::test]
+    async fn one_that_waits_comes_at_its_time_and_not_before() {
+        let broker = Broker::default();
+        let until = Nanos::of(SystemTime::now()).plus(Duration::from_millis(80));
+        broker.put(&Evaluation { wait_until_nanos: until, ..eval("later", 90, EvalStatus::Pending) });
+        broker.put(&eval("now", 10, EvalStatus::Pending));
+        assert_eq!(broker.next().await, "now");
+        assert_eq!(broker.next().await, "later");
+        assert!(Nanos::of(SystemTime::now()) >= until);
+    }
+
+    #[tokio::test]
+    async fn a_blocked_one_waits_for_what_it_lacks() {
+        let broker = Broker::default();
+        let lacks = |what: &str| AllocMetric {
+            nodes_evaluated: 1,
+            nodes_exhausted: 1,
+            dimension_exhausted: [(what.to_owned(), 1)].into(),
+            ..AllocMetric::default()
+        };
+        let blocked = |id: &str, index| Evaluation {
+            failed: [("web".to_owned(), lacks("memory"))].into(),
+            modify_index: index,
+            ..eval(id, 50, EvalStatus::Blocked)
+        };
+        broker.put(&blocked("a", 7));
+        broker.unblock(Change::NodeEligible, 8);
+        broker.put(&eval("other", 1, EvalStatus::Pending));
+        assert_eq!(broker.next().await, "other", "another node would not help");
+        let (id, ()) = tokio::join!(broker.next(), async { broker.unblock(Change::AllocEnded, 9) });
+        assert_eq!(id, "a");
+        // Decided before the memory was free, and heard of only now.
+        broker.put(&blocked("b", 8));
+        assert_eq!(broker.next().await, "b");
+        broker.put(&blocked("c", 10));
+        broker.put(&eval("last", 1, EvalStatus::Pending));
+        assert_eq!(broker.next().await, "last");
+    }
+}

@@ -1,0 +1,30 @@
+//! This moment, and sleeping until another one.
+
+use std::time::{Duration, SystemTime};
+
+use super::model::Nanos;
+
+/// The longest sleep until a moment: clocks may be set, and machines sleep, meanwhile.
+const NAP: Duration = Duration::from_mins(1);
+
+/// This moment.
+pub(super) fn now() -> Nanos {
+    Nanos::of(SystemTime::now())
+}
+
+/// How long to sleep until this moment before it is looked again whether it has come.
+pub(super) fn nap(until: Nanos) -> Duration {
+    until.duration().saturating_sub(now().duration()).min(NAP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_sleep_is_so_long_that_a_clock_that_is_set_is_not_seen() {
+        assert_eq!(nap(now().plus(Duration::from_hours(24))), NAP);
+        assert_eq!(nap(Nanos(i64::MAX)), NAP);
+        assert_eq!(nap(Nanos(0)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,68 @@
+//! Commands for allocations.
+
+use super::{CommandError, Commands, Evaluated};
+use crate::agent::core::key;
+use crate::agent::model::{Allocation, Evaluation, Trigger};
+use crate::agent::state::View;
+use crate::agent::versions::put_eval;
+
+/// An allocation that has to be there.
+fn alloc(view: &View, id: &str) -> Result<Allocation, CommandError> {
+    view.alloc(id)?.ok_or_else(|| CommandError::NotFound("alloc not found".to_owned()))
+}
+
+impl Commands {
+    /// Stops an allocation, which is placed anew where its job wants it.
+    ///
+    /// # Errors
+    /// [`CommandError::NotFound`].
+    pub async fn alloc_stop(&self, id: &str, no_shutdown_delay: bool) -> Result<Evaluated, CommandError> {
+        let id = id.to_owned();
+        let made = self.change(move |core, change| {
+            let mut alloc = alloc(change, &id)?;
+            let job = change.job(&key(&alloc.namespace, &alloc.job_id))?;
+            alloc.desired_transition.migrate = Some(true);
+            // Said in any case, as Nomad says it.
+            alloc.desired_transition.no_shutdown_delay = Some(no_shutdown_delay);
+            alloc.desired_transition.reschedule.get_or_insert(false);
+            let (index, (namespace, of)) = (alloc.job_version, (alloc.namespace.clone(), alloc.job_id.clone()));
+            change.put_alloc(alloc)?;
+            let eval = match job {
+                Some(job) => core.evaluation_of(&job, Trigger::AllocStop),
+                // Its job was purged: what is left of it ends.
+                None => Evaluation {
+                    job_modify_index: index,
+                    ..crate::agent::core::evaluation(
+                        crate::agent::core::new_id(),
+                        (&namespace, &of),
+                        crate::spec::JobType::Service,
+                        Trigger::AllocStop,
+                    )
+                },
+            };
+            Ok(put_eval(change, eval)?)
+        });
+        let (index, eval) = made.await?;
+        self.decide(&eval);
+        Ok(Evaluated {
+            eval_create_index: eval.create_index,
+            job_modify_index: eval.job_modify_index,
+            eval_id: eval.id,
+            index,
+        })
+    }
+
+    /// Removes what is left of an allocation that has ended: its directory with its logs.
+    ///
+    /// # Errors
+    /// [`CommandError::NotFound`] for one that still runs, too.
+    pub async fn gc_alloc(&self, id: &str) -> Result<(), CommandError> {
+        let ended = self.core.state.read()?.alloc(id)?.is_some_and(|alloc| alloc.client_status.is_terminal());
+        if !ended || self.core.engine.alloc_dir(id).is_none() {
+            let why = "No such allocation on client, or allocation not eligible for GC";
+            return Err(CommandError::NotFound(why.to_owned()));
+        }
+        self.core.engine.destroy(id).await;
+        Ok(())
+    }
+}

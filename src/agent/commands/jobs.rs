@@ -1,0 +1,252 @@
+//! Commands for jobs that are there.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::register::{enforce, registered};
+use super::{CommandError, Commands, Deregister, Dispatch, Dispatched, Evaluated, Registered, Scale, job};
+use crate::agent::core::now;
+use crate::agent::model::{
+    ClientStatus, DesiredStatus, Evaluation, JobKey, JobVersion, ScalingEvent, Trigger, VersionTag,
+};
+use crate::agent::schedule::dispatch;
+use crate::agent::versions::{Kept, keep, launch, may_revert, put_eval, revert, scale_group};
+
+/// What is answered of an evaluation.
+fn evaluated(index: u64, eval: Option<&Evaluation>, job: &JobVersion) -> Evaluated {
+    Evaluated {
+        eval_id: eval.map(|eval| eval.id.clone()).unwrap_or_default(),
+        eval_create_index: eval.map_or(0, |eval| eval.create_index),
+        job_modify_index: job.job_modify_index,
+        index,
+    }
+}
+
+impl Commands {
+    /// Stops a job, and forgets it where that is asked for.
+    ///
+    /// # Errors
+    /// [`CommandError::NotFound`].
+    pub async fn deregister(&self, key: &JobKey, how: Deregister) -> Result<Evaluated, CommandError> {
+        let key = key.clone();
+        let made = self.change(move |core, change| {
+            let old = job(change, &key)?;
+            if how.no_shutdown_delay {
+                for mut alloc in change.allocs_of_job(&key)? {
+                    if !alloc.is_terminal() {
+                        alloc.desired_transition.no_shutdown_delay = Some(true);
+                        change.put_alloc(alloc)?;
+                    }
+                }
+            }
+            let is_parent = old.is_template();
+            let mut eval = core.evaluation_of(&old, Trigger::JobDeregister);
+            let stopped = if how.purge {
+                change.delete_job(&key)?;
+                JobVersion { job_modify_index: change.next_index(), ..old }
+            } else if old.stop {
+                old
+            } else {
+                // Whoever starts it again asks for the text of this version.
+                let submission = change.submission(&key, old.version)?;
+                change.put_job(JobVersion { stop: true, submit_time: now(), ..old }, submission)?
+            };
+            eval.job_modify_index = stopped.job_modify_index;
+            if how.eval_priority > 0 {
+                eval.priority = how.eval_priority;
+            }
+            let eval = if is_parent { None } else { Some(put_eval(change, eval)?) };
+            Ok((stopped, eval))
+        });
+        let (index, (stopped, eval)) = made.await?;
+        if let Some(eval) = &eval {
+            self.decide(eval);
+        }
+        self.core.periodic.notify_one();
+        Ok(evaluated(index, eval.as_ref(), &stopped))
+    }
+
+    /// Has a job decided anew; with `force_reschedule` failed allocations are replaced although their policy says no.
+    ///
+    /// # Errors
+    /// [`CommandError`]: no such job, or one that does not run itself.
+    pub async fn evaluate(&self, key: &JobKey, force_reschedule: bool) -> Result<Evaluated, CommandError> {
+        let key = key.clone();
+        let made = self.change(move |core, change| {
+            let job = job(change, &key)?;
+            let read = core.jobs.of(&job).map_err(|why| CommandError::Invalid(why.join("\n")))?;
+            if read.scheduling.periodic.is_some() {
+                return Err(CommandError::Invalid("can't evaluate periodic job".to_owned()));
+            }
+            if read.scheduling.parameterized.is_some() && !job.dispatched {
+                return Err(CommandError::Invalid("can't evaluate parameterized job".to_owned()));
+            }
+            if force_reschedule {
+                for mut alloc in change.allocs_of_job(&key)? {
+                    let has_failed = alloc.client_status == ClientStatus::Failed;
+                    if has_failed && alloc.desired_status == DesiredStatus::Run && alloc.next_allocation.is_empty() {
+                        alloc.desired_transition.force_reschedule = Some(true);
+                        change.put_alloc(alloc)?;
+                    }
+                }
+            }
+            let eval = put_eval(change, core.evaluation_of(&job, Trigger::JobRegister))?;
+            Ok((job, eval))
+        });
+        let (index, (job, eval)) = made.await?;
+        self.decide(&eval);
+        Ok(evaluated(index, Some(&eval), &job))
+    }
+
+    /// Makes an older version of a job its newest one. `enforce` is the version that the job must have.
+    ///
+    /// # Errors
+    /// [`CommandError`]: no such job or version, or a job that has changed meanwhile.
+    pub async fn revert(&self, key: &JobKey, version: u64, enforce: Option<u64>) -> Result<Registered, CommandError> {
+        let key = key.clone();
+        let made = self.change(move |core, change| {
+            let current = job(change, &key)?;
+            let to = change.version(&key, version)?;
+            may_revert(&current, to.is_some(), version, enforce)?;
+            revert(core, change, &key, version, Trigger::JobRegister)
+        });
+        let (index, kept) = made.await?;
+        self.follow(&kept);
+        Ok(registered(index, &kept, String::new()))
+    }
+
+    /// Says whether a version is stable. Returns the index.
+    ///
+    /// # Errors
+    /// [`CommandError::NotFound`].
+    pub async fn stable(&self, key: &JobKey, version: u64, stable: bool) -> Result<u64, CommandError> {
+        let key = key.clone();
+        Ok(self.change(move |_, change| Ok(change.set_stable(&key, version, stable)?)).await?.0)
+    }
+
+    /// Gives a version a name, or takes it. Returns the index.
+    ///
+    /// # Errors
+    /// [`CommandError`]: no such version, or another one has the name.
+    pub async fn tag(&self, key: &JobKey, version: u64, tag: Option<VersionTag>) -> Result<u64, CommandError> {
+        let key = key.clone();
+        Ok(self.change(move |_, change| Ok(change.set_tag(&key, version, tag)?)).await?.0)
+    }
+
+    /// Changes how many allocations a group has, or only notes what somebody says of that.
+    ///
+    /// # Errors
+    /// [`CommandError`]: no such job or group, a count that cannot be.
+    pub async fn scale(&self, key: &JobKey, scale: Scale) -> Result<Registered, CommandError> {
+        let key = key.clone();
+        let made = self.change(move |core, change| {
+            let old = job(change, &key)?;
+            enforce(scale.enforce_index, Some(&old))?;
+            let name = &scale.group;
+            // One that is stopped stays stopped, as in Nomad.
+            let mut new = JobVersion { submit_time: now(), ..old.clone() };
+            let (previous_count, kept) = match scale.count {
+                Some(_) if scale.error => {
+                    let why = "scaling action should not contain count if error is true";
+                    return Err(CommandError::Invalid(why.to_owned()));
+                }
+                Some(count) => {
+                    let before = scale_group(&mut new.spec, name, count)?;
+                    let newest = change.deployments_of_job(&key)?.into_iter().next_back();
+                    if newest.is_some_and(|deployment| !deployment.status.is_terminal()) {
+                        return Err(CommandError::Invalid("job scaling blocked due to active deployment".to_owned()));
+                    }
+                    (before, keep(core, change, new, None, Trigger::JobScaling, 0)?)
+                }
+                None => {
+                    let read = core.jobs.of(&old).map_err(|why| CommandError::Invalid(why.join("\n")))?;
+                    let group = read.groups.iter().find(|group| group.name == *name).ok_or_else(|| {
+                        let why = format!("task group {name:?} specified for scaling does not exist in job");
+                        CommandError::Invalid(why)
+                    })?;
+                    (i64::from(group.count), Kept { job: old, eval: None })
+                }
+            };
+            let event = ScalingEvent {
+                time: now(),
+                count: scale.count,
+                previous_count,
+                message: scale.message,
+                error: scale.error,
+                meta: (!scale.meta.is_empty()).then(|| scale.meta.into_iter().collect()),
+                eval_id: kept.eval.as_ref().map(|eval| eval.id.clone()),
+                create_index: 0,
+            };
+            change.put_scaling_event(&key, &scale.group, event)?;
+            Ok(kept)
+        });
+        let (index, kept) = made.await?;
+        self.follow(&kept);
+        Ok(registered(index, &kept, String::new()))
+    }
+
+    /// Runs a parameterized job with these parameters.
+    ///
+    /// # Errors
+    /// [`CommandError`]: no such job, or parameters that it does not take.
+    pub async fn dispatch(&self, key: &JobKey, given: Dispatch) -> Result<Dispatched, CommandError> {
+        let key = key.clone();
+        let made = self.change(move |core, change| {
+            let parent = job(change, &key)?;
+            let read = core.jobs.of(&parent).map_err(|why| CommandError::Invalid(why.join("\n")))?;
+            if parent.stop {
+                return Err(CommandError::Invalid(format!("Specified job {:?} is stopped", key.id)));
+            }
+            if !given.idempotency_token.is_empty() {
+                for child in change.children(&key) {
+                    let child = change.job(&child?)?;
+                    let is_same = |child: &JobVersion| child.dispatch_idempotency_token == given.idempotency_token;
+                    if let Some(job) = child.filter(is_same) {
+                        return Ok(Kept { job, eval: None });
+                    }
+                }
+            }
+            let payload = STANDARD.decode(&given.payload);
+            let payload = payload.map_err(|_| CommandError::Invalid("Payload must be base64".to_owned()))?;
+            let parameters = dispatch::Parameters {
+                payload: &payload,
+                meta: &given.meta,
+                id_prefix: &given.id_prefix,
+                priority: given.priority.unwrap_or(0),
+                idempotency_token: &given.idempotency_token,
+            };
+            // A part of chance is chance.
+            let random = crate::sys::random::bits() as u32;
+            let child = dispatch::child(&parent, &read, &parameters, now(), random).map_err(CommandError::Invalid)?;
+            keep(core, change, child, None, Trigger::JobRegister, 0)
+        });
+        let (index, kept) = made.await?;
+        self.follow(&kept);
+        Ok(Dispatched {
+            job_id: kept.job.key.id.clone(),
+            job_create_index: kept.job.create_index,
+            eval_id: kept.eval.as_ref().map(|eval| eval.id.clone()).unwrap_or_default(),
+            eval_create_index: kept.eval.as_ref().map_or(0, |eval| eval.create_index),
+            index,
+        })
+    }
+
+    /// Starts a job now that a clock starts.
+    ///
+    /// # Errors
+    /// [`CommandError`]: no such job, or none that a clock starts.
+    pub async fn periodic_force(&self, key: &JobKey) -> Result<Evaluated, CommandError> {
+        let key = key.clone();
+        let made = self.change(move |core, change| {
+            let parent = job(change, &key)?;
+            let read = core.jobs.of(&parent).map_err(|why| CommandError::Invalid(why.join("\n")))?;
+            if read.scheduling.periodic.is_none() {
+                return Err(CommandError::Invalid("can't force launch non-periodic job".to_owned()));
+            }
+            launch(core, change, &parent, now())
+        });
+        let (index, kept) = made.await?;
+        self.follow(&kept);
+        Ok(evaluated(index, kept.eval.as_ref(), &kept.job))
+    }
+}

@@ -1,0 +1,64 @@
+//! What may be asked to be changed: one function for each, which says what became of it or why not.
+
+mod allocs;
+mod deployments;
+mod error;
+mod jobs;
+mod nodes;
+mod register;
+mod snapshot;
+mod types;
+
+use std::sync::Arc;
+
+use super::core::Core;
+use super::model::{Evaluation, JobKey, JobVersion};
+use super::state::{Change, StateError, View};
+
+pub use error::CommandError;
+pub use types::{
+    DeploymentChanged, Deregister, Dispatch, Dispatched, Drain, Evaluated, NodeChanged, Planned, Register, Registered,
+    Scale, Validated,
+};
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub struct Commands {
+    core: Arc<Core>,
+}
+
+impl Commands {
+    pub(super) fn new(core: Arc<Core>) -> Commands {
+        Commands { core }
+    }
+
+    /// Makes a change that may be refused; a refusal changes nothing.
+    async fn change<T: Send + 'static>(
+        &self,
+        make: impl FnOnce(&Core, &mut Change<'_>) -> Result<T, CommandError> + Send + 'static,
+    ) -> Result<(u64, T), CommandError> {
+        let core = Arc::clone(&self.core);
+        let (refused, heard) = std::sync::mpsc::sync_channel(1);
+        let made = self.core.state.change(move |change| {
+            make(&core, change).map_err(|error| {
+                // An error ends the change; what it was is told beside it.
+                let _ = refused.try_send(error);
+                StateError::Invalid("the command is refused".to_owned())
+            })
+        });
+        match made.await {
+            Ok(made) => Ok(made),
+            Err(error) => Err(heard.try_recv().unwrap_or_else(|_| error.into())),
+        }
+    }
+
+    /// Has an evaluation decided.
+    fn decide(&self, eval: &Evaluation) {
+        self.core.broker.put(eval);
+    }
+}
+
+/// A job that has to be there.
+fn job(view: &View, key: &JobKey) -> Result<JobVersion, CommandError> {
+    view.job(key)?.ok_or_else(|| CommandError::NotFound("job not found".to_owned()))
+}

@@ -1,0 +1,173 @@
+//! Commands for the node.
+
+use std::collections::BTreeMap;
+
+use super::{CommandError, Commands, Drain, NodeChanged};
+use crate::agent::core::{Core, now};
+use crate::agent::gc;
+use crate::agent::model::{DrainStrategy, Eligibility, Evaluation, JobStatus, Node, Trigger};
+use crate::agent::node::event;
+use crate::agent::schedule::{self, drain_strategy};
+use crate::agent::state::{Change, View};
+use crate::agent::versions::put_eval;
+use crate::spec::JobType;
+
+/// Bytes of metadata that is changed over the API, at most.
+const MAX_META: usize = 64 << 10;
+
+/// The node, which is described before anybody can ask for it.
+fn node(view: &View) -> Result<Node, CommandError> {
+    view.node()?.ok_or_else(|| CommandError::NotFound("node not found".to_owned()))
+}
+
+/// An evaluation for each job of a system kind, which runs wherever it may, and with `all` for each that has allocations.
+pub(crate) fn evaluate(core: &Core, change: &mut Change<'_>, all: bool) -> Result<Vec<Evaluation>, CommandError> {
+    let mut wanted = Vec::new();
+    for job in change.jobs(None, "") {
+        let job = job?;
+        let kind = core.jobs.of(&job).map_or(JobType::Service, |job| job.kind);
+        let is_system = matches!(kind, JobType::System | JobType::Sysbatch);
+        if !job.stop && (is_system || all && job.status == JobStatus::Running) {
+            wanted.push(job);
+        }
+    }
+    let eval = |job| Ok(put_eval(change, core.evaluation_of(&job, Trigger::NodeUpdate))?);
+    wanted.into_iter().map(eval).collect()
+}
+
+impl Commands {
+    /// Begins or ends a drain.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub async fn drain(&self, given: Drain) -> Result<NodeChanged, CommandError> {
+        let made = self.change(move |core, change| {
+            let mut node = node(change)?;
+            let had = node.drain_strategy.is_some();
+            let message = if let Some(spec) = given.spec {
+                let started = node.drain_strategy.as_ref().map(|drain| drain.started_at);
+                let drain = drain_strategy(spec, now());
+                node.drain_strategy = Some(DrainStrategy { started_at: started.unwrap_or(drain.started_at), ..drain });
+                node.scheduling_eligibility = Eligibility::Ineligible;
+                "Node drain strategy set"
+            } else {
+                node.drain_strategy = None;
+                if given.mark_eligible {
+                    node.scheduling_eligibility = Eligibility::Eligible;
+                }
+                "Node drain disabled"
+            };
+            if given.spec.is_some() || had {
+                event(&mut node, "Drain", message, given.meta);
+            }
+            let is_eligible = node.scheduling_eligibility == Eligibility::Eligible;
+            change.put_node(node)?;
+            if is_eligible { evaluate(core, change, false) } else { Ok(Vec::new()) }
+        });
+        let (index, evals) = made.await?;
+        self.core.drain.notify_one();
+        Ok(self.changed(index, &evals))
+    }
+
+    /// Says whether anything may be placed.
+    ///
+    /// # Errors
+    /// [`CommandError`]: a node that is drained cannot be eligible.
+    pub async fn eligibility(&self, eligibility: Eligibility) -> Result<NodeChanged, CommandError> {
+        let made = self.change(move |core, change| {
+            let mut node = node(change)?;
+            if node.drain_strategy.is_some() && eligibility == Eligibility::Eligible {
+                let why = "can not set node's scheduling eligibility to eligible while it is draining";
+                return Err(CommandError::Invalid(why.to_owned()));
+            }
+            if node.scheduling_eligibility == eligibility {
+                return Ok(Vec::new());
+            }
+            node.scheduling_eligibility = eligibility;
+            let message = match eligibility {
+                Eligibility::Eligible => "Node marked as eligible for scheduling",
+                Eligibility::Ineligible => "Node marked as ineligible for scheduling",
+            };
+            event(&mut node, "Cluster", message, BTreeMap::new());
+            change.put_node(node)?;
+            if eligibility == Eligibility::Eligible { evaluate(core, change, false) } else { Ok(Vec::new()) }
+        });
+        let (index, evals) = made.await?;
+        Ok(self.changed(index, &evals))
+    }
+
+    /// Changes the node's metadata; `None` takes a key away, also one of the configuration. The index, and the node as it is
+    /// then.
+    ///
+    /// # Errors
+    /// [`CommandError::Invalid`]: nothing to change, a key without a name, more than 64 KiB.
+    pub async fn metadata(&self, changes: Vec<(String, Option<String>)>) -> Result<(u64, Node), CommandError> {
+        let refuse = |why: &str| Err(CommandError::Invalid(why.to_owned()));
+        if changes.is_empty() {
+            return refuse("missing required Meta object");
+        }
+        if changes.iter().any(|(key, _)| key.is_empty()) {
+            return refuse("metadata keys must not be empty");
+        }
+        let made = self.change(move |core, change| {
+            let mut node = node(change)?;
+            let before = node.meta.clone();
+            node.dynamic_meta.extend(changes);
+            node.lay_meta();
+            let bytes = |(key, value): (&String, &Option<String>)| key.len() + value.as_ref().map_or(0, String::len);
+            if node.dynamic_meta.iter().map(bytes).sum::<usize>() > MAX_META {
+                return Err(CommandError::Invalid(format!("the metadata has more than {MAX_META} bytes")));
+            }
+            change.put_node(node.clone())?;
+            // Jobs that run wherever they may, may run here now.
+            let evals = if node.meta == before { Vec::new() } else { evaluate(core, change, false)? };
+            Ok((node, evals))
+        });
+        let (index, (node, evals)) = made.await?;
+        for eval in &evals {
+            self.decide(eval);
+        }
+        self.core.broker.unblock(schedule::Change::NodeChanged, index);
+        Ok((index, node))
+    }
+
+    /// Has all jobs of the node decided anew.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub async fn evaluate_node(&self) -> Result<NodeChanged, CommandError> {
+        let (index, evals) = self.change(|core, change| evaluate(core, change, true)).await?;
+        Ok(self.changed(index, &evals))
+    }
+
+    /// Refused: the node is this agent, which describes it anew.
+    ///
+    /// # Errors
+    /// Always.
+    #[expect(clippy::unused_self, reason = "a command like the others, which is refused")]
+    pub fn purge_node(&self) -> Result<NodeChanged, CommandError> {
+        let why = "the only node is this agent itself: stop the agent and remove its data directory instead";
+        Err(CommandError::Invalid(why.to_owned()))
+    }
+
+    /// Forgets everything that has ended.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub async fn gc(&self) -> Result<(), CommandError> {
+        Ok(gc::collect(&self.core, true).await?)
+    }
+
+    fn changed(&self, index: u64, evals: &[Evaluation]) -> NodeChanged {
+        for eval in evals {
+            self.decide(eval);
+        }
+        self.core.broker.unblock(schedule::Change::NodeEligible, index);
+        NodeChanged {
+            eval_ids: evals.iter().map(|eval| eval.id.clone()).collect(),
+            eval_create_index: if evals.is_empty() { 0 } else { index },
+            node_modify_index: index,
+            index,
+        }
+    }
+}

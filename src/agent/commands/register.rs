@@ -1,0 +1,218 @@
+//! Jobs that are submitted: kept as a new version, looked at without being kept, or only read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::{CommandError, Commands, Planned, Register, Registered, Validated};
+use crate::agent::core::{Core, evaluation, new_id, now};
+use crate::agent::jobs::{self, Read};
+use crate::agent::model::{EvalStatus, Evaluation, JobKey, JobVersion, Trigger};
+use crate::agent::periodic::next;
+use crate::agent::schedule::is_same;
+use crate::agent::schedule::periodic;
+use crate::agent::state::View;
+use crate::agent::versions::{Kept, keep, mistakes, runs_itself, version};
+use crate::agent::worker;
+use crate::jobspec;
+use crate::spec::Job;
+
+/// A job that was read, and can be kept.
+struct Prepared {
+    key: JobKey,
+    spec: Map<String, Value>,
+    job: Job,
+    warnings: Vec<String>,
+}
+
+/// Reads a specification as it was submitted.
+fn prepare(given: Map<String, Value>) -> Result<Prepared, Vec<String>> {
+    let now = now();
+    let spec = jobspec::canonicalize(&Value::Object(given), now.0);
+    let spec = spec.map_err(|error| vec![error.to_string()])?;
+    let Read { job, warnings } = jobs::read(&spec)?;
+    let key = JobKey { namespace: job.namespace.clone(), id: job.id.clone() };
+    if let Some(clock) = &job.scheduling.periodic {
+        for spec in &clock.specs {
+            periodic::next(spec, &clock.time_zone, now).map_err(|why| vec![why.to_string()])?;
+        }
+    }
+    Ok(Prepared { key, spec, job, warnings })
+}
+
+/// The text of warnings, as Nomad's answers have it.
+fn told(warnings: &[String]) -> String {
+    match warnings {
+        [] => String::new(),
+        [one] => format!("1 warning:\n\n* {one}"),
+        many => format!(
+            "{} warnings:\n\n{}",
+            many.len(),
+            many.iter().map(|w| format!("* {w}")).collect::<Vec<_>>().join("\n")
+        ),
+    }
+}
+
+/// That the namespace is there.
+fn check_namespace(view: &View, key: &JobKey) -> Result<(), CommandError> {
+    match view.namespace(&key.namespace)? {
+        Some(_) => Ok(()),
+        None if key.namespace == "default" => Ok(()),
+        None => Err(mistakes(&[format!("job {:?} is in nonexistent namespace {:?}", key.id, key.namespace)])),
+    }
+}
+
+/// That the job is the one that was looked at before.
+pub(super) fn enforce(index: Option<u64>, old: Option<&JobVersion>) -> Result<(), CommandError> {
+    let Some(index) = index else { return Ok(()) };
+    let why = match old {
+        None if index == 0 => return Ok(()),
+        None => "job does not exist".to_owned(),
+        Some(_) if index == 0 => "job already exists".to_owned(),
+        Some(old) if old.job_modify_index == index => return Ok(()),
+        Some(old) => format!("job exists with conflicting job modify index: {}", old.job_modify_index),
+    };
+    Err(CommandError::Conflict(format!("Enforcing job modify index {index}: {why}")))
+}
+
+/// The groups of a specification by their names.
+fn groups(spec: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
+    let groups = spec.get("TaskGroups").and_then(Value::as_array).into_iter().flatten();
+    groups.filter_map(|group| Some((group.get("Name")?.as_str()?, group)))
+}
+
+/// Takes over what the job has now, where it is to stay.
+fn preserve(spec: &mut Map<String, Value>, old: &JobVersion, counts: bool, resources: bool) {
+    let new = spec.get_mut("TaskGroups").and_then(Value::as_array_mut);
+    for group in new.into_iter().flatten() {
+        let name = group.get("Name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let Some((_, was)) = groups(&old.spec).find(|(other, _)| *other == name) else { continue };
+        if counts && let Some(count) = was.get("Count") {
+            group["Count"] = count.clone();
+        }
+        if !resources {
+            continue;
+        }
+        let before = was.get("Tasks").and_then(Value::as_array);
+        for task in group.get_mut("Tasks").and_then(Value::as_array_mut).into_iter().flatten() {
+            let is_same = |other: &&Value| other.get("Name") == task.get("Name");
+            let kept = before.into_iter().flatten().find(is_same).and_then(|other| other.get("Resources"));
+            if let Some(kept) = kept.cloned() {
+                task["Resources"] = kept;
+            }
+        }
+    }
+}
+
+/// What is answered.
+pub(super) fn registered(index: u64, kept: &Kept, warnings: String) -> Registered {
+    Registered {
+        eval_id: kept.eval.as_ref().map(|eval| eval.id.clone()).unwrap_or_default(),
+        eval_create_index: kept.eval.as_ref().map_or(0, |eval| eval.create_index),
+        job_modify_index: kept.job.job_modify_index,
+        warnings,
+        index,
+    }
+}
+
+impl Commands {
+    /// Keeps a job, new or as its next version, and has it decided.
+    ///
+    /// # Errors
+    /// [`CommandError`]: what is wrong with the job; a job that has changed meanwhile.
+    pub async fn register(&self, given: Register) -> Result<Registered, CommandError> {
+        let Register { spec, submission, enforce_index, preserve_counts, preserve_resources, eval_priority } = given;
+        let Prepared { key, spec, warnings, .. } = prepare(spec).map_err(|errors| mistakes(&errors))?;
+        let made = self.change(move |core, change| {
+            check_namespace(change, &key)?;
+            let old = change.job(&key)?;
+            enforce(enforce_index, old.as_ref())?;
+            let mut spec = spec;
+            if let Some(old) = &old {
+                preserve(&mut spec, old, preserve_counts, preserve_resources);
+            }
+            let mut new = version(key, spec);
+            if let Some(old) = old {
+                (new.parent_id, new.dispatched, new.payload) = (old.parent_id, old.dispatched, old.payload);
+            }
+            keep(core, change, new, submission, Trigger::JobRegister, eval_priority)
+        });
+        let (index, kept) = made.await?;
+        self.follow(&kept);
+        Ok(registered(index, &kept, told(&warnings)))
+    }
+
+    /// Has done what follows from a version that was kept.
+    pub(super) fn follow(&self, kept: &Kept) {
+        if let Some(eval) = &kept.eval {
+            self.decide(eval);
+        }
+        if kept.job.is_template() {
+            self.core.periodic.notify_one();
+        }
+    }
+
+    /// What a job would be and what would be done, of which nothing is.
+    ///
+    /// # Errors
+    /// As [`Commands::register`].
+    pub async fn plan(&self, given: Map<String, Value>) -> Result<Planned, CommandError> {
+        let core = Arc::clone(&self.core);
+        let planned = crate::sys::task::spawn_blocking(move || plan(&core, given)).await;
+        planned.map_err(|error| CommandError::failed("cannot plan the job", error))?
+    }
+
+    /// What is wrong with a job.
+    pub fn validate(&self, given: Map<String, Value>) -> Validated {
+        match prepare(given) {
+            Ok(Prepared { job, warnings, .. }) => {
+                Validated { errors: self.core.engine.validate(&job), warnings: told(&warnings) }
+            }
+            Err(errors) => Validated { errors, warnings: String::new() },
+        }
+    }
+}
+
+fn plan(core: &Core, given: Map<String, Value>) -> Result<Planned, CommandError> {
+    let Prepared { key, spec, job, warnings } = prepare(given).map_err(|errors| mistakes(&errors))?;
+    let view = core.state.read()?;
+    check_namespace(&view, &key)?;
+    let index = view.index()?.max(1);
+    let old = view.job(&key)?;
+    let mut planned = Planned {
+        job_modify_index: old.as_ref().map_or(0, |old| old.job_modify_index),
+        old,
+        new: spec,
+        desired: BTreeMap::new(),
+        failed: BTreeMap::new(),
+        created: Vec::new(),
+        next_periodic_launch: job.scheduling.periodic.as_ref().and_then(|periodic| next(periodic, now())),
+        warnings: told(&warnings),
+        index,
+    };
+    if !runs_itself(&job, planned.old.as_ref().is_some_and(|old| old.dispatched)) {
+        return Ok(planned);
+    }
+    let next = match &planned.old {
+        Some(old) if !old.stop && is_same(&old.spec, &planned.new) => old.clone(),
+        Some(old) => JobVersion {
+            spec: planned.new.clone(),
+            version: old.version + 1,
+            stop: false,
+            stable: false,
+            modify_index: index + 1,
+            job_modify_index: index + 1,
+            ..old.clone()
+        },
+        None => JobVersion { create_index: index + 1, ..version(key.clone(), planned.new.clone()) },
+    };
+    let eval = Evaluation {
+        priority: job.priority,
+        status: EvalStatus::Pending,
+        ..evaluation(new_id(), (&key.namespace, &key.id), job.kind, Trigger::JobRegister)
+    };
+    let plan = worker::plan(core, &view, &eval, Some((&next, &Arc::new(job))))?;
+    (planned.desired, planned.failed, planned.created) = (plan.desired, plan.eval.failed, plan.evals);
+    Ok(planned)
+}

@@ -1,0 +1,75 @@
+//! Drains the node, as `schedule` says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::core::{Core, key, now};
+use super::model::{Evaluation, JobKey, Nanos, Trigger};
+use super::node::event;
+use super::schedule::{DrainStep, drain_step};
+use super::state::{Change, StateError};
+use super::versions::put_eval;
+use crate::spec::JobType;
+
+/// When it is tried again what could not be done.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Drains whenever somebody wants it.
+pub(super) async fn run(core: Arc<Core>) {
+    loop {
+        let next = step(&core).await.unwrap_or_else(|error| {
+            tracing::error!(error = crate::alloc::chain(&error), "cannot drain the node; trying again");
+            Some(now().plus(AGAIN))
+        });
+        super::core::wait(&core.drain, next).await;
+    }
+}
+
+/// Does what is due; answers when something is due next.
+async fn step(core: &Arc<Core>) -> Result<Option<Nanos>, StateError> {
+    let DrainStep { migrate, is_done, next } = {
+        let view = core.state.read()?;
+        let Some(drain) = view.node()?.and_then(|node| node.drain_strategy) else { return Ok(None) };
+        let mut live = Vec::new();
+        for alloc in view.live_allocs() {
+            let alloc = alloc?;
+            let version = view.version_of(&alloc)?;
+            let job = version.and_then(|version| core.jobs.of(&version).ok());
+            live.push((alloc, job.map_or(JobType::Service, |job| job.kind)));
+        }
+        drain_step(&drain, live.iter().map(|(alloc, kind)| (alloc, *kind)), now())
+    };
+    if is_done {
+        core.state.change(finish).await?;
+    } else if !migrate.is_empty() {
+        let shared = Arc::clone(core);
+        let (_, evals) = core.state.change(move |change| stop(&shared, change, &migrate)).await?;
+        for eval in &evals {
+            core.broker.put(eval);
+        }
+    }
+    Ok(next)
+}
+
+fn stop(core: &Core, change: &mut Change<'_>, ids: &[String]) -> Result<Vec<Evaluation>, StateError> {
+    let mut jobs = std::collections::BTreeSet::<JobKey>::new();
+    for id in ids {
+        let Some(mut alloc) = change.alloc(id)?.filter(|alloc| !alloc.is_terminal()) else { continue };
+        alloc.desired_transition.migrate = Some(true);
+        jobs.insert(key(&alloc.namespace, &alloc.job_id));
+        change.put_alloc(alloc)?;
+    }
+    let mut evals = Vec::new();
+    for key in jobs {
+        let Some(job) = change.job(&key)? else { continue };
+        evals.push(put_eval(change, core.evaluation_of(&job, Trigger::NodeDrain))?);
+    }
+    Ok(evals)
+}
+
+fn finish(change: &mut Change<'_>) -> Result<(), StateError> {
+    let Some(mut node) = change.node()?.filter(|node| node.drain_strategy.is_some()) else { return Ok(()) };
+    node.drain_strategy = None;
+    event(&mut node, "Drain", "Node drain complete", std::collections::BTreeMap::new());
+    change.put_node(node)
+}

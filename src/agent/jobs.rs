@@ -1,0 +1,138 @@
+//! Jobs as they were read from their specifications, kept while somebody needs them.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::Path;
+use std::sync::{Arc, Mutex, Weak};
+
+use serde_json::{Map, Value};
+
+use super::model::{JobKey, JobVersion};
+use crate::jobspec::{self, Diagnostic};
+use crate::spec::Job;
+use crate::sys::lock::lock;
+
+/// Jobs that are kept although nobody needs them now: whoever asks for one mostly asks again soon.
+const RECENT: usize = 16;
+
+/// A job, when it came to be (ids come again after a purge), and a version of it.
+type Key = (JobKey, u64, u64);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    cache: Mutex<Cache>,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    known: HashMap<Key, Weak<Job>>,
+    recent: VecDeque<Arc<Job>>,
+}
+
+/// What the reader says of a key that a run passes over.
+const PASSED_OVER: &str = " has no effect with agentbin run";
+/// Keys that a run passes over, and this agent does not.
+const DECIDED: [&str; 13] = [
+    "SubmitTime",
+    "all_at_once",
+    "datacenters",
+    "ephemeral_disk",
+    "migrate",
+    "node_pool",
+    "parameterized",
+    "periodic",
+    "priority",
+    "reschedule",
+    "sticky",
+    "type",
+    "update",
+];
+
+/// What a run refuses, and this agent does.
+const DONE: [&str; 2] = ["dispatch_payload in ", "max_run_duration in "];
+
+/// The warnings that hold for an agent, too, without places: what a program wrote has no lines.
+fn warnings(of_run: &[String]) -> Vec<String> {
+    let text = |warning: &String| warning.split_once(": ").map_or(warning.as_str(), |(_, text)| text).to_owned();
+    let holds = |text: &String| {
+        let key = text.split_once(PASSED_OVER).map(|(key, _)| key);
+        key.is_none_or(|key| !DECIDED.contains(&key.split(' ').next().unwrap_or_default()))
+    };
+    of_run
+        .iter()
+        .map(text)
+        .filter(holds)
+        .map(|text| text.replace(PASSED_OVER, " has no effect with agentbin"))
+        .collect()
+}
+
+/// A specification that was read.
+#[derive(Debug)]
+pub(super) struct Read {
+    pub(super) job: Job,
+    /// What is odd about it.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Reads a specification as `jobspec::canonicalize` makes it.
+///
+/// # Errors
+/// What is wrong with it, and what it asks for that is not to be had here; one line each.
+pub(super) fn read(spec: &Map<String, Value>) -> Result<Read, Vec<String>> {
+    let mut parsed = jobspec::from_api(spec, Path::new("/")).map_err(|error| lines(&error.diagnostics))?;
+    parsed.refusals.retain(|refusal| !DONE.iter().any(|key| refusal.message.starts_with(key)));
+    if parsed.refusals.is_empty() {
+        Ok(Read { job: parsed.job, warnings: warnings(&parsed.warnings) })
+    } else {
+        Err(lines(&parsed.refusals))
+    }
+}
+
+/// Without places: what a program wrote has no lines.
+fn lines(diagnostics: &[Diagnostic]) -> Vec<String> {
+    diagnostics.iter().map(|diagnostic| diagnostic.message.clone()).collect()
+}
+
+impl Jobs {
+    /// Forgets all of them: other jobs may have their names and numbers from now on.
+    pub(super) fn forget(&self) {
+        *lock(&self.cache) = Cache::default();
+    }
+
+    /// The job of a version.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub(super) fn of(&self, version: &JobVersion) -> Result<Arc<Job>, Vec<String>> {
+        let key = (version.key.clone(), version.create_index, version.version);
+        if let Some(job) = lock(&self.cache).known.get(&key).and_then(Weak::upgrade) {
+            return Ok(job);
+        }
+        let job = Arc::new(read(&version.spec)?.job);
+        let mut cache = lock(&self.cache);
+        cache.known.retain(|_, job| job.strong_count() > 0);
+        cache.known.insert(key, Arc::downgrade(&job));
+        if cache.recent.len() >= RECENT {
+            cache.recent.pop_front();
+        }
+        cache.recent.push_back(Arc::clone(&job));
+        Ok(job)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_agent_decides_is_no_warning() {
+        let of_run = [
+            "job: update has no effect with agentbin run",
+            "job: type system has no effect with agentbin run: the job is started once, here",
+            "job: affinity has no effect with agentbin run",
+            "job: the artifact is odd",
+        ]
+        .map(str::to_owned);
+        assert_eq!(warnings(&of_run), ["affinity has no effect with agentbin", "the artifact is odd"]);
+    }
+}

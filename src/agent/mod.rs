@@ -1,0 +1,98 @@
+//! One node's jobs: what a Nomad server holds for one node, decided, kept and told over Nomad's API. Never starts a process,
+//! touches the kernel or speaks gRPC.
+//!
+//! ```text
+//! commands ──▶ state ◀── reports ◀── engine (allocations)
+//!    │           ▲ │                    ▲
+//!    └▶ broker ─▶ worker ── schedule ───┘      deployments, periodic, drain, gc, node: each waits for its next deadline
+//! ```
+
+pub mod api;
+mod broker;
+mod clock;
+pub mod commands;
+mod core;
+mod deployments;
+mod drain;
+pub mod engine;
+#[cfg(test)]
+pub(crate) mod fake;
+mod gc;
+mod health;
+mod jobs;
+mod locks;
+pub mod model;
+mod node;
+mod periodic;
+mod reports;
+pub mod runner;
+pub mod schedule;
+mod services;
+pub mod state;
+#[cfg(test)]
+mod tests;
+mod variables;
+mod versions;
+mod worker;
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use commands::Commands;
+use core::Core;
+use engine::{Engine, Report};
+use state::{State, StateError};
+
+use crate::sys::task::boxed;
+
+/// A node's jobs, for whoever answers questions.
+#[derive(Clone)]
+pub struct Agent {
+    /// What is kept.
+    pub state: State,
+    /// What runs allocations.
+    pub engine: Arc<dyn Engine>,
+    /// What can be changed.
+    pub commands: Commands,
+}
+
+/// What works on the jobs; it ends when this value is dropped.
+#[derive(Debug)]
+pub struct Working(JoinSet<()>);
+
+impl Working {
+    /// Ends it: nothing is decided, and nothing held of the state, when this returns.
+    pub async fn end(mut self) {
+        self.0.shutdown().await;
+    }
+}
+
+impl Agent {
+    /// Describes the node, has the engine go on with what ran before, and begins to decide.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub async fn start(
+        state: State,
+        engine: Arc<dyn Engine>,
+        reports: mpsc::Receiver<Report>,
+    ) -> Result<(Agent, Working), StateError> {
+        let core = Core::new(state.clone(), Arc::clone(&engine));
+        node::look(&core).await?;
+        let mut working = JoinSet::new();
+        // What the engine says of what it goes on with is heard while it does.
+        working.spawn(boxed(reports::run(Arc::clone(&core), reports)));
+        core.begin_anew().await?;
+        working.spawn(boxed(services::run(Arc::clone(&core))));
+        working.spawn(boxed(worker::run(Arc::clone(&core))));
+        working.spawn(boxed(deployments::run(Arc::clone(&core))));
+        working.spawn(boxed(periodic::run(Arc::clone(&core))));
+        working.spawn(boxed(drain::run(Arc::clone(&core))));
+        working.spawn(boxed(node::run(Arc::clone(&core))));
+        working.spawn(boxed(gc::run(Arc::clone(&core))));
+        working.spawn(boxed(locks::run(Arc::clone(&core))));
+        Ok((Agent { state, engine, commands: Commands::new(core) }, Working(working)))
+    }
+}

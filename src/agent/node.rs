@@ -1,0 +1,123 @@
+//! The node as it is kept: what the machine is, looked at again and again, and what an operator decides of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::core::{Core, now};
+use super::model::{DriverInfo, Eligibility, Evaluation, Node, NodeEvent, NodeStatus, Stamp, Trigger};
+use super::schedule;
+use super::state::{Change, StateError};
+use crate::spec::JobType;
+
+/// How often the machine is looked at.
+const AGAIN: Duration = Duration::from_secs(30);
+/// Events that are kept.
+const EVENTS: usize = 10;
+
+/// Notes an event of the node.
+pub(super) fn event(node: &mut Node, subsystem: &str, message: &str, details: BTreeMap<String, String>) {
+    if node.events.len() >= EVENTS {
+        node.events.remove(0);
+    }
+    node.events.push(NodeEvent {
+        message: message.to_owned(),
+        subsystem: subsystem.to_owned(),
+        details,
+        timestamp: Stamp(Some(now())),
+        create_index: 0,
+    });
+}
+
+/// Looks at the machine for ever, and writes down what has changed.
+pub(super) async fn run(core: Arc<Core>) {
+    loop {
+        tokio::time::sleep(AGAIN).await;
+        if let Err(error) = look(&core).await {
+            tracing::error!(error = crate::alloc::chain(&error), "cannot describe the node");
+        }
+    }
+}
+
+/// Looks once. What blocked evaluations wait for may be a port that no allocation has, so that they are tried in any case.
+pub(super) async fn look(core: &Arc<Core>) -> Result<(), StateError> {
+    let seen = core.engine.node().await;
+    let known = core.state.read()?.node()?;
+    if known.as_ref().is_none_or(|known| merged(known, &seen).is_some()) {
+        let shared = Arc::clone(core);
+        let (index, evals) = core.state.change(move |change| keep(&shared, change, seen)).await?;
+        for eval in &evals {
+            core.broker.put(eval);
+        }
+        core.broker.unblock(schedule::Change::NodeChanged, index);
+    }
+    core.broker.unblock(schedule::Change::PortFreed, core.state.index());
+    Ok(())
+}
+
+fn keep(core: &Core, change: &mut Change<'_>, seen: Node) -> Result<Vec<Evaluation>, StateError> {
+    let Some(known) = change.node()? else {
+        let mut node = Node {
+            status: NodeStatus::Ready,
+            status_description: String::new(),
+            scheduling_eligibility: Eligibility::Eligible,
+            status_updated_at: now().0 / 1_000_000_000,
+            ..seen
+        };
+        node.drivers.values_mut().for_each(|driver| driver.update_time = Stamp(Some(now())));
+        event(&mut node, "Cluster", "Node registered", BTreeMap::new());
+        change.put_node(node)?;
+        return Ok(Vec::new());
+    };
+    let Some(node) = merged(&known, &seen) else { return Ok(Vec::new()) };
+    change.put_node(node)?;
+    // Jobs that run wherever they may, may run here now.
+    let mut wanted = Vec::new();
+    for job in change.jobs(None, "") {
+        let job = job?;
+        let kind = core.jobs.of(&job).map_or(JobType::Service, |job| job.kind);
+        if !job.stop && schedule::is_evaluated(kind, schedule::Change::NodeChanged) {
+            wanted.push(core.evaluation_of(&job, Trigger::NodeUpdate));
+        }
+    }
+    for eval in &wanted {
+        change.put_eval(eval.clone())?;
+    }
+    Ok(wanted)
+}
+
+/// The node with what was seen; `None` where nothing has changed.
+fn merged(known: &Node, seen: &Node) -> Option<Node> {
+    let mut node = Node {
+        drivers: BTreeMap::new(),
+        dynamic_meta: known.dynamic_meta.clone(),
+        drain_strategy: known.drain_strategy.clone(),
+        scheduling_eligibility: known.scheduling_eligibility,
+        status: NodeStatus::Ready,
+        status_description: String::new(),
+        status_updated_at: known.status_updated_at,
+        events: known.events.clone(),
+        create_index: known.create_index,
+        modify_index: known.modify_index,
+        ..seen.clone()
+    };
+    node.lay_meta();
+    for (name, driver) in &seen.drivers {
+        let old = known.drivers.get(name);
+        let is_same = |old: &&DriverInfo| DriverInfo { update_time: old.update_time, ..driver.clone() } == **old;
+        let update_time = old.filter(is_same).map_or(Stamp(Some(now())), |old| old.update_time);
+        let was = old.map(|old| (old.detected, old.healthy));
+        if was.is_some_and(|was| was != (driver.detected, driver.healthy)) {
+            let message = match (driver.detected, driver.healthy) {
+                (_, true) => "Healthy",
+                (true, false) => "Unhealthy",
+                (false, _) => "Not detected",
+            };
+            let text = if driver.health_description.is_empty() { message } else { &driver.health_description };
+            let details = BTreeMap::from([("driver".to_owned(), name.clone())]);
+            event(&mut node, "Driver", text, details);
+        }
+        node.drivers.insert(name.clone(), DriverInfo { update_time, ..driver.clone() });
+    }
+    (node != *known).then_some(node)
+}

@@ -1,0 +1,105 @@
+//! The machine as a node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::agent::model::{DriverInfo, Eligibility, Node, NodeResources, NodeStatus, Stamp};
+use crate::alloc::{Machine, machine};
+use crate::driver::{Fingerprint, Health};
+use crate::net::{Kind, Wish};
+use crate::spec::{IntoMap as _, IntoSet as _};
+
+/// Where the node's own API can be reached over TCP, if anywhere.
+#[derive(Debug, Clone, Default)]
+pub struct Advertised {
+    /// `host:port`; empty for nowhere.
+    pub http_addr: String,
+    /// Over TLS.
+    pub tls_enabled: bool,
+}
+
+/// As it is now.
+pub(super) async fn node(machine: &Arc<Machine>, advertised: &Advertised) -> Node {
+    let all: BTreeSet<String> = machine.drivers.keys().cloned().into_set();
+    let drivers = machine::fingerprints(&machine.drivers, &all).await;
+    let mut seen = crate::alloc::Node::clone(&machine.node);
+    seen.add_drivers(&drivers);
+    let looked = Arc::clone(machine);
+    // Files and programs of the host, which may be slow.
+    let networks = crate::sys::task::spawn_blocking(move || networks(&looked)).await.unwrap_or_default();
+    let resources = resources(machine, &seen.attributes);
+    let volume = |(name, volume): (&str, &crate::alloc::HostVolume)| {
+        (name.to_owned(), (volume.path().display().to_string(), volume.is_read_only()))
+    };
+    Node {
+        id: seen.id,
+        name: seen.name,
+        datacenter: seen.datacenter,
+        node_class: seen.class,
+        node_pool: seen.pool,
+        http_addr: advertised.http_addr.clone(),
+        tls_enabled: advertised.tls_enabled,
+        attributes: seen.attributes,
+        meta: seen.meta.clone(),
+        static_meta: seen.meta,
+        dynamic_meta: BTreeMap::new(),
+        resources,
+        drivers: drivers.iter().map(|(name, told)| (name.clone(), driver(told))).into_map(),
+        host_volumes: machine.volumes.iter().map(volume).into_map(),
+        host_networks: machine.ports.networks().map(|(name, ip)| (name.to_owned(), ip.to_string())).into_map(),
+        configured_networks: machine.ports.configured().to_vec(),
+        networks,
+        drain_strategy: None,
+        scheduling_eligibility: Eligibility::Eligible,
+        status: NodeStatus::Ready,
+        status_description: String::new(),
+        status_updated_at: 0,
+        events: Vec::new(),
+        create_index: 0,
+        modify_index: 0,
+    }
+}
+
+fn driver(told: &Fingerprint) -> DriverInfo {
+    DriverInfo {
+        attributes: told.attributes.iter().map(|(key, value)| (key.clone(), value.to_string())).into_map(),
+        detected: told.health != Health::Undetected,
+        healthy: told.health == Health::Healthy,
+        health_description: told.description.clone(),
+        update_time: Stamp(None),
+    }
+}
+
+fn resources(machine: &Machine, attributes: &BTreeMap<String, String>) -> NodeResources {
+    let number = |key: &str| attributes.get(key).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
+    let mib = |key: &str| i64::try_from(number(key) >> 20).unwrap_or(i64::MAX);
+    let cores = machine.cpusets.as_ref().and_then(|cpusets| cpusets.reservable().ok());
+    let dynamic = machine.ports.dynamic();
+    NodeResources {
+        cpu_mhz: number("cpu.totalcompute"),
+        cores: u32::try_from(number("cpu.numcores")).unwrap_or(u32::MAX),
+        reservable_cores: cores
+            .as_ref()
+            .into_iter()
+            .flat_map(crate::spec::CpuSet::iter)
+            .filter_map(|core| core.try_into().ok())
+            .collect(),
+        memory_mb: mib("memory.totalbytes"),
+        disk_mb: mib("unique.storage.bytesfree"),
+        min_dynamic_port: *dynamic.start(),
+        max_dynamic_port: *dynamic.end(),
+        ..NodeResources::default()
+    }
+}
+
+/// What connects groups here, by the names that job files have for it.
+fn networks(machine: &Machine) -> Vec<String> {
+    let works = |kind: Kind<'_>| {
+        let wish = Wish { id: "", kind, driver: None, mappings: Vec::new(), args: Vec::new(), record: PathBuf::new() };
+        machine.networks.plan(wish).is_ok()
+    };
+    let bridge = works(Kind::Bridge).then(|| "bridge".to_owned());
+    let named = machine.networks.names();
+    bridge.into_iter().chain(named.into_iter().filter(|name| works(Kind::Cni(name)))).collect()
+}

@@ -1,0 +1,444 @@
+//! The engine over `alloc`: one task of the runtime for each allocation, from its set-up until nothing is left of it.
+//!
+//! ```text
+//! start ─▶ set_up or restore ─▶ run ─▶ finish ─▶ (destroy) ─▶ gone
+//!             └─ failed ─────────────▲      leave: run returns, and everything stays for the next process
+//! ```
+
+mod described;
+mod offered;
+mod told;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use tokio::sync::{mpsc, watch};
+
+use super::engine::{CheckState, Engine, OrderError, REPORTS, Report, Wanted};
+use super::model::{Allocation, Nanos, Node, ServiceRegistration};
+pub use described::Advertised;
+
+use crate::alloc::control::Control;
+use crate::alloc::{
+    Alloc, AllocPort, Assignment, CleanupError, Machine, Means, Record, RestoreError, SetupError, Stop, chain, machine,
+};
+use crate::executor::{ExecRequests, ExecResponses};
+use crate::spec::{AllocId, Job, Signal, TaskStats};
+use crate::sys::lock::lock;
+
+/// Allocations of this machine.
+pub struct Runner {
+    machine: Arc<Machine>,
+    advertised: Advertised,
+    reports: mpsc::Sender<Report>,
+    allocs: Mutex<HashMap<String, Entry>>,
+    /// What an earlier process left, by id.
+    records: Mutex<HashMap<String, Record>>,
+    /// This process goes, and the tasks stay.
+    leaving: watch::Sender<bool>,
+    /// Allocations whose lives go on here.
+    alive: watch::Sender<usize>,
+}
+
+/// One of them, for those who give orders.
+#[derive(Clone)]
+struct Entry {
+    control: Arc<Control>,
+    dir: PathBuf,
+    /// Its tasks have ended, or were never started.
+    ended: Arc<watch::Sender<bool>>,
+    /// Nothing of it is wanted any more.
+    destroy: Arc<watch::Sender<bool>>,
+}
+
+impl Runner {
+    /// Of this machine, whose owner the agent is; its reports come from the receiver. What an earlier agent left goes on when it is
+    /// started.
+    ///
+    /// # Errors
+    /// When the records of the data directory cannot be listed.
+    pub fn new(
+        machine: Arc<Machine>,
+        advertised: Advertised,
+    ) -> std::io::Result<(Arc<Runner>, mpsc::Receiver<Report>)> {
+        let mut records = HashMap::new();
+        for record in machine.records.owned_by_agent()? {
+            match record {
+                Ok(record) => _ = records.insert(record.alloc_id.clone(), record),
+                Err(error) => tracing::error!(error = chain(&error), "the record of an allocation is left alone"),
+            }
+        }
+        let (reports, receiver) = mpsc::channel(REPORTS);
+        let runner = Runner {
+            machine,
+            advertised,
+            reports,
+            allocs: Mutex::default(),
+            records: Mutex::new(records),
+            leaving: watch::Sender::new(false),
+            alive: watch::Sender::new(0),
+        };
+        Ok((Arc::new(runner), receiver))
+    }
+
+    /// The ids of what an earlier process left and nobody has started yet.
+    #[must_use]
+    pub fn left(&self) -> Vec<String> {
+        lock(&self.records).keys().cloned().collect()
+    }
+
+    /// Returns when the tasks of all that was started have been taken up, or started; after this time also before that.
+    pub async fn settled(&self, patience: std::time::Duration) {
+        let controls: Vec<Arc<Control>> = lock(&self.allocs).values().map(|entry| Arc::clone(&entry.control)).collect();
+        let all = async {
+            for control in controls {
+                control.settled().await;
+            }
+        };
+        // What takes longer is reported when it is done.
+        let _ = tokio::time::timeout(patience, all).await;
+    }
+
+    /// This process goes: tasks go on, and their records say how the next one finds them. Returns when nothing is half done.
+    pub async fn leave(&self) {
+        self.leaving.send_replace(true);
+        for entry in lock(&self.allocs).values() {
+            entry.control.leave();
+        }
+        self.none_alive().await;
+    }
+
+    /// This process goes, and takes everything along. Returns when nothing is left.
+    pub async fn end(&self) {
+        for entry in lock(&self.allocs).values() {
+            entry.control.stop(Stop::Gracefully);
+            entry.destroy.send_replace(true);
+        }
+        self.none_alive().await;
+    }
+
+    async fn none_alive(&self) {
+        // The sender lives as long as this value.
+        let _ = self.alive.subscribe().wait_for(|alive| *alive == 0).await;
+    }
+
+    fn entry(&self, id: &str) -> Result<Entry, OrderError> {
+        lock(&self.allocs).get(id).cloned().ok_or_else(|| OrderError::UnknownAlloc(id.to_owned()))
+    }
+
+    async fn report(&self, report: Report) {
+        // Without a receiver the agent is ending.
+        let _ = self.reports.send(report).await;
+    }
+
+    /// The same, for whoever may be waited for by those who take reports.
+    fn report_soon(self: &Arc<Self>, report: Report) {
+        let runner = Arc::clone(self);
+        crate::sys::task::spawn(async move { runner.report(report).await });
+    }
+
+    /// The allocation, new or as an earlier process left it.
+    async fn make(&self, wanted: &Wanted) -> Result<Alloc, String> {
+        let record = lock(&self.records).remove(&wanted.alloc.id);
+        let previous = AllocId::parse(&wanted.alloc.previous_allocation);
+        if let Some(record) = record {
+            match Alloc::restore_among(&self.machine, record.clone(), &[Arc::clone(&wanted.job)]) {
+                Ok(alloc) => {
+                    alloc.control().update(&wanted.job);
+                    return Ok(alloc.with_payload(&wanted.payload).with_meta(&wanted.meta).after(previous));
+                }
+                Err(RestoreError::NeverMade(_)) => self.clean(record).await,
+                Err(error) => {
+                    // Another one takes its place: what it has started must not go on beside that.
+                    self.clean(record).await;
+                    return Err(chain(&error));
+                }
+            }
+        }
+        let group = &wanted.alloc.task_group;
+        let assignment = assignment(&wanted.alloc, &wanted.job);
+        let assignment =
+            assignment.ok_or_else(|| format!("its assignment does not fit the group {group:?} of its job"))?;
+        Ok(Alloc::new(&self.machine, &wanted.job, assignment)
+            .with_payload(&wanted.payload)
+            .with_meta(&wanted.meta)
+            .after(previous))
+    }
+
+    /// Removes what a record tells of.
+    async fn clean(&self, record: Record) {
+        let (machine, id) = (Arc::clone(&self.machine), record.alloc_id.clone());
+        let remove = move || {
+            let containers = || machine::remove_containers(&machine.data_dir, &record).map_err(std::io::Error::other);
+            let means = Means {
+                remove_containers: &containers,
+                remove_cgroup: &|path| (machine.remove_cgroup)(path),
+                rescue: &|_| {},
+            };
+            crate::alloc::clean(&machine.data_dir, &record, &means)
+        };
+        match crate::sys::task::spawn_blocking(remove).await {
+            Ok(errors) => warn_of(&id, &errors),
+            Err(error) => tracing::error!(alloc = id, %error, "removing an allocation broke down"),
+        }
+    }
+
+    /// The life of an allocation ended in the middle, by a mistake of ours: what it has started must not go on without one.
+    async fn broke_down(&self, control: &Control, why: &str) {
+        let id = control.id().to_string();
+        tracing::error!(alloc = id, why, "looking after an allocation broke down");
+        for record in self.machine.records.owned_by_agent().into_iter().flatten().flatten() {
+            if record.alloc_id == id {
+                self.clean(record).await;
+            }
+        }
+        lock(&self.allocs).remove(&id);
+        self.report(told::unstarted(control, Some(why))).await;
+    }
+
+    /// Nothing of what was started needs this process, or its return.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        lock(&self.allocs).values().all(|entry| *entry.ended.borrow())
+    }
+}
+
+/// The allocation as `alloc` takes it; `None` where the job has no such group.
+fn assignment(alloc: &Allocation, job: &Job) -> Option<Assignment> {
+    let port = |port: &super::model::AllocatedPort| {
+        Some(AllocPort {
+            label: port.label.clone(),
+            value: port.value,
+            to: (port.to > 0).then_some(port.to),
+            ip: port.host_ip.parse().ok()?,
+            task: None,
+        })
+    };
+    Some(Assignment {
+        id: AllocId::parse(&alloc.id)?,
+        group: job.groups.iter().position(|group| group.name == alloc.task_group)?,
+        index: alloc.index(),
+        name: alloc.name.clone(),
+        ports: Some(alloc.allocated_resources.shared.ports.iter().map(port).collect::<Option<_>>()?),
+    })
+}
+
+/// Counts an allocation as long as its life goes on here.
+struct Alive(Arc<Runner>);
+
+impl Alive {
+    fn new(runner: &Arc<Runner>) -> Alive {
+        runner.alive.send_modify(|alive| *alive += 1);
+        Alive(Arc::clone(runner))
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.alive.send_modify(|alive| *alive -= 1);
+    }
+}
+
+/// The life of one allocation, until nothing is left of it, or this process leaves it.
+async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, mut destroy: watch::Receiver<bool>) {
+    let runner = &alive.0;
+    let (control, id) = (alloc.control(), alloc.id().to_string());
+    let mut leaving = runner.leaving.subscribe();
+    match alloc.set_up().await {
+        Ok(()) => {
+            if run(&mut alloc, runner).await {
+                return;
+            }
+            // Before others hear of the end: what it had is free then.
+            warn_of(&id, &alloc.finish().await);
+            ended.send_replace(true);
+            runner.report(told::ended(&control, alloc.network(), limit(&alloc))).await;
+        }
+        Err((error, leftovers)) => {
+            warn_of(&id, &leftovers);
+            ended.send_replace(true);
+            let stopped = matches!(error, SetupError::Stopped);
+            runner.report(told::unstarted(&control, (!stopped).then(|| chain(&error)).as_deref())).await;
+        }
+    }
+    tokio::select! {
+        // The sender lives in the entry, which only this function removes.
+        _ = destroy.wait_for(|wanted| *wanted) => {}
+        _ = leaving.wait_for(|leaving| *leaving) => return,
+    }
+    warn_of(&id, &alloc.destroy().await);
+    lock(&runner.allocs).remove(&id);
+}
+
+/// How long it may run.
+fn limit(alloc: &Alloc) -> Option<SystemTime> {
+    alloc.control().created().checked_add(alloc.group().scheduling.max_run_duration?)
+}
+
+/// Runs its tasks and reports how they are; `true` when this process has left them.
+async fn run(alloc: &mut Alloc, runner: &Runner) -> bool {
+    let (control, network) = (alloc.control(), alloc.network().cloned());
+    let (mut changes, mut health) = (control.subscribe(), control.health());
+    // Events are in what is reported.
+    let (events, _) = mpsc::unbounded_channel();
+    let stop = watch::Sender::new(Stop::No);
+    let telling = async {
+        loop {
+            runner.report(told::of(&control, network.as_ref())).await;
+            // Who sends outlives this.
+            tokio::select! {
+                _ = changes.next() => {}
+                _ = health.changed() => {}
+            }
+        }
+    };
+    let (limit, limited) = (limit(alloc), alloc.control());
+    let timer = async {
+        if let Some(limit) = limit {
+            tokio::time::sleep(limit.duration_since(SystemTime::now()).unwrap_or_default()).await;
+            limited.stop(Stop::Gracefully);
+        }
+        std::future::pending().await
+    };
+    let result = tokio::select! {
+        biased;
+        result = alloc.run(stop.subscribe(), events) => result,
+        never = telling => never,
+        never = timer => never,
+    };
+    for left in result.tasks.iter().flat_map(|task| &task.leftovers) {
+        tracing::warn!(alloc = %alloc.id(), left, "something of a task is left");
+    }
+    result.left
+}
+
+fn warn_of(id: &str, errors: &[CleanupError]) {
+    for error in errors {
+        tracing::warn!(alloc = id, error = chain(error), "something of an allocation is left");
+    }
+}
+
+#[tonic::async_trait]
+impl Engine for Arc<Runner> {
+    async fn start(&self, wanted: Wanted) {
+        if let Ok(entry) = self.entry(&wanted.alloc.id) {
+            return entry.control.update(&wanted.job);
+        }
+        if *self.leaving.borrow() {
+            return;
+        }
+        let alloc = match self.make(&wanted).await {
+            Ok(alloc) => alloc,
+            Err(why) => return self.report_soon(told::refused(&wanted.alloc, &wanted.job, &why)),
+        };
+        let (destroy, destroyed) = watch::channel(false);
+        let ended = Arc::new(watch::Sender::new(false));
+        let (control, dir) = (alloc.control(), alloc.dir().to_owned());
+        let entry = Entry { control: Arc::clone(&control), dir, ended: Arc::clone(&ended), destroy: Arc::new(destroy) };
+        lock(&self.allocs).insert(wanted.alloc.id, entry);
+        let life = crate::sys::task::spawn(life(alloc, Alive::new(self), ended, destroyed));
+        let runner = Arc::clone(self);
+        crate::sys::task::spawn(async move {
+            if let Err(error) = life.await {
+                runner.broke_down(&control, &error.to_string()).await;
+            }
+        });
+    }
+
+    fn runs(&self, id: &str) -> bool {
+        let known = self.entry(id).map(|entry| !*entry.ended.borrow());
+        known.unwrap_or_else(|_| lock(&self.records).contains_key(id))
+    }
+
+    async fn stop(&self, id: &str, no_shutdown_delay: bool) {
+        match self.entry(id) {
+            Ok(entry) if no_shutdown_delay => entry.control.stop_without_delay(),
+            Ok(entry) => entry.control.stop(Stop::Gracefully),
+            Err(_) => {}
+        }
+    }
+
+    async fn restart(&self, id: &str, task: Option<&str>, all: bool) -> Result<(), OrderError> {
+        let control = self.entry(id)?.control;
+        if all {
+            control.restart_all().await?;
+        } else {
+            control.restart(task).await?;
+        }
+        Ok(())
+    }
+
+    async fn signal(&self, id: &str, task: Option<&str>, signal: Signal) -> Result<(), OrderError> {
+        self.entry(id)?.control.signal(task, signal).await?;
+        Ok(())
+    }
+
+    async fn exec(&self, id: &str, task: &str, requests: ExecRequests) -> Result<ExecResponses, OrderError> {
+        Ok(self.entry(id)?.control.exec(Some(task), requests).await?)
+    }
+
+    async fn stats(&self, id: &str, task: Option<&str>) -> Result<Vec<(String, TaskStats)>, OrderError> {
+        Ok(self.entry(id)?.control.stats(task).await?)
+    }
+
+    fn checks(&self, id: &str) -> Option<BTreeMap<String, CheckState>> {
+        self.entry(id).ok().map(|entry| offered::checks(&entry.control))
+    }
+
+    fn checks_pass_since(&self, id: &str) -> Option<Nanos> {
+        offered::pass_since(&self.entry(id).ok()?.control)
+    }
+
+    fn service_changes(&self) -> watch::Receiver<u64> {
+        self.machine.services.own_changes()
+    }
+
+    fn services(&self) -> Vec<ServiceRegistration> {
+        self.machine.services.own().into_iter().map(offered::service).collect()
+    }
+
+    fn has_announced(&self, id: &str) -> bool {
+        self.entry(id).is_ok_and(|entry| entry.control.has_announced())
+    }
+
+    fn port_holder(&self, port: u16) -> Option<String> {
+        self.machine.ports.holder(port)
+    }
+
+    fn validate(&self, job: &Job) -> Vec<String> {
+        let tasks = job.groups.iter().flat_map(|group| &group.tasks);
+        let wrong = |task: &crate::spec::Task| {
+            let driver = self.machine.drivers.get(&task.driver)?;
+            driver.validate(&task.config).err().map(|error| format!("task {:?}: {}", task.name, chain(&error)))
+        };
+        tasks.filter_map(wrong).collect()
+    }
+
+    async fn node(&self) -> Node {
+        described::node(&self.machine, &self.advertised).await
+    }
+
+    fn alloc_dir(&self, id: &str) -> Option<PathBuf> {
+        if let Ok(entry) = self.entry(id) {
+            return Some(entry.dir);
+        }
+        // One that had ended before this process began.
+        let dir = self.machine.data_dir.join("alloc").join(AllocId::parse(id)?.as_str());
+        dir.is_dir().then_some(dir)
+    }
+
+    async fn destroy(&self, id: &str) {
+        if let Ok(entry) = self.entry(id) {
+            entry.control.stop(Stop::Gracefully);
+            entry.destroy.send_replace(true);
+            // Its life holds the other end.
+            return entry.destroy.closed().await;
+        }
+        let record = lock(&self.records).remove(id);
+        if let Some(record) = record {
+            self.clean(record).await;
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What wakes evaluations that wait.
+
+use crate::agent::model::{EvalStatus, Evaluation};
+use crate::spec::JobType;
+
+/// Something that may give an evaluation what it waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// An allocation ended, or is to stop: there is CPU, memory, a port again; and its job's groups are apart again.
+    AllocEnded,
+    /// The node became eligible, or is not drained any more.
+    NodeEligible,
+    /// Drivers, attributes, metadata, volumes, networks or resources of the node changed.
+    NodeChanged,
+    /// A program that is no allocation may have left a port; the host cannot tell.
+    PortFreed,
+}
+
+/// Whether a change may give a blocked evaluation what it waits for.
+#[must_use]
+pub fn unblocks(eval: &Evaluation, change: Change) -> bool {
+    if eval.status != EvalStatus::Blocked {
+        return false;
+    }
+    eval.failed.is_empty()
+        || eval.failed.values().any(|metric| {
+            let is_full = metric.nodes_exhausted > 0;
+            let is_apart = metric.constraint_filtered.keys().any(|why| why.starts_with("distinct_"));
+            match change {
+                Change::AllocEnded => is_full || is_apart,
+                Change::NodeEligible => metric.nodes_evaluated == 0,
+                // Also one that is full: there may be more memory now.
+                Change::NodeChanged => true,
+                Change::PortFreed => metric.dimension_exhausted.keys().any(|what| what.starts_with("network: ")),
+            }
+        })
+}
+
+/// Whether a job without a blocked evaluation is to be evaluated (`node-update`): system jobs do not wait for a node that cannot
+/// have them.
+#[must_use]
+pub fn is_evaluated(kind: JobType, change: Change) -> bool {
+    matches!(kind, JobType::System | JobType::Sysbatch) && matches!(change, Change::NodeEligible | Change::NodeChanged)
+}

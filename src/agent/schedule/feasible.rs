@@ -1,0 +1,243 @@
+//! Whether the node is one that a group may run on, apart from how full it is.
+
+use std::collections::BTreeMap;
+
+use crate::agent::model::{AllocatedTask, Eligibility, Node, NodeStatus};
+use crate::spec::{Constraint, Group, Job, NetworkMode, Operator, interpolate};
+
+/// Why a group is not placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct No {
+    pub(super) kind: Kind,
+    /// In words, by name.
+    pub(super) reason: String,
+    /// By task, what it asks for of what is used up.
+    pub(super) asked: BTreeMap<String, AllocatedTask>,
+}
+
+/// The same in the words of Nomad's metrics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The node is none of those that are asked.
+    Unavailable,
+    Filtered(String),
+    Exhausted(String),
+}
+
+impl No {
+    fn unavailable(reason: String) -> No {
+        No { kind: Kind::Unavailable, reason, asked: BTreeMap::new() }
+    }
+
+    pub(super) fn filtered(what: impl Into<String>, reason: String) -> No {
+        No { kind: Kind::Filtered(what.into()), reason, asked: BTreeMap::new() }
+    }
+
+    pub(super) fn exhausted(what: impl Into<String>, reason: String) -> No {
+        No { kind: Kind::Exhausted(what.into()), reason, asked: BTreeMap::new() }
+    }
+}
+
+/// The value of `node.*`, `attr.*` or `meta.*`.
+pub(super) fn lookup(node: &Node, key: &str) -> Option<String> {
+    match key {
+        "node.unique.id" => Some(node.id.clone()),
+        "node.unique.name" => Some(node.name.clone()),
+        "node.datacenter" => Some(node.datacenter.clone()),
+        "node.class" => Some(node.node_class.clone()),
+        "node.pool" => Some(node.node_pool.clone()),
+        _ => {
+            let attribute = key.strip_prefix("attr.").and_then(|key| node.attributes.get(key));
+            attribute.or_else(|| key.strip_prefix("meta.").and_then(|key| node.meta.get(key))).cloned()
+        }
+    }
+}
+
+/// Why nothing of a job is placed on the node.
+pub(super) fn unavailable(node: &Node, job: &Job) -> Option<No> {
+    if node.status != NodeStatus::Ready {
+        return Some(No::unavailable("the node is not ready".to_owned()));
+    }
+    if node.drain_strategy.is_some() {
+        return Some(No::unavailable("the node is being drained".to_owned()));
+    }
+    if node.scheduling_eligibility != Eligibility::Eligible {
+        let how = "agentbin node eligibility -enable";
+        return Some(No::unavailable(format!("the node is marked as ineligible; {how} makes it eligible")));
+    }
+    let scheduling = &job.scheduling;
+    if !scheduling.datacenters.iter().any(|pattern| is_like(pattern, &node.datacenter)) {
+        let wanted = scheduling.datacenters.join(", ");
+        return Some(No::unavailable(format!(
+            "the job wants the data center {wanted}, and this node is in {}",
+            node.datacenter
+        )));
+    }
+    let pool = if scheduling.node_pool.is_empty() { "default" } else { &scheduling.node_pool };
+    (pool != "all" && pool != node.node_pool)
+        .then(|| No::unavailable(format!("the job wants the node pool {pool}, and this node is in {}", node.node_pool)))
+}
+
+/// Whether a text matches a pattern whose stars stand for any text.
+#[must_use]
+pub fn is_like(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+/// Live allocations of the job, and of the group, beside the one to be placed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Neighbours {
+    pub(super) of_job: u64,
+    pub(super) of_group: u64,
+}
+
+/// Why allocation number `index` of a group is not placed on the node: in the order in which Nomad looks, all there is.
+pub(super) fn filtered(node: &Node, job: &Job, group: &Group, index: u32, neighbours: Neighbours) -> Vec<No> {
+    let find = |key: &str| lookup(node, key);
+    let mut found = Vec::new();
+    let of_tasks = group.tasks.iter().flat_map(|task| &task.constraints);
+    let plain = |constraint: &&Constraint| !constraint.operator.is_distinct();
+    found.extend(job.constraints.iter().filter(plain).filter_map(|constraint| unmet(constraint, &find)));
+    found.extend(group.tasks.iter().filter_map(|task| driver(node, &task.driver)));
+    found.extend(group.constraints.iter().chain(of_tasks).filter(plain).filter_map(|c| unmet(c, &find)));
+    found.extend(volumes(node, group, index));
+    found.extend(networks(node, group, &find));
+    let distinct = |constraints: &[Constraint], here: u64, whose: &str| {
+        let unmet = constraints.iter().filter(|constraint| constraint.operator.is_distinct());
+        unmet
+            .filter(|constraint| !constraint.is_met(here + 1, &find))
+            .map(|c| apart(c, here, whose, &find))
+            .collect::<Vec<_>>()
+    };
+    found.extend(distinct(&job.constraints, neighbours.of_job, "job"));
+    found.extend(distinct(&group.constraints, neighbours.of_group, "group"));
+    found
+}
+
+fn unmet(constraint: &Constraint, find: &dyn Fn(&str) -> Option<String>) -> Option<No> {
+    if constraint.is_met(1, find) {
+        return None;
+    }
+    let Constraint { attribute, operator, value, .. } = constraint;
+    let has = match attribute.strip_prefix("${").and_then(|key| key.strip_suffix('}')) {
+        Some(key) => find(key).map_or_else(|| "has none".to_owned(), |value| format!("has {value}")),
+        None => "cannot change that".to_owned(),
+    };
+    let text = format!("{attribute} {operator} {value}");
+    let reason = format!("the constraint {} is not met: this node {has}", text.trim_end());
+    Some(No::filtered(text, reason))
+}
+
+fn apart(constraint: &Constraint, here: u64, whose: &str, find: &dyn Fn(&str) -> Option<String>) -> No {
+    let attribute = &constraint.attribute;
+    if constraint.operator == Operator::DistinctHosts {
+        let reason = format!("distinct_hosts: the one node has an allocation of the {whose} already");
+        return No::filtered("distinct_hosts", reason);
+    }
+    let key = attribute.strip_prefix("${").and_then(|key| key.strip_suffix('}')).unwrap_or(attribute);
+    let Some(value) = find(key) else {
+        return No::filtered(
+            format!("missing property \"{attribute}\""),
+            format!("distinct_property wants {attribute}, which this node has not"),
+        );
+    };
+    let text = format!("distinct_property: {attribute}={value} used by {here} allocs");
+    No::filtered(text.clone(), text)
+}
+
+fn driver(node: &Node, name: &str) -> Option<No> {
+    let info = node.drivers.get(name);
+    if info.is_some_and(|driver| driver.detected && driver.healthy) {
+        return None;
+    }
+    let state = match info {
+        Some(driver) if driver.detected => "is not healthy",
+        _ => "is not there",
+    };
+    let why = info.map_or("", |driver| &driver.health_description);
+    let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+    Some(No::filtered("missing drivers", format!("the driver {name} {state}{why}")))
+}
+
+fn volumes(node: &Node, group: &Group, index: u32) -> Vec<No> {
+    let refused = |volume: &crate::spec::Volume| {
+        let source = volume.source_of(index);
+        let why = match node.host_volumes.get(&source) {
+            None => "is not configured on this node",
+            Some((_, true)) if !volume.read_only => "is read-only on this node; add read_only = true to the volume",
+            Some(_) => return None,
+        };
+        Some(No::filtered("missing compatible host volumes", format!("the host volume {source} {why}")))
+    };
+    group.volumes.iter().filter_map(refused).collect()
+}
+
+fn networks(node: &Node, group: &Group, find: &dyn Fn(&str) -> Option<String>) -> Vec<No> {
+    let mut found = Vec::new();
+    let own = group.network.as_ref();
+    let mode = own.map(|network| &network.mode);
+    let has = |name: &str| node.networks.iter().any(|network| network == name);
+    let missing = match mode {
+        Some(NetworkMode::Bridge) if !has("bridge") => {
+            Some("the network mode bridge does not work on this node".to_owned())
+        }
+        Some(NetworkMode::Cni(name)) if !has(name) && !has(&format!("cni/{name}")) => {
+            Some(format!("the CNI network {name} is not configured on this node"))
+        }
+        _ => None,
+    };
+    found.extend(missing.map(|reason| No::filtered("missing network", reason)));
+    let of_tasks = group.tasks.iter().filter_map(|task| task.network.as_ref());
+    for port in own.into_iter().chain(of_tasks).flat_map(|network| &network.ports) {
+        let Some(wanted) = &port.host_network else { continue };
+        let name = interpolate(&wanted.name, find);
+        if host_address(node, &name).is_none() {
+            let label = &port.label;
+            found.push(No::filtered(
+                format!("missing host network \"{name}\" for port \"{label}\""),
+                format!("the port {label} wants the host network {name}, which is not configured on this node"),
+            ));
+        }
+    }
+    found
+}
+
+/// The address of a network of the host; the empty name and `default` are the node's own.
+pub(super) fn host_address(node: &Node, name: &str) -> Option<String> {
+    if let Some(address) = node.host_networks.get(name) {
+        return Some(address.clone());
+    }
+    let own = || node.attributes.get("unique.network.ip-address").cloned().unwrap_or_default();
+    matches!(name, "" | "default").then(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_of_a_pattern_stand_for_any_text() {
+        for (pattern, text, expected) in [
+            ("*", "dc1", true),
+            ("dc1", "dc1", true),
+            ("dc1", "dc10", false),
+            ("dc*", "dc10", true),
+            ("*c*0", "dc10", true),
+            ("d*1*0*", "dc10", true),
+            ("d*0*1", "dc10", false),
+            ("a*a", "a", false),
+            ("", "", true),
+            ("", "x", false),
+        ] {
+            assert_eq!(is_like(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+}

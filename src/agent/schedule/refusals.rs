@@ -1,0 +1,202 @@
+//! What has no place, why, and what it waits for.
+
+use crate::agent::model::{ClientStatus, EvalStatus, Nanos, Trigger};
+use crate::spec::{Constraint, HostNetwork, Job, Network, NetworkMode, Operator, Pos, Volume};
+
+use super::blocked::{Change, unblocks};
+use super::fixture::{changed, constraint, job, network};
+use super::simulation::{World, end};
+
+/// The texts are those of a real agent.
+#[test]
+fn what_has_no_place_says_why_and_waits() {
+    let no = |change: &dyn Fn(&mut Job)| {
+        let mut job = job(1);
+        change(&mut job);
+        let plan = World::new().register(&job);
+        let metric = plan.eval.failed["g"].clone();
+        let blocked = plan.evals.iter().find(|eval| eval.id == plan.eval.blocked_eval).unwrap();
+        assert_eq!((blocked.status, blocked.triggered_by), (EvalStatus::Blocked, Trigger::QueuedAllocs));
+        assert_eq!(blocked.status_description, "created to place remaining allocations");
+        let mut said: Vec<String> =
+            metric.constraint_filtered.into_keys().chain(metric.dimension_exhausted.into_keys()).collect();
+        said.push(metric.reasons.join("; "));
+        said
+    };
+    let of_group = |c: Constraint| no(&move |job: &mut Job| job.groups[0].constraints.push(c.clone()));
+    assert_eq!(
+        of_group(constraint("${attr.kernel.name}", Operator::Equal, "plan9")),
+        ["${attr.kernel.name} = plan9", "the constraint ${attr.kernel.name} = plan9 is not met: this node has linux"]
+    );
+    assert_eq!(
+        no(&|job| job.groups[0].tasks[0].driver = "nope".to_owned()),
+        ["missing drivers", "the driver nope is not there"]
+    );
+    let volume = || Volume { name: "v".to_owned(), source: "nov".to_owned(), ..Volume::default() };
+    assert_eq!(
+        no(&|job| job.groups[0].volumes.push(volume())),
+        ["missing compatible host volumes", "the host volume nov is not configured on this node"]
+    );
+    assert_eq!(
+        no(&|job| job.groups[0].tasks[0].resources.memory_mib = 5000),
+        ["memory", "it asks for 5000 MiB of memory, and the node has 4000 left"]
+    );
+    assert_eq!(
+        no(&|job| job.groups[0].tasks[0].resources.cpu_mhz = 5000),
+        ["cpu", "it asks for 5000 MHz of cpu, and the node has 4000 left"]
+    );
+    assert_eq!(
+        no(&|job| job.groups[0].tasks[0].resources.cores = 5),
+        ["cores", "task t asks for 5 cores of its own, and 4 are free"]
+    );
+    assert_eq!(
+        no(&|job| job.groups[0].scheduling.disk.size_mib = 20_000),
+        ["disk", "it asks for 20000 MiB of disk, and the node has 10000 left"]
+    );
+    assert_eq!(
+        no(&|job| job.scheduling.datacenters = vec!["zz*".to_owned()]),
+        ["the job wants the data center zz*, and this node is in dc1"]
+    );
+    assert_eq!(
+        no(&|job| job.scheduling.node_pool = "gpu".to_owned()),
+        ["the job wants the node pool gpu, and this node is in default"]
+    );
+    let cni = |job: &mut Job| {
+        let mut network = network(&[], 1);
+        network.mode = NetworkMode::Cni("foo".to_owned());
+        job.groups[0].network = Some(network);
+    };
+    assert_eq!(no(&cni), ["missing network", "the CNI network foo is not configured on this node"]);
+    let public = |job: &mut Job| {
+        let mut network = network(&[], 1);
+        network.ports[0].host_network = Some(HostNetwork { name: "public".to_owned(), pos: Pos::default() });
+        job.groups[0].network = Some(network);
+    };
+    assert_eq!(
+        no(&public),
+        [
+            "missing host network \"public\" for port \"d0\"",
+            "the port d0 wants the host network public, which is not configured on this node"
+        ]
+    );
+}
+
+#[test]
+fn instances_that_have_to_be_apart_are_not_placed_together() {
+    let mut world = World::new();
+    let mut base = job(3);
+    base.constraints.push(constraint("${attr.kernel.name}", Operator::DistinctProperty, "2"));
+    let plan = world.register(&base);
+    let metric = &plan.eval.failed["g"];
+    let texts: Vec<&String> = metric.constraint_filtered.keys().collect();
+    assert_eq!(texts, ["distinct_property: ${attr.kernel.name}=linux used by 2 allocs"]);
+    assert_eq!(plan.eval.queued_allocations["g"], 1);
+    let mut world = World::new();
+    let mut base = job(3);
+    base.groups[0].constraints.push(constraint("", Operator::DistinctHosts, "true"));
+    let plan = world.register(&base);
+    let metric = &plan.eval.failed["g"];
+    assert!(metric.constraint_filtered.contains_key("distinct_hosts"));
+    assert_eq!((plan.eval.queued_allocations["g"], metric.coalesced_failures), (2, 1));
+    world.check_idempotent();
+}
+
+/// A real agent gives two allocations of one group the same fixed port; ours does not (hashicorp/nomad 18509).
+#[test]
+fn a_fixed_port_has_one_owner_who_is_named_and_goes_to_the_successor() {
+    let mut world = World::new();
+    let mut base = job(2);
+    base.groups[0].network = Some(network(&[8080], 1));
+    let plan = world.register(&base);
+    let metric = &plan.eval.failed["g"];
+    assert_eq!(metric.dimension_exhausted.keys().collect::<Vec<_>>(), ["network: reserved port collision p8080=8080"]);
+    assert_eq!(metric.reasons, ["port 8080 is held by job web, task t"]);
+    world.settle();
+    base.groups[0].count = 1;
+    world.register(&base);
+    world.settle();
+    world.register(&changed(&base, "1"));
+    world.check();
+    assert_eq!(world.shown(), ["web.g[0] v2"]);
+    let ports: Vec<u16> = world.live()[0].allocated_resources.shared.ports.iter().map(|port| port.value).collect();
+    assert_eq!(ports[0], 8080);
+    assert_ne!(
+        ports[1], world.allocs[0].allocated_resources.shared.ports[1].value,
+        "a dynamic port is not given again"
+    );
+}
+
+#[test]
+fn a_port_that_something_else_has_is_not_given_away() {
+    let mut world = World::new();
+    world.taken = (20_000..20_008).chain([8080]).collect();
+    let mut base = job(1);
+    base.groups[0].network = Some(network(&[], 3));
+    let plan = world.register(&base);
+    let metric = &plan.eval.failed["g"];
+    assert!(metric.dimension_exhausted.contains_key("network: dynamic port selection failed"));
+    base.groups[0].network = Some(network(&[8080], 0));
+    let plan = world.register(&base);
+    assert_eq!(plan.eval.failed["g"].reasons, ["port 8080 is held by a program that is no allocation"]);
+    let blocked = world.evals.iter().find(|eval| eval.status == EvalStatus::Blocked).unwrap();
+    assert!(unblocks(blocked, Change::PortFreed) && unblocks(blocked, Change::AllocEnded));
+    world.taken.clear();
+    world.wake(Change::PortFreed);
+    assert_eq!(world.live().len(), 1);
+    assert!(world.evals.iter().all(|eval| eval.status.is_terminal()), "what waited has ended");
+}
+
+#[test]
+fn no_number_is_too_large_to_be_refused() {
+    for (cpu, memory, disk) in [(u64::MAX, 1, 1), (u64::MAX / 2 + 1, 1, 1), (1, i64::MAX, 1), (1, 1, u64::MAX)] {
+        let mut job = job(2);
+        let (twin, group) = (job.groups[0].tasks[0].clone(), &mut job.groups[0]);
+        group.tasks.push(crate::spec::Task { name: "u".to_owned(), ..twin });
+        for task in &mut group.tasks {
+            (task.resources.cpu_mhz, task.resources.memory_mib) = (cpu, memory);
+        }
+        group.scheduling.disk.size_mib = disk;
+        let plan = World::new().register(&job);
+        assert!(plan.allocs.is_empty(), "{cpu} {memory} {disk}");
+        assert_eq!(plan.eval.failed["g"].nodes_exhausted, 1);
+    }
+}
+
+#[test]
+fn a_port_of_the_group_s_own_is_not_given_to_another_name_of_it() {
+    let mut job = job(1);
+    let mut network = network(&[20_000], 1);
+    network.ports.reverse();
+    job.groups[0].network = Some(network);
+    let plan = World::new().register(&job);
+    let ports: Vec<u16> = plan.allocs[0].allocated_resources.shared.ports.iter().map(|port| port.value).collect();
+    assert_eq!(ports, [20_001, 20_000]);
+}
+
+/// More than the kernel gives a bridge ports fail on the node, one by one; here they wait by name, and go on when one has ended.
+#[test]
+fn what_the_bridge_has_no_room_for_waits_by_name() {
+    let mut world = World::new();
+    world.node.networks.push("bridge".to_owned());
+    let most = u32::try_from(crate::net::MOST_ON_BRIDGE).unwrap();
+    let mut base = job(most + 2);
+    base.groups[0].network = Some(Network { mode: NetworkMode::Bridge, ..network(&[], 0) });
+    let resources = &mut base.groups[0].tasks[0].resources;
+    (resources.cpu_mhz, resources.memory_mib) = (0, 0);
+    base.groups[0].scheduling.disk.size_mib = 0;
+    let plan = world.register(&base);
+    let metric = &plan.eval.failed["g"];
+    assert_eq!(metric.dimension_exhausted.keys().collect::<Vec<_>>(), ["network: bridge is full"]);
+    assert!(metric.reasons[0].starts_with("1023 allocations are on the bridge"), "{:?}", metric.reasons);
+    assert_eq!((world.live().len(), plan.eval.queued_allocations["g"]), (1023, 2));
+    // Who has ended makes room.
+    for alloc in world.allocs.iter_mut().take(2) {
+        end(alloc, ClientStatus::Complete, Nanos(1));
+    }
+    world.wake(Change::AllocEnded);
+    assert_eq!(world.live().len(), 1023);
+    // Another mode needs none.
+    base.groups[0].network = Some(network(&[], 0));
+    let plan = world.register(&base);
+    assert!(plan.eval.failed.is_empty(), "{:?}", plan.eval.failed);
+}

@@ -1,0 +1,226 @@
+//! Forgetting what ended long ago, after the times that Nomad has.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::time::Duration;
+
+use super::State;
+use super::change::Change;
+use super::error::StateError;
+use super::view::View;
+use crate::agent::model::{Allocation, ClientStatus, DesiredStatus, Evaluation, JobKey, JobStatus, JobVersion, Nanos};
+
+/// An evaluation with its allocations, and a deployment.
+const EVALS: Duration = Duration::from_hours(1);
+/// An evaluation of a job that runs to its end.
+const BATCH_EVALS: Duration = Duration::from_hours(24);
+/// A job with all that it had.
+const JOBS: Duration = Duration::from_hours(4);
+/// Records that one change forgets, about: others come in between.
+const TOGETHER: usize = 200;
+
+/// What goes together or not at all.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Garbage {
+    /// With all that it had.
+    Job(JobKey),
+    /// With the allocations that it placed.
+    Eval(String),
+    /// One whose evaluation went before it.
+    Alloc(String),
+    /// A deployment.
+    Deployment(String),
+    /// The accessor of a token that has expired.
+    Token(String),
+}
+
+/// When something is old enough.
+#[derive(Debug, Clone, Copy)]
+pub struct Age {
+    /// This moment.
+    pub now: Nanos,
+    /// Whatever has ended is (`system gc`).
+    pub force: bool,
+}
+
+impl Age {
+    fn over(self, time: Nanos, age: Duration) -> bool {
+        self.force || time.plus(age) <= self.now
+    }
+}
+
+impl State {
+    /// Forgets what is old enough, some of it at a time. `remove` has to remove what allocations left on the machine before they
+    /// are forgotten: whoever breaks off between the two finds it again. What is in use again by the time that it is its turn
+    /// stays. Answers what was forgotten.
+    ///
+    /// # Errors
+    /// [`StateError`]; what was forgotten until then is gone.
+    pub async fn collect<F: Future<Output = ()>>(
+        &self,
+        age: Age,
+        remove: impl Fn(Vec<String>) -> F,
+    ) -> Result<Vec<Garbage>, StateError> {
+        let mut garbage = find(&self.read()?, age)?;
+        let mut all = Vec::new();
+        while !garbage.is_empty() {
+            let some = garbage.split_off(garbage.len().saturating_sub(TOGETHER));
+            let left = allocs(&self.read()?, &some)?;
+            remove(left).await;
+            let (_, gone) = self.change(move |change| forget(change, some, age)).await?;
+            all.extend(gone);
+        }
+        Ok(all)
+    }
+}
+
+/// The allocations that go with it.
+fn allocs(view: &View, garbage: &[Garbage]) -> Result<Vec<String>, StateError> {
+    let mut all = Vec::new();
+    for one in garbage {
+        let with = match one {
+            Garbage::Job(key) => view.allocs_of_job(key)?,
+            Garbage::Eval(id) => view.allocs_of_eval(id)?,
+            Garbage::Alloc(id) => view.alloc(id)?.into_iter().collect(),
+            Garbage::Deployment(_) | Garbage::Token(_) => Vec::new(),
+        };
+        all.extend(with.into_iter().filter(|alloc| alloc.client_status.is_terminal()).map(|alloc| alloc.id));
+    }
+    Ok(all)
+}
+
+/// What may go; what is forgotten first is last.
+fn find(view: &View, age: Age) -> Result<Vec<Garbage>, StateError> {
+    let mut garbage = Vec::new();
+    for token in view.tokens() {
+        let token = token?;
+        if token.is_expired(age.now) {
+            garbage.push(Garbage::Token(token.accessor_id));
+        }
+    }
+    let mut jobs = Vec::new();
+    for job in view.jobs(None, "") {
+        let job = job?;
+        if is_over(view, &job, age)? {
+            jobs.push(job.key);
+        }
+    }
+    let gone: BTreeSet<&JobKey> = jobs.iter().collect();
+    for deployment in view.deployments("") {
+        let deployment = deployment?;
+        let owner = JobKey { namespace: deployment.namespace.clone(), id: deployment.job_id.clone() };
+        let old = deployment.status.is_terminal() && age.over(deployment.modify_time, EVALS);
+        if old && !gone.contains(&owner) && !is_deployment_used(view, &deployment.id)? {
+            garbage.push(Garbage::Deployment(deployment.id));
+        }
+    }
+    for eval in view.evals("") {
+        let eval = eval?;
+        let owner = JobKey { namespace: eval.namespace.clone(), id: eval.job_id.clone() };
+        if !gone.contains(&owner) && is_decided(view, &eval, age)? {
+            garbage.push(Garbage::Eval(eval.id));
+        }
+    }
+    for alloc in view.allocs("") {
+        let alloc = alloc?;
+        let owner = JobKey { namespace: alloc.namespace.clone(), id: alloc.job_id.clone() };
+        let orphan = !gone.contains(&owner) && view.eval(&alloc.eval_id)?.is_none();
+        if orphan && is_ended(view.job(&owner)?.as_ref(), &alloc, EVALS, age) {
+            garbage.push(Garbage::Alloc(alloc.id));
+        }
+    }
+    garbage.extend(jobs.into_iter().map(Garbage::Job));
+    Ok(garbage)
+}
+
+fn forget(change: &mut Change<'_>, garbage: Vec<Garbage>, age: Age) -> Result<Vec<Garbage>, StateError> {
+    let mut gone = Vec::new();
+    for one in garbage {
+        let is_over = match &one {
+            Garbage::Job(key) => change.job(key)?.map_or(Ok(false), |job| is_over(change, &job, age))?,
+            Garbage::Eval(id) => change.eval(id)?.map_or(Ok(false), |eval| is_decided(change, &eval, age))?,
+            Garbage::Alloc(id) => match change.alloc(id)? {
+                Some(alloc) => {
+                    let owner = JobKey { namespace: alloc.namespace.clone(), id: alloc.job_id.clone() };
+                    is_ended(change.job(&owner)?.as_ref(), &alloc, EVALS, age)
+                }
+                None => false,
+            },
+            Garbage::Deployment(id) => change.deployment(id)?.is_some() && !is_deployment_used(change, id)?,
+            Garbage::Token(accessor) => change.token(accessor)?.is_some_and(|token| token.is_expired(age.now)),
+        };
+        if !is_over {
+            continue;
+        }
+        for id in allocs(change, std::slice::from_ref(&one))? {
+            change.delete_alloc(&id)?;
+        }
+        match &one {
+            Garbage::Job(key) => {
+                for eval in change.evals_of_job(key)? {
+                    change.delete_eval(&eval.id)?;
+                }
+                for deployment in change.deployments_of_job(key)? {
+                    change.delete_deployment(&deployment.id)?;
+                }
+                change.delete_job(key)?;
+            }
+            Garbage::Eval(id) => change.delete_eval(id)?,
+            Garbage::Deployment(id) => change.delete_deployment(id)?,
+            Garbage::Token(accessor) => _ = change.delete_token(accessor)?,
+            Garbage::Alloc(_) => {}
+        }
+        gone.push(one);
+    }
+    Ok(gone)
+}
+
+fn is_batch(job: &JobVersion) -> bool {
+    job.spec.get("Type").and_then(|kind| kind.as_str()).is_some_and(|kind| kind.ends_with("batch"))
+}
+
+/// Whether a job is over with all that it had: somebody stopped it, or it ran to its end. One with a tagged version is kept.
+fn is_over(view: &View, job: &JobVersion, age: Age) -> Result<bool, StateError> {
+    let ends = is_batch(job) && !job.is_template();
+    let over = job.status == JobStatus::Dead && (job.stop || ends) && age.over(job.submit_time, JOBS);
+    if !over || view.versions(&job.key)?.iter().any(|version| version.version_tag.is_some()) {
+        return Ok(false);
+    }
+    let evals = view.evals_of_job(&job.key)?;
+    if !evals.iter().all(|eval| eval.status.is_terminal() && age.over(eval.modify_time, JOBS)) {
+        return Ok(false);
+    }
+    let allocs = view.allocs_of_job(&job.key)?;
+    Ok(allocs.iter().all(|alloc| alloc.client_status.is_terminal() && age.over(alloc.modify_time, JOBS)))
+}
+
+/// Whether an evaluation is done with, and all that it placed.
+fn is_decided(view: &View, eval: &Evaluation, age: Age) -> Result<bool, StateError> {
+    let batch = matches!(eval.kind, crate::spec::JobType::Batch | crate::spec::JobType::Sysbatch);
+    let threshold = if batch { BATCH_EVALS } else { EVALS };
+    if !eval.status.is_terminal() || !age.over(eval.modify_time, threshold) {
+        return Ok(false);
+    }
+    let owner = JobKey { namespace: eval.namespace.clone(), id: eval.job_id.clone() };
+    let job = view.job(&owner)?;
+    // What a batch job has done says that it need not be done again.
+    if batch && job.as_ref().is_some_and(|job| !job.stop) {
+        return Ok(false);
+    }
+    Ok(view.allocs_of_eval(&eval.id)?.iter().all(|alloc| is_ended(job.as_ref(), alloc, threshold, age)))
+}
+
+/// Whether nobody will ask for an allocation any more. One that failed is kept until it was replaced: its history says when.
+fn is_ended(job: Option<&JobVersion>, alloc: &Allocation, threshold: Duration, age: Age) -> bool {
+    if !alloc.client_status.is_terminal() || !age.over(alloc.modify_time, threshold) {
+        return false;
+    }
+    let lives = job.is_some_and(|job| !job.stop && job.create_index == alloc.job_create_index);
+    let failed = alloc.client_status != ClientStatus::Complete;
+    let waits = failed && alloc.desired_status == DesiredStatus::Run && alloc.next_allocation.is_empty();
+    !(lives && (waits || job.is_some_and(is_batch)))
+}
+
+fn is_deployment_used(view: &View, id: &str) -> Result<bool, StateError> {
+    Ok(view.allocs_of_deployment(id)?.iter().any(|alloc| !alloc.client_status.is_terminal()))
+}

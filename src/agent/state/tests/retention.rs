@@ -1,0 +1,147 @@
+//! What is forgotten, and what is made again from records.
+
+use std::sync::Mutex;
+
+use super::making::{alloc, deployment, eval, job, long_spec};
+use super::{check, empty, key};
+use crate::agent::model::{AllocatedResources, ClientStatus, DeploymentStatus, EvalStatus, JobStatus, Nanos};
+use crate::agent::state::{Adoptable, Age, Garbage, State};
+
+const HOUR: i64 = 3600 * 1_000_000_000;
+
+/// A job with an evaluation, an allocation that ended and a deployment, all of the moment 1.
+async fn ended(state: &State, id: &'static str, kind: &'static str, stop: bool, status: ClientStatus) {
+    state
+        .change(move |change| {
+            let of = key(id);
+            let mut new = job(id, kind);
+            new.stop = stop;
+            let new = change.put_job(new, None)?;
+            let mut decided = eval(&format!("{id}-e"), &of, EvalStatus::Complete);
+            if kind == "batch" {
+                decided.kind = crate::spec::JobType::Batch;
+            }
+            change.put_eval(decided)?;
+            let mut placed = alloc(&format!("{id}-a"), &of, new.version, &format!("{id}-e"));
+            placed.client_status = status;
+            placed.deployment_id = format!("{id}-d");
+            change.put_alloc(placed)?;
+            change.put_deployment(deployment(&format!("{id}-d"), &of, DeploymentStatus::Successful))
+        })
+        .await
+        .unwrap();
+}
+
+/// What is forgotten, and what was to be removed from the machine before.
+async fn collect(state: &State, now: i64, force: bool) -> Vec<String> {
+    let removed = Mutex::new(Vec::new());
+    let remove = |ids: Vec<String>| {
+        let view = state.read().unwrap();
+        assert!(ids.iter().all(|id| view.alloc(id).unwrap().is_some()), "they are known until nothing of them is left");
+        removed.lock().unwrap().extend(ids);
+        std::future::ready(())
+    };
+    let gone = state.collect(Age { now: Nanos(now), force }, remove).await.unwrap();
+    let name = |one: Garbage| match one {
+        Garbage::Job(key) => key.id,
+        Garbage::Eval(id) | Garbage::Alloc(id) | Garbage::Deployment(id) | Garbage::Token(id) => id,
+    };
+    let mut all = removed.into_inner().unwrap();
+    all.extend(gone.into_iter().map(name));
+    all.sort();
+    all.dedup();
+    all
+}
+
+#[tokio::test]
+async fn what_ended_is_forgotten_after_nomad_s_times_and_at_once_when_forced() {
+    let state = empty();
+    ended(&state, "live", "service", false, ClientStatus::Running).await;
+    ended(&state, "failed", "service", false, ClientStatus::Failed).await;
+    ended(&state, "gone", "service", true, ClientStatus::Complete).await;
+    ended(&state, "batch", "batch", false, ClientStatus::Complete).await;
+    assert_eq!(collect(&state, HOUR / 2, false).await, [""; 0]);
+    // After an hour: deployments of what has ended, and the evaluation of the job that was stopped.
+    let first = collect(&state, HOUR + 2, false).await;
+    assert_eq!(first, ["batch-d", "failed-d", "gone-a", "gone-d", "gone-e"]);
+    check(&state.read().unwrap());
+    // After four: the jobs themselves. A batch job that ended is over; what failed and lives on has not been replaced.
+    let second = collect(&state, 4 * HOUR + 2, false).await;
+    assert_eq!(second, ["batch", "batch-a", "gone"]);
+    check(&state.read().unwrap());
+    assert_eq!(collect(&state, i64::MAX, false).await, [""; 0], "live ones stay for ever");
+    let left: Vec<_> = state.read().unwrap().job_keys(None, "").all().unwrap();
+    assert_eq!(left, [key("failed"), key("live")]);
+    state
+        .change(|change| {
+            let mut stopped = job("failed", "service");
+            stopped.stop = true;
+            change.put_job(stopped, None).map(drop)
+        })
+        .await
+        .unwrap();
+    let forced = collect(&state, 0, true).await;
+    assert_eq!(forced, ["failed", "failed-a"]);
+    let view = state.read().unwrap();
+    assert_eq!(view.allocs("").all().unwrap().len(), 1);
+    check(&view);
+}
+
+#[tokio::test]
+async fn a_great_deal_is_forgotten_in_several_changes() {
+    let state = empty();
+    let start = state.index();
+    state
+        .change(|change| {
+            for number in 0..700 {
+                change.put_eval(eval(&format!("e{number:03}"), &key("none"), EvalStatus::Complete))?;
+            }
+            Ok(())
+        })
+        .await
+        .unwrap();
+    assert_eq!(collect(&state, 0, true).await.len(), 700);
+    assert!(state.index() >= start + 4, "others come in between");
+    assert!(state.read().unwrap().evals("").next().is_none());
+}
+
+#[tokio::test]
+async fn jobs_and_allocations_are_made_again_from_their_records() {
+    let state = empty();
+    let found = |id: &str, version: u64, known: bool| Adoptable {
+        id: id.to_owned(),
+        job: key("web"),
+        job_version: version,
+        spec: if known { long_spec("web") } else { serde_json::Map::new() },
+        group: "g".to_owned(),
+        index: 3,
+        node_id: "node".to_owned(),
+        node_name: "here".to_owned(),
+        resources: AllocatedResources::default(),
+        client_status: ClientStatus::Running,
+        task_states: super::making::told(2),
+        network_status: None,
+        create_time: Nanos(5),
+    };
+    let records = vec![found("a", 4, true), found("b", 2, true), found("c", 4, false), found("d", 9, false)];
+    let again = records.clone();
+    let (_, adoption) = state.change(move |change| change.adopt_records(records, Nanos(10))).await.unwrap();
+    assert_eq!(adoption.jobs, [key("web")]);
+    assert_eq!(adoption.allocs, ["a", "b", "c"]);
+    assert_eq!(adoption.without_job, ["d"]);
+    let view = state.read().unwrap();
+    let web = view.job(&key("web")).unwrap().unwrap();
+    assert_eq!((web.version, web.status), (4, JobStatus::Running));
+    assert_eq!(view.versions(&key("web")).unwrap().iter().map(|job| job.version).collect::<Vec<_>>(), [4, 2]);
+    let alloc = view.alloc("a").unwrap().unwrap();
+    assert_eq!((alloc.name.as_str(), alloc.client_status, alloc.index()), ("web.g[3]", ClientStatus::Running, 3));
+    assert_eq!(view.summary(&key("web")).unwrap().unwrap().summary["g"].running, 3);
+    assert!(view.eval(&alloc.eval_id).unwrap().unwrap().status.is_terminal());
+    check(&view);
+    let (_, adoption) = state.change(move |change| change.adopt_records(again, Nanos(11))).await.unwrap();
+    assert_eq!(adoption.known, ["a", "b", "c"]);
+    assert!(adoption.jobs.is_empty() && adoption.allocs.is_empty());
+    let next = state.change(|change| change.put_job(job("web", "service"), None)).await.unwrap().1;
+    assert_eq!(next.version, 5, "its versions go on");
+    check(&state.read().unwrap());
+}

@@ -1,0 +1,780 @@
+//! The agent as a program: jobs over its API and by the real `nomad` command, its death and its return. (J4, J6, N8)
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the agent is another process: what it does is looked for until a deadline"
+)]
+
+#[path = "support/world.rs"]
+mod world;
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use world::{World, need_root, seconds};
+
+/// An agent, killed at the end of its test if it still lives then.
+struct Agent<'a> {
+    world: &'a World,
+    child: Child,
+}
+
+fn socket(world: &World) -> PathBuf {
+    world.path("a.sock")
+}
+
+fn command(world: &World) -> Command {
+    let config = world.file("agent.hcl", "plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+    command.arg("agent").arg("--data-dir").arg(world.data_dir()).arg("--config").arg(config);
+    command.arg("--listen").arg(format!("unix://{}", socket(world).display())).stdin(Stdio::null());
+    command
+}
+
+impl Agent<'_> {
+    fn start(world: &World) -> Agent<'_> {
+        Agent::start_with(world, &[])
+    }
+
+    fn start_with<'w>(world: &'w World, args: &[&str]) -> Agent<'w> {
+        let log = std::fs::File::options().create(true).append(true).open(world.path("agent.log")).unwrap();
+        let child = command(world).args(args).stderr(log).spawn().unwrap();
+        let mut agent = Agent { world, child };
+        let deadline = Instant::now() + seconds(60);
+        while UnixStream::connect(socket(world)).is_err() {
+            if let Some(status) = agent.child.try_wait().unwrap() {
+                panic!("the agent ended with {status}: {}", agent.log());
+            }
+            assert!(Instant::now() < deadline, "the agent does not listen: {}", agent.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        agent
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.world.path("agent.log")).unwrap_or_default()
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = UnixStream::connect(socket(self.world)).unwrap();
+        stream.set_read_timeout(Some(seconds(60))).unwrap();
+        let length = body.len();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+        // At once: who is answered before all of its request was read may be cut off.
+        stream.write_all((head + body).as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{method} {path}: {text:?}"));
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+        (status, if chunked { unchunked(body) } else { body.to_owned() })
+    }
+
+    fn json(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (status, text) = self.ask(method, path, &body.to_string());
+        assert_eq!(status, 200, "{method} {path}: {text}\n{}", self.log());
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{method} {path}: {error}: {text}"))
+    }
+
+    fn get(&self, path: &str) -> Value {
+        self.json("GET", path, &Value::Null)
+    }
+
+    fn register(&self, job: &Value) -> Value {
+        self.json("PUT", "/v1/jobs", &json!({ "Job": job }))
+    }
+
+    /// Waits until something is so.
+    fn until<T>(&self, what: &str, mut is: impl FnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + seconds(90);
+        loop {
+            if let Some(found) = is() {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "{what}: {:#}\n{}", self.get("/v1/allocations"), self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn allocs(&self, job: &str) -> Vec<Value> {
+        let Value::Array(all) = self.get(&format!("/v1/job/{job}/allocations?all=true")) else { panic!() };
+        all
+    }
+
+    /// Waits for an allocation of a job that is so.
+    fn alloc(&self, job: &str, status: &str, but: &str) -> Value {
+        self.until(&format!("an allocation of {job} is {status}"), || {
+            self.allocs(job).into_iter().find(|alloc| alloc["ClientStatus"] == status && alloc["ID"] != but)
+        })
+    }
+
+    fn output(&self, alloc: &Value, task: &str) -> String {
+        let id = alloc["ID"].as_str().unwrap();
+        let path = format!("/v1/client/fs/logs/{id}?task={task}&type=stdout&plain=true&follow=false");
+        let (status, text) = self.ask("GET", &path, "");
+        assert_eq!(status, 200, "{text}");
+        text
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.child.id().try_into().unwrap()).unwrap(), signal).unwrap();
+    }
+
+    /// Its jobs were stopped: waits for the end of what runs, ends it, and looks that nothing is left.
+    fn wind_up(self) {
+        self.until("nothing runs", || {
+            self.get("/v1/allocations").as_array().unwrap().iter().all(|a| a["ClientStatus"] != "running").then_some(())
+        });
+        assert_eq!(self.ask("PUT", "/v1/system/gc", "").0, 200);
+        let world = self.world;
+        let _status = self.end(Signal::TERM);
+        world.assert_clean();
+    }
+
+    /// Ends it with a signal and waits for that.
+    fn end(mut self, signal: Signal) -> std::process::ExitStatus {
+        self.signal(signal);
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+fn unchunked(body: &str) -> String {
+    let (mut rest, mut text) = (body, String::new());
+    while let Some((size, after)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size.trim(), 16).unwrap();
+        text += &after[..size];
+        rest = after[size..].trim_start_matches("\r\n");
+    }
+    text
+}
+
+fn job(id: &str, kind: &str, script: &str, group: Value) -> Value {
+    let mut all = json!({
+        "Name": "g", "Count": 1,
+        "Tasks": [{
+            "Name": "t", "Driver": "raw_exec", "Config": { "command": "/bin/sh", "args": ["-c", script] },
+            "Resources": { "CPU": 20, "MemoryMB": 32 }, "KillTimeout": 2_000_000_000_i64,
+        }],
+        "RestartPolicy": { "Attempts": 0, "Mode": "fail", "Interval": 1_800_000_000_000_i64, "Delay": 0 },
+    });
+    let Value::Object(group) = group else { panic!() };
+    all.as_object_mut().unwrap().extend(group);
+    json!({ "ID": id, "Name": id, "Type": kind, "Datacenters": ["*"], "TaskGroups": [all] })
+}
+
+const WAITS: &str = "trap 'exit 0' INT TERM; echo up; while :; do sleep 1 & wait $!; done";
+
+fn pid_of(agent: &Agent<'_>, alloc: &Value, task: &str) -> String {
+    agent.until("the task has said its pid", || {
+        let text = agent.output(alloc, task);
+        Some(text.lines().find_map(|line| line.strip_prefix("pid "))?.to_owned())
+    })
+}
+
+fn lives(pid: &str) -> bool {
+    Path::new("/proc").join(pid).exists()
+}
+
+#[test]
+fn a_service_is_registered_runs_is_updated_stopped_and_forgotten() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let registered = agent.register(&job("web", "service", WAITS, json!({})));
+    assert_ne!(registered["EvalID"], "");
+    let first = agent.alloc("web", "running", "");
+    agent.until("its output is there", || agent.output(&first, "t").contains("up").then_some(()));
+    assert_eq!(agent.get("/v1/job/web")["Status"], "running");
+
+    agent.register(&job("web", "service", &format!("echo second; {WAITS}"), json!({})));
+    let second = agent.alloc("web", "running", first["ID"].as_str().unwrap());
+    let whole = agent.get(&format!("/v1/allocation/{}", second["ID"].as_str().unwrap()));
+    assert_eq!(whole["PreviousAllocation"], first["ID"]);
+    agent.until("its output is there", || agent.output(&second, "t").starts_with("second").then_some(()));
+    let old = agent.until("the old one has ended", || {
+        agent.allocs("web").into_iter().find(|alloc| alloc["ID"] == first["ID"] && alloc["ClientStatus"] == "complete")
+    });
+    assert_eq!(old["DesiredStatus"], "stop");
+    assert!(agent.output(&old, "t").contains("up"), "logs of what has ended are kept");
+
+    agent.json("DELETE", "/v1/job/web", &Value::Null);
+    agent.until("the job is dead", || (agent.get("/v1/job/web")["Status"] == "dead").then_some(()));
+    assert_eq!(agent.ask("PUT", "/v1/system/gc", "").0, 200);
+    assert_eq!(agent.ask("GET", "/v1/job/web", "").0, 404);
+    let left: Vec<_> = std::fs::read_dir(world.data_dir().join("alloc")).unwrap().collect();
+    assert_eq!(left.len(), 0, "{left:?}");
+    assert!(agent.end(Signal::TERM).success());
+    world.assert_clean();
+}
+
+#[test]
+fn a_batch_job_completes_and_one_that_fails_is_placed_again() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    agent.register(&job("once", "batch", "echo done", json!({})));
+    let done = agent.alloc("once", "complete", "");
+    assert_eq!(agent.output(&done, "t"), "done\n");
+    agent.until("the job is dead", || (agent.get("/v1/job/once")["Status"] == "dead").then_some(()));
+    let policy = json!({ "Attempts": 1, "Interval": 3_600_000_000_000_i64, "Delay": 5_000_000_000_i64,
+        "DelayFunction": "constant", "MaxDelay": 0, "Unlimited": false });
+    agent.register(&job("bad", "batch", "exit 3", json!({ "ReschedulePolicy": policy })));
+    let allocs = agent.until("it was tried twice", || {
+        let allocs = agent.allocs("bad");
+        let failed = allocs.iter().filter(|alloc| alloc["ClientStatus"] == "failed").count();
+        (failed == 2).then_some(allocs)
+    });
+    let event = |alloc: &Value| alloc["TaskStates"]["t"]["Events"].to_string();
+    assert!(allocs.iter().all(|alloc| event(alloc).contains("\"exit_code\":\"3\"")), "{allocs:#?}");
+    for id in ["once", "bad"] {
+        agent.json("DELETE", &format!("/v1/job/{id}?purge=true"), &Value::Null);
+    }
+    assert_eq!(agent.ask("PUT", "/v1/system/gc", "").0, 200);
+    let _status = agent.end(Signal::TERM);
+}
+
+/// The agent is killed, comes again, is asked to end, and comes again: the task is the same process all along.
+#[test]
+fn tasks_outlive_the_agent_however_it_ends() {
+    need_root!();
+    let world = World::new();
+    let mut agent = Agent::start(&world);
+    let script = format!("echo pid $$; {WAITS}");
+    agent.register(&job("web", "service", &script, json!({})));
+    let alloc = agent.alloc("web", "running", "");
+    let pid = pid_of(&agent, &alloc, "t");
+    for signal in [Signal::KILL, Signal::TERM] {
+        let _status = agent.end(signal);
+        assert!(lives(&pid), "{signal:?}");
+        agent = Agent::start(&world);
+        let again = agent.alloc("web", "running", "");
+        assert_eq!(again["ID"], alloc["ID"]);
+        assert_eq!((&again["TaskStates"]["t"]["Restarts"], agent.allocs("web").len()), (&json!(0), 1));
+        assert_eq!(pid_of(&agent, &alloc, "t"), pid);
+    }
+    // What ended while no agent was there is seen to have ended.
+    let _status = agent.end(Signal::KILL);
+    let number = Pid::from_raw(pid.parse().unwrap()).unwrap();
+    kill_process(number, Signal::KILL).unwrap();
+    let agent = Agent::start(&world);
+    let ended = agent.until("its end is known", || {
+        agent.allocs("web").into_iter().find(|found| found["ID"] == alloc["ID"] && found["ClientStatus"] == "failed")
+    });
+    assert!(ended["TaskStates"]["t"]["Events"].to_string().contains("\"signal\":\"9\""), "{ended:#}");
+    agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
+    agent.wind_up();
+}
+
+#[test]
+fn a_second_agent_on_the_same_data_directory_says_who_has_it() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let out = command(&world).output().unwrap();
+    let told = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success() && told.contains(&format!("process {}", agent.child.id())), "{told}");
+}
+
+#[test]
+fn an_allocation_is_stopped_without_its_shutdown_delay() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let mut slow = job("web", "service", WAITS, json!({ "ShutdownDelay": 600_000_000_000_i64 }));
+    slow["TaskGroups"][0]["Tasks"][0]["ShutdownDelay"] = 600_000_000_000_i64.into();
+    agent.register(&slow);
+    let first = agent.alloc("web", "running", "");
+    let id = first["ID"].as_str().unwrap();
+    agent.json("PUT", &format!("/v1/allocation/{id}/stop?no_shutdown_delay=true"), &json!({}));
+    agent.until("it has ended", || {
+        agent.allocs("web").into_iter().find(|alloc| alloc["ID"] == first["ID"] && alloc["ClientStatus"] == "complete")
+    });
+    agent.alloc("web", "running", id);
+    agent.json("DELETE", "/v1/job/web?purge=true&no_shutdown_delay=true", &Value::Null);
+    agent.wind_up();
+}
+
+/// What `scripts/nomad` has built, if it has.
+fn nomad() -> Option<PathBuf> {
+    let given = std::env::var_os("NOMAD").and_then(|all| std::env::split_paths(&all).next());
+    let built = || {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/nomad");
+        let mut found: Vec<_> =
+            std::fs::read_dir(dir).ok()?.filter_map(|e| Some(e.ok()?.path().join("nomad"))).collect();
+        found.sort();
+        found.into_iter().rfind(|path| path.is_file())
+    };
+    given.or_else(built)
+}
+
+/// The `nomad` command against this agent: whether it succeeded, and all that it says.
+fn nomad_says(nomad: &Path, world: &World, args: &[&str]) -> (bool, String) {
+    let mut command = Command::new(nomad);
+    command.args(args).env("NOMAD_ADDR", format!("unix://{}", socket(world).display())).stdin(Stdio::null());
+    let out = command.env_remove("NOMAD_TOKEN").output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    (out.status.success(), text)
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A service whose check finds out whether somebody listens on a port.
+fn with_service(id: &str, port: u16, tags: &[&str], kill_timeout: i64) -> Value {
+    let mut job = job(
+        id,
+        "service",
+        &format!("echo pid $$; {WAITS}"),
+        json!({
+            "Services": [{ "Name": id, "Provider": "nomad", "PortLabel": port.to_string(), "Tags": tags, "Checks": [{
+                "Name": "alive", "Type": "tcp", "Interval": 1_000_000_000_i64, "Timeout": 1_000_000_000_i64,
+            }] }],
+            "Update": { "HealthCheck": "checks", "MinHealthyTime": 0, "HealthyDeadline": 80_000_000_000_i64,
+                "ProgressDeadline": 90_000_000_000_i64 },
+        }),
+    );
+    job["TaskGroups"][0]["Tasks"][0]["KillTimeout"] = kill_timeout.into();
+    job
+}
+
+/// Services and checks are told; a change of tags reaches what runs; nothing is written without a change; a killed agent's services
+/// stay until it is known what became of their tasks.
+#[test]
+fn services_are_registered_checked_updated_in_place_and_outlive_the_agent() {
+    need_root!();
+    let world = World::new();
+    let mut agent = Agent::start(&world);
+    let port = free_port();
+    agent.register(&with_service("web", port, &["first"], 2_000_000_000));
+    let alloc = agent.alloc("web", "running", "");
+    let id = alloc["ID"].as_str().unwrap().to_owned();
+    let pid = pid_of(&agent, &alloc, "t");
+    let service = |agent: &Agent<'_>| agent.get("/v1/service/web").as_array().unwrap().clone();
+    let found = agent.until("it is registered", || Some(service(&agent)).filter(|found| found.len() == 1));
+    assert_eq!(
+        (&found[0]["AllocID"], &found[0]["Port"], &found[0]["Tags"][0]),
+        (&json!(id), &json!(port), &json!("first"))
+    );
+    let check = |agent: &Agent<'_>| {
+        let checks = agent.get(&format!("/v1/client/allocation/{id}/checks"));
+        checks.as_object().unwrap().values().next().cloned().unwrap_or_default()
+    };
+    agent.until("its check fails", || (check(&agent)["Status"] == "failure").then_some(()));
+    // Nobody listens: as long as that is so, it is not healthy.
+    let deployment = |agent: &Agent<'_>| agent.get("/v1/job/web/deployment");
+    assert_eq!(deployment(&agent)["Status"], "running");
+    let listener = std::net::TcpListener::bind(("0.0.0.0", port)).unwrap();
+    agent.until("it is healthy", || (deployment(&agent)["Status"] == "successful").then_some(()));
+    assert_eq!(
+        (&check(&agent)["Status"], &check(&agent)["Service"], &check(&agent)["Group"]),
+        (&json!("success"), &json!("web"), &json!("web.g[0]"))
+    );
+    if let Some(nomad) = nomad() {
+        for (args, expected) in [
+            (&["service", "list"][..], "[first]"),
+            (&["service", "info", "web"], &port.to_string()),
+            (&["alloc", "checks", &id], "success"),
+        ] {
+            let (done, text) = nomad_says(&nomad, &world, args);
+            assert!(done && text.contains(expected), "nomad {args:?}: {text}");
+        }
+    }
+
+    // Only tags and the kill timeout: the same process, told otherwise.
+    agent.register(&with_service("web", port, &["second"], 3_000_000_000));
+    agent.until("its tags are the new ones", || (service(&agent)[0]["Tags"][0] == "second").then_some(()));
+    let same = agent.alloc("web", "running", "");
+    assert_eq!((&same["ID"], &same["JobVersion"]), (&json!(id), &json!(1)));
+    agent.until("the new version is healthy", || {
+        let newest = deployment(&agent);
+        (newest["JobVersion"] == 1 && newest["Status"] == "successful").then_some(())
+    });
+    // Its check goes on, and what it finds again and again is not written down.
+    let before = (service(&agent), agent.get(&format!("/v1/allocation/{id}"))["ModifyIndex"].clone());
+    let time = |agent: &Agent<'_>| check(agent)["Timestamp"].as_i64().unwrap();
+    let start = time(&agent);
+    agent.until("it was checked again", || (time(&agent) >= start + 3).then_some(()));
+    let after = (service(&agent), agent.get(&format!("/v1/allocation/{id}"))["ModifyIndex"].clone());
+    assert_eq!(before, after);
+
+    let _status = agent.end(Signal::KILL);
+    agent = Agent::start(&world);
+    assert_eq!(service(&agent), before.0, "it was never away");
+    agent.until("it is checked by the next agent", || (check(&agent)["Status"] == "success").then_some(()));
+    assert_eq!(service(&agent), before.0);
+    assert_eq!(pid_of(&agent, &alloc, "t"), pid);
+    assert_eq!(agent.allocs("web").len(), 1);
+
+    // Killed again, and the task with it: what is not there any more is not told.
+    let _status = agent.end(Signal::KILL);
+    kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+    agent = Agent::start(&world);
+    agent.until("the old registration is gone", || {
+        service(&agent).iter().all(|found| found["AllocID"] != json!(id)).then_some(())
+    });
+    agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
+    agent.until("nothing is registered", || service(&agent).is_empty().then_some(()));
+    drop(listener);
+    agent.wind_up();
+}
+
+/// What two agents and a run do not know of each other stands in the machine's registry: one has a port, and the others say who.
+#[test]
+fn a_port_has_one_holder_on_the_machine_who_is_named() {
+    need_root!();
+    let (world, other) = (World::new(), World::new());
+    let port = free_port();
+    let network = json!({ "Networks": [{ "ReservedPorts": [{ "Label": "http", "Value": port }] }] });
+    let mut agent = Agent::start(&world);
+    // It listens nowhere, and has the port all the same.
+    agent.register(&job("first", "service", WAITS, network.clone()));
+    let alloc = agent.alloc("first", "running", "");
+    let second = Agent::start(&other);
+    second.register(&job("second", "service", WAITS, network.clone()));
+    let refusal = |second: &Agent<'_>| {
+        let evals = second.get("/v1/job/second/evaluations");
+        let blocked = evals.as_array().unwrap().iter().find(|eval| eval["Status"] == "blocked").cloned()?;
+        Some(second.get(&format!("/v1/evaluation/{}", blocked["ID"].as_str().unwrap())).to_string())
+    };
+    let told = second.until("it is blocked", || refusal(&second));
+    assert!(told.contains(&format!("reserved port collision http={port}")), "{told}");
+    assert_eq!(second.allocs("second").len(), 0);
+    let file = world.file(
+        "run.hcl",
+        &format!(
+            "job \"third\" {{\n  group \"g\" {{\n    network {{\n      port \"http\" {{\n        static = {port}\n      }}\n    }}\n    \
+             task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"/bin/true\"\n      }}\n    }}\n  }}\n}}\n"
+        ),
+    );
+    let run = |world: &World| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+        command.arg("run").arg("--data-dir").arg(world.path("run")).arg(&file);
+        let out = command.stdin(Stdio::null()).output().unwrap();
+        (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (done, text) = run(&world);
+    assert!(!done && text.contains("job \"first\", group \"g\" has it"), "{text}");
+
+    // The next agent has it again.
+    let _status = agent.end(Signal::KILL);
+    agent = Agent::start(&world);
+    assert_eq!(agent.alloc("first", "running", "")["ID"], alloc["ID"]);
+    let (done, text) = run(&world);
+    assert!(!done && text.contains("job \"first\", group \"g\" has it"), "{text}");
+
+    // Free again when it has ended, although what is left of it is kept.
+    agent.json("DELETE", "/v1/job/first", &Value::Null);
+    agent.until("the first one has ended", || {
+        agent.allocs("first").iter().all(|alloc| alloc["ClientStatus"] == "complete").then_some(())
+    });
+    second.json("PUT", "/v1/job/second/evaluate", &json!({ "JobID": "second" }));
+    second.alloc("second", "running", "");
+    second.json("DELETE", "/v1/job/second", &Value::Null);
+    second.until("it has ended", || {
+        second.allocs("second").iter().all(|alloc| alloc["ClientStatus"] == "complete").then_some(())
+    });
+    for (agent, world) in [(agent, &world), (second, &other)] {
+        assert_eq!(agent.ask("PUT", "/v1/system/gc", "").0, 200);
+        let _status = agent.end(Signal::TERM);
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn a_dispatched_job_gets_its_payload_and_metadata() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let mut parent = job("work", "batch", "cat local/in/data; echo; echo $NOMAD_META_color", json!({}));
+    parent["ParameterizedJob"] = json!({ "Payload": "required", "MetaRequired": ["color"] });
+    parent["TaskGroups"][0]["Tasks"][0]["DispatchPayload"] = json!({ "File": "in/data" });
+    agent.register(&parent);
+    // "hello"
+    let given = json!({ "Payload": "aGVsbG8=", "Meta": { "color": "green" } });
+    let child = agent.json("PUT", "/v1/job/work/dispatch", &given);
+    let child = child["DispatchedJobID"].as_str().unwrap().replace('/', "%2F");
+    let done = agent.alloc(&child, "complete", "");
+    assert_eq!(agent.output(&done, "t"), "hello\ngreen\n");
+    if let Some(nomad) = nomad() {
+        let file = world.file("payload", "by the command");
+        let file = file.to_str().unwrap();
+        let (done, text) = nomad_says(&nomad, &world, &["job", "dispatch", "-meta", "color=red", "work", file]);
+        assert!(done && text.contains("finished with status \"complete\""), "{text}");
+    }
+    agent.until("both have ended", || {
+        agent.get("/v1/allocations").as_array().unwrap().iter().all(|a| a["ClientStatus"] == "complete").then_some(())
+    });
+    agent.json("DELETE", "/v1/job/work?purge=true", &Value::Null);
+    assert_eq!(agent.ask("PUT", "/v1/system/gc", "").0, 200);
+    let _status = agent.end(Signal::TERM);
+    world.assert_clean();
+}
+
+/// J4: a template asks for the variables of its job; it waits for what is missing, and a change reaches the task.
+#[test]
+fn variables_reach_templates_and_their_changes_tasks() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let put = |path: &str, word: &str| {
+        let variable = json!({ "Namespace": "default", "Path": path, "Items": { "word": word } });
+        agent.json("PUT", &format!("/v1/var/{path}"), &variable);
+    };
+    // Nobody's job may read this one.
+    put("others/own", "hidden");
+    let text = r#"{{ with nomadVar "nomad/jobs/web" }}{{ .word }}{{ end }} {{ key "nomad/jobs/web/g/t/word" }} {{ nomadVarExists "others/own" }}"#;
+    let mut web = job("web", "service", "cat local/words; exec sleep 1000", json!({}));
+    web["TaskGroups"][0]["Tasks"][0]["Templates"] =
+        json!([{ "EmbeddedTmpl": text, "DestPath": "local/words", "ChangeMode": "restart", "Splay": 0 }]);
+    agent.register(&web);
+    put("nomad/jobs/web", "one");
+    let waits = agent.until("it waits for what is missing", || {
+        let alloc = agent.allocs("web").into_iter().next()?;
+        let alloc = agent.get(&format!("/v1/allocation/{}", alloc["ID"].as_str().unwrap()));
+        let events = alloc["TaskStates"]["t"]["Events"].to_string();
+        events.contains("kv.block(nomad/jobs/web/g/t/word)").then_some((alloc, events))
+    });
+    let (alloc, events) = waits;
+    assert!(events.contains("`nomad var put`") && !events.contains("--kv"), "{events}");
+    put("nomad/jobs/web/g/t", "more");
+    let words = |expected: &str| {
+        agent.until(expected, || (said(&agent, &alloc, "t") == expected).then_some(()));
+    };
+    words("one more false");
+    put("nomad/jobs/web", "two");
+    words("one more falsetwo more false");
+    // An agent that comes back finds them as they are, and does nothing to the task.
+    let pid = agent.get(&format!("/v1/allocation/{}", alloc["ID"].as_str().unwrap()));
+    let starts = |alloc: &Value| alloc["TaskStates"]["t"]["Restarts"].clone();
+    let _status = agent.end(Signal::KILL);
+    let agent = Agent::start(&world);
+    let now = agent.alloc("web", "running", "");
+    assert_eq!(starts(&agent.get(&format!("/v1/allocation/{}", now["ID"].as_str().unwrap()))), starts(&pid));
+    assert_eq!(said(&agent, &alloc, "t"), "one more falsetwo more false");
+    agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
+    agent.wind_up();
+}
+
+#[test]
+fn an_allocation_that_runs_too_long_is_ended_and_has_failed() {
+    need_root!();
+    let world = World::new();
+    let mut agent = Agent::start(&world);
+    let policy = json!({ "Attempts": 0, "Interval": 0, "Unlimited": false });
+    let group = json!({ "MaxRunDuration": 6_000_000_000_i64, "ReschedulePolicy": policy });
+    agent.register(&job("long", "batch", WAITS, group));
+    let alloc = agent.alloc("long", "running", "");
+    // Whoever comes then goes on with the same time.
+    let _status = agent.end(Signal::KILL);
+    agent = Agent::start(&world);
+    let failed = agent.alloc("long", "failed", "");
+    assert_eq!(failed["ID"], alloc["ID"]);
+    assert!(failed["ClientDescription"].to_string().contains("max_run_duration"), "{failed:#}");
+    agent.json("DELETE", "/v1/job/long?purge=true", &Value::Null);
+    assert_eq!(agent.ask("PUT", "/v1/system/gc", "").0, 200);
+    let _status = agent.end(Signal::TERM);
+    world.assert_clean();
+}
+
+/// What a task has said, or nothing before its start.
+fn said(agent: &Agent<'_>, alloc: &Value, task: &str) -> String {
+    let id = alloc["ID"].as_str().unwrap();
+    let path = format!("/v1/client/fs/logs/{id}?task={task}&type=stdout&plain=true&follow=false");
+    Some(agent.ask("GET", &path, "")).filter(|(status, _)| *status == 200).map(|(_, text)| text).unwrap_or_default()
+}
+
+#[test]
+fn all_tasks_restart_also_those_that_have_ended() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let mut both = job("web", "service", "trap '' INT TERM; echo main; while :; do sleep 1; done", json!({}));
+    // It takes all of its time to end.
+    both["TaskGroups"][0]["Tasks"][0]["KillTimeout"] = 5_000_000_000_i64.into();
+    let mut first = both["TaskGroups"][0]["Tasks"][0].clone();
+    first["Name"] = "first".into();
+    first["Lifecycle"] = json!({ "Hook": "prestart", "Sidecar": false });
+    first["Config"]["args"] = json!(["-c", "echo prepared"]);
+    both["TaskGroups"][0]["Tasks"].as_array_mut().unwrap().push(first);
+    agent.register(&both);
+    let alloc = agent.alloc("web", "running", "");
+    let id = alloc["ID"].as_str().unwrap();
+    agent.until("it runs", || (said(&agent, &alloc, "t") == "main\n").then_some(()));
+    let restart = json!({ "AllTasks": true });
+    agent.json("PUT", &format!("/v1/client/allocation/{id}/restart"), &restart);
+    agent.until("both ran again", || {
+        (said(&agent, &alloc, "t") == "main\nmain\n" && said(&agent, &alloc, "first") == "prepared\nprepared\n")
+            .then_some(())
+    });
+    // Without that, only what runs.
+    agent.json("PUT", &format!("/v1/client/allocation/{id}/restart"), &json!({}));
+    agent.until("it ran again", || (said(&agent, &alloc, "t") == "main\n".repeat(3)).then_some(()));
+    assert_eq!(said(&agent, &alloc, "first"), "prepared\nprepared\n");
+
+    // Killed while the task takes its time to end, the next agent does what the last one was told.
+    let mut order = UnixStream::connect(socket(&world)).unwrap();
+    let body = restart.to_string();
+    write!(
+        order,
+        "PUT /v1/client/allocation/{id}/restart HTTP/1.1\r\nHost: agent\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    agent.until("the task is told to end", || {
+        let now = agent.get(&format!("/v1/allocation/{id}"));
+        let events = now["TaskStates"]["t"]["Events"].as_array().unwrap().clone();
+        events.last().is_some_and(|event| event["Type"] == "Killing").then_some(())
+    });
+    let _status = agent.end(Signal::KILL);
+    let agent = Agent::start(&world);
+    agent.until("both ran again", || {
+        (said(&agent, &alloc, "t") == "main\n".repeat(4) && said(&agent, &alloc, "first") == "prepared\n".repeat(3))
+            .then_some(())
+    });
+    let now = agent.get(&format!("/v1/allocation/{id}"));
+    assert_eq!((&now["ClientStatus"], agent.allocs("web").len()), (&json!("running"), 1));
+    agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
+    agent.wind_up();
+}
+
+#[test]
+fn a_sticky_disk_goes_on_in_the_next_allocation() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let script = |count: u32| {
+        format!(
+            "echo {count} >> local/mine; echo {count} >> ../alloc/data/all; cat local/mine ../alloc/data/all; {WAITS}"
+        )
+    };
+    let disk = json!({ "EphemeralDisk": { "Sticky": true, "SizeMB": 300 } });
+    agent.register(&job("web", "service", &script(1), disk.clone()));
+    let first = agent.alloc("web", "running", "");
+    agent.until("it has written", || (said(&agent, &first, "t") == "1\n1\nup\n").then_some(()));
+    agent.register(&job("web", "service", &script(2), disk));
+    let second = agent.alloc("web", "running", first["ID"].as_str().unwrap());
+    agent.until("it goes on", || (said(&agent, &second, "t") == "1\n2\n1\n2\nup\n").then_some(()));
+    agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
+    agent.wind_up();
+}
+
+#[test]
+fn the_real_command_runs_looks_and_executes() {
+    need_root!();
+    let Some(nomad) = nomad() else {
+        println!("SKIP: the_real_command_runs_looks_and_executes: nomad is not installed; scripts/nomad builds it");
+        return;
+    };
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let file = world.file(
+        "hello.nomad.hcl",
+        "job \"hello\" {\n  group \"g\" {\n    update {\n      min_healthy_time = \"0s\"\n    }\n    task \"t\" {\n      \
+         driver = \"raw_exec\"\n      config {\n        command = \"/bin/sh\"\n        args = [\"-c\", \"echo hello; exec \
+         sleep 1000\"]\n      }\n      resources {\n        cpu = 20\n        memory = 32\n      }\n    }\n  }\n}\n",
+    );
+    let run = |args: &[&str]| {
+        let mut command = Command::new(&nomad);
+        command.args(args).env("NOMAD_ADDR", format!("unix://{}", socket(&world).display())).stdin(Stdio::null());
+        let out = command.env_remove("NOMAD_TOKEN").output().unwrap();
+        let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success(), "nomad {args:?}: {}: {text}\n{}", out.status, agent.log());
+        text
+    };
+    let told = run(&["job", "run", file.to_str().unwrap()]);
+    assert!(told.contains("finished with status \"complete\"") && told.contains("successful"), "{told}");
+    let alloc = agent.alloc("hello", "running", "");
+    let id = alloc["ID"].as_str().unwrap();
+    assert!(run(&["job", "status", "hello"]).contains(&id[..8]));
+    assert!(run(&["alloc", "status", id]).contains("running"));
+    assert_eq!(run(&["alloc", "logs", id]), "hello\n");
+    assert_eq!(run(&["alloc", "exec", id, "/bin/echo", "inside"]), "inside\n");
+    assert!(run(&["node", "status"]).contains("ready"));
+    assert!(run(&["job", "stop", "hello"]).contains("finished with status \"complete\""));
+    agent.until("it has ended", || (agent.get("/v1/job/hello")["Status"] == "dead").then_some(()));
+    assert_eq!(agent.ask("PUT", "/v1/system/gc", "").0, 200);
+    let _status = agent.end(Signal::TERM);
+    world.assert_clean();
+}
+
+/// A connection that is being made.
+fn connecting(port: u16) -> std::net::TcpStream {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+    match connect(&socket, &std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, port)) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => socket.into(),
+        Err(error) => panic!("connect: {error}"),
+    }
+}
+
+/// The agent's own memory, in KiB: without the pages of its file, of which a build for tests has many.
+fn own_memory(agent: &Agent<'_>) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id())).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Ten thousand connections, each with as much of a header as it gets rid of, and never its end: the agent stays small, its task
+/// goes on, and who comes by the socket is answered.
+#[test]
+fn ten_thousand_connections_take_little_of_the_agent_and_nothing_of_its_tasks() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    need_root!();
+    let world = World::new();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let agent = Agent::start_with(&world, &["--listen", &format!("tcp://127.0.0.1:{port}")]);
+    agent.register(&job("web", "service", &format!("echo pid $$; {WAITS}"), json!({})));
+    let alloc = agent.alloc("web", "running", "");
+    let pid = pid_of(&agent, &alloc, "t");
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let count = limit.maximum.map_or(10_000, |most| most.saturating_sub(200).min(10_000));
+    assert!(count >= 1000, "{count} descriptors are too few for this test");
+    let head = format!("GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: {}", "x".repeat(60_000));
+    let mut open: Vec<_> = (0..count).map(|_| (connecting(port), 0)).collect();
+    let mut most = 0;
+    for _ in 0..20 {
+        for (socket, written) in &mut open {
+            // Of one that is not accepted yet, or was closed, nothing is taken.
+            *written += socket.write(&head.as_bytes()[*written..]).unwrap_or(0);
+        }
+        // Answered after what was sent before has been read.
+        agent.get("/v1/jobs");
+        most = most.max(own_memory(&agent));
+    }
+    println!("{count} connections: {most} KiB");
+    assert!(open.iter().filter(|(_, written)| *written == head.len()).count() >= 100, "nobody was accepted");
+    assert!(most <= 40 << 10, "{most} KiB");
+    assert!(lives(&pid));
+    drop(open);
+    let token = std::fs::read_to_string(world.data_dir().join("token")).unwrap();
+    agent.until("it answers over TCP again", || {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
+        stream.set_read_timeout(Some(seconds(60))).unwrap();
+        let host = "Host: 127.0.0.1\r\nConnection: close";
+        let asked = format!("GET /v1/jobs HTTP/1.1\r\n{host}\r\nX-Nomad-Token: {}\r\n\r\n", token.trim());
+        stream.write_all(asked.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.starts_with("HTTP/1.1 200").then_some(())
+    });
+    assert_eq!(agent.alloc("web", "running", "")["ID"], alloc["ID"]);
+    agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
+    agent.wind_up();
+}
