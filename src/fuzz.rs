@@ -194,11 +194,11 @@ pub fn user_files(data: &[u8]) {
 
 /// What a shim is told, and records of allocations.
 pub fn records(data: &[u8]) {
-    if let Ok(config) = serde_json::from_slice::<Config>(data) {
-        let bytes = serde_json::to_vec(&config).expect("texts and numbers");
-        assert_eq!(serde_json::from_slice::<Config>(&bytes).expect("what we write we read"), config);
+    if let Ok(config) = crate::spec::json::from_slice::<Config>(data) {
+        let bytes = crate::spec::json::to_vec(&config).expect("texts and numbers");
+        assert_eq!(crate::spec::json::from_slice::<Config>(&bytes).expect("what we write we read"), config);
     }
-    if let Ok(record) = serde_json::from_slice::<crate::alloc::Record>(data) {
+    if let Ok(record) = crate::spec::json::from_slice::<crate::alloc::Record>(data) {
         let _ = record.id();
     }
 }

@@ -12,23 +12,30 @@ compile_error!("the feature `mutants` takes defences out: it needs a profile wit
 #[cfg(all(feature = "fuzzing", not(debug_assertions)))]
 compile_error!("the feature `fuzzing` opens inner functions: it needs a profile with debug assertions (dev, fuzz)");
 
+pub mod agent;
 pub mod alloc;
+pub mod artifact;
 pub mod cgroup;
 pub mod cli;
 pub mod container;
+pub mod csi;
 pub mod docker;
 pub mod driver;
 pub mod executor;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
+pub mod http;
 pub mod jobspec;
 pub mod logs;
 pub mod names;
+pub mod net;
 pub mod plugin;
 pub mod roles;
 pub mod spec;
+pub mod store;
 #[allow(unsafe_code, reason = "the one room that calls the kernel")]
 pub mod sys;
+pub mod template;
 pub mod wire;
 
 pub use roles::{init, serve_driver};

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use serde::Deserialize;
 use tokio::io::Interest;
-use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::Routes;
 use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::cgroup::CgroupFs;
 use crate::executor::{Compute, ExecutorService, Isolation, LocalExecutor};
 use crate::plugin::{HclogLayer, Level, ServeError, Server, Stop};
+use crate::spec::json;
 use crate::spec::{HostIds, Role};
 use crate::sys;
 use crate::sys::path::Root;
+use crate::sys::signals::Signals;
 
 /// What a host passes on the command line; keys are Go's field names.
 #[derive(Debug, Default, Deserialize)]
@@ -57,7 +58,7 @@ pub(super) fn run(args: &[OsString]) -> i32 {
     let [json] = args else {
         return super::explain(Role::Executor, "expected exactly one argument, a JSON configuration");
     };
-    let config: ExecutorConfig = match serde_json::from_slice(json.as_encoded_bytes()) {
+    let config: ExecutorConfig = match json::from_slice(json.as_encoded_bytes()) {
         Ok(config) => config,
         Err(error) => return super::explain(Role::Executor, &format!("cannot read the configuration: {error}")),
     };
@@ -153,19 +154,14 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        tokio::spawn(reap_orphans(Arc::clone(&executor), signal(SignalKind::child())?));
-        tokio::spawn(stop_without_host(server.stop_handle(), Arc::clone(&executor)));
-        tokio::spawn(stop_on_sigterm(server.stop_handle(), signal(SignalKind::terminate())?));
+        let signals = Signals::catch(&[libc::SIGCHLD, libc::SIGTERM])?;
+        crate::sys::task::spawn(hear(signals, server.stop_handle(), Arc::clone(&executor)));
+        crate::sys::task::spawn(stop_without_host(server.stop_handle(), Arc::clone(&executor)));
         let routes = Routes::new(ExecutorService::server(Arc::clone(&executor)));
         let served: Result<(), ServeError> = server.serve(routes).await;
         executor.close().await;
         Ok(served?)
     })
-}
-
-async fn stop_on_sigterm(stop: Stop, mut terminated: tokio::signal::unix::Signal) {
-    terminated.recv().await;
-    stop.stop();
 }
 
 /// A host that dies before it has launched anything has told nobody of this process. Its end of our stdout goes with it.
@@ -180,12 +176,13 @@ async fn stop_without_host(stop: Stop, executor: Arc<LocalExecutor>) {
     }
 }
 
-/// Orphans of the task that end are nobody's children but ours; the main process and those of sessions belong to who waits
-/// for them. The kernel shows one ended child at a time, so an owned one hides those behind it until it has been reaped.
-async fn reap_orphans(executor: Arc<LocalExecutor>, mut child_ended: tokio::signal::unix::Signal) {
+/// SIGTERM stops the server. Orphans of the task that end are nobody's children but ours; the main process and those of sessions
+/// belong to who waits for them. The kernel shows one ended child at a time, so an owned one hides those behind it until it has been
+/// reaped.
+async fn hear(mut signals: Signals, stop: Stop, executor: Arc<LocalExecutor>) {
     loop {
         tokio::select! {
-            ended = child_ended.recv() => if ended.is_none() { return },
+            signal = signals.next() => if signal == libc::SIGTERM { stop.stop() },
             () = executor.reaped() => {}
         }
         while let Some(pid) = sys::process::peek_ended_child() {

@@ -3,10 +3,11 @@ use std::io::Write as _;
 
 use crate::container::probe::{self, Host};
 use crate::spec::Role;
+use crate::spec::json;
 
 /// Measures the isolation table from inside and prints it as one JSON object. It has no thread and nothing open.
 pub(super) fn run(args: &[OsString]) -> i32 {
-    let host = args.first().and_then(|host| serde_json::from_str::<Host>(host.to_str()?).ok());
+    let host = args.first().and_then(|host| json::from_str::<Host>(host.to_str()?).ok());
     let (Some(host), 1) = (host, args.len()) else {
         return super::explain(Role::IsolationProbe, "expected what to compare with, as JSON");
     };
@@ -14,7 +15,7 @@ pub(super) fn run(args: &[OsString]) -> i32 {
         Ok(report) => report,
         Err(error) => return super::explain(Role::IsolationProbe, &format!("cannot start a child: {error}")),
     };
-    let printed = serde_json::to_vec(&report).map(|mut line| {
+    let printed = json::to_vec(&report).map(|mut line| {
         line.push(b'\n');
         std::io::stdout().lock().write_all(&line)
     });

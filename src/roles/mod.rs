@@ -1,5 +1,6 @@
 //! Decides which program this process is, and ends it. Never holds logic that somebody else would want.
 
+mod artifact_fetcher;
 mod docker_logger;
 mod driver;
 mod executor;
@@ -31,6 +32,7 @@ const fn table(role: Role) -> Run {
         Role::DockerLogger => docker_logger::run,
         Role::IsolationProbe => isolation_probe::run,
         Role::Subordinate => subordinate::run,
+        Role::ArtifactFetcher => artifact_fetcher::run,
     }
 }
 

@@ -4,13 +4,14 @@ use std::path::Path;
 
 use crate::container::{self, Work};
 use crate::spec::Role;
+use crate::spec::json;
 
 /// What could not be done that is told, at most.
 const TOLD: usize = 100;
 
 /// Does one piece of work as root of a user namespace that whoever started it maps. It has no thread.
 pub(super) fn run(args: &[OsString]) -> i32 {
-    let work = args.first().and_then(|work| serde_json::from_str::<Work>(work.to_str()?).ok());
+    let work = args.first().and_then(|work| json::from_str::<Work>(work.to_str()?).ok());
     let (Some(work), 1) = (work, args.len()) else {
         return super::explain(Role::Subordinate, "expected what to do, as JSON");
     };
@@ -22,7 +23,7 @@ pub(super) fn run(args: &[OsString]) -> i32 {
         Work::Nothing => Vec::new(),
         Work::Remove(dir) => remove(&dir),
     };
-    let answered = serde_json::to_vec(&left).map(|answer| std::io::stdout().lock().write_all(&answer));
+    let answered = json::to_vec(&left).map(|answer| std::io::stdout().lock().write_all(&answer));
     i32::from(!matches!(answered, Ok(Ok(()))))
 }
 
