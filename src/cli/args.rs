@@ -11,16 +11,51 @@ pub(super) fn go_flags(args: Vec<OsString>, command: &clap::Command) -> Vec<OsSt
     let mut flags = BTreeMap::new();
     collect(command, &mut flags);
     let mut out = Vec::with_capacity(args.len());
+    // What follows the target of `exec` is the command, whose flags are its own.
+    let is_exec = args.get(1).is_some_and(|word| word == "exec");
     let mut args = args.into_iter();
-    for arg in args.by_ref() {
+    let mut is_value = false;
+    for (number, arg) in args.by_ref().enumerate() {
         if arg == "--" {
             out.push(arg);
             break;
         }
+        let is_target = is_exec && number > 1 && !is_value && !arg.as_bytes().starts_with(b"-");
+        is_value = takes_next(&arg, &flags);
         out.extend(rewrite(arg, &flags));
+        if is_target {
+            break;
+        }
     }
     out.extend(args);
     out
+}
+
+/// Whether the word behind this one is its value.
+fn takes_next(arg: &OsStr, flags: &BTreeMap<String, bool>) -> bool {
+    let bytes = arg.as_bytes();
+    let name = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-"));
+    name.and_then(|name| std::str::from_utf8(name).ok()).and_then(|name| flags.get(name)).is_some_and(|takes| *takes)
+}
+
+/// What `--tail` says: a number of lines, or as a switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tail {
+    On,
+    Off,
+    Lines(u64),
+}
+
+impl std::str::FromStr for Tail {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Tail, String> {
+        match text {
+            "true" => Ok(Tail::On),
+            "false" => Ok(Tail::Off),
+            lines => lines.parse().map(Tail::Lines).map_err(|_| "give a number of lines".to_owned()),
+        }
+    }
 }
 
 /// Every long flag and whether it takes a value.
@@ -79,6 +114,8 @@ mod tests {
             (vec!["-help"], vec!["--help"]),
             (vec!["run", "-x", "-variable=1"], vec!["run", "-x", "-variable=1"]),
             (vec!["run", "--", "-json"], vec!["run", "--", "-json"]),
+            (vec!["x", "exec", "-task", "a", "b", "ls", "-json"], vec!["x", "exec", "--task", "a", "b", "ls", "-json"]),
+            (vec!["x", "logs", "-tail", "b", "-f"], vec!["x", "logs", "--tail", "b", "-f"]),
         ] {
             assert_eq!(rewritten(&given), expected);
         }

@@ -2,17 +2,18 @@
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
 use serde_json::{Value as Json, json};
 
 use super::probe::{self, Level, Outcome};
 use super::{DoctorArgs, complain, print};
-use crate::alloc::chain;
+use crate::alloc::{DYNAMIC_PORTS, chain, machine};
 use crate::cgroup::{self, Facts, Regime};
 use crate::container::probe::{ROWS, score};
 use crate::container::{self, Closed, HostIdRegistry, HostIdsUse, NoSubordinate, Subordinate};
+use crate::net::{self, Kind, Networks, Wish};
 use crate::spec::{HostIdSpace, escaped};
 use crate::sys::features::{self, Support};
 
@@ -139,7 +140,60 @@ fn examine() -> Checks {
         Some(path) => checks.add(TOOLS, "java", path.display().to_string(), None),
         None => checks.add(TOOLS, "java", "not in PATH", Some(lack)),
     }
+    network(&mut checks);
     checks
+}
+
+/// The network of mode `bridge`, as `run` looks at it before anything is made.
+fn network(checks: &mut Checks) {
+    let wish = Wish {
+        id: "",
+        kind: Kind::Bridge,
+        driver: None,
+        mappings: Vec::new(),
+        args: Vec::new(),
+        record: PathBuf::new(),
+    };
+    let Err(error) = machine::networks(Path::new("/")).plan(wish) else {
+        checks.add(TOOLS, "network mode bridge", "yes", None);
+        return guard(checks);
+    };
+    let (value, mend) = match error {
+        net::Error::NeedsRoot => ("needs root".to_owned(), "run as root"),
+        net::Error::NoPlugin { plugin, .. } => {
+            (format!("no CNI plugin {plugin}"), "install the CNI plugins (Debian, Fedora: containernetworking-plugins)")
+        }
+        net::Error::NoProgram { program } => (format!("no {program}"), "install iptables"),
+        other => (chain(&other), "agentbin run --bridge-network-subnet; agentbin(8), NETWORKS"),
+    };
+    let cost = "groups with network mode bridge cannot be started";
+    checks.add(TOOLS, "network mode bridge", value, Some(Lack { state: State::Warn, cost, mend }));
+}
+
+/// What keeps the tasks on the bridge from sending with others' addresses, and from the host's loopback.
+fn guard(checks: &mut Checks) {
+    let cost = "tasks with CAP_NET_RAW or CAP_NET_ADMIN send with the addresses of others on the bridge";
+    let (value, mend) = Networks::cannot_guard().map_or(("yes".to_owned(), None), |(why, mend)| (why, Some(mend)));
+    let lack = mend.map(|mend| Lack { state: State::Warn, cost, mend });
+    checks.add(TOOLS, "network rules (netdev)", value, lack);
+}
+
+/// What networks of the host do to those of tasks.
+fn network_settings(checks: &mut Checks) {
+    if let Some(value) = features::setting("net/ipv4/conf/all/route_localnet") {
+        let cost = "every interface leads to the host's loopback, not only those with a rule against it";
+        let lack = Lack { state: State::Warn, cost, mend: "sysctl -w net.ipv4.conf.all.route_localnet=0" };
+        let is_open = value != "0";
+        checks.add(SETTINGS, "net.ipv4.conf.all.route_localnet", value, is_open.then_some(lack));
+    }
+    let Some(value) = features::setting("net/ipv4/ip_local_port_range") else { return };
+    let (first, last) = (*DYNAMIC_PORTS.start(), *DYNAMIC_PORTS.end());
+    let ends: Vec<u16> = value.split_whitespace().filter_map(|end| end.parse().ok()).collect();
+    let meets = matches!(ends[..], [low, high] if low <= last && first <= high);
+    let cost = format!("a connection of the host can have the port, of {first}-{last}, that a task is to get");
+    let mend = "sysctl -w net.ipv4.ip_local_port_range=\"32768 60999\", or agentbin run --dynamic-ports";
+    let lack = Lack { state: State::Warn, cost: &cost, mend };
+    checks.add(SETTINGS, "net.ipv4.ip_local_port_range", value, meets.then_some(lack));
 }
 
 fn kernel(checks: &mut Checks) {
@@ -193,7 +247,7 @@ fn namespaces(checks: &mut Checks) {
         let state = if matches!(kind, "mnt" | "pid" | "ipc") { State::Missing } else { State::Warn };
         let cost = match kind {
             "mnt" | "pid" | "ipc" => "no isolated task can be started",
-            "net" => "tasks use the host's network",
+            "net" => "groups whose network has another mode than host cannot be started",
             "user" => "no tasks of level strict, and none that are isolated without root",
             _ => "tasks share it with the host",
         };
@@ -350,6 +404,7 @@ fn settings(checks: &mut Checks) {
         let lack = Lack { state: State::Warn, cost, mend: &mend };
         checks.add(SETTINGS, dotted, value, unsafe_value.then_some(lack));
     }
+    network_settings(checks);
 }
 
 /// The ids of tasks in user namespaces; a plain user has subordinate ids, or his own alone.

@@ -1,4 +1,4 @@
-//! `agentbin gc`, and the same at the start of every run.
+//! `agentbin gc`.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 
-use super::machine::{self, Place};
-use super::run::{SINKS_PATIENCE, outlets};
-use super::{GcArgs, complain, print};
-use crate::alloc::{self, Finding, Record, RecordError, SocketDir};
-use crate::logs::ship;
-use crate::spec::{AllocId, escaped_lines};
-use crate::sys::owned::{self, OwnDir};
+use super::{GcArgs, complain, print, tell};
+use crate::alloc::{
+    self, Finding, Owner, Record, SocketDir, abandoned_networks, abandoned_sockets, findings, machine,
+    remove_ended_runs, remove_network,
+};
+use crate::spec::{AllocId, Order as _, escaped_lines};
+use crate::sys::owned::OwnDir;
 
 /// Some of it could not be removed.
 const LEFTOVERS: i32 = 1;
@@ -22,7 +22,7 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
     let (mut text, mut status) = (String::new(), 0);
     let remove = if args.dry_run { "would remove" } else { "removed" };
     let mut clean = |finding: &Finding| {
-        let errors = if args.dry_run { Vec::new() } else { clean(&data_dir, finding) };
+        let errors = if args.dry_run { Vec::new() } else { alloc::remove(&data_dir, finding, &tell()) };
         for error in &errors {
             complain(error);
         }
@@ -31,18 +31,34 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
         }
         errors.is_empty()
     };
-    for finding in scan(&data_dir)? {
+    for finding in findings(&data_dir)? {
         let _ = match &finding {
             Finding::InUse(record) => writeln!(text, "in use         {}", describe(record)),
             Finding::Elsewhere(record) => writeln!(text, "left alone     {} (another pid namespace)", describe(record)),
             Finding::Unrecorded(path) => writeln!(text, "left alone     {} (no record of it)", path.display()),
             Finding::Unreadable(error) => writeln!(text, "left alone     {}", alloc::chain(error)),
-            Finding::Abandoned(record) if clean(&finding) => writeln!(text, "{remove:<14} {}", describe(record)),
+            Finding::Wanted(record) if !args.abandoned => {
+                writeln!(text, "kept           {} {}", describe(record), kept(record))
+            }
+            Finding::Abandoned(record) | Finding::Wanted(record) if clean(&finding) => {
+                writeln!(text, "{remove:<14} {}", describe(record))
+            }
             Finding::HalfWritten(path) if clean(&finding) => writeln!(text, "{remove:<14} {}", path.display()),
-            Finding::Abandoned(_) | Finding::HalfWritten(_) => Ok(()),
+            Finding::Abandoned(_) | Finding::Wanted(_) | Finding::HalfWritten(_) => Ok(()),
         };
     }
-    for path in sockets(&data_dir)? {
+    for noted in abandoned_networks(&data_dir)? {
+        let errors = if args.dry_run { Vec::new() } else { remove_network(&noted) };
+        for error in &errors {
+            complain(error);
+        }
+        if errors.is_empty() {
+            let _ = writeln!(text, "{remove:<14} network of {} (no record of it)", noted.id());
+        } else {
+            status = LEFTOVERS;
+        }
+    }
+    for path in abandoned_sockets(&data_dir)? {
         match if args.dry_run { Ok(()) } else { SocketDir::remove(&path) } {
             Ok(()) => _ = writeln!(text, "{remove:<14} {}", path.display()),
             Err(e) => {
@@ -50,6 +66,14 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
                 status = LEFTOVERS;
             }
         }
+    }
+    let (removed, failed) = remove_ended_runs(&data_dir, args.dry_run)?;
+    for what in removed {
+        let _ = writeln!(text, "{remove:<14} {what}");
+    }
+    for error in failed {
+        complain(&error);
+        status = LEFTOVERS;
     }
     for kept in kept_logs(&data_dir)? {
         let KeptLogs { dir, bytes, age } = &kept;
@@ -99,7 +123,9 @@ fn kept_logs(data_dir: &Path) -> anyhow::Result<Vec<KeptLogs>> {
     let mut found = Vec::new();
     for entry in entries {
         let entry = entry.with_context(failed)?;
-        let is_ours = AllocId::parse(&entry.file_name().to_string_lossy()).is_some();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // What a job in the background has to say is there from its start on.
+        let is_ours = AllocId::parse(&name).is_some() && !data_dir.join(format!("alloc/{name}.json")).exists();
         if !is_ours || !entry.file_type().with_context(failed)?.is_dir() {
             continue;
         }
@@ -118,7 +144,7 @@ fn kept_logs(data_dir: &Path) -> anyhow::Result<Vec<KeptLogs>> {
         let age = written.and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default();
         found.push(KeptLogs { dir, bytes, age });
     }
-    found.sort_by(|one, other| one.dir.cmp(&other.dir));
+    found.order_by(|one, other| one.dir.cmp(&other.dir));
     Ok(found)
 }
 
@@ -127,79 +153,11 @@ fn in_seconds(age: Duration) -> Duration {
     Duration::from_secs(age.as_secs())
 }
 
-/// Removes what earlier runs left, and says only what went wrong.
-pub(super) fn sweep(data_dir: &Path) -> anyhow::Result<()> {
-    for finding in scan(data_dir)? {
-        if matches!(finding, Finding::Abandoned(_) | Finding::HalfWritten(_)) {
-            for error in clean(data_dir, &finding) {
-                complain(&format!("left by an earlier run: {error}"));
-            }
-        }
-        if let Finding::Unreadable(error @ RecordError::Read { source, .. }) = &finding
-            && owned::is_untrusted(source)
-        {
-            complain(&format!("left alone: {}", alloc::chain(error)));
-        }
-    }
-    for path in sockets(data_dir)? {
-        if let Err(e) = SocketDir::remove(&path) {
-            complain(&format!("left by an earlier run: cannot remove {}: {e}", path.display()));
-        }
-    }
-    Ok(())
-}
-
-fn sockets(data_dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let base = machine::socket_base(data_dir);
-    SocketDir::abandoned(&base).with_context(|| format!("cannot look for leftovers in {}", base.display()))
-}
-
-fn scan(data_dir: &Path) -> anyhow::Result<Vec<Finding>> {
-    alloc::scan(data_dir).with_context(|| format!("cannot look for leftovers in {}", data_dir.display()))
-}
-
-fn clean(data_dir: &Path, finding: &Finding) -> Vec<String> {
-    match finding {
-        Finding::Abandoned(record) => {
-            let place = match Place::find(None) {
-                Ok(place) => place,
-                Err(e) => return vec![format!("{e:#}")],
-            };
-            // First, as a container is more than its cgroup, and its folder says that it may be there.
-            if let Err(e) = machine::remove_containers(data_dir, &record.alloc_id) {
-                return vec![format!("allocation {}: remove its containers: {e:#}", record.alloc_id)];
-            }
-            let remove_cgroup = |path: &Path| machine::remove_cgroup(&place.cgroups, path);
-            let errors = alloc::clean(data_dir, record, &remove_cgroup, &ship_the_rest);
-            if let Err(e) = place.settle_beside(&record.cgroups) {
-                return vec![format!("cannot divide the cores among the tasks: {}", alloc::chain(&e))];
-            }
-            errors.iter().map(|e| format!("allocation {}: {}", record.alloc_id, alloc::chain(e))).collect()
-        }
-        Finding::HalfWritten(path) => match alloc::clean_half_written(path) {
-            Ok(_) => Vec::new(),
-            Err(e) => vec![format!("cannot remove {}: {e}", path.display())],
-        },
-        _ => Vec::new(),
-    }
-}
-
-/// Hands the log sinks of a killed run what they did not get.
-fn ship_the_rest(alloc_dir: &Path) {
-    let (logs, records) = (alloc_dir.join("alloc/logs"), ship::records(alloc_dir));
-    let ship = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let errors = runtime.block_on(async { ship::resume(&outlets(false), &logs, &records, SINKS_PATIENCE).await.1 });
-        runtime.shutdown_background();
-        for error in &errors {
-            complain(&error.to_string());
-        }
-        std::io::Result::Ok(())
-    };
-    // A thread of its own, as the caller's may have a runtime of its own.
-    let done = std::thread::scope(|scope| scope.spawn(ship).join());
-    if let Ok(Err(error)) = done {
-        complain(&format!("cannot ship what a killed run left: {error}"));
+/// Who takes it up again.
+fn kept(record: &Record) -> &'static str {
+    match record.owned_by() {
+        Owner::Agent => "(agentbin agent takes it up again; gc --abandoned ends it)",
+        Owner::Run { .. } => "(agentbin ps takes it up again; gc --abandoned ends it)",
     }
 }
 

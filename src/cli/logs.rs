@@ -8,11 +8,15 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tokio::task::JoinSet;
 
+use super::args::Tail;
 use super::output::Stream;
-use super::{LogsArgs, complain, machine};
-use crate::alloc::{AllocDir, Record};
+use super::revive::revive;
+use super::runs::{Keeper, Purpose, SHORTEST, World, wait_for};
+use super::{LogsArgs, complain};
+use crate::alloc::{AllocDir, Record, machine};
 use crate::logs::follower::{Finisher, Follower, Output, Start};
 use crate::spec::AllocId;
+use crate::sys::task::boxed;
 
 /// Lines of a `--tail` without a number.
 const TAIL: u64 = 10;
@@ -29,13 +33,20 @@ struct Place {
 
 pub(super) fn run(args: &LogsArgs) -> anyhow::Result<i32> {
     let data_dir = machine::data_dir(args.data_dir.as_deref())?;
-    let place = find(&data_dir, &args.alloc)?;
-    let task = task(&place, args.task.as_deref().or(args.task_flag.as_deref()))?;
-    let start = match (args.lines, args.bytes) {
-        (Some(lines), _) => Start::LastLines(lines),
-        (None, Some(bytes)) => Start::LastBytes(bytes),
-        (None, None) if args.tail => Start::LastLines(TAIL),
-        (None, None) => Start::Beginning,
+    // Whose supervisor was killed goes on being read, but nobody would restart its tasks.
+    wait_for(async {
+        revive(Some(&data_dir), args.data_dir.is_some()).await;
+        Ok(())
+    })?;
+    let asked = args.task.as_deref().or(args.task_flag.as_deref());
+    let (place, of_word) = place(&data_dir, args)?;
+    let asked = asked.map(str::to_owned).or(of_word);
+    let task = task(&place, asked.as_deref())?;
+    let start = match (args.lines, args.bytes, args.tail) {
+        (Some(lines), ..) | (None, None, Some(Tail::Lines(lines))) => Start::LastLines(lines),
+        (None, Some(bytes), _) => Start::LastBytes(bytes),
+        (None, None, Some(Tail::On)) => Start::LastLines(TAIL),
+        (None, None, Some(Tail::Off) | None) => Start::Beginning,
     };
     let none = !args.stdout && !args.stderr;
     let streams = [(Stream::Stdout, args.stdout || none), (Stream::Stderr, args.stderr || none && args.follow)];
@@ -47,9 +58,9 @@ pub(super) fn run(args: &LogsArgs) -> anyhow::Result<i32> {
             let follower = Follower::open(&place.dir, &format!("{task}.{}", stream.name()), start)
                 .with_context(|| format!("cannot read the logs in {}", place.dir.display()))?;
             finishers.push(follower.finisher());
-            reading.spawn(copy(follower, stream));
+            reading.spawn(boxed(copy(follower, stream)));
         }
-        let end = tokio::spawn(end(place.record.filter(|_| args.follow), finishers));
+        let end = crate::sys::task::spawn(end(place.record.filter(|_| args.follow), finishers));
         while let Some(copied) = reading.join_next().await {
             match copied? {
                 // Whoever read it has seen enough.
@@ -100,8 +111,31 @@ async fn copy(mut follower: Follower, stream: Stream) -> io::Result<()> {
     Ok(())
 }
 
+/// The logs that are meant, and the task if one was named. A name comes before the beginning of an id, which it may look like.
+fn place(data_dir: &Path, args: &LogsArgs) -> anyhow::Result<(Place, Option<String>)> {
+    let word = args.alloc.as_str();
+    let found = |found: Option<Place>| found.map(|place| (place, None));
+    if AllocId::parse(word).is_some()
+        && let Some(place) = found(find(data_dir, word)?)
+    {
+        return Ok(place);
+    }
+    let world = wait_for(World::look(args.data_dir.as_deref(), true))?;
+    if !world.is_name(word)
+        && word.len() >= SHORTEST
+        && let Some(place) = found(find(data_dir, word)?)
+    {
+        return Ok(place);
+    }
+    let found = world.find_one(word, Purpose::Look);
+    let (found, task) = found.context("a job that ended has logs when it was run with --keep-logs or --detach")?;
+    let view = &found.view;
+    let record = (!matches!(found.keeper, Keeper::Nobody)).then(|| view.dir.with_extension("json"));
+    Ok((Place { id: view.id.clone(), dir: view.logs.clone(), record }, task))
+}
+
 /// The only allocation whose id begins so: of a run that goes on or was killed, or one whose logs were kept.
-fn find(data_dir: &Path, prefix: &str) -> anyhow::Result<Place> {
+fn find(data_dir: &Path, prefix: &str) -> anyhow::Result<Option<Place>> {
     let allocs = data_dir.join("alloc");
     let kept = machine::kept_logs(data_dir);
     let mut ids = BTreeSet::new();
@@ -116,19 +150,16 @@ fn find(data_dir: &Path, prefix: &str) -> anyhow::Result<Place> {
         (Some(id), None) => {
             let dir = AllocDir::new(data_dir, &id).logs();
             let record = allocs.join(format!("{id}.json"));
-            Ok(if dir.exists() {
+            Ok(Some(if dir.exists() {
                 Place { id: id.to_string(), dir, record: Some(record) }
             } else {
                 Place { id: id.to_string(), dir: kept.join(id.as_str()), record: None }
-            })
+            }))
         }
         (Some(one), Some(other)) => {
             bail!("{prefix:?} begins several allocation ids, such as {one} and {other}; give more of it")
         }
-        (None, _) => bail!(
-            "there is no allocation {prefix:?} in {}; a job that ended has logs when it was run with --keep-logs",
-            data_dir.display()
-        ),
+        (None, _) => Ok(None),
     }
 }
 

@@ -1,20 +1,35 @@
 //! The operator's command line. Never holds logic that somebody else would want.
 
+mod agent;
 mod args;
+mod background;
+mod config;
+mod detach;
 mod doctor;
+mod dry_run;
 mod gc;
+mod log;
 mod logs;
-mod machine;
+mod network;
 mod networks;
 mod node;
+mod notify;
 mod output;
 mod placement;
 mod plugin;
 mod policy;
 mod probe;
+mod revive;
 mod run;
+mod runs;
+mod services;
+mod session;
+mod shown;
 mod signals;
+mod supervise;
+mod token;
 mod validate;
+mod volumes;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -24,7 +39,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 
-use crate::alloc::chain_within;
+use crate::alloc::{Tell, chain_within};
+use crate::net::{CONFIG_DIR, Subnet};
 use crate::spec::{escaped_lines, shortened};
 
 /// Most bytes that are said at once: some dozen mistakes of a job file.
@@ -49,8 +65,26 @@ enum Command {
     Run(RunArgs),
     /// Check a job file without starting anything
     Validate(ValidateArgs),
+    /// Keep jobs on this machine, over the death of this process and of the machine, and serve Nomad's HTTP API
+    Agent(AgentArgs),
+    /// List what runs here
+    Ps(PsArgs),
+    /// Show what runs here, or all that is known of a job or an allocation
+    Status(StatusArgs),
+    /// End jobs or allocations, with their tasks' kill signals and timeouts
+    Stop(StopArgs),
+    /// Restart a task, or all tasks that run; the restart policy does not count it
+    Restart(RestartArgs),
+    /// Send a signal to a task, or to all tasks that run
+    Signal(SignalArgs),
+    /// Run a command inside a task that runs
+    Exec(ExecArgs),
     /// Print the output of a task of a run that goes on, or that kept it
     Logs(LogsArgs),
+    /// Show what tasks use of this machine
+    Stats(StatsArgs),
+    /// List the services that are registered here, with the state of their checks
+    Services(ServicesArgs),
     /// Find and remove what killed runs left behind, and only that
     Gc(GcArgs),
     /// Say what this machine has for tasks, what a lack costs, and how it is mended
@@ -58,9 +92,15 @@ enum Command {
     /// This machine as a node
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Networks of allocations
+    #[command(subcommand)]
+    Network(NetworkCommand),
     /// Plugins
     #[command(subcommand)]
     Plugin(PluginCommand),
+    /// Take up a run in the background whose supervisor was killed; commands do that by themselves
+    #[command(hide = true)]
+    Supervise(SuperviseArgs),
     /// Print the version
     Version,
     /// Print a completion script
@@ -86,6 +126,12 @@ struct RunArgs {
     /// Put the cgroups of tasks below this one: relative to each tree [default: nomad.slice, on cgroup v1 nomad]
     #[arg(long, value_name = "PATH")]
     cgroup_parent: Option<PathBuf>,
+    /// Print what would run, with its ports, volumes and files, and start nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Refuse a job that there are warnings about
+    #[arg(long)]
+    strict: bool,
     /// Print one JSON object per event and piece of output
     #[arg(long)]
     json: bool,
@@ -95,6 +141,12 @@ struct RunArgs {
     /// Keep the logs of its tasks for agentbin logs when the job has ended
     #[arg(long)]
     keep_logs: bool,
+    /// Go on in the background when the tasks have been started; their logs are kept, and the ids of the allocations printed
+    #[arg(long)]
+    detach: bool,
+    /// This process is the supervisor of a run in the background
+    #[arg(long, hide = true, requires = "detach")]
+    supervise: bool,
     /// Stop the job after this time (90s, 5m, 1h30m) and exit with 124
     #[arg(long, value_name = "DURATION", value_parser = args::duration)]
     timeout: Option<Duration>,
@@ -102,9 +154,28 @@ struct RunArgs {
     /// `syslog:tcp://HOST:PORT` or `otlp:http://HOST:PORT`; `@FILE` for the URLs in a file, where passwords belong; may be repeated
     #[arg(long, value_name = "URL")]
     log_sink: Vec<String>,
+    /// Values for templates, in JSON or HCL: keys, secrets and variables by their paths; watched for changes
+    #[arg(long, value_name = "FILE")]
+    kv: Option<PathBuf>,
     /// Say where a host network of the job file is: an address of this machine, or an interface; may be repeated
     #[arg(long, value_name = "NAME=ADDRESS", value_parser = networks::given)]
     host_network: Vec<networks::Given>,
+    /// Say which directory a host volume of the job file is; with `:ro` no task writes to it; may be repeated
+    #[arg(long, value_name = "NAME=PATH[:ro]", value_parser = volumes::given)]
+    volume: Vec<volumes::Given>,
+    /// Read what a Nomad agent's configuration says of the machine: a file, or the .hcl and .json files of a directory; may be
+    /// repeated
+    #[arg(long, value_name = "FILE|DIR")]
+    config: Vec<PathBuf>,
+    /// Find the CNI networks of mode cni/NAME here
+    #[arg(long, value_name = "DIR", default_value = CONFIG_DIR)]
+    cni_config_dir: PathBuf,
+    /// Find CNI plugins in these directories, with colons between them
+    #[arg(long, value_name = "DIRS", value_parser = networks::dirs, default_value = networks::default_dirs())]
+    cni_path: networks::Dirs,
+    /// Give the bridge of network mode bridge this subnet
+    #[arg(long, value_name = "SUBNET", default_value_t = Subnet::DEFAULT)]
+    bridge_network_subnet: Subnet,
     /// Choose dynamic ports from this range
     #[arg(long, value_name = "MIN-MAX", value_parser = networks::range, default_value = networks::default_range())]
     dynamic_ports: std::ops::RangeInclusive<u16>,
@@ -132,17 +203,169 @@ struct ValidateArgs {
     /// Say where a host network of the job file is, as to run; may be repeated
     #[arg(long, value_name = "NAME=ADDRESS", value_parser = networks::given)]
     host_network: Vec<networks::Given>,
+    /// Say which directory a host volume of the job file is, as to run; may be repeated
+    #[arg(long, value_name = "NAME=PATH[:ro]", value_parser = volumes::given)]
+    volume: Vec<volumes::Given>,
+    /// Read what a Nomad agent's configuration says of the machine, as run does; may be repeated
+    #[arg(long, value_name = "FILE|DIR")]
+    config: Vec<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Print the job as the JSON of Nomad's HTTP API, as `nomad job run -output` does; whether it can run is not asked
+    #[arg(long, conflicts_with_all = ["json", "strict"])]
+    output_json: bool,
     /// Take warnings, and what cannot be run here, for mistakes
     #[arg(long)]
     strict: bool,
 }
 
 #[derive(Debug, clap::Args)]
+struct AgentArgs {
+    /// Read what a Nomad agent's configuration says of the machine: a file, or the .hcl and .json files of a directory; may be
+    /// repeated
+    #[arg(long, value_name = "FILE|DIR")]
+    config: Vec<PathBuf>,
+    /// Keep state and allocations here [default: /var/lib/agentbin, or `$XDG_STATE_HOME/agentbin` without root]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Listen there: `unix:///PATH` or `tcp://ADDRESS:PORT`, which asks for a token; may be repeated [default:
+    /// `unix:///run/agentbin/agentbin.sock`, or `$XDG_RUNTIME_DIR/agentbin/agentbin.sock` without root]
+    #[arg(long, value_name = "ADDRESS", value_parser = agent::address)]
+    listen: Vec<agent::Address>,
+    /// For trying things out: `raw_exec` is on, jobs end with the agent, and without --data-dir nothing is kept
+    #[arg(long)]
+    dev: bool,
+    /// Put the cgroups of tasks below this one: relative to each tree [default: nomad.slice, on cgroup v1 nomad]
+    #[arg(long, value_name = "PATH")]
+    cgroup_parent: Option<PathBuf>,
+    /// Only look whether an agent could start with this configuration and what is in the data directory
+    #[arg(long)]
+    check: bool,
+    /// Say in the log what is at least so important
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: log::Least,
+}
+
+#[derive(Debug, clap::Args)]
+struct PsArgs {
+    /// List background jobs that have ended, too
+    #[arg(short = 'a', long)]
+    all: bool,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+    /// Only what is kept in this data directory [default: all runs of this user]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct StatusArgs {
+    /// Job, task, or allocation id or the beginning of one
+    target: Option<String>,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+    /// Only what is kept in this data directory [default: all runs of this user]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct StopArgs {
+    /// Job, or allocation id or the beginning of one
+    #[arg(required = true)]
+    targets: Vec<String>,
+    /// Kill at once, without the tasks' kill signals and timeouts
+    #[arg(long)]
+    now: bool,
+    /// Do not wait until nothing is left
+    #[arg(long)]
+    detach: bool,
+    /// Only what is kept in this data directory [default: all runs of this user]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct RestartArgs {
+    /// Job, task, or allocation id or the beginning of one
+    target: String,
+    /// Only this task [default: all that run]
+    #[arg(long, value_name = "TASK")]
+    task: Option<String>,
+    /// Only what is kept in this data directory [default: all runs of this user]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct SignalArgs {
+    /// Job, task, or allocation id or the beginning of one
+    target: String,
+    /// The signal
+    #[arg(short = 's', long, default_value = runs::DEFAULT_SIGNAL)]
+    signal: String,
+    /// Only this task [default: all that run]
+    #[arg(long, value_name = "TASK")]
+    task: Option<String>,
+    /// Only what is kept in this data directory [default: all runs of this user]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct ExecArgs {
+    /// Hand standard input on to the command
+    #[arg(short = 'i', long)]
+    stdin: bool,
+    /// Give the command a terminal
+    #[arg(short = 't', long)]
+    tty: bool,
+    /// The task [default: the only one]
+    #[arg(long, value_name = "TASK")]
+    task: Option<String>,
+    /// Only what is kept in this data directory [default: all runs of this user]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Job, task, or allocation id or the beginning of one
+    target: String,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct StatsArgs {
+    /// Job, task, or allocation id or the beginning of one [default: all that runs]
+    target: Option<String>,
+    /// Only this task [default: all that run]
+    #[arg(long, value_name = "TASK", requires = "target")]
+    task: Option<String>,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+    /// Only what is kept in this data directory [default: all runs of this user]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct ServicesArgs {
+    /// Only those of this name, with their checks
+    name: Option<String>,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+    /// Where a user without a runtime directory keeps allocations, and what is registered [default: `$XDG_STATE_HOME/agentbin`]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
 struct LogsArgs {
-    /// Allocation id, or the beginning of one
+    /// Job, task, or allocation id or the beginning of one
     alloc: String,
     /// Task [default: the only one]
     task: Option<String>,
@@ -158,9 +381,9 @@ struct LogsArgs {
     /// Print stderr
     #[arg(long)]
     stderr: bool,
-    /// Begin near the end: 10 lines before it, or as -n or -c say
-    #[arg(long)]
-    tail: bool,
+    /// Begin near the end: 10 lines before it, or as many as --tail=LINES, -n or -c say
+    #[arg(long, value_name = "LINES", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    tail: Option<args::Tail>,
     /// Begin this many lines before the end
     #[arg(short = 'n', long, value_name = "LINES", conflicts_with = "bytes")]
     lines: Option<u64>,
@@ -173,10 +396,24 @@ struct LogsArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct SuperviseArgs {
+    /// Be it, instead of starting it
+    #[arg(long)]
+    here: bool,
+    /// Where its allocations are kept
+    data_dir: PathBuf,
+    /// Its id
+    run: String,
+}
+
+#[derive(Debug, clap::Args)]
 struct GcArgs {
     /// Only say what would be removed
     #[arg(long)]
     dry_run: bool,
+    /// End what was left to be taken up again, too: background runs whose supervisors were killed, and what the agent has
+    #[arg(long)]
+    abandoned: bool,
     /// Remove logs that were kept (run --keep-logs) and that nobody wrote to for this time (168h)
     #[arg(long, value_name = "DURATION", value_parser = args::duration)]
     kept_logs: Option<Duration>,
@@ -224,6 +461,19 @@ struct NodeStatusArgs {
 }
 
 #[derive(Debug, clap::Subcommand)]
+enum NetworkCommand {
+    /// Print which networks allocations of this machine have, and whose they are
+    Status(NetworkStatusArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct NetworkStatusArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Subcommand)]
 enum PluginCommand {
     /// Start a driver plugin and call its rpcs by hand
     Launch(PluginLaunchArgs),
@@ -254,11 +504,22 @@ pub fn run(args: Vec<OsString>) -> i32 {
     let done = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Agent(args) => agent::run(&args),
+        Command::Ps(args) => runs::ps(&args),
+        Command::Status(args) => runs::status(&args),
+        Command::Stop(args) => runs::stop(&args),
+        Command::Restart(args) => runs::restart(&args),
+        Command::Signal(args) => runs::signal(&args),
+        Command::Exec(args) => session::exec(&args),
+        Command::Stats(args) => runs::stats(&args),
+        Command::Services(args) => services::run(&args),
         Command::Logs(args) => logs::run(&args),
         Command::Gc(args) => gc::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Node(NodeCommand::Status(args)) => node::status(&args),
+        Command::Network(NetworkCommand::Status(args)) => network::status(&args),
         Command::Plugin(PluginCommand::Launch(args)) => plugin::launch(&args),
+        Command::Supervise(args) => supervise::run(&args),
         Command::Version => print(format!("agentbin {}\n", env!("CARGO_PKG_VERSION")).as_bytes()),
         Command::Completion { shell } => {
             let mut script = Vec::new();
@@ -282,8 +543,14 @@ fn print(bytes: &[u8]) -> anyhow::Result<i32> {
 /// Tells people what is wrong. The text may be anybody's; its lines are ours.
 fn complain(text: &str) {
     let text = shortened(text, LONGEST_COMPLAINT);
+    let Some(when) = detach::when() else { return };
     // With stderr closed there is nobody left to tell; the exit status remains.
-    let _ = writeln!(std::io::stderr(), "agentbin: {}", escaped_lines(&text));
+    let _ = writeln!(std::io::stderr(), "{when}agentbin: {}", escaped_lines(&text));
+}
+
+/// The same for those below the command line.
+fn tell() -> Tell {
+    std::sync::Arc::new(complain)
 }
 
 #[cfg(test)]

@@ -2,11 +2,16 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 
-use crate::alloc::{DYNAMIC_PORTS, HostNetworks};
+use super::RunArgs;
+use super::shown::Texts;
+use crate::alloc::{DYNAMIC_PORTS, HostNetworks, chain};
 use crate::jobspec::{Diagnostic, Parsed};
+use crate::net::{Kind, Networks, PLUGIN_DIRS, Wish};
+use crate::spec::{Job, NetworkMode, Order as _};
 use crate::sys::interfaces;
 
 /// A network of the command line: `NAME=ADDRESS`, where the address may be the name of an interface.
@@ -14,16 +19,100 @@ use crate::sys::interfaces;
 pub(super) struct Given {
     name: String,
     place: String,
+    /// Only an address in this one: first address and length of the prefix.
+    within: Option<(IpAddr, u32)>,
+}
+
+impl Given {
+    /// A network of a configuration: an interface, addresses that one has, or both.
+    pub(super) fn configured(name: &str, interface: Option<String>, cidr: Option<String>) -> Result<Given, String> {
+        let within = cidr.map(|cidr| {
+            let read = cidr.split_once('/').and_then(|(ip, length)| Some((ip.parse().ok()?, length.parse().ok()?)));
+            let fits = |(ip, length): &(IpAddr, u32)| *length <= if ip.is_ipv4() { 32 } else { 128 };
+            read.filter(fits)
+                .ok_or_else(|| format!("the cidr \"{cidr}\" must be an address and the length of its prefix"))
+        });
+        let within = within.transpose()?;
+        if interface.is_none() && within.is_none() {
+            return Err("it has neither interface nor cidr; write interface or cidr".to_owned());
+        }
+        Ok(Given { name: name.to_owned(), place: interface.unwrap_or_default(), within })
+    }
+
+    /// The first address that is meant, of those of interfaces by their names.
+    fn among(&self, interfaces: &[(String, IpAddr)]) -> Option<IpAddr> {
+        let on = interfaces.iter().filter(|(interface, _)| self.place.is_empty() || *interface == self.place);
+        on.map(|(_, ip)| *ip).find(|ip| self.within.is_none_or(|net| is_within(net, *ip)))
+    }
+}
+
+fn is_within((first, length): (IpAddr, u32), ip: IpAddr) -> bool {
+    let bits = |ip: IpAddr| match ip {
+        IpAddr::V4(v4) => (u128::from(u32::from(v4)), 32),
+        IpAddr::V6(v6) => (u128::from(v6), 128),
+    };
+    let ((first, width), (ip, other)) = (bits(first), bits(ip));
+    let differs = width - length;
+    width == other && (differs == 128 || first >> differs == ip >> differs)
 }
 
 /// Reads `NAME=ADDRESS` or `NAME=INTERFACE`.
 pub(super) fn given(text: &str) -> Result<Given, String> {
     match text.split_once('=') {
         Some((name, place)) if !name.is_empty() && !place.is_empty() => {
-            Ok(Given { name: name.to_owned(), place: place.to_owned() })
+            Ok(Given { name: name.to_owned(), place: place.to_owned(), within: None })
         }
         _ => Err("write it as NAME=ADDRESS or NAME=INTERFACE".to_owned()),
     }
+}
+
+/// Directories of the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Dirs(Vec<PathBuf>);
+
+/// Reads `DIR:DIR`.
+pub(super) fn dirs(text: &str) -> Result<Dirs, String> {
+    let dirs: Vec<PathBuf> = text.split(':').map(PathBuf::from).collect();
+    if dirs.iter().all(|dir| dir.is_absolute()) {
+        Ok(Dirs(dirs))
+    } else {
+        Err("write it as DIR:DIR, each from the root".to_owned())
+    }
+}
+
+/// Those where none are given.
+pub(super) fn default_dirs() -> String {
+    PLUGIN_DIRS.join(":")
+}
+
+/// How the networks of groups are made, as the command line says.
+pub(super) fn settings(usual: Networks, args: &RunArgs) -> Networks {
+    let (config_dir, subnet) = (args.cni_config_dir.clone(), args.bridge_network_subnet);
+    Networks { config_dir, plugin_dirs: args.cni_path.0.clone(), subnet, ..usual }
+}
+
+/// Looks whether the networks of all groups can be made; nothing is made.
+///
+/// # Errors
+/// All that cannot, with their places in the job file.
+pub(super) fn plan(job: &Job, networks: &Networks, texts: &Texts) -> anyhow::Result<()> {
+    let mut problems = Vec::new();
+    for network in job.groups.iter().filter_map(|group| group.network.as_ref()) {
+        let kind = match &network.mode {
+            NetworkMode::Host => continue,
+            NetworkMode::None => Kind::None,
+            NetworkMode::Bridge => Kind::Bridge,
+            NetworkMode::Cni(name) => Kind::Cni(name),
+        };
+        let wish = Wish { id: "", kind, driver: None, mappings: Vec::new(), args: Vec::new(), record: PathBuf::new() };
+        if let Err(error) = networks.plan(wish) {
+            problems.push(format!("{}: network mode {:?}: {}", network.pos, network.mode.to_string(), chain(&error)));
+        }
+    }
+    if !problems.is_empty() {
+        bail!("{}", texts.explain_lines(&problems.join("\n")));
+    }
+    Ok(())
 }
 
 /// Reads `MIN-MAX`.
@@ -49,10 +138,13 @@ pub(super) fn networks(given: &[Given]) -> anyhow::Result<HostNetworks> {
     };
     // The first one that others can use; of IPv6 every interface has one that they cannot.
     interfaces.retain(|(_, ip)| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local()));
-    let of = |name: &str| interfaces.iter().find(|(interface, _)| interface == name).map(|(_, ip)| *ip);
     let mut networks = Vec::new();
-    for Given { name, place } in given {
-        let Some(ip) = place.parse().ok().or_else(|| of(place)) else {
+    for one in given {
+        let Given { name, place, within } = one;
+        let Some(ip) = place.parse().ok().filter(|_| within.is_none()).or_else(|| one.among(&interfaces)) else {
+            if let Some((first, length)) = within {
+                bail!("host_network {name:?}: no interface {place} has an address in {first}/{length}");
+            }
             if let Some(error) = unlisted {
                 return Err(error).with_context(|| {
                     format!("--host-network {name}={place}: cannot list the network interfaces; give an address")
@@ -63,7 +155,8 @@ pub(super) fn networks(given: &[Given]) -> anyhow::Result<HostNetworks> {
         networks.push((name.clone(), ip));
     }
     let named = interfaces.iter().rev().cloned();
-    Ok(HostNetworks::new(named.chain(networks)))
+    let configured = given.iter().map(|one| one.name.clone()).collect();
+    Ok(HostNetworks::new(named.chain(networks)).with_configured(configured))
 }
 
 /// What a job file says of networks that there are not here.
@@ -80,7 +173,7 @@ pub(super) fn check(parsed: &mut Parsed, networks: &HostNetworks) {
             parsed.refusals.push(Diagnostic { pos: network.pos.clone(), message });
         }
     }
-    parsed.refusals.sort_by_key(|refusal| (refusal.pos.line, refusal.pos.column));
+    parsed.refusals.order_by_key(|refusal| (refusal.pos.line, refusal.pos.column));
 }
 
 #[cfg(test)]
@@ -102,6 +195,8 @@ mod tests {
             assert_eq!(networks.address(name, own).unwrap(), ip.parse::<IpAddr>().unwrap(), "{name}");
         }
         assert_eq!(super::networks(&[]).unwrap().address("default", own).unwrap(), own);
+        let pool = crate::alloc::PortPool::default().with(networks.clone(), 1..=2);
+        assert_eq!(pool.configured(), ["lan", "private", "default"]);
         let unknown = networks.address("tailscale", own).unwrap_err().to_string();
         assert!(unknown.contains("--host-network tailscale=ADDRESS"), "{unknown}");
         let wrong = super::networks(&[given("lan=nowhere0").unwrap()]).unwrap_err().to_string();
@@ -109,6 +204,33 @@ mod tests {
         for wrong in ["lan", "=192.0.2.9", "lan="] {
             assert!(given(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_configured_network_is_an_interface_or_an_address_that_one_has() {
+        let of = |interface: Option<&str>, cidr: Option<&str>| {
+            Given::configured("n", interface.map(str::to_owned), cidr.map(str::to_owned))
+        };
+        let interfaces: Vec<(String, IpAddr)> = [("a", "192.0.2.7"), ("b", "198.51.100.9"), ("b", "2001:db8::9")]
+            .map(|(name, ip)| (name.to_owned(), ip.parse().unwrap()))
+            .to_vec();
+        for (interface, cidr, expected) in [
+            (Some("b"), None, Some("198.51.100.9")),
+            (None, Some("198.51.100.0/24"), Some("198.51.100.9")),
+            (None, Some("2001:db8::/32"), Some("2001:db8::9")),
+            (Some("b"), Some("::/0"), Some("2001:db8::9")),
+            (None, Some("0.0.0.0/0"), Some("192.0.2.7")),
+            (None, Some("192.0.2.7/32"), Some("192.0.2.7")),
+            (Some("a"), Some("198.51.100.0/24"), None),
+        ] {
+            let found = of(interface, cidr).unwrap().among(&interfaces);
+            assert_eq!(found, expected.map(|ip| ip.parse().unwrap()), "{interface:?} {cidr:?}");
+        }
+        for (interface, cidr) in [(None, None), (None, Some("10.0.0.0")), (None, Some("10.0.0.0/33"))] {
+            assert!(of(interface, cidr).is_err(), "{cidr:?}");
+        }
+        let nowhere = of(None, Some("203.0.113.0/24")).unwrap();
+        assert!(networks(&[nowhere]).unwrap_err().to_string().contains("has an address in 203.0.113.0/24"));
     }
 
     #[test]

@@ -6,16 +6,16 @@ use std::fmt::Write as _;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::machine::{self, Place};
 use super::output::indented;
 use super::{NodeStatusArgs, print};
 use crate::alloc::Node;
+use crate::alloc::machine::{self, CgroupPlace};
 use crate::driver::{Fingerprint, Health};
 use crate::spec::{CpuSet, escaped_lines};
 
 pub(super) fn status(args: &NodeStatusArgs) -> anyhow::Result<i32> {
     let data_dir = machine::data_dir(args.data_dir.as_deref())?;
-    let place = Place::find(args.cgroup_parent.as_deref())?;
+    let place = CgroupPlace::find(args.cgroup_parent.as_deref())?;
     let machine = machine::machine(&data_dir, &machine::socket_base(&data_dir), &place)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let all = machine.drivers.keys().cloned().collect();

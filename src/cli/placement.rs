@@ -1,15 +1,15 @@
 //! Whether this machine is one that a job's constraints allow.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use super::machine;
 use crate::alloc::Machine;
+use crate::alloc::machine;
+use crate::driver::Fingerprint;
 use crate::jobspec::{Diagnostic, Parsed};
-use crate::spec::Job;
+use crate::spec::{Job, Order as _};
 
 /// So many constraints that are not met are told.
 const MOST_SAID: usize = 50;
@@ -20,7 +20,12 @@ const DRIVER: &str = "attr.driver.";
 ///
 /// # Errors
 /// When nothing can be found out about its cgroups.
-pub(super) fn check(parsed: &mut Parsed, data_dir: Option<&Path>, cgroup_parent: Option<&Path>) -> anyhow::Result<()> {
+pub(super) fn check(
+    parsed: &mut Parsed,
+    data_dir: Option<&Path>,
+    cgroup_parent: Option<&Path>,
+    meta: &BTreeMap<String, String>,
+) -> anyhow::Result<()> {
     let mut wanted = BTreeSet::new();
     let mut has_any = false;
     for constraint in parsed.job.all_constraints() {
@@ -31,33 +36,44 @@ pub(super) fn check(parsed: &mut Parsed, data_dir: Option<&Path>, cgroup_parent:
     if !has_any {
         return Ok(());
     }
-    let node = machine::look(data_dir, cgroup_parent, &wanted)?;
+    let mut node = machine::look(data_dir, cgroup_parent, &wanted)?;
+    node.meta.extend(meta.clone());
     let lookup = |key: &str| node.lookup(key).map(str::to_owned);
     let unmet = parsed.job.unmet(&lookup).take(MOST_SAID).map(|(pos, why)| Diagnostic::new(pos, why));
     parsed.refusals.extend(unmet.collect::<Vec<_>>());
-    parsed.refusals.sort_by_key(|refusal| (refusal.pos.line, refusal.pos.column));
+    parsed.refusals.order_by_key(|refusal| (refusal.pos.line, refusal.pos.column));
     Ok(())
 }
 
 /// Asks the drivers that the job refers to (`${attr.driver.docker.version}`) about themselves. The others are not asked: a
 /// Java runtime takes its time to tell its version.
-pub(super) async fn ask_drivers(job: &Job, machine: &mut Machine) {
+pub(super) async fn ask_drivers(job: &Job, machine: &Machine) -> BTreeMap<String, Fingerprint> {
+    let wanted = wanted(job);
+    if wanted.is_empty() { BTreeMap::new() } else { machine::fingerprints(&machine.drivers, &wanted).await }
+}
+
+/// The drivers that the job refers to where references are replaced.
+fn wanted(job: &Job) -> BTreeSet<String> {
     let mut wanted = BTreeSet::new();
+    for network in job.groups.iter().filter_map(|group| group.network.as_ref()) {
+        let dns = network.dns.iter().flat_map(|dns| dns.servers.iter().chain(&dns.searches).chain(&dns.options));
+        let texts = network.cni_args.values().chain(dns).chain([&network.hostname]);
+        texts.for_each(|text| add_drivers(text, &mut wanted));
+    }
     for task in job.groups.iter().flat_map(|group| &group.tasks) {
         let env = task.env.iter().flat_map(|(key, value)| [key, value]);
         let templates = task.templates.iter().map(|template| &template.destination);
         let artifacts = task.artifacts.iter().flat_map(|artifact| [&artifact.source, &artifact.destination]);
-        let texts = env.chain(templates).chain(artifacts).chain([&task.user]);
+        let details =
+            task.artifacts.iter().flat_map(|artifact| artifact.options.values().chain(artifact.headers.values()));
+        let texts = env.chain(templates).chain(artifacts).chain(details).chain([&task.user]);
         texts.for_each(|text| add_drivers(text, &mut wanted));
         for (key, value) in &task.config.values {
             add_drivers(key, &mut wanted);
             add_drivers_of(value, &mut wanted);
         }
     }
-    if !wanted.is_empty() {
-        let told = machine::fingerprints(&machine.drivers, &wanted).await;
-        Arc::make_mut(&mut machine.node).add_drivers(&told);
-    }
+    wanted
 }
 
 fn add_drivers_of(value: &Json, wanted: &mut BTreeSet<String>) {

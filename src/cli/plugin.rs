@@ -24,8 +24,8 @@ use crate::driver::{
 };
 use crate::plugin::{Client, HclogLine, Launch, Program};
 use crate::spec::{
-    AllocId, ExitResult, LONGEST_MESSAGE, MemoryLimits, Pressure, Resources, Signal, Stall, TaskStats, escaped,
-    shortened,
+    AllocId, ExitResult, IntoMap as _, LONGEST_MESSAGE, MemoryLimits, Pressure, Resources, Signal, Stall, TaskStats,
+    escaped, shortened,
 };
 use crate::sys::acl::{Acl, EXECUTE, READ, WRITE, Who};
 use crate::sys::mutant;
@@ -337,7 +337,7 @@ impl Session {
             job_id: name.clone(),
             job_name: name.clone(),
             namespace: "default".to_owned(),
-            env: env.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect(),
+            env: env.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).into_map(),
             user: text("user"),
             resources: Resources {
                 cpu_shares: u64::try_from(figure("cpu", 100)).unwrap_or_default(),
@@ -509,7 +509,7 @@ async fn events(calls: &PluginClient, count: usize) -> Answer {
     let mut answers = calls.task_events().await?;
     for _ in 0..count {
         let Some(event) = answers.next().await? else { bail!("the plugin has ended the stream") };
-        let annotations: BTreeMap<_, _> = event.annotations.into_iter().collect();
+        let annotations = event.annotations.into_iter().into_map();
         say(&json!({
             "task_id": event.task_id, "alloc_id": event.alloc_id, "task": event.task_name,
             "message": event.message, "annotations": annotations,
@@ -584,7 +584,7 @@ fn print_log(line: &HclogLine) {
 fn read_lines() -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel(1);
     let sender = Arc::new(sender);
-    tokio::task::spawn_blocking(move || {
+    crate::sys::task::spawn_blocking(move || {
         for line in std::io::stdin().lock().lines() {
             let Ok(line) = line else { return };
             if sender.blocking_send(line).is_err() {
@@ -670,7 +670,7 @@ fn fingerprint_json(fingerprint: &Fingerprint) -> Json {
         Attribute::Float(number, unit) if unit.is_empty() => json!(number),
         Attribute::Float(number, unit) => json!(format!("{number}{unit}")),
     };
-    let attributes: BTreeMap<&String, Json> = fingerprint.attributes.iter().map(|(k, v)| (k, value(v))).collect();
+    let attributes: BTreeMap<&String, Json> = fingerprint.attributes.iter().map(|(k, v)| (k, value(v))).into_map();
     json!({
         "health": health,
         "description": fingerprint.description,
@@ -706,7 +706,7 @@ fn schema_json(spec: &Spec) -> Json {
     match &spec.block {
         None => Json::Null,
         Some(spec::Block::Object(o)) => {
-            let sorted: BTreeMap<&String, Json> = o.attributes.iter().map(|(k, s)| (k, schema_json(s))).collect();
+            let sorted: BTreeMap<&String, Json> = o.attributes.iter().map(|(k, s)| (k, schema_json(s))).into_map();
             json!(sorted)
         }
         Some(spec::Block::Array(a)) => a.values.iter().map(schema_json).collect(),

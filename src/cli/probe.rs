@@ -2,7 +2,6 @@
 //!
 //! Each is an allocation with a record, so that `agentbin gc` finds what is left when this process is killed.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,12 +12,14 @@ use anyhow::{Context as _, anyhow, bail};
 use rustix::fs::{Mode, OFlags};
 use tokio::time::timeout;
 
-use super::machine::{self, Place};
 use super::signals::Signals;
-use super::{complain, gc};
+use super::{complain, tell};
+use crate::alloc::machine::{self, CgroupPlace};
 use crate::alloc::{self, AllocDir, Handle, Machine, Record, chain};
 use crate::container::probe::{Host, Report};
 use crate::driver::{Driver, TaskConfig};
+use crate::spec::IntoMap as _;
+use crate::spec::json;
 use crate::spec::{AllocId, DriverConfig, LogCollection, Role, Signal};
 use crate::sys;
 use crate::sys::path::Root;
@@ -73,11 +74,11 @@ pub(super) fn run(
 ) -> anyhow::Result<Vec<Outcome>> {
     let data_dir = machine::data_dir(data_dir)?;
     let sockets = machine::socket_dir(&data_dir)?;
-    gc::sweep(&data_dir)?;
+    alloc::sweep(&data_dir, &tell())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     runtime.block_on(async {
         let mut signals = Signals::catch().context("cannot catch signals")?;
-        let place = Place::find(cgroup_parent)?.enter()?;
+        let place = CgroupPlace::find(cgroup_parent)?.enter()?;
         let machine = machine::machine(&data_dir, sockets.path(), &place)?;
         let mut outcomes = Vec::new();
         for level in levels {
@@ -147,7 +148,7 @@ async fn report(driver: &dyn Driver, task: &TaskConfig) -> anyhow::Result<Report
         bail!("the probe failed: {exit:?}: {}", read("stderr").unwrap_or_default().trim());
     }
     let text = read("stdout").context("cannot read what the probe said")?;
-    serde_json::from_str(&text).context("cannot understand what the probe said")
+    json::from_str(&text).context("cannot understand what the probe said")
 }
 
 /// The task wrote what is in the file, so nothing is taken for granted.
@@ -179,7 +180,7 @@ fn allocate<'a>(
     let command = if level == Level::RawExec { program } else { PathBuf::from("/local/agentbin") };
     let mut config = DriverConfig::default();
     config.values.insert("command".to_owned(), command.to_string_lossy().into());
-    let host = serde_json::to_string(&Host::here().context("cannot look at this process")?)?;
+    let host = json::to_string(&Host::here().context("cannot look at this process")?)?;
     config.values.insert("args".to_owned(), vec![PROBE.to_owned(), host].into());
     if level != Level::RawExec {
         config.values.insert("isolation".to_owned(), level.name().into());
@@ -198,7 +199,7 @@ fn allocate<'a>(
         name: PROBE.to_owned(),
         alloc_id: id.to_string(),
         config,
-        env: env.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect::<BTreeMap<_, _>>(),
+        env: env.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().into_map(),
         cgroup,
         alloc_dir: dir.path().to_owned(),
         logs: Some(logs),

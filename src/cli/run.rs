@@ -1,33 +1,39 @@
 //! `agentbin run`: a job in the foreground.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::io::{IsTerminal as _, Read as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::machine::{self, Place};
+use super::background::{Background, Settings};
+use super::config::Operator;
 use super::output::{Broken, Piece, Shape, Source, Stream, Style, Writer};
+use super::revive::revive;
+use super::shown::Texts;
 use super::signals::Signals;
-use super::{CANNOT, RunArgs, complain, gc, networks, placement, policy};
+use super::{CANNOT, RunArgs, complain, detach, dry_run, networks, placement, policy, tell, volumes};
+use crate::alloc::control::{Control, Served, serve};
+use crate::alloc::machine::{self, CgroupPlace};
 use crate::alloc::{
-    Alloc, AllocEvent, AllocResult, CleanupError, Failure, Machine, Outcome, Stop, TaskErrorKind, chain,
+    self, Alloc, AllocEvent, AllocResult, Assignment, CleanupError, Failure, Machine, Outcome, SINKS_TIMEOUT,
+    SetupError, SocketDir, Stop, TaskErrorKind, ValuesFile, chain,
 };
 use crate::cgroup::Regime;
-use crate::driver::{self, Reader};
+use crate::driver::Driver;
 use crate::jobspec;
 use crate::logs::follower::{Finisher, Follower, Output, Start};
-use crate::logs::keep::{self, Kept};
-use crate::logs::ship::{self, Outlets, Report, Shipment, Sink};
-use crate::spec::{Job, Signal};
+use crate::logs::ship::{Outlets, Report, Shipment, Sink};
+use crate::spec::{Group, Job, Signal};
 use crate::sys::mutant;
-use crate::sys::owned::{self, OwnDir};
+use crate::sys::owned;
+use crate::sys::task::boxed;
 
 /// Exit status when `--timeout` ran out.
 const TIMED_OUT: i32 = 124;
@@ -35,40 +41,67 @@ const TIMEOUT_RAN_OUT: &str = "the job was stopped because --timeout ran out";
 /// Stack of the threads beside the event loop: a job file's nesting is bounded, with room to spare.
 const THREAD_STACK: usize = 8 << 20;
 /// How long what is left of the job in the end may resist.
-const LEFTOVERS_PATIENCE: Duration = Duration::from_secs(10);
-/// How long log sinks may take for the rest when the job has ended.
-pub(super) const SINKS_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const LEFTOVERS_PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a file with URLs of sinks, at most.
 const LONGEST_SINKS: u64 = 64 << 10;
-/// Bytes of a kept log file beyond its limit.
-const KEPT_MORE: u64 = 1 << 20;
-/// How long copies of logs may still take when nobody wants to wait any more: most are made by then.
-const LAST_LOGS: Duration = Duration::from_millis(100);
 /// What poststop tasks get after a time-out before everything is killed.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
+    if args.detach && !args.supervise {
+        return detach::start(args);
+    }
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().thread_stack_size(THREAD_STACK).build().context("cannot start")?;
     let status = runtime.block_on(async {
         let signals = Signals::catch().context("cannot catch signals")?;
         let mut early = Early { signals, began: Instant::now(), timeout: args.timeout };
         let given = args.clone();
-        let job = match early.wait_for(move || job(&given)).await? {
-            Ok(job) => Arc::new(job?),
+        let (args, job, operator, texts) = match early.wait_for(move || prepare(given)).await? {
+            Ok(prepared) => prepared?,
             Err(status) => return Ok(status),
         };
+        let (args, job) = (&args, Arc::new(job));
+        if args.dry_run {
+            let (args, job) = (args.clone(), Arc::clone(&job));
+            let shown = early.wait_for(move || dry_run::run(&args, &job, &operator, &texts)).await?;
+            return shown.unwrap_or_else(Ok);
+        }
         let sinks = sinks(&args.log_sink)?;
         let data_dir = machine::data_dir(args.data_dir.as_deref())?;
-        let sockets = machine::socket_dir(&data_dir)?;
-        let place = Place::find(args.cgroup_parent.as_deref())?.enter()?;
-        let mut machine = machine::machine(&data_dir, sockets.path(), &place)?;
-        placement::ask_drivers(&job, &mut machine).await;
-        machine.ports = machine.ports.with(networks::networks(&args.host_network)?, args.dynamic_ports.clone());
+        // Before what they have is taken for left over.
+        if let Err(status) = early.during(revive(Some(&data_dir), true)).await {
+            return Ok(status);
+        }
+        let background = args.supervise.then(|| Background::begin(&data_dir, &job.id)).transpose()?;
+        let own = if background.is_some() { None } else { Some(machine::socket_dir(&data_dir)?) };
+        let sockets = background.as_ref().map(Background::sockets).or(own.as_ref().map(SocketDir::path));
+        let sockets = sockets.context("there is no directory of sockets")?.to_owned();
+        let place = CgroupPlace::find(args.cgroup_parent.as_deref())?.enter()?;
+        let owner = background.as_ref().map(Background::owner).unwrap_or_default();
+        let mut machine = machine::machine_of(owner, &data_dir, &sockets, &place)?;
+        Arc::make_mut(&mut machine.node).meta.extend(operator.config.meta.clone());
+        let asking = placement::ask_drivers(&job, &machine);
+        let told = match early.during(asking).await {
+            Ok(told) => told,
+            Err(status) => return Ok(status),
+        };
+        Arc::make_mut(&mut machine.node).add_drivers(&told);
+        if let Some(file) = &args.kv {
+            let values = ValuesFile::open(file).map_err(anyhow::Error::msg)?;
+            machine.values = values.with_services(&machine.services);
+        }
+        machine.ports = machine.ports.with(operator.networks, args.dynamic_ports.clone());
+        machine.volumes = operator.volumes;
+        machine.networks = networks::settings(machine.networks, args);
         let machine = Arc::new(machine);
-        policy::demand(args, &job, &machine)?;
+        let configs = policy::demand(args, &operator.config, &job, &machine.drivers)?;
+        let settings = || Settings::of(args, &machine, &operator.given, &operator.config.meta, configs, &sinks);
+        let settings = background.is_some().then(settings).transpose()?;
         let (one, other) = (Arc::clone(&job), Arc::clone(&machine));
-        match early.wait_for(move || check(&one, &other)).await? {
+        let checking =
+            move || check(&one, &other.drivers, &texts).and_then(|()| networks::plan(&one, &other.networks, &texts));
+        match early.wait_for(checking).await? {
             Ok(checked) => checked?,
             Err(status) => return Ok(status),
         }
@@ -78,22 +111,39 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         }
         let swept = data_dir.clone();
         // Whoever leaves it in the middle leaves the rest to the next one, as one that is killed does.
-        match early.wait_for(move || gc::sweep(&swept)).await? {
+        match early.wait_for(move || alloc::sweep(&swept, &tell())).await? {
             Ok(swept) => swept?,
             Err(status) => return Ok(status),
         }
 
         let one_screen = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         let writer = Writer::new(std::io::stdout(), std::io::stderr(), one_screen).context("cannot start")?;
-        let style = Style::new(args.json, args.quiet);
+        let style = if args.supervise { Style::new(false, true) } else { Style::new(args.json, args.quiet) };
         let orphans = Arc::clone(&machine.orphans);
-        let kept_logs = args.keep_logs.then(|| machine::kept_logs(&data_dir));
+        let kept_logs = (args.keep_logs || args.supervise).then(|| machine::kept_logs(&data_dir));
         let outlets = outlets(args.quiet);
         let timeout = args.timeout.map(|timeout| timeout.saturating_sub(early.began.elapsed()));
-        let run = Run { job, machine, style, timeout, kept_logs, sinks, outlets };
-        let status = run.execute(writer, early.signals).await;
+        let (socket_dir, supervised) = (Some(sockets), args.supervise);
+        let run = Run {
+            job,
+            machine,
+            style,
+            timeout,
+            kept_logs,
+            sinks,
+            outlets,
+            socket_dir,
+            supervised,
+            background,
+            settings,
+            restored: None,
+        };
+        let status = Box::pin(run.execute(writer, early.signals)).await;
         match orphans.sweep(true, LEFTOVERS_PATIENCE) {
-            Ok(()) => Ok(status),
+            Ok(()) => {
+                detach::tidy();
+                Ok(status)
+            }
             Err(error) => Err(error).context("cannot make sure in /proc that what the job started has ended"),
         }
     });
@@ -150,6 +200,14 @@ impl Early {
         &mut self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> anyhow::Result<Result<T, i32>> {
+        match self.during(crate::sys::task::spawn_blocking(work)).await {
+            Ok(done) => Ok(Ok(done.context("setting the job up broke down")?)),
+            Err(status) => Ok(Err(status)),
+        }
+    }
+
+    /// Waits for something that can be left in the middle. The exit status when a signal or the timeout comes first.
+    async fn during<T>(&mut self, work: impl Future<Output = T>) -> Result<T, i32> {
         let due = async {
             match self.timeout {
                 Some(timeout) => tokio::time::sleep(timeout.saturating_sub(self.began.elapsed())).await,
@@ -158,12 +216,12 @@ impl Early {
         };
         tokio::select! {
             biased;
-            signal = self.signals.next() => Ok(Err(128 + signal.number())),
+            signal = self.signals.next() => Err(128 + signal.number()),
             () = due => {
                 complain(TIMEOUT_RAN_OUT);
-                Ok(Err(TIMED_OUT))
+                Err(TIMED_OUT)
             }
-            done = tokio::task::spawn_blocking(work) => Ok(Ok(done.context("setting the job up broke down")?)),
+            done = work => Ok(done),
         }
     }
 }
@@ -177,27 +235,52 @@ pub(super) fn outlets(quiet: bool) -> Outlets {
     }))
 }
 
-fn job(args: &RunArgs) -> anyhow::Result<Job> {
-    let mut parsed = parsed(&args.file, &args.var, &args.var_file, args.isolation_minimum.is_some())?;
-    networks::check(&mut parsed, &networks::networks(&args.host_network)?);
-    placement::check(&mut parsed, args.data_dir.as_deref(), args.cgroup_parent.as_deref())?;
+/// What the operator says of the machine, what he asks for with that, and the job.
+fn prepare(mut args: RunArgs) -> anyhow::Result<(RunArgs, Job, Operator, Texts)> {
+    let operator = Operator::find(&args.config, &args.volume, &args.host_network)?;
+    args.isolation_minimum = policy::Level::stricter(args.isolation_minimum, operator.config.isolation_minimum);
+    if args.isolation_minimum.is_some() && args.allow_writable_programs {
+        bail!(
+            "--allow-writable-programs cannot be used with isolation_minimum of the configuration; remove one of the two"
+        );
+    }
+    let mut texts = Texts::default();
+    let job = job(&args, &operator, &mut texts)?;
+    Ok((args, job, operator, texts))
+}
+
+fn job(args: &RunArgs, operator: &Operator, texts: &mut Texts) -> anyhow::Result<Job> {
+    let parsed = parsed(&args.file, &args.var, &args.var_file, args.isolation_minimum.is_some(), texts, jobspec::parse);
+    let mut parsed = parsed.map_err(|error| texts.explain(error))?;
+    networks::check(&mut parsed, &operator.networks);
+    volumes::check(&mut parsed, &operator.volumes, args.isolation_minimum);
+    let meta = &operator.config.meta;
+    placement::check(&mut parsed, args.data_dir.as_deref(), args.cgroup_parent.as_deref(), meta)?;
     if !parsed.refusals.is_empty() {
-        let refusals = parsed.refusals.iter().map(ToString::to_string).collect::<Vec<_>>();
-        bail!("{}", refusals.join("\n"));
+        bail!("{}", texts.show_all(&parsed.refusals));
+    }
+    let warnings: Vec<&String> = operator.config.warnings.iter().chain(&parsed.warnings).collect();
+    if args.strict && !warnings.is_empty() {
+        let told = warnings.into_iter().map(String::as_str).collect::<Vec<_>>().join("\n");
+        bail!("{told}\nthe job is not started: --strict takes these warnings for mistakes");
     }
     if !args.quiet {
-        parsed.warnings.iter().for_each(|w| complain(&format!("warning: {w}")));
+        for warning in &warnings {
+            complain(&format!("warning: {warning}"));
+        }
     }
     Ok(parsed.job)
 }
 
-/// Reads a job file with the values of its variables. A job that `stays_in_dir` reads no files outside of its file's directory.
-pub(super) fn parsed(
+/// Reads a job file with the values of its variables, and keeps what stands in the files in `texts`. A job that `stays_in_dir` reads no files outside of its file's directory.
+pub(super) fn parsed<T>(
     file: &Path,
     var: &[String],
     var_file: &[PathBuf],
     stays_in_dir: bool,
-) -> anyhow::Result<jobspec::Parsed> {
+    texts: &mut Texts,
+    parse: impl FnOnce(&jobspec::Input<'_>) -> Result<T, jobspec::Error>,
+) -> anyhow::Result<T> {
     let (file, text, base_dir) = if file == Path::new("-") {
         let mut text = String::new();
         let most = jobspec::LARGEST_FILE as u64;
@@ -220,6 +303,10 @@ pub(super) fn parsed(
     let var_files = var_files.collect::<anyhow::Result<Vec<_>>>()?;
     let env = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
     let env: Vec<(String, String)> = env.collect();
+    texts.add(&file, &text);
+    for (file, text) in &var_files {
+        texts.add(file, text);
+    }
     let input = jobspec::Input {
         file: &file,
         text: &text,
@@ -229,7 +316,7 @@ pub(super) fn parsed(
         base_dir: &base_dir,
         stays_in_base_dir: stays_in_dir,
     };
-    Ok(jobspec::parse(&input)?)
+    Ok(parse(&input)?)
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
@@ -237,34 +324,52 @@ fn read(path: &Path) -> anyhow::Result<String> {
 }
 
 /// Everything that can be found wrong before anything starts.
-fn check(job: &Job, machine: &Machine) -> anyhow::Result<()> {
+pub(super) fn check(job: &Job, drivers: &BTreeMap<String, Arc<dyn Driver>>, texts: &Texts) -> anyhow::Result<()> {
     let mut problems = Vec::new();
     for task in job.groups.iter().flat_map(|g| &g.tasks) {
-        match machine.drivers.get(&task.driver) {
+        match drivers.get(&task.driver) {
             None => {
-                let known = machine.drivers.keys().cloned().collect::<Vec<_>>().join(", ");
-                problems.push(format!("{}: unknown driver {:?}; known are {known}", task.pos, task.driver));
+                let known = drivers.keys().cloned().collect::<Vec<_>>().join(", ");
+                let hint = jobspec::did_you_mean(&task.driver, drivers.keys().map(String::as_str));
+                problems.push(format!("{}: unknown driver {:?}{hint}; known are {known}", task.pos, task.driver));
             }
             Some(driver) => problems.extend(driver.validate(&task.config).err().map(|e| chain(&e))),
         }
     }
     if !problems.is_empty() {
-        bail!("{}", problems.join("\n"));
+        bail!("{}", texts.explain_lines(&problems.join("\n")));
     }
     Ok(())
 }
 
 /// A job that is about to run.
-struct Run {
-    job: Arc<Job>,
-    machine: Arc<Machine>,
-    style: Style,
-    timeout: Option<Duration>,
+pub(super) struct Run {
+    pub(super) job: Arc<Job>,
+    pub(super) machine: Arc<Machine>,
+    pub(super) style: Style,
+    pub(super) timeout: Option<Duration>,
     /// Where logs go when their allocation is removed.
-    kept_logs: Option<PathBuf>,
+    pub(super) kept_logs: Option<PathBuf>,
     /// Where the output of all tasks goes besides.
-    sinks: Vec<Sink>,
-    outlets: Outlets,
+    pub(super) sinks: Vec<Sink>,
+    pub(super) outlets: Outlets,
+    /// Where it takes orders.
+    pub(super) socket_dir: Option<PathBuf>,
+    /// In the background: nobody reads along, and what became of it is kept.
+    pub(super) supervised: bool,
+    /// What is kept of it then.
+    pub(super) background: Option<Background>,
+    /// What its next supervisor needs; `None` when this is the next one.
+    pub(super) settings: Option<Settings>,
+    /// What an earlier supervisor has left.
+    pub(super) restored: Option<Restored>,
+}
+
+/// The allocations of an earlier supervisor.
+pub(super) struct Restored {
+    pub(super) allocs: Vec<Alloc>,
+    /// Those are all that it has left.
+    pub(super) is_all: bool,
 }
 
 /// What ended a run.
@@ -290,14 +395,23 @@ enum NotSetUp {
 }
 
 /// Removes allocations that have not run.
-async fn undo(started: Vec<Started>) -> Vec<CleanupError> {
+async fn undo(started: Vec<Started>, stop: &watch::Sender<Stop>) -> Vec<CleanupError> {
     let mut leftovers = Vec::new();
     for Started { alloc, readers, shipments } in started.into_iter().rev() {
         // What they have open keeps the mount of the allocations busy.
         drop((readers, shipments));
-        leftovers.extend(alloc.destroy().await);
+        leftovers.extend(hearing(&alloc.control(), stop, alloc.destroy()).await);
     }
     leftovers
+}
+
+/// Does something with an allocation, which hears meanwhile that the run is to end.
+async fn hearing<T>(control: &Control, stop: &watch::Sender<Stop>, work: impl Future<Output = T>) -> T {
+    tokio::select! {
+        biased;
+        never = control.follow(stop.subscribe()) => match never {},
+        done = work => done,
+    }
 }
 
 /// An allocation that has been set up, and whoever reads its output.
@@ -308,14 +422,58 @@ struct Started {
 }
 
 impl Run {
-    async fn execute(self, writer: Writer, signals: Signals) -> i32 {
+    pub(super) async fn execute(mut self, writer: Writer, signals: Signals) -> i32 {
         let ends = Ends { stop: watch::Sender::new(Stop::No), abandon: watch::Sender::new(false) };
         let (causes, cause) = watch::channel(Cause::default());
         let broken = writer.broken();
-        let control = tokio::spawn(control(ends.clone(), causes, signals, self.deadlines(), broken.clone()));
+        let control = control(ends.clone(), causes, signals, self.deadlines(), broken.clone(), self.supervised);
+        let control = crate::sys::task::spawn(control);
 
-        let (mut status, mut complaints) = match self.set_up(&ends.stop).await {
-            Ok(started) => self.run(started, &ends, &writer, &cause).await,
+        let began = self.background.as_ref().map_or_else(SystemTime::now, |background| background.file().began_at);
+        let served = Served::new(&self.job.id, &self.machine.data_dir, self.supervised, began, ends.stop.clone());
+        let restored = self.restored.take();
+        let is_restored = restored.is_some();
+        let (allocs, is_all) = restored.map_or_else(|| (self.allocs(), true), |r| (r.allocs, r.is_all));
+        // They are known before they are made, which may take its time: to be seen, and to be stopped.
+        for alloc in &allocs {
+            served.add(alloc.control());
+        }
+        let ids = || allocs.iter().map(|alloc| alloc.id().to_string()).collect();
+        if let (Some(background), Some(settings)) = (&self.background, &self.settings)
+            && let Err(error) = background.keep(settings, ids())
+        {
+            complain(&format!("{error:#}"));
+            return CANNOT;
+        }
+        if let Some(Err(error)) = self.socket_dir.as_deref().map(|dir| serve(dir, &served)) {
+            complain(&chain(&error));
+            return CANNOT;
+        }
+        let set_up = async {
+            if is_restored {
+                Ok((self.take_up(allocs, is_all, &served, &ends.stop).await, Vec::new()))
+            } else {
+                self.set_up(allocs, &ends.stop).await
+            }
+        };
+        let (mut status, mut complaints) = match set_up.await {
+            Ok((started, leftovers)) => {
+                let reporting = async {
+                    if let (Some(kept_logs), Some(background)) = (self.kept_logs.as_deref(), &self.background)
+                        && let Err(error) =
+                            detach::report(Arc::clone(&served), kept_logs, background, is_restored).await
+                    {
+                        complain(&format!("{error:#}"));
+                        ends.stop.send_modify(|stop| *stop = Stop::Gracefully.max(*stop));
+                    }
+                    std::future::pending::<Infallible>().await
+                };
+                tokio::select! {
+                    biased;
+                    never = reporting => match never {},
+                    ended = self.run(started, leftovers, &ends, &writer, &cause) => ended,
+                }
+            }
             Err((why, leftovers)) => {
                 let (status, first) = match why {
                     NotSetUp::Failed(error) => (CANNOT, Some(chain(error.as_ref()))),
@@ -355,38 +513,95 @@ impl Run {
         self.timeout.map(|timeout| (timeout, patience))
     }
 
-    /// Sets all allocations up, or none.
-    async fn set_up(&self, stop: &watch::Sender<Stop>) -> Result<Vec<Started>, (NotSetUp, Vec<CleanupError>)> {
+    /// All of the job; nothing of them is made yet.
+    fn allocs(&self) -> Vec<Alloc> {
+        let of_group = |(number, group): (usize, &Group)| {
+            let assignments = (0..group.count).map(move |index| Assignment::new(&self.job, number, index));
+            assignments.map(|assignment| Alloc::new(&self.machine, &self.job, assignment)).collect::<Vec<_>>()
+        };
+        self.job.groups.iter().enumerate().flat_map(of_group).collect()
+    }
+
+    /// Sets all allocations up, or none; one that somebody stops alone meanwhile is left out. Returns also what could not be
+    /// cleaned up of those.
+    async fn set_up(
+        &self,
+        allocs: Vec<Alloc>,
+        stop: &watch::Sender<Stop>,
+    ) -> Result<(Vec<Started>, Vec<CleanupError>), (NotSetUp, Vec<CleanupError>)> {
         let labels = Labels::new(&self.job);
-        let mut started: Vec<Started> = Vec::new();
-        for (number, group) in self.job.groups.iter().enumerate() {
-            for index in 0..group.count {
-                // Making one is a moment; between two of them whoever hears signals and the time gets a turn.
-                tokio::task::yield_now().await;
-                if *stop.borrow() > Stop::No {
-                    return Err((NotSetUp::Stopped, undo(started).await));
+        let (mut started, mut left): (Vec<Started>, Vec<CleanupError>) = (Vec::new(), Vec::new());
+        for mut alloc in allocs {
+            // Between two of them whoever hears signals and the time gets a turn, however soon each is made.
+            tokio::task::yield_now().await;
+            let control = alloc.control();
+            let why = match hearing(&control, stop, alloc.set_up()).await {
+                Ok(()) => match self
+                    .readers(&alloc, &labels)
+                    .and_then(|r| Ok((r, alloc.shipments(&self.sinks, &self.outlets)?)))
+                {
+                    Ok((readers, shipments)) => {
+                        started.push(Started { alloc, readers, shipments });
+                        continue;
+                    }
+                    Err(error) => {
+                        left.extend(hearing(&control, stop, alloc.destroy()).await);
+                        NotSetUp::Failed(error)
+                    }
+                },
+                Err((SetupError::Stopped, leftovers)) => {
+                    left.extend(leftovers);
+                    if *stop.borrow() == Stop::No {
+                        continue;
+                    }
+                    NotSetUp::Stopped
                 }
-                let mut alloc = Alloc::new(&self.machine, &self.job, number, index);
-                let result = match alloc.set_up().await {
-                    Ok(()) => match self.readers(&alloc, &labels).and_then(|r| Ok((r, self.shipments(&alloc)?))) {
-                        Ok((readers, shipments)) => {
-                            started.push(Started { alloc, readers, shipments });
-                            continue;
-                        }
-                        Err(error) => (error, alloc.destroy().await),
-                    },
-                    Err((error, leftovers)) => (anyhow::Error::new(error), leftovers),
-                };
-                let (error, mut leftovers) = result;
-                leftovers.extend(undo(started).await);
-                return Err((NotSetUp::Failed(error), leftovers));
-            }
+                Err((error, leftovers)) => {
+                    left.extend(leftovers);
+                    NotSetUp::Failed(error.into())
+                }
+            };
+            left.extend(undo(started, stop).await);
+            return Err((why, left));
         }
-        Ok(started)
+        Ok((started, left))
+    }
+
+    /// Takes up the allocations that an earlier supervisor left. What cannot be taken up is told, and left for the next try.
+    async fn take_up(
+        &self,
+        allocs: Vec<Alloc>,
+        mut is_all: bool,
+        served: &Served,
+        stop: &watch::Sender<Stop>,
+    ) -> Vec<Started> {
+        let mut started = Vec::new();
+        for mut alloc in allocs {
+            tokio::task::yield_now().await;
+            let control = alloc.control();
+            if let Err((error, _)) = hearing(&control, stop, alloc.set_up()).await {
+                complain(&format!("allocation {} cannot be taken up: {}", alloc.id(), chain(&error)));
+                served.remove(alloc.id());
+                is_all = false;
+                continue;
+            }
+            let shipments = alloc.shipments(&self.sinks, &self.outlets).unwrap_or_else(|error| {
+                complain(&format!("the output of allocation {} goes to no sink: {}", alloc.id(), chain(&error)));
+                Vec::new()
+            });
+            started.push(Started { alloc, readers: Vec::new(), shipments });
+        }
+        if let Some(background) = &self.background {
+            background.stays(!is_all);
+        }
+        started
     }
 
     fn readers(&self, alloc: &Alloc, labels: &Labels) -> anyhow::Result<Vec<(Follower, Shape, Source)>> {
         let mut readers = Vec::new();
+        if self.supervised {
+            return Ok(readers);
+        }
         for task in alloc.group().tasks.iter().filter(|t| !t.logs.disabled) {
             for stream in [Stream::Stdout, Stream::Stderr] {
                 let base = format!("{}.{}", task.name, stream.name());
@@ -413,43 +628,28 @@ impl Run {
         Ok(readers)
     }
 
-    fn shipments(&self, alloc: &Alloc) -> anyhow::Result<Vec<Shipment>> {
-        let mut shipments = Vec::new();
-        for task in alloc.group().tasks.iter().filter(|t| !t.logs.disabled) {
-            let mut sinks = driver::log_sinks(&Reader::any("", &task.config))?;
-            sinks.extend_from_slice(&self.sinks);
-            let labels = ship::Labels {
-                job: self.job.id.clone(),
-                group: alloc.group().name.clone(),
-                task: task.name.clone(),
-                alloc: alloc.id().to_string(),
-            };
-            let records = ship::records(alloc.dir());
-            let shipment = Shipment::start(&self.outlets, &sinks, &labels, &alloc.log_dir(), &records);
-            shipments.push(shipment.context("cannot ship the output")?);
-        }
-        Ok(shipments)
-    }
-
     /// Runs what has been set up to its end; the exit status, and what people must be told after the output.
     async fn run(
         &self,
         started: Vec<Started>,
+        leftovers: Vec<CleanupError>,
         ends: &Ends,
         writer: &Writer,
         cause: &watch::Receiver<Cause>,
     ) -> (i32, Vec<String>) {
         let labels = Arc::new(Labels::new(&self.job));
         let (events, heard) = mpsc::unbounded_channel();
-        let reporting = tokio::spawn(report(heard, writer.queue(), self.style, Arc::clone(&labels)));
+        let reporting = crate::sys::task::spawn(report(heard, writer.queue(), self.style, Arc::clone(&labels)));
         let mut running = JoinSet::new();
         for one in started {
             let (ends, events, queue) = (ends.clone(), events.clone(), writer.queue());
             let kept = self.kept_logs.clone();
-            running.spawn(allocation(one, ends, events, queue, self.style, Arc::clone(&labels), kept));
+            let kept = kept.map(|dir| (dir, self.supervised));
+            running.spawn(boxed(allocation(one, ends, events, queue, self.style, Arc::clone(&labels), kept)));
         }
         drop(events);
-        let (mut results, mut broken) = (Vec::new(), Vec::new());
+        let mut results = Vec::new();
+        let mut broken: Vec<String> = leftovers.iter().map(|e| chain(e)).collect();
         while let Some(joined) = running.join_next().await {
             match joined {
                 Ok((result, leftovers)) => {
@@ -506,12 +706,23 @@ async fn control(
     mut signals: Signals,
     deadlines: Option<(Duration, Duration)>,
     mut broken: Broken,
+    supervised: bool,
 ) {
     let began = tokio::time::Instant::now();
     let mut broken_heard = false;
+    let mut orders = ends.stop.subscribe();
+    let raise = |urgency: Stop| ends.stop.send_modify(|stop| *stop = urgency.max(*stop));
     loop {
-        let urgency = *ends.stop.borrow();
-        let Cause { timed_out, .. } = *causes.borrow();
+        let urgency = *orders.borrow_and_update();
+        let Cause { timed_out, signal } = *causes.borrow();
+        if urgency > Stop::No && signal.is_none() && !timed_out && !broken_heard {
+            // Somebody ordered it, which is as if he had sent the usual signal.
+            causes.send_modify(|c| c.signal = Some(Signal::TERM));
+        }
+        if urgency == Stop::Now && !supervised {
+            // Nobody may be reading what is not written yet.
+            ends.abandon.send_replace(true);
+        }
         let deadline = match deadlines {
             Some((timeout, patience)) if timed_out => Some(began + timeout + patience),
             Some((timeout, _)) => Some(began + timeout),
@@ -527,24 +738,26 @@ async fn control(
             biased;
             signal = signals.next() => {
                 causes.send_modify(|c| c.signal = c.signal.or(Some(signal)));
-                if urgency == Stop::No && signal.number() != libc::SIGQUIT {
-                    ends.stop.send_replace(Stop::Gracefully);
+                if *ends.stop.borrow() == Stop::No && signal.number() != libc::SIGQUIT {
+                    raise(Stop::Gracefully);
                 } else {
-                    ends.stop.send_replace(Stop::Now);
+                    raise(Stop::Now);
                     ends.abandon.send_replace(true);
                 }
             }
             () = due => {
                 causes.send_modify(|c| c.timed_out = true);
-                ends.stop.send_replace(if timed_out { Stop::Now } else { urgency.max(Stop::Gracefully) });
-                ends.abandon.send_replace(timed_out);
+                raise(if timed_out { Stop::Now } else { Stop::Gracefully });
+                ends.abandon.send_modify(|abandon| *abandon |= timed_out);
             }
             told = broken.wait_for(Option::is_some), if !broken_heard => {
                 broken_heard = true;
                 if told.is_ok() {
-                    ends.stop.send_replace(urgency.max(Stop::Gracefully));
+                    raise(Stop::Gracefully);
                 }
             }
+            // What is sent is in `ends`, too.
+            _ = orders.changed() => {}
         }
     }
 }
@@ -557,21 +770,21 @@ async fn allocation(
     queue: mpsc::Sender<Piece>,
     style: Style,
     labels: Arc<Labels>,
-    kept_logs: Option<PathBuf>,
+    kept_logs: Option<(PathBuf, bool)>,
 ) -> (AllocResult, Vec<CleanupError>) {
     let Started { mut alloc, readers, shipments } = started;
     let mut reading = JoinSet::new();
     let mut finishers: Vec<Finisher> = Vec::new();
     for (follower, shape, source) in readers {
         finishers.push(follower.finisher());
-        reading.spawn(copy(follower, shape, source, queue.clone(), style, Arc::clone(&labels)));
+        reading.spawn(boxed(copy(follower, shape, source, queue.clone(), style, Arc::clone(&labels))));
     }
     let result = alloc.run(ends.stop.subscribe(), events).await;
     finishers.iter().for_each(Finisher::finish);
     shipments.iter().for_each(Shipment::finish);
     let mut shipping = JoinSet::new();
     for shipment in shipments {
-        shipping.spawn(shipment.drain(SINKS_PATIENCE));
+        shipping.spawn(boxed(shipment.drain(SINKS_TIMEOUT)));
     }
     let mut abandoned = ends.abandon.subscribe();
     let drained = async {
@@ -584,63 +797,23 @@ async fn allocation(
         _ = abandoned.wait_for(|a| *a) => {}
     }
     drop((reading, shipping));
-    if let Some(dir) = kept_logs {
-        let (id, logs, streams) = (alloc.id().to_string(), alloc.log_dir(), kept_streams(&alloc));
-        let place = dir.clone();
-        let cancel = Arc::new(AtomicBool::new(false));
-        let given_up = Arc::clone(&cancel);
-        let kept = move || {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&place)?;
-            if mutant::on("d62") {
-                return std::fs::rename(logs, place.join(id)).map(|()| Vec::new());
-            }
-            keep::keep(&logs, &streams, &OwnDir::open(&place)?.make_new(id.as_ref(), 0o700)?, &given_up)
-        };
-        let mut copying = tokio::task::spawn_blocking(kept);
-        // It is waited for in any case: what it reads is about to be removed.
-        let in_time = async {
+    if let Some((dir, and_view)) = kept_logs {
+        let given_up = async {
             // Nobody may be left who could give it up.
             if abandoned.wait_for(|a| *a).await.is_err() {
                 std::future::pending::<()>().await;
             }
-            tokio::time::sleep(LAST_LOGS).await;
         };
-        let copied = tokio::select! {
-            biased;
-            copied = &mut copying => Some(copied),
-            () = in_time => None,
-        };
-        let copied = if let Some(copied) = copied {
-            copied
-        } else {
-            cancel.store(true, Ordering::Relaxed);
-            copying.await
-        };
-        let errors = match copied {
-            Ok(Ok(errors)) => errors.iter().map(ToString::to_string).collect(),
-            Ok(Err(error)) => vec![error.to_string()],
-            Err(error) => vec![error.to_string()],
-        };
+        let mut errors = alloc.keep_logs(&dir, given_up).await;
+        if and_view {
+            errors.extend(alloc.keep_view(&dir).err().map(|e| e.to_string()));
+        }
         for error in errors {
             complain(&format!("cannot keep the logs of allocation {} in {}: {error}", alloc.id(), dir.display()));
         }
     }
-    (result, alloc.destroy().await)
-}
-
-/// The streams of an allocation whose files are kept.
-fn kept_streams(alloc: &Alloc) -> Vec<Kept> {
-    let tasks = alloc.group().tasks.iter().filter(|task| !task.logs.disabled);
-    tasks
-        .flat_map(|task| {
-            [Stream::Stdout, Stream::Stderr].map(|stream| Kept {
-                base: format!("{}.{}", task.name, stream.name()),
-                max_files: task.logs.max_files,
-                // A line is not cut for the sake of a limit.
-                max_bytes: (u64::from(task.logs.max_file_size_mib) << 20) + KEPT_MORE,
-            })
-        })
-        .collect()
+    let control = alloc.control();
+    (result, hearing(&control, &ends.stop, alloc.destroy()).await)
 }
 
 /// Hands one stream of one task to the writer.
@@ -725,15 +898,15 @@ impl Labels {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::io::Write;
     use std::sync::Mutex;
 
     use tokio::time::Instant;
 
     use super::*;
+    use crate::alloc::Owner;
     use crate::alloc::fake::{self, Act, FakeDriver, task};
-    use crate::alloc::{AllocStatus, Orphans, PortPool, Records, TaskError, TaskResult, scan};
+    use crate::alloc::{AllocStatus, TaskError, TaskResult, scan};
     use crate::driver::DriverError;
     use crate::spec::{ExitResult, Task};
 
@@ -766,25 +939,27 @@ mod tests {
     async fn execute(job: Job, scripts: &[(&str, &[Act])], style: Style, timeout: Option<Duration>) -> Ended {
         let data = tempfile::tempdir().unwrap();
         let path = data.path().canonicalize().unwrap();
-        let driver: Arc<dyn crate::driver::Driver> = FakeDriver::new(scripts);
-        let machine = Machine {
-            node: fake::node(),
-            drivers: BTreeMap::from([("fake".to_owned(), driver)]),
-            host_env: BTreeMap::new(),
-            records: Arc::new(Records::new(&path)),
-            ports: PortPool::default(),
-            cgroup: Box::new(|_, _| PathBuf::new()),
-            remove_cgroup: Arc::new(|_| Ok(())),
-            cpusets: None,
-            orphans: Arc::new(Orphans::ignore()),
-            data_dir: path.clone(),
-        };
+        let driver = FakeDriver::new(scripts);
+        let machine = fake::machine(&path, &driver, Owner::default());
         let (job, machine) = (Arc::new(job), Arc::new(machine));
         let (sinks, outlets) = (Vec::new(), outlets(false));
-        let run = Run { job, machine, style, timeout, kept_logs: None, sinks, outlets };
+        let run = Run {
+            job,
+            machine,
+            style,
+            timeout,
+            kept_logs: None,
+            sinks,
+            outlets,
+            socket_dir: None,
+            supervised: false,
+            background: None,
+            settings: None,
+            restored: None,
+        };
         let (stdout, stderr) = (Shared::default(), Shared::default());
         let writer = Writer::new(stdout.clone(), stderr.clone(), false).unwrap();
-        let status = run.execute(writer, Signals::catch().unwrap()).await;
+        let status = Box::pin(run.execute(writer, Signals::catch().unwrap())).await;
         assert!(scan(&path).unwrap().is_empty(), "nothing is left behind");
         Ended { status, stdout: stdout.text(), stderr: stderr.text() }
     }
@@ -862,7 +1037,7 @@ mod tests {
         let first_failure = failed.then(|| Failure { task: "t".to_owned(), at, outcome: outcome.clone() });
         let name = "t".to_owned();
         let task = TaskResult { name, outcome, failed, killed: false, ended: at, leftovers: Vec::new() };
-        AllocResult { status: AllocStatus::Complete, tasks: vec![task], first_failure }
+        AllocResult { status: AllocStatus::Complete, tasks: vec![task], first_failure, left: false, anew: false }
     }
 
     #[test]
@@ -884,27 +1059,16 @@ mod tests {
     #[test]
     fn problems_are_found_before_anything_starts() {
         let path = PathBuf::from("/nonexistent");
-        let driver: Arc<dyn crate::driver::Driver> = FakeDriver::new(&[]);
-        let machine = Machine {
-            node: fake::node(),
-            drivers: BTreeMap::from([("fake".to_owned(), driver)]),
-            host_env: BTreeMap::new(),
-            records: Arc::new(Records::new(&path)),
-            ports: PortPool::default(),
-            cgroup: Box::new(|_, _| PathBuf::new()),
-            remove_cgroup: Arc::new(|_| Ok(())),
-            cpusets: None,
-            orphans: Arc::new(Orphans::ignore()),
-            data_dir: path,
-        };
+        let driver = FakeDriver::new(&[]);
+        let machine = fake::machine(&path, &driver, Owner::default());
         let mut bad = task("b");
         bad.config.values.insert("bad".to_owned(), true.into());
         bad.config.pos = task("b").pos;
         let job = fake::job(vec![Task { driver: "podman".to_owned(), ..task("a") }, bad]);
         assert_eq!(
-            check(&job, &machine).unwrap_err().to_string(),
+            check(&job, &machine.drivers, &Texts::default()).unwrap_err().to_string(),
             "job.hcl:7: unknown driver \"podman\"; known are fake\njob.hcl:7: bad is not wanted"
         );
-        assert!(check(&fake::job(vec![task("a")]), &machine).is_ok());
+        assert!(check(&fake::job(vec![task("a")]), &machine.drivers, &Texts::default()).is_ok());
     }
 }

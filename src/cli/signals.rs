@@ -2,44 +2,35 @@
 
 use std::io;
 
-use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
-
 use crate::spec::Signal;
+use crate::sys::{self, processes};
 
 /// Catches Ctrl-C, SIGTERM, SIGHUP and SIGQUIT from its making on; one that comes before anybody asks is kept.
 ///
 /// SIGINT and SIGQUIT also where a shell had them ignored for a background job: whoever sends one to this very process
 /// means it. SIGHUP stays ignored under nohup.
 #[derive(Debug)]
-pub(super) struct Signals(Vec<(Signal, Stream)>);
+pub(super) struct Signals(sys::signals::Signals);
 
 impl Signals {
     pub(super) fn catch() -> io::Result<Signals> {
-        let ignored = procfs::process::Process::myself().and_then(|p| p.status()).map_or(0, |s| s.sigign);
+        let ignored =
+            std::fs::File::open("/proc/self/status").ok().and_then(|status| processes::said(status, "SigIgn"));
+        let ignored = ignored.and_then(|said| u64::from_str_radix(&said, 16).ok()).unwrap_or(0);
         let hangup_ignored = ignored & (1 << (libc::SIGHUP - 1)) != 0;
-        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::quit(), SignalKind::hangup()];
-        let mut caught = Vec::new();
-        for kind in kinds {
-            if kind == SignalKind::hangup() && hangup_ignored {
-                continue;
-            }
-            if let Some(name) = Signal::from_number(kind.as_raw_value()) {
-                caught.push((name, signal(kind)?));
-            }
+        let mut caught = vec![libc::SIGINT, libc::SIGTERM, libc::SIGQUIT];
+        if !hangup_ignored {
+            caught.push(libc::SIGHUP);
         }
-        Ok(Signals(caught))
+        sys::signals::Signals::catch(&caught).map(Signals)
     }
 
     /// The next signal.
     pub(super) async fn next(&mut self) -> Signal {
-        std::future::poll_fn(|context| {
-            for (name, stream) in &mut self.0 {
-                if stream.poll_recv(context).is_ready() {
-                    return std::task::Poll::Ready(*name);
-                }
+        loop {
+            if let Some(signal) = Signal::from_number(self.0.next().await) {
+                return signal;
             }
-            std::task::Poll::Pending
-        })
-        .await
+        }
     }
 }

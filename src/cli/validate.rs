@@ -2,22 +2,30 @@
 
 use serde_json::{Value as Json, json};
 
+use super::config::Operator;
 use super::output::json_text;
 use super::run::parsed as read;
-use super::{ValidateArgs, complain, networks, placement, print};
+use super::shown::{SHOWN, Texts};
+use super::{ValidateArgs, complain, networks, placement, print, volumes};
 use crate::jobspec::{self, Diagnostic};
 use crate::spec::escaped;
+use crate::spec::json;
 
 /// Exit status for a file that is not accepted.
 const INVALID: i32 = 1;
-/// So many mistakes are shown at once.
-const SHOWN: usize = 20;
 
 pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
-    let (errors, parsed) = match read(&args.file, &args.var, &args.var_file, false) {
+    let mut texts = Texts::default();
+    if args.output_json {
+        return output(args, &mut texts);
+    }
+    let (errors, parsed) = match read(&args.file, &args.var, &args.var_file, false, &mut texts, jobspec::parse) {
         Ok(mut parsed) => {
-            networks::check(&mut parsed, &networks::networks(&args.host_network)?);
-            placement::check(&mut parsed, None, None)?;
+            let operator = Operator::find(&args.config, &args.volume, &args.host_network)?;
+            networks::check(&mut parsed, &operator.networks);
+            volumes::check(&mut parsed, &operator.volumes, operator.config.isolation_minimum);
+            placement::check(&mut parsed, None, None, &operator.config.meta)?;
+            parsed.warnings.splice(0..0, operator.config.warnings);
             (Vec::new(), Some(parsed))
         }
         Err(error) => (error.downcast::<jobspec::Error>()?.diagnostics, None),
@@ -39,12 +47,9 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
         print((json_text(&answer) + "\n").as_bytes())?;
         return Ok(status);
     }
-    errors.iter().take(SHOWN).for_each(|error| complain(&error.to_string()));
-    if let Some(more @ 1..) = errors.len().checked_sub(SHOWN) {
-        complain(&format!("{more} more mistakes are not shown"));
-    }
+    tell(&errors, &texts);
     for refusal in refusals {
-        complain(&format!("warning: {refusal}"));
+        complain(&format!("warning: {}", texts.show(refusal)));
     }
     for warning in warnings {
         complain(&format!("warning: {warning}"));
@@ -61,6 +66,24 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
     };
     print(verdict.as_bytes())?;
     Ok(status)
+}
+
+/// The job in the form of Nomad's API.
+fn output(args: &ValidateArgs, texts: &mut Texts) -> anyhow::Result<i32> {
+    match read(&args.file, &args.var, &args.var_file, false, texts, jobspec::to_api) {
+        Ok(job) => print((json::to_string_pretty(&job)? + "\n").as_bytes()),
+        Err(error) => {
+            tell(&error.downcast::<jobspec::Error>()?.diagnostics, texts);
+            Ok(INVALID)
+        }
+    }
+}
+
+fn tell(errors: &[Diagnostic], texts: &Texts) {
+    errors.iter().take(SHOWN).for_each(|error| complain(&texts.show(error)));
+    if let Some(more @ 1..) = errors.len().checked_sub(SHOWN) {
+        complain(&format!("{more} more mistakes are not shown"));
+    }
 }
 
 fn place(diagnostic: &Diagnostic) -> Json {

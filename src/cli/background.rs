@@ -1,0 +1,226 @@
+//! What a run in the background keeps for its next supervisor, should this one be killed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+
+use super::{RunArgs, complain, volumes};
+use crate::alloc::{
+    HostVolume, KeptSockets, Machine, Owner, OwnerError, OwnerLock, RunFile, RunId, ValuesFile, machine,
+};
+use crate::logs::ship::Sink;
+use crate::net::{Networks, Subnet};
+use crate::spec::DriverConfig;
+use crate::spec::json;
+
+/// What a supervisor needs to know of the command line, and of what stood in files then.
+#[derive(serde::Serialize, serde::Deserialize)]
+pub(super) struct Settings {
+    /// What tasks without isolation inherit: that of whoever started the run.
+    pub(super) host_env: BTreeMap<String, String>,
+    pub(super) cgroup_parent: Option<PathBuf>,
+    /// When `--timeout` runs out.
+    deadline: Option<SystemTime>,
+    /// Their URLs, with passwords.
+    log_sinks: Vec<String>,
+    kv: Option<PathBuf>,
+    volumes: Vec<Volume>,
+    meta: BTreeMap<String, String>,
+    /// The configuration of drivers, by their names.
+    drivers: BTreeMap<String, DriverConfig>,
+    cni_config_dir: PathBuf,
+    cni_path: Vec<PathBuf>,
+    subnet: Subnet,
+    pub(super) quiet: bool,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Volume {
+    name: String,
+    path: PathBuf,
+    read_only: bool,
+}
+
+impl Settings {
+    /// What this command line says, with the volumes and the configuration of drivers that follow from it.
+    pub(super) fn of(
+        args: &RunArgs,
+        machine: &Machine,
+        volumes: &[volumes::Given],
+        meta: &BTreeMap<String, String>,
+        drivers: BTreeMap<String, DriverConfig>,
+        sinks: &[Sink],
+    ) -> anyhow::Result<Settings> {
+        let absolute = |path: &Path| {
+            std::path::absolute(path).with_context(|| format!("cannot find out where {} is", path.display()))
+        };
+        let volume = |given: &volumes::Given| Volume {
+            name: given.name.clone(),
+            path: given.path.clone(),
+            read_only: given.read_only,
+        };
+        let Networks { config_dir, plugin_dirs, subnet, .. } = &machine.networks;
+        Ok(Settings {
+            host_env: machine.host_env.clone(),
+            cgroup_parent: args.cgroup_parent.clone(),
+            deadline: args.timeout.and_then(|timeout| SystemTime::now().checked_add(timeout)),
+            log_sinks: sinks.iter().map(|sink| sink.secret_text().to_owned()).collect(),
+            kv: args.kv.as_deref().map(absolute).transpose()?,
+            volumes: volumes.iter().map(volume).collect(),
+            meta: meta.clone(),
+            drivers,
+            cni_config_dir: absolute(config_dir)?,
+            cni_path: plugin_dirs.clone(),
+            subnet: *subnet,
+            quiet: args.quiet,
+        })
+    }
+
+    /// Those of a run.
+    ///
+    /// # Errors
+    /// When they are not understood.
+    pub(super) fn of_file(file: &RunFile) -> anyhow::Result<Settings> {
+        let read = json::from_value(&file.settings);
+        read.with_context(|| format!("the settings of run {} are not understood", file.id.as_str()))
+    }
+
+    /// Makes a machine as it was for the first supervisor. What is not there any more is told: tasks that run do without.
+    ///
+    /// # Errors
+    /// When a driver does not take its configuration.
+    pub(super) fn apply(&self, machine: &mut Machine) -> anyhow::Result<()> {
+        machine.host_env.clone_from(&self.host_env);
+        Arc::make_mut(&mut machine.node).meta.extend(self.meta.clone());
+        for Volume { name, path, read_only } in &self.volumes {
+            match HostVolume::open(path, *read_only) {
+                Ok(volume) => machine.volumes.add(name.clone(), volume),
+                Err(e) => complain(&format!("volume {name:?} cannot be used any more: {}: {e}", path.display())),
+            }
+        }
+        if let Some(file) = &self.kv {
+            machine.values = ValuesFile::later(file).with_services(&machine.services);
+            if let Err(e) = machine.values.read() {
+                complain(&format!("--kv: {e}"));
+            }
+        }
+        machine.networks.config_dir.clone_from(&self.cni_config_dir);
+        machine.networks.plugin_dirs.clone_from(&self.cni_path);
+        machine.networks.subnet = self.subnet;
+        for (name, config) in &self.drivers {
+            if let Some(driver) = machine.drivers.get(name) {
+                driver.set_config(config, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The log sinks.
+    pub(super) fn sinks(&self) -> Vec<Sink> {
+        let parse =
+            |text: &String| text.parse().map_err(|e| complain(&format!("a log sink is not used any more: {e}")));
+        self.log_sinks.iter().filter_map(|text| parse(text).ok()).collect()
+    }
+
+    /// What is left of `--timeout`.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.duration_since(SystemTime::now()).unwrap_or_default())
+    }
+}
+
+/// A run in the background, as its supervisor has it. Nothing is kept of it any more when this is dropped, unless it is to be
+/// taken up again.
+#[derive(Debug)]
+pub(super) struct Background {
+    data_dir: PathBuf,
+    file: Mutex<RunFile>,
+    sockets: KeptSockets,
+    lock: Option<OwnerLock>,
+    stays: AtomicBool,
+}
+
+impl Background {
+    /// A new one.
+    pub(super) fn begin(data_dir: &Path, job: &str) -> anyhow::Result<Background> {
+        let id = RunId::random();
+        let owner = Owner::Run { background: Some(id.clone()) };
+        let lock = OwnerLock::take(data_dir, &owner)?;
+        let sockets = machine::kept_socket_dir(data_dir, &owner)?.context("a run in the background has no sockets")?;
+        let file = Mutex::new(RunFile::new(id, job, &sockets.path, serde_json::Value::Null));
+        let data_dir = data_dir.to_owned();
+        Ok(Background { data_dir, file, sockets, lock, stays: AtomicBool::new(false) })
+    }
+
+    /// One whose supervisor was killed; `None` where there is none, or somebody else has taken it up.
+    pub(super) fn resume(data_dir: &Path, id: &RunId) -> anyhow::Result<Option<Background>> {
+        let owner = Owner::Run { background: Some(id.clone()) };
+        let lock = match OwnerLock::take(data_dir, &owner) {
+            Err(OwnerError::Held { .. }) => return Ok(None),
+            lock => lock?,
+        };
+        let Some(file) = RunFile::read(data_dir, id)?.filter(|file| file.announced) else { return Ok(None) };
+        let base = file.sockets.parent().context("the run's sockets are nowhere")?;
+        let sockets = KeptSockets::open(base, data_dir, &owner);
+        let sockets = sockets.with_context(|| format!("cannot use {}", file.sockets.display()))?;
+        let sockets = sockets.context("a run in the background has no sockets")?;
+        let (data_dir, file) = (data_dir.to_owned(), Mutex::new(file));
+        Ok(Some(Background { data_dir, file, sockets, lock, stays: AtomicBool::new(true) }))
+    }
+
+    /// Whose allocations it looks after.
+    pub(super) fn owner(&self) -> Owner {
+        self.file().owner()
+    }
+
+    /// Where its executors and its control socket listen.
+    pub(super) fn sockets(&self) -> &Path {
+        &self.sockets.path
+    }
+
+    /// What is kept of it.
+    pub(super) fn file(&self) -> RunFile {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps what its next supervisor needs, before anything is made.
+    pub(super) fn keep(&self, settings: &Settings, allocs: Vec<String>) -> anyhow::Result<()> {
+        let settings = json::to_value(settings).context("cannot note the run's settings")?;
+        self.write(|file| (file.settings, file.allocs) = (settings, allocs))
+    }
+
+    /// From now on its next supervisor takes it up.
+    pub(super) fn announce(&self) -> anyhow::Result<()> {
+        self.write(|file| file.announced = true)
+    }
+
+    fn write(&self, change: impl FnOnce(&mut RunFile)) -> anyhow::Result<()> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut file);
+        file.write(&self.data_dir).context("cannot note what the run's next supervisor needs")
+    }
+
+    /// Whether another supervisor is to take up what this one leaves.
+    pub(super) fn stays(&self, stays: bool) {
+        self.stays.store(stays, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // One that broke down is as one that was killed.
+        if self.stays.load(Ordering::Relaxed) || std::thread::panicking() {
+            return;
+        }
+        let id = self.file().id;
+        if let Err(error) = RunFile::remove(&self.data_dir, &id).and_then(|()| self.sockets.remove()) {
+            complain(&format!("what is kept of a run that has ended is left to agentbin gc: {error}"));
+        }
+        if let Some(lock) = self.lock.take() {
+            lock.remove();
+        }
+    }
+}

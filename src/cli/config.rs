@@ -1,0 +1,382 @@
+//! `--config`: what a Nomad agent's configuration says of the machine, in the agent's words.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+use super::policy::Level;
+use super::{networks, volumes};
+use crate::alloc::{HostNetworks, HostVolumes};
+use crate::driver::hclspec::Body;
+use crate::jobspec::config::{self, Member, Node, Variables};
+use crate::jobspec::{self, Diagnostic, Value, did_you_mean};
+use crate::spec::Pos;
+
+/// So many mistakes of all files are told.
+const MOST_SAID: usize = 20;
+/// So many files are read of one directory.
+const MOST_FILES: usize = 1000;
+
+const TOP: [&str; 3] = ["client", "isolation_minimum", "plugin"];
+const CLIENT: [&str; 5] = ["cni_config_dir", "cni_path", "host_network", "host_volume", "meta"];
+const HOST_VOLUME: [&str; 2] = ["path", "read_only"];
+const HOST_NETWORK: [&str; 2] = ["cidr", "interface"];
+const PLUGIN: [&str; 1] = ["config"];
+
+/// What the operator says of this machine, in files and on the command line.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Config {
+    pub(super) volumes: Vec<volumes::Given>,
+    pub(super) networks: Vec<networks::Given>,
+    pub(super) meta: BTreeMap<String, String>,
+    /// The configuration of drivers by their names.
+    pub(super) plugins: BTreeMap<String, Plugin>,
+    pub(super) isolation_minimum: Option<Level>,
+    /// What has no effect.
+    pub(super) warnings: Vec<String>,
+}
+
+/// A `plugin` block.
+#[derive(Debug, Clone)]
+pub(super) struct Plugin {
+    pub(super) body: Body,
+    /// The keys that stand in it.
+    pub(super) keys: Vec<String>,
+    pub(super) pos: Pos,
+}
+
+/// A [`Config`] whose directories are open, and whose networks have addresses.
+#[derive(Debug)]
+pub(super) struct Operator {
+    pub(super) config: Config,
+    /// The volumes as they were given.
+    pub(super) given: Vec<volumes::Given>,
+    pub(super) volumes: HostVolumes,
+    pub(super) networks: HostNetworks,
+}
+
+impl Operator {
+    /// Reads the files, over which the command line wins, and finds what is named there.
+    ///
+    /// # Errors
+    /// As [`read`]; a directory or network that is not there.
+    pub(super) fn find(
+        files: &[PathBuf],
+        given: &[volumes::Given],
+        host_networks: &[networks::Given],
+    ) -> anyhow::Result<Operator> {
+        let config = read(files)?;
+        let given = [&config.volumes, given].concat();
+        let volumes = volumes::open(&given)?;
+        let networks = networks::networks(&[&config.networks, host_networks].concat())?;
+        Ok(Operator { config, given, volumes, networks })
+    }
+}
+
+/// Reads all files: each one that is named, and of a directory those that end with `.hcl` or `.json`, in the order of their
+/// names. What is said later is added to what is there, or takes its place.
+///
+/// # Errors
+/// Every mistake of all files, with its place.
+pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Config> {
+    let (mut config, mut problems) = (Config::default(), Vec::new());
+    for path in files(paths)? {
+        let text = jobspec::read_file(&path).with_context(|| format!("--config: cannot read {}", path.display()))?;
+        match config::parse(&path, &text) {
+            Ok(node) => Reader { config: &mut config, problems: &mut problems }.file(&node),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    if problems.is_empty() {
+        return Ok(config);
+    }
+    let more = problems.len().saturating_sub(MOST_SAID);
+    let mut told: Vec<String> = problems.iter().take(MOST_SAID).map(ToString::to_string).collect();
+    if more > 0 {
+        told.push(format!("{more} more mistakes are not shown"));
+    }
+    bail!("{}", told.join("\n"));
+}
+
+fn files(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let context = || format!("--config: cannot read the directory {}", path.display());
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(path).with_context(context)? {
+            let entry = entry.with_context(context)?.path();
+            if entry.extension().is_some_and(|end| end == "hcl" || end == "json") && entry.is_file() {
+                found.push(entry);
+            }
+            if found.len() > MOST_FILES {
+                bail!("--config: {} has more than {MOST_FILES} files; name those that count", path.display());
+            }
+        }
+        found.sort();
+        files.extend(found);
+    }
+    Ok(files)
+}
+
+struct Reader<'a> {
+    config: &'a mut Config,
+    problems: &'a mut Vec<Diagnostic>,
+}
+
+/// The bodies of a block that may stand there any number of times: one, or a list.
+fn bodies(node: &Node) -> Vec<&Node> {
+    node.items().map_or_else(|| vec![node], |items| items.iter().collect())
+}
+
+impl Reader<'_> {
+    fn wrong(&mut self, pos: &Pos, message: impl Into<String>) {
+        self.problems.push(Diagnostic::new(pos, message));
+    }
+
+    /// The members of all bodies of a block without labels, of which each name must be among these.
+    fn members<'n>(&mut self, what: &str, node: &'n Node, known: &[&str]) -> Vec<&'n Member> {
+        let mut members = Vec::new();
+        for body in bodies(node) {
+            let Some(inner) = body.members() else {
+                self.wrong(&body.pos, format!("{what} is a block; write {what} {{ ... }}"));
+                continue;
+            };
+            for member in inner {
+                if known.contains(&&*member.name) {
+                    members.push(member);
+                } else {
+                    let hint = did_you_mean(&member.name, known.iter().copied());
+                    let words = known.join(", ");
+                    let message = format!("unsupported key \"{}\" in {what}{hint}; known are {words}", member.name);
+                    self.wrong(&member.pos, message);
+                }
+            }
+        }
+        members
+    }
+
+    /// The bodies of a block with one label, with their labels.
+    fn labelled<'n>(&mut self, what: &str, node: &'n Node) -> Vec<(&'n Member, &'n Node)> {
+        let mut found = Vec::new();
+        for entry in bodies(node) {
+            match entry.members() {
+                Some(members) => {
+                    found.extend(members.iter().flat_map(|m| bodies(&m.node).into_iter().map(move |b| (m, b))));
+                }
+                None => {
+                    self.wrong(&entry.pos, format!("{what} takes a name and a body; write {what} \"NAME\" {{ ... }}"));
+                }
+            }
+        }
+        found
+    }
+
+    fn value<T>(&mut self, member: &Member, needed: &str, read: impl FnOnce(&Value) -> Option<T>) -> Option<T> {
+        match member.node.eval(&Variables::default()) {
+            Ok(value) => {
+                let found = read(&value);
+                if found.is_none() {
+                    self.wrong(&member.pos, format!("\"{}\" must be {needed}", member.name));
+                }
+                found
+            }
+            Err(problem) => {
+                self.problems.push(problem);
+                None
+            }
+        }
+    }
+
+    fn text(&mut self, member: &Member) -> Option<String> {
+        self.value(member, "a string", Value::to_text)
+    }
+
+    fn file(&mut self, node: &Node) {
+        for member in self.members("the configuration", node, &TOP) {
+            match &*member.name {
+                "client" => self.client(&member.node),
+                "plugin" => {
+                    for (label, body) in self.labelled("plugin", &member.node) {
+                        self.plugin(label, body);
+                    }
+                }
+                _ => {
+                    let level = |value: &Value| match value.to_text()?.as_str() {
+                        "default" => Some(Level::Default),
+                        "strict" => Some(Level::Strict),
+                        _ => None,
+                    };
+                    let read = self.value(member, "\"default\" or \"strict\"", level);
+                    self.config.isolation_minimum = Level::stricter(self.config.isolation_minimum, read);
+                }
+            }
+        }
+    }
+
+    fn client(&mut self, node: &Node) {
+        for member in self.members("client", node, &CLIENT) {
+            match &*member.name {
+                "host_volume" => {
+                    for (label, body) in self.labelled("host_volume", &member.node) {
+                        self.host_volume(label, body);
+                    }
+                }
+                "host_network" => {
+                    for (label, body) in self.labelled("host_network", &member.node) {
+                        self.host_network(label, body);
+                    }
+                }
+                "meta" => {
+                    for body in bodies(&member.node) {
+                        for entry in body.members().unwrap_or_default() {
+                            if let Some(text) = self.text(entry) {
+                                self.config.meta.insert(entry.name.clone(), text);
+                            }
+                        }
+                        if body.members().is_none() {
+                            self.wrong(&body.pos, "meta is a block; write meta { NAME = \"VALUE\" }");
+                        }
+                    }
+                }
+                name => {
+                    let place = &member.pos;
+                    self.config.warnings.push(format!("{place}: {name} has no effect with agentbin run yet"));
+                    self.text(member);
+                }
+            }
+        }
+    }
+
+    fn host_volume(&mut self, label: &Member, body: &Node) {
+        let (mut path, mut read_only) = (None, false);
+        for member in self.members("host_volume", body, &HOST_VOLUME) {
+            match &*member.name {
+                "path" => path = self.text(member),
+                _ => read_only = self.value(member, "true or false", Value::to_bool).unwrap_or(false),
+            }
+        }
+        match path {
+            Some(path) if Path::new(&path).is_absolute() => {
+                let origin = format!("{}: host_volume {:?}", label.pos, label.name);
+                let given = volumes::Given { name: label.name.clone(), path: path.into(), read_only, origin };
+                self.config.volumes.push(given);
+            }
+            Some(path) => {
+                let message = format!("the path \"{path}\" of host_volume \"{}\" must be absolute", label.name);
+                self.wrong(&label.pos, message);
+            }
+            None => {
+                self.wrong(&label.pos, format!("host_volume \"{}\" has no path; write path = \"/...\"", label.name));
+            }
+        }
+    }
+
+    fn host_network(&mut self, label: &Member, body: &Node) {
+        let (mut cidr, mut interface) = (None, None);
+        for member in self.members("host_network", body, &HOST_NETWORK) {
+            let text = self.text(member);
+            match &*member.name {
+                "cidr" => cidr = text.filter(|text| !text.is_empty()),
+                _ => interface = text.filter(|text| !text.is_empty()),
+            }
+        }
+        match networks::Given::configured(&label.name, interface, cidr) {
+            Ok(given) => self.config.networks.push(given),
+            Err(why) => self.wrong(&label.pos, format!("host_network \"{}\": {why}", label.name)),
+        }
+    }
+
+    fn plugin(&mut self, label: &Member, body: &Node) {
+        let (mut config, pos) = (config::empty(), label.pos.clone());
+        for member in self.members("plugin", body, &PLUGIN) {
+            let found = bodies(&member.node);
+            match found.as_slice() {
+                [one] if one.members().is_some() => config = (*one).clone(),
+                _ => self.wrong(&member.pos, "config is one block; write config { ... }"),
+            }
+        }
+        let keys = config.members().unwrap_or_default().iter().map(|member| member.name.clone()).collect();
+        self.config.plugins.insert(label.name.clone(), Plugin { body: Body::of_node(config), keys, pos });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> anyhow::Result<Config> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("agent.hcl");
+        std::fs::write(&file, text).unwrap();
+        read(&[file])
+    }
+
+    #[test]
+    fn an_agents_words_are_read_in_hcl_and_json() {
+        let hcl = "client {\n host_volume \"data\" {\n path = \"/srv/data\"\n read_only = true\n }\n \
+                   host_volume \"own[0]\" { path = \"/srv/own\" }\n host_network \"lan\" { interface = \"lo\" }\n \
+                   meta {\n rack = \"7\"\n }\n cni_path = \"/opt/cni/bin\"\n}\n\
+                   plugin \"docker\" {\n config {\n allow_privileged = true\n volumes { enabled = true }\n }\n}\n\
+                   isolation_minimum = \"strict\"\n";
+        let json = r#"{"client": {"host_volume": {"data": {"path": "/srv/data", "read_only": true},
+            "own[0]": [{"path": "/srv/own"}]}, "host_network": [{"lan": {"interface": "lo"}}],
+            "meta": {"rack": 7}, "cni_path": "/opt/cni/bin"},
+            "plugin": [{"docker": [{"config": [{"allow_privileged": true, "volumes": {"enabled": true}}]}]}],
+            "isolation_minimum": "strict"}"#;
+        for text in [hcl, json] {
+            let config = config(text).unwrap();
+            let volumes: Vec<_> =
+                config.volumes.iter().map(|v| (&*v.name, v.path.to_str().unwrap(), v.read_only)).collect();
+            assert_eq!(volumes, [("data", "/srv/data", true), ("own[0]", "/srv/own", false)]);
+            assert_eq!(config.networks.len(), 1);
+            assert_eq!(config.meta["rack"], "7");
+            assert_eq!(config.plugins["docker"].keys, ["allow_privileged", "volumes"]);
+            assert_eq!(config.isolation_minimum, Some(Level::Strict));
+            assert!(config.warnings[0].contains("cni_path has no effect"), "{:?}", config.warnings);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line_and_the_words_that_exist() {
+        for (text, line, why) in [
+            (
+                "client {\n host_volumes \"x\" { path = \"/\" }\n}",
+                2,
+                "did you mean \"host_volume\"?; known are cni_config_dir",
+            ),
+            ("server { enabled = true }", 1, "unsupported key \"server\" in the configuration; known are client"),
+            ("client {\n host_volume \"x\" { path = \"srv\" }\n}", 2, "must be absolute"),
+            ("client {\n host_volume \"x\" {\n readonly = true\n}\n}", 3, "did you mean \"read_only\"?"),
+            ("client {\n\n host_volume \"x\" { }\n}", 3, "has no path"),
+            ("client = 3", 1, "client is a block"),
+            ("client {\n host_volume \"x\" { path = [1] }\n}", 2, "\"path\" must be a string"),
+            ("client {\n host_network \"x\" { cidr = \"10.0.0\" }\n}", 2, "cidr"),
+            ("client {\n host_network \"x\" { }\n}", 2, "interface or cidr"),
+            ("isolation_minimum = \"high\"", 1, "must be \"default\" or \"strict\""),
+            ("plugin \"exec\" {\n args = []\n}", 2, "known are config"),
+            ("client {", 1, ""),
+        ] {
+            let error = config(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("agent.hcl:{line}: ")) && error.contains(why), "{text}: {error}");
+        }
+        let two = config("client { x = 1 }\nserver { }\n").unwrap_err().to_string();
+        assert_eq!(two.lines().count(), 2, "all at once: {two}");
+    }
+
+    #[test]
+    fn a_directory_is_read_in_the_order_of_its_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("b.hcl", "client {\n meta { a = \"b\" }\n}");
+        write("a.json", r#"{"client": {"meta": {"a": "a", "c": "a"}}}"#);
+        write("c.txt", "nonsense {");
+        let config = read(&[dir.path().to_owned()]).unwrap();
+        assert_eq!((config.meta["a"].as_str(), config.meta["c"].as_str()), ("b", "a"));
+        assert!(format!("{:#}", read(&[dir.path().join("none")]).unwrap_err()).contains("cannot read"));
+    }
+}

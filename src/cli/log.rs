@@ -1,0 +1,95 @@
+//! The agent's own log: lines on standard error, which a service manager keeps.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::time::SystemTime;
+
+use tokio::sync::broadcast;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+
+use crate::agent::api::LogLine;
+use crate::spec::escaped_lines;
+
+/// A layer that writes each event of this program as one line.
+struct Lines {
+    least: Level,
+    /// For those who follow it over the API.
+    followed: broadcast::Sender<LogLine>,
+}
+
+/// Lines that wait for a slow follower; the oldest are lost to him.
+const FOLLOWED: usize = 256;
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
+        // Libraries have nothing to say to an operator.
+        *metadata.level() <= self.least && metadata.target().starts_with(env!("CARGO_PKG_NAME"))
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut said = Said::default();
+        event.record(&mut said);
+        let time = humantime::format_rfc3339_millis(SystemTime::now());
+        let level = event.metadata().level();
+        let line = format!("{time} [{level}] {}{}", said.message, said.fields);
+        let line = format!("{}\n", escaped_lines(&line).replace('\n', "\\n"));
+        // Whoever reads it may be gone, which must not disturb a task.
+        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        if self.followed.receiver_count() > 0 {
+            let _ = self.followed.send(LogLine { level: *level, text: line.into() });
+        }
+    }
+}
+
+#[derive(Default)]
+struct Said {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Said {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.fields, " {name}={value:?}"),
+        };
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value}"),
+            name => write!(self.fields, " {name}={value:?}"),
+        };
+    }
+}
+
+/// What a line must be at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Least {
+    /// Everything
+    Debug,
+    /// What happens
+    Info,
+    /// What is odd
+    Warn,
+    /// What went wrong
+    Error,
+}
+
+/// Writes from now on what this process has to say. Who subscribes to what is returned hears it, too.
+pub(super) fn start(least: Least) -> broadcast::Sender<LogLine> {
+    let least = match least {
+        Least::Debug => Level::DEBUG,
+        Least::Info => Level::INFO,
+        Least::Warn => Level::WARN,
+        Least::Error => Level::ERROR,
+    };
+    let (followed, _) = broadcast::channel(FOLLOWED);
+    let lines = tracing_subscriber::registry().with(Lines { least, followed: followed.clone() });
+    // Another one is there already only where a program embeds this one.
+    let _ = tracing::subscriber::set_global_default(lines);
+    followed
+}

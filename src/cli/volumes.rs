@@ -1,0 +1,124 @@
+//! `--volume`: directories of this machine that job files name, and only the operator knows.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use super::policy::Level;
+use crate::alloc::{HostVolume, HostVolumes, no_mounts};
+use crate::driver::policy;
+use crate::jobspec::{Diagnostic, Parsed};
+use crate::spec::{Group, Mount, Order as _, VolumeMount};
+
+/// So many refusals of one job are about volumes.
+const MOST_SAID: usize = 50;
+/// The driver whose tasks have no files of their own.
+const UNISOLATED: &str = "raw_exec";
+
+/// A volume as the operator gives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Given {
+    /// As job files call it.
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    pub(super) read_only: bool,
+    /// Where that was said.
+    pub(super) origin: String,
+}
+
+/// Reads `NAME=PATH` or `NAME=PATH:ro`.
+pub(super) fn given(text: &str) -> Result<Given, String> {
+    let (path, read_only) = match text.strip_suffix(":ro") {
+        Some(path) => (path, true),
+        None => (text, false),
+    };
+    match path.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => {
+            let path = std::path::absolute(Path::new(path)).map_err(|error| error.to_string())?;
+            Ok(Given { name: name.to_owned(), path, read_only, origin: format!("--volume {text}") })
+        }
+        _ => Err("write it as NAME=PATH or NAME=PATH:ro".to_owned()),
+    }
+}
+
+/// Opens the directories, the later ones in place of earlier ones of the same name.
+///
+/// # Errors
+/// The one that is not there, or is no directory.
+pub(super) fn open(given: &[Given]) -> anyhow::Result<HostVolumes> {
+    let mut volumes = HostVolumes::default();
+    for Given { name, path, read_only, origin } in given {
+        let volume = HostVolume::open(path, *read_only).with_context(|| {
+            format!("{origin}: cannot use {} as a volume; name a directory that exists", path.display())
+        })?;
+        volumes.add(name.clone(), volume);
+    }
+    Ok(volumes)
+}
+
+/// What a job file wants of volumes that is not to be had here, or not at this minimum.
+pub(super) fn check(parsed: &mut Parsed, volumes: &HostVolumes, minimum: Option<Level>) {
+    let mut refusals = Vec::new();
+    for group in &parsed.job.groups {
+        for volume in &group.volumes {
+            let indices = if volume.per_alloc { 0..group.count } else { 0..group.count.min(1) };
+            let missing = indices.into_iter().find_map(|index| volumes.find(volume, index).err());
+            refusals
+                .extend(missing.map(|why| Diagnostic::new(&volume.pos, format!("volume \"{}\": {why}", volume.name))));
+        }
+        for task in &group.tasks {
+            if task.driver == UNISOLATED {
+                let mount = task.volume_mounts.first();
+                let why = || format!("volume_mount of task \"{}\": {}", task.name, no_mounts(&task.driver));
+                refusals.extend(mount.map(|mount| Diagnostic::new(&mount.pos, why())));
+            } else if let Some(minimum) = minimum.map(Level::minimum) {
+                for mount in task.volume_mounts.iter().take(MOST_SAID) {
+                    let planned = planned(group, mount, volumes);
+                    let loose = policy::admit_mount(&task.driver, minimum, &planned).err();
+                    refusals.extend(loose.map(|why| Diagnostic::new(&mount.pos, why)));
+                }
+            }
+        }
+        if refusals.len() >= MOST_SAID {
+            break;
+        }
+    }
+    refusals.truncate(MOST_SAID);
+    parsed.refusals.extend(refusals);
+    parsed.refusals.order_by_key(|refusal| (refusal.pos.line, refusal.pos.column));
+}
+
+/// A mount as far as it is known before the start.
+fn planned(group: &Group, mount: &VolumeMount, volumes: &HostVolumes) -> Mount {
+    let volume = group.volumes.iter().find(|volume| volume.name == mount.volume);
+    let host = volume.and_then(|volume| volumes.find(volume, 0).ok());
+    let read_only = host.is_some_and(HostVolume::is_read_only) || volume.is_some_and(|volume| volume.read_only);
+    Mount {
+        task_path: mount.destination.clone(),
+        readonly: read_only || mount.read_only,
+        propagation: mount.propagation,
+        ..Mount::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_are_a_name_and_a_directory() {
+        let volume = given("data=/srv/a=b:ro").unwrap();
+        assert_eq!((&*volume.name, &*volume.path, volume.read_only), ("data", Path::new("/srv/a=b"), true));
+        let volume = given("own[0]=srv").unwrap();
+        assert!(volume.path.is_absolute() && volume.path.ends_with("srv") && !volume.read_only);
+        for wrong in ["data", "=/srv", "data=", "data=:ro", ""] {
+            assert!(given(wrong).is_err(), "{wrong}");
+        }
+        let error = format!("{:#}", open(&[given("data=/no/such/directory").unwrap()]).unwrap_err());
+        assert!(
+            error.contains("--volume data=/no/such/directory: cannot use") && error.contains("No such file"),
+            "{error}"
+        );
+        assert!(open(&[given("data=/etc/passwd").unwrap()]).is_err());
+    }
+}
