@@ -882,3 +882,38 @@ fn b2_devices_of_a_given_folder_are_left_alone() {
     host.remove(soon(5)).unwrap();
     bench.nothing_left();
 }
+
+/// C1: what a container engine makes below goes with its parents, also in a unified tree beside those of v1; a parent that was there
+/// before stays.
+#[test]
+fn c1_parents_of_an_engines_cgroup_are_removed() {
+    let Some(bench) = Bench::new("engine") else { return };
+    let path = bench.path("task");
+    let unified = bench.fs.unified_beside().unwrap();
+    let trees = || bench.fs.hierarchies().chain(unified.iter().flat_map(CgroupFs::hierarchies));
+    let tops: Vec<PathBuf> = trees().map(|tree| tree.mount_point.join(&bench.parent)).collect();
+    let destroy = || TaskCgroup::destroy_at(&bench.fs, &path, Instant::now() + Duration::from_secs(10)).unwrap();
+    let engine = || {
+        for tree in trees() {
+            std::fs::create_dir(tree.mount_point.join(&path).join("container")).unwrap();
+        }
+    };
+
+    TaskCgroup::make_for_engine(&bench.fs, &path).unwrap();
+    // Nothing new for the second one.
+    TaskCgroup::make_for_engine(&bench.fs, &path).unwrap();
+    engine();
+    destroy();
+    assert!(tops.iter().all(|top| !top.exists()), "{tops:?}");
+
+    for top in &tops {
+        std::fs::create_dir(top).unwrap();
+    }
+    TaskCgroup::make_for_engine(&bench.fs, &path).unwrap();
+    engine();
+    destroy();
+    assert!(trees().all(|tree| !tree.mount_point.join(&path).exists()));
+    for top in &tops {
+        std::fs::remove_dir(top).unwrap();
+    }
+}

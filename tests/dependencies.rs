@@ -23,15 +23,23 @@ const LICENSES: &[&str] = &[
     "Unicode-3.0",
     "Unlicense",
     "Zlib",
+    "bzip2-1.0.6", // as BSD-3-Clause with other words; of libbz2-rs-sys
 ];
 
 /// Crates that are built in several versions, how many, and who wants the older one. The list only shrinks: one that no
 /// longer holds fails as well.
 const SEVERAL: &[(&str, usize, &str)] = &[
     ("base64", 2, "bollard and others are at 0.23, rcgen's pem at 0.22"),
+    ("block-buffer", 2, "by digest 0.10"),
+    ("cpufeatures", 2, "by sha1 0.10"),
+    ("crypto-common", 2, "by digest 0.10"),
+    ("digest", 2, "by sha1 0.10"),
     ("foldhash", 2, "by hashbrown 0.15"),
-    ("getrandom", 2, "ring, which rcgen's parser brings, is at 0.2"),
+    ("getrandom", 3, "ring, which rcgen's parser brings, is at 0.2; rand 0.9 at 0.3"),
     ("hashbrown", 2, "petgraph, of the protobuf compiler, is at 0.15; build time only"),
+    ("rand", 2, "the WebSockets of axum (tungstenite) are at 0.9"),
+    ("rand_core", 2, "by rand 0.9"),
+    ("sha1", 2, "the WebSockets of axum (tungstenite) are at 0.10"),
     ("syn", 2, "derive macros are moving to 3; build time only"),
     ("synstructure", 2, "by syn 2; build time only"),
     ("untrusted", 2, "aws-lc-rs is at 0.7"),

@@ -271,7 +271,7 @@ fn b2_failing_steps_are_named() {
             task_path: "/data".into(),
             host_path: "/no/such/folder".into(),
             readonly: false,
-            propagation: agentbin::spec::Propagation::Private,
+            ..Default::default()
         });
         let error = world.exec.start_task(&task).await.unwrap_err().to_string();
         assert!(error.contains("bind /no/such/folder to /data") && error.contains("No such file"), "{error}");

@@ -411,3 +411,45 @@ fn n5_a_read_only_data_dir_is_125() {
     assert!(out.stderr.lines().count() == 1 && out.stderr.contains(world.path("small").to_str().unwrap()), "{out:?}");
     world.assert_clean();
 }
+
+/// A task that cannot be started makes the run look for orphans. What another task of it is just fetching is none.
+#[test]
+fn a_failed_start_does_not_end_another_tasks_download() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+
+    let world = World::new();
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", server.local_addr().unwrap());
+    let group = |name: &str, command: &str| {
+        format!(
+            "group \"{name}\" {{\n restart {{\n attempts = 0\n mode = \"fail\"\n}}\n task \"{name}\" {{\n driver = \"raw_exec\"\n \
+             artifact {{\n source = \"{url}/{name}\"\n}}\n config {{\n {command}\n}}\n}}\n}}\n"
+        )
+    };
+    let good = group("good", "command = \"/bin/cat\"\n args = [\"local/good\"]");
+    let bad = group("bad", "command = \"/no/such/command\"");
+    let mut run = world.start_text(&format!("job \"two\" {{\n type = \"batch\"\n{good}{bad}}}\n"));
+    let asked = || {
+        let stream = server.accept().unwrap().0;
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        // The rest of the head.
+        assert!(lines.by_ref().any(|line| line.unwrap().is_empty()));
+        (first, stream)
+    };
+    let answer = |mut stream: std::net::TcpStream, text: &str| {
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}", text.len()).unwrap();
+    };
+    let (mut fetching, mut failing) = (None, None);
+    while fetching.is_none() || failing.is_none() {
+        let (line, stream) = asked();
+        *(if line.starts_with("GET /good") { &mut fetching } else { &mut failing }) = Some(stream);
+    }
+    answer(failing.unwrap(), "x");
+    // It is told after the look for orphans.
+    wait_for_text(&run.stderr, "/no/such/command");
+    answer(fetching.unwrap(), "fetched nevertheless");
+    let out = run.finish();
+    assert!(out.stdout.contains("fetched nevertheless"), "{out:?}");
+    world.assert_clean();
+}

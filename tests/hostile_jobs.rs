@@ -194,7 +194,8 @@ fn evaluation_has_a_budget_and_names_who_spent_it() {
         let place = if line == 0 { format!("{name}.hcl:") } else { format!("{name}.hcl:{line}: ") };
         assert!(out.stderr.contains(&place), "{name}: {}", out.stderr.chars().take(600).collect::<String>());
         let lines = out.stderr.lines().count();
-        assert!(lines <= 52, "{name}: {lines} lines");
+        // Twenty mistakes with their lines, and how many more there are.
+        assert!(lines <= 20 * 5 + 1, "{name}: {lines} lines");
     }
     world.assert_clean();
 }
@@ -234,7 +235,8 @@ fn a_real_file_of_thousands_of_lines_passes() {
     text.push_str("}\n");
     let out = refused(&world, "real", &text, &[]);
     let unknown = out.stderr.matches("unknown driver").count();
-    assert!(unknown > 100, "it was evaluated: {}", out.stderr.chars().take(300).collect::<String>());
+    let evaluated = unknown == 20 && out.stderr.contains("\n180 more lines are not shown");
+    assert!(evaluated, "{unknown}: {:?}", out.stderr.lines().last());
 }
 
 /// The names of everything, with what a terminal would obey, and too long for file names.
@@ -369,7 +371,8 @@ fn more_tasks_than_a_run_has_are_refused_at_their_place() {
         (0..60).map(|i| format!("group \"g{i}\" {{\nvault {{\n}}\ntask \"t\" {{\ndriver = \"raw_exec\"\n}}\n}}\n"));
     let many = format!("job \"j\" {{\n{}}}\n", groups.collect::<String>());
     let out = refused(&world, "refusals", &many, &[]);
-    assert!(out.stderr.contains("and 10 more like these 50"), "{out:?}");
+    assert!(out.stderr.matches("vault in group").count() == 20, "{out:?}");
+    assert!(out.stderr.contains("more than 30 others are not shown"), "{out:?}");
     let nested = "template {\ndestination = \"local/x\"\ndata = file(\"nested\")\n}\nconfig {";
     world.file("nested", &("{{if true}}".repeat(30_000) + &"{{end}}".repeat(30_000)));
     let text = batch("raw_exec", "/bin/true", "[]").replace("config {", nested);
@@ -377,7 +380,7 @@ fn more_tasks_than_a_run_has_are_refused_at_their_place() {
     let mut command = limited(&world, &[]);
     command.arg(world.file("nested.hcl", &text)).process_group(0);
     let out: Out = command.output().unwrap().into();
-    assert!(out.status == 125 && out.stderr.contains("more than 100 conditions nest"), "{out:?}");
+    assert!(out.status == 125 && out.stderr.contains("more than 100 conditions, loops and blocks nest"), "{out:?}");
     world.assert_clean();
 }
 

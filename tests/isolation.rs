@@ -161,7 +161,9 @@ fn n9_doctor_says_what_there_is() {
         let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
         assert_eq!((&said["can_isolate"], &said["root"]), (&json!(true), &json!(user.is_none())), "{said:#}");
         let checks = said["checks"].as_array().unwrap();
-        for name in ["openat2", "clone3", "seccomp filters", "Landlock", "regime", "open files", "java"] {
+        for name in
+            ["openat2", "clone3", "seccomp filters", "Landlock", "regime", "open files", "java", "network mode bridge"]
+        {
             assert!(checks.iter().any(|check| check["name"] == name), "{name}: {said:#}");
         }
         for check in checks {

@@ -158,6 +158,17 @@ fn pages_refer_to_pages_that_exist() {
     }
 }
 
+/// J4: the page is what the tables of functions say; `AGENTBIN_WRITE_GOLDEN=1` writes it.
+#[test]
+fn the_page_of_template_functions_is_written_from_their_tables() {
+    let path = Path::new(&repository()).join("docs/template-functions.md");
+    if std::env::var_os("AGENTBIN_WRITE_GOLDEN").is_some() {
+        std::fs::write(&path, agentbin::template::page()).unwrap();
+    }
+    let page = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(page == agentbin::template::page(), "{}: AGENTBIN_WRITE_GOLDEN=1 writes it anew", path.display());
+}
+
 mod samples {
     use super::*;
 

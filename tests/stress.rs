@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use agentbin::cgroup::Regime;
 use agentbin::executor::{ExecRequests, Executor as _};
-use agentbin::spec::{Mount, Propagation};
+use agentbin::spec::Mount;
 use agentbin::wire::drivers::exec_task_streaming_request::Setup;
 use agentbin::wire::drivers::{ExecTaskStreamingIoOperation, ExecTaskStreamingRequest};
 use harness::{block_on, eventually, is_alive, run, tests};
@@ -106,7 +106,7 @@ async fn bomb_task(isolated: bool, kind: &str) -> Task {
         spec.env.push(format!("{BOMB}={kind}"));
         if isolated {
             let task_path = spec.command.clone();
-            spec.mounts.push(Mount { task_path, host_path: own, readonly: true, propagation: Propagation::Private });
+            spec.mounts.push(Mount { task_path, host_path: own, readonly: true, ..Mount::default() });
         } else {
             // The tree that holds the program may be closed to others.
             spec.user = String::new();
@@ -223,6 +223,12 @@ fn r20_a_traced_task_keeps_its_exit_status() {
                 spec.args = ["-c", "trap 'exit 9' TERM; while :; do sleep 0.01; done"].map(str::to_owned).to_vec();
             })
             .await;
+            // A signal that comes before is lost on the first process of a namespace.
+            let catches = |pid| {
+                let status = procfs::process::Process::new(pid).and_then(|process| process.status());
+                status.is_ok_and(|status| status.sigcgt & (1 << (libc::SIGTERM - 1)) != 0)
+            };
+            eventually("the trap is set", || catches(task.pid)).await;
             let main = Pid::from_raw(task.pid);
             let (ready, go) = std::sync::mpsc::channel();
             let tracer = std::thread::spawn(move || {

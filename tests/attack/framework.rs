@@ -778,7 +778,8 @@ impl<'a> Plan<'a> {
     }
 
     pub fn mount(mut self, host: &Path, inside: &str, readonly: bool, propagation: Propagation) -> Self {
-        let mount = Mount { task_path: inside.to_owned(), host_path: host.to_owned(), readonly, propagation };
+        let (task_path, host_path) = (inside.to_owned(), host.to_owned());
+        let mount = Mount { task_path, host_path, readonly, propagation, ..Mount::default() };
         self.mounts.push(mount);
         self
     }
@@ -826,12 +827,8 @@ impl<'a> Plan<'a> {
             }
         }
         let config = DriverConfig { values: config, ..DriverConfig::default() };
-        let attacker = Mount {
-            task_path: "/attack".to_owned(),
-            host_path: own_program(),
-            readonly: true,
-            propagation: Propagation::Private,
-        };
+        let attacker =
+            Mount { task_path: "/attack".to_owned(), host_path: own_program(), readonly: true, ..Mount::default() };
         let task = TaskConfig {
             name: "t".to_owned(),
             alloc_dir: lab.path("alloc"),

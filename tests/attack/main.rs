@@ -22,10 +22,14 @@ mod programs;
 mod setid;
 mod siblings;
 
+#[path = "../support/random.rs"]
+mod random;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
 
 use framework::{Attack, Breach, Inside, Lab, Level, Openat2, Verdict, mutant_program};
+use random::Random;
 
 /// Set for the program in namespaces of its own.
 const IN_LAB: &str = "AGENTBIN_ATTACK_LAB";
@@ -171,24 +175,26 @@ struct Case {
     test: Box<dyn FnOnce() -> Result<(), String>>,
 }
 
-/// Both levels with `openat2(2)`, and each of its two ways to be missing at one of them; all of them at full count.
-fn variants() -> Vec<(Level, Openat2)> {
-    let mut all = vec![
-        (Level::Default, Openat2::Free),
-        (Level::Nomad, Openat2::Free),
-        (Level::Default, Openat2::Enosys),
-        (Level::Nomad, Openat2::Eperm),
-    ];
-    if framework::full() {
-        all.extend([(Level::Default, Openat2::Eperm), (Level::Nomad, Openat2::Enosys)]);
+/// Both levels with `openat2(2)`, and each of its two ways to be missing at one of them: of these one is drawn. Where there is nobody
+/// to draw it is both, and all of them at full count.
+fn variants(random: Option<&mut Random>) -> Vec<(Level, Openat2)> {
+    let mut all = vec![(Level::Default, Openat2::Free), (Level::Nomad, Openat2::Free)];
+    let missing = [(Level::Default, Openat2::Enosys), (Level::Nomad, Openat2::Eperm)];
+    match random {
+        _ if framework::full() => {
+            all.extend(missing);
+            all.extend([(Level::Default, Openat2::Eperm), (Level::Nomad, Openat2::Enosys)]);
+        }
+        Some(random) => all.push(missing[random.index(missing.len())]),
+        None => all.extend(missing),
     }
     all
 }
 
-fn cases() -> Vec<Case> {
+fn cases(mut random: Option<Random>) -> Vec<Case> {
     let mut all = Vec::new();
     for attack in attacks() {
-        for (level, openat2) in variants() {
+        for (level, openat2) in variants(random.as_mut()) {
             all.push(Case {
                 name: format!("{}::{}::{}", attack.id, level.name(), openat2.name()),
                 test: Box::new(move || match attempt(attack.id, level, openat2, None, attack.run) {
@@ -265,7 +271,9 @@ fn run(args: &[String]) -> ExitCode {
         filters.is_empty() || filters.iter().any(|f| if exact { name == **f } else { name.contains(f.as_str()) })
     };
     let (mut passed, mut failed) = (0, 0);
-    for Case { name, test } in cases().into_iter().filter(|case| chosen(&case.name)) {
+    // Who asks for an attack gets all of it.
+    let random = filters.is_empty().then(|| Random::new("attack"));
+    for Case { name, test } in cases(random).into_iter().filter(|case| chosen(&case.name)) {
         let started = std::time::Instant::now();
         let result = catch_unwind(AssertUnwindSafe(test)).unwrap_or_else(|_| Err("could not be tried".to_owned()));
         if let Err(why) = &result {

@@ -36,6 +36,8 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack { id: "b07", run: b07, inside: Some(b07_inside), mutants: &[Mutant::new("b07")], control: None },
     Attack { id: "b08", run: b08, inside: Some(b08_inside), mutants: &[Mutant::new("b08")], control: None },
+    Attack { id: "d96", run: d96, inside: Some(b01_inside), mutants: &[Mutant::new("d96")], control: None },
+    Attack { id: "d100", run: d100, inside: Some(d100_inside), mutants: &[Mutant::new("d100")], control: None },
     Attack { id: "b09", run: b09, inside: Some(b09_inside), mutants: &[Mutant::new("b09")], control: None },
 ];
 
@@ -440,6 +442,81 @@ fn b08(lab: &mut Lab) -> Verdict {
         }
     }
     Ok(())
+}
+
+/// A volume lies in another one, whose task puts a link, or another directory, in its place.
+fn d96(lab: &mut Lab) -> Verdict {
+    let outer = lab.path("outer");
+    let (inner, gone, link) = (outer.join("inner"), outer.join("gone"), outer.join("link"));
+    std::fs::create_dir_all(&inner).unwrap();
+    crate::framework::set_mode(&inner, 0o777);
+    let metadata = inner.metadata().unwrap();
+    let identity = Some((metadata.dev(), metadata.ino()));
+    let canary = lab.canary("");
+    let mounted = |lab: &mut Lab| {
+        let task = lab.task(&[]).user("root").mount(&inner, "/vol", false, PRIVATE);
+        let resolved = inner.clone();
+        task.spec(move |spec| {
+            for mount in spec.mounts.iter_mut().filter(|mount| mount.host_path == resolved) {
+                mount.identity = identity;
+            }
+        })
+        .must_hold()
+    };
+    // What was not exchanged is mounted.
+    mounted(lab)?;
+    std::fs::rename(&inner, &gone).unwrap();
+    std::os::unix::fs::symlink(&canary, &inner).unwrap();
+    mounted(lab)?;
+    std::fs::remove_file(&inner).unwrap();
+    std::fs::rename(&gone, &inner).unwrap();
+    std::os::unix::fs::symlink(&canary, &link).unwrap();
+    let swappers = [Swapper::new(inner.clone(), link)];
+    lab.race([6, 500], &swappers, |lab, _| mounted(lab))?;
+    drop(swappers);
+    // Whatever is where now, the next round begins anew.
+    std::fs::remove_dir_all(&outer).unwrap();
+    Ok(())
+}
+
+/// A second mount leads into a bidirectional volume, by `..` or by a link, and so to the host.
+fn d100(lab: &mut Lab) -> Verdict {
+    let vol = volume(lab);
+    let bidirectional = Propagation::Bidirectional;
+    // Beside it there may be others.
+    let task = lab.task(&["wait"]).user("root").mount(&vol, "/vol", false, bidirectional);
+    task.mount(&vol.join("sub"), "/elsewhere", true, PRIVATE).start().unwrap().stop();
+    for (source, place) in [
+        ("sub", "/tmp/../vol/task"),
+        ("sub", "/lead/task"),
+        ("file", "/lead/file"),
+        ("sub", "/lead/new/deep"),
+        ("file", "/vol/new"),
+    ] {
+        lab.reset_task_folder();
+        lab.plant_link("lead", "/vol");
+        let task = lab.task(&["wait"]).user("root").mount(&vol, "/vol", false, bidirectional);
+        let started = task.mount(&vol.join(source), place, true, PRIVATE).start();
+        let leaked: Vec<_> = ["task", "file", "new/deep", "new"].map(|name| vol.join(name)).into_iter().collect();
+        let mounted = leaked.iter().filter(|place| is_mounted(place)).count();
+        let made = vol.join("new").exists();
+        if let Ok(task) = started {
+            task.stop();
+        }
+        for place in leaked.iter().filter(|place| is_mounted(place)) {
+            nix::mount::umount2(place, MntFlags::MNT_DETACH).unwrap();
+        }
+        hold!(mounted == 0, "what was mounted at {place} is mounted on the host");
+        hold!(!made, "{place} was made on the host");
+        lab.judge()?;
+    }
+    Ok(())
+}
+
+fn d100_inside(_: &[String], _: &Inside) {
+    loop {
+        std::thread::park();
+    }
 }
 
 fn b08_inside(_: &[String], _: &Inside) {

@@ -1,6 +1,7 @@
 //! Group D: ways around what the machine's operator demands, beside the keys of a task's configuration.
 
 use std::os::unix::fs::FileTypeExt as _;
+use std::path::PathBuf;
 
 use agentbin::plugin::Client;
 use agentbin::wire::base::{self, base_plugin_client::BasePluginClient};
@@ -20,6 +21,7 @@ pub const ATTACKS: &[Attack] = &[
         control: None,
     },
     Attack { id: "d92", run: d92, inside: None, mutants: &[Mutant::new("d92")], control: None },
+    Attack { id: "d101", run: d101, inside: None, mutants: &[Mutant::new("d101")], control: None },
     Attack { id: "d97", run: d97, inside: None, mutants: &[Mutant::new("d97")], control: None },
     Attack { id: "d98", run: d98, inside: None, mutants: &[Mutant::new("d98")], control: None },
 ];
@@ -144,6 +146,52 @@ fn d90(lab: &mut Lab) -> Verdict {
     hold!(refused.as_ref().is_err_and(|said| said.contains("is not listed in allow_devices")), "docker: {refused:?}");
     let refused = run(lab, "docker", &plugin(&["/dev/full"]), &container).unwrap_err();
     assert!(!refused.contains("allow_devices"), "{refused}");
+    Ok(())
+}
+
+/// Taken off when it is dropped.
+struct Instead(PathBuf);
+
+impl Drop for Instead {
+    fn drop(&mut self) {
+        nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    }
+}
+
+/// A program of the artifact fetcher is in the hands of the server that it asks. Here git is one that looks around.
+fn d101(lab: &mut Lab) -> Verdict {
+    let (shown, open, git) = (lab.path("shown"), lab.path("open"), lab.path("git"));
+    for dir in [&shown, &open] {
+        std::fs::create_dir(dir).unwrap();
+        crate::framework::set_mode(dir, 0o777);
+    }
+    std::fs::write(shown.join("file"), "words of the host\n").unwrap();
+    crate::framework::set_mode(&shown.join("file"), 0o666);
+    let (seen, made) = (shown.display(), open.display());
+    let script = format!(
+        "#!/bin/sh\nmkdir repository\n{{ echo it looked; cat {seen}/file; ls {seen}; echo x > {made}/new; echo x >> {seen}/file; \
+         }} > repository/f 2>&1\nexit 0\n"
+    );
+    std::fs::write(&git, script).unwrap();
+    crate::framework::set_mode(&git, 0o755);
+    let place = PathBuf::from("/usr/bin/git");
+    let none: Option<&str> = None;
+    nix::mount::mount(Some(&git), &place, none, nix::mount::MsFlags::MS_BIND, none).unwrap();
+    let instead = Instead(place);
+    let artifact = "artifact {\n source = \"git::https://127.0.0.1:1/r.git\"\n }\n config {";
+    let job = lab.job("raw_exec", "/bin/cat", "[\"local/f\"]", "").replace("config {", artifact);
+    let mut run = lab.agentbin_run(&job, &[]);
+    run.wait();
+    let said = run.interrupt();
+    drop(instead);
+    assert!(said.contains("it looked"), "{said}");
+    if agentbin::sys::features::landlock().is_err() {
+        return Ok(());
+    }
+    hold!(!said.contains("words of the host"), "it has read a file of the host: {said}");
+    hold!(!open.join("new").exists(), "it has made a file on the host");
+    let words = std::fs::read_to_string(shown.join("file")).unwrap();
+    hold!(words == "words of the host\n", "it has changed a file of the host");
     Ok(())
 }
 

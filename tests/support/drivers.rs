@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use agentbin::cgroup::{CgroupFs, Regime, TaskCgroup};
 use agentbin::driver::{Driver, ExecDriver, JavaDriver, RawExecDriver, Settings, TaskConfig};
 use agentbin::executor::Compute;
-use agentbin::spec::{DriverConfig, ExitResult, LogCollection, Mount, Propagation};
+use agentbin::spec::{DriverConfig, ExitResult, LogCollection, Mount};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -118,7 +118,7 @@ impl World {
                 task_path: "/program".into(),
                 host_path: program().parent().unwrap().to_owned(),
                 readonly: true,
-                propagation: Propagation::Private,
+                ..Mount::default()
             });
         }
         for folder in ["alloc/logs", "alloc/data", &format!("{name}/local"), &format!("{name}/tmp")] {

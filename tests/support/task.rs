@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use agentbin::cgroup::{CgroupFs, Regime};
 use agentbin::executor::{ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError};
 use agentbin::plugin::{Client, Launch, Program, role_environment};
-use agentbin::spec::{LaunchSpec, LogCollection, MemoryLimits, Mount, Propagation, Resources, Role};
+use agentbin::spec::{LaunchSpec, LogCollection, MemoryLimits, Mount, Resources, Role};
 use agentbin::wire::drivers::exec_task_streaming_request::{Setup, TerminalSize};
 use agentbin::wire::drivers::{ExecTaskStreamingIoOperation, ExecTaskStreamingRequest};
 use tempfile::TempDir;
@@ -113,7 +113,7 @@ impl Task {
             task_path: path.to_owned(),
             host_path: path.into(),
             readonly: true,
-            propagation: Propagation::Private,
+            ..Mount::default()
         };
         let folders = ["/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr"].into_iter();
         let mounts: Vec<Mount> = folders.filter(|path| Path::new(path).is_dir()).map(mount).collect();

@@ -214,9 +214,19 @@ impl World {
         }
     }
 
+    /// Executors, shims and tasks of this world that run now.
+    pub fn task_processes(&self) -> Vec<String> {
+        self.processes(self.dir.path().to_str().unwrap())
+    }
+
     /// Whose arguments or environment name a file of this world: executors, shims, tasks and what those started, unless
     /// it has hidden itself well (then the test gives it a name of its own).
     fn processes(&self, ours: &str) -> Vec<String> {
+        self.running(ours).into_iter().map(|(pid, words)| format!("{pid} {words}")).collect()
+    }
+
+    /// The same: their numbers, and their arguments.
+    fn running(&self, ours: &str) -> Vec<(i32, String)> {
         let own = i32::try_from(std::process::id()).unwrap();
         let mut found = Vec::new();
         for process in procfs::process::all_processes().unwrap().flatten() {
@@ -226,7 +236,7 @@ impl World {
             let read = |name: &str| std::fs::read(format!("/proc/{}/{name}", process.pid)).unwrap_or_default();
             let text = String::from_utf8_lossy(&[read("cmdline"), read("environ")].concat()).replace('\0', " ");
             if text.contains(ours) || text.contains(&self.mark()) {
-                found.push(format!("{} {}", process.pid, process.cmdline().unwrap_or_default().join(" ")));
+                found.push((process.pid, process.cmdline().unwrap_or_default().join(" ")));
             }
         }
         found
@@ -258,7 +268,20 @@ impl World {
             let stat = procfs::process::Process::new(i32::try_from(pid).unwrap()).and_then(|p| p.stat());
             stat.is_ok_and(|s| s.starttime == u64::try_from(start).unwrap() && s.state != 'Z')
         };
-        dirs.filter(|d| !owner_lives(d) && d.exists()).map(|d| d.display().to_string()).collect()
+        let dirs: Vec<PathBuf> = dirs.collect();
+        let left = dirs.iter().filter(|d| !owner_lives(d) && d.exists() || self.is_of_a_run(d));
+        left.map(|d| d.display().to_string()).collect()
+    }
+
+    /// Whether a directory of sockets belongs to a run in the background of this world.
+    fn is_of_a_run(&self, dir: &Path) -> bool {
+        std::fs::read_link(dir.join("owner")).is_ok_and(|owner| owner.starts_with(self.dir.path()))
+    }
+
+    /// The directories of sockets of this world's runs in the background.
+    pub fn kept_sockets(&self) -> Vec<PathBuf> {
+        let bases = [PathBuf::from("/run/agentbin"), self.path("home/agentbin")];
+        bases.iter().flat_map(|base| folders(base)).filter(|dir| self.is_of_a_run(dir)).collect()
     }
 
     /// Task cgroups, and parents that are empty, that were not there before and belong to nobody else.
@@ -294,7 +317,9 @@ impl World {
     /// What is in the folder of allocations now.
     fn seen(&self) -> Vec<String> {
         let mut found = Vec::new();
-        for alloc in [self.data_dir().join("alloc"), self.path("home/.local/state/agentbin/alloc")] {
+        let kept = ["alloc", "runs"].map(|name| self.data_dir().join(name));
+        let users = ["alloc", "runs"].map(|name| self.path("home/.local/state/agentbin").join(name));
+        for alloc in kept.into_iter().chain(users) {
             let entries = std::fs::read_dir(alloc).into_iter().flatten().flatten();
             found.extend(entries.map(|e| e.file_name().to_string_lossy().into_owned()));
         }
@@ -313,6 +338,40 @@ impl World {
             assert!(Instant::now() < deadline, "left behind: {left:#?}");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+impl Drop for World {
+    /// Of a test that failed: what it has started in the background does not go on beside the next tests.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let ours = self.dir.path().to_string_lossy().into_owned();
+        let kill = |is_meant: &dyn Fn(&str) -> bool| {
+            for (pid, words) in self.running(&ours) {
+                let pidfd = agentbin::sys::process::open_pidfd(pid);
+                let Ok(pidfd) = pidfd else { continue };
+                // Its number may be another one's by now.
+                if is_meant(&words) && self.running(&ours).contains(&(pid, words)) {
+                    let killed = std::os::fd::AsFd::as_fd(&pidfd);
+                    let _gone_already = agentbin::sys::process::send_signal(killed, agentbin::spec::Signal::KILL);
+                    // What it held is free when it has gone.
+                    let gone = rustix::event::PollFlags::IN;
+                    let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+                    let _too_late =
+                        rustix::event::poll(&mut [rustix::event::PollFd::new(&pidfd, gone)], Some(&patience));
+                }
+            }
+        };
+        // First those who start others.
+        kill(&|words| words.contains("supervise"));
+        let _what_it_can = Command::new(env!("CARGO_BIN_EXE_agentbin"))
+            .args(["gc", "--abandoned", "--data-dir"])
+            .arg(self.data_dir())
+            .env("XDG_RUNTIME_DIR", self.dir.path())
+            .output();
+        kill(&|_| true);
     }
 }
 

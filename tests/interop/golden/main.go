@@ -3,6 +3,7 @@
 //	golden write     a JSON list of {name, dialect, hex}: the samples as go-msgpack and go-cty write them
 //	golden read      the same list on stdin; fails unless go-msgpack reads every sample of the struct dialect from it
 //	golden hclspec   a JSON list of {spec, body, native, vars} on stdin; a JSON list of {hex} or {error}
+//	golden bexpr     a JSON list of {expression, value} on stdin; a JSON list of {fits, error}
 package main
 
 import (
@@ -191,10 +192,10 @@ func read() error {
 }
 
 func main() {
-	modes := map[string]func() error{"write": write, "read": read, "hclspec": hclspec}
+	modes := map[string]func() error{"write": write, "read": read, "hclspec": hclspec, "bexpr": bexprAnswers}
 	mode, ok := modes[strings.Join(os.Args[1:], " ")]
 	if !ok {
-		fmt.Fprintln(os.Stderr, "usage: golden write|read|hclspec")
+		fmt.Fprintln(os.Stderr, "usage: golden write|read|hclspec|bexpr")
 		os.Exit(2)
 	}
 	if err := mode(); err != nil {

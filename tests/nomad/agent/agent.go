@@ -295,6 +295,9 @@ func within(command *exec.Cmd) error {
 	return command.Wait()
 }
 
+// URL is where the agent's HTTP API is.
+func (a *Agent) URL() string { return address }
+
 // Get reads the agent's HTTP API into a value.
 func (a *Agent) Get(path string, into any) error {
 	client := http.Client{Timeout: Patience}
