@@ -319,6 +319,7 @@ fn spec(dir: &Path, regime: Regime, run: usize) -> LaunchSpec {
         host_path: PathBuf::from(path),
         readonly: true,
         propagation: Propagation::Private,
+        ..Mount::default()
     };
     let folders =
         ["/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr"].into_iter().filter(|path| Path::new(path).is_dir());
