@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use serde_json::json;
+use sha2::Digest as _;
 
 use super::cni::List;
 use super::lock::Locked;
@@ -118,6 +119,20 @@ pub(super) fn prepare(locked: &mut Locked, run_dir: &Path, subnet: Subnet, patie
     Ok(())
 }
 
+/// Whether the plugin for ports has left rules of an allocation: it also says that they are gone when an `iptables` that it started
+/// was killed. The last that goes is the chain with this name: whatever leads there holds it.
+pub(super) fn has_ports(locked: &mut Locked, id: &str, patience: Duration) -> Result<bool, Error> {
+    is_done(locked, &["-t", "nat", "-S", &port_chain(id)], patience)
+}
+
+/// As the reference plugins name it: `CNI-DN-` and of the digest what fits into 28 characters.
+fn port_chain(id: &str) -> String {
+    let digest = sha2::Sha512::digest(format!("{NAME}{id}"));
+    let mut name = format!("CNI-DN-{digest:x}");
+    name.truncate(28);
+    name
+}
+
 /// How many allocations have an address.
 fn used(run_dir: &Path) -> Result<usize, Error> {
     let dir = leases(run_dir);
@@ -203,6 +218,12 @@ fn failed(program: &str, words: &[&str], reason: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_chain_of_ports_is_named_as_the_plugin_names_it() {
+        // As the plugin of Debian 12 made it.
+        assert_eq!(port_chain("286d75a3-6361-46fc-bc09-bc778daacf13"), "CNI-DN-0835c708ec4d0cd5547dc");
+    }
 
     #[test]
     fn a_bridge_is_full_when_each_port_or_address_is_taken() {

@@ -177,6 +177,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Whether ports of the host lead to it.
+    pub(super) fn has_mappings(&self) -> bool {
+        !self.mappings.is_empty()
+    }
+
     /// Disconnects. Every plugin is asked; the first error is told.
     pub(super) fn del(&self, locked: &mut Locked, caller: &Caller<'_>) -> Result<(), Error> {
         let mut first = Ok(());

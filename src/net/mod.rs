@@ -345,6 +345,17 @@ impl Network {
         let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
         connection.del(&mut locked, &caller)?;
         if self.subnet.is_some() {
+            if connection.has_mappings() && bridge::has_ports(&mut locked, &self.id, PATIENCE)? {
+                connection.del(&mut locked, &caller)?;
+                if bridge::has_ports(&mut locked, &self.id, PATIENCE)? {
+                    let reason = "it says that it is done, and iptables has rules of the ports left".to_owned();
+                    return Err(Error::Failed {
+                        program: "CNI plugin portmap".to_owned(),
+                        of: " (DEL)".to_owned(),
+                        reason,
+                    });
+                }
+            }
             guard::remove(&mut locked, &guard::table(&self.record, &self.id), PATIENCE)?;
             bridge::remove_if_unused(&mut locked, &self.run_dir, PATIENCE)?;
         }
