@@ -102,6 +102,9 @@ client {
   servers           = ["127.0.0.1:4647"]
   network_interface = "eth0"
   cni_path          = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"
+  # What ends is looked at after its end; a disk that a build has filled is no reason to take it away before.
+  gc_disk_usage_threshold  = 100
+  gc_inode_usage_threshold = 100
   options = {
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,cloud,consul,vault"
   }
