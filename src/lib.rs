@@ -1,12 +1,12 @@
 //! agentbin: the client-side task runtime of a HashiCorp Nomad node, in one binary.
 //!
-//! The crate is a house of rooms on floors (`ARCHITECTURE.md`); a room uses only rooms on lower floors.
+//! The source is modules in layers (`ARCHITECTURE.md`); a module uses only modules of lower layers.
 //! A program that embeds it calls [`init`] as its first statement and then owns the same helper roles
 //! as the `agentbin` binary itself.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
-// Both take defences out or open doors for tests. A release has no debug assertions, so it cannot have them by accident.
+// Both take defences out, or make inner functions public, for tests. A release has no debug assertions, so it cannot have them by accident.
 #[cfg(all(feature = "mutants", not(debug_assertions)))]
 compile_error!("the feature `mutants` takes defences out: it needs a profile with debug assertions (dev, quick)");
 #[cfg(all(feature = "fuzzing", not(debug_assertions)))]
@@ -33,7 +33,7 @@ pub mod plugin;
 pub mod roles;
 pub mod spec;
 pub mod store;
-#[allow(unsafe_code, reason = "the one room that calls the kernel")]
+#[allow(unsafe_code, reason = "the one module that calls the kernel")]
 pub mod sys;
 pub mod template;
 pub mod wire;

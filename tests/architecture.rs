@@ -1,14 +1,14 @@
-//! Holds the house together: floors, the home of `unsafe` and of `process::exit`, and what ARCHITECTURE.md claims.
+//! Holds the house together: layers, the home of `unsafe` and of `process::exit`, and what ARCHITECTURE.md claims.
 //!
-//! Nothing in one crate keeps a lower room from using a higher one, so this test reads the source. Every check is a
+//! Nothing in one crate keeps a lower module from using a higher one, so this test reads the source. Every check is a
 //! function over `(path, text)`, and `samples` below shows each of them a bad sample, so that all are seen to fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The floors. A room may use rooms with a smaller number, none with the same or a larger one.
-const FLOORS: &[(&str, u8)] = &[
+/// The layers. A module may use modules with a smaller number, none with the same or a larger one.
+const LAYERS: &[(&str, u8)] = &[
     ("spec", 0),
     ("template", 0),
     ("sys", 0),
@@ -33,14 +33,14 @@ const FLOORS: &[(&str, u8)] = &[
     ("roles", 7),
 ];
 
-/// The arrows that stay on a floor: `roles` starts the command line, and system calls speak of processes and signals in
+/// The arrows that stay on a layer: `roles` starts the command line, and system calls speak of processes and signals in
 /// the words of `spec`, which does no I/O and uses nobody.
 const BESIDE: &[(&str, &str)] = &[("roles", "cli"), ("sys", "spec")];
 
-/// Files of `src/` that belong to no room.
+/// Files of `src/` that belong to no module.
 const OUTSIDE: &[&str] = &["fuzz.rs", "lib.rs", "main.rs"];
 
-/// Names that end up imported by everybody; a type lives in the lowest room that understands it.
+/// Names that end up imported by everybody; a type lives in the lowest module that understands it.
 const HUBS: &[&str] = &["util", "utils", "common", "helper", "helpers"];
 
 /// Programs that are roles of this executable: started through `plugin::launch`, never searched for in PATH.
@@ -140,8 +140,8 @@ const OPENS: &[&str] = &[
     "write",
 ];
 
-fn floor(room: &str) -> Option<u8> {
-    FLOORS.iter().find(|(name, _)| *name == room).map(|(_, n)| *n)
+fn layer(module: &str) -> Option<u8> {
+    LAYERS.iter().find(|(name, _)| *name == module).map(|(_, n)| *n)
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -342,15 +342,15 @@ impl Lexer {
 // ---------------------------------------------------------------------------------------------------------------
 // The checks. `path` is relative to `src/`; an answer is one line per violation.
 
-/// The room of a file: the first component of its path, `None` for the crate root.
-fn room_of(path: &str) -> Option<&str> {
+/// The module of a file: the first component of its path, `None` for the crate root.
+fn module_of(path: &str) -> Option<&str> {
     if OUTSIDE.contains(&path) {
         return None;
     }
     Some(path.split('/').next().unwrap_or(path).trim_end_matches(".rs"))
 }
 
-/// How deep the module of a file lies: 0 is the crate root, 1 a room.
+/// How deep a file is in the tree of modules: 0 is the crate root, 1 a module of `src`.
 fn module_depth(path: &str) -> usize {
     let parts = path.split('/').count();
     if path.ends_with("/mod.rs") { parts - 1 } else { parts }
@@ -462,18 +462,18 @@ fn skip_branch(tokens: &[Token], mut i: usize) -> usize {
 }
 
 fn arrows(path: &str, text: &str) -> Vec<String> {
-    let Some(room) = room_of(path) else { return Vec::new() };
-    let Some(mine) = floor(room) else {
-        return vec![format!("{path}: room `{room}` is not in the table of floors")];
+    let Some(module) = module_of(path) else { return Vec::new() };
+    let Some(mine) = layer(module) else {
+        return vec![format!("{path}: module `{module}` is not in the table of layers")];
     };
     let mut bad = Vec::new();
     for (line, name) in root_names(path, text) {
-        match floor(&name) {
-            _ if name == room || BESIDE.contains(&(room, &name)) => {}
+        match layer(&name) {
+            _ if name == module || BESIDE.contains(&(module, &name)) => {}
             Some(theirs) if theirs < mine => {}
-            Some(theirs) if theirs == mine => bad.push(format!("{path}:{line}: {room} -> {name} points sideways")),
-            Some(_) => bad.push(format!("{path}:{line}: {room} -> {name} points up")),
-            None => bad.push(format!("{path}:{line}: crate::{name} is no room; name the room that owns it")),
+            Some(theirs) if theirs == mine => bad.push(format!("{path}:{line}: {module} -> {name} points sideways")),
+            Some(_) => bad.push(format!("{path}:{line}: {module} -> {name} points up")),
+            None => bad.push(format!("{path}:{line}: crate::{name} is no module; name the module that owns it")),
         }
     }
     bad
@@ -485,7 +485,7 @@ fn unsafe_home(path: &str, text: &str) -> Vec<String> {
     let mut bad = Vec::new();
     for (i, token) in tokens.iter().enumerate().filter(|(_, t)| t.ident() == Some("unsafe")) {
         let line = token.line;
-        if room_of(path) != Some("sys") {
+        if module_of(path) != Some("sys") {
             bad.push(format!("{path}:{line}: unsafe outside sys"));
             continue;
         }
@@ -513,7 +513,7 @@ fn has_safety_comment(before: &[Token]) -> bool {
 
 /// The program ends in `roles`; after a fork `_exit` is right everywhere.
 fn exits(path: &str, text: &str) -> Vec<String> {
-    if matches!(room_of(path), Some("roles")) {
+    if matches!(module_of(path), Some("roles")) {
         return Vec::new();
     }
     let tokens = code(text);
@@ -572,12 +572,12 @@ fn unlisted_starts(path: &str, text: &str) -> Vec<String> {
     found.map(|w| format!("{path}:{}: starts a program; use sys::children::spawn", w[1].line)).collect()
 }
 
-/// A file may not be compiled into a room it does not lie in.
+/// A file may not be compiled into a module it does not lie in.
 fn path_attributes(path: &str, text: &str) -> Vec<String> {
     code(text)
         .windows(3)
         .filter(|w| w[0].is('#') && w[1].is('[') && w[2].ident() == Some("path"))
-        .map(|w| format!("{path}:{}: #[path] hides which room a file belongs to", w[0].line))
+        .map(|w| format!("{path}:{}: #[path] hides which module a file belongs to", w[0].line))
         .collect()
 }
 
@@ -611,7 +611,7 @@ fn opens_by_name(path: &str, text: &str) -> Vec<String> {
     bad
 }
 
-/// A room opens with its one job and with what it never does.
+/// A module opens with its one job and with what it never does.
 fn opening(path: &str, text: &str) -> Vec<String> {
     if path.split('/').count() != 2 || !path.ends_with("/mod.rs") {
         return Vec::new();
@@ -619,21 +619,21 @@ fn opening(path: &str, text: &str) -> Vec<String> {
     let doc: Vec<&str> = text.lines().map_while(|l| l.strip_prefix("//!")).collect();
     let doc = doc.join(" ");
     if doc.trim().is_empty() {
-        return vec![format!("{path}:1: a room opens with a `//!` sentence that says its one job")];
+        return vec![format!("{path}:1: a module opens with a `//!` sentence that says its one job")];
     }
-    // A room that is still empty says so; it owes its sentence from its first item on.
+    // A module that is still empty says so; it owes its sentence from its first item on.
     let empty = text.lines().all(|l| l.starts_with("//!") || l.trim().is_empty());
     if empty || doc.contains("ever ") {
         return Vec::new();
     }
-    vec![format!("{path}:1: the opening does not say what the room never does (\"Never ...\")")]
+    vec![format!("{path}:1: the opening does not say what the module never does (\"Never ...\")")]
 }
 
-/// No hub module that everybody imports, and no room called `error`.
+/// No hub module that everybody imports, and no module called `error`.
 fn hubs(path: &str) -> Vec<String> {
     let names: Vec<&str> = path.split('/').map(|part| part.trim_end_matches(".rs")).collect();
     let hub = names.iter().find(|n| HUBS.contains(n)).or(names.first().filter(|n| matches!(**n, "error" | "errors")));
-    hub.map(|name| format!("{path}: `{name}` is a hub; put the item into the lowest room that understands it"))
+    hub.map(|name| format!("{path}: `{name}` is a hub; put the item into the lowest module that understands it"))
         .into_iter()
         .collect()
 }
@@ -835,19 +835,19 @@ fn paths_in_the_documents_exist() {
 fn the_table_of_floors_in_the_document_is_this_one() {
     let text = fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("reads ARCHITECTURE.md");
     let mut bad = Vec::new();
-    for (room, number) in FLOORS {
-        if !repository().join("src").join(room).is_dir() {
+    for (module, number) in LAYERS {
+        if !repository().join("src").join(module).is_dir() {
             continue; // arrives with a later issue
         }
         let shown = *number;
-        let row = text.lines().find(|l| l.starts_with('|') && l.contains(&format!("`{room}/`")));
+        let row = text.lines().find(|l| l.starts_with('|') && l.contains(&format!("`{module}/`")));
         match row.and_then(|l| l.split('|').nth(1)) {
             Some(cell) if cell.trim() == shown.to_string() => {}
-            Some(cell) => bad.push(format!("ARCHITECTURE.md has `{room}/` on floor {}, not {shown}", cell.trim())),
-            None => bad.push(format!("ARCHITECTURE.md has no row for `{room}/`")),
+            Some(cell) => bad.push(format!("ARCHITECTURE.md has `{module}/` on layer {}, not {shown}", cell.trim())),
+            None => bad.push(format!("ARCHITECTURE.md has no row for `{module}/`")),
         }
     }
-    report("the table of floors drifted", &bad);
+    report("the table of layers drifted", &bad);
 }
 
 #[test]
@@ -1044,7 +1044,7 @@ mod samples {
         );
         assert_eq!(bad("fn f() { crate::driver::start() }").len(), 1);
         assert_eq!(bad("fn f() -> Vec<crate::alloc::X> { g::<crate::agent::Y>() }").len(), 2);
-        assert_eq!(bad("use super::super::super::alloc::X;").len(), 1, "depth 3: two supers stay in the room");
+        assert_eq!(bad("use super::super::super::alloc::X;").len(), 1, "depth 3: two supers stay in the module");
         assert_eq!(bad("use super::super::alloc::X;").len(), 0);
         assert_eq!(bad("mod inner { use super::super::super::super::alloc::X; }").len(), 1);
         assert_eq!(bad("mod inner { fn f() { if x { y } } }\nuse super::super::super::{sys, alloc};").len(), 1);
@@ -1061,7 +1061,7 @@ mod samples {
         assert_eq!(arrows("sys/time.rs", "use crate::spec::ProcessId;"), [""; 0]);
         assert_eq!(arrows("alloc/mod.rs", "use crate::init;").len(), 1);
         assert_eq!(arrows("alloc/mod.rs", "use crate::*;").len(), 1);
-        assert_eq!(arrows("attic/mod.rs", ""), ["attic/mod.rs: room `attic` is not in the table of floors"]);
+        assert_eq!(arrows("attic/mod.rs", ""), ["attic/mod.rs: module `attic` is not in the table of layers"]);
     }
 
     #[test]
@@ -1139,7 +1139,7 @@ mod samples {
         assert_eq!(opening("cgroup/mod.rs", "use x;").len(), 1);
         assert_eq!(opening("cgroup/mod.rs", "//! Cgroups.\nuse x;").len(), 1);
         assert_eq!(opening("cgroup/mod.rs", "//! Cgroups. Never\n//! finds its own root.\nuse x;"), [""; 0]);
-        assert_eq!(opening("cgroup/v1/mod.rs", "use x;"), [""; 0], "only rooms");
+        assert_eq!(opening("cgroup/v1/mod.rs", "use x;"), [""; 0], "only modules");
         assert_eq!(opening("cgroup/mod.rs", "//! Skeleton.\n"), [""; 0], "nothing in it yet");
     }
 
@@ -1148,7 +1148,7 @@ mod samples {
         for path in ["utils.rs", "common/mod.rs", "error.rs", "error/mod.rs", "cgroup/utils.rs", "plugin/common/x.rs"] {
             assert_eq!(hubs(path).len(), 1, "{path}");
         }
-        assert_eq!(hubs("jobspec/error.rs"), [""; 0], "errors of a room are its own");
+        assert_eq!(hubs("jobspec/error.rs"), [""; 0], "errors of a module are its own");
         assert_eq!(path_attributes("sys/mod.rs", "#[path = \"../alloc/x.rs\"]\nmod x;").len(), 1);
         assert_eq!(path_attributes("sys/mod.rs", "#[cfg(test)]\nmod x;"), [""; 0]);
     }

@@ -1,4 +1,4 @@
-//! The cgroup room on the real kernel, whichever regime it has. Mission C1 C2 B6, attack ids R19 B12.
+//! The module `cgroup` on the real kernel, whichever regime it has. Mission C1 C2 B6, attack ids R19 B12.
 //!
 //! Needs root and a cgroup tree. Without them a test says why it did not run, and fails where `CI` is `true`.
 

@@ -88,7 +88,7 @@ pub enum Error {
     Remove(Vec<Error>),
 }
 
-/// Result of the room.
+/// Result of this module's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
 fn list(errors: &[Error]) -> String {

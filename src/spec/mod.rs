@@ -1,4 +1,4 @@
-//! Plain values that several rooms speak about: jobs, tasks, resources, mounts, signals, exits, stats, ids and
+//! Plain values that several modules use: jobs, tasks, resources, mounts, signals, exits, stats, ids and
 //! role names. Never does I/O.
 
 mod collect;

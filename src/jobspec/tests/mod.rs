@@ -1,4 +1,4 @@
-//! Tests at the room's door: job files in, jobs or diagnostics out.
+//! Tests of the whole module: job files in, jobs or diagnostics out.
 
 mod api_form;
 mod constraints;
