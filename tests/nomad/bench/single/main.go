@@ -269,7 +269,7 @@ func (s side) measure(o options, f *figures, started time.Time) error {
 	const watched = 20 * time.Second
 	before := s.switches()
 	time.Sleep(watched)
-	f.Wakeups = float64(s.switches()-before) / watched.Seconds()
+	f.Wakeups = float64(woken(before, s.switches())) / watched.Seconds()
 	return s.stop("many")
 }
 
@@ -436,13 +436,29 @@ func (s side) descriptors() int {
 	return len(entries)
 }
 
-// switches counts how often a thread of the agent was given the processor because something woke it.
-func (s side) switches() int {
+// switches tells for each thread of the agent how often something woke it.
+func (s side) switches() map[string]int {
 	tasks, _ := filepath.Glob(s.proc("task/*/status"))
-	sum := 0
+	all := map[string]int{}
 	for _, task := range tasks {
-		text, _ := os.ReadFile(task)
-		sum += number(string(text), "voluntary_ctxt_switches:")
+		text, err := os.ReadFile(task)
+		if err == nil {
+			all[task] = number(string(text), "voluntary_ctxt_switches:")
+		}
+	}
+	return all
+}
+
+// woken is how often threads were woken between two looks at them. One that ended in between was woken for that.
+func woken(before, after map[string]int) int {
+	sum := 0
+	for task, count := range after {
+		sum += count - before[task]
+	}
+	for task := range before {
+		if _, there := after[task]; !there {
+			sum++
+		}
 	}
 	return sum
 }
