@@ -128,7 +128,8 @@ pub(super) fn has_ports(locked: &mut Locked, id: &str, patience: Duration) -> Re
 /// As the reference plugins name it: `CNI-DN-` and of the digest what fits into 28 characters.
 fn port_chain(id: &str) -> String {
     let digest = sha2::Sha512::digest(format!("{NAME}{id}"));
-    let mut name = format!("CNI-DN-{digest:x}");
+    let digest = digest.iter().take(16).fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
+    let mut name = format!("CNI-DN-{digest:032x}");
     name.truncate(28);
     name
 }
