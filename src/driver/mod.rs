@@ -20,6 +20,7 @@ mod java;
 mod left;
 mod on_executor;
 pub mod policy;
+pub mod prelude;
 mod raw_exec;
 mod refused;
 mod restrict;
