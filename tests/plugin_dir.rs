@@ -1,4 +1,4 @@
-//! `run --plugin-dir`: driver plugins of others run tasks of job files (A4, N7). The plugin is the example of a driver, whose
+//! `run --plugin-dir`: driver plugins of others run tasks of job files (A4, A8, N7). The plugin is the example of a driver, whose
 //! executors are its own program; Nomad's raw_exec is in `tests/interop_plugin_dir.rs`.
 
 #[path = "support/plugin_dir.rs"]
@@ -295,7 +295,7 @@ fn a4_a_killed_plugin_is_started_again_and_finds_its_task() {
 }
 
 #[test]
-fn a4_a_stop_ends_task_and_plugin() {
+fn a4_a8_a_command_runs_inside_and_a_stop_ends_task_and_plugin() {
     need_root!();
     let world = World::new();
     let dir = need_script!(&world);

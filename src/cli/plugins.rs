@@ -53,12 +53,13 @@ impl Wanted {
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Blocks {
     dir: Option<PathBuf>,
-    /// By the names of their drivers.
+    /// By the names of their programs.
     blocks: BTreeMap<String, Block>,
 }
 
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 struct Block {
+    driver: String,
     args: Vec<OsString>,
     config: DriverConfig,
 }
@@ -70,12 +71,18 @@ impl Blocks {
     /// As [`Plugins::start`].
     pub(super) async fn start(&self, settings: &Settings, drivers: &mut Drivers) -> anyhow::Result<Plugins> {
         let mut config = Config::default();
-        for (name, Block { args, config: body }) in &self.blocks {
+        for (name, Block { args, config: body, .. }) in &self.blocks {
             let (keys, args, pos) = (Vec::new(), args.clone(), body.pos.clone());
             config.plugins.insert(name.clone(), Plugin { body: Body::of(body, true)?, keys, args, pos });
         }
         let given = Given { dir: self.dir.as_deref(), config: &config, quiet: true, outlive: true };
-        Plugins::start(&given, &Wanted::These(self.blocks.keys().cloned().collect()), settings, drivers).await
+        Plugins::start(
+            &given,
+            &Wanted::These(self.blocks.values().map(|block| block.driver.clone()).collect()),
+            settings,
+            drivers,
+        )
+        .await
     }
 }
 
@@ -146,7 +153,7 @@ impl Plugins {
                 _ => DriverConfig::default(),
             };
             let args = block.map(|block| block.args.clone()).unwrap_or_default();
-            blocks.insert(driver.name().to_owned(), Block { args, config });
+            blocks.insert(file.clone(), Block { driver: driver.name().to_owned(), args, config });
         }
         let absolute = |dir: &Path| std::path::absolute(dir).context("--plugin-dir: cannot find out where it is");
         Ok(Blocks { dir: given.dir.map(absolute).transpose()?, blocks })

@@ -122,8 +122,7 @@ pub fn programs(dir: &Path) -> Result<Vec<(String, PathBuf)>, CatalogError> {
             return Err(failed(io::Error::other(format!("it has more than {MOST_PROGRAMS} programs"))));
         }
         let path = owned::resolve(&entry.path()).map_err(failed)?;
-        // What may be executed can be read by root and by its owner, as a rule; whose it is is asked of the file itself.
-        owned::open(&path).map_err(failed)?;
+        owned::check_at(&path).map_err(failed)?;
         found.push((name, path));
     }
     found.sort();
