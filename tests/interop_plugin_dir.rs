@@ -1,4 +1,4 @@
-//! A4: `run --plugin-dir` with a driver that is not ours: Nomad's own raw_exec, served as a plugin by `tests/nomad/plugin`.
+//! A4: `run --plugin-dir` with a driver that is not ours: Nomad's own `raw_exec`, served as a plugin by `tests/nomad/plugin`.
 
 #[path = "support/plugin_dir.rs"]
 mod plugin_dir;

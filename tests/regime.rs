@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use agentbin::cgroup::{Regime, TaskCgroup};
-use agentbin::executor::{Executor as _, ExecutorError, NewLimits};
+use agentbin::executor::{CpuQuota, Executor as _, ExecutorError, NewLimits};
 use agentbin::plugin::{Launch, Program, role_environment};
 use agentbin::spec::{CpuField, ExitResult, LaunchSpec, MemoryField, MemoryLimits, Resources, TaskStats};
 use harness::{block_on, eventually, is_alive, run, tests};
@@ -857,7 +857,7 @@ fn limits(task: &Task) -> [Option<String>; 4] {
     files.map(read)
 }
 
-/// UpdateResources, also twice, and what it does not say.
+/// `UpdateResources`, also twice, and what it does not say.
 fn b1_b2_limits_of_a_running_task_change() {
     block_on(async {
         for isolated in BOTH {
@@ -891,13 +891,16 @@ fn b1_b2_limits_of_a_running_task_change() {
             let now = limits(&task);
             assert_eq!((&now[0], &now[1], &now[2]), (&weight("1000", "99"), &bytes(128), &low));
             assert_eq!(now[3].as_deref(), Some("0"), "{cores:?}");
-            let quota = NewLimits { cpu_quota_us: Some(Some((50_000, 100_000))), ..NewLimits::default() };
+            let quota = NewLimits {
+                cpu_quota: Some(CpuQuota::Limited { quota_us: 50_000, period_us: 100_000 }),
+                ..NewLimits::default()
+            };
             task.executor.update_resources(quota).await.unwrap();
             let file = if v2 { "cpu.max" } else { "cpu.cfs_quota_us" };
             let quota = || std::fs::read_to_string(folder(&task.cgroup, "cpu").join(file)).unwrap();
             assert_eq!(quota().trim(), if v2 { "50000 100000" } else { "50000" });
             task.executor
-                .update_resources(NewLimits { cpu_quota_us: Some(None), ..NewLimits::default() })
+                .update_resources(NewLimits { cpu_quota: Some(CpuQuota::Unlimited), ..NewLimits::default() })
                 .await
                 .unwrap();
             assert_eq!(quota().trim(), if v2 { "max 100000" } else { "-1" });
@@ -912,7 +915,7 @@ fn b1_b2_limits_that_cannot_be_are_refused_and_nothing_changes() {
         for isolated in BOTH {
             // It fills 64 MiB that nobody can take from it.
             let task = Task::with(isolated, |spec| {
-                spec.command = "/usr/bin/perl".to_owned();
+                "/usr/bin/perl".clone_into(&mut spec.command);
                 let fill = format!("$| = 1; $x = 'x' x {}; print 'full'; sleep {}", 64 * MIB, nap());
                 spec.args = vec!["-e".to_owned(), fill];
             })

@@ -31,6 +31,9 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// How long the processes in an abandoned cgroup may resist.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Drivers by their names.
+pub type Drivers = BTreeMap<String, Arc<dyn Driver>>;
+
 /// What of this machine cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing}")]
@@ -405,9 +408,7 @@ pub struct Seen {
 ///
 /// # Errors
 /// As [`look`].
-pub fn drivers_to_ask(
-    cgroup_parent: Option<&Path>,
-) -> Result<(BTreeMap<String, Arc<dyn Driver>>, Settings), MachineError> {
+pub fn drivers_to_ask(cgroup_parent: Option<&Path>) -> Result<(Drivers, Settings), MachineError> {
     let settings = settings(&CgroupPlace::find(cgroup_parent)?.cgroups, &std::env::temp_dir());
     Ok((drivers(&settings.cgroups, &settings.socket_dir, false), settings))
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::config::{Config, Operator};
 use super::notify::{self, NotifyState};
-use super::plugins::{self, Drivers, Plugins, Wanted};
+use super::plugins::{self, Plugins, Wanted};
 use super::signals::Signals;
 use super::{AgentArgs, complain, log, policy, token};
 use crate::agent::api::{About, Allowed, Api, LogLine, Security};
@@ -21,7 +21,7 @@ use crate::agent::model::Role;
 use crate::agent::runner::{Advertised, Runner};
 use crate::agent::state::State;
 use crate::agent::{Agent, Working};
-use crate::alloc::machine::{self, CgroupPlace};
+use crate::alloc::machine::{self, CgroupPlace, Drivers};
 use crate::alloc::{self, DYNAMIC_PORTS, KeptSockets, Machine, Owner, OwnerLock, Tell, chain};
 use crate::cgroup::Regime;
 use crate::driver::Settings;

@@ -9,16 +9,14 @@ use anyhow::Context as _;
 
 use super::config::{Config, Plugin};
 use super::{complain, placement};
-use crate::alloc::{chain, machine};
+use crate::alloc::chain;
+use crate::alloc::machine::{self, Drivers};
 use crate::driver::catalog::{self, CatalogError, Found, Log, Version, prefers_external};
 use crate::driver::hclspec::{Body, driver_config};
 use crate::driver::{Driver, ExternalDriver, Settings};
 use crate::jobspec::{Diagnostic, Parsed};
 use crate::plugin::{HclogLine, Level};
 use crate::spec::{DriverConfig, LONGEST_MESSAGE, shortened};
-
-/// The drivers of a process, by their names.
-pub(super) type Drivers = BTreeMap<String, Arc<dyn Driver>>;
 
 /// Where plugins are, and what the operator says of them.
 pub(super) struct Given<'a> {

@@ -278,7 +278,9 @@ impl Tasks {
 
     fn tell_all(&self, message: &str) {
         let known: Vec<TaskConfig> = lock(&self.known).values().map(|task| task.config.clone()).collect();
-        known.iter().for_each(|config| self.tell(config, message.to_owned()));
+        for config in known {
+            self.tell(&config, message.to_owned());
+        }
     }
 
     fn tell(&self, config: &TaskConfig, message: String) {
@@ -454,7 +456,7 @@ impl Driver for ExternalDriver {
         }
         match logmon {
             Some(kept) if let Ok(logmon) = plugin::Client::reattach(kept.clone()).await => {
-                helpers.logmon = Some(logmon)
+                helpers.logmon = Some(logmon);
             }
             _ => self.collect(&mut config, &mut helpers).await?,
         }

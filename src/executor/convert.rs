@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use prost_types::Timestamp;
 use tonic::Status;
 
-use super::{ExecutorError, NewLimits};
+use super::{CpuQuota, ExecutorError, NewLimits};
 use crate::spec::{
     CpuField, CpuStats, Device, ExitResult, HostIds, IntoMap as _, IoLimit, LaunchSpec, LimitedResource, LogCollection,
     LogKeeping, Masks, MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, Neighbours, Outlive, OutputHealth,
@@ -233,25 +233,25 @@ pub(super) fn new_limits(request: wire::UpdateResourcesRequest) -> Result<NewLim
     let shares = shares.transpose().map_err(|_| ExecutorError::Invalid("cpu shares are negative".to_owned()))?;
     let memory =
         allocated.memory.map(|memory| NewLimits::memory(memory.memory_mb, memory.memory_max_mb)).transpose()?;
-    let (cpu_quota_us, cpuset_cpus) = match linux_resources {
+    let (cpu_quota, cpuset_cpus) = match linux_resources {
         None => (None, None),
-        Some(linux) => (NewLimits::quota(linux.cpu_quota, linux.cpu_period)?, NewLimits::cpus(linux.cpuset_cpus)?),
+        Some(linux) => (NewLimits::quota(linux.cpu_quota, linux.cpu_period)?, NewLimits::cpus(&linux.cpuset_cpus)?),
     };
-    Ok(NewLimits { cpu_shares: shares, cpu_quota_us, memory, cpuset_cpus })
+    Ok(NewLimits { cpu_shares: shares, cpu_quota, memory, cpuset_cpus })
 }
 
 pub(super) fn update_request(limits: NewLimits) -> wire::UpdateResourcesRequest {
-    let NewLimits { cpu_shares, cpu_quota_us, memory, cpuset_cpus } = limits;
+    let NewLimits { cpu_shares, cpu_quota, memory, cpuset_cpus } = limits;
     let allocated_resources = (cpu_shares.is_some() || memory.is_some()).then(|| drivers::AllocatedTaskResources {
         cpu: cpu_shares.map(|shares| drivers::AllocatedCpuResources { cpu_shares: signed(shares) }),
         memory: memory.map(wire_memory),
         networks: Vec::new(),
     });
-    let linux_resources = (cpu_quota_us.is_some() || cpuset_cpus.is_some()).then(|| {
-        let (cpu_quota, cpu_period) = match cpu_quota_us {
+    let linux_resources = (cpu_quota.is_some() || cpuset_cpus.is_some()).then(|| {
+        let (cpu_quota, cpu_period) = match cpu_quota {
             None => (0, 0),
-            Some(None) => (-1, 0),
-            Some(Some((quota, period))) => (signed(quota), signed(period)),
+            Some(CpuQuota::Unlimited) => (-1, 0),
+            Some(CpuQuota::Limited { quota_us, period_us }) => (signed(quota_us), signed(period_us)),
         };
         let cpuset_cpus = cpuset_cpus.unwrap_or_default();
         drivers::LinuxResources { cpu_quota, cpu_period, cpuset_cpus, ..Default::default() }

@@ -71,13 +71,27 @@ pub struct ExecOutput {
     pub exit_code: i32,
 }
 
+/// A new limit of processor time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CpuQuota {
+    /// None any more.
+    Unlimited,
+    /// So much of each period, in microseconds; 1000 to 1000000 as period, and at least 1000 of it.
+    Limited {
+        /// Processor time of all cores together.
+        quota_us: u64,
+        /// In which it may be used.
+        period_us: u64,
+    },
+}
+
 /// Limits for a task that runs; what is `None` stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NewLimits {
     /// CPU shares in Nomad's unit (MHz); 0 is the kernel's default.
     pub cpu_shares: Option<u64>,
-    /// Processor time as (quota, period) in microseconds; an inner `None` lifts the limit.
-    pub cpu_quota_us: Option<Option<(u64, u64)>>,
+    /// Processor time.
+    pub cpu_quota: Option<CpuQuota>,
     /// Memory.
     pub memory: Option<MemoryLimits>,
     /// Cores as a kernel cpu list. Those of a cpuset that the host made for the task are the host's to change.

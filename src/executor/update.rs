@@ -1,7 +1,7 @@
 //! New limits for a task that runs.
 
 use super::supervisor::{Running, cgroup_error};
-use super::{ExecutorError, NewLimits};
+use super::{CpuQuota, ExecutorError, NewLimits};
 use crate::cgroup::{Sampler, TaskCgroup};
 use crate::spec::{CpuSet, MemoryLimits, Resources, scaled_cpu_shares};
 use crate::sys::lock::lock;
@@ -43,16 +43,16 @@ impl NewLimits {
     ///
     /// # Errors
     /// [`ExecutorError::Invalid`] for what the kernel does not take.
-    pub(super) fn quota(quota: i64, period: i64) -> Result<Option<Option<(u64, u64)>>, ExecutorError> {
+    pub(super) fn quota(quota: i64, period: i64) -> Result<Option<CpuQuota>, ExecutorError> {
         match (quota, period) {
             (0, 0) => return Ok(None),
-            (-1, _) => return Ok(Some(None)),
+            (-1, _) => return Ok(Some(CpuQuota::Unlimited)),
             _ => {}
         }
         let (least, most) = PERIOD_US;
         match (u64::try_from(quota), u64::try_from(period)) {
-            (Ok(quota), Ok(period)) if quota >= least && (least..=most).contains(&period) => {
-                Ok(Some(Some((quota, period))))
+            (Ok(quota_us), Ok(period_us)) if quota_us >= least && (least..=most).contains(&period_us) => {
+                Ok(Some(CpuQuota::Limited { quota_us, period_us }))
             }
             _ => Err(ExecutorError::Invalid(format!(
                 "{quota} of each {period} microseconds of processor time is no limit; give at least {least} of {least} to {most}"
@@ -64,7 +64,7 @@ impl NewLimits {
     ///
     /// # Errors
     /// [`ExecutorError::Invalid`] for what is no list.
-    pub(super) fn cpus(list: String) -> Result<Option<String>, ExecutorError> {
+    pub(super) fn cpus(list: &str) -> Result<Option<String>, ExecutorError> {
         if list.is_empty() {
             return Ok(None);
         }
@@ -80,7 +80,11 @@ impl NewLimits {
     fn over(&self, now: &Resources, total_mhz: u64) -> Resources {
         Resources {
             cpu_shares: self.cpu_shares.map_or(now.cpu_shares, |shares| scaled_cpu_shares(shares, total_mhz)),
-            cpu_quota_us: self.cpu_quota_us.unwrap_or(now.cpu_quota_us),
+            cpu_quota_us: match self.cpu_quota {
+                None => now.cpu_quota_us,
+                Some(CpuQuota::Unlimited) => None,
+                Some(CpuQuota::Limited { quota_us, period_us }) => Some((quota_us, period_us)),
+            },
             memory: self.memory.unwrap_or(now.memory),
             cpuset_cpus: self.cpuset_cpus.clone().unwrap_or_else(|| now.cpuset_cpus.clone()),
             ..now.clone()
@@ -146,13 +150,14 @@ mod tests {
             assert!(NewLimits::quota(quota, period).is_err(), "{quota} {period}");
         }
         assert_eq!(NewLimits::quota(0, 0).unwrap(), None);
-        assert_eq!(NewLimits::quota(-1, 0).unwrap(), Some(None));
-        assert_eq!(NewLimits::quota(150_000, 100_000).unwrap(), Some(Some((150_000, 100_000))));
+        assert_eq!(NewLimits::quota(-1, 0).unwrap(), Some(CpuQuota::Unlimited));
+        let limited = CpuQuota::Limited { quota_us: 150_000, period_us: 100_000 };
+        assert_eq!(NewLimits::quota(150_000, 100_000).unwrap(), Some(limited));
         for wrong in ["x", "3-1", "0,,1", &"0,".repeat(4096)] {
-            assert!(NewLimits::cpus(wrong.to_owned()).is_err(), "{wrong}");
+            assert!(NewLimits::cpus(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(NewLimits::cpus(String::new()).unwrap(), None);
-        assert_eq!(NewLimits::cpus("0,1,2".to_owned()).unwrap().as_deref(), Some("0-2"));
+        assert_eq!(NewLimits::cpus("").unwrap(), None);
+        assert_eq!(NewLimits::cpus("0,1,2").unwrap().as_deref(), Some("0-2"));
     }
 
     #[test]
@@ -167,7 +172,7 @@ mod tests {
             ..Resources::default()
         };
         assert_eq!(NewLimits::default().over(&now, 1000), now);
-        let new = NewLimits { cpu_shares: Some(300), cpu_quota_us: Some(None), ..NewLimits::default() };
+        let new = NewLimits { cpu_shares: Some(300), cpu_quota: Some(CpuQuota::Unlimited), ..NewLimits::default() };
         assert_eq!(new.over(&now, 1000), Resources { cpu_shares: 300, cpu_quota_us: None, ..now });
     }
 }
