@@ -61,6 +61,7 @@ fn a4_nomads_raw_exec_is_killed_and_finds_its_task() {
     let file = world.file("job.nomad.hcl", &waiting("raw_exec", CONFIG));
     let mut run = world.start(&["--plugin-dir", dir.to_str().unwrap(), "--config", &config, file.to_str().unwrap()]);
     wait_for_text(&run.stdout, "begin");
+    wait_for_text(&run.stderr, "Started: Task started");
     let first = kill_plugin(&dir);
     wait_for_text(&run.stderr, "was started again and has found the task");
     assert!(processes(&dir).iter().all(|(pid, _)| *pid != first));
@@ -83,6 +84,7 @@ fn a4_nomads_raw_exec_is_stopped_and_killed_with_its_run() {
     let args = ["--plugin-dir", dir.to_str().unwrap(), "--config", &config, file.to_str().unwrap()];
     let mut run = world.start(&args);
     wait_for_text(&run.stdout, "begin");
+    wait_for_text(&run.stderr, "Started: Task started");
     let out: Out = command(&world, &["exec", "waits", "/bin/echo", "inside"]).output().unwrap().into();
     assert_eq!((out.status, out.stdout.as_str()), (0, "inside\n"), "{out:?}");
     kill(pid(&run.child), Signal::SIGTERM).unwrap();

@@ -280,6 +280,7 @@ fn a4_a_killed_plugin_is_started_again_and_finds_its_task() {
     let file = world.file("job.nomad.hcl", &waiting("script", "text = \"SCRIPT\""));
     let mut run = world.start(&["--plugin-dir", &arg(&dir), &arg(&file)]);
     wait_for_text(&run.stdout, "begin");
+    wait_for_text(&run.stderr, "Started: Task started");
     let first = kill_plugin(&dir);
     wait_for_text(&run.stderr, "was started again and has found the task");
     let found = processes(&dir);
@@ -302,6 +303,7 @@ fn a4_a8_a_command_runs_inside_and_a_stop_ends_task_and_plugin() {
     let file = world.file("job.nomad.hcl", &waiting("script", "text = \"SCRIPT\""));
     let mut run = world.start(&["--plugin-dir", &arg(&dir), &arg(&file)]);
     wait_for_text(&run.stdout, "begin");
+    wait_for_text(&run.stderr, "Started: Task started");
     let out: Out = command(&world, &["exec", "waits", "/bin/echo", "inside"]).output().unwrap().into();
     assert_eq!((out.status, out.stdout.as_str()), (0, "inside\n"), "{out:?}");
     kill(pid(&run.child), Signal::SIGTERM).unwrap();

@@ -7,11 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use tokio::io::Interest;
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinHandle;
 
@@ -27,6 +29,7 @@ use crate::logs::{LogMonitor as _, StartConfig, client};
 use crate::plugin::{self, Launch, Program, Reattach, role_environment};
 use crate::spec::{DriverConfig, ExitResult, LogCollection, PLUGIN_MARK, Resources, Role, Signal, TaskStats, json};
 use crate::sys::lock::lock;
+use crate::sys::{self, processes};
 use crate::wire::hclspec::Spec;
 
 /// The ports that plugins are told to give to helpers which listen on TCP: Nomad's.
@@ -332,6 +335,22 @@ fn collection(task: &str, logs: &LogCollection) -> StartConfig {
     }
 }
 
+/// The helpers of a plugin that was killed are children of this process, where orphans come to it. They are waited for: a plugin that
+/// asks whether a helper of its predecessor has ended takes a zombie for one that runs.
+fn wait_for_helpers() {
+    let children = processes::own_children().unwrap_or_default();
+    for pid in children.into_iter().filter(|pid| !sys::children::is_own(*pid)) {
+        // One that is gone by now needs nobody.
+        let Ok(pidfd) = sys::process::open_pidfd(pid) else { continue };
+        let Ok(ended) = sys::watch::register(Arc::new(pidfd), Interest::READABLE) else { continue };
+        sys::task::spawn(async move {
+            let _ended = ended.readable().await;
+            // Somebody else who watches it may have done so.
+            let _reaped = sys::process::try_wait(ended.get_ref().as_fd());
+        });
+    }
+}
+
 /// Recovers the tasks in each new process of the plugin before anybody is told of it, and passes on what it says.
 async fn follow(
     tasks: Arc<Tasks>,
@@ -342,6 +361,7 @@ async fn follow(
     loop {
         let Some(driver) = latest.borrow_and_update().clone() else {
             ready.send_replace(None);
+            wait_for_helpers();
             tasks.tell_all(&format!(
                 "The driver plugin {} has ended; the task is looked for when it runs again",
                 tasks.name
