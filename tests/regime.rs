@@ -1,5 +1,6 @@
 //! What holds whichever cgroups a machine has: how a task's end is told, what it is charged for and measured at, where it is
-//! put, also by a plain user. Real executors, the real binary, real load. `AGENTBIN_FULL=1` runs the full counts.
+//! put, also by a plain user; new limits of a running task (B1, B2). Real executors, the real binary, real load.
+//! `AGENTBIN_FULL=1` runs the full counts.
 
 #[path = "support/harness.rs"]
 mod harness;
