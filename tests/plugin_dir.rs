@@ -1,4 +1,4 @@
-//! `run --plugin-dir`: driver plugins of others run tasks of job files (A4, A8, N7). The plugin is the example of a driver, whose
+//! `run --plugin-dir`: driver plugins of others run tasks of job files (A4, A8). The plugin is the example of a driver, whose
 //! executors are its own program; Nomad's `raw_exec` is in `tests/interop_plugin_dir.rs`.
 
 #[path = "support/plugin_dir.rs"]
@@ -6,10 +6,8 @@ mod plugin_dir;
 #[path = "support/world.rs"]
 mod world;
 
-use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use plugin_dir::{command, go, kill_plugin, pid, plugins, processes, waiting};
@@ -36,81 +34,6 @@ macro_rules! need_script {
             None => return,
         }
     };
-}
-
-/// The template of `docs/driver-template`, built as a crate of somebody else. What this crate depends on is compiled already, with
-/// the features that its tests need, too; so the copy asks for the same.
-fn template(world: &World) -> PathBuf {
-    let (root, tmp) = (Path::new(env!("CARGO_MANIFEST_DIR")), Path::new(env!("CARGO_TARGET_TMPDIR")));
-    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
-    let flags = |text: &str| -> Vec<String> {
-        text.lines()
-            .filter(|line| line.starts_with("rustflags") || line.starts_with("[target"))
-            .map(str::to_owned)
-            .collect()
-    };
-    let config = "docs/driver-template/.cargo/config.toml";
-    assert_eq!(flags(&read(config)), flags(&read(".cargo/config.toml")), "it is linked as this program is");
-    let ours = read("Cargo.toml");
-    let of_tests = ours.split("[dev-dependencies]\n").nth(1).unwrap().split("\n[").next().unwrap();
-    let manifest = read("docs/driver-template/Cargo.toml");
-    assert!(manifest.contains("agentbin = { path = \"../..\" }\n"), "{manifest}");
-    let path = format!("agentbin = {{ path = \"{}\" }}\n", root.display());
-    let manifest = manifest.replace("agentbin = { path = \"../..\" }\n", &(path + of_tests));
-    let dir = tmp.join("driver-template");
-    std::fs::create_dir_all(dir.join("src")).unwrap();
-    std::fs::write(dir.join("Cargo.toml"), manifest).unwrap();
-    std::fs::write(dir.join("Cargo.lock"), read("Cargo.lock")).unwrap();
-    std::fs::write(dir.join("src/main.rs"), read("docs/driver-template/src/main.rs")).unwrap();
-    // <target>/<triple>/<profile>/agentbin
-    let of_profile = Path::new(AGENTBIN).parent().unwrap();
-    let profile = match of_profile.file_name().unwrap().to_str().unwrap() {
-        "debug" => "dev",
-        other => other,
-    };
-    let target = of_profile.ancestors().nth(2).unwrap();
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--offline", "--profile", profile, "--target-dir"]).arg(target).current_dir(&dir);
-    // What cargo tells its tests of this crate is no part of another's build.
-    for key in std::env::vars_os().map(|(key, _)| key).filter(|key| key.to_string_lossy().starts_with("CARGO_PKG_")) {
-        cargo.env_remove(key);
-    }
-    let built = cargo.output().unwrap();
-    let said = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "{said}");
-    println!("{said}");
-    plugins(world, "nomad-driver-greet", &of_profile.join("nomad-driver-greet"))
-}
-
-/// N7: the template is short, is built by a crate of its own, answers by hand and runs a task.
-#[test]
-fn n7_the_template_is_a_driver_of_somebody_else() {
-    need_root!();
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/driver-template/src/main.rs"))
-        .unwrap();
-    assert!(text.lines().count() < 80 && text.matches("\nuse ").count() == 1, "{} lines", text.lines().count());
-    let world = World::new();
-    let dir = template(&world);
-    let program = arg(&dir.join("nomad-driver-greet"));
-    let config = arg(&world.file("p.hcl", "greeting = \"Good morning\"\n"));
-    let task = arg(&world.file("t.hcl", "id = \"a/greets/1\"\nname = \"greets\"\nconfig {\n  name = \"world\"\n}\n"));
-    let mut by_hand = Command::new(AGENTBIN);
-    by_hand.args(["plugin", "launch", &program, "--config", &config]);
-    let mut by_hand = by_hand.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let script = format!("info\ntask-schema\nfingerprint\nstart {task}\nwait a/greets/1\ndestroy a/greets/1\n");
-    by_hand.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
-    let out: Out = by_hand.wait_with_output().unwrap().into();
-    assert_eq!(out.status, 0, "{out:?}");
-    let answers: Vec<Json> = out.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!((&answers[0]["name"], &answers[2]["health"]), (&"greet".into(), &"healthy".into()));
-    assert_eq!(answers[4]["exit_code"], 0, "{out:?}");
-
-    let config = "plugin \"greet\" {\n  config {\n    greeting = \"Good evening\"\n  }\n}\n";
-    let config = arg(&world.file("c.hcl", config));
-    let text = job("", "").replace("\"script\"", "\"greet\"").replace("text = \"\"", "name = \"world\"");
-    let out = world.run_text(&text, &["--plugin-dir", &arg(&dir), "--config", &config]);
-    assert_eq!((out.status, out.stdout.as_str()), (0, "Good evening, world!\n"), "{out:?}");
-    world.assert_clean();
 }
 
 fn job(text: &str, more: &str) -> String {
