@@ -15,25 +15,13 @@
 //! Start, stop, signals, stats, logs, `alloc exec`, recovery after a restart: everything that is not here is in
 //! `OnExecutor`, whose executor is this very program.
 
-use std::process::ExitCode;
-use std::sync::Arc;
-
-use agentbin::cgroup::Regime;
-use agentbin::driver::{
-    Attribute, Capabilities, Common, DriverError, Fingerprint, IsolatedConfig, OnExecutor, Plan, Reader, TaskConfig,
-};
-use agentbin::executor::Isolation;
-use agentbin::spec::{DriverConfig, LaunchSpec};
-use agentbin::wire::hclspec::Spec;
-use agentbin::wire::schema::{Literal, attr, object, with_default};
+use agentbin::driver::prelude::*;
 
 const DEFAULT_INTERPRETER: &str = "/bin/sh";
 
-fn main() -> ExitCode {
-    // From here on this program is also the executor of its tasks.
-    agentbin::init();
-    let status = agentbin::serve_driver(|settings| Arc::new(OnExecutor::<Script>::new(settings)));
-    ExitCode::from(u8::try_from(status).unwrap_or(1))
+fn main() -> std::process::ExitCode {
+    // This program is also the executor of its tasks.
+    agentbin::driver_main::<Script>()
 }
 
 struct Script;
@@ -50,17 +38,17 @@ fn reader(task: &DriverConfig) -> Result<Reader<'_>, DriverError> {
     Reader::new(Script::NAME, task, &[&["text", "args"][..], &IsolatedConfig::TASK_KEYS].concat())
 }
 
-#[tonic::async_trait]
+#[async_trait]
 impl Plan for Script {
     const NAME: &'static str = "script";
     const ISOLATION: Isolation = Isolation::Isolated;
     type Config = Config;
 
     fn config_schema() -> Spec {
-        let interpreter = attr("interpreter", "string", false);
+        let interpreter = schema::attr("interpreter", "string", false);
         let mut attributes = IsolatedConfig::schema();
-        attributes.push(("interpreter", with_default(interpreter, Literal::string(DEFAULT_INTERPRETER))));
-        object(attributes)
+        attributes.push(("interpreter", schema::with_default(interpreter, Literal::string(DEFAULT_INTERPRETER))));
+        schema::object(attributes)
     }
 
     fn read_config(config: &DriverConfig) -> Result<Config, DriverError> {
@@ -75,9 +63,9 @@ impl Plan for Script {
 
     fn task_config_schema() -> Spec {
         let mut attributes = IsolatedConfig::task_schema();
-        attributes.push(("text", attr("text", "string", true)));
-        attributes.push(("args", attr("args", "list(string)", false)));
-        object(attributes)
+        attributes.push(("text", schema::attr("text", "string", true)));
+        attributes.push(("args", schema::attr("args", "list(string)", false)));
+        schema::object(attributes)
     }
 
     fn capabilities(config: &Config) -> Capabilities {

@@ -38,4 +38,4 @@ pub mod sys;
 pub mod template;
 pub mod wire;
 
-pub use roles::{init, serve_driver};
+pub use roles::{driver_main, init, serve_driver};

@@ -1,4 +1,4 @@
-//! The agent as a program: jobs over its API and by the real `nomad` command, its death and its return. (J4, J6, N8)
+//! The agent as a program: jobs over its API and by the real `nomad` command, its death and its return. (A4, J4, J6, N8)
 #![expect(
     clippy::disallowed_methods,
     reason = "the agent is another process: what it does is looked for until a deadline"
@@ -776,5 +776,46 @@ fn ten_thousand_connections_take_little_of_the_agent_and_nothing_of_its_tasks() 
     });
     assert_eq!(agent.alloc("web", "running", "")["ID"], alloc["ID"]);
     agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
+    agent.wind_up();
+}
+
+/// A4: the agent's driver plugins run tasks, which outlive a killed agent with its plugins, and are found again.
+#[test]
+fn a4_tasks_of_a_driver_plugin_outlive_the_agent() {
+    need_root!();
+    let example = Path::new(env!("CARGO_BIN_EXE_agentbin")).with_file_name("examples").join("external_driver");
+    if !example.exists() {
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{} is missing", example.display());
+        println!(
+            "SKIP: a4_tasks_of_a_driver_plugin_outlive_the_agent: the example is not built: cargo build --examples"
+        );
+        return;
+    }
+    let world = World::new();
+    let dir = world.path("plugins");
+    std::fs::create_dir(&dir).unwrap();
+    world::copy_program(&example, &dir.join("script"));
+    let with = ["--plugin-dir", dir.to_str().unwrap()];
+    let agent = Agent::start_with(&world, &with);
+    let nodes = agent.get("/v1/nodes");
+    let node = agent.get(&format!("/v1/node/{}", nodes[0]["ID"].as_str().unwrap()));
+    assert_eq!(node["Drivers"]["script"]["Healthy"], true, "{node}");
+    let script = "echo pid $$; trap 'exit 0' INT TERM; while :; do sleep 1 & wait $!; done";
+    let mut plugged = job("plugged", "service", "", json!({}));
+    let task = &mut plugged["TaskGroups"][0]["Tasks"][0];
+    task["Driver"] = "script".into();
+    task["Config"] = json!({ "text": script });
+    agent.register(&plugged);
+    let alloc = agent.alloc("plugged", "running", "");
+    agent.until("its output is there", || agent.output(&alloc, "t").contains("pid ").then_some(()));
+    agent.end(Signal::KILL);
+
+    let agent = Agent::start_with(&world, &with);
+    let again = agent.alloc("plugged", "running", "");
+    assert_eq!(again["ID"], alloc["ID"]);
+    let states = &again["TaskStates"]["t"];
+    assert_eq!((&states["State"], &states["Restarts"]), (&"running".into(), &0.into()), "{states}");
+    assert_eq!(agent.output(&again, "t").matches("pid ").count(), 1, "{}", agent.log());
+    agent.json("DELETE", "/v1/job/plugged", &Value::Null);
     agent.wind_up();
 }

@@ -1,5 +1,6 @@
 //! What holds whichever cgroups a machine has: how a task's end is told, what it is charged for and measured at, where it is
-//! put, also by a plain user. Real executors, the real binary, real load. `AGENTBIN_FULL=1` runs the full counts.
+//! put, also by a plain user; new limits of a running task (B1, B2). Real executors, the real binary, real load.
+//! `AGENTBIN_FULL=1` runs the full counts.
 
 #[path = "support/harness.rs"]
 mod harness;
@@ -15,7 +16,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use agentbin::cgroup::{Regime, TaskCgroup};
-use agentbin::executor::Executor as _;
+use agentbin::executor::{CpuQuota, Executor as _, ExecutorError, NewLimits};
 use agentbin::plugin::{Launch, Program, role_environment};
 use agentbin::spec::{CpuField, ExitResult, LaunchSpec, MemoryField, MemoryLimits, Resources, TaskStats};
 use harness::{block_on, eventually, is_alive, run, tests};
@@ -43,6 +44,8 @@ fn main() -> ExitCode {
         b7_figures_are_those_of_the_load,
         b7_pressure_is_told_where_it_is_measured,
         b1_a_core_file_is_told,
+        b1_b2_limits_of_a_running_task_change,
+        b1_b2_limits_that_cannot_be_are_refused_and_nothing_changes,
         b6_who_flees_by_forking_is_caught_without_a_cgroup,
         c2_memory_kills_and_plain_kills_are_told_apart,
         c2_a_task_of_8_mib_starts_and_pays_for_nothing_of_ours,
@@ -839,4 +842,111 @@ fn n5_gc_leaves_a_look_alike_alone() {
         cgroup.remove(Instant::now() + Duration::from_secs(10)).unwrap();
     }
     world.assert_clean();
+}
+
+/// What the task's cgroup says: shares or weight, memory, reservation, cores; `None` where there is no such controller.
+fn limits(task: &Task) -> [Option<String>; 4] {
+    let files = match cgroups().regime() {
+        Regime::V2 => ["cpu.weight", "memory.max", "memory.low", "cpuset.cpus"],
+        _ => ["cpu.shares", "memory.limit_in_bytes", "memory.soft_limit_in_bytes", "cpuset.cpus"],
+    };
+    let read = |file: &str| {
+        let controller = file.split('.').next().unwrap();
+        let text = std::fs::read_to_string(folder(&task.cgroup, controller).join(file)).ok()?;
+        Some(text.trim().to_owned())
+    };
+    files.map(read)
+}
+
+/// `UpdateResources`, also twice, and what it does not say.
+fn b1_b2_limits_of_a_running_task_change() {
+    block_on(async {
+        for isolated in BOTH {
+            let task = Task::with(isolated, |spec| {
+                spec.resources.cpu_shares = 100;
+                spec.resources.pids_max = Some(77);
+            })
+            .await;
+            let v2 = cgroups().regime() == Regime::V2;
+            let weight = |v1: &str, weight: &str| Some(if v2 { weight } else { v1 }.to_owned());
+            let bytes = |mib: u64| Some((mib * MIB).to_string());
+            let [shares, memory, low, cores] = limits(&task);
+            assert_eq!((shares, memory), (weight("100", "17"), bytes(256)));
+            let pids = || std::fs::read_to_string(folder(&task.cgroup, "pids").join("pids.max")).unwrap();
+            assert_eq!(pids().trim(), "77");
+
+            let new = NewLimits {
+                cpu_shares: Some(1000),
+                memory: Some(MemoryLimits { hard_bytes: Some(512 * MIB), soft_bytes: Some(64 * MIB) }),
+                cpuset_cpus: Some("0".to_owned()),
+                ..NewLimits::default()
+            };
+            for _ in 0..2 {
+                task.executor.update_resources(new.clone()).await.unwrap();
+                assert_eq!(limits(&task), [weight("1000", "99"), bytes(512), bytes(64), Some("0".to_owned())]);
+            }
+            // Down again, one thing at a time; the rest stays.
+            let less = MemoryLimits { hard_bytes: Some(128 * MIB), soft_bytes: None };
+            let less = NewLimits { memory: Some(less), ..NewLimits::default() };
+            task.executor.update_resources(less).await.unwrap();
+            let now = limits(&task);
+            assert_eq!((&now[0], &now[1], &now[2]), (&weight("1000", "99"), &bytes(128), &low));
+            assert_eq!(now[3].as_deref(), Some("0"), "{cores:?}");
+            let quota = NewLimits {
+                cpu_quota: Some(CpuQuota::Limited { quota_us: 50_000, period_us: 100_000 }),
+                ..NewLimits::default()
+            };
+            task.executor.update_resources(quota).await.unwrap();
+            let file = if v2 { "cpu.max" } else { "cpu.cfs_quota_us" };
+            let quota = || std::fs::read_to_string(folder(&task.cgroup, "cpu").join(file)).unwrap();
+            assert_eq!(quota().trim(), if v2 { "50000 100000" } else { "50000" });
+            task.executor
+                .update_resources(NewLimits { cpu_quota: Some(CpuQuota::Unlimited), ..NewLimits::default() })
+                .await
+                .unwrap();
+            assert_eq!(quota().trim(), if v2 { "max 100000" } else { "-1" });
+            assert_eq!(pids().trim(), "77", "nobody spoke of it");
+            task.end().await;
+        }
+    });
+}
+
+fn b1_b2_limits_that_cannot_be_are_refused_and_nothing_changes() {
+    block_on(async {
+        for isolated in BOTH {
+            // It fills 64 MiB that nobody can take from it.
+            let task = Task::with(isolated, |spec| {
+                "/usr/bin/perl".clone_into(&mut spec.command);
+                let fill = format!("$| = 1; $x = 'x' x {}; print 'full'; sleep {}", 64 * MIB, nap());
+                spec.args = vec!["-e".to_owned(), fill];
+            })
+            .await;
+            let log = task.dir.path().join("alloc/logs/task.stdout.0");
+            eventually("the task is full", || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("full")))
+                .await;
+            let before = limits(&task);
+            let hard = |mib: u64| Some(MemoryLimits { hard_bytes: Some(mib * MIB), soft_bytes: None });
+            for (new, why) in [
+                (NewLimits { cpu_shares: Some(7), memory: hard(16), ..NewLimits::default() }, "it holds"),
+                (
+                    NewLimits { cpu_shares: Some(7), cpuset_cpus: Some("4095".to_owned()), ..NewLimits::default() },
+                    "cpuset",
+                ),
+            ] {
+                let error = task.executor.update_resources(new).await.unwrap_err();
+                assert!(error.to_string().contains(why), "{error}");
+                assert_eq!(limits(&task), before, "{error}");
+            }
+            task.end().await;
+        }
+        let bare = Task::with(false, |spec| spec.resource_limits = false).await;
+        let shares = || NewLimits { cpu_shares: Some(7), ..NewLimits::default() };
+        let error = bare.executor.update_resources(shares()).await.unwrap_err();
+        assert!(matches!(&error, ExecutorError::Invalid(text) if text.contains("it has no cgroup")), "{error}");
+        bare.end().await;
+        let idle = Task::idle(true).await;
+        let error = idle.executor.update_resources(shares()).await.unwrap_err();
+        assert!(matches!(&error, ExecutorError::Invalid(text) if text.contains("Task not yet run")), "{error}");
+        idle.end().await;
+    });
 }

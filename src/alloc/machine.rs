@@ -31,6 +31,9 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// How long the processes in an abandoned cgroup may resist.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Drivers by their names.
+pub type Drivers = BTreeMap<String, Arc<dyn Driver>>;
+
 /// What of this machine cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing}")]
@@ -359,10 +362,15 @@ pub fn machine_of(owner: Owner, data_dir: &Path, sockets: &Path, place: &CgroupP
     })
 }
 
+/// What drivers have to know of this machine; their helpers listen in `sockets`.
+#[must_use]
+pub fn settings(cgroups: &CgroupFs, sockets: &Path) -> Settings {
+    Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), under_agent: false }
+}
+
 /// Those of this program, by name.
 fn drivers(cgroups: &CgroupFs, sockets: &Path, outlive: bool) -> BTreeMap<String, Arc<dyn Driver>> {
-    let settings =
-        Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), under_agent: false };
+    let settings = settings(cgroups, sockets);
     let drivers: [Arc<dyn Driver>; 4] = [
         Arc::new(ExecDriver::new(settings.clone()).tasks_outlive(outlive)),
         Arc::new(RawExecDriver::new(settings.clone()).tasks_outlive(outlive)),
@@ -372,25 +380,15 @@ fn drivers(cgroups: &CgroupFs, sockets: &Path, outlive: bool) -> BTreeMap<String
     drivers.into_iter().map(|driver| (driver.name().to_owned(), driver)).into_map()
 }
 
-/// This machine as job files see it, with these of its drivers; nothing is made or changed.
+/// This machine as job files see it; nothing is made or changed.
 ///
 /// # Errors
 /// When the mounts cannot be read, and when `cgroup_parent` cannot be a cgroup.
-pub fn look(
-    data_dir: Option<&Path>,
-    cgroup_parent: Option<&Path>,
-    wanted: &BTreeSet<String>,
-) -> Result<Node, MachineError> {
+pub fn look(data_dir: Option<&Path>, cgroup_parent: Option<&Path>) -> Result<Node, MachineError> {
     let data_dir = usual_data_dir(data_dir).ok();
     let place = CgroupPlace::find(cgroup_parent)?;
     let reservable = place.cpusets().and_then(|cpusets| cpusets.reservable().ok()).map(|cores| cores.len());
-    let mut node = Node::look(data_dir.as_deref(), place.regime, reservable);
-    if !wanted.is_empty() {
-        let sockets = socket_base(data_dir.as_deref().unwrap_or(Path::new("/")));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().doing("cannot start")?;
-        node.add_drivers(&runtime.block_on(fingerprints(&drivers(&place.cgroups, &sockets, false), wanted)));
-    }
-    Ok(node)
+    Ok(Node::look(data_dir.as_deref(), place.regime, reservable))
 }
 
 /// What can be known of this machine before a run.
@@ -402,6 +400,17 @@ pub struct Seen {
     pub node: Node,
     /// By name.
     pub drivers: BTreeMap<String, Arc<dyn Driver>>,
+    /// What they know of it, and plugins have to know.
+    pub settings: Settings,
+}
+
+/// Drivers that are only asked, and what plugins beside them have to know; nothing is made or changed.
+///
+/// # Errors
+/// As [`look`].
+pub fn drivers_to_ask(cgroup_parent: Option<&Path>) -> Result<(Drivers, Settings), MachineError> {
+    let settings = settings(&CgroupPlace::find(cgroup_parent)?.cgroups, &std::env::temp_dir());
+    Ok((drivers(&settings.cgroups, &settings.socket_dir, false), settings))
 }
 
 /// How the networks of groups are made here where nothing else is said.
@@ -416,9 +425,9 @@ pub fn networks(data_dir: &Path) -> Networks {
 /// When there is no place for data, and as [`look`].
 pub fn peek(data_dir: Option<&Path>, cgroup_parent: Option<&Path>) -> Result<Seen, MachineError> {
     let data_dir = usual_data_dir(data_dir)?;
-    let node = look(Some(&data_dir), cgroup_parent, &BTreeSet::new())?;
-    let drivers = drivers(&CgroupPlace::find(cgroup_parent)?.cgroups, &socket_base(&data_dir), false);
-    Ok(Seen { data_dir, node, drivers })
+    let node = look(Some(&data_dir), cgroup_parent)?;
+    let (drivers, settings) = drivers_to_ask(cgroup_parent)?;
+    Ok(Seen { data_dir, node, drivers, settings })
 }
 
 /// What these drivers tell of themselves.

@@ -84,7 +84,8 @@ pub use service_registry::{CheckReport, Listed, Registration, Services};
 pub use sockets::SocketDir;
 pub use supervise::{AllocResult, AllocStatus, Failure};
 pub use sweep::{
-    Tell, abandoned_networks, abandoned_sockets, ended_runs, findings, remove, remove_ended_runs, remove_network, sweep,
+    Tell, abandoned_networks, abandoned_sockets, ended_runs, findings, remove, remove_ended_runs, remove_network,
+    remove_sockets, sweep,
 };
 pub use task::{Outcome, TaskError, TaskErrorKind, TaskResult};
 pub use text::go_duration;

@@ -142,7 +142,9 @@ impl Place {
         let of = |task: &Task| {
             let own = (self.machine.cgroup)(&self.id, &task.name);
             let keeper = (task.resources.cores > 0).then(|| keeper(&own)).flatten();
-            [own].into_iter().chain(keeper)
+            let driver = self.machine.drivers.get(&task.driver).filter(|_| !own.as_os_str().is_empty());
+            let of_driver = driver.and_then(|driver| driver.own_cgroup(self.id.as_str(), &task.name));
+            [own].into_iter().chain(keeper).chain(of_driver)
         };
         let mut all: Vec<PathBuf> = self.restored.iter().flat_map(|restored| restored.record.cgroups.clone()).collect();
         for cgroup in self.group().tasks.iter().flat_map(of).filter(|cgroup| !cgroup.as_os_str().is_empty()) {

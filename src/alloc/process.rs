@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::driver::EXECUTOR_LOG;
-use crate::spec::{AllocId, ProcessId, Role, Signal};
+use crate::spec::{AllocId, PLUGIN_MARK, ProcessId, Role, Signal};
 use crate::sys::processes::{self, Stat};
 use crate::sys::{self, mutant, time};
 
@@ -231,6 +231,23 @@ pub fn kill_by_environment(id: &AllocId, must_end: Option<u32>, patience: Durati
     kill_all(deadline, |all| marked(all, must_end, None))
 }
 
+/// Kills what this user's driver plugins of the owner with this directory of sockets left: they, and helpers that they have started.
+///
+/// # Errors
+/// As [`kill_tree`].
+pub fn kill_plugins_of(sockets: &Path, patience: Duration) -> io::Result<()> {
+    let user = rustix::process::geteuid().as_raw();
+    let mark = [PLUGIN_MARK.as_bytes(), b"=", sockets.as_os_str().as_bytes()].concat();
+    kill_all(Instant::now() + patience, |all| {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let is_marked = |s: &&Stat| {
+            let of_user = || processes::user(s.pid).is_ok_and(|owner| owner == Some(user));
+            !s.ended && s.pid != own && of_user() && processes::has_variable(s.pid, &mark).is_ok_and(|marked| marked)
+        };
+        all.iter().filter(is_marked).copied().collect()
+    })
+}
+
 /// What this process inherits from executors that were killed: they inherit the orphans of their tasks, and this
 /// process inherits theirs.
 #[derive(Debug)]
@@ -260,8 +277,8 @@ impl Orphans {
         Ok(Orphans { data_dir: Some(data_dir.to_owned()), careful })
     }
 
-    /// Kills what executors left behind that have ended; with `all` also what calls itself an executor: none runs. What a CNI
-    /// plugin left running stays.
+    /// Kills what executors left behind that have ended; with `all` also what calls itself an executor, and driver plugins of
+    /// others with their helpers: none runs. What a CNI plugin left running stays.
     ///
     /// Not to be called from another thread than the one that starts executors: a child on its way to becoming one would
     /// be taken for an orphan.
@@ -276,9 +293,15 @@ impl Orphans {
         }
         let own = rustix::process::getpid().as_raw_nonzero().get();
         let below = [data_dir.as_os_str().as_bytes(), b"/alloc/"].concat();
+        // Its own tasks may outlive a plugin that was killed, and be found again by the next one.
+        let mark = format!("{PLUGIN_MARK}=").into_bytes();
+        let of_driver_plugin =
+            |s: &Stat| processes::environment(s.pid).is_ok_and(|e| e.iter().any(|entry| entry.starts_with(&mark)));
         let ours = |s: &Stat| {
             let in_environment = |entry: &Vec<u8>| memchr::memmem::find(entry, &below).is_some();
-            !self.careful || processes::environment(s.pid).is_ok_and(|e| e.iter().any(in_environment))
+            !self.careful
+                || of_driver_plugin(s)
+                || processes::environment(s.pid).is_ok_and(|e| e.iter().any(in_environment))
         };
         // It serves the allocations of other runs, too. A task that is root on the host needs no such disguise.
         let is_plugins = |s: &Stat| {
@@ -290,7 +313,8 @@ impl Orphans {
             |s: &Stat| processes::arguments(s.pid).is_ok_and(|arguments| executor_of(&arguments, data_dir).is_some());
         kill_all(Instant::now() + patience, |processes_now| {
             let adopted = processes_now.iter().filter(|s| s.parent == own && !s.ended);
-            let is_orphan = |s: &&Stat| (all || !executes(s)) && ours(s) && !sys::children::is_own(s.pid);
+            let is_orphan =
+                |s: &&Stat| (all || !executes(s) && !of_driver_plugin(s)) && ours(s) && !sys::children::is_own(s.pid);
             let tops = adopted.filter(is_orphan).filter(|s| !is_plugins(s));
             tops.flat_map(|s| [vec![*s], processes::descendants(processes_now, s.pid)].concat()).collect()
         })

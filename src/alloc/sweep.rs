@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::error::chain;
 use super::gc::{self, Finding};
@@ -9,11 +10,15 @@ use super::kept_sockets::KeptSockets;
 use super::machine::{self, CgroupPlace, Doing as _, MachineError};
 use super::output::SINKS_TIMEOUT;
 use super::owner::{Owner, OwnerLock, RunFile, RunId};
+use super::process;
 use super::record::{RecordError, Records};
 use super::sockets::SocketDir;
 use crate::logs::ship::{self, Outlets, Report};
 use crate::net::{self, Noted};
 use crate::sys::owned;
+
+/// How long what is left of driver plugins may resist.
+const PLUGINS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Says to whoever started this process what could not be done.
 pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
@@ -41,7 +46,7 @@ pub fn sweep(data_dir: &Path, tell: &Tell) -> Result<(), MachineError> {
         }
     }
     for path in abandoned_sockets(data_dir)? {
-        if let Err(e) = SocketDir::remove(&path) {
+        if let Err(e) = remove_sockets(&path) {
             tell(&format!("left by an earlier run: cannot remove {}: {e}", path.display()));
         }
     }
@@ -115,6 +120,15 @@ pub fn remove_ended_runs(data_dir: &Path, dry: bool) -> Result<(Vec<String>, Vec
 pub fn abandoned_sockets(data_dir: &Path) -> Result<Vec<PathBuf>, MachineError> {
     let base = machine::socket_base(data_dir);
     SocketDir::abandoned(&base).doing_with(|| format!("cannot look for leftovers in {}", base.display()))
+}
+
+/// Removes such a directory, and what the driver plugins of its owner left running.
+///
+/// # Errors
+/// What the file system says; what of them does not end.
+pub fn remove_sockets(path: &Path) -> std::io::Result<()> {
+    process::kill_plugins_of(path, PLUGINS_TIMEOUT)?;
+    SocketDir::remove(path)
 }
 
 /// The networks on this machine whose runs are dead, and of which no record tells any more: a data directory was removed, or

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::config::{Config, Operator};
 use super::notify::{self, NotifyState};
+use super::plugins::{self, Plugins, Wanted};
 use super::signals::Signals;
 use super::{AgentArgs, complain, log, policy, token};
 use crate::agent::api::{About, Allowed, Api, LogLine, Security};
@@ -20,9 +21,10 @@ use crate::agent::model::Role;
 use crate::agent::runner::{Advertised, Runner};
 use crate::agent::state::State;
 use crate::agent::{Agent, Working};
-use crate::alloc::machine::{self, CgroupPlace};
+use crate::alloc::machine::{self, CgroupPlace, Drivers};
 use crate::alloc::{self, DYNAMIC_PORTS, KeptSockets, Machine, Owner, OwnerLock, Tell, chain};
 use crate::cgroup::Regime;
+use crate::driver::Settings;
 use crate::http::listener::Listener;
 use crate::http::serve::{Limits, serve};
 use crate::sys;
@@ -81,7 +83,7 @@ pub(super) fn run(args: &AgentArgs) -> anyhow::Result<i32> {
         operator.config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let place = Place::find(args)?;
         if args.check {
-            return check(&place, &operator.config);
+            return check(args, &place, &operator.config).await;
         }
         let serving = Serving::begin(args, &place, operator, lines).await?;
         notify::tell(&NotifyState::Ready);
@@ -124,10 +126,25 @@ impl Place {
     }
 }
 
+/// All plugins of the directory that is given.
+async fn start_plugins(
+    args: &AgentArgs,
+    config: &Config,
+    settings: &Settings,
+    drivers: &mut Drivers,
+) -> anyhow::Result<Plugins> {
+    let dir = plugins::dir(args.plugin_dir.as_deref(), config);
+    let given = plugins::Given { dir: dir.as_deref(), config, quiet: false, outlive: !args.dev };
+    Plugins::start(&given, &Wanted::All, settings, drivers).await
+}
+
 /// Whether an agent could start here, with what is there; nothing is changed.
-fn check(place: &Place, config: &Config) -> anyhow::Result<i32> {
-    let seen = machine::peek(Some(&place.data_dir), None)?;
-    policy::configure(config, &seen.drivers, true)?;
+async fn check(args: &AgentArgs, place: &Place, config: &Config) -> anyhow::Result<i32> {
+    let mut seen = machine::peek(Some(&place.data_dir), None)?;
+    let plugins = start_plugins(args, config, &seen.settings, &mut seen.drivers).await?;
+    let configured = policy::configure(config, &seen.drivers, &plugins, true);
+    plugins.end().await;
+    configured?;
     let state = place.data_dir.join(STATE);
     if state.exists() {
         State::open(&state).with_context(|| format!("cannot use the state in {}", state.display()))?;
@@ -140,6 +157,7 @@ fn check(place: &Place, config: &Config) -> anyhow::Result<i32> {
 struct Serving {
     runner: Arc<Runner>,
     machine: Arc<Machine>,
+    plugins: Plugins,
     working: Working,
     listening: JoinSet<()>,
     stop: watch::Sender<bool>,
@@ -164,7 +182,7 @@ impl Serving {
             .context("the clean-up broke down")??;
         let sockets =
             machine::kept_socket_dir(&place.data_dir, &owner)?.context("the agent has no directory of sockets")?;
-        let mut machine = assemble(args, place, operator, &sockets).await?;
+        let (mut machine, plugins) = assemble(args, place, operator, &sockets).await?;
         let mut listeners = notify::sockets()?;
         if !listeners.is_empty() {
             tracing::info!("listening on sockets of the service manager: {}", listeners.len());
@@ -223,7 +241,7 @@ impl Serving {
         for address in &addresses {
             tracing::info!("listening on {address}");
         }
-        Ok(Serving { runner, machine, working, listening, stop, _lock: lock, sockets })
+        Ok(Serving { runner, machine, plugins, working, listening, stop, _lock: lock, sockets })
     }
 
     /// Returns when somebody wants the end.
@@ -260,7 +278,7 @@ impl Serving {
     /// Reads the configuration again. One with mistakes changes nothing.
     fn reload(&self, args: &AgentArgs) {
         let reloaded = super::config::read(&args.config)
-            .and_then(|config| policy::configure(&config, &self.machine.drivers, args.dev));
+            .and_then(|config| policy::configure(&config, &self.machine.drivers, &self.plugins, args.dev));
         match reloaded {
             Ok(()) => tracing::info!("the configuration of drivers was read again; that of client takes a new start"),
             Err(error) => tracing::error!("the configuration is not changed: {error:#}"),
@@ -284,6 +302,7 @@ impl Serving {
         if tokio::time::timeout(PATIENCE, ending).await.is_err() {
             tracing::error!("some allocations have not ended within {PATIENCE:?}");
         }
+        self.plugins.end().await;
         if (takes_all || is_idle)
             && let Err(error) = self.sockets.remove()
         {
@@ -298,10 +317,12 @@ async fn assemble(
     place: &Place,
     operator: Operator,
     sockets: &KeptSockets,
-) -> anyhow::Result<Machine> {
+) -> anyhow::Result<(Machine, Plugins)> {
     let cgroups = CgroupPlace::find(args.cgroup_parent.as_deref())?.enter()?;
     let mut machine = machine::machine_of(Owner::Agent, &place.data_dir, &sockets.path, &cgroups)?;
-    policy::configure(&operator.config, &machine.drivers, args.dev)?;
+    let settings = machine::settings(&cgroups.cgroups, &sockets.path);
+    let plugins = start_plugins(args, &operator.config, &settings, &mut machine.drivers).await?;
+    policy::configure(&operator.config, &machine.drivers, &plugins, args.dev)?;
     let all = machine.drivers.keys().cloned().collect();
     let told = machine::fingerprints(&machine.drivers, &all).await;
     let node = Arc::make_mut(&mut machine.node);
@@ -312,7 +333,7 @@ async fn assemble(
     if cgroups.regime == Regime::Off {
         tracing::warn!("there are no cgroups for this process: memory and cpu limits of tasks are not enforced");
     }
-    Ok(machine)
+    Ok((machine, plugins))
 }
 
 fn listen(address: &Address) -> anyhow::Result<Listener> {

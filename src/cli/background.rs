@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 
+use super::plugins::Blocks;
 use super::{RunArgs, complain, volumes};
 use crate::alloc::{
     HostVolume, KeptSockets, Machine, Owner, OwnerError, OwnerLock, RunFile, RunId, ValuesFile, machine,
@@ -36,6 +37,9 @@ pub(super) struct Settings {
     cni_path: Vec<PathBuf>,
     subnet: Subnet,
     pub(super) quiet: bool,
+    /// Driver plugins of others; earlier versions had none.
+    #[serde(default)]
+    pub(super) plugins: Blocks,
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -54,6 +58,7 @@ impl Settings {
         meta: &BTreeMap<String, String>,
         drivers: BTreeMap<String, DriverConfig>,
         sinks: &[Sink],
+        plugins: Blocks,
     ) -> anyhow::Result<Settings> {
         let absolute = |path: &Path| {
             std::path::absolute(path).with_context(|| format!("cannot find out where {} is", path.display()))
@@ -77,6 +82,7 @@ impl Settings {
             cni_path: plugin_dirs.clone(),
             subnet: *subnet,
             quiet: args.quiet,
+            plugins,
         })
     }
 

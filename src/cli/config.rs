@@ -1,6 +1,7 @@
 //! `--config`: what a Nomad agent's configuration says of the machine, in the agent's words.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -18,11 +19,11 @@ const MOST_SAID: usize = 20;
 /// So many files are read of one directory.
 const MOST_FILES: usize = 1000;
 
-const TOP: [&str; 3] = ["client", "isolation_minimum", "plugin"];
+const TOP: [&str; 4] = ["client", "isolation_minimum", "plugin", "plugin_dir"];
 const CLIENT: [&str; 5] = ["cni_config_dir", "cni_path", "host_network", "host_volume", "meta"];
 const HOST_VOLUME: [&str; 2] = ["path", "read_only"];
 const HOST_NETWORK: [&str; 2] = ["cidr", "interface"];
-const PLUGIN: [&str; 1] = ["config"];
+const PLUGIN: [&str; 2] = ["args", "config"];
 
 /// What the operator says of this machine, in files and on the command line.
 #[derive(Debug, Clone, Default)]
@@ -32,6 +33,8 @@ pub(super) struct Config {
     pub(super) meta: BTreeMap<String, String>,
     /// The configuration of drivers by their names.
     pub(super) plugins: BTreeMap<String, Plugin>,
+    /// Where driver plugins of others are.
+    pub(super) plugin_dir: Option<PathBuf>,
     pub(super) isolation_minimum: Option<Level>,
     /// What has no effect.
     pub(super) warnings: Vec<String>,
@@ -43,6 +46,8 @@ pub(super) struct Plugin {
     pub(super) body: Body,
     /// The keys that stand in it.
     pub(super) keys: Vec<String>,
+    /// Arguments of its program; of a driver of ours there are none.
+    pub(super) args: Vec<OsString>,
     pub(super) pos: Pos,
 }
 
@@ -205,6 +210,13 @@ impl Reader<'_> {
                         self.plugin(label, body);
                     }
                 }
+                "plugin_dir" => {
+                    let dir = self.text(member).map(PathBuf::from);
+                    if dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
+                        self.wrong(&member.pos, "\"plugin_dir\" must be absolute");
+                    }
+                    self.config.plugin_dir = dir.or(self.config.plugin_dir.take());
+                }
                 _ => {
                     let level = |value: &Value| match value.to_text()?.as_str() {
                         "default" => Some(Level::Default),
@@ -292,8 +304,17 @@ impl Reader<'_> {
     }
 
     fn plugin(&mut self, label: &Member, body: &Node) {
-        let (mut config, pos) = (config::empty(), label.pos.clone());
+        let (mut config, mut args, pos) = (config::empty(), Vec::new(), label.pos.clone());
         for member in self.members("plugin", body, &PLUGIN) {
+            if member.name == "args" {
+                let words = |value: &Value| match value {
+                    Value::List(words) => words.iter().map(Value::to_text).collect::<Option<Vec<_>>>(),
+                    _ => None,
+                };
+                let words = self.value(member, "a list of strings", words).unwrap_or_default();
+                args = words.into_iter().map(OsString::from).collect();
+                continue;
+            }
             let found = bodies(&member.node);
             match found.as_slice() {
                 [one] if one.members().is_some() => config = (*one).clone(),
@@ -301,7 +322,7 @@ impl Reader<'_> {
             }
         }
         let keys = config.members().unwrap_or_default().iter().map(|member| member.name.clone()).collect();
-        self.config.plugins.insert(label.name.clone(), Plugin { body: Body::of_node(config), keys, pos });
+        self.config.plugins.insert(label.name.clone(), Plugin { body: Body::of_node(config), keys, args, pos });
     }
 }
 

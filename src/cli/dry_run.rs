@@ -7,9 +7,10 @@ use serde_json::{Value as Json, json};
 
 use super::config::Operator;
 use super::output::json_text;
+use super::plugins::{self, Asked, Wanted};
 use super::run::check;
 use super::shown::Texts;
-use super::{RunArgs, networks, policy, print};
+use super::{RunArgs, networks, placement, policy, print};
 use crate::alloc::HostVolumes;
 use crate::alloc::machine::{self, Seen};
 use crate::spec::{Group, Job, Lifecycle, LifecycleHook, NetworkMode, Port, Task, escaped, shown_source};
@@ -24,8 +25,17 @@ const MOST_SHOWN: u32 = 20;
 pub(super) fn run(args: &RunArgs, job: &Job, operator: &Operator, texts: &Texts) -> anyhow::Result<i32> {
     let mut seen = machine::peek(args.data_dir.as_deref(), args.cgroup_parent.as_deref())?;
     seen.node.meta.extend(operator.config.meta.clone());
-    policy::demand(args, &operator.config, job, &seen.drivers)?;
-    check(job, &seen.drivers, texts)?;
+    let plugin_dir = plugins::dir(args.plugin_dir.as_deref(), &operator.config);
+    let given =
+        plugins::Given { dir: plugin_dir.as_deref(), config: &operator.config, quiet: args.quiet, outlive: false };
+    let asked = Asked::start(
+        &given,
+        &Wanted::These(placement::drivers(job)),
+        &seen.settings,
+        std::mem::take(&mut seen.drivers),
+    )?;
+    policy::demand(args, &operator.config, job, &asked.drivers, &asked.plugins)?;
+    check(job, &asked.drivers, texts)?;
     networks::plan(job, &networks::settings(machine::networks(&seen.data_dir), args), texts)?;
     let view = View { args, job, operator, seen: &seen };
     let shown = if args.json { json_text(&view.json()) + "\n" } else { view.table() };

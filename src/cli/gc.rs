@@ -8,8 +8,8 @@ use anyhow::Context as _;
 
 use super::{GcArgs, complain, print, tell};
 use crate::alloc::{
-    self, Finding, Owner, Record, SocketDir, abandoned_networks, abandoned_sockets, findings, machine,
-    remove_ended_runs, remove_network,
+    self, Finding, Owner, Record, abandoned_networks, abandoned_sockets, findings, machine, remove_ended_runs,
+    remove_network, remove_sockets,
 };
 use crate::spec::{AllocId, Order as _, escaped_lines};
 use crate::sys::owned::OwnDir;
@@ -59,7 +59,7 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
         }
     }
     for path in abandoned_sockets(&data_dir)? {
-        match if args.dry_run { Ok(()) } else { SocketDir::remove(&path) } {
+        match if args.dry_run { Ok(()) } else { remove_sockets(&path) } {
             Ok(()) => _ = writeln!(text, "{remove:<14} {}", path.display()),
             Err(e) => {
                 complain(&format!("cannot remove {}: {e}", path.display()));

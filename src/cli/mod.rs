@@ -17,6 +17,7 @@ mod notify;
 mod output;
 mod placement;
 mod plugin;
+mod plugins;
 mod policy;
 mod probe;
 mod revive;
@@ -167,6 +168,9 @@ struct RunArgs {
     /// repeated
     #[arg(long, value_name = "FILE|DIR")]
     config: Vec<PathBuf>,
+    /// Use the Nomad driver plugins in this directory beside the built-in drivers; nobody else may be able to write to it
+    #[arg(long, value_name = "DIR")]
+    plugin_dir: Option<PathBuf>,
     /// Find the CNI networks of mode cni/NAME here
     #[arg(long, value_name = "DIR", default_value = CONFIG_DIR)]
     cni_config_dir: PathBuf,
@@ -209,6 +213,9 @@ struct ValidateArgs {
     /// Read what a Nomad agent's configuration says of the machine, as run does; may be repeated
     #[arg(long, value_name = "FILE|DIR")]
     config: Vec<PathBuf>,
+    /// Use the Nomad driver plugins in this directory beside the built-in drivers; nobody else may be able to write to it
+    #[arg(long, value_name = "DIR")]
+    plugin_dir: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -233,6 +240,9 @@ struct AgentArgs {
     /// `unix:///run/agentbin/agentbin.sock`, or `$XDG_RUNTIME_DIR/agentbin/agentbin.sock` without root]
     #[arg(long, value_name = "ADDRESS", value_parser = agent::address)]
     listen: Vec<agent::Address>,
+    /// Use the Nomad driver plugins in this directory beside the built-in drivers; nobody else may be able to write to it
+    #[arg(long, value_name = "DIR")]
+    plugin_dir: Option<PathBuf>,
     /// For trying things out: `raw_exec` is on, jobs end with the agent, and without --data-dir nothing is kept
     #[arg(long)]
     dev: bool,

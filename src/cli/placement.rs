@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
+use super::plugins::{Asked, Given, Wanted};
 use crate::alloc::Machine;
 use crate::alloc::machine;
 use crate::driver::Fingerprint;
@@ -19,12 +20,12 @@ const DRIVER: &str = "attr.driver.";
 /// Adds every constraint that this machine does not meet to what is refused. Nothing on the machine is made or changed.
 ///
 /// # Errors
-/// When nothing can be found out about its cgroups.
+/// When nothing can be found out about its cgroups; as [`Asked::start`].
 pub(super) fn check(
     parsed: &mut Parsed,
     data_dir: Option<&Path>,
     cgroup_parent: Option<&Path>,
-    meta: &BTreeMap<String, String>,
+    given: &Given<'_>,
 ) -> anyhow::Result<()> {
     let mut wanted = BTreeSet::new();
     let mut has_any = false;
@@ -36,8 +37,13 @@ pub(super) fn check(
     if !has_any {
         return Ok(());
     }
-    let mut node = machine::look(data_dir, cgroup_parent, &wanted)?;
-    node.meta.extend(meta.clone());
+    let mut node = machine::look(data_dir, cgroup_parent)?;
+    node.meta.extend(given.config.meta.clone());
+    if !wanted.is_empty() {
+        let (drivers, settings) = machine::drivers_to_ask(cgroup_parent)?;
+        let asked = Asked::start(given, &Wanted::These(wanted.clone()), &settings, drivers)?;
+        node.add_drivers(&asked.hear(machine::fingerprints(&asked.drivers, &wanted)));
+    }
     let lookup = |key: &str| node.lookup(key).map(str::to_owned);
     let unmet = parsed.job.unmet(&lookup).take(MOST_SAID).map(|(pos, why)| Diagnostic::new(pos, why));
     parsed.refusals.extend(unmet.collect::<Vec<_>>());
@@ -50,6 +56,12 @@ pub(super) fn check(
 pub(super) async fn ask_drivers(job: &Job, machine: &Machine) -> BTreeMap<String, Fingerprint> {
     let wanted = wanted(job);
     if wanted.is_empty() { BTreeMap::new() } else { machine::fingerprints(&machine.drivers, &wanted).await }
+}
+
+/// The drivers whose tasks a job has, and those that it refers to.
+pub(super) fn drivers(job: &Job) -> BTreeSet<String> {
+    let tasks = job.groups.iter().flat_map(|group| &group.tasks);
+    tasks.map(|task| task.driver.clone()).chain(wanted(job)).collect()
 }
 
 /// The drivers that the job refers to where references are replaced.

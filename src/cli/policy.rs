@@ -7,6 +7,7 @@ use anyhow::bail;
 
 use super::RunArgs;
 use super::config::{Config, Plugin};
+use super::plugins::Plugins;
 use crate::driver::hclspec::driver_config;
 use crate::driver::policy::{self, Minimum};
 use crate::driver::{Driver, DriverError};
@@ -49,6 +50,7 @@ pub(super) fn demand(
     operator: &Config,
     job: &Job,
     drivers: &BTreeMap<String, Arc<dyn Driver>>,
+    plugins: &Plugins,
 ) -> anyhow::Result<BTreeMap<String, DriverConfig>> {
     let mut told = BTreeMap::new();
     let minimum = args.isolation_minimum.map(Level::minimum);
@@ -56,7 +58,7 @@ pub(super) fn demand(
         Allowed { drivers: &args.allow_driver, writable_programs: args.allow_writable_programs, raw_exec: true };
     let mut problems = Vec::new();
     for (name, Plugin { pos, .. }) in &operator.plugins {
-        if !drivers.contains_key(name) {
+        if !drivers.contains_key(name) && !plugins.names.contains(name) {
             let known = drivers.keys().cloned().collect::<Vec<_>>().join(", ");
             problems.push(format!("{pos}: plugin {name:?}: there is no such driver; known are {known}"));
         }
@@ -65,9 +67,11 @@ pub(super) fn demand(
         // One that is not there is another problem.
         let Some(driver) = drivers.get(&task.driver) else { continue };
         if let Some(minimum) = minimum
-            && let Err(problem) = policy::admit(&task.driver, minimum, &args.allow_driver)
+            && let Err(problem) = policy::admit(&task.driver, !driver.is_external(), minimum, &args.allow_driver)
         {
             problems.push(format!("{}: task {:?}: {problem}", task.pos, task.name));
+        } else if driver.is_external() {
+            // It got its configuration when it was started.
         } else if let Some(config) = config(&**driver, operator.plugins.get(&task.driver), minimum, &allowed)? {
             driver.set_config(&config, None)?;
             told.insert(task.driver.clone(), config);
@@ -96,14 +100,16 @@ struct Allowed<'a> {
 pub(super) fn configure(
     operator: &Config,
     drivers: &BTreeMap<String, Arc<dyn Driver>>,
+    plugins: &Plugins,
     raw_exec: bool,
 ) -> anyhow::Result<()> {
-    if let Some((name, Plugin { pos, .. })) = operator.plugins.iter().find(|(name, _)| !drivers.contains_key(*name)) {
+    let is_unknown = |name: &str| !drivers.contains_key(name) && !plugins.names.contains(name);
+    if let Some((name, Plugin { pos, .. })) = operator.plugins.iter().find(|(name, _)| is_unknown(name)) {
         let known = drivers.keys().cloned().collect::<Vec<_>>().join(", ");
         bail!("{pos}: plugin {name:?}: there is no such driver; known are {known}");
     }
     let minimum = operator.isolation_minimum.map(Level::minimum);
-    for (name, driver) in drivers {
+    for (name, driver) in drivers.iter().filter(|(_, driver)| !driver.is_external()) {
         let plugin = operator.plugins.get(name);
         let allowed = Allowed { drivers: &[], writable_programs: false, raw_exec };
         let mut config = config(&**driver, plugin, minimum, &allowed)?.unwrap_or_default();

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use super::background::{Background, Settings};
 use super::config::Operator;
 use super::output::{Broken, Piece, Shape, Source, Stream, Style, Writer};
+use super::plugins::{self, Plugins, Wanted};
 use super::revive::revive;
 use super::shown::Texts;
 use super::signals::Signals;
@@ -81,6 +82,20 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let owner = background.as_ref().map(Background::owner).unwrap_or_default();
         let mut machine = machine::machine_of(owner, &data_dir, &sockets, &place)?;
         Arc::make_mut(&mut machine.node).meta.extend(operator.config.meta.clone());
+        let plugin_dir = plugins::dir(args.plugin_dir.as_deref(), &operator.config);
+        let plugins_given = plugins::Given {
+            dir: plugin_dir.as_deref(),
+            config: &operator.config,
+            quiet: args.quiet,
+            outlive: machine.owner.returns(),
+        };
+        let (wanted, of_plugins) =
+            (Wanted::These(placement::drivers(&job)), machine::settings(&place.cgroups, &sockets));
+        let starting = Plugins::start(&plugins_given, &wanted, &of_plugins, &mut machine.drivers);
+        let plugins = match early.during(starting).await {
+            Ok(plugins) => plugins?,
+            Err(status) => return Ok(status),
+        };
         let asking = placement::ask_drivers(&job, &machine);
         let told = match early.during(asking).await {
             Ok(told) => told,
@@ -95,8 +110,11 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         machine.volumes = operator.volumes;
         machine.networks = networks::settings(machine.networks, args);
         let machine = Arc::new(machine);
-        let configs = policy::demand(args, &operator.config, &job, &machine.drivers)?;
-        let settings = || Settings::of(args, &machine, &operator.given, &operator.config.meta, configs, &sinks);
+        let configs = policy::demand(args, &operator.config, &job, &machine.drivers, &plugins)?;
+        let settings = || {
+            let blocks = plugins.blocks(&plugins_given)?;
+            Settings::of(args, &machine, &operator.given, &operator.config.meta, configs, &sinks, blocks)
+        };
         let settings = background.is_some().then(settings).transpose()?;
         let (one, other) = (Arc::clone(&job), Arc::clone(&machine));
         let checking =
@@ -139,6 +157,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
             restored: None,
         };
         let status = Box::pin(run.execute(writer, early.signals)).await;
+        plugins.end().await;
         match orphans.sweep(true, LEFTOVERS_PATIENCE) {
             Ok(()) => {
                 detach::tidy();
@@ -254,8 +273,9 @@ fn job(args: &RunArgs, operator: &Operator, texts: &mut Texts) -> anyhow::Result
     let mut parsed = parsed.map_err(|error| texts.explain(error))?;
     networks::check(&mut parsed, &operator.networks);
     volumes::check(&mut parsed, &operator.volumes, args.isolation_minimum);
-    let meta = &operator.config.meta;
-    placement::check(&mut parsed, args.data_dir.as_deref(), args.cgroup_parent.as_deref(), meta)?;
+    let plugin_dir = plugins::dir(args.plugin_dir.as_deref(), &operator.config);
+    let given = plugins::Given { dir: plugin_dir.as_deref(), config: &operator.config, quiet: true, outlive: false };
+    placement::check(&mut parsed, args.data_dir.as_deref(), args.cgroup_parent.as_deref(), &given)?;
     if !parsed.refusals.is_empty() {
         bail!("{}", texts.show_all(&parsed.refusals));
     }

@@ -42,6 +42,8 @@ pub(super) fn run(args: &SuperviseArgs) -> anyhow::Result<i32> {
         let signals = Signals::catch().context("cannot catch signals")?;
         let place = CgroupPlace::find(settings.cgroup_parent.as_deref())?.enter()?;
         let mut machine = machine::machine_of(background.owner(), &data_dir, background.sockets(), &place)?;
+        let of_plugins = machine::settings(&place.cgroups, background.sockets());
+        let plugins = settings.plugins.start(&of_plugins, &mut machine.drivers).await?;
         settings.apply(&mut machine)?;
         let (records, is_all) = records(&machine, &background, &file.allocs)?;
         let Some(first) = records.first() else {
@@ -71,6 +73,7 @@ pub(super) fn run(args: &SuperviseArgs) -> anyhow::Result<i32> {
             machine,
         };
         let status = Box::pin(run.execute(writer, signals)).await;
+        plugins.end().await;
         orphans.sweep(true, run::LEFTOVERS_PATIENCE).context("cannot make sure that what the job started has ended")?;
         detach::tidy();
         Ok(status)

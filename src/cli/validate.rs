@@ -6,7 +6,7 @@ use super::config::Operator;
 use super::output::json_text;
 use super::run::parsed as read;
 use super::shown::{SHOWN, Texts};
-use super::{ValidateArgs, complain, networks, placement, print, volumes};
+use super::{ValidateArgs, complain, networks, placement, plugins, print, volumes};
 use crate::jobspec::{self, Diagnostic};
 use crate::spec::escaped;
 use crate::spec::json;
@@ -24,7 +24,11 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
             let operator = Operator::find(&args.config, &args.volume, &args.host_network)?;
             networks::check(&mut parsed, &operator.networks);
             volumes::check(&mut parsed, &operator.volumes, operator.config.isolation_minimum);
-            placement::check(&mut parsed, None, None, &operator.config.meta)?;
+            let plugin_dir = plugins::dir(args.plugin_dir.as_deref(), &operator.config);
+            let given =
+                plugins::Given { dir: plugin_dir.as_deref(), config: &operator.config, quiet: true, outlive: false };
+            placement::check(&mut parsed, None, None, &given)?;
+            plugins::check(&mut parsed, &given)?;
             parsed.warnings.splice(0..0, operator.config.warnings);
             (Vec::new(), Some(parsed))
         }

@@ -21,8 +21,9 @@ use tokio::task::JoinHandle;
 use super::hclspec::{Body, Schema};
 use super::{Driver as _, DriverClient, DriverError, NodeConfig, PluginClient, PluginInfo};
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach};
-use crate::spec::json;
+use crate::spec::{PLUGIN_MARK, json};
 use crate::sys::mutant;
+use crate::sys::owned::{self, OwnDir};
 
 /// The only version of the driver interface that there is.
 pub const API_VERSION: &str = "v0.1.0";
@@ -32,6 +33,11 @@ const ANSWER_PATIENCE: Duration = Duration::from_mins(1);
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(2));
 /// The format of [`Record`] that this program writes.
 const RECORD_VERSION: u32 = 1;
+/// Programs of a directory of plugins at most: each of them is started.
+const MOST_PROGRAMS: usize = 100;
+
+/// Of a plugin that is only asked something: nobody would find it again.
+const BRIEF: Bond = Bond { dies_with_us: true, sockets: None };
 
 /// Gets the log lines of a plugin, with its name.
 pub type Log = Arc<dyn Fn(&str, HclogLine) + Send + Sync>;
@@ -82,6 +88,45 @@ pub struct Block {
     pub args: Vec<OsString>,
     /// Its configuration; `None` is an empty one.
     pub config: Option<Body>,
+}
+
+/// How the process of a plugin that works is bound to this one.
+#[derive(Debug, Clone, Default)]
+pub struct Bond {
+    /// The kernel kills it when the thread that starts it ends.
+    pub dies_with_us: bool,
+    /// Where its sockets go. It and the helpers that it starts carry the path as [`PLUGIN_MARK`] in their environment, by which
+    /// they are found. `None` is the temporary directory, without a mark.
+    pub sockets: Option<PathBuf>,
+}
+
+/// The programs in `dir`: regular files that somebody may execute, by their names, in the order of those. A link counts as what
+/// it leads to.
+///
+/// # Errors
+/// [`CatalogError::Scan`] when the directory cannot be read, and when somebody else than this user and root could change it, what
+/// leads to it, or one of the programs.
+pub fn programs(dir: &Path) -> Result<Vec<(String, PathBuf)>, CatalogError> {
+    let failed = |source| CatalogError::Scan { dir: dir.to_owned(), source };
+    let own = owned::resolve(dir).and_then(|dir| OwnDir::open(&dir)).map_err(failed)?;
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(own.path()).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+        // A link that leads nowhere, or a file that has just gone, is no program.
+        let Ok(metadata) = std::fs::metadata(entry.path()) else { continue };
+        if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
+            continue;
+        }
+        if found.len() == MOST_PROGRAMS {
+            return Err(failed(io::Error::other(format!("it has more than {MOST_PROGRAMS} programs"))));
+        }
+        let path = owned::resolve(&entry.path()).map_err(failed)?;
+        owned::check_at(&path).map_err(failed)?;
+        found.push((name, path));
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// The programs in `dir` that a block names: regular files that somebody may execute, whose file name is the block's.
@@ -198,16 +243,26 @@ pub struct Found {
     pub api_version: String,
     /// Describes its configuration; `None` takes none.
     pub schema: Option<Schema>,
+    bond: Bond,
 }
 
 /// Starts the program at `path`.
-async fn launch(name: &str, path: &Path, args: &[OsString], log: &Log) -> Result<(Client, PluginClient), CatalogError> {
+async fn launch(
+    name: &str,
+    path: &Path,
+    args: &[OsString],
+    bond: &Bond,
+    log: &Log,
+) -> Result<(Client, PluginClient), CatalogError> {
     let (log, owner) = (Arc::clone(log), name.to_owned());
+    let mark = bond.sockets.iter().map(|sockets| (PLUGIN_MARK.into(), sockets.clone().into()));
     let launch = Launch {
         args,
         // Other people's drivers read what an operator exports: DOCKER_HOST, JAVA_HOME, proxies.
-        env: std::env::vars_os().collect(),
+        env: std::env::vars_os().chain(mark).collect(),
         new_session: true,
+        dies_with_us: bond.dies_with_us,
+        socket_dir: bond.sockets.as_deref(),
         log: Box::new(move |line| log(&owner, line)),
         ..Launch::new(Program::Path(path))
     };
@@ -221,11 +276,12 @@ async fn launch(name: &str, path: &Path, args: &[OsString], log: &Log) -> Result
 /// # Errors
 /// See [`CatalogError`]. The plugin is gone either way.
 pub async fn examine(name: &str, path: &Path, args: &[OsString], log: &Log) -> Result<Found, CatalogError> {
-    let (client, calls) = launch(name, path, args, log).await?;
+    let (client, calls) = launch(name, path, args, &BRIEF, log).await?;
     let answers = ask(name, &calls).await;
     client.kill().await;
     let (info, version, api_version, schema) = answers?;
-    Ok(Found { path: path.to_owned(), args: args.to_vec(), info, version, api_version, schema })
+    let (path, args, bond) = (path.to_owned(), args.to_vec(), Bond::default());
+    Ok(Found { path, args, info, version, api_version, schema, bond })
 }
 
 /// The answer to a call that must not take for ever.
@@ -289,6 +345,13 @@ impl Found {
         move |source| CatalogError::Call { name, what, source }
     }
 
+    /// The same plugin, whose processes that work are bound to this one.
+    #[must_use]
+    pub fn bound(mut self, bond: Bond) -> Found {
+        self.bond = bond;
+        self
+    }
+
     /// Checks a configuration: against the schema, and by giving it twice, without the node's, to an instance that is
     /// ended afterwards.
     ///
@@ -299,7 +362,7 @@ impl Found {
         if self.schema.is_none() {
             return Ok(Config(bytes));
         }
-        let (client, calls) = launch(&self.info.name, &self.path, &self.args, log).await?;
+        let (client, calls) = launch(&self.info.name, &self.path, &self.args, &BRIEF, log).await?;
         let twice = async {
             calls.set_config(bytes.clone(), None, &self.api_version).await?;
             calls.set_config(bytes.clone(), None, &self.api_version).await
@@ -315,7 +378,7 @@ impl Found {
     /// # Errors
     /// See [`CatalogError`]. The plugin is gone when this fails.
     pub async fn start(&self, config: &Config, node: &NodeConfig, log: &Log) -> Result<Instance, CatalogError> {
-        let (client, calls) = launch(&self.info.name, &self.path, &self.args, log).await?;
+        let (client, calls) = launch(&self.info.name, &self.path, &self.args, &self.bond, log).await?;
         let set = calls.set_config(config.0.clone(), Some(node), &self.api_version);
         match in_time(&self.info.name, "SetConfig", set).await {
             Ok(()) => self.begin(client, calls).await,

@@ -9,6 +9,7 @@ mod config;
 mod convert;
 pub mod docker;
 mod exec;
+mod external;
 mod handle;
 pub mod hclspec;
 mod host_env;
@@ -19,6 +20,7 @@ mod java;
 mod left;
 mod on_executor;
 pub mod policy;
+pub mod prelude;
 mod raw_exec;
 mod refused;
 mod restrict;
@@ -33,6 +35,7 @@ pub use client::{Answers, DriverClient, PluginClient, PluginInfo, fingerprint_of
 pub use config::Reader;
 pub use docker::DockerDriver;
 pub use exec::ExecDriver;
+pub use external::{EXECUTOR_PORTS, ExternalDriver};
 pub use handle::{EXECUTOR_LOG, Settings};
 pub use host_env::DENIED as HOST_ENV_DENYLIST;
 pub use host_ids::HostIdsConfig;
@@ -47,6 +50,7 @@ pub use types::{
     NetworkIsolation, NetworkMode, NodeConfig, Port, TaskConfig, TaskEvent, TaskHandle, TaskState, TaskStatus,
 };
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -107,6 +111,17 @@ pub trait Driver: Send + Sync {
     /// and not the host's. Where that cannot be said yet they may have.
     fn has_own_ids(&self, _config: &DriverConfig) -> bool {
         false
+    }
+
+    /// Whether a program of somebody else does the work, which got its configuration when it was started.
+    fn is_external(&self) -> bool {
+        false
+    }
+
+    /// The cgroup, relative to each hierarchy's root, in which it puts a task of this name instead of the one that it is given;
+    /// `None` for a driver that does not choose.
+    fn own_cgroup(&self, _alloc_id: &str, _task: &str) -> Option<PathBuf> {
+        None
     }
 
     /// Describes the `config` of the agent's `plugin` block; `None` takes no configuration.

@@ -9,7 +9,7 @@ use tokio_stream::Stream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
-use super::{ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, convert};
+use super::{ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, NewLimits, convert};
 use crate::spec::{LaunchSpec, OutputHealth, ProcessState, TaskStats};
 use crate::wire::drivers::{ExecTaskStreamingRequest, ExecTaskStreamingResponse};
 use crate::wire::executor as wire;
@@ -60,6 +60,11 @@ impl Executor for ExecutorClient {
 
     async fn signal(&self, number: i32) -> Result<(), ExecutorError> {
         self.0.clone().signal(wire::SignalRequest { signal: number }).await?;
+        Ok(())
+    }
+
+    async fn update_resources(&self, limits: NewLimits) -> Result<(), ExecutorError> {
+        self.0.clone().update_resources(convert::update_request(limits)).await?;
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use prost_types::Timestamp;
 use tonic::Status;
 
-use super::ExecutorError;
+use super::{CpuQuota, ExecutorError, NewLimits};
 use crate::spec::{
     CpuField, CpuStats, Device, ExitResult, HostIds, IntoMap as _, IoLimit, LaunchSpec, LimitedResource, LogCollection,
     LogKeeping, Masks, MemoryField, MemoryLimits, MemoryStats, Mount, NamespaceMode, Neighbours, Outlive, OutputHealth,
@@ -220,15 +220,62 @@ pub fn spec_resources(resources: drivers::Resources) -> Resources {
     }
 }
 
-pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
-    let path = |path: PathBuf| path.to_string_lossy().into_owned();
-    let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+/// New limits as a host sends them. What is not in the message is not changed.
+///
+/// # Errors
+/// [`ExecutorError::Invalid`].
+pub(super) fn new_limits(request: wire::UpdateResourcesRequest) -> Result<NewLimits, ExecutorError> {
+    let Some(drivers::Resources { allocated_resources, linux_resources, .. }) = request.resources else {
+        return Err(ExecutorError::Invalid("resources are required".to_owned()));
+    };
+    let allocated = allocated_resources.unwrap_or_default();
+    let shares = allocated.cpu.map(|cpu| u64::try_from(cpu.cpu_shares));
+    let shares = shares.transpose().map_err(|_| ExecutorError::Invalid("cpu shares are negative".to_owned()))?;
+    let memory =
+        allocated.memory.map(|memory| NewLimits::memory(memory.memory_mb, memory.memory_max_mb)).transpose()?;
+    let (cpu_quota, cpuset_cpus) = match linux_resources {
+        None => (None, None),
+        Some(linux) => (NewLimits::quota(linux.cpu_quota, linux.cpu_period)?, NewLimits::cpus(&linux.cpuset_cpus)?),
+    };
+    Ok(NewLimits { cpu_shares: shares, cpu_quota, memory, cpuset_cpus })
+}
+
+pub(super) fn update_request(limits: NewLimits) -> wire::UpdateResourcesRequest {
+    let NewLimits { cpu_shares, cpu_quota, memory, cpuset_cpus } = limits;
+    let allocated_resources = (cpu_shares.is_some() || memory.is_some()).then(|| drivers::AllocatedTaskResources {
+        cpu: cpu_shares.map(|shares| drivers::AllocatedCpuResources { cpu_shares: signed(shares) }),
+        memory: memory.map(wire_memory),
+        networks: Vec::new(),
+    });
+    let linux_resources = (cpu_quota.is_some() || cpuset_cpus.is_some()).then(|| {
+        let (cpu_quota, cpu_period) = match cpu_quota {
+            None => (0, 0),
+            Some(CpuQuota::Unlimited) => (-1, 0),
+            Some(CpuQuota::Limited { quota_us, period_us }) => (signed(quota_us), signed(period_us)),
+        };
+        let cpuset_cpus = cpuset_cpus.unwrap_or_default();
+        drivers::LinuxResources { cpu_quota, cpu_period, cpuset_cpus, ..Default::default() }
+    });
+    let resources = drivers::Resources { allocated_resources, linux_resources, ports: Vec::new() };
+    wire::UpdateResourcesRequest { resources: Some(resources) }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn wire_memory(memory: MemoryLimits) -> drivers::AllocatedMemoryResources {
     let mib = |bytes: Option<u64>| bytes.map_or(0, |b| signed(b / (1024 * 1024)));
-    let (memory_mb, memory_max_mb) = match (spec.resources.memory.hard_bytes, spec.resources.memory.soft_bytes) {
+    let (memory_mb, memory_max_mb) = match (memory.hard_bytes, memory.soft_bytes) {
         (hard, None) => (mib(hard), 0),
         (None, soft) => (mib(soft), -1),
         (hard, soft) => (mib(soft), mib(hard)),
     };
+    drivers::AllocatedMemoryResources { memory_mb, memory_max_mb }
+}
+
+pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
+    let path = |path: PathBuf| path.to_string_lossy().into_owned();
     let quota = spec.resources.cpu_quota_us;
     let network_isolation = (!spec.network_namespace.as_os_str().is_empty())
         .then(|| drivers::NetworkIsolationSpec { path: path(spec.network_namespace), ..Default::default() });
@@ -246,7 +293,7 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
         resources: Some(drivers::Resources {
             allocated_resources: Some(drivers::AllocatedTaskResources {
                 cpu: Some(drivers::AllocatedCpuResources { cpu_shares: signed(spec.resources.cpu_shares) }),
-                memory: Some(drivers::AllocatedMemoryResources { memory_mb, memory_max_mb }),
+                memory: Some(wire_memory(spec.resources.memory)),
                 networks: Vec::new(),
             }),
             linux_resources: Some(drivers::LinuxResources {

@@ -11,6 +11,7 @@ mod streams;
 mod supervisor;
 mod sweep;
 mod universal;
+mod update;
 
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
@@ -24,7 +25,7 @@ pub use convert::{
 pub use service::ExecutorService;
 pub use supervisor::{Compute, Isolation, LocalExecutor};
 
-use crate::spec::{LaunchSpec, OutputHealth, ProcessState, TaskStats};
+use crate::spec::{LaunchSpec, MemoryLimits, OutputHealth, ProcessState, TaskStats};
 use crate::wire::drivers::{ExecTaskStreamingRequest, ExecTaskStreamingResponse};
 
 /// What the caller of a session says, as it is on the wire.
@@ -70,6 +71,33 @@ pub struct ExecOutput {
     pub exit_code: i32,
 }
 
+/// A new limit of processor time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CpuQuota {
+    /// None any more.
+    Unlimited,
+    /// So much of each period, in microseconds; 1000 to 1000000 as period, and at least 1000 of it.
+    Limited {
+        /// Processor time of all cores together.
+        quota_us: u64,
+        /// In which it may be used.
+        period_us: u64,
+    },
+}
+
+/// Limits for a task that runs; what is `None` stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NewLimits {
+    /// CPU shares in Nomad's unit (MHz); 0 is the kernel's default.
+    pub cpu_shares: Option<u64>,
+    /// Processor time.
+    pub cpu_quota: Option<CpuQuota>,
+    /// Memory.
+    pub memory: Option<MemoryLimits>,
+    /// Cores as a kernel cpu list. Those of a cpuset that the host made for the task are the host's to change.
+    pub cpuset_cpus: Option<String>,
+}
+
 /// Owns one task: Nomad's executor interface.
 #[tonic::async_trait]
 pub trait Executor: Send + Sync {
@@ -99,6 +127,14 @@ pub trait Executor: Send + Sync {
     /// [`ExecutorError::Invalid`] before a launch or for a number that is no signal, [`ExecutorError::System`] when
     /// the process has ended.
     async fn signal(&self, number: i32) -> Result<(), ExecutorError>;
+
+    /// Changes the limits of the running task, at once. Asked for the same again it changes nothing; when it fails they are as they
+    /// were.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Invalid`] when no task runs, when it has no cgroup or one that the host limits, and when it holds more
+    /// memory than it is to have; [`ExecutorError::System`] for what the kernel does not take.
+    async fn update_resources(&self, limits: NewLimits) -> Result<(), ExecutorError>;
 
     /// One sample of what the task uses.
     ///

@@ -50,11 +50,11 @@ impl<E: Executor + 'static> wire::executor_server::Executor for ExecutorService<
         Ok(Response::new(wire::ShutdownResponse {}))
     }
 
-    /// Accepted and without effect, as in Nomad's executors.
     async fn update_resources(
         &self,
-        _: Request<wire::UpdateResourcesRequest>,
+        request: Request<wire::UpdateResourcesRequest>,
     ) -> Result<Response<wire::UpdateResourcesResponse>, Status> {
+        self.0.update_resources(convert::new_limits(request.into_inner())?).await?;
         Ok(Response::new(wire::UpdateResourcesResponse {}))
     }
 

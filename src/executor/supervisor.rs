@@ -15,8 +15,8 @@ use super::adopt::inode_of;
 use super::session::{self, Sessions};
 use super::stats::{ProcessSampler, total};
 use super::{
-    ALREADY_LAUNCHED, ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, adopt, isolated, sweep,
-    universal,
+    ALREADY_LAUNCHED, ExecOutput, ExecRequests, ExecResponses, Executor, ExecutorError, NewLimits, adopt, isolated,
+    sweep, universal,
 };
 use crate::cgroup::{self, CgroupFs, DeviceRule, Regime, Sampler, TaskCgroup};
 use crate::container::{self, Failure, FailureKind, Namespaces, Prepare, Prepared, StartError};
@@ -123,6 +123,8 @@ pub(super) struct Running {
     /// It has ended, and nobody knows how.
     status_lost: AtomicBool,
     samplers: Mutex<(Sampler, ProcessSampler)>,
+    /// What its cgroup was told last.
+    pub(super) limits: Mutex<Resources>,
 }
 
 /// What collects the task's output, or keeps it flowing.
@@ -376,6 +378,7 @@ impl LocalExecutor {
             adopted: Some(record.process.start_ticks),
             status_lost: AtomicBool::new(false),
             samplers: Mutex::new((Sampler::new(self.compute.core_mhz()), ProcessSampler::default())),
+            limits: Mutex::new(self.resources(spec)),
         }))
     }
 
@@ -482,6 +485,7 @@ impl LocalExecutor {
             adopted: None,
             status_lost: AtomicBool::new(false),
             samplers: Mutex::new((Sampler::new(self.compute.core_mhz()), ProcessSampler::default())),
+            limits: Mutex::new(self.resources(spec)),
         }))
     }
 
@@ -737,6 +741,10 @@ impl Executor for LocalExecutor {
         self.running_or_error()?.send(signal)
     }
 
+    async fn update_resources(&self, limits: NewLimits) -> Result<(), ExecutorError> {
+        self.live()?.update(&limits, self.compute.total_mhz)
+    }
+
     async fn stats(&self) -> Result<TaskStats, ExecutorError> {
         let running = self.running_or_error()?;
         let mut samplers = lock(&running.samplers);
@@ -969,7 +977,7 @@ fn remove_cgroup(cgroup: &TaskCgroup) {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "stands in map_err")]
-fn cgroup_error(error: crate::cgroup::Error) -> ExecutorError {
+pub(super) fn cgroup_error(error: crate::cgroup::Error) -> ExecutorError {
     // Where a folder is missing hosts look for these very words.
     let missing = std::error::Error::source(&error)
         .and_then(|cause| cause.downcast_ref::<std::io::Error>())

@@ -23,7 +23,7 @@ use super::connection::{self, Address, SocketFolder, Sockets};
 use super::hclog::HclogLines;
 use super::tls::{Identity, Tls};
 use super::{Broker, Handshake, HandshakeError, HclogLine, Protocol, Reattach};
-use crate::spec::{ProcessId, Role, Signal};
+use crate::spec::{PLUGIN_MARK, ProcessId, Role, Signal};
 use crate::sys;
 use crate::sys::lock::lock;
 use crate::sys::mutant;
@@ -667,7 +667,7 @@ async fn first_line_or_end(first: impl Future<Output = Option<String>>, life: &L
 /// The environment that our own roles get: enough to find programs and temporary files, and no secret of ours.
 #[must_use]
 pub fn role_environment() -> Vec<(OsString, OsString)> {
-    ["PATH", "TMPDIR", "RUST_BACKTRACE"]
+    ["PATH", "TMPDIR", "RUST_BACKTRACE", PLUGIN_MARK]
         .into_iter()
         .filter_map(|key| std::env::var_os(key).map(|value| (OsStr::new(key).to_owned(), value)))
         .chain(sys::mutant::environment().iter().filter_map(|entry| {

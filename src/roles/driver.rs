@@ -1,6 +1,7 @@
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -8,7 +9,7 @@ use tokio::runtime::Builder;
 use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::cgroup::CgroupFs;
-use crate::driver::{self, DockerDriver, Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
+use crate::driver::{self, DockerDriver, Driver, ExecDriver, JavaDriver, OnExecutor, Plan, RawExecDriver, Settings};
 use crate::plugin::{HclogLayer, Level, Server};
 use crate::sys;
 use crate::sys::mutant;
@@ -30,6 +31,14 @@ pub(super) fn run(name: &str) -> i32 {
         }
     };
     serve_driver(make)
+}
+
+/// The `main` of a driver that is a [`Plan`]: the roles of this crate, then [`serve_driver`].
+#[must_use]
+pub fn driver_main<P: Plan>() -> ExitCode {
+    super::init();
+    let status = serve_driver(|settings| Arc::new(OnExecutor::<P>::new(settings)));
+    ExitCode::from(u8::try_from(status).unwrap_or(1))
 }
 
 /// Serves the driver that `make` makes as a Nomad plugin, until the agent that started this process ends it, and returns

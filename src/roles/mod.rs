@@ -12,7 +12,7 @@ mod subordinate;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-pub use driver::serve_driver;
+pub use driver::{driver_main, serve_driver};
 
 use crate::spec::Role;
 use crate::sys;

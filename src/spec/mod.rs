@@ -52,7 +52,7 @@ pub use resources::{
     CgroupPaths, IoLimit, MOST_CPU_SHARES, MemoryLimits, Resources, cpu_weight_from_shares, scaled_cpu_shares,
 };
 pub use restrict::{LimitedResource, Masks, OwnNamespaces, ResourceLimit, Unveil};
-pub use role::Role;
+pub use role::{PLUGIN_MARK, Role};
 pub use scheduling::{
     DelayFunction, EphemeralDisk, GroupScheduling, HealthCheck, JobScheduling, Parameterized, PayloadRule, Periodic,
     Reschedule, Update,

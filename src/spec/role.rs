@@ -51,3 +51,7 @@ impl Role {
         Role::ALL.into_iter().find(|r| r.name() == name)
     }
 }
+
+/// The environment variable in which the processes of a driver plugin that is not ours, and the helpers that they start, carry
+/// the directory of sockets of whoever runs the plugin: so they are found when he was killed.
+pub const PLUGIN_MARK: &str = "AGENTBIN_PLUGIN_OF";

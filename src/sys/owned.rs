@@ -54,6 +54,14 @@ pub fn check(fd: impl AsFd, path: &Path) -> io::Result<()> {
     check_stat(&rustix::fs::fstat(fd)?, path)
 }
 
+/// As [`check`], of what is at this path, which need not be readable; a link at the end is not followed.
+///
+/// # Errors
+/// As [`check`]; what `open(2)` says.
+pub fn check_at(path: &Path) -> io::Result<()> {
+    check(rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?, path)
+}
+
 fn check_stat(stat: &Stat, path: &Path) -> io::Result<()> {
     let own = rustix::process::geteuid().as_raw();
     let mode = stat.st_mode & 0o7777;

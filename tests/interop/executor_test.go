@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -249,6 +250,95 @@ func TestExecutorStats(t *testing.T) {
 		if sample.get("stats", "agg_resource_usage") == nil || sample.get("stats", "timestamp") == nil {
 			t.Fatalf("sample %v", sample)
 		}
+	}
+}
+
+// limit reads a file of the cgroup that the task's main process is in.
+func limit(t testing.TB, pid int, controller, v1, v2 string) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		parts := strings.SplitN(line, ":", 3)
+		dir, name := "/sys/fs/cgroup", v2
+		switch {
+		case parts[1] == "" && isV2():
+		case !isV2() && slices.Contains(strings.Split(parts[1], ","), controller):
+			dir, name = filepath.Join(dir, controller), v1
+		default:
+			continue
+		}
+		value, err := os.ReadFile(filepath.Join(dir, parts[2], name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(value))
+	}
+	t.Fatalf("no cgroup of %s in %s", controller, text)
+	return ""
+}
+
+func isV2() bool {
+	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
+	return err == nil
+}
+
+// B1, B2: a Go host changes the limits of a task that runs.
+func TestExecutorUpdatesResources(t *testing.T) {
+	if os.Geteuid() != 0 {
+		skip(t, "needs root for cgroups")
+	}
+	for _, isolated := range []bool{false, true} {
+		e := startExecutor(t, isolated)
+		linux := map[string]any{}
+		if isV2() {
+			linux["cpuset_cgroup"] = fmt.Sprintf("/sys/fs/cgroup/nomad.slice/interop-%d-%t.scope", os.Getpid(), isolated)
+		}
+		more := map[string]any{
+			"resource_limits": true, "user": "nobody",
+			"resources": map[string]any{
+				"allocated_resources": map[string]any{
+					"cpu": map[string]any{"cpu_shares": 100}, "memory": map[string]any{"memory_mb": 64},
+				},
+				"linux_resources": linux,
+			},
+		}
+		if isolated {
+			more["mounts"] = rootMounts()
+		}
+		pid := e.launch(t, more, "/bin/sleep", "1000").number("process", "pid")
+		if got := limit(t, pid, "memory", "memory.limit_in_bytes", "memory.max"); got != "67108864" {
+			t.Errorf("isolated %t: the memory limit is %s", isolated, got)
+		}
+		update := `{"resources":{"allocated_resources":{"cpu":{"cpu_shares":1024},"memory":{"memory_mb":96,"memory_max_mb":128}}}}`
+		for range 2 {
+			call(t, e.conn, executorService, "UpdateResources", update)
+			if got := limit(t, pid, "memory", "memory.limit_in_bytes", "memory.max"); got != "134217728" {
+				t.Errorf("isolated %t: the new memory limit is %s", isolated, got)
+			}
+			if got := limit(t, pid, "cpu", "cpu.shares", "cpu.weight"); got != "1024" && got != "100" {
+				t.Errorf("isolated %t: the new shares are %s", isolated, got)
+			}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		for request, why := range map[string]string{
+			`{}`: "resources are required",
+			`{"resources":{"allocated_resources":{"memory":{"memory_mb":128,"memory_max_mb":64}}}}`: "below the 128 MiB",
+			`{"resources":{"linux_resources":{"cpu_quota":"1","cpu_period":"1"}}}`:                  "is no limit",
+		} {
+			_, err := invoke(ctx, t, e.conn, executorService, "UpdateResources", request)
+			if err == nil || !strings.Contains(err.Error(), why) {
+				t.Errorf("isolated %t: %s: %v", isolated, request, err)
+			}
+		}
+		if got := limit(t, pid, "memory", "memory.limit_in_bytes", "memory.max"); got != "134217728" {
+			t.Errorf("isolated %t: a refusal has changed the limit to %s", isolated, got)
+		}
+		call(t, e.conn, executorService, "Shutdown", `{"signal":"SIGTERM","grace_period":"0"}`)
+		e.kill()
 	}
 }
 

@@ -112,8 +112,8 @@ fn needs_a_word(driver: &str, minimum: Minimum) -> bool {
 
 /// Why a driver runs nothing at this minimum unless `allow_drivers` names it; `None` when it does.
 #[must_use]
-fn closed(driver: &str, minimum: Minimum, allowed: &[String], by: By) -> Option<String> {
-    if !needs_a_word(driver, minimum) || allowed.iter().any(|name| name == driver) || mutant::on("d32") {
+fn closed(driver: &str, needs_a_word: bool, minimum: Minimum, allowed: &[String], by: By) -> Option<String> {
+    if !needs_a_word || allowed.iter().any(|name| name == driver) || mutant::on("d32") {
         return None;
     }
     let (demand, instead) = match by {
@@ -129,12 +129,14 @@ fn closed(driver: &str, minimum: Minimum, allowed: &[String], by: By) -> Option<
     Some(format!("driver {driver:?} does not isolate as {demand} demands; use the driver \"exec\", or {instead}"))
 }
 
-/// As the drivers of `agentbin run` do: why one that is not agentbin's own runs nothing at this minimum.
+/// As the drivers of `agentbin run` do: why one that is not agentbin's own runs nothing at this minimum. A plugin of somebody else
+/// is not, whatever its name.
 ///
 /// # Errors
 /// The text for whoever runs the job.
-pub fn admit(driver: &str, minimum: Minimum, allowed: &[String]) -> Result<(), String> {
-    closed(driver, minimum, allowed, By::CommandLine).map_or(Ok(()), Err)
+pub fn admit(driver: &str, is_ours: bool, minimum: Minimum, allowed: &[String]) -> Result<(), String> {
+    let needs_a_word = !is_ours || needs_a_word(driver, minimum);
+    closed(driver, needs_a_word, minimum, allowed, By::CommandLine).map_or(Ok(()), Err)
 }
 
 impl Policy {
@@ -160,7 +162,8 @@ impl Policy {
 
     /// Why this driver runs nothing.
     pub(super) fn closed(&self, driver: &str, by: By) -> Option<String> {
-        closed(driver, self.minimum?, &self.allow_drivers, by)
+        let minimum = self.minimum?;
+        closed(driver, needs_a_word(driver, minimum), minimum, &self.allow_drivers, by)
     }
 
     /// Refuses a task that asks for less than the minimum.
@@ -607,7 +610,11 @@ mod tests {
                 let policy =
                     Policy { minimum: Some(minimum), allow_drivers: vec!["Raw_exec".to_owned()], ..Policy::default() };
                 assert_eq!(refusal(&policy, driver, &json!({})).is_empty(), runs, "{driver} at {minimum:?}");
-                assert_eq!(admit(driver, minimum, &[]).is_ok(), runs);
+                assert_eq!(admit(driver, true, minimum, &[]).is_ok(), runs);
+                assert!(
+                    admit(driver, false, minimum, &[]).is_err()
+                        && admit(driver, false, minimum, &[driver.to_owned()]).is_ok()
+                );
                 let named = Policy { allow_drivers: vec![driver.to_owned()], ..policy };
                 assert_eq!(refusal(&named, driver, &json!({})), "", "{driver} at {minimum:?}");
             }
@@ -616,7 +623,7 @@ mod tests {
         let text = refusal(&policy, "raw_exec", &json!({}));
         assert!(text.contains("isolation_minimum = \"strict\" of plugin \"raw_exec\" demands"), "{text}");
         assert!(text.contains("allow_drivers = [\"raw_exec\"] of that plugin"), "{text}");
-        let text = admit("raw_exec", Minimum::Default, &[]).unwrap_err();
+        let text = admit("raw_exec", true, Minimum::Default, &[]).unwrap_err();
         assert!(text.contains("--isolation-minimum default") && text.contains("--allow-driver raw_exec"), "{text}");
     }
 

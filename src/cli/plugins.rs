@@ -1,0 +1,271 @@
+//! `--plugin-dir`: driver plugins of others beside the drivers of this program.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+
+use super::config::{Config, Plugin};
+use super::{complain, placement};
+use crate::alloc::chain;
+use crate::alloc::machine::{self, Drivers};
+use crate::driver::catalog::{self, CatalogError, Found, Log, Version, prefers_external};
+use crate::driver::hclspec::{Body, driver_config};
+use crate::driver::{Driver, ExternalDriver, Settings};
+use crate::jobspec::{Diagnostic, Parsed};
+use crate::plugin::{HclogLine, Level};
+use crate::spec::{DriverConfig, LONGEST_MESSAGE, shortened};
+
+/// Where plugins are, and what the operator says of them.
+pub(super) struct Given<'a> {
+    /// `None`: there are none.
+    pub(super) dir: Option<&'a Path>,
+    pub(super) config: &'a Config,
+    /// What is remarkable is not told.
+    pub(super) quiet: bool,
+    /// Their tasks outlive this process.
+    pub(super) outlive: bool,
+}
+
+/// Which drivers of plugins are started.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    All,
+    These(BTreeSet<String>),
+}
+
+impl Wanted {
+    fn has(&self, name: &str) -> bool {
+        matches!(self, Wanted::All) || self.names(name)
+    }
+
+    /// Whether somebody has asked for this one.
+    fn names(&self, name: &str) -> bool {
+        matches!(self, Wanted::These(names) if names.contains(name))
+    }
+}
+
+/// What the next supervisor of a run has to know of its plugins.
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+pub(super) struct Blocks {
+    dir: Option<PathBuf>,
+    /// By the names of their programs.
+    blocks: BTreeMap<String, Block>,
+}
+
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+struct Block {
+    driver: String,
+    args: Vec<OsString>,
+    config: DriverConfig,
+}
+
+impl Blocks {
+    /// Starts the plugins as they were.
+    ///
+    /// # Errors
+    /// As [`Plugins::start`].
+    pub(super) async fn start(&self, settings: &Settings, drivers: &mut Drivers) -> anyhow::Result<Plugins> {
+        let mut config = Config::default();
+        for (name, Block { args, config: body, .. }) in &self.blocks {
+            let (keys, args, pos) = (Vec::new(), args.clone(), body.pos.clone());
+            config.plugins.insert(name.clone(), Plugin { body: Body::of(body, true)?, keys, args, pos });
+        }
+        let given = Given { dir: self.dir.as_deref(), config: &config, quiet: true, outlive: true };
+        Plugins::start(
+            &given,
+            &Wanted::These(self.blocks.values().map(|block| block.driver.clone()).collect()),
+            settings,
+            drivers,
+        )
+        .await
+    }
+}
+
+/// Plugins that run.
+#[derive(Debug, Default)]
+pub(super) struct Plugins {
+    running: Vec<(String, Arc<ExternalDriver>)>,
+    /// What there is in the directory, by the names of programs and drivers: a block may have each of them.
+    pub(super) names: BTreeSet<String>,
+}
+
+impl Plugins {
+    /// Asks each program of the directory what it is, and starts those whose drivers are `wanted`. They take their places among
+    /// the drivers. A program that cannot be used is told of, and left out.
+    ///
+    /// # Errors
+    /// A directory or program that others may write to; a plugin that is wanted or named by a block, and cannot be used.
+    pub(super) async fn start(
+        given: &Given<'_>,
+        wanted: &Wanted,
+        settings: &Settings,
+        drivers: &mut Drivers,
+    ) -> anyhow::Result<Plugins> {
+        let mut plugins = Plugins::default();
+        let Some(dir) = given.dir else { return Ok(plugins) };
+        let log = log(given.quiet);
+        for (file, path) in catalog::programs(dir).context("--plugin-dir")? {
+            plugins.names.insert(file.clone());
+            let block = given.config.plugins.get(&file);
+            let args = block.map(|block| block.args.clone()).unwrap_or_default();
+            let found = match catalog::examine(&file, &path, &args, &log).await {
+                Ok(found) => found,
+                Err(error) if block.is_some() || wanted.names(&file) => return Err(failed(&error, &path)),
+                Err(error) => {
+                    if !given.quiet {
+                        complain(&format!("warning: {} is left out: {}", path.display(), chain(&error)));
+                    }
+                    continue;
+                }
+            };
+            let name = found.info.name.clone();
+            plugins.names.insert(name.clone());
+            if !wanted.has(&name) || !is_chosen(&found, &path, drivers, given.quiet)? {
+                continue;
+            }
+            let config = block.or_else(|| given.config.plugins.get(&name)).map(|block| &block.body);
+            let started = async {
+                let config = found.check(config, &log).await?;
+                ExternalDriver::start(found, config, settings.clone(), given.outlive, Arc::clone(&log)).await
+            };
+            let driver = Arc::new(started.await.map_err(|error| failed(&error, &path))?);
+            drivers.insert(name, Arc::clone(&driver) as Arc<dyn Driver>);
+            plugins.running.push((file, driver));
+        }
+        Ok(plugins)
+    }
+
+    /// What the next supervisor needs to start them again.
+    ///
+    /// # Errors
+    /// When the directory cannot be named.
+    pub(super) fn blocks(&self, given: &Given<'_>) -> anyhow::Result<Blocks> {
+        let mut blocks = BTreeMap::new();
+        for (file, driver) in &self.running {
+            let block = given.config.plugins.get(file).or_else(|| given.config.plugins.get(driver.name()));
+            let config = match (block, driver.config_schema()) {
+                (Some(block), Some(schema)) => driver_config(&schema, &block.body)?,
+                _ => DriverConfig::default(),
+            };
+            let args = block.map(|block| block.args.clone()).unwrap_or_default();
+            blocks.insert(file.clone(), Block { driver: driver.name().to_owned(), args, config });
+        }
+        let absolute = |dir: &Path| std::path::absolute(dir).context("--plugin-dir: cannot find out where it is");
+        Ok(Blocks { dir: given.dir.map(absolute).transpose()?, blocks })
+    }
+
+    /// Ends them.
+    pub(super) async fn end(&self) {
+        for (_, driver) in &self.running {
+            driver.end().await;
+        }
+    }
+}
+
+/// Whether a plugin takes the place of the driver that there is of its name.
+fn is_chosen(found: &Found, path: &Path, drivers: &Drivers, quiet: bool) -> anyhow::Result<bool> {
+    let name = &found.info.name;
+    let Some(there) = drivers.get(name) else { return Ok(true) };
+    if there.is_external() {
+        anyhow::bail!(
+            "--plugin-dir: {} is a second plugin of the driver {name}; remove one of the two",
+            path.display()
+        );
+    }
+    let is_newer = Version::parse(there.version()).is_none_or(|own| prefers_external(&own, &found.version));
+    if !quiet {
+        let (path, version, own) = (path.display(), &found.version, there.version());
+        complain(&if is_newer {
+            format!(
+                "driver {name}: the plugin {path}, version {version}, takes the place of the built-in one, version {own}"
+            )
+        } else {
+            format!(
+                "driver {name}: the plugin {path} is not used: its version {version} is older than {own} of the built-in one"
+            )
+        });
+    }
+    Ok(is_newer)
+}
+
+fn failed(error: &CatalogError, path: &Path) -> anyhow::Error {
+    anyhow::anyhow!("{}: {}", path.display(), chain(error))
+}
+
+/// Warnings and errors of a plugin are told to whoever runs it.
+fn log(quiet: bool) -> Log {
+    Arc::new(move |name: &str, line: HclogLine| {
+        if line.level >= Level::Warn && !quiet {
+            let pairs = line.pairs.iter().flat_map(|(key, value)| [" ", key.as_str(), "=", value.as_str()]);
+            let text = format!("plugin {name}: {}{}", line.message, pairs.collect::<String>());
+            complain(&shortened(&text, LONGEST_MESSAGE));
+        }
+    })
+}
+
+/// Plugins that are asked before a run, without a task, and an event loop for them.
+pub(super) struct Asked {
+    runtime: tokio::runtime::Runtime,
+    pub(super) plugins: Plugins,
+    /// They, and those that were given.
+    pub(super) drivers: Drivers,
+}
+
+impl Asked {
+    /// As [`Plugins::start`], on a thread that waits.
+    ///
+    /// # Errors
+    /// As [`Plugins::start`].
+    pub(super) fn start(
+        given: &Given<'_>,
+        wanted: &Wanted,
+        settings: &Settings,
+        mut drivers: Drivers,
+    ) -> anyhow::Result<Asked> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+        let plugins = runtime.block_on(Plugins::start(given, wanted, settings, &mut drivers))?;
+        Ok(Asked { runtime, plugins, drivers })
+    }
+
+    /// What is said by something that has to be waited for.
+    pub(super) fn hear<T>(&self, asking: impl Future<Output = T>) -> T {
+        self.runtime.block_on(asking)
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.runtime.block_on(self.plugins.end());
+    }
+}
+
+/// The directory of plugins: of the command line, or else of the configuration.
+pub(super) fn dir(given: Option<&Path>, config: &Config) -> Option<PathBuf> {
+    given.map(Path::to_owned).or_else(|| config.plugin_dir.clone())
+}
+
+/// Adds what the plugins say against the configuration of their tasks to what is refused, and drivers that are not there.
+///
+/// # Errors
+/// As [`Asked::start`].
+pub(super) fn check(parsed: &mut Parsed, given: &Given<'_>) -> anyhow::Result<()> {
+    if given.dir.is_none() {
+        return Ok(());
+    }
+    let (drivers, settings) = machine::drivers_to_ask(None)?;
+    let asked = Asked::start(given, &Wanted::These(placement::drivers(&parsed.job)), &settings, drivers)?;
+    for task in parsed.job.groups.iter().flat_map(|group| &group.tasks) {
+        match asked.drivers.get(&task.driver) {
+            None => parsed.refusals.push(Diagnostic::new(&task.pos, format!("unknown driver {:?}", task.driver))),
+            Some(driver) if driver.is_external() => {
+                let wrong = driver.validate(&task.config).err();
+                parsed.refusals.extend(wrong.map(|error| Diagnostic::new(&task.config.pos, chain(&error))));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
