@@ -168,7 +168,7 @@ fn by_runtime(name: &str, dir: &Path, root: &Path, host: &str) -> Result<Report>
     ask(&[&[runtime][..], &words].concat())
 }
 
-/// A daemon of our own, on a socket and in folders of our own; ended when dropped.
+/// A daemon of our own, on a socket and in directories of our own; ended when dropped.
 pub(super) struct Docker {
     daemon: Child,
     client: String,

@@ -195,7 +195,7 @@ fn program(name: &str) -> Option<PathBuf> {
 mod launch {
     use super::*;
 
-    /// Host folders of which a task's root is assembled, bound read-only.
+    /// Host directories of which a task's root is assembled, bound read-only.
     const ROOT: &[&str] = &["bin", "etc", "lib", "lib32", "lib64", "libx32", "sbin", "usr"];
 
     pub struct Launch {

@@ -308,7 +308,7 @@ fn default(spec: &mut LaunchSpec) {
     spec.limits = vec![ResourceLimit { resource: LimitedResource::Core, soft: Some(0), hard: Some(0) }];
 }
 
-/// Of the folders that the task has.
+/// Of the directories that the task has.
 fn unveiled(rule: &&str) -> Option<Unveil> {
     Unveil::parse(rule).filter(|unveil| unveil.path.is_dir())
 }

@@ -24,7 +24,7 @@ fn main() -> anyhow::Result<ExitCode> {
 }
 
 async fn run(program: String, args: Vec<String>) -> anyhow::Result<ExitCode> {
-    // An allocation's folder, as an agent would have made it.
+    // An allocation's directory, as an agent would have made it.
     let dir = tempfile::tempdir()?;
     let alloc_dir = dir.path().join("alloc");
     for folder in ["alloc/logs", "task/local"] {

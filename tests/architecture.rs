@@ -48,7 +48,7 @@ const OURSELVES: &[&str] =
     &["agentbin", "executor", "libcontainer-shim", "logmon", "docker_logger", "artifact-fetcher"];
 
 /// Files that hand a path which they did not write down themselves to a call that follows links, and whose path that is.
-/// Everything else below a task's folder is opened by `sys::path`.
+/// Everything else below a task's directory is opened by `sys::path`.
 const BY_NAME: &[(&str, &str)] = &[
     ("agent/api/agent.rs", "files of the kernel and of the host's configuration of its network"),
     ("alloc/atomic.rs", "our own folder"),
@@ -587,7 +587,7 @@ fn without_tests(text: &str) -> &str {
 }
 
 /// What `std::fs` is given is a path written down on the spot, or the file has a reason: a task puts links where its
-/// folder is, and every one of these calls follows them.
+/// directory is, and every one of these calls follows them.
 fn opens_by_name(path: &str, text: &str) -> Vec<String> {
     if BY_NAME.iter().any(|(file, _)| *file == path) || path.contains("/tests/") || path.ends_with("/tests.rs") {
         return Vec::new();

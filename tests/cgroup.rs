@@ -48,7 +48,7 @@ impl Bench {
         TaskCgroup::create(&self.fs, &self.path(task), resources).unwrap()
     }
 
-    /// The folder of `task` in the tree of `controller`.
+    /// The directory of `task` in the tree of `controller`.
     fn folder(&self, controller: &str, task: &str) -> PathBuf {
         let tree = self.fs.hierarchies().find(|h| self.fs.regime() == Regime::V2 || h.has(controller)).unwrap();
         tree.mount_point.join(self.path(task))
@@ -209,7 +209,7 @@ fn limits_are_written_and_lifted() {
     bench.nothing_left();
 }
 
-/// Nothing is there, and what is not there needs no removal: a folder cannot be below a file, as every cgroup has some.
+/// Nothing is there, and what is not there needs no removal: a directory cannot be below a file, as every cgroup has some.
 #[test]
 fn c2_a_path_through_a_file_of_the_kernels_is_refused_and_leaves_nothing() {
     let Some(bench) = Bench::new("through") else { return };
@@ -569,7 +569,7 @@ fn a_shared_cpuset_of_the_host_stays() {
     bench.nothing_left();
 }
 
-/// An agent makes the folder of a task with reserved cores and leaves it empty; the one that all others share is empty as
+/// An agent makes the directory of a task with reserved cores and leaves it empty; the one that all others share is empty as
 /// long as nobody has set up partitions.
 #[test]
 fn c3_an_empty_cpuset_of_the_host_gets_the_reserved_cores_or_is_passed_over() {
@@ -721,7 +721,7 @@ fn b7_the_figures_of_500_tasks_are_read_in_no_time() {
     bench.nothing_left();
 }
 
-/// ENOSPC of v1: somebody made the folder above and gave it no core; a process could join nothing below.
+/// ENOSPC of v1: somebody made the directory above and gave it no core; a process could join nothing below.
 #[test]
 fn c2_an_empty_cpuset_above_is_filled() {
     let Some(bench) = Bench::new("empty") else { return };

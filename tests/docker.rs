@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 static ENGINE: OnceLock<TestEngine> = OnceLock::new();
-/// Where it listens with TLS, and the folder of certificates.
+/// Where it listens with TLS, and the directory of certificates.
 static TLS: OnceLock<(String, PathBuf)> = OnceLock::new();
 
 fn main() -> ExitCode {
@@ -712,7 +712,7 @@ fn e1_starts_that_fail_leave_nothing() {
         assert!(matches!(missing, DriverError::CommandNotFound(_)), "{missing:?}");
         world.assert_nothing_left().await;
 
-        // An archive in the task's folder is an image, too.
+        // An archive in the task's directory is an image, too.
         let archive = world.alloc_dir().join("web/local/image.tar");
         engine().docker(&["tag", IMAGE, "loaded:1"]);
         engine().docker(&["save", "-o", archive.to_str().unwrap(), "loaded:1"]);
@@ -1181,7 +1181,7 @@ fn b10_hostile_configurations_reach_no_engine() {
     });
 }
 
-/// B10: a container that had its task's folder as a volume has put something in the place of what the next one is given.
+/// B10: a container that had its task's directory as a volume has put something in the place of what the next one is given.
 fn b10_what_a_task_left_in_its_folder_is_not_followed() {
     block_on(async {
         let proxy = Proxy::new(engine(), Some((Route::Create, Fault::Refuse, 0)));

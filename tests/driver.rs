@@ -162,7 +162,7 @@ fn b3_root_task_cannot_make_device_nodes() {
 fn b2_only_three_descriptors_and_the_given_environment() {
     block_on(async {
         let world = World::new();
-        // A dirty caller: a folder of the host, inheritable.
+        // A dirty caller: a directory of the host, inheritable.
         let leak = rustix::fs::open("/etc", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
         for driver in [&world.exec as &dyn Driver, &world.raw_exec] {
             let mut task = world.script("tr '\\0' '\\n' < /proc/self/environ; echo; for f in /proc/self/fd/*; do readlink $f; done | grep -c '^/etc$'; exec ls /proc/self/fd");
@@ -191,7 +191,7 @@ fn b2_host_folders_are_read_only_and_nothing_is_copied() {
         assert_eq!(text.matches("Read-only file system").count(), 3, "{text}");
         let data = world.alloc_dir().join("alloc/data/out");
         assert_eq!(std::fs::read_to_string(data).unwrap(), "data\n");
-        // N3: what the root needs are empty folders, and not one byte.
+        // N3: what the root needs are empty directories, and not one byte.
         let mut todo = vec![world.task_dir()];
         let mut files = Vec::new();
         while let Some(dir) = todo.pop() {

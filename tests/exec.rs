@@ -435,7 +435,7 @@ fn b4_a_child_in_the_background_does_not_hold_the_session() {
     });
 }
 
-/// Environment, folder, umask, descriptors, signals, limits: everything that a program starts with.
+/// Environment, directory, umask, descriptors, signals, limits: everything that a program starts with.
 fn b4_a_session_has_what_the_task_has() {
     block_on(async {
         for isolated in BOTH {

@@ -37,7 +37,7 @@ use world::{Out, World, slower};
 
 /// What a task does that is stopped: it says how it ends, and leaves somebody behind.
 const LONG: &str = "trap 'exit 9' INT TERM; echo hello; sleep 300 & wait";
-/// Set for this program as a host of drivers: the folder of its world.
+/// Set for this program as a host of drivers: the directory of its world.
 const HOST: &str = "AGENTBIN_TEST_HOST";
 /// What it does there: `life`, or `recover` after somebody was killed.
 const DEED: &str = "AGENTBIN_TEST_DEED";

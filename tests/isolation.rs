@@ -130,7 +130,7 @@ fn n9_the_probe_of_each_level_holds_what_it_promises() {
     });
 }
 
-/// `agentbin doctor`, as root or as somebody who is not, with a data folder of his own.
+/// `agentbin doctor`, as root or as somebody who is not, with a data directory of his own.
 fn doctor(world: &World, user: Option<u32>, args: &[&str]) -> Command {
     let home = world.dir.path().join(format!("home-{}", user.unwrap_or(0)));
     std::fs::create_dir_all(&home).unwrap();
@@ -489,7 +489,7 @@ fn j08_a_session_has_no_more_than_its_task() {
     });
 }
 
-/// The classic way out of a changed root: another one below it, and a folder outside of that kept open.
+/// The classic way out of a changed root: another one below it, and a directory outside of that kept open.
 fn j09_no_way_out_without_pivot_root() {
     block_on(async {
         let world = World::apart();
@@ -566,7 +566,7 @@ fn j10_options_of_a_jvm_reach_nothing_outside() {
             let names: Vec<_> = std::fs::read_dir(canary.path()).unwrap().flatten().map(|e| e.file_name()).collect();
             assert_eq!(names, ["arguments"], "{options:?}");
         }
-        // Inside its own folder the first of them does write.
+        // Inside its own directory the first of them does write.
         let (exit, written, text) = run(options("/local")[0].clone()).await;
         assert!(exit.successful() && written == 1, "{exit:?} {written} {text}");
     });

@@ -344,7 +344,7 @@ fn size() -> Size {
     Size { descriptors: descriptors(process.pid), threads, anonymous_kib }
 }
 
-/// Mounts in the host's folder, beside which others come and go.
+/// Mounts in the host's directory, beside which others come and go.
 fn mounts(dir: &Path) -> Vec<String> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     text.lines().filter(|line| line.contains(dir.to_str().unwrap())).map(str::to_owned).collect()

@@ -36,7 +36,7 @@ fn slower() -> u32 {
     std::env::var("AGENTBIN_TEST_SLOWER").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
 }
 
-/// A folder of logs, the FIFOs in it, and what a host asks a logmon for.
+/// A directory of logs, the FIFOs in it, and what a host asks a logmon for.
 struct Place {
     dir: tempfile::TempDir,
     config: StartConfig,
@@ -334,7 +334,7 @@ fn full_disk_inside() {
             dir: dir.clone(),
             stdout_file: "t.stdout".into(),
             stderr_file: "t.stderr".into(),
-            // All that the folder has room for.
+            // All that the directory has room for.
             max_files: 1_000_000,
             max_file_size_bytes: 256 * 1024,
             ..LogCollection::default()

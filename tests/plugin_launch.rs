@@ -38,7 +38,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A folder with a configuration and a task.
+/// A directory with a configuration and a task.
 fn files() -> (tempfile::TempDir, String, String) {
     let dir = tempfile::tempdir().unwrap();
     let (config, task) = (dir.path().join("config.hcl"), dir.path().join("task.hcl"));
@@ -108,7 +108,7 @@ fn a5_what_is_wrong_is_said_with_its_place() {
     ] {
         assert!(said.contains(expected), "{expected:?} is missing in:\n{said}");
     }
-    // The task that was still running is gone with its folder.
+    // The task that was still running is gone with its directory.
     let started: Value = serde_json::from_str(text(&out.stdout).trim()).unwrap();
     assert!(!Path::new(started["stdout_path"].as_str().unwrap()).exists());
 
@@ -186,7 +186,7 @@ fn body(text: &str) -> Body {
     Body::parse(Path::new("agent.hcl"), text).unwrap()
 }
 
-/// A task that runs until it is killed, in a folder of its own.
+/// A task that runs until it is killed, in a directory of its own.
 fn task(dir: &Path) -> TaskConfig {
     let values = json!({"command": "/bin/sleep", "args": ["1000"]});
     std::fs::create_dir_all(dir.join("alloc/logs")).unwrap();

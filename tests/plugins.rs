@@ -76,7 +76,7 @@ fn on_old_kernel(args: &[OsString]) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The folder of an agent, with one allocation.
+/// The directory of an agent, with one allocation.
 struct World {
     dir: TempDir,
     alloc: String,
@@ -501,7 +501,7 @@ fn h1_a_session_ends_with_a_status_whatever_its_command() {
                 ("/local/folder", 126, "cannot be executed"),
                 ("/etc/passwd", 126, "cannot be executed"),
             ] {
-                // The host's root has no such folder.
+                // The host's root has no such directory.
                 if name == "raw_exec" && command.starts_with("/local") {
                     continue;
                 }

@@ -1,5 +1,5 @@
 //! What holds whichever cgroups a machine has: how a task's end is told, what it is charged for and measured at, where it is
-//! put, also by a plain user; new limits of a running task (B1, B2). Real executors, the real binary, real load.
+//! put, also by a plain user, and new limits while it runs (B1, B2). Real executors, the real binary, real load.
 //! `AGENTBIN_FULL=1` runs the full counts.
 
 #[path = "support/harness.rs"]
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// The folder of a cgroup in the tree of `controller`.
+/// The directory of a cgroup in the tree of `controller`.
 fn folder(cgroup: &Path, controller: &str) -> PathBuf {
     let cgroups = cgroups();
     let tree = cgroups.hierarchies().find(|h| cgroups.regime() == Regime::V2 || h.has(controller)).unwrap();
@@ -591,7 +591,7 @@ fn c2_tasks_are_below_the_cgroup_that_the_operator_names() {
     let parent = PathBuf::from(format!("agentbin-test-{}-top/jobs", std::process::id()));
     let script = format!("[\"-c\", \"echo parent $NOMAD_PARENT_CGROUP; echo ready; sleep {}\"]", nap());
     let absolute = folder(&parent, "memory");
-    // As Nomad writes it, relative, and as a folder.
+    // As Nomad writes it, relative, and as a directory.
     let ways = [Path::new("/").join(&parent), parent.clone(), absolute];
     for (driver, way) in ["raw_exec", "exec", "exec"].into_iter().zip(&ways) {
         let file = world.file("job.nomad.hcl", &batch(driver, "/bin/sh", &script));

@@ -204,7 +204,7 @@ fn follow(world: &World, args: &[&str]) -> Running {
     World::start_command(command)
 }
 
-/// The folders of allocations in a folder.
+/// The directories of allocations in a directory.
 fn allocs(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()

@@ -1,4 +1,4 @@
-//! Copies of local files and folders into a task's folder.
+//! Copies of local files and directories into a task's directory.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -57,10 +57,12 @@ impl Copy {
         let (top, below) = self
             .dir
             .locate(&self.task, &self.destination)
-            .map_err(|e| (format!("destination {:?} is not in the task's folder", self.destination), e))?;
+            .map_err(|e| (format!("destination {:?} is not in the task's directory", self.destination), e))?;
         match (self.mode, is_dir) {
-            (ArtifactMode::File, true) => Err(("mode \"file\" cannot take a folder".to_owned(), Errno::ISDIR.into())),
-            (ArtifactMode::Dir, false) => Err(("mode \"dir\" needs a folder".to_owned(), Errno::NOTDIR.into())),
+            (ArtifactMode::File, true) => {
+                Err(("mode \"file\" cannot take a directory".to_owned(), Errno::ISDIR.into()))
+            }
+            (ArtifactMode::Dir, false) => Err(("mode \"dir\" needs a directory".to_owned(), Errno::NOTDIR.into())),
             (_, true) => self.copy_tree(&source, &top, &below, cancel),
             (mode, false) => {
                 let name = source.file_name().unwrap_or_default();
@@ -110,7 +112,7 @@ impl Copy {
     }
 
     fn copy_tree(&self, source: &Path, top: &Root, below: &Path, cancel: &AtomicBool) -> Result<(), Failure> {
-        let data = self.dir.path().canonicalize().map_err(|e| ("cannot find the task's folder".to_owned(), e))?;
+        let data = self.dir.path().canonicalize().map_err(|e| ("cannot find the task's directory".to_owned(), e))?;
         if data.starts_with(source) {
             let text = "contains the data directory and would be copied into itself; give another --data-dir";
             return Err((text.to_owned(), Errno::LOOP.into()));
@@ -206,7 +208,7 @@ fn check_type(mode: u32, path: &Path) -> Result<(), Failure> {
     if FileType::from_raw_mode(mode) == FileType::RegularFile {
         return Ok(());
     }
-    Err((format!("{} is neither file, folder nor symlink", path.display()), Errno::INVAL.into()))
+    Err((format!("{} is neither file, directory nor symlink", path.display()), Errno::INVAL.into()))
 }
 
 /// Fails with `Interrupted` when the task is not wanted any more.
@@ -214,7 +216,7 @@ fn go_on(cancel: &AtomicBool) -> io::Result<()> {
     if cancel.load(Ordering::Relaxed) { Err(Errno::INTR.into()) } else { Ok(()) }
 }
 
-/// Opens the folder of `target`, making it where it is missing.
+/// Opens the directory of `target`, making it where it is missing.
 pub(super) fn parent_of(top: &Root, target: &Path) -> io::Result<(Root, std::ffi::OsString)> {
     let name = target.file_name().ok_or(Errno::ISDIR)?;
     if mutant::on("d07") {
@@ -380,8 +382,8 @@ mod tests {
         let failure = |source: &str, mode| place.copy(source, "local", mode).unwrap_err().0;
         assert!(failure(".", ArtifactMode::Any).contains("fifo"));
         assert!(failure("none", ArtifactMode::Any).contains("read"));
-        assert!(failure(".", ArtifactMode::File).contains("folder"));
-        assert!(failure("sub/tool", ArtifactMode::Dir).contains("folder"));
+        assert!(failure(".", ArtifactMode::File).contains("directory"));
+        assert!(failure("sub/tool", ArtifactMode::Dir).contains("directory"));
         assert_eq!(owner("root").unwrap(), Owner { uid: 0, gid: 0 });
         assert!(owner("no such user").is_err());
     }

@@ -1,4 +1,4 @@
-//! The folder of an allocation: built, mounted, unmounted, removed.
+//! The directory of an allocation: built, mounted, unmounted, removed.
 //!
 //! ```text
 //! <data>/alloc/<alloc id>/     0700, and x for the users of its tasks that see the host
@@ -39,7 +39,7 @@ pub struct AllocDir {
 }
 
 impl AllocDir {
-    /// The folder of `id` below `data_dir`, which may not exist yet.
+    /// The directory of `id` below `data_dir`, which may not exist yet.
     #[must_use]
     pub fn new(data_dir: &Path, id: &AllocId) -> AllocDir {
         AllocDir { path: data_dir.join("alloc").join(id.as_str()) }
@@ -57,11 +57,11 @@ impl AllocDir {
         self.path.join("alloc/logs")
     }
 
-    /// Makes the shared folders. Isolated tasks get them mounted and need no way there; others are let in by
+    /// Makes the shared directories. Isolated tasks get them mounted and need no way there; others are let in by
     /// `AllocDir::admit`.
     ///
     /// # Errors
-    /// [`SetupError::Dir`]; the folder must not exist.
+    /// [`SetupError::Dir`]; the directory must not exist.
     pub fn build(&self) -> Result<(), SetupError> {
         let error = |source| SetupError::Dir { action: "create", path: self.path.clone(), source };
         let create = || {
@@ -88,7 +88,7 @@ impl AllocDir {
         })
     }
 
-    /// Lets a user go through the folder, whose task sees the host: by an entry of its access control list, and on a file
+    /// Lets a user go through the directory, whose task sees the host: by an entry of its access control list, and on a file
     /// system without such lists by the group, which then lets in its other members too. Nobody is let in to list it.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl AllocDir {
         work().map_err(|source| SetupError::Dir { action, path: self.path.clone(), source })
     }
 
-    /// Makes a task's folder and mounts what belongs there.
+    /// Makes a task's directory and mounts what belongs there.
     ///
     /// # Errors
     /// [`SetupError::Dir`].
@@ -129,7 +129,7 @@ impl AllocDir {
             let is_root = rustix::process::geteuid().is_root();
             for name in ["secrets", "private"] {
                 let dir = make_dir(&task_root, Path::new(name), 0o700)?;
-                // Another user's task must get at its secrets; the folders of an ordinary user are his tasks' own.
+                // Another user's task must get at its secrets; the directories of an ordinary user are his tasks' own.
                 if is_root && !mount_tmpfs(&dir)? && name == "secrets" {
                     set_mode(&dir, 0o777)?;
                 }
@@ -157,7 +157,7 @@ impl AllocDir {
         result
     }
 
-    /// Unmounts everything below the folder, then removes it. What cannot be unmounted is not removed.
+    /// Unmounts everything below the directory, then removes it. What cannot be unmounted is not removed.
     pub fn destroy(&self) -> Vec<CleanupError> {
         let mut errors = if mutant::on("b15") { Vec::new() } else { unmount_below(&self.path) };
         if errors.is_empty() {
@@ -169,11 +169,11 @@ impl AllocDir {
         errors
     }
 
-    /// Finds the folder and the path below it that a job file's destination means: `alloc/...` is shared, everything
-    /// else is the task's. Host paths of either folder are understood, as `${NOMAD_SECRETS_DIR}/x` may be one.
+    /// Finds the directory and the path below it that a job file's destination means: `alloc/...` is shared, everything
+    /// else is the task's. Host paths of either directory are understood, as `${NOMAD_SECRETS_DIR}/x` may be one.
     ///
     /// # Errors
-    /// EXDEV when it leads out of the folder.
+    /// EXDEV when it leads out of the directory.
     pub fn locate(&self, task: &str, destination: &str) -> io::Result<(Root, PathBuf)> {
         let given = Path::new(destination);
         let task_dir = self.path.join(task);
@@ -198,7 +198,7 @@ impl AllocDir {
     }
 }
 
-/// Whether `name` is one folder below an allocation's, beside the shared one.
+/// Whether `name` is one directory below an allocation's, beside the shared one.
 #[must_use]
 pub fn is_task_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
@@ -206,7 +206,7 @@ pub fn is_task_name(name: &str) -> bool {
     plain && name != "alloc" && !name.contains('\0')
 }
 
-/// This list, or that of a folder with mode 0700, with one more user who may go through.
+/// This list, or that of a directory with mode 0700, with one more user who may go through.
 fn with_user(list: Option<Acl>, uid: u32) -> Acl {
     let owner = READ | WRITE | EXECUTE;
     let Acl(mut entries) = list.unwrap_or_else(|| {
@@ -234,7 +234,7 @@ fn set_mode(dir: &OwnedFd, mode: u32) -> io::Result<()> {
     Ok(rustix::fs::fchmod(dir, Mode::from_raw_mode(mode))?)
 }
 
-/// Makes one folder with exactly this mode, whatever the umask.
+/// Makes one directory with exactly this mode, whatever the umask.
 fn make_dir(root: &Root, name: &Path, mode: u32) -> io::Result<OwnedFd> {
     root.create_dir_all(name, Mode::from_raw_mode(mode))?;
     let dir = root.open_beneath(name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
@@ -255,7 +255,7 @@ fn move_dir(old: &Root, new: &Root, parent: &Path, name: &str) -> io::Result<()>
     }
 }
 
-/// Mounts on the open folder, so that nobody can swap it for a symlink in between. `false` where the kernel does not
+/// Mounts on the open directory, so that nobody can swap it for a symlink in between. `false` where the kernel does not
 /// let us mount; `noswap` is newer than Linux 6.4.
 fn mount_tmpfs(dir: &OwnedFd) -> io::Result<bool> {
     let target = format!("/proc/self/fd/{}", dir.as_raw_fd());
@@ -315,7 +315,7 @@ fn unmount_below(dir: &Path) -> Vec<CleanupError> {
     points.iter().filter_map(unmount).collect()
 }
 
-/// What is mounted at `point`, and not what a folder above it, swapped for a symlink since, makes of that name.
+/// What is mounted at `point`, and not what a directory above it, swapped for a symlink since, makes of that name.
 fn unmount_at(root: &Root, dir: &Path, point: &Path) -> io::Result<()> {
     let below = point.strip_prefix(dir).unwrap_or(point);
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
@@ -346,9 +346,9 @@ fn remove_as_mapped_root(path: &Path, mut errors: Vec<CleanupError>) -> Vec<Clea
     }
 }
 
-/// Removes a folder with all that is in it, never following a symlink nor entering a mount.
+/// Removes a directory with all that is in it, never following a symlink nor entering a mount.
 ///
-/// A task may have nested its folders deeper than a path, a stack or a descriptor table can go: what is found two levels
+/// A task may have nested its directories deeper than a path, a stack or a descriptor table can go: what is found two levels
 /// down is moved up, so that the walk never goes deeper.
 pub fn remove_tree(path: &Path) -> Vec<CleanupError> {
     let error =
@@ -427,7 +427,7 @@ impl Round<'_> {
 
     fn move_up(&mut self, dir: &OwnedFd, name: &OsStr, shown: &Path) {
         *self.moved += 1;
-        // Moving a folder rewrites its `..`, for which an ordinary user needs write permission on it.
+        // Moving a directory rewrites its `..`, for which an ordinary user needs write permission on it.
         let moved = make_accessible(dir.as_fd(), name)
             .and_then(|()| Ok(rustix::fs::renameat(dir, name, self.top, format!(".removing-{}", self.moved))?));
         match moved {
@@ -456,7 +456,7 @@ fn open_dir(parent: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> io::Result<Own
     root.open_same_mount(Path::new(name), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
 }
 
-/// An ordinary user's own folders may be closed even to himself.
+/// An ordinary user's own directories may be closed even to himself.
 fn make_accessible(parent: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -542,7 +542,7 @@ mod tests {
         } else {
             assert_eq!(mode(&dir.path().join("web/secrets")), 0o700);
         }
-        assert!(dir.build().is_err(), "an allocation's folder is never taken over");
+        assert!(dir.build().is_err(), "an allocation's directory is never taken over");
         assert_eq!(dir.destroy().len(), 0);
         assert!(!dir.path().exists());
         assert_eq!(mounts_below(dir.path()).unwrap(), Vec::<PathBuf>::new());

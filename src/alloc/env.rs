@@ -35,7 +35,7 @@ pub struct Source<'a> {
     pub alloc: &'a AllocId,
     /// Its number among the group's, from 0.
     pub index: u32,
-    /// The allocation's folder on the host.
+    /// The allocation's directory on the host.
     pub alloc_dir: &'a Path,
     /// Decides whether the task sees host paths.
     pub isolation: FsIsolation,
@@ -92,7 +92,7 @@ const MOST_OF_RUN: usize = 64 << 20;
 const LEAST_OF_TASK: usize = 128 << 10;
 
 impl TaskEnv {
-    /// Builds the environment; later sources win over earlier ones: ids, limits and folders, ports, meta, the host's
+    /// Builds the environment; later sources win over earlier ones: ids, limits and directories, ports, meta, the host's
     /// variables (which only fill gaps), the task's `env`.
     #[must_use]
     pub fn build(source: &Source<'_>) -> TaskEnv {

@@ -12,7 +12,7 @@ use crate::template::TemplateError;
 /// Why an allocation or a task could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// A folder or mount of the allocation.
+    /// A directory or mount of the allocation.
     #[error("cannot {action} {}", path.display())]
     Dir {
         /// What was being done.
@@ -41,7 +41,7 @@ pub enum SetupError {
     /// Somebody, or the time, wanted its end.
     #[error("it was to end before it was set up")]
     Stopped,
-    /// A name that would not be one folder below the allocation's.
+    /// A name that would not be one directory below the allocation's.
     #[error("{pos}: {name:?} cannot name a task: it must be a plain file name and not \"alloc\"")]
     TaskName {
         /// The name.
@@ -113,7 +113,7 @@ pub enum SetupError {
         pos: Pos,
         /// Its destination.
         destination: String,
-        /// EXDEV when the destination leaves the task's folder.
+        /// EXDEV when the destination leaves the task's directory.
         source: io::Error,
     },
 }

@@ -34,7 +34,7 @@ pub enum Finding {
     Elsewhere(Record),
     /// The record cannot be understood, or somebody else may have written it; nothing of it is touched.
     Unreadable(RecordError),
-    /// A folder without a record: not known to be ours.
+    /// A directory without a record: not known to be ours.
     Unrecorded(PathBuf),
     /// A record whose writer died before it was one; nothing had been made yet.
     HalfWritten(PathBuf),
@@ -128,7 +128,7 @@ pub struct Means<'a> {
     pub remove_containers: &'a dyn Fn() -> io::Result<()>,
     /// Kills what is in a cgroup and removes it; takes one that does not exist for removed.
     pub remove_cgroup: &'a dyn Fn(&Path) -> io::Result<()>,
-    /// Gets the allocation's folder when its processes are gone, to save what is of use in it.
+    /// Gets the allocation's directory when its processes are gone, to save what is of use in it.
     pub rescue: &'a dyn Fn(&Path),
 }
 

@@ -120,7 +120,7 @@ pub fn kept_logs(data_dir: &Path) -> PathBuf {
     data_dir.join("logs")
 }
 
-/// Where the folders of sockets are. A socket's path has to be short, so it is not far down.
+/// Where the directories of sockets are. A socket's path has to be short, so it is not far down.
 #[must_use]
 pub fn socket_base(data_dir: &Path) -> PathBuf {
     if rustix::process::geteuid().is_root() {
@@ -176,7 +176,7 @@ pub fn kept_socket_dir(data_dir: &Path, owner: &Owner) -> Result<Option<KeptSock
 /// What the file system says, and that the place is not this user's alone.
 pub fn socket_dir(data_dir: &Path) -> Result<SocketDir, MachineError> {
     let base = socket_base(data_dir);
-    SocketDir::create(&base).doing_with(|| format!("cannot make a folder of sockets in {}", base.display()))
+    SocketDir::create(&base).doing_with(|| format!("cannot make a directory of sockets in {}", base.display()))
 }
 
 /// The cgroups of this machine.
@@ -259,7 +259,7 @@ const fn parent(regime: Regime) -> Option<&'static str> {
     }
 }
 
-/// A cgroup that somebody names: as a folder of a mounted tree, or relative to each tree's root, also with a slash in front,
+/// A cgroup that somebody names: as a directory of a mounted tree, or relative to each tree's root, also with a slash in front,
 /// as Nomad writes it; for a plain user relative to `base`, which was delegated to him.
 fn parent_at(cgroups: &CgroupFs, base: &Path, given: &Path) -> Result<PathBuf, MachineError> {
     let parent = if given.starts_with(CGROUPS) {

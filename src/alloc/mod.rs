@@ -1,14 +1,14 @@
-//! The life of one allocation: a group's tasks from the first folder to the last process, set up in order and undone in
+//! The life of one allocation: a group's tasks from the first directory to the last process, set up in order and undone in
 //! reverse. Never knows how a step does its work.
 //!
 //! ```text
-//! Alloc::set_up ─▶ mount, ports, record, folders, network   undone at once when one fails
+//! Alloc::set_up ─▶ mount, ports, record, directories, network   undone at once when one fails
 //! Alloc::run    ─▶ one TaskRunner for each task   gates opened by the lifecycle coordinator
 //!                    task_dir, artifacts, templates ─▶ driver.start ─▶ wait ─▶ restart policy ─┐
 //!                    ▲──────────────────────────────────────────────────────────────────────┘
 //! Alloc::restore, set_up, run ─▶ the same for one that an earlier process left: what is done is taken up, not done again
 //! Control::leave ─▶ run returns, and everything stays for the next owner
-//! Alloc::destroy ─▶ cgroups, network, folders, record, ports   after whoever reads the tasks' output is done
+//! Alloc::destroy ─▶ cgroups, network, directories, record, ports   after whoever reads the tasks' output is done
 //! ```
 
 mod artifact;

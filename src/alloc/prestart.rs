@@ -45,7 +45,7 @@ pub(super) struct Setup {
     pub(super) shared: Arc<Shared>,
     pub(super) task: Task,
     pub(super) env: TaskEnv,
-    /// Whose way to his files goes through the allocation's folder.
+    /// Whose way to his files goes through the allocation's directory.
     pub(super) enters: Option<Owner>,
     /// Its driver can mount directories of the host.
     pub(super) driver_mounts: bool,

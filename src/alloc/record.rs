@@ -43,7 +43,7 @@ const LONGEST: u64 = 64 << 20;
 pub struct Record {
     /// Format.
     pub version: u32,
-    /// Allocation id; names the folder, too.
+    /// Allocation id; names the directory, too.
     pub alloc_id: String,
     /// Job id, for people.
     pub job: String,

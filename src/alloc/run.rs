@@ -171,7 +171,7 @@ impl Alloc {
         self.place.index
     }
 
-    /// Its folder.
+    /// Its directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.place.dir.path()

@@ -1,5 +1,5 @@
-//! The folder in which the helpers of one owner listen. A killed helper cannot remove its socket, and one that was killed
-//! early has told nobody its name; so the whole folder goes with its owner, whom its name names.
+//! The directory in which the helpers of one owner listen. A killed helper cannot remove its socket, and one that was killed
+//! early has told nobody its name; so the whole directory goes with its owner, whom its name names.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use crate::sys::owned::OwnDir;
 use crate::sys::{processes, time};
 
-/// How often a folder is emptied again in which a helper that is just ending had made its socket.
+/// How often a directory is emptied again in which a helper that is just ending had made its socket.
 const TRIES: u32 = 5;
 
 /// The name of the socket on which a run takes orders.
 pub(super) const CONTROL: &str = "control.sock";
 
-/// Who owns a folder: process, start time and pid namespace. Not by a lock: a child that the owner has just forked would
+/// Who owns a directory: process, start time and pid namespace. Not by a lock: a child that the owner has just forked would
 /// hold it on for a moment after the owner's death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owner {
@@ -61,12 +61,12 @@ impl Owner {
     }
 }
 
-/// A folder for the sockets of this process; removed when dropped.
+/// A directory for the sockets of this process; removed when dropped.
 #[derive(Debug)]
 pub struct SocketDir(PathBuf);
 
 impl SocketDir {
-    /// Makes the folder of this process in `base`, which is made where it is missing, for its owner only.
+    /// Makes the directory of this process in `base`, which is made where it is missing, for its owner only.
     ///
     /// # Errors
     /// What the file system says, and that `base` is not this user's alone; when `/proc` cannot be read.
@@ -83,7 +83,7 @@ impl SocketDir {
         &self.0
     }
 
-    /// The folders in `base` whose owners are dead.
+    /// The directories in `base` whose owners are dead.
     ///
     /// # Errors
     /// What the file system says; a `base` that does not exist has none.
@@ -91,7 +91,7 @@ impl SocketDir {
         SocketDir::with_owners(base, true)
     }
 
-    /// The folders in `base` whose owners are not known to be dead.
+    /// The directories in `base` whose owners are not known to be dead.
     ///
     /// # Errors
     /// As [`SocketDir::abandoned`].
@@ -119,10 +119,10 @@ impl SocketDir {
         Ok(found)
     }
 
-    /// Removes a folder with the sockets in it; one that is gone is no error.
+    /// Removes a directory with the sockets in it; one that is gone is no error.
     ///
     /// # Errors
-    /// What the file system says; a folder in which something else lies stays.
+    /// What the file system says; a directory in which something else lies stays.
     pub fn remove(path: &Path) -> io::Result<()> {
         let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
         let mut tries = TRIES;

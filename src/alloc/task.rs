@@ -95,7 +95,7 @@ pub(super) struct TaskRunner {
     pub(super) env: TaskEnv,
     /// Who it runs as.
     pub(super) runs: Runs,
-    /// Who else writes below the allocation's folder.
+    /// Who else writes below the allocation's directory.
     pub(super) neighbours: Neighbours,
     pub(super) cgroup: PathBuf,
     /// Its own cores, once it has them.
@@ -640,7 +640,7 @@ impl TaskRunner {
         }
     }
 
-    /// Runs the steps; a stop makes them give up, but they are waited for, as they write into the task's folder.
+    /// Runs the steps; a stop makes them give up, but they are waited for, as they write into the task's directory.
     async fn set_up(&self, steps: &mut Stack<Setup>, setup: &mut Setup) -> Result<(), (&'static str, SetupError)> {
         let cancel = Arc::clone(&setup.cancel);
         let (mut stop, mut leave) = (self.stop.clone(), self.leave.clone());

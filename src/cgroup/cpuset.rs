@@ -1,7 +1,7 @@
 //! Which cores tasks run on: those that some tasks have reserved for themselves, and the rest, which all others share.
 //!
-//! The cgroups are the only record. A reservation is a mark on the task's folder, so it ends with the folder, whoever
-//! removes it; and every process that starts or ends tasks sees the same, under one lock. The folder above all tasks is
+//! The cgroups are the only record. A reservation is a mark on the task's directory, so it ends with the directory, whoever
+//! removes it; and every process that starts or ends tasks sees the same, under one lock. The directory above all tasks is
 //! never narrowed, so that no order of writes meets a child that has more than its parent (EBUSY), and one core always
 //! stays for those that share (an empty v1 cpuset takes nobody, ENOSPC; an empty v2 one means all).
 
@@ -21,15 +21,15 @@ use super::regime::Regime;
 use crate::spec::{CpuSet, Order as _};
 use crate::sys::owned::OwnDir;
 
-/// The value is what the task has reserved. Not below the names that mark a folder as ours.
+/// The value is what the task has reserved. Not below the names that mark a directory as ours.
 const RESERVED: [&str; 2] = ["trusted.agentbin-cores", "user.agentbin-cores"];
-/// On the folder above: some task has reserved cores, or had when it was last looked.
+/// On the directory above: some task has reserved cores, or had when it was last looked.
 const IN_USE: [&str; 2] = ["trusted.agentbin-cpuset", "user.agentbin-cpuset"];
-/// As long as for a task's folder.
+/// As long as for a task's directory.
 const RACE: Duration = Duration::from_secs(1);
 /// The file that is locked.
 const LOCK: &str = "cpuset.lock";
-/// How the folder of a reservation begins that outlives the task's own.
+/// How the directory of a reservation begins that outlives the task's own.
 const KEPT: &str = "kept-";
 /// Levels of cgroups that a v1 task may have made below its own.
 const DEPTH: usize = 32;
@@ -49,14 +49,14 @@ pub struct Cpusets {
     regime: Regime,
     tree: Arc<Tree>,
     parent: PathBuf,
-    /// Which folders in `parent` are tasks of ours, by name.
+    /// Which directories in `parent` are tasks of ours, by name.
     is_task: fn(&str) -> bool,
     /// Where the lock is; the tree's root, which anybody can open, unless it is given.
     lock_dir: Option<PathBuf>,
 }
 
 impl Cpusets {
-    /// The tasks in `parent`, relative to the tree's root: of its folders those whose name `is_task` knows. Makes and
+    /// The tasks in `parent`, relative to the tree's root: of its directories those whose name `is_task` knows. Makes and
     /// changes nothing.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Cpusets {
         Cpusets { lock_dir: Some(dir), ..self }
     }
 
-    /// The cores that tasks may have: those of the folder above them, or before that exists of the nearest one that does.
+    /// The cores that tasks may have: those of the directory above them, or before that exists of the nearest one that does.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Malformed`].
@@ -111,7 +111,7 @@ impl Cpusets {
         Ok(self.reservable()?.without(&reserved))
     }
 
-    /// As [`shared`](Self::shared), or `None` while nobody has reserved any and everybody has what the folder above has.
+    /// As [`shared`](Self::shared), or `None` while nobody has reserved any and everybody has what the directory above has.
     ///
     /// # Errors
     /// As [`reservable`](Self::reservable).
@@ -122,14 +122,14 @@ impl Cpusets {
         }
     }
 
-    /// The name under which what the task `name` has [reserved](Self::reserve) is its own also while it has no folder:
-    /// between two runs. Such a folder takes no process.
+    /// The name under which what the task `name` has [reserved](Self::reserve) is its own also while it has no directory:
+    /// between two runs. Such a directory takes no process.
     #[must_use]
     pub fn keeper(name: &str) -> String {
         format!("{KEPT}{name}")
     }
 
-    /// Gives the task `name` cores of its own and takes them from all others. Its folder is made, if it is not there; the
+    /// Gives the task `name` cores of its own and takes them from all others. Its directory is made, if it is not there; the
     /// cores are its own until that is removed, and its [`keeper`](Self::keeper). What the task had reserved under this
     /// name before is replaced.
     ///
@@ -155,7 +155,7 @@ impl Cpusets {
         Ok(cores)
     }
 
-    /// Puts all tasks where they belong: to be called after a task was started or its folder removed. Where nobody has
+    /// Puts all tasks where they belong: to be called after a task was started or its directory removed. Where nobody has
     /// reserved anything that is one look.
     ///
     /// # Errors
@@ -193,7 +193,7 @@ impl Cpusets {
         first
     }
 
-    /// Writes `cores` into the task's folder, and on v1 into those below it, which must not have more.
+    /// Writes `cores` into the task's directory, and on v1 into those below it, which must not have more.
     fn confine(&self, parent: &Dir, name: &str, cores: &str) -> Result<()> {
         let gone = |result: Result<()>| match result {
             Err(e) if e.is_gone() => Ok(()),
@@ -259,13 +259,13 @@ impl Cpusets {
     }
 }
 
-/// A task's folder.
+/// A task's directory.
 struct TaskCores {
     name: String,
     reserved: Option<CpuSet>,
 }
 
-/// The task that a folder is for.
+/// The task that a directory is for.
 fn owner(name: &str) -> &str {
     name.strip_prefix(KEPT).unwrap_or(name)
 }

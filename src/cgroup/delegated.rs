@@ -16,7 +16,7 @@ use super::regime::Regime;
 
 /// Where this process waits while its own cgroup holds those of tasks.
 const STEP: &str = "agentbin-supervisors";
-/// How long processes that have just ended may keep that folder busy.
+/// How long processes that have just ended may keep that directory busy.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A cgroup below which this process may make those of tasks, without root.

@@ -82,7 +82,7 @@ impl fmt::Display for DeviceRule {
     }
 }
 
-/// Forbids every device but those that `rules` allow, in the folder that is ours.
+/// Forbids every device but those that `rules` allow, in the directory that is ours.
 pub(super) fn set(task: &TaskCgroup, rules: &[DeviceRule]) -> Result<()> {
     if task.is_host_given() {
         return Ok(());
@@ -97,11 +97,11 @@ pub(super) fn set(task: &TaskCgroup, rules: &[DeviceRule]) -> Result<()> {
     }
 }
 
-/// Takes away what an earlier task in the same folder was forbidden, as far as possible.
+/// Takes away what an earlier task in the same directory was forbidden, as far as possible.
 pub(super) fn lift(task: &TaskCgroup) {
     for member in task.members.iter().filter(|m| m.ours) {
         if task.regime == Regime::V1 && member.tree.hierarchy.has("devices") {
-            // Refused where the parent has a list: then this folder can have no other than a part of it.
+            // Refused where the parent has a list: then this directory can have no other than a part of it.
             let _best_effort = member.dir().and_then(|d| d.write("devices.allow", "a"));
         }
         if task.regime == Regime::V2
@@ -116,7 +116,7 @@ fn v1(member: &Member, rules: &[DeviceRule]) -> Result<()> {
     let dir = member.dir()?;
     dir.write("devices.deny", "a")?;
     let allowed = rules.iter().map(ToString::to_string);
-    // What the folder above may not do, this one may not either, and there is nothing to be done about it.
+    // What the directory above may not do, this one may not either, and there is nothing to be done about it.
     dir.write_each("devices.allow", allowed, libc::EPERM)
 }
 

@@ -36,7 +36,7 @@ pub enum Error {
         /// Why not.
         problem: String,
     },
-    /// A call on a file or folder failed.
+    /// A call on a file or directory failed.
     #[error("cannot {doing} {}", path.display())]
     Io {
         /// What was being done, as a verb.
@@ -83,7 +83,7 @@ pub enum Error {
         /// The processes.
         pids: Vec<i32>,
     },
-    /// Some folders of the cgroup could not be removed; every failure is listed.
+    /// Some directories of the cgroup could not be removed; every failure is listed.
     #[error("cannot remove the cgroup: {}", list(.0))]
     Remove(Vec<Error>),
 }
@@ -123,7 +123,7 @@ impl Error {
         matches!(self.errno(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTDIR))
     }
 
-    /// What somebody else creating or removing the same folders at the same time looks like.
+    /// What somebody else creating or removing the same directories at the same time looks like.
     pub(super) fn is_race(&self) -> bool {
         self.is_gone() || matches!(self.errno(), Some(libc::EEXIST | libc::EBUSY | libc::EAGAIN | libc::EINTR))
     }

@@ -1,4 +1,4 @@
-//! The mounted trees, their folders and files; nothing here knows what a limit means.
+//! The mounted trees, their directories and files; nothing here knows what a limit means.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::sys::path::Root;
 pub(super) const V2_REQUIRED: [&str; 3] = ["cpu", "memory", "pids"];
 /// Controllers that are enabled where the kernel has them.
 const V2_OPTIONAL: [&str; 2] = ["cpuset", "io"];
-/// Says that we made a folder that is not a task's own, so that we may remove it again.
+/// Says that we made a directory that is not a task's own, so that we may remove it again.
 const MARKS: [&str; 2] = ["trusted.agentbin", "user.agentbin"];
 
 /// More than `memory.stat` has, the longest file that is read for figures.
@@ -30,7 +30,7 @@ const LONGEST_FIGURES: usize = 8192;
 /// Longest value of a mark.
 const MARK_LENGTH: usize = 4096;
 
-/// Says in the folder above that we are about to make and mark the folder `name`.
+/// Says in the directory above that we are about to make and mark the directory `name`.
 fn announcements(name: &OsStr) -> [Vec<u8>; 2] {
     MARKS.map(|mark| [mark.as_bytes(), b".", name.as_bytes()].concat())
 }
@@ -134,7 +134,7 @@ impl CgroupFs {
     }
 
     /// Turns a path that a host handed over, absolute below a tree of ours or relative, into the relative path that
-    /// [`TaskCgroup::create`](super::TaskCgroup::create) takes. On v1 any controller's folder may stand in front.
+    /// [`TaskCgroup::create`](super::TaskCgroup::create) takes. On v1 any controller's directory may stand in front.
     ///
     /// # Errors
     /// [`Error::BadPath`] when it lies in none of the trees, is a root, or leaves it with `..`.
@@ -158,7 +158,7 @@ impl CgroupFs {
 }
 
 impl Tree {
-    /// Opens the folder `relative` for its files.
+    /// Opens the directory `relative` for its files.
     pub(super) fn dir(&self, relative: &Path) -> Result<Dir> {
         let path = self.path(relative);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -168,13 +168,13 @@ impl Tree {
         }
     }
 
-    /// A descriptor that only names the folder, as `CLONE_INTO_CGROUP` wants it.
+    /// A descriptor that only names the directory, as `CLONE_INTO_CGROUP` wants it.
     pub(super) fn handle(&self, relative: &Path) -> Result<OwnedFd> {
         let open = self.root.open_beneath(relative, OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
         open.map_err(|e| Error::io("open", &self.path(relative), e))
     }
 
-    /// A descriptor that names the folder to calls that take none of `O_PATH`, as `bpf(2)`.
+    /// A descriptor that names the directory to calls that take none of `O_PATH`, as `bpf(2)`.
     pub(super) fn descriptor(&self, relative: &Path) -> Result<OwnedFd> {
         self.dir(relative).map(|dir| dir.fd)
     }
@@ -197,7 +197,7 @@ impl Tree {
         Ok((root.st_dev, root.st_ino) == (this.st_dev, this.st_ino))
     }
 
-    /// Makes the folder and its parents; true when the last one is new.
+    /// Makes the directory and its parents; true when the last one is new.
     ///
     /// Somebody else may be removing the same parents because they were empty: then it starts again at the top, for
     /// `patience`.
@@ -238,12 +238,12 @@ pub(super) fn checked(path: &Path) -> Result<PathBuf> {
     let plain = path.components().all(|c| matches!(c, Component::Normal(_)));
     // `a/./b` and `a//b` have plain components only, and are rebuilt without the rest.
     let clean: PathBuf = path.components().collect();
-    // The kernel refuses a newline, but only when the folders above are made.
+    // The kernel refuses a newline, but only when the directories above are made.
     let short = clean.as_os_str().len() < 4000 && !clean.as_os_str().as_bytes().iter().any(u8::is_ascii_control);
     if plain && short && !clean.as_os_str().is_empty() { Ok(clean) } else { Err(Error::BadPath(path.to_owned())) }
 }
 
-/// A cgroup folder that is read for figures: of many tasks at once, so with as few system calls as can be.
+/// A cgroup directory that is read for figures: of many tasks at once, so with as few system calls as can be.
 pub(super) struct Figures {
     fd: OwnedFd,
     path: PathBuf,
@@ -284,7 +284,7 @@ impl Figures {
     }
 }
 
-/// An open cgroup folder; `path` is for messages only.
+/// An open cgroup directory; `path` is for messages only.
 #[derive(Debug)]
 pub(super) struct Dir {
     fd: OwnedFd,
@@ -428,7 +428,7 @@ impl Dir {
 
     /// What `visit` says of this cgroup and of everything below it, parents first; nothing when it is gone.
     ///
-    /// Where somebody removes the very folder the walk is in, the walk begins anew, so that no sibling is left out.
+    /// Where somebody removes the very directory the walk is in, the walk begins anew, so that no sibling is left out.
     pub(super) fn collect<T>(&self, visit: impl Fn(&Dir) -> Result<T>) -> Result<Vec<T>> {
         let mut restarts = 100;
         loop {
@@ -557,7 +557,7 @@ impl Dir {
         announcements(name).iter().any(|a| rustix::fs::fgetxattr(&self.fd, a, &mut [0u8; 8][..]).is_ok())
     }
 
-    /// Notes a value on the folder, under the first of the names that the kernel takes.
+    /// Notes a value on the directory, under the first of the names that the kernel takes.
     pub(super) fn set_mark(&self, names: &[&str], value: &[u8]) -> Result<()> {
         let set = |name: &&str| rustix::fs::fsetxattr(&self.fd, *name, value, XattrFlags::empty());
         let mut result = Err(rustix::io::Errno::TOOBIG);
@@ -587,7 +587,7 @@ impl Dir {
         }
     }
 
-    /// Where no mark can be set the folder stays for ever, which is the lesser harm.
+    /// Where no mark can be set the directory stays for ever, which is the lesser harm.
     fn mark_as_ours(&self) {
         let _marked = self.set_mark(&MARKS, b"1");
     }

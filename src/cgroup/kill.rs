@@ -59,7 +59,7 @@ impl TaskCgroup {
     }
 }
 
-/// Opens the folder and lists it, unless killing what is in it would end the machine or ourselves; `None` when it is gone.
+/// Opens the directory and lists it, unless killing what is in it would end the machine or ourselves; `None` when it is gone.
 fn guarded(member: &Member) -> Result<Option<(Dir, Vec<i32>)>> {
     let Some(dir) = member.dir_if_there()? else { return Ok(None) };
     if member.relative.as_os_str().is_empty() || member.tree.is_root(&dir)? {

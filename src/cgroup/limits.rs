@@ -14,7 +14,7 @@ const DEFAULT_SHARES: u64 = 1024;
 /// The most processes and threads that a kernel can have (threads.h, `PID_MAX_LIMIT`); `pids.max` takes no higher number.
 const MOST_PIDS: u64 = 1 << 22;
 
-/// Writes the limits into the folders that are ours. `lift` also takes away what is not limited (any longer), which a
+/// Writes the limits into the directories that are ours. `lift` also takes away what is not limited (any longer), which a
 /// new cgroup does not need.
 pub(super) fn write(task: &TaskCgroup, resources: &Resources, lift: bool) -> Result<()> {
     if task.is_host_given() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// Which kind of cgroup tree holds tasks. Decided once, from what is mounted at the cgroup root (`/sys/fs/cgroup`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Regime {
-    /// A tmpfs with one hierarchy per controller set. Hybrid (v2 on a sub-folder beside them) counts as this.
+    /// A tmpfs with one hierarchy per controller set. Hybrid (v2 on a sub-directory beside them) counts as this.
     V1,
     /// The unified tree, mounted at the cgroup root itself.
     V2,

@@ -17,9 +17,9 @@ const LATECOMERS: Duration = Duration::from_millis(100);
 /// How long a launch waits for the processes of an earlier, killed executor to go away.
 const LEFTOVERS: Duration = Duration::from_secs(10);
 
-/// The cgroup of one task: one folder on v2, one per hierarchy on v1.
+/// The cgroup of one task: one directory on v2, one per hierarchy on v1.
 ///
-/// It holds no descriptor of its own folders, so dropping it changes nothing, and another process may open the same.
+/// It holds no descriptor of its own directories, so dropping it changes nothing, and another process may open the same.
 #[derive(Debug, Clone)]
 pub struct TaskCgroup {
     pub(super) regime: Regime,
@@ -27,12 +27,12 @@ pub struct TaskCgroup {
     oom_baseline: u64,
 }
 
-/// One folder of a task.
+/// One directory of a task.
 #[derive(Debug, Clone)]
 pub(super) struct Member {
     pub(super) tree: Arc<Tree>,
     pub(super) relative: PathBuf,
-    /// False for a folder that the host gave: joined, never limited, killed or removed.
+    /// False for a directory that the host gave: joined, never limited, killed or removed.
     pub(super) ours: bool,
 }
 
@@ -107,8 +107,8 @@ impl TaskCgroup {
     /// Makes the cgroup `relative` in every tree and writes the limits. v2: the controllers are enabled from the root
     /// down. v1: cpus and memory nodes are copied down, as an empty cpuset takes nobody.
     ///
-    /// A folder that exists is taken over: what an earlier executor left in it is killed first (up to 10 s). With an
-    /// override in `resources` the host's folders are opened instead, which must exist; they get no limits.
+    /// A directory that exists is taken over: what an earlier executor left in it is killed first (up to 10 s). With an
+    /// override in `resources` the host's directories are opened instead, which must exist; they get no limits.
     ///
     /// # Errors
     /// [`Error::Off`]; [`Error::BadPath`] for a path that is empty, absolute or has `..`; [`Error::NoController`] for a
@@ -118,12 +118,12 @@ impl TaskCgroup {
         TaskCgroup::create_with_cpuset(fs, relative, None, resources)
     }
 
-    /// As [`create`](Self::create), but on v1 the cpuset is a folder that the host made and owns, perhaps shared by many
+    /// As [`create`](Self::create), but on v1 the cpuset is a directory that the host made and owns, perhaps shared by many
     /// tasks (`/sys/fs/cgroup/cpuset/nomad/share`, or relative to the cpuset tree). On v2 it changes nothing.
     ///
-    /// One that is empty gets the cores that `resources` ask for: Nomad makes a folder for a task with reserved cores and
+    /// One that is empty gets the cores that `resources` ask for: Nomad makes a directory for a task with reserved cores and
     /// leaves it to the executor to fill it. Where none are asked for, an empty or missing one is passed over: the task
-    /// gets one of its own, like its other folders.
+    /// gets one of its own, like its other directories.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -175,7 +175,7 @@ impl TaskCgroup {
         Ok(())
     }
 
-    /// Whether the folders exist that the host has to make.
+    /// Whether the directories exist that the host has to make.
     fn given_are_there(&self) -> bool {
         self.members.iter().all(|m| m.ours || m.dir().is_ok())
     }
@@ -207,13 +207,13 @@ impl TaskCgroup {
         self.oom_baseline
     }
 
-    /// Where its processes are listed: v2 the folder, v1 the freezer's, or that of `pids` or the first there is.
+    /// Where its processes are listed: v2 the directory, v1 the freezer's, or that of `pids` or the first there is.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.primary().map(Member::path).unwrap_or_default()
     }
 
-    /// Whether its first folder exists.
+    /// Whether its first directory exists.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.primary().is_some_and(|m| m.dir().is_ok())
@@ -229,7 +229,7 @@ impl TaskCgroup {
     /// v1: `None`; there a process joins, see [`join_self`](Self::join_self).
     ///
     /// # Errors
-    /// [`Error::Io`] when the folder is not there any more.
+    /// [`Error::Io`] when the directory is not there any more.
     pub fn dir_fd(&self) -> Result<Option<OwnedFd>> {
         match self.members.first() {
             Some(member) if self.regime == Regime::V2 => member.tree.handle(&member.relative).map(Some),
@@ -257,12 +257,12 @@ impl TaskCgroup {
         }
     }
 
-    /// Moves the process `pid` (as seen in our pid namespace) into every folder, the freezer first.
+    /// Moves the process `pid` (as seen in our pid namespace) into every directory, the freezer first.
     ///
     /// The first move after an idle time waits some ms for the kernel: do it once, early, beside other work.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Write`]; ESRCH when the process is gone. Folders joined before stay joined.
+    /// [`Error::Io`], [`Error::Write`]; ESRCH when the process is gone. Directories joined before stay joined.
     pub fn join(&self, pid: rustix::process::Pid) -> Result<()> {
         self.write_procs(&pid.as_raw_nonzero().to_string())
     }
@@ -288,9 +288,9 @@ impl TaskCgroup {
     }
 
     /// Forbids every device but those that `rules` allow; rules of an earlier call are replaced. Applies at once, to
-    /// processes that are in it already too, and to sessions that come in later. A folder that the host gave is left alone.
+    /// processes that are in it already too, and to sessions that come in later. A directory that the host gave is left alone.
     ///
-    /// v1: the list of the devices controller, where a rule that the folder above does not have is passed over.
+    /// v1: the list of the devices controller, where a rule that the directory above does not have is passed over.
     /// v2: a program that is attached to the cgroup and goes with it.
     ///
     /// # Errors
@@ -337,10 +337,10 @@ impl TaskCgroup {
 
     /// Removes the cgroup and all below it in every tree, then parents that we made and that are empty now.
     ///
-    /// A folder with a process in it is tried again until `deadline`. May be called again, also when nothing is left.
+    /// A directory with a process in it is tried again until `deadline`. May be called again, also when nothing is left.
     ///
     /// # Errors
-    /// [`Error::Remove`] with every failure; the other folders are gone all the same.
+    /// [`Error::Remove`] with every failure; the other directories are gone all the same.
     pub fn remove(&self, deadline: Instant) -> Result<()> {
         let ours = || self.members.iter().filter(|m| m.ours);
         let mut failures: Vec<Error> = ours().filter_map(|m| m.remove(deadline).err()).collect();
@@ -376,7 +376,7 @@ impl TaskCgroup {
     }
 
     /// [`destroy`](Self::destroy) for the cgroup at `path`, and for the one of that name in a unified tree beside those of v1,
-    /// where a container engine makes its folders too.
+    /// where a container engine makes its directories too.
     ///
     /// # Errors
     /// As [`open`](Self::open) and [`destroy`](Self::destroy), of whichever failed first; the other is gone all the same.
@@ -389,7 +389,7 @@ impl TaskCgroup {
         destroyed.and(beside)
     }
 
-    /// The folder that controls `controller`; on v2 the only one.
+    /// The directory that controls `controller`; on v2 the only one.
     pub(super) fn member(&self, controller: &str) -> Option<&Member> {
         match self.regime {
             Regime::V1 => self.members.iter().find(|m| m.tree.hierarchy.has(controller)),
@@ -412,7 +412,7 @@ impl TaskCgroup {
         Ok(())
     }
 
-    /// An executor that was killed may have left its task, and a task its own cgroups, in a folder that existed.
+    /// An executor that was killed may have left its task, and a task its own cgroups, in a directory that existed.
     fn clear_leftovers(&self, fresh: &[bool]) -> Result<()> {
         if fresh.iter().zip(&self.members).all(|(fresh, member)| *fresh || !member.ours) {
             return Ok(());
@@ -436,7 +436,7 @@ pub(super) fn value(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// The cgroup made of the host's folders, where `resources` names some.
+/// The cgroup made of the host's directories, where `resources` names some.
 fn host_given(fs: &CgroupFs, resources: &Resources) -> Result<Option<TaskCgroup>> {
     let members: Vec<Member> = match fs.regime() {
         Regime::V1 => {

@@ -1,4 +1,4 @@
-//! `agentbin doctor`: what this machine has, what a lack costs, and how it is mended.
+//! `agentbin doctor`: what this machine has, what a lack costs, and how it is fixed.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -205,7 +205,7 @@ fn kernel(checks: &mut Checks) {
     checks.feature("clone3", features::clone3(), essential(container));
     checks.feature("clone3 into a cgroup", features::clone_into_cgroup(), essential("Linux 5.7 or newer"));
     checks.feature("close_range", features::close_range(), essential("Linux 5.11 or newer"));
-    let slow = "paths in tasks' folders are opened step by step, which is slower";
+    let slow = "paths in tasks' directories are opened step by step, which is slower";
     let lack = Lack {
         state: State::Warn,
         cost: slow,
@@ -387,10 +387,10 @@ fn limits(checks: &mut Checks) {
 
 /// Settings that keep the tasks of a machine, and its other users, apart: name, least safe value, what less costs.
 const SAFE: [(&str, u32, &str); 6] = [
-    ("fs/protected_symlinks", 1, "links in shared folders mislead programs of the host"),
+    ("fs/protected_symlinks", 1, "links in shared directories mislead programs of the host"),
     ("fs/protected_hardlinks", 1, "whoever shares a file system with others can keep their files by links"),
-    ("fs/protected_fifos", 1, "FIFOs in shared folders mislead programs of the host"),
-    ("fs/protected_regular", 1, "files in shared folders mislead programs of the host"),
+    ("fs/protected_fifos", 1, "FIFOs in shared directories mislead programs of the host"),
+    ("fs/protected_regular", 1, "files in shared directories mislead programs of the host"),
     ("kernel/dmesg_restrict", 1, "tasks of level nomad read the kernel's log"),
     ("kernel/unprivileged_bpf_disabled", 1, "tasks of level nomad load BPF programs"),
 ];
@@ -608,7 +608,7 @@ fn to_json(checks: &Checks, outcomes: &[Outcome]) -> Json {
 mod tests {
     use super::*;
 
-    /// N9: what is missing decides, a warning does not; each line says what it costs and how it is mended.
+    /// N9: what is missing decides, a warning does not; each line says what it costs and how it is fixed.
     #[test]
     fn what_is_missing_decides() {
         let mut checks = Checks::default();

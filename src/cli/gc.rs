@@ -110,7 +110,7 @@ struct KeptLogs {
     age: Duration,
 }
 
-/// All of them, in the order of their names. Only folders of this user's that are called as an allocation is: the rest is not
+/// All of them, in the order of their names. Only directories of this user's that are called as an allocation is: the rest is not
 /// ours.
 fn kept_logs(data_dir: &Path) -> anyhow::Result<Vec<KeptLogs>> {
     let base = machine::kept_logs(data_dir);

@@ -88,7 +88,7 @@ enum Command {
     Services(ServicesArgs),
     /// Find and remove what killed runs left behind, and only that
     Gc(GcArgs),
-    /// Say what this machine has for tasks, what a lack costs, and how it is mended
+    /// Say what this machine has for tasks, what a lack costs, and how it is fixed
     Doctor(DoctorArgs),
     /// This machine as a node
     #[command(subcommand)]

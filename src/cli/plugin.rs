@@ -103,7 +103,7 @@ struct Session {
     schema: Option<Schema>,
     tasks: BTreeMap<String, wire::TaskHandle>,
     networks: BTreeMap<String, NetworkIsolation>,
-    /// Folders that this program made for tasks.
+    /// Directories that this program made for tasks.
     folders: Vec<PathBuf>,
 }
 
@@ -292,7 +292,7 @@ impl Session {
         say(&answer)
     }
 
-    /// The task that a file describes, with its folders.
+    /// The task that a file describes, with its directories.
     fn task(&mut self, written: &Json) -> anyhow::Result<TaskConfig> {
         let text = |key: &str| written[key].as_str().unwrap_or_default().to_owned();
         let alloc_id = AllocId::new(crate::sys::random::uuid()).to_string();
@@ -462,7 +462,7 @@ fn let_in(dir: &Path, user: &str) -> std::io::Result<()> {
 }
 
 fn make_folder(path: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display()))
+    std::fs::create_dir_all(path).with_context(|| format!("cannot make the directory {}", path.display()))
 }
 
 /// What a task file may say; `config` is the driver's.

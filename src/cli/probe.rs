@@ -160,7 +160,7 @@ fn read_bounded(alloc_dir: &Path, name: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// A fresh allocation with the probe's program in the task's folder.
+/// A fresh allocation with the probe's program in the task's directory.
 fn allocate<'a>(
     machine: &'a Machine,
     level: Level,

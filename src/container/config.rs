@@ -133,7 +133,7 @@ pub(super) struct Became {
 /// The root of an isolated task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootConfig {
-    /// The task's folder, which becomes `/`.
+    /// The task's directory, which becomes `/`.
     pub task_dir: PathBuf,
     /// Host paths that are bound in, in order.
     pub binds: Vec<Bind>,

@@ -290,7 +290,7 @@ enum Look {
     Read,
 }
 
-/// What stands for a file that is hidden: `/dev/null`, or an empty file or folder of another file system.
+/// What stands for a file that is hidden: `/dev/null`, or an empty file or directory of another file system.
 fn is_mask(file: &rustix::fd::OwnedFd, path: &str) -> bool {
     const PROC_SUPER_MAGIC: libc::c_long = 0x9fa0;
     let Ok(stat) = rustix::fs::fstat(file) else { return false };
@@ -390,13 +390,13 @@ fn remount_proc_sys() -> Seen {
 
 /// Wherever this process may write.
 fn make_memory_device() -> Seen {
-    let mut answer = Seen::pass("no writable folder");
+    let mut answer = Seen::pass("no writable directory");
     for folder in ["/tmp", "/dev/shm", "/local", "/dev", "/var/tmp", "."] {
         let path = format!("{folder}/agentbin-probe-{}", std::process::id());
         let device = rustix::fs::makedev(1, 1);
         match rustix::fs::mknodat(CWD, &path, FileType::CharacterDevice, Mode::RUSR, device) {
             Ok(()) => {
-                // It is in a folder of the prober's own.
+                // It is in a directory of the prober's own.
                 let _ = rustix::fs::unlink(&path);
                 return Seen::fail(format!("made in {folder}"));
             }

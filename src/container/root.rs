@@ -1,7 +1,7 @@
-//! The task's root: its own folder with everything else mounted into it, and nothing left of the host.
+//! The task's root: its own directory with everything else mounted into it, and nothing left of the host.
 //!
 //! Each source becomes a detached tree before anything is attached, and each target is opened inside the root by a
-//! descriptor, so that no name is looked up twice: links that an earlier run of the task planted in its folder lead
+//! descriptor, so that no name is looked up twice: links that an earlier run of the task planted in its directory lead
 //! nowhere, or the start is refused.
 
 use std::ffi::CStr;
@@ -109,8 +109,8 @@ pub(super) fn enter(
     let devices = config.devices.iter().map(clone_device).collect::<Result<Vec<_>, _>>()?;
     let task_dir =
         rustix::fs::openat(CWD, &config.task_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .step(|| format!("open the task's folder {}", config.task_dir.display()))?;
-    let tree = clone_tree(task_dir.as_fd(), Path::new("")).step(|| "copy the task folder's mount".to_owned())?;
+            .step(|| format!("open the task's directory {}", config.task_dir.display()))?;
+    let tree = clone_tree(task_dir.as_fd(), Path::new("")).step(|| "copy the task directory's mount".to_owned())?;
 
     // From here on the host hears nothing of what happens in this namespace.
     let slash = rustix::fs::openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -118,7 +118,7 @@ pub(super) fn enter(
     set_attributes(slash.as_fd(), MountAttrFlags::empty(), libc::MS_SLAVE, true)
         .step(|| "make the host's mounts slaves (needs Linux 5.12)".to_owned())?;
 
-    // Device nodes in the task's folder are dead; the real ones live on mounts of their own. What is mounted below it
+    // Device nodes in the task's directory are dead; the real ones live on mounts of their own. What is mounted below it
     // still belongs to the host's peer groups.
     set_attributes(tree.as_fd(), MountAttrFlags::empty(), libc::MS_SLAVE, true)
         .and_then(|()| set_attributes(tree.as_fd(), NODEV, libc::MS_PRIVATE, false))
@@ -164,7 +164,7 @@ pub(super) fn enter(
     kernel.is_in_place()
 }
 
-/// What the kernel says of processes and of the machine: the mounts themselves, wherever somebody who shares the folder has
+/// What the kernel says of processes and of the machine: the mounts themselves, wherever somebody who shares the directory has
 /// moved the places to in the meantime.
 struct Kernel {
     proc: Root,
@@ -240,7 +240,7 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// The folder of the task's allocation: what lies in it may have been put there by a task.
+/// The directory of the task's allocation: what lies in it may have been put there by a task.
 struct AllocDir<'a> {
     path: &'a Path,
     root: Root,
@@ -249,11 +249,11 @@ struct AllocDir<'a> {
 impl AllocDir<'_> {
     fn of(task_dir: &Path) -> Result<Option<AllocDir<'_>>, Failure> {
         let Some(path) = task_dir.parent().filter(|path| path.parent().is_some()) else { return Ok(None) };
-        let root = Root::open(path).step(|| format!("open the allocation's folder {}", path.display()))?;
+        let root = Root::open(path).step(|| format!("open the allocation's directory {}", path.display()))?;
         Ok(Some(AllocDir { path, root }))
     }
 
-    /// What `source` names in this folder; no link leads there.
+    /// What `source` names in this directory; no link leads there.
     fn find(&self, source: &Path) -> Option<std::io::Result<OwnedFd>> {
         let relative = source.strip_prefix(self.path).ok()?;
         let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
@@ -406,7 +406,7 @@ fn mount_sys(root: &Root, rootless: bool) -> Result<Root, Failure> {
     Ok(Root::from_fd(sys))
 }
 
-/// Attaches at a folder directly below `root` that must be a real folder; created when it is missing.
+/// Attaches at a directory directly below `root` that must be a real directory; created when it is missing.
 fn attach_plain(root: &Root, mount: &OwnedFd, name: &str) -> io::Result<()> {
     let target = root.create_dir_all(Path::new(name), Mode::from_raw_mode(0o755))?;
     attach(mount.as_fd(), target.as_fd())

@@ -65,7 +65,7 @@ pub(super) fn prepare(rules: &[Unveil]) -> Result<Option<Prepared>, Failure> {
             access &= AccessFs::from_file(NEEDED);
         }
         if access.is_empty() {
-            return Err(Failure::invalid(step(), format!("{}: of these only folders have something", step())));
+            return Err(Failure::invalid(step(), format!("{}: of these only directories have something", step())));
         }
         ruleset = ruleset.add_rule(PathBeneath::new(place, access)).step(step)?;
     }

@@ -1,4 +1,4 @@
-//! Driver plugins of an agent: found in a folder, chosen by version, configured, started, started again when they die, and
+//! Driver plugins of an agent: found in a directory, chosen by version, configured, started, started again when they die, and
 //! found again by a later process.
 //!
 //! A plugin's program is started three times, as Nomad does it: to ask what it is ([`examine`]), to try its configuration
@@ -45,10 +45,10 @@ pub type Log = Arc<dyn Fn(&str, HclogLine) + Send + Sync>;
 /// Why a plugin cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
-    /// The folder of plugins cannot be read.
+    /// The directory of plugins cannot be read.
     #[error("cannot look for plugins in {}", dir.display())]
     Scan {
-        /// Which folder.
+        /// Which directory.
         dir: PathBuf,
         /// Why not.
         source: io::Error,
@@ -76,7 +76,7 @@ pub enum CatalogError {
     Unfit {
         /// Which plugin.
         name: String,
-        /// Why not, and the mend.
+        /// Why not, and the fix.
         reason: String,
     },
 }
@@ -130,7 +130,7 @@ pub fn programs(dir: &Path) -> Result<Vec<(String, PathBuf)>, CatalogError> {
 }
 
 /// The programs in `dir` that a block names: regular files that somebody may execute, whose file name is the block's.
-/// A folder that does not exist has none. In the order of their names.
+/// A directory that does not exist has none. In the order of their names.
 ///
 /// # Errors
 /// [`CatalogError::Scan`].
@@ -143,7 +143,7 @@ pub fn scan(dir: &Path, blocks: &BTreeMap<String, Block>) -> Result<Vec<(String,
     let mut found = Vec::new();
     for entry in entries {
         let path = entry.map_err(failed)?.path();
-        let skipped = |why| tracing::debug!(path = %path.display(), why, "skipped in the folder of plugins");
+        let skipped = |why| tracing::debug!(path = %path.display(), why, "skipped in the directory of plugins");
         // A link counts as what it leads to.
         let Ok(metadata) = std::fs::metadata(&path) else {
             skipped("it cannot be looked at");

@@ -13,7 +13,7 @@ use crate::wire::schema::{self, Literal};
 const OWN_KEYS: [&str; 3] = ["no_pivot_root", "denied_host_uids", "denied_host_gids"];
 const OWN_TASK_KEYS: [&str; 2] = ["command", "args"];
 
-/// The `exec` driver: a task with its own root, assembled from read-only binds of the host's folders.
+/// The `exec` driver: a task with its own root, assembled from read-only binds of the host's directories.
 pub type ExecDriver = OnExecutor<Exec>;
 
 /// What makes a driver `exec`.

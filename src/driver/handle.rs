@@ -25,9 +25,9 @@ use crate::spec::{
 use crate::sys::lock::lock;
 use crate::sys::mutant;
 
-/// How the log of a task's executor ends: `<task>-executor.out` in the allocation's folder.
+/// How the log of a task's executor ends: `<task>-executor.out` in the allocation's directory.
 pub const EXECUTOR_LOG: &str = "-executor.out";
-/// Name of that log in the task's folder, where an agent expects it.
+/// Name of that log in the task's directory, where an agent expects it.
 const AGENT_LOG: &str = "executor.out";
 /// How long the executor of an ended task may take to say so.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
@@ -51,9 +51,9 @@ pub struct Settings {
     pub cgroups: CgroupFs,
     /// The node's compute.
     pub compute: Compute,
-    /// Folder of the executors' sockets; only its owner may enter it. It outlives this process: tasks are found by it.
+    /// Directory of the executors' sockets; only its owner may enter it. It outlives this process: tasks are found by it.
     pub socket_dir: PathBuf,
-    /// A Nomad agent made the tasks' folders and cgroups, and looks for the executors' logs in the tasks' folders.
+    /// A Nomad agent made the tasks' directories and cgroups, and looks for the executors' logs in the tasks' directories.
     pub under_agent: bool,
 }
 
@@ -272,7 +272,7 @@ impl Starter {
         if self.settings.under_agent {
             task.alloc_dir.join(&task.name).join(AGENT_LOG)
         } else {
-            // Beside the task's folder and not in it: the task cannot put a link in its place.
+            // Beside the task's directory and not in it: the task cannot put a link in its place.
             task.alloc_dir.join(format!("{}{EXECUTOR_LOG}", task.name))
         }
     }
@@ -383,7 +383,7 @@ impl Tasks {
     pub(super) fn agents_cgroup(&self, task: &TaskConfig) -> PathBuf {
         let cgroups = &self.starter.settings.cgroups;
         match cgroups.regime() {
-            // By the folder, which is what agents and executors go by: the id may be missing.
+            // By the directory, which is what agents and executors go by: the id may be missing.
             Regime::V1 => match task.alloc_dir.file_name() {
                 Some(alloc) => PathBuf::from(format!("nomad/{}.{}", alloc.to_string_lossy(), task.name)),
                 None => PathBuf::new(),

@@ -109,7 +109,7 @@ impl Schema {
     /// The value that the plugin gets for `body`; `variables` are what its expressions may name.
     ///
     /// # Errors
-    /// [`DriverError::Config`] with one line for each mistake: file and line, key, and the mend.
+    /// [`DriverError::Config`] with one line for each mistake: file and line, key, and the fix.
     pub fn decode(
         &self,
         body: &Body,

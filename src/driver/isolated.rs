@@ -29,7 +29,7 @@ use crate::sys::path::Root;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 
-/// Host folders that every task sees, read-only. One that this host lacks is left out.
+/// Host directories that every task sees, read-only. One that this host lacks is left out.
 const HOST_FOLDERS: [&str; 9] =
     ["/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/sbin", "/usr", "/run/systemd/resolve"];
 /// The user whom nothing belongs to.
@@ -117,7 +117,7 @@ impl Filter {
         })
     }
 
-    /// The profile's text is read anew for each start. A relative path lies in the task's folder, where no link leads out.
+    /// The profile's text is read anew for each start. A relative path lies in the task's directory, where no link leads out.
     fn load(&self, reader: &Reader<'_>, task_dir: &Path) -> Result<Seccomp, DriverError> {
         let path = match self {
             Filter::Default => return Ok(Seccomp::Default),
@@ -167,7 +167,7 @@ pub struct IsolatedConfig {
     /// 0 asks for no limit.
     pids_max: Option<u64>,
     host_ids: HostIdsConfig,
-    /// The agent copies the host's programs into the task's folder.
+    /// The agent copies the host's programs into the task's directory.
     chroot: bool,
     /// Host path to path in the task; empty is the standard set.
     folders: BTreeMap<String, String>,
@@ -449,7 +449,7 @@ impl IsolatedConfig {
         (spec.mounts, spec.host_mounts) = self.mounts(task);
         spec.filled_root = self.chroot;
         if !self.chroot {
-            // Agents from 2.0 on unmount this folder at the end, and complain of one that is not there.
+            // Agents from 2.0 on unmount this directory at the end, and complain of one that is not there.
             let made = Root::open(&spec.task_dir)
                 .and_then(|root| root.create_dir_all(Path::new("alloc/logs"), Mode::from_raw_mode(0o755)));
             made.map_err(|e| failed(format!("failed to make {}/alloc/logs: {e}", spec.task_dir.display()), true))?;
@@ -572,7 +572,7 @@ pub(super) fn resolv_conf(dns: &Dns, task_dir: &Path) -> Result<Mount, DriverErr
     Ok(Mount { task_path: "/etc/resolv.conf".to_owned(), host_path: path, readonly: true, ..Mount::default() })
 }
 
-/// Writes a file of the host's in the task's folder, where the task may have put something else when it ran before.
+/// Writes a file of the host's in the task's directory, where the task may have put something else when it ran before.
 pub(super) fn write_beneath(task_dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = Root::open(task_dir)?.open_beneath(Path::new(name), flags, Mode::from_raw_mode(0o644))?;
@@ -765,7 +765,7 @@ mod tests {
         assert!(planned(&private, &json!({ "pid_mode": "private" })).is_ok());
     }
 
-    /// N6: a profile is a plain file of bounded size, and a relative one lies in the task's folder.
+    /// N6: a profile is a plain file of bounded size, and a relative one lies in the task's directory.
     #[test]
     fn n6_profiles_are_read_from_plain_files() {
         let (task, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -61,7 +61,7 @@ use crate::wire::hclspec::Spec;
 /// Why a driver could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// The task's `config` block is wrong: which key, what and the mend.
+    /// The task's `config` block is wrong: which key, what and the fix.
     #[error("{0}")]
     Config(String),
     /// The task's command does not exist in its root (exit status 127 of `run`).

@@ -85,7 +85,7 @@ pub trait Plan: Send + Sync + Sized + 'static {
     /// [`DriverError::Config`].
     fn validate(config: &Self::Config, task: &DriverConfig) -> Result<(), DriverError>;
 
-    /// Fills in the command and what else is the driver's own. Environment, user, folder, limits and output are in `spec` already.
+    /// Fills in the command and what else is the driver's own. Environment, user, directory, limits and output are in `spec` already.
     ///
     /// # Errors
     /// See [`DriverError`].

@@ -27,7 +27,7 @@ struct State {
     ended: u64,
 }
 
-/// The allocation's folder and the task's name.
+/// The allocation's directory and the task's name.
 type Place = (PathBuf, String);
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ fn place(task: &TaskConfig) -> Place {
 
 fn labels(task: &TaskConfig) -> Labels {
     let job = if task.job_id.is_empty() { &task.job_name } else { &task.job_id };
-    // The id may be missing; the folder is what agents go by.
+    // The id may be missing; the directory is what agents go by.
     let folder = task.alloc_dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let alloc = if task.alloc_id.is_empty() { folder } else { task.alloc_id.clone() };
     Labels { job: job.clone(), group: task.group.clone(), task: task.name.clone(), alloc }

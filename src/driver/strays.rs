@@ -14,13 +14,13 @@ use crate::sys::owned;
 /// Bytes of a note, at most.
 const LONGEST: u64 = 1 << 20;
 
-/// The note of one task, in the folder of the executors' sockets.
+/// The note of one task, in the directory of the executors' sockets.
 #[derive(Debug, Clone)]
 pub(super) struct Note(PathBuf);
 
 impl Note {
     pub(super) fn of(dir: &Path, task: &TaskConfig) -> Note {
-        // By its folder, as its cgroup: not every host says the allocation's id.
+        // By its directory, as its cgroup: not every host says the allocation's id.
         let alloc = task.alloc_dir.file_name().unwrap_or_default().to_string_lossy();
         Note(dir.join(format!("{alloc}.{}.json", task.name).replace('/', "_")))
     }

@@ -9,13 +9,13 @@ use crate::plugin::Reattach;
 use crate::spec::{Device, DriverConfig, ExitResult, LogCollection, Mount, Neighbours, Resources};
 
 /// How a driver isolates the file system of a task; decides which paths the task's environment names and what the agent
-/// puts into the task's folder.
+/// puts into the task's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FsIsolation {
     /// The task sees the host's files; `NOMAD_*_DIR` are host paths.
     #[default]
     None,
-    /// The agent fills the task's folder with a copy of the host's programs and libraries; `NOMAD_*_DIR` are `/alloc`,
+    /// The agent fills the task's directory with a copy of the host's programs and libraries; `NOMAD_*_DIR` are `/alloc`,
     /// `/local`, `/secrets`.
     Chroot,
     /// The driver provides the root; paths as for `Chroot`, nothing is copied.
@@ -211,7 +211,7 @@ pub struct TaskConfig {
     pub cgroup: PathBuf,
     /// The cgroup that an agent made for the task: v2 its scope, v1 the cpuset that it shares. Absolute; empty for none.
     pub cpuset_cgroup: PathBuf,
-    /// The allocation's folder: `<data>/alloc/<alloc id>`. The task's own folder is `<alloc_dir>/<name>`.
+    /// The allocation's directory: `<data>/alloc/<alloc id>`. The task's own directory is `<alloc_dir>/<name>`.
     pub alloc_dir: PathBuf,
     /// Who else writes below the allocation's directory.
     pub neighbours: Neighbours,

@@ -978,7 +978,7 @@ fn remove_cgroup(cgroup: &TaskCgroup) {
 
 #[expect(clippy::needless_pass_by_value, reason = "stands in map_err")]
 pub(super) fn cgroup_error(error: crate::cgroup::Error) -> ExecutorError {
-    // Where a folder is missing hosts look for these very words.
+    // Where a directory is missing hosts look for these very words.
     let missing = std::error::Error::source(&error)
         .and_then(|cause| cause.downcast_ref::<std::io::Error>())
         .is_some_and(|cause| cause.kind() == std::io::ErrorKind::NotFound);
@@ -992,12 +992,12 @@ fn chain(error: &dyn std::error::Error) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// Nomad names v1 task cgroups after the folders of allocation and task.
+/// Nomad names v1 task cgroups after the directories of allocation and task.
 fn nomad_v1_path(task_dir: &Path) -> Result<PathBuf, ExecutorError> {
     let name = |path: Option<&Path>| path.and_then(Path::file_name).map(|n| n.to_string_lossy().into_owned());
     match (name(task_dir.parent()), name(Some(task_dir))) {
         (Some(alloc), Some(task)) => Ok(Path::new("nomad").join(format!("{alloc}.{task}"))),
-        _ => Err(ExecutorError::Invalid(format!("task folder {} names no task", task_dir.display()))),
+        _ => Err(ExecutorError::Invalid(format!("task directory {} names no task", task_dir.display()))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! From a launch to a plain process: the host's files, the task's folder as working directory.
+//! From a launch to a plain process: the host's files, the task's directory as working directory.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// `TestExecutor_Start_NonExecutableBinaries`, outside the task's folder: what the task's user could do is done, and
+    /// `TestExecutor_Start_NonExecutableBinaries`, outside the task's directory: what the task's user could do is done, and
     /// nothing is opened to anybody else.
     #[test]
     fn host_files_become_executable_for_their_owner_only() {

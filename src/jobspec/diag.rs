@@ -17,7 +17,7 @@ const MOST_NAMES: usize = 1000;
 pub struct Diagnostic {
     /// Where.
     pub pos: Pos,
-    /// What is wrong and, after a semicolon, how to mend it.
+    /// What is wrong and, after a semicolon, how to fix it.
     pub message: String,
 }
 

@@ -21,7 +21,7 @@ use crate::spec::{Pos, shortened};
 pub(super) struct Globals<'p> {
     pub vars: BTreeMap<String, Value>,
     pub locals: BTreeMap<String, Value>,
-    /// Folder of the filesystem functions; `None` where they are not allowed.
+    /// Directory of the filesystem functions; `None` where they are not allowed.
     pub base_dir: Option<Base<'p>>,
     /// A plugin's configuration: fewer functions, and an unknown name is a mistake instead of a runtime reference.
     pub is_config: bool,

@@ -180,7 +180,7 @@ pub(super) fn artifacts(task: &Section<'_>, base: Base<'_>) -> Vec<Artifact> {
     out
 }
 
-/// Two files in one place would overwrite each other; folders may be filled from several sources.
+/// Two files in one place would overwrite each other; directories may be filled from several sources.
 fn check_destinations(task: &Section<'_>, artifacts: &[Artifact]) {
     let mut seen: BTreeMap<&str, &Pos> = BTreeMap::new();
     for artifact in artifacts.iter().filter(|a| a.mode == ArtifactMode::File) {

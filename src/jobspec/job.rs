@@ -27,7 +27,7 @@ pub(super) struct Surroundings<'a> {
     pub kind: JobType,
     pub restart: RestartFields,
     pub disk_mib: u64,
-    /// Folder that relative artifact sources start from.
+    /// Directory that relative artifact sources start from.
     pub base_dir: Base<'a>,
     /// Job and group, which begin the name of a service that has none.
     pub prefix: String,

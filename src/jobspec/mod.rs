@@ -67,9 +67,9 @@ pub struct Input<'a> {
     pub var_files: &'a [(PathBuf, String)],
     /// The process's environment, of which `NOMAD_VAR_<name>` counts.
     pub env: &'a [(String, String)],
-    /// Folder of the job file, where relative paths of functions and artifacts start.
+    /// Directory of the job file, where relative paths of functions and artifacts start.
     pub base_dir: &'a Path,
-    /// Functions and artifacts read nothing but what lies below that folder, and follow no symbolic link.
+    /// Functions and artifacts read nothing but what lies below that directory, and follow no symbolic link.
     pub stays_in_base_dir: bool,
 }
 

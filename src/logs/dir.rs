@@ -47,7 +47,7 @@ impl Listing {
 }
 
 /// Opens a directory for names beneath it. The last component is not followed when it is a symlink: the log directory
-/// lies in a folder where the task may rename things (CVE-2026-6959), the path above it does not.
+/// lies in a directory where the task may rename things (CVE-2026-6959), the path above it does not.
 pub(super) fn open_dir(path: &Path) -> io::Result<Root> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Root::open(path) };
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };

@@ -48,7 +48,7 @@ pub struct Frame {
     /// Bytes of the file.
     #[serde(rename = "Data", with = "data", skip_serializing_if = "Vec::is_empty")]
     pub data: Vec<u8>,
-    /// Which file, relative to the allocation's folder.
+    /// Which file, relative to the allocation's directory.
     #[serde(rename = "File", skip_serializing_if = "String::is_empty")]
     pub file: String,
     /// What happened to it.

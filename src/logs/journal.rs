@@ -381,7 +381,7 @@ impl Drop for Journal {
     }
 }
 
-/// Makes the folder, for its owner only; one of somebody else is refused.
+/// Makes the directory, for its owner only; one of somebody else is refused.
 fn own_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     OwnDir::open(dir).map(drop)

@@ -50,7 +50,7 @@ struct Streams {
 }
 
 impl LogMon {
-    /// One that keeps journals in a folder of its user's own, made when it is missing; best on a file system in memory.
+    /// One that keeps journals in a directory of its user's own, made when it is missing; best on a file system in memory.
     /// Without one (`default()`), what it has read and not written is lost when it is killed.
     #[must_use]
     pub fn new(journals: PathBuf) -> LogMon {

@@ -188,7 +188,7 @@ fn root_cause(error: &dyn std::error::Error) -> String {
 /// Which sockets one side makes.
 #[derive(Debug, Clone)]
 pub(super) struct Sockets {
-    /// Their folder.
+    /// Their directory.
     pub(super) dir: PathBuf,
     /// The group, by name or number, that may connect besides their owner.
     pub(super) group: Option<String>,
@@ -198,7 +198,7 @@ impl Sockets {
     /// Binds a socket with a fresh name.
     ///
     /// # Errors
-    /// What `bind(2)` and `chown(2)` say, `InvalidInput` for a folder whose path is too long, `NotFound` for no such
+    /// What `bind(2)` and `chown(2)` say, `InvalidInput` for a directory whose path is too long, `NotFound` for no such
     /// group. No socket is left behind.
     pub(super) fn bind(&self) -> io::Result<(StdUnixListener, PathBuf)> {
         // Short, as paths of sockets have to be. By the number its host finds what a killed plugin has left.
@@ -210,7 +210,7 @@ impl Sockets {
         let path = self.dir.join(name);
         if path.as_os_str().len() > MAX_SOCKET_PATH {
             let path = path.display();
-            let text = format!("{path} is longer than {MAX_SOCKET_PATH} bytes; set TMPDIR to a shorter folder");
+            let text = format!("{path} is longer than {MAX_SOCKET_PATH} bytes; set TMPDIR to a shorter directory");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let group = self.group.as_deref().map(group_id).transpose()?;
@@ -244,7 +244,7 @@ fn prefix(pid: i32) -> String {
     format!("plugin{pid:x}-")
 }
 
-/// The folder of the sockets of a process of ours that is about to start. Opened beforehand, as what has to be removed when
+/// The directory of the sockets of a process of ours that is about to start. Opened beforehand, as what has to be removed when
 /// the start fails may fail for want of a descriptor.
 #[derive(Debug)]
 pub(super) struct SocketFolder(OwnedFd);
@@ -264,7 +264,7 @@ impl SocketFolder {
         let mut entries = RawDir::new(&self.0, buffer.spare_capacity_mut());
         while let Some(Ok(entry)) = entries.next() {
             if entry.file_name().to_bytes().starts_with(prefix.as_bytes()) {
-                // Gone already: nothing to mend.
+                // Gone already: nothing to fix.
                 let _ = rustix::fs::unlinkat(&self.0, entry.file_name(), AtFlags::empty());
             }
         }
@@ -370,7 +370,7 @@ impl Stream for Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        // Gone already when somebody cleaned the folder: nothing to mend.
+        // Gone already when somebody cleaned the directory: nothing to fix.
         let _ = std::fs::remove_file(&self.socket);
     }
 }

@@ -160,9 +160,9 @@ pub struct Launch<'a> {
     /// Cookie and app protocol versions; Nomad's unless given.
     pub protocol: Protocol,
     /// Protect the connection with certificates made for this launch. Such a plugin cannot be reattached. Nomad never asks
-    /// for it; for a socket in a folder that only its owner can enter it adds little.
+    /// for it; for a socket in a directory that only its owner can enter it adds little.
     pub auto_mtls: bool,
-    /// Where its sockets go; the temporary folder unless given.
+    /// Where its sockets go; the temporary directory unless given.
     pub socket_dir: Option<&'a Path>,
     /// The group, by name or number, that its sockets are given to, with mode 0660.
     pub socket_group: Option<&'a str>,

@@ -226,7 +226,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Gone already when somebody cleaned the folder: nothing to mend.
+        // Gone already when somebody cleaned the directory: nothing to fix.
         let _ = std::fs::remove_file(&self.socket);
     }
 }

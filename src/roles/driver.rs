@@ -114,7 +114,7 @@ fn socket_dir() -> anyhow::Result<PathBuf> {
     let metadata = std::fs::symlink_metadata(&path).with_context(error)?;
     anyhow::ensure!(
         metadata.is_dir() && metadata.uid() == own.as_raw() && metadata.mode() & 0o777 == 0o700,
-        "{} must be a folder that only user {} may enter; remove it, or mend its owner and mode",
+        "{} must be a directory that only user {} may enter; remove it, or fix its owner and mode",
         path.display(),
         own.as_raw()
     );

@@ -93,7 +93,7 @@ pub(super) fn run(args: &[OsString]) -> i32 {
     }
 }
 
-/// The log lies in the task's folder under a Nomad host: a link that the task planted there is not followed, and a FIFO
+/// The log lies in the task's directory under a Nomad host: a link that the task planted there is not followed, and a FIFO
 /// does not make this process wait.
 fn open_log(path: &Path) -> io::Result<File> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {

@@ -74,7 +74,7 @@ fn program_name<'a>(executed: Option<&'a OsStr>, args: &'a [OsString]) -> Option
     name.and_then(|path| Path::new(path).file_name())
 }
 
-/// `agentbin driver exec`, or by the file name that an agent's plugin folder needs: `exec`, `nomad-driver-exec`. What
+/// `agentbin driver exec`, or by the file name that an agent's plugin directory needs: `exec`, `nomad-driver-exec`. What
 /// else stands on the command line is the agent's `args`, and without meaning.
 fn driver_of<'a>(executed: Option<&OsStr>, args: &'a [OsString]) -> Option<&'a str> {
     let file = program_name(executed, args).and_then(OsStr::to_str).unwrap_or_default();

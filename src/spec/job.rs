@@ -353,7 +353,7 @@ pub struct Template {
     pub data: String,
     /// A file below the task's directory that has the text, not yet interpolated.
     pub source: Option<String>,
-    /// Path below the task's folder, not yet interpolated.
+    /// Path below the task's directory, not yet interpolated.
     pub destination: String,
     /// File mode.
     pub perms: u32,
@@ -392,7 +392,7 @@ pub enum ArtifactMode {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Artifact {
     /// What [`Source::parse`](crate::spec::Source::parse) takes, not yet interpolated. A path is absolute, or relative to the
-    /// job file's folder.
+    /// job file's directory.
     pub source: String,
     /// Its parameters beside those that stand in it; the values not yet interpolated.
     pub options: BTreeMap<String, String>,
@@ -400,11 +400,11 @@ pub struct Artifact {
     pub headers: BTreeMap<String, String>,
     /// Whoever answers is believed to be the one that was asked.
     pub insecure: bool,
-    /// The folder that a relative source starts from.
+    /// The directory that a relative source starts from.
     pub base_dir: PathBuf,
     /// A source outside of it, or behind a symbolic link, is refused.
     pub stays_in_base_dir: bool,
-    /// Path below the task's folder, not yet interpolated.
+    /// Path below the task's directory, not yet interpolated.
     pub destination: String,
     /// See [`ArtifactMode`].
     pub mode: ArtifactMode,

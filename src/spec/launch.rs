@@ -143,7 +143,7 @@ pub enum Neighbours {
 /// Everything an executor needs to start a task: the executor service's `LaunchRequest` as values.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LaunchSpec {
-    /// Command as the job names it; looked up in the task's folder or root.
+    /// Command as the job names it; looked up in the task's directory or root.
     pub command: String,
     /// Arguments after the command.
     pub args: Vec<String>,
@@ -151,9 +151,9 @@ pub struct LaunchSpec {
     pub env: Vec<String>,
     /// User name; empty is the executor's own user.
     pub user: String,
-    /// The task's folder; the isolated executor makes it the root.
+    /// The task's directory; the isolated executor makes it the root.
     pub task_dir: PathBuf,
-    /// Working directory; empty is the task's folder, or `/` when isolated.
+    /// Working directory; empty is the task's directory, or `/` when isolated.
     pub work_dir: String,
     /// Limits; ignored unless `resource_limits`.
     pub resources: Resources,
@@ -226,7 +226,7 @@ pub struct LaunchSpec {
 /// How a task outlives its executor.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outlive {
-    /// What the next executor must know of it, in a folder that only its owner can enter.
+    /// What the next executor must know of it, in a directory that only its owner can enter.
     pub record: PathBuf,
     /// Nothing is started: the task of which the record tells is taken over.
     pub adopt: bool,

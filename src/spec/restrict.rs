@@ -118,15 +118,15 @@ impl LimitedResource {
 /// A part of the task's files that it keeps when everything else is withdrawn (Landlock).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Unveil {
-    /// File or folder as the task sees it, with all below it.
+    /// File or directory as the task sees it, with all below it.
     pub path: PathBuf,
-    /// Read files, list folders.
+    /// Read files, list directories.
     pub read: bool,
     /// Write to files and cut them.
     pub write: bool,
     /// Execute files.
     pub execute: bool,
-    /// Make, rename and remove files and folders.
+    /// Make, rename and remove files and directories.
     pub create: bool,
 }
 

@@ -21,7 +21,7 @@ pub(crate) enum Op {
 /// What fails next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// This write, counted from 0, for want of room, and all after it until it is mended.
+    /// This write, counted from 0, for want of room, and all after it until it is fixed.
     Write(u64),
     /// This sync, and all after it.
     Sync(u64),

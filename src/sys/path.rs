@@ -1,6 +1,6 @@
-//! Opening what lies below a folder that somebody else can write to.
+//! Opening what lies below a directory that somebody else can write to.
 //!
-//! A task folder is hostile: the task may have planted symlinks, FIFOs or devices anywhere in it. Checking a path and
+//! A task directory is hostile: the task may have planted symlinks, FIFOs or devices anywhere in it. Checking a path and
 //! opening it afterwards is a race that the task wins now and then, so every name is resolved by the kernel in one
 //! `openat2(2)` relative to a directory descriptor, and never leaves that directory.
 //!
@@ -366,7 +366,7 @@ mod tests {
         assert!(dir.path().join("a/b/c").is_dir());
     }
 
-    /// A folder with everything that a task could plant.
+    /// A directory with everything that a task could plant.
     fn hostile() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
@@ -417,7 +417,7 @@ mod tests {
         ])
     }
 
-    /// Where the file is in its folder, or whether it was not there; callers decide by no other error.
+    /// Where the file is in its directory, or whether it was not there; callers decide by no other error.
     fn place(dir: &Path, opened: &Result<OwnedFd, Errno>) -> Result<String, bool> {
         let fd = opened.as_ref().map_err(|e| *e == Errno::NOENT)?;
         let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();

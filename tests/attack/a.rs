@@ -126,7 +126,7 @@ fn a01_inside(args: &[String], inside: &Inside) {
     });
 }
 
-/// CVE-2024-21626: the working directory is a descriptor that a role holds, and so a folder of the host.
+/// CVE-2024-21626: the working directory is a descriptor that a role holds, and so a directory of the host.
 fn a02(lab: &mut Lab) -> Verdict {
     let most = if full() { 63 } else { 12 };
     let numbers: Vec<i32> = (3..=most).chain(LEAKED).collect::<BTreeSet<_>>().into_iter().collect();

@@ -1,4 +1,4 @@
-//! Group B: mounts and paths. The task's folder is its root, and hostile from the second start on.
+//! Group B: mounts and paths. The task's directory is its root, and hostile from the second start on.
 
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
@@ -26,13 +26,13 @@ pub const ATTACKS: &[Attack] = &[
 /// A setting of the machine that a careless mask would hand to the task.
 const AIM: &str = "/proc/sys/vm/stat_interval";
 
-/// CVE-2025-31133: `/dev/null` in the task's folder is a link to a setting of the machine, and is what hides files.
+/// CVE-2025-31133: `/dev/null` in the task's directory is a link to a setting of the machine, and is what hides files.
 fn b02(lab: &mut Lab) -> Verdict {
     for user in ["root", "nobody"] {
         lab.plant_link("dev/null", AIM);
         lab.task(&[]).user(user).must_hold()?;
     }
-    // The same while somebody who shares the folder swaps it.
+    // The same while somebody who shares the directory swaps it.
     let (null, mode) = (rustix::fs::makedev(1, 3), nix::sys::stat::Mode::from_bits_truncate(0o666));
     nix::sys::stat::mknod(&lab.task_path("dev/other"), nix::sys::stat::SFlag::S_IFCHR, mode, null).unwrap();
     lab.plant_link("dev/null", AIM);

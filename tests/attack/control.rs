@@ -18,7 +18,7 @@ fn is_known() -> bool {
     })
 }
 
-/// Runs a command in a bundle whose root is the hostile folder, with the host's programs bound in.
+/// Runs a command in a bundle whose root is the hostile directory, with the host's programs bound in.
 fn runc(lab: &Lab, args: &[&str], masked: &[&str]) -> String {
     let bundle = lab.path("bundle");
     std::fs::create_dir_all(&bundle).unwrap();
@@ -38,7 +38,7 @@ fn runc(lab: &Lab, args: &[&str], masked: &[&str]) -> String {
         "linux": {
             "namespaces": [{ "type": "pid" }, { "type": "ipc" }, { "type": "mount" }],
             "maskedPaths": masked,
-            // One folder at the root of each hierarchy: of a path, runc takes only the last away again.
+            // One directory at the root of each hierarchy: of a path, runc takes only the last away again.
             "cgroupsPath": format!("/{name}"),
         },
     });

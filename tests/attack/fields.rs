@@ -75,7 +75,7 @@ fn b11(lab: &mut Lab) -> Verdict {
     task_names(lab)
 }
 
-/// A task's name is the name of a folder.
+/// A task's name is the name of a directory.
 fn task_names(lab: &Lab) -> Verdict {
     let long = "a".repeat(300);
     for name in ["alloc", "..", ".", "", "a/b", "../../canary/open", "/etc", "a\\u0000b", &long] {
@@ -198,7 +198,7 @@ fn b12_inside(args: &[String], inside: &Inside) {
     tops.drain(..).for_each(|top| change_cgroups(&top, inside));
 }
 
-/// Opening for writing, and making a folder that is removed at once, change nothing that stays.
+/// Opening for writing, and making a directory that is removed at once, change nothing that stays.
 fn change_cgroups(top: &Path, inside: &Inside) {
     let mut todo = vec![top.to_owned()];
     let mut looked = 0;
@@ -259,7 +259,7 @@ fn b13_inside(_: &[String], inside: &Inside) {
     }
 }
 
-/// Most memory of a start, whatever lies in the task's folder.
+/// Most memory of a start, whatever lies in the task's directory.
 const MOST_MEMORY: u64 = 96 << 20;
 /// Longest start, on a machine that has other work.
 const LONGEST: Duration = Duration::from_secs(10);

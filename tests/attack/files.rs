@@ -62,7 +62,7 @@ fn out_of_here(place: &Path) -> PathBuf {
     Path::new("../../../../../../../../..").join(place.strip_prefix("/").unwrap())
 }
 
-/// Visits `top` and what lies below it; of a folder that `visit` says `false` of, nothing more.
+/// Visits `top` and what lies below it; of a directory that `visit` says `false` of, nothing more.
 fn tree(top: &Path, visit: &mut dyn FnMut(&Path, &std::fs::Metadata) -> bool) {
     let Ok(meta) = top.symlink_metadata() else { return };
     if visit(top, &meta) && meta.is_dir() {
@@ -115,7 +115,7 @@ fn look_at_state(lab: &Lab, data: &Path) -> Verdict {
             if !meta.is_symlink() && mode & !allowed & 0o7077 != 0 {
                 open.push(format!("{} {mode:o}", path.display()));
             }
-            // Who cannot enter a folder finds nothing in it, whatever its mode.
+            // Who cannot enter a directory finds nothing in it, whatever its mode.
             mode & 0o077 != 0
         });
     }
@@ -183,14 +183,14 @@ fn b15(lab: &mut Lab) -> Verdict {
         }
         std::os::unix::fs::symlink(lab.canary("dir"), alloc.path().join("link")).unwrap();
         std::fs::hard_link(local.join("a"), local.join("second")).unwrap();
-        // A mount that somebody has left there, at a name with odd bytes, below a folder that is swapped for a link.
+        // A mount that somebody has left there, at a name with odd bytes, below a directory that is swapped for a link.
         let leaked = local.join("up/le ak\\040\n");
         std::fs::create_dir_all(&leaked).unwrap();
         let bind = |from: &Path, to: &Path| {
             nix::mount::mount(Some(from), to, None::<&str>, nix::mount::MsFlags::MS_BIND, None::<&str>).unwrap();
         };
         bind(&lab.canary(""), &leaked);
-        // Folders with something in them become links to the canary, again and again.
+        // Directories with something in them become links to the canary, again and again.
         let mut swappers = Vec::new();
         for number in 0..4 {
             let (dir, link) = (local.join(format!("dir{number}")), local.join(format!("link{number}")));
@@ -327,7 +327,7 @@ fn unplant_all(folder: &Path) {
     std::fs::read_dir(folder).unwrap().flatten().for_each(|entry| unplant(&entry.path()));
 }
 
-/// CVE-2026-6959: the place of a log, its folder, or of the FIFO that leads there, is something else.
+/// CVE-2026-6959: the place of a log, its directory, or of the FIFO that leads there, is something else.
 fn b17(lab: &mut Lab) -> Verdict {
     let logs = lab.shared("logs");
     let foreign = lab.path("foreign");
@@ -373,7 +373,7 @@ fn b17(lab: &mut Lab) -> Verdict {
         hold!(begun.elapsed() < LONGEST, "{what} as FIFO: {:?}", begun.elapsed());
         lab.judge()?;
     }
-    // Their folder.
+    // Their directory.
     for target in [lab.canary("open"), out_of_here(&lab.canary("open")), lab.canary("open/new")] {
         for isolated in [true, false] {
             std::fs::remove_dir_all(&logs).unwrap();
@@ -412,7 +412,7 @@ fn b17(lab: &mut Lab) -> Verdict {
     race_for_logs(lab, &logs)
 }
 
-/// A file that is swapped for a link while a task writes and rotates. Each round begins with the same folder: a collector
+/// A file that is swapped for a link while a task writes and rotates. Each round begins with the same directory: a collector
 /// goes on behind the last file that it finds, and would never come to the swapped one again.
 fn race_for_logs(lab: &mut Lab, logs: &Path) -> Verdict {
     let (file, link) = (logs.join("u.stdout.1"), logs.join("link"));
@@ -436,7 +436,7 @@ fn race_for_logs(lab: &mut Lab, logs: &Path) -> Verdict {
     })
 }
 
-/// Starts a logmon on this folder, lets it read what there is, ends it. How long that took.
+/// Starts a logmon on this directory, lets it read what there is, ends it. How long that took.
 fn collect(lab: &Lab, logs: &Path) -> Duration {
     let client = lab.role(&[], &["logmon"], Vec::new());
     let begun = Instant::now();

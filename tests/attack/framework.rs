@@ -210,7 +210,7 @@ pub struct Lab {
 
 impl Lab {
     pub fn new(id: &'static str, level: Level, openat2: Openat2, mutant: Option<&'static str>) -> Lab {
-        // Not in the folder for temporary files, whose sticky bit would protect from links.
+        // Not in the directory for temporary files, whose sticky bit would protect from links.
         let dir = tempfile::Builder::new().prefix("agentbin-attack-").tempdir_in("/var/tmp").unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let name = dir.path().file_name().unwrap().to_str().unwrap();
@@ -346,17 +346,17 @@ impl Lab {
         if name.is_empty() { self.path("canary") } else { self.path("canary").join(name) }
     }
 
-    /// A place in the task's folder, which is its root.
+    /// A place in the task's directory, which is its root.
     pub fn task_path(&self, name: &str) -> PathBuf {
         self.path("alloc/t").join(name)
     }
 
-    /// The folder that the tasks of the allocation share, `/alloc` inside.
+    /// The directory that the tasks of the allocation share, `/alloc` inside.
     pub fn shared(&self, name: &str) -> PathBuf {
         self.path("alloc/alloc").join(name)
     }
 
-    /// What an earlier run of the task left in its folder: a symlink, its parents made, its place emptied.
+    /// What an earlier run of the task left in its directory: a symlink, its parents made, its place emptied.
     pub fn plant_link(&self, place: &str, target: impl AsRef<Path>) {
         let place = self.clear(place);
         std::os::unix::fs::symlink(target, place).unwrap();
@@ -369,7 +369,7 @@ impl Lab {
         set_mode(&place, mode);
     }
 
-    /// As [`Lab::plant_link`], a folder.
+    /// As [`Lab::plant_link`], a directory.
     pub fn plant_dir(&self, place: &str) {
         let place = self.clear(place);
         std::fs::create_dir(&place).unwrap();
@@ -394,7 +394,7 @@ impl Lab {
         place
     }
 
-    /// The task's folder as it was made.
+    /// The task's directory as it was made.
     pub fn reset_task_folder(&self) {
         std::fs::remove_dir_all(self.path("alloc")).unwrap();
         for folder in ["tmp", "sockets"] {
@@ -699,7 +699,7 @@ fn describe_tree(path: &Path, into: &mut BTreeMap<PathBuf, String>) {
 fn mounts() -> Vec<String> {
     static INHERITED: OnceLock<BTreeSet<String>> = OnceLock::new();
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    // Copies of what others had mounted when the lab was made go when they remove the folder.
+    // Copies of what others had mounted when the lab was made go when they remove the directory.
     let inherited = INHERITED.get_or_init(|| {
         let of_others = |line: &&str| !["/proc", "/sys", "/dev"].iter().any(|top| mount_point(line).starts_with(top));
         text.lines().filter(of_others).map(str::to_owned).collect()

@@ -48,7 +48,7 @@ const AIM: &str = "/proc/sys/vm/stat_interval";
 /// `f_type` of procfs.
 const PROC: rustix::fs::FsWord = 0x9fa0;
 
-/// A folder of the host that a job may mount.
+/// A directory of the host that a job may mount.
 fn volume(lab: &Lab) -> PathBuf {
     let volume = lab.path("vol");
     for folder in ["", "sub", "task", "host", "self"] {
@@ -204,7 +204,7 @@ fn b04(lab: &mut Lab) -> Verdict {
     let report = task.mount(&vol, "/sys/fs/cgroup", false, PRIVATE).run().unwrap();
     report.held()?;
     assert_eq!(report.fact("cpuinfo"), "of the volume");
-    // Files of the folder with the names of those of procfs; then the folder is swapped for a link.
+    // Files of the directory with the names of those of procfs; then the directory is swapped for a link.
     let files = ["oom_score_adj", "attr/exec", "uid_map", "gid_map", "setgroups"];
     for file in files {
         lab.plant_file(&format!("proc/self/{file}"), b"0", 0o666);
@@ -259,7 +259,7 @@ fn b04_race_inside(inside: &Inside) {
     }
 }
 
-/// CVE-2024-45310, CVE-2026-41568: folders for mounts are made where a link of the task leads.
+/// CVE-2024-45310, CVE-2026-41568: directories for mounts are made where a link of the task leads.
 fn b06(lab: &mut Lab) -> Verdict {
     let vol = volume(lab);
     let start = |lab: &mut Lab| {
@@ -357,7 +357,7 @@ fn remount(place: &str) {
     let _ = kernel::raw(libc::SYS_mount_setattr, [libc::AT_FDCWD as u64, path.as_ptr() as u64, 0, words, size, 0]);
 }
 
-/// Everything that would change a folder, or what lies in it.
+/// Everything that would change a directory, or what lies in it.
 fn try_to_change(folder: &Path, inside: &Inside) {
     let breach = |what: &str| inside.breach(&format!("{what} in {}", folder.display()));
     if std::fs::write(folder.join("planted"), "x").is_ok() {

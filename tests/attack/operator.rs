@@ -104,7 +104,7 @@ fn d90(lab: &mut Lab) -> Verdict {
         cgroup_permissions: "rwm".to_owned(),
     };
     let found = || lab.shared("data/found");
-    // What the task finds is what its folder, which everybody may write to, then has.
+    // What the task finds is what its directory, which everybody may write to, then has.
     let script = "test -c /dev/given && touch /alloc/data/found; true";
     let config = || [("command", text("/bin/sh")), ("args", list(&["-c", script]))];
     let minimum = |level: &str| ("isolation_minimum", text(level));

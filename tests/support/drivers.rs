@@ -1,4 +1,4 @@
-//! Tasks of our own drivers in an allocation's folder. Their executors are this very program, which calls `agentbin::init()`
+//! Tasks of our own drivers in an allocation's directory. Their executors are this very program, which calls `agentbin::init()`
 //! first.
 #![allow(dead_code, reason = "every test program uses a part")]
 
@@ -48,9 +48,9 @@ impl Drop for Ends {
     }
 }
 
-/// An allocation in a temporary folder, with the drivers.
+/// An allocation in a temporary directory, with the drivers.
 pub struct World {
-    /// First, so that tasks end before their folder goes.
+    /// First, so that tasks end before their directory goes.
     ends: Ends,
     pub dir: TempDir,
     pub cgroups: CgroupFs,
@@ -61,7 +61,7 @@ pub struct World {
 }
 
 impl World {
-    /// Its tasks have one folder, one after the other.
+    /// Its tasks have one directory, one after the other.
     pub fn new() -> World {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// Its tasks have folders of their own and run beside each other, each with this program's folder at `/program`.
+    /// Its tasks have directories of their own and run beside each other, each with this program's directory at `/program`.
     pub fn apart() -> World {
         World { apart: true, ..World::new() }
     }
@@ -90,7 +90,7 @@ impl World {
         self.dir.path().join(format!("alloc-{}", std::process::id()))
     }
 
-    /// The folder of tasks that are not apart.
+    /// The directory of tasks that are not apart.
     pub fn task_dir(&self) -> PathBuf {
         self.alloc_dir().join("task")
     }

@@ -23,7 +23,7 @@ fn slower() -> u32 {
     std::env::var("AGENTBIN_TEST_SLOWER").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
 }
 
-/// A dockerd with folders of its own.
+/// A dockerd with directories of its own.
 pub struct TestEngine {
     dir: TempDir,
     child: Mutex<Child>,
@@ -222,7 +222,7 @@ impl TestEngine {
         }
         let _ended = child.kill();
         let _ended = child.wait();
-        // What a killed engine leaves: mounts below its folders.
+        // What a killed engine leaves: mounts below its directories.
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let dir = self.dir.path().display().to_string();
         for mount in mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).filter(|m| m.starts_with(&dir)) {

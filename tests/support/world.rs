@@ -148,13 +148,13 @@ impl World {
         self.run_raw(job, args).into()
     }
 
-    /// As a plain user with folders of its own.
+    /// As a plain user with directories of its own.
     pub fn run_as(&self, uid: u32, job: &str, args: &[&str]) -> Out {
         let file = self.file("job.nomad.hcl", job);
         self.command_as(uid, &["run"]).args(args).arg(file).output().unwrap().into()
     }
 
-    /// Any command line as a plain user with folders of its own.
+    /// Any command line as a plain user with directories of its own.
     pub fn command_as(&self, uid: u32, args: &[&str]) -> Command {
         let home = self.path("home");
         std::fs::create_dir_all(&home).unwrap();
@@ -189,7 +189,7 @@ impl World {
         self.start(&[file.to_str().unwrap()])
     }
 
-    /// Allocation folders and records in the data dir.
+    /// Allocation directories and records in the data dir.
     pub fn allocations(&self) -> usize {
         let Ok(entries) = std::fs::read_dir(self.data_dir().join("alloc")) else { return 0 };
         entries.flatten().filter(|e| e.path().is_dir()).count()
@@ -247,7 +247,7 @@ impl World {
         self.dir.path().file_name().unwrap().to_str().unwrap().to_owned()
     }
 
-    /// Folders of sockets whose owner is dead, in the places where runs of this world put them.
+    /// Directories of sockets whose owner is dead, in the places where runs of this world put them.
     fn sockets(&self) -> Vec<String> {
         let bases = [
             PathBuf::from("/run/agentbin"),
@@ -314,7 +314,7 @@ impl World {
             || procfs::process::all_processes().unwrap().flatten().any(|p| speaks(&p))
     }
 
-    /// What is in the folder of allocations now.
+    /// What is in the directory of allocations now.
     fn seen(&self) -> Vec<String> {
         let mut found = Vec::new();
         let kept = ["alloc", "runs"].map(|name| self.data_dir().join(name));

@@ -44,7 +44,7 @@ enum Sink {
 struct Pipe {
     path: PathBuf,
     writer: Option<Writer>,
-    /// Folder and base name.
+    /// Directory and base name.
     files: Option<(PathBuf, String)>,
     /// From how many bytes on a new place is looked for.
     mark_at: u64,

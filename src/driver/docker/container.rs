@@ -359,7 +359,7 @@ impl Builder<'_> {
             (&own.join("secrets"), "/secrets", ""),
             (&shared.join("logs"), "/alloc/logs", "ro"),
         ] {
-            // Whoever had the folder above it as a volume may have put a link there, which the engine would follow.
+            // Whoever had the directory above it as a volume may have put a link there, which the engine would follow.
             if !is_below(&task.alloc_dir, source) {
                 let source = source.display();
                 return Err(bad(format!("cannot mount \"{source}\" to {target}: it is a link; remove it")));

@@ -275,7 +275,7 @@ pub(super) struct Wanted<'a> {
     pub(super) auth_soft_fail: bool,
     pub(super) force_pull: bool,
     pub(super) timeout: Duration,
-    /// An archive in the task's folder `local`.
+    /// An archive in the task's directory `local`.
     pub(super) archive: Option<(&'a Path, &'a str)>,
 }
 

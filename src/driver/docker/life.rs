@@ -106,7 +106,7 @@ impl Life {
             };
             let text = format!("Failed to create container: {error}");
             if !error.is_conflict() && !error.is_uncertain() {
-                // "duplicate mount point" comes from two tasks that are about to share a folder; later it may work.
+                // "duplicate mount point" comes from two tasks that are about to share a directory; later it may work.
                 let recoverable = error.is_not_found() || text.to_lowercase().contains("duplicate mount point");
                 return Err(failed(text, recoverable));
             }

@@ -185,10 +185,10 @@ impl DockerDriver {
         self.0.reconcile(dangling).await.map_err(|e| image::unknown(&e))
     }
 
-    /// Whether an allocation, by its folder, may have containers.
+    /// Whether an allocation, by its directory, may have containers.
     ///
     /// # Errors
-    /// What reading the folder says.
+    /// What reading the directory says.
     pub fn may_have_containers(alloc_dir: &Path) -> std::io::Result<bool> {
         let is = |name: std::ffi::OsString| name.to_string_lossy().ends_with(state::BOOKMARK);
         match std::fs::read_dir(alloc_dir) {

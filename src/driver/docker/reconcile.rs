@@ -16,12 +16,12 @@ use crate::spec::AllocId;
 pub(super) struct Identity {
     /// Ids of its node, as its tasks name it.
     pub(super) nodes: BTreeSet<String>,
-    /// Folders above the allocations, in which only this agent works.
+    /// Directories above the allocations, in which only this agent works.
     pub(super) dirs: BTreeSet<PathBuf>,
 }
 
 impl Identity {
-    /// By the label of ours. A container of Nomad's own driver has none: it is ours when what it has mounted are the folders
+    /// By the label of ours. A container of Nomad's own driver has none: it is ours when what it has mounted are the directories
     /// of an allocation of this agent, and its name ends with the same allocation.
     fn owns(&self, listed: &Listed) -> bool {
         if let Some(node) = listed.labels.get(LABEL_NODE) {

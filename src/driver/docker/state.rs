@@ -72,7 +72,7 @@ pub(super) struct Own {
     pub(super) cgroup: String,
     /// Where its own cgroup's parent is, when that was made for it; to be removed with it.
     pub(super) cgroup_parent: String,
-    /// Folder of its log files; empty where it has none.
+    /// Directory of its log files; empty where it has none.
     pub(super) log_dir: String,
     /// File names or FIFOs of its output; empty collects none.
     pub(super) stdout: String,
@@ -136,7 +136,7 @@ impl State {
     }
 }
 
-/// Where the cursor of a task's output is kept: beside the task's folder, where no task can put anything in its place.
+/// Where the cursor of a task's output is kept: beside the task's directory, where no task can put anything in its place.
 pub(super) fn bookmark(task: &TaskConfig) -> PathBuf {
     task.alloc_dir.join(format!("{}{BOOKMARK}", task.name.replace('/', "_")))
 }

@@ -109,7 +109,7 @@ pub(super) fn fileexists(args: &[Value], base: Base<'_>) -> Outcome {
     }
 }
 
-/// The files below a folder whose path from there matches a pattern with `*`, `**`, `?`, `[]` and `{}`.
+/// The files below a directory whose path from there matches a pattern with `*`, `**`, `?`, `[]` and `{}`.
 pub(super) fn fileset(args: &[Value], base: Base<'_>, count: Count<'_>) -> Outcome {
     let top = resolve(args, base)?;
     let pattern = strings::regex(&glob(&text(args, 1)?), count)?;

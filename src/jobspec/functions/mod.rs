@@ -29,7 +29,7 @@ struct Function {
 
 enum Body {
     Pure(fn(&[Value]) -> Outcome),
-    /// Also takes the folder that relative paths start from.
+    /// Also takes the directory that relative paths start from.
     Files(fn(&[Value], Base<'_>) -> Outcome),
     /// Looks at files, and counts what it looks at.
     Search(fn(&[Value], Base<'_>, Count<'_>) -> Outcome),
@@ -44,7 +44,7 @@ type Count<'a> = &'a dyn Fn(u64) -> Result<(), String>;
 
 /// What a call has beside its arguments.
 pub(super) struct Surroundings<'a> {
-    /// Folder of the filesystem functions; `None` where they are not allowed.
+    /// Directory of the filesystem functions; `None` where they are not allowed.
     pub base_dir: Option<Base<'a>>,
     pub count: Count<'a>,
     /// Asked when a word was misspelt: whether the right one is to be looked for.

@@ -33,7 +33,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where the records of an allocation's shipments are: in its folder, beside what its tasks can write to.
+/// Where the records of an allocation's shipments are: in its directory, beside what its tasks can write to.
 #[must_use]
 pub fn records(alloc_dir: &Path) -> PathBuf {
     alloc_dir.join(".agentbin-ship")

@@ -57,7 +57,7 @@ pub enum RecordError {
     Io {
         /// `read`, `write` or `make`.
         action: &'static str,
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
         /// Why not.
         source: io::Error,
@@ -192,7 +192,7 @@ impl Record {
         records
     }
 
-    /// Makes the folder of records, for its owner alone: a sink's URL may hold a password.
+    /// Makes the directory of records, for its owner alone: a sink's URL may hold a password.
     pub(super) fn make_folder(folder: &Path) -> Result<(), RecordError> {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
         let own = made.and_then(|()| OwnDir::open(folder));

@@ -50,7 +50,7 @@ impl Drop for Part {
 
 impl Shipment {
     /// Begins to ship the output of the task of `labels`, whose rotated files are, or will be, in `logs`. Goes on where the
-    /// records in `records` say; that folder is made, and must be one that the task cannot write to.
+    /// records in `records` say; that directory is made, and must be one that the task cannot write to.
     ///
     /// # Errors
     /// When the logs or a record cannot be read, or no record be written.
