@@ -379,7 +379,8 @@ mod tests {
             ("client {\n host_network \"x\" { cidr = \"10.0.0\" }\n}", 2, "cidr"),
             ("client {\n host_network \"x\" { }\n}", 2, "interface or cidr"),
             ("isolation_minimum = \"high\"", 1, "must be \"default\" or \"strict\""),
-            ("plugin \"exec\" {\n args = []\n}", 2, "known are config"),
+            ("plugin \"exec\" {\n resources = []\n}", 2, "known are args, config"),
+            ("plugin \"exec\" {\n args = \"x\"\n}", 2, "a list of strings"),
             ("client {", 1, ""),
         ] {
             let error = config(text).unwrap_err().to_string();
