@@ -738,7 +738,7 @@ fn n6_what_cannot_be_unveiled_is_an_error() {
             ("r:/no/such/place", "unveil r:/no/such/place: No such file"),
             ("rwxc:/local/all", "name the place to which the link leads"),
             ("r:/../etc", "ross-device"),
-            ("c:/local/file", "of these only folders have something"),
+            ("c:/local/file", "of these only directories have something"),
         ] {
             let error = world.refuses(&unveiling(&[rule])).await;
             assert!(error.contains(why) && error.contains(rule), "{error}");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
-use plugin_dir::{command, pid, plugins, processes, waiting};
+use plugin_dir::{command, go, kill_plugin, pid, plugins, processes, waiting};
 use world::{Out, World, need_root, wait_for_text};
 
 const CONFIG: &str = "command = \"/bin/sh\"\n        args = [\"-c\", \"SCRIPT\"]";
@@ -49,6 +49,28 @@ fn a4_nomads_raw_exec_runs_a_task_to_its_end() {
     assert_eq!(out.status, 5, "{out:?}");
     assert!(out.stdout.starts_with("out "), "{out:?}");
     assert!(out.stderr.contains("err\n") && out.stderr.contains("takes the place of the built-in one"), "{out:?}");
+    assert!(processes(&dir).is_empty());
+    world.assert_clean();
+}
+
+#[test]
+fn a4_nomads_raw_exec_is_killed_and_finds_its_task() {
+    need_root!();
+    let world = World::new();
+    let (dir, config) = need_raw_exec!(&world);
+    let file = world.file("job.nomad.hcl", &waiting("raw_exec", CONFIG));
+    let mut run = world.start(&["--plugin-dir", dir.to_str().unwrap(), "--config", &config, file.to_str().unwrap()]);
+    wait_for_text(&run.stdout, "begin");
+    wait_for_text(&run.stderr, "Started: Task started");
+    let first = kill_plugin(&dir);
+    wait_for_text(&run.stderr, "was started again and has found the task");
+    assert!(processes(&dir).iter().all(|(pid, _)| *pid != first));
+    go(&world);
+    let out = run.finish();
+    assert_eq!(out.status, 7, "{out:?}");
+    let lines: Vec<&str> = out.stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{out:?}");
+    assert_eq!(lines[0].replace("begin", "end"), lines[1], "it is the same process");
     assert!(processes(&dir).is_empty());
     world.assert_clean();
 }
