@@ -105,10 +105,26 @@ impl Plugins {
         drivers: &mut Drivers,
     ) -> anyhow::Result<Plugins> {
         let mut plugins = Plugins::default();
-        let Some(dir) = given.dir else { return Ok(plugins) };
+        match plugins.start_each(given, wanted, settings, drivers).await {
+            Ok(()) => Ok(plugins),
+            Err(error) => {
+                plugins.end().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn start_each(
+        &mut self,
+        given: &Given<'_>,
+        wanted: &Wanted,
+        settings: &Settings,
+        drivers: &mut Drivers,
+    ) -> anyhow::Result<()> {
+        let Some(dir) = given.dir else { return Ok(()) };
         let log = log(given.quiet);
         for (file, path) in catalog::programs(dir).context("--plugin-dir")? {
-            plugins.names.insert(file.clone());
+            self.names.insert(file.clone());
             let block = given.config.plugins.get(&file);
             let args = block.map(|block| block.args.clone()).unwrap_or_default();
             let found = match catalog::examine(&file, &path, &args, &log).await {
@@ -122,7 +138,7 @@ impl Plugins {
                 }
             };
             let name = found.info.name.clone();
-            plugins.names.insert(name.clone());
+            self.names.insert(name.clone());
             if !wanted.has(&name) || !is_chosen(&found, &path, drivers, given.quiet)? {
                 continue;
             }
@@ -133,9 +149,9 @@ impl Plugins {
             };
             let driver = Arc::new(started.await.map_err(|error| failed(&error, &path))?);
             drivers.insert(name, Arc::clone(&driver) as Arc<dyn Driver>);
-            plugins.running.push((file, driver));
+            self.running.push((file, driver));
         }
-        Ok(plugins)
+        Ok(())
     }
 
     /// What the next supervisor needs to start them again.

@@ -96,68 +96,78 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
             Ok(plugins) => plugins?,
             Err(status) => return Ok(status),
         };
-        let asking = placement::ask_drivers(&job, &machine);
-        let told = match early.during(asking).await {
-            Ok(told) => told,
-            Err(status) => return Ok(status),
-        };
-        Arc::make_mut(&mut machine.node).add_drivers(&told);
-        if let Some(file) = &args.kv {
-            let values = ValuesFile::open(file).map_err(anyhow::Error::msg)?;
-            machine.values = values.with_services(&machine.services);
-        }
-        machine.ports = machine.ports.with(operator.networks, args.dynamic_ports.clone());
-        machine.volumes = operator.volumes;
-        machine.networks = networks::settings(machine.networks, args);
-        let machine = Arc::new(machine);
-        let configs = policy::demand(args, &operator.config, &job, &machine.drivers, &plugins)?;
-        let settings = || {
-            let blocks = plugins.blocks(&plugins_given)?;
-            Settings::of(args, &machine, &operator.given, &operator.config.meta, configs, &sinks, blocks)
-        };
-        let settings = background.is_some().then(settings).transpose()?;
-        let (one, other) = (Arc::clone(&job), Arc::clone(&machine));
-        let checking =
-            move || check(&one, &other.drivers, &texts).and_then(|()| networks::plan(&one, &other.networks, &texts));
-        match early.wait_for(checking).await? {
-            Ok(checked) => checked?,
-            Err(status) => return Ok(status),
-        }
-        if !args.quiet && place.regime == Regime::Off {
-            let why = if rustix::process::geteuid().is_root() { "no cgroups are mounted" } else { "you are not root" };
-            complain(&format!("warning: {why}, so that memory and cpu limits of the tasks are not enforced"));
-        }
-        let swept = data_dir.clone();
-        // Whoever leaves it in the middle leaves the rest to the next one, as one that is killed does.
-        match early.wait_for(move || alloc::sweep(&swept, &tell())).await? {
-            Ok(swept) => swept?,
-            Err(status) => return Ok(status),
-        }
-
-        let one_screen = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
-        let writer = Writer::new(std::io::stdout(), std::io::stderr(), one_screen).context("cannot start")?;
-        let style = if args.supervise { Style::new(false, true) } else { Style::new(args.json, args.quiet) };
         let orphans = Arc::clone(&machine.orphans);
-        let kept_logs = (args.keep_logs || args.supervise).then(|| machine::kept_logs(&data_dir));
-        let outlets = outlets(args.quiet);
-        let timeout = args.timeout.map(|timeout| timeout.saturating_sub(early.began.elapsed()));
-        let (socket_dir, supervised) = (Some(sockets), args.supervise);
-        let run = Run {
-            job,
-            machine,
-            style,
-            timeout,
-            kept_logs,
-            sinks,
-            outlets,
-            socket_dir,
-            supervised,
-            background,
-            settings,
-            restored: None,
+        // Whatever it ends with, plugins end before it does.
+        let done = async {
+            let asking = placement::ask_drivers(&job, &machine);
+            let told = match early.during(asking).await {
+                Ok(told) => told,
+                Err(status) => return Ok((status, false)),
+            };
+            Arc::make_mut(&mut machine.node).add_drivers(&told);
+            if let Some(file) = &args.kv {
+                let values = ValuesFile::open(file).map_err(anyhow::Error::msg)?;
+                machine.values = values.with_services(&machine.services);
+            }
+            machine.ports = machine.ports.with(operator.networks, args.dynamic_ports.clone());
+            machine.volumes = operator.volumes;
+            machine.networks = networks::settings(machine.networks, args);
+            let machine = Arc::new(machine);
+            let configs = policy::demand(args, &operator.config, &job, &machine.drivers, &plugins)?;
+            let settings = || {
+                let blocks = plugins.blocks(&plugins_given)?;
+                Settings::of(args, &machine, &operator.given, &operator.config.meta, configs, &sinks, blocks)
+            };
+            let settings = background.is_some().then(settings).transpose()?;
+            let (one, other) = (Arc::clone(&job), Arc::clone(&machine));
+            let checking = move || {
+                check(&one, &other.drivers, &texts).and_then(|()| networks::plan(&one, &other.networks, &texts))
+            };
+            match early.wait_for(checking).await? {
+                Ok(checked) => checked?,
+                Err(status) => return Ok((status, false)),
+            }
+            if !args.quiet && place.regime == Regime::Off {
+                let why =
+                    if rustix::process::geteuid().is_root() { "no cgroups are mounted" } else { "you are not root" };
+                complain(&format!("warning: {why}, so that memory and cpu limits of the tasks are not enforced"));
+            }
+            let swept = data_dir.clone();
+            // Whoever leaves it in the middle leaves the rest to the next one, as one that is killed does.
+            match early.wait_for(move || alloc::sweep(&swept, &tell())).await? {
+                Ok(swept) => swept?,
+                Err(status) => return Ok((status, false)),
+            }
+
+            let one_screen = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
+            let writer = Writer::new(std::io::stdout(), std::io::stderr(), one_screen).context("cannot start")?;
+            let style = if args.supervise { Style::new(false, true) } else { Style::new(args.json, args.quiet) };
+            let kept_logs = (args.keep_logs || args.supervise).then(|| machine::kept_logs(&data_dir));
+            let outlets = outlets(args.quiet);
+            let timeout = args.timeout.map(|timeout| timeout.saturating_sub(early.began.elapsed()));
+            let (socket_dir, supervised) = (Some(sockets), args.supervise);
+            let run = Run {
+                job,
+                machine,
+                style,
+                timeout,
+                kept_logs,
+                sinks,
+                outlets,
+                socket_dir,
+                supervised,
+                background,
+                settings,
+                restored: None,
+            };
+            Ok((Box::pin(run.execute(writer, early.signals)).await, true))
         };
-        let status = Box::pin(run.execute(writer, early.signals)).await;
+        let done: anyhow::Result<_> = done.await;
         plugins.end().await;
+        let (status, has_run) = done?;
+        if !has_run {
+            return Ok(status);
+        }
         match orphans.sweep(true, LEFTOVERS_PATIENCE) {
             Ok(()) => {
                 detach::tidy();
