@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Access, Advice, AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags, fadvise};
+use rustix::fs::{Access, Advice, AtFlags, CWD, MemfdFlags, Mode, OFlags, fadvise};
 
 const PATH: &str = "/proc/self/exe";
 
@@ -79,7 +79,7 @@ fn mapped_end(maps: &str, inode: u64) -> u64 {
 /// A copy of the own executable in memory that nobody can change any more. See `memfd_create(2)`.
 ///
 /// # Errors
-/// Those of opening and reading the file; EACCES where `vm.memfd_noexec` forbids programs in memory.
+/// Those of opening and reading the file and of sealing; EACCES where `vm.memfd_noexec` forbids programs in memory.
 pub fn sealed_copy() -> io::Result<OwnedFd> {
     let mut file = File::open(PATH)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -88,7 +88,7 @@ pub fn sealed_copy() -> io::Result<OwnedFd> {
         .or_else(|_| rustix::fs::memfd_create(env!("CARGO_PKG_NAME"), flags))?;
     let mut copy = File::from(copy);
     io::copy(&mut file, &mut copy)?;
-    rustix::fs::fcntl_add_seals(&copy, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+    super::memfd::seal(&copy)?;
     Ok(copy.into())
 }
 

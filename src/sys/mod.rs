@@ -9,6 +9,7 @@ pub mod features;
 pub mod interfaces;
 pub mod listeners;
 pub mod lock;
+pub mod memfd;
 pub mod mount;
 pub mod mutant;
 pub mod net;

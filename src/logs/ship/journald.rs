@@ -7,13 +7,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
 use super::entry::{Batch, Entry};
 use super::{Labels, Stream};
+use crate::sys;
 
 /// A connection to journald.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ impl Journald {
             let fields = encode(labels, stream, batch, entry);
             match self.0.send(&fields).await {
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EMSGSIZE | libc::ENOBUFS)) => {
-                    self.send_sealed(&fields).await?;
+                    self.send_sealed(fields).await?;
                 }
                 other => drop(other?),
             }
@@ -48,8 +49,8 @@ impl Journald {
     }
 
     /// journald takes only a memfd that nobody can change while it reads.
-    async fn send_sealed(&self, fields: &[u8]) -> io::Result<()> {
-        let memfd = sealed(fields)?;
+    async fn send_sealed(&self, fields: Vec<u8>) -> io::Result<()> {
+        let memfd = sys::task::spawn_blocking(move || sealed(&fields)).await??;
         let send = || {
             let fds = [memfd.as_fd()];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -66,7 +67,7 @@ fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create("journal-entry", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = File::from(fd);
     file.write_all(bytes)?;
-    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)?;
+    sys::memfd::seal(&file)?;
     Ok(file.into())
 }
 
