@@ -100,6 +100,13 @@ pub struct Bond {
     pub sockets: Option<PathBuf>,
 }
 
+impl Bond {
+    /// The variable by which its processes are known as a plugin's of this owner.
+    pub(super) fn mark(&self) -> Option<(OsString, OsString)> {
+        self.sockets.as_ref().map(|sockets| (PLUGIN_MARK.into(), sockets.into()))
+    }
+}
+
 /// The programs in `dir`: regular files that somebody may execute, by their names, in the order of those. A link counts as what
 /// it leads to.
 ///
@@ -255,11 +262,10 @@ async fn launch(
     log: &Log,
 ) -> Result<(Client, PluginClient), CatalogError> {
     let (log, owner) = (Arc::clone(log), name.to_owned());
-    let mark = bond.sockets.iter().map(|sockets| (PLUGIN_MARK.into(), sockets.clone().into()));
     let launch = Launch {
         args,
         // Other people's drivers read what an operator exports: DOCKER_HOST, JAVA_HOME, proxies.
-        env: std::env::vars_os().chain(mark).collect(),
+        env: std::env::vars_os().chain(bond.mark()).collect(),
         new_session: true,
         dies_with_us: bond.dies_with_us,
         socket_dir: bond.sockets.as_deref(),

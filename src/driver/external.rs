@@ -27,7 +27,7 @@ use crate::cgroup::{Regime, TaskCgroup};
 use crate::executor::{ExecRequests, ExecResponses};
 use crate::logs::{LogMonitor as _, StartConfig, client};
 use crate::plugin::{self, Launch, Program, Reattach, role_environment};
-use crate::spec::{DriverConfig, ExitResult, LogCollection, PLUGIN_MARK, Resources, Role, Signal, TaskStats, json};
+use crate::spec::{DriverConfig, ExitResult, LogCollection, Resources, Role, Signal, TaskStats, json};
 use crate::sys::lock::lock;
 use crate::sys::{self, processes};
 use crate::wire::hclspec::Spec;
@@ -192,9 +192,8 @@ impl ExternalDriver {
         if self.first.capabilities().disable_log_collection {
             return Ok(());
         }
-        let mark = self.bond.sockets.iter().map(|sockets| (PLUGIN_MARK.into(), sockets.clone().into()));
         let launch = Launch {
-            env: role_environment().into_iter().chain(mark).collect(),
+            env: role_environment().into_iter().chain(self.bond.mark()).collect(),
             new_session: true,
             dies_with_us: self.bond.dies_with_us,
             socket_dir: self.bond.sockets.as_deref(),
@@ -206,12 +205,17 @@ impl ExternalDriver {
         started.map_err(|e| failed(e.to_string(), true))
     }
 
+    /// Where a task's cgroup is, relative to the root of each tree; `None` where it has none.
+    fn cgroup_of(&self, task: &TaskConfig) -> Option<PathBuf> {
+        if task.cgroup.as_os_str().is_empty() || self.settings.cgroups.regime() == Regime::Off {
+            return None;
+        }
+        Some(self.own_cgroup(&task.alloc_id, &task.name).unwrap_or_else(|| task.cgroup.clone()))
+    }
+
     /// Makes the cgroup that an agent would have made, and says where it is.
     async fn place(&self, task: &mut TaskConfig, helpers: &mut Helpers) -> Result<(), DriverError> {
-        if task.cgroup.as_os_str().is_empty() || self.settings.cgroups.regime() == Regime::Off {
-            return Ok(());
-        }
-        let relative = self.own_cgroup(&task.alloc_id, &task.name).unwrap_or_else(|| task.cgroup.clone());
+        let Some(relative) = self.cgroup_of(task) else { return Ok(()) };
         let (cgroups, cores) = (self.settings.cgroups.clone(), task.resources.cpuset_cpus.clone());
         let path = relative.clone();
         let made = crate::sys::task::spawn_blocking(move || {
@@ -469,11 +473,8 @@ impl Driver for ExternalDriver {
         let text = std::str::from_utf8(driver_state).map_err(|e| unread(&e))?;
         let State { handle, logmon } = json::from_str(text).map_err(|e| unread(&e))?;
         let mut config = task.clone();
-        let mut helpers = Helpers::default();
-        if !task.cgroup.as_os_str().is_empty() && self.settings.cgroups.regime() != Regime::Off {
-            let path = self.own_cgroup(&task.alloc_id, &task.name).unwrap_or_else(|| task.cgroup.clone());
-            helpers.cgroup = TaskCgroup::open(&self.settings.cgroups, &path).ok();
-        }
+        let cgroup = self.cgroup_of(task).and_then(|path| TaskCgroup::open(&self.settings.cgroups, &path).ok());
+        let mut helpers = Helpers { cgroup, logmon: None };
         match logmon {
             Some(kept) if let Ok(logmon) = plugin::Client::reattach(kept.clone()).await => {
                 helpers.logmon = Some(logmon);
