@@ -841,3 +841,51 @@ fn j3_a_port_belongs_to_one_run_and_tells_a_task_where_to_listen() {
     world.agentbin(&["gc"]);
     world.assert_clean();
 }
+
+/// J7: a parameterized job gets what `nomad job dispatch` would give it, and says which flag is missing.
+#[test]
+fn j7_a_parameterized_job_is_given_payload_and_metadata() {
+    need_root!();
+    let world = World::new();
+    let job = |driver: &str| {
+        format!(
+            "job \"greet\" {{\n type = \"batch\"\n parameterized {{\n payload = \"required\"\n meta_required = [\"who\"]\n \
+             meta_optional = [\"how\"]\n }}\n meta {{\n how = \"quietly\"\n }}\n group \"g\" {{\n task \"t\" {{\n \
+             driver = \"{driver}\"\n dispatch_payload {{\n file = \"in/data\"\n }}\n config {{\n command = \"/bin/sh\"\n \
+             args = [\"-c\", \"cksum < $NOMAD_TASK_DIR/in/data; echo $NOMAD_META_who $NOMAD_META_HOW\"]\n }}\n }}\n }}\n}}\n"
+        )
+    };
+    // Bytes, not text.
+    let payload = world.path("payload");
+    std::fs::write(&payload, [0, 255, b'\n', b'x']).unwrap();
+    let given = ["--quiet", "--payload", payload.to_str().unwrap(), "-meta", "who=you"];
+    let expected =
+        String::from_utf8(Command::new("cksum").stdin(std::fs::File::open(&payload).unwrap()).output().unwrap().stdout);
+    for driver in ["exec", "raw_exec"] {
+        let out = world.run_text(&job(driver), &given);
+        assert_eq!((out.status, &*out.stderr), (0, ""), "{out:?}");
+        assert_eq!(out.stdout, format!("{}you quietly\n", expected.as_ref().unwrap()), "{driver}");
+    }
+    let out = world.run_text(&job("exec"), &["--dry-run", "--payload", payload.to_str().unwrap(), "--meta=who=x"]);
+    assert!(out.status == 0 && out.stdout.contains("the payload") && out.stdout.contains("local/in/data"), "{out:?}");
+    for (args, told) in [
+        (&["--meta", "who=you"][..], "the job needs a payload; give --payload FILE to agentbin run"),
+        (&["--payload", "/etc/passwd"], "the job needs metadata; give --meta who=VALUE to agentbin run"),
+        (&["--payload", "/no/such/file"], "cannot read --payload /no/such/file: No such file or directory"),
+        (
+            &["--payload", "/dev/zero", "--meta", "who=x"],
+            "cannot read --payload /dev/zero: it has more than 16384 bytes",
+        ),
+        (&["--payload", "/etc/passwd", "--meta", "who=x", "--meta", "hew=y"], "did you mean \"how\"?"),
+    ] {
+        let out = world.run_text(&job("exec"), args);
+        assert!(out.status == 125 && out.stdout.is_empty() && out.stderr.contains(told), "{args:?}: {out:?}");
+    }
+    let plain = batch("exec", "/bin/true", "[]");
+    let out = world.run_text(&plain, &["--meta", "a=b"]);
+    assert!(out.status == 125 && out.stderr.contains("a job with a parameterized block"), "{out:?}");
+    let file = world.file("job.nomad.hcl", &job("exec"));
+    let out = world.agentbin(&["validate", file.to_str().unwrap()]);
+    assert!(out.status == 0 && out.stderr.contains("the job needs a payload; give --payload FILE"), "{out:?}");
+    world.assert_clean();
+}

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::plugins::Blocks;
 use super::{RunArgs, complain, volumes};
@@ -37,6 +39,9 @@ pub(super) struct Settings {
     cni_path: Vec<PathBuf>,
     subnet: Subnet,
     pub(super) quiet: bool,
+    /// What the job was given for its `dispatch_payload`, in base64; earlier versions gave nothing.
+    #[serde(default)]
+    payload: String,
     /// Driver plugins of others; earlier versions had none.
     #[serde(default)]
     pub(super) plugins: Blocks,
@@ -82,8 +87,15 @@ impl Settings {
             cni_path: plugin_dirs.clone(),
             subnet: *subnet,
             quiet: args.quiet,
+            payload: String::new(),
             plugins,
         })
+    }
+
+    /// The same, of a job that was given a payload.
+    pub(super) fn with_payload(mut self, payload: &[u8]) -> Settings {
+        self.payload = BASE64.encode(payload);
+        self
     }
 
     /// Those of a run.
@@ -123,6 +135,14 @@ impl Settings {
             }
         }
         Ok(())
+    }
+
+    /// What a task that is started from the beginning again finds in its file.
+    ///
+    /// # Errors
+    /// When it is not understood.
+    pub(super) fn payload(&self) -> anyhow::Result<Vec<u8>> {
+        BASE64.decode(&self.payload).context("the payload of the run is not understood")
     }
 
     /// The log sinks.

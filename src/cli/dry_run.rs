@@ -22,7 +22,13 @@ const MOST_SHOWN: u32 = 20;
 ///
 /// # Errors
 /// What would keep the job from being started.
-pub(super) fn run(args: &RunArgs, job: &Job, operator: &Operator, texts: &Texts) -> anyhow::Result<i32> {
+pub(super) fn run(
+    args: &RunArgs,
+    job: &Job,
+    with_payload: bool,
+    operator: &Operator,
+    texts: &Texts,
+) -> anyhow::Result<i32> {
     let mut seen = machine::peek(args.data_dir.as_deref(), args.cgroup_parent.as_deref())?;
     seen.node.meta.extend(operator.config.meta.clone());
     let plugin_dir = plugins::dir(args.plugin_dir.as_deref(), &operator.config);
@@ -37,7 +43,7 @@ pub(super) fn run(args: &RunArgs, job: &Job, operator: &Operator, texts: &Texts)
     policy::demand(args, &operator.config, job, &asked.drivers, &asked.plugins)?;
     check(job, &asked.drivers, texts)?;
     networks::plan(job, &networks::settings(machine::networks(&seen.data_dir), args), texts)?;
-    let view = View { args, job, operator, seen: &seen };
+    let view = View { args, job, with_payload, operator, seen: &seen };
     let shown = if args.json { json_text(&view.json()) + "\n" } else { view.table() };
     print(shown.as_bytes())
 }
@@ -45,6 +51,8 @@ pub(super) fn run(args: &RunArgs, job: &Job, operator: &Operator, texts: &Texts)
 struct View<'a> {
     args: &'a RunArgs,
     job: &'a Job,
+    /// It is given one.
+    with_payload: bool,
     operator: &'a Operator,
     seen: &'a Seen,
 }
@@ -116,6 +124,7 @@ impl View<'_> {
                 "cores": task.resources.cores,
                 "memory_mib": task.resources.memory_mib,
                 "memory_max_mib": task.resources.memory_max_mib,
+                "dispatch_payload": task.dispatch_payload.as_ref().filter(|_| self.with_payload).map(|file| format!("local/{file}")),
                 "templates": task.templates.iter().map(|template| &template.destination).collect::<Vec<_>>(),
                 "artifacts": task.artifacts.iter()
                     .map(|artifact| json!({"source": shown_source(&artifact.source), "destination": artifact.destination}))
@@ -188,7 +197,10 @@ impl View<'_> {
                     .iter()
                     .map(move |artifact| row(shown_source(&artifact.source), &artifact.destination));
                 let templates = task.templates.iter();
-                artifacts
+                let payload = task.dispatch_payload.iter().filter(|_| self.with_payload);
+                let payload = payload.map(move |file| row("the payload".to_owned(), &format!("local/{file}")));
+                payload
+                    .chain(artifacts)
                     .chain(templates.map(move |t| row("a template".to_owned(), &t.destination)))
                     .collect::<Vec<_>>()
             });

@@ -5,6 +5,7 @@ mod args;
 mod background;
 mod config;
 mod detach;
+mod dispatch;
 mod doctor;
 mod dry_run;
 mod gc;
@@ -63,7 +64,7 @@ struct Cli {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Run a job file in the foreground
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Check a job file without starting anything
     Validate(ValidateArgs),
     /// Keep jobs on this machine, over the death of this process and of the machine, and serve Nomad's HTTP API
@@ -158,6 +159,12 @@ struct RunArgs {
     /// Values for templates, in JSON or HCL: keys, secrets and variables by their paths; watched for changes
     #[arg(long, value_name = "FILE")]
     kv: Option<PathBuf>,
+    /// Give a parameterized job this payload, at most 16 KiB; - reads it from standard input
+    #[arg(long, value_name = "FILE")]
+    payload: Option<PathBuf>,
+    /// Give a parameterized job this metadata; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = dispatch::meta)]
+    meta: Vec<(String, String)>,
     /// Say where a host network of the job file is: an address of this machine, or an interface; may be repeated
     #[arg(long, value_name = "NAME=ADDRESS", value_parser = networks::given)]
     host_network: Vec<networks::Given>,

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use super::background::{Background, Settings};
 use super::config::Operator;
+use super::dispatch::Dispatch;
 use super::output::{Broken, Piece, Shape, Source, Stream, Style, Writer};
 use super::plugins::{self, Plugins, Wanted};
 use super::revive::revive;
@@ -58,14 +59,15 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let signals = Signals::catch().context("cannot catch signals")?;
         let mut early = Early { signals, began: Instant::now(), timeout: args.timeout };
         let given = args.clone();
-        let (args, job, operator, texts) = match early.wait_for(move || prepare(given)).await? {
+        let Prepared { args, job, payload, operator, texts } = match early.wait_for(move || prepare(given)).await? {
             Ok(prepared) => prepared?,
             Err(status) => return Ok(status),
         };
         let (args, job) = (&args, Arc::new(job));
         if args.dry_run {
             let (args, job) = (args.clone(), Arc::clone(&job));
-            let shown = early.wait_for(move || dry_run::run(&args, &job, &operator, &texts)).await?;
+            let shown =
+                early.wait_for(move || dry_run::run(&args, &job, !payload.is_empty(), &operator, &texts)).await?;
             return shown.unwrap_or_else(Ok);
         }
         let sinks = sinks(&args.log_sink)?;
@@ -116,7 +118,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
             let configs = policy::demand(args, &operator.config, &job, &machine.drivers, &plugins)?;
             let settings = || {
                 let blocks = plugins.blocks(&plugins_given)?;
-                Settings::of(args, &machine, &operator.given, &operator.config.meta, configs, &sinks, blocks)
+                let (given, meta) = (&operator.given, &operator.config.meta);
+                let settings = Settings::of(args, &machine, given, meta, configs, &sinks, blocks)?;
+                Ok::<_, anyhow::Error>(settings.with_payload(&payload))
             };
             let settings = background.is_some().then(settings).transpose()?;
             let (one, other) = (Arc::clone(&job), Arc::clone(&machine));
@@ -148,6 +152,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
             let (socket_dir, supervised) = (Some(sockets), args.supervise);
             let run = Run {
                 job,
+                payload,
                 machine,
                 style,
                 timeout,
@@ -264,8 +269,19 @@ pub(super) fn outlets(quiet: bool) -> Outlets {
     }))
 }
 
-/// What the operator says of the machine, what he asks for with that, and the job.
-fn prepare(mut args: RunArgs) -> anyhow::Result<(RunArgs, Job, Operator, Texts)> {
+/// What a run begins with.
+struct Prepared {
+    /// With what the operator asks for.
+    args: RunArgs,
+    job: Job,
+    /// What it was given for its `dispatch_payload`.
+    payload: Vec<u8>,
+    /// What the operator says of the machine.
+    operator: Operator,
+    texts: Texts,
+}
+
+fn prepare(mut args: RunArgs) -> anyhow::Result<Prepared> {
     let operator = Operator::find(&args.config, &args.volume, &args.host_network)?;
     args.isolation_minimum = policy::Level::stricter(args.isolation_minimum, operator.config.isolation_minimum);
     if args.isolation_minimum.is_some() && args.allow_writable_programs {
@@ -274,13 +290,15 @@ fn prepare(mut args: RunArgs) -> anyhow::Result<(RunArgs, Job, Operator, Texts)>
         );
     }
     let mut texts = Texts::default();
-    let job = job(&args, &operator, &mut texts)?;
-    Ok((args, job, operator, texts))
+    let dispatch = Dispatch::of(&args)?;
+    let job = job(&args, &operator, &dispatch, &mut texts)?;
+    Ok(Prepared { args, job, payload: dispatch.payload, operator, texts })
 }
 
-fn job(args: &RunArgs, operator: &Operator, texts: &mut Texts) -> anyhow::Result<Job> {
+fn job(args: &RunArgs, operator: &Operator, dispatch: &Dispatch, texts: &mut Texts) -> anyhow::Result<Job> {
     let parsed = parsed(&args.file, &args.var, &args.var_file, args.isolation_minimum.is_some(), texts, jobspec::parse);
     let mut parsed = parsed.map_err(|error| texts.explain(error))?;
+    dispatch.give(&mut parsed)?;
     networks::check(&mut parsed, &operator.networks);
     volumes::check(&mut parsed, &operator.volumes, args.isolation_minimum);
     let plugin_dir = plugins::dir(args.plugin_dir.as_deref(), &operator.config);
@@ -375,6 +393,8 @@ pub(super) fn check(job: &Job, drivers: &BTreeMap<String, Arc<dyn Driver>>, text
 /// A job that is about to run.
 pub(super) struct Run {
     pub(super) job: Arc<Job>,
+    /// What it was given for its `dispatch_payload`; empty for nothing.
+    pub(super) payload: Vec<u8>,
     pub(super) machine: Arc<Machine>,
     pub(super) style: Style,
     pub(super) timeout: Option<Duration>,
@@ -547,7 +567,8 @@ impl Run {
     fn allocs(&self) -> Vec<Alloc> {
         let of_group = |(number, group): (usize, &Group)| {
             let assignments = (0..group.count).map(move |index| Assignment::new(&self.job, number, index));
-            assignments.map(|assignment| Alloc::new(&self.machine, &self.job, assignment)).collect::<Vec<_>>()
+            let alloc = |assignment| Alloc::new(&self.machine, &self.job, assignment).with_payload(&self.payload);
+            assignments.map(alloc).collect::<Vec<_>>()
         };
         self.job.groups.iter().enumerate().flat_map(of_group).collect()
     }
@@ -974,6 +995,7 @@ mod tests {
         let (job, machine) = (Arc::new(job), Arc::new(machine));
         let (sinks, outlets) = (Vec::new(), outlets(false));
         let run = Run {
+            payload: Vec::new(),
             job,
             machine,
             style,

@@ -55,7 +55,8 @@ pub(super) fn run(args: &SuperviseArgs) -> anyhow::Result<i32> {
         let told = tokio::time::timeout(ASKING, placement::ask_drivers(&job, &machine)).await;
         Arc::make_mut(&mut machine.node).add_drivers(&told.unwrap_or_default());
         let machine = Arc::new(machine);
-        let allocs = restored(&machine, &job, records, is_all);
+        let payload = settings.payload()?;
+        let allocs = restored(&machine, &job, &payload, records, is_all);
         let writer = Writer::new(std::io::stdout(), std::io::stderr(), false).context("cannot start")?;
         let orphans = Arc::clone(&machine.orphans);
         let run = Run {
@@ -68,6 +69,7 @@ pub(super) fn run(args: &SuperviseArgs) -> anyhow::Result<i32> {
             supervised: true,
             background: Some(background),
             restored: Some(allocs),
+            payload,
             settings: None,
             job,
             machine,
@@ -122,12 +124,12 @@ fn records(machine: &Machine, background: &Background, order: &[String]) -> anyh
 }
 
 /// Those that can be restored, with one job for all.
-fn restored(machine: &Arc<Machine>, job: &Arc<Job>, records: Vec<Record>, is_all: bool) -> Restored {
+fn restored(machine: &Arc<Machine>, job: &Arc<Job>, payload: &[u8], records: Vec<Record>, is_all: bool) -> Restored {
     let known = [Arc::clone(job)];
     let mut restored = Restored { allocs: Vec::new(), is_all };
     for record in records {
         match Alloc::restore_among(machine, record, &known) {
-            Ok(alloc) => restored.allocs.push(alloc),
+            Ok(alloc) => restored.allocs.push(alloc.with_payload(payload)),
             Err(error) => {
                 complain(&chain(&error));
                 restored.is_all = false;

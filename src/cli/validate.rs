@@ -6,7 +6,7 @@ use super::config::Operator;
 use super::output::json_text;
 use super::run::parsed as read;
 use super::shown::{SHOWN, Texts};
-use super::{ValidateArgs, complain, networks, placement, plugins, print, volumes};
+use super::{ValidateArgs, complain, dispatch, networks, placement, plugins, print, volumes};
 use crate::jobspec::{self, Diagnostic};
 use crate::spec::escaped;
 use crate::spec::json;
@@ -22,6 +22,7 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
     let (errors, parsed) = match read(&args.file, &args.var, &args.var_file, false, &mut texts, jobspec::parse) {
         Ok(mut parsed) => {
             let operator = Operator::find(&args.config, &args.volume, &args.host_network)?;
+            dispatch::advise(&mut parsed);
             networks::check(&mut parsed, &operator.networks);
             volumes::check(&mut parsed, &operator.volumes, operator.config.isolation_minimum);
             let plugin_dir = plugins::dir(args.plugin_dir.as_deref(), &operator.config);

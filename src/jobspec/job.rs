@@ -68,7 +68,6 @@ pub(super) fn decode(block: &Expanded<'_>, base_dir: Base<'_>, sink: &Sink) -> O
         let message = format!("type {} has no effect with agentbin run: the job is started once, here", kind.as_str());
         sink.warn(job.pos_of("type"), message);
     }
-    placement::parameterized(&job);
     let constraints = placement::constraints(&job);
     let groups = groups(&job, &id, kind, base_dir);
     if groups.is_empty() {

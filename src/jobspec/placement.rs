@@ -1,8 +1,8 @@
-//! Where a job may run, and when it starts: what a scheduler decides elsewhere.
+//! Where a job may run: what a scheduler decides elsewhere.
 
 use super::budget::steps_of_pattern;
 use super::diag::did_you_mean;
-use super::schema::{CONSTRAINT, PARAMETERIZED};
+use super::schema::CONSTRAINT;
 use super::section::{Expanded, Section};
 use crate::spec::{Constraint, ConstraintMistake, Operator};
 
@@ -81,31 +81,4 @@ fn constraint(owner: &Section<'_>, block: &Expanded<'_>, in_task: bool) -> Optio
         }
     }
     None
-}
-
-/// The `parameterized` block of a job: one that needs nothing from a dispatch can be started as it is.
-pub(super) fn parameterized(job: &Section<'_>) {
-    let Some(section) = job.child("parameterized", &PARAMETERIZED) else { return };
-    section.texts("meta_optional");
-    let meta = section.texts("meta_required").unwrap_or_default();
-    let payload = section.string("payload");
-    if job.sink.is_of_agent() {
-        // A dispatch gives what it needs.
-        return;
-    }
-    if payload.as_deref() == Some("required") {
-        let message =
-            format!("{} needs a payload, which agentbin run cannot give it yet; remove payload", section.name);
-        section.refuse(section.pos_of("payload"), message);
-    } else if let Some(first) = meta.first() {
-        let message = format!(
-            "{} needs the metadata of a dispatch ({}), which agentbin run cannot give it yet; remove meta_required and \
-             set {first} in meta",
-            section.name,
-            meta.join(", ")
-        );
-        section.refuse(section.pos_of("meta_required"), message);
-    } else {
-        job.sink.warn(section.pos, "parameterized has no effect with agentbin run: the job is started once, now");
-    }
 }

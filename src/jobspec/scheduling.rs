@@ -115,6 +115,7 @@ fn parameterized(section: &Section<'_>) -> Parameterized {
         payload: word(section, "payload", &PAYLOADS).unwrap_or_default(),
         meta_required: names("meta_required"),
         meta_optional: names("meta_optional"),
+        pos: section.pos.clone(),
     }
 }
 

@@ -25,20 +25,9 @@ pub(super) struct Sink {
     refusals: RefCell<Vec<Diagnostic>>,
     /// Refusals that are not told.
     untold: Cell<usize>,
-    /// An agent reads the job, which can be told later what a run must know at once.
-    agent: bool,
 }
 
 impl Sink {
-    /// What is said of a job that an agent keeps.
-    pub fn of_agent() -> Sink {
-        Sink { agent: true, ..Sink::default() }
-    }
-
-    pub fn is_of_agent(&self) -> bool {
-        self.agent
-    }
-
     pub fn error(&self, pos: &Pos, message: impl Into<String>) {
         self.report(Diagnostic::new(pos, message));
     }

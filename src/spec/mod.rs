@@ -54,8 +54,8 @@ pub use resources::{
 pub use restrict::{LimitedResource, Masks, OwnNamespaces, ResourceLimit, Unveil};
 pub use role::{PLUGIN_MARK, Role};
 pub use scheduling::{
-    DelayFunction, EphemeralDisk, GroupScheduling, HealthCheck, JobScheduling, Parameterized, PayloadRule, Periodic,
-    Reschedule, Update,
+    DelayFunction, DispatchError, EphemeralDisk, GroupScheduling, HealthCheck, JobScheduling, LONGEST_PAYLOAD,
+    Parameterized, PayloadRule, Periodic, Reschedule, Update,
 };
 pub use seccomp::Seccomp;
 pub use service::{

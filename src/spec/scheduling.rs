@@ -1,9 +1,9 @@
 //! What a job says of how its allocations are placed, replaced, updated and repeated. The defaults are Nomad's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::JobType;
+use super::{JobType, Pos};
 
 /// What a job says to whoever schedules it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -210,4 +210,51 @@ pub struct Parameterized {
     pub meta_required: BTreeSet<String>,
     /// Keys of metadata that a dispatch may give.
     pub meta_optional: BTreeSet<String>,
+    /// Where the block begins.
+    #[serde(default)]
+    pub pos: Pos,
+}
+
+/// Bytes of the longest payload of a dispatch.
+pub const LONGEST_PAYLOAD: usize = 16 * 1024;
+
+/// Why a job cannot be dispatched with what is given, in Nomad's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each is its own text")]
+pub enum DispatchError {
+    #[error("Payload is not provided but required by parameterized job")]
+    NoPayload,
+    #[error("Payload provided but forbidden by parameterized job")]
+    ForbiddenPayload,
+    #[error("Payload exceeds maximum size; {0} > {LONGEST_PAYLOAD}")]
+    LongPayload(usize),
+    #[error("Dispatch request included unpermitted metadata keys: [{}]", .0.join(" "))]
+    UnknownMeta(Vec<String>),
+    #[error("Dispatch did not provide required meta keys: [{}]", .0.join(" "))]
+    NoMeta(Vec<String>),
+}
+
+impl Parameterized {
+    /// Whether a dispatch may give that: the payload, empty for none, and metadata.
+    ///
+    /// # Errors
+    /// What it lacks, or gives although the job does not take it.
+    pub fn check(&self, payload: &[u8], meta: &BTreeMap<String, String>) -> Result<(), DispatchError> {
+        match self.payload {
+            PayloadRule::Required if payload.is_empty() => return Err(DispatchError::NoPayload),
+            PayloadRule::Forbidden if !payload.is_empty() => return Err(DispatchError::ForbiddenPayload),
+            _ => {}
+        }
+        if payload.len() > LONGEST_PAYLOAD {
+            return Err(DispatchError::LongPayload(payload.len()));
+        }
+        let is_allowed = |key: &&String| self.meta_required.contains(*key) || self.meta_optional.contains(*key);
+        let unknown: Vec<String> = meta.keys().filter(|key| !is_allowed(key)).cloned().collect();
+        if !unknown.is_empty() {
+            return Err(DispatchError::UnknownMeta(unknown));
+        }
+        let is_missing = |key: &&String| !meta.contains_key(*key);
+        let missing: Vec<String> = self.meta_required.iter().filter(is_missing).cloned().collect();
+        if missing.is_empty() { Ok(()) } else { Err(DispatchError::NoMeta(missing)) }
+    }
 }

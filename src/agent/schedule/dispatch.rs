@@ -7,10 +7,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value};
 
 use crate::agent::model::{JobKey, JobStatus, JobVersion, Nanos};
-use crate::spec::{Job, Parameterized, PayloadRule};
-
-/// Bytes of the longest payload.
-pub const LONGEST_PAYLOAD: usize = 16 * 1024;
+use crate::spec::Job;
 
 /// What a dispatch gives.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +38,7 @@ pub fn child(
 ) -> Result<JobVersion, String> {
     let rules = read.scheduling.parameterized.as_ref().filter(|_| !parent.dispatched);
     let rules = rules.ok_or_else(|| format!("Specified job {:?} is not a parameterized job", parent.key.id))?;
-    check(rules, parameters)?;
+    rules.check(parameters.payload, parameters.meta).map_err(|error| error.to_string())?;
     let id = id(&parent.key.id, parameters.id_prefix, now, random);
     let mut spec = parent.spec.clone();
     for key in ["ID", "Name"] {
@@ -78,33 +75,6 @@ pub fn child(
     })
 }
 
-fn check(rules: &Parameterized, given: &Parameters<'_>) -> Result<(), String> {
-    match rules.payload {
-        PayloadRule::Required if given.payload.is_empty() => {
-            return Err("Payload is not provided but required by parameterized job".to_owned());
-        }
-        PayloadRule::Forbidden if !given.payload.is_empty() => {
-            return Err("Payload provided but forbidden by parameterized job".to_owned());
-        }
-        _ => {}
-    }
-    let bytes = given.payload.len();
-    if bytes > LONGEST_PAYLOAD {
-        return Err(format!("Payload exceeds maximum size; {bytes} > {LONGEST_PAYLOAD}"));
-    }
-    let is_allowed = |key: &&String| rules.meta_required.contains(*key) || rules.meta_optional.contains(*key);
-    let unknown: Vec<&str> = given.meta.keys().filter(|key| !is_allowed(key)).map(String::as_str).collect();
-    if !unknown.is_empty() {
-        return Err(format!("Dispatch request included unpermitted metadata keys: [{}]", unknown.join(" ")));
-    }
-    let is_missing = |key: &&String| !given.meta.contains_key(*key);
-    let missing: Vec<&str> = rules.meta_required.iter().filter(is_missing).map(String::as_str).collect();
-    if !missing.is_empty() {
-        return Err(format!("Dispatch did not provide required meta keys: [{}]", missing.join(" ")));
-    }
-    Ok(())
-}
-
 /// `<parent>/dispatch-<seconds>-<8 digits>`, with the prefix before the seconds.
 fn id(parent: &str, prefix: &str, now: Nanos, random: u32) -> String {
     let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}-") };
@@ -115,6 +85,7 @@ fn id(parent: &str, prefix: &str, now: Nanos, random: u32) -> String {
 mod tests {
     use super::super::fixture::{job, version};
     use super::*;
+    use crate::spec::{Parameterized, PayloadRule};
 
     fn parent() -> (JobVersion, Job) {
         let mut job = job(1);
@@ -122,6 +93,7 @@ mod tests {
             payload: PayloadRule::Required,
             meta_required: ["a", "b"].map(str::to_owned).into(),
             meta_optional: ["c".to_owned()].into(),
+            ..Parameterized::default()
         });
         let mut parent = version(0);
         parent.spec = serde_json::json!({"ID": "web", "Name": "web", "Meta": {"a": "0", "k": "v"}, "X": 1})

@@ -87,7 +87,7 @@ pub fn canonicalize(given: &Json, now: i64) -> Result<Map<String, Json>, Error> 
 /// # Errors
 /// Everything that is wrong with the job.
 pub fn from_api(given: &Map<String, Json>, base_dir: &Path) -> Result<Parsed, Error> {
-    let sink = Sink::of_agent();
+    let sink = Sink::default();
     let input = Input {
         file: Path::new("job"),
         text: "",

@@ -304,13 +304,13 @@ fn j1_a_job_that_was_sent_reads_no_files() {
     assert!(error.to_string().starts_with("input.hcl:2: unsupported argument \"foo\""), "{error}");
 }
 
-/// J2: a run cannot give what a dispatch gives; an agent keeps the job until somebody does.
+/// J7: an agent keeps the job until somebody dispatches it.
 #[test]
-fn j2_a_parameterized_job_waits_for_its_dispatch() {
+fn j7_a_parameterized_job_waits_for_its_dispatch() {
     let text = "job \"j\" {\ntype = \"batch\"\nparameterized {\npayload = \"required\"\nmeta_required = [\"a\"]\n}\ngroup \"g\" {\n\
                 task \"t\" {\ndriver = \"exec\"\n}\n}\n}\n";
     let input = input(Path::new("j.hcl"), text);
-    assert_eq!(parse(&input).unwrap().refusals.len(), 1);
+    assert_eq!(parse(&input).unwrap().refusals, []);
     let kept = from_api(&canonicalize(&to_api(&input).unwrap(), 1).unwrap(), Path::new("/srv")).unwrap();
     assert_eq!(kept.refusals, []);
     assert_eq!(kept.job.scheduling.parameterized.unwrap().payload, PayloadRule::Required);

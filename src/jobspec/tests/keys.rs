@@ -166,7 +166,6 @@ fn j1_what_only_a_server_does_is_passed_over_with_a_warning() {
         |inside: &str| format!("job \"j\" {{\n{inside}\ngroup \"g\" {{\ntask \"t\" {{ driver = \"exec\" }}\n}}\n}}\n");
     for (text, name) in [
         (job("multiregion {\n}"), "multiregion"),
-        (job("parameterized {\n}"), "parameterized"),
         (job("periodic {\n}"), "periodic"),
         (around_group("service {\nprovider = \"nomad\"\ncanary_tags = [\"a\"]\n}"), "canary_tags"),
         (around_group("scaling {\nmax = 2\n}"), "scaling"),
@@ -183,9 +182,4 @@ fn j1_what_only_a_server_does_is_passed_over_with_a_warning() {
         assert_eq!(parsed.warnings.len(), 1, "{text}");
         assert!(parsed.warnings[0].contains(&format!(": {name} has no effect with agentbin run")), "{text}");
     }
-    let needs = Given::default().parse(&job("parameterized {\npayload = \"required\"\n}")).unwrap();
-    assert_eq!(
-        needs.refusals[0].to_string(),
-        "job.hcl:3: parameterized of job \"j\" needs a payload, which agentbin run cannot give it yet; remove payload"
-    );
 }

@@ -38,10 +38,6 @@ fn c3_a_task_asks_for_cpu_or_for_cores() {
 fn refusals_with_a_mend_of_their_own() {
     let table = [
         (
-            around_task("dispatch_payload {\n}"),
-            "job.hcl:4: dispatch_payload in task \"t\" is not supported yet by agentbin run; write the payload with a template block",
-        ),
-        (
             around_group("max_run_duration = \"1h\""),
             "job.hcl:3: max_run_duration in group \"g\" is not supported yet by agentbin run; use --timeout",
         ),

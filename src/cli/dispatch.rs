@@ -1,0 +1,206 @@
+//! `--payload` and `--meta`: what `nomad job dispatch` gives a parameterized job on a cluster.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+use super::RunArgs;
+use crate::jobspec::{Diagnostic, Parsed, did_you_mean};
+use crate::spec::{DispatchError, LONGEST_PAYLOAD, Parameterized, Pos};
+
+/// What the command line gives the job.
+#[derive(Debug, Default)]
+pub(super) struct Dispatch {
+    /// Empty for none.
+    pub(super) payload: Vec<u8>,
+    meta: BTreeMap<String, String>,
+}
+
+/// Reads `KEY=VALUE`.
+pub(super) fn meta(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write it as KEY=VALUE".to_owned()),
+    }
+}
+
+impl Dispatch {
+    /// # Errors
+    /// When the payload cannot be read, or is longer than Nomad takes.
+    pub(super) fn of(args: &RunArgs) -> anyhow::Result<Dispatch> {
+        let dash = Path::new("-");
+        let payload = match &args.payload {
+            Some(file) if file == dash && args.file == dash => {
+                bail!("--payload - and the job file - cannot both be standard input; give one of them as a file")
+            }
+            Some(file) if file == dash => {
+                read(std::io::stdin()).context("cannot read --payload from standard input")?
+            }
+            Some(file) => {
+                let bytes = File::open(file).map_err(Into::into).and_then(read);
+                bytes.with_context(|| format!("cannot read --payload {}", file.display()))?
+            }
+            None => Vec::new(),
+        };
+        Ok(Dispatch { payload, meta: args.meta.iter().cloned().collect() })
+    }
+
+    /// Gives it to the job, or refuses it.
+    ///
+    /// # Errors
+    /// When there is something to give, and the job is not parameterized.
+    pub(super) fn give(&self, parsed: &mut Parsed) -> anyhow::Result<()> {
+        let nothing = self.payload.is_empty() && self.meta.is_empty();
+        let Some(rules) = &parsed.job.scheduling.parameterized else {
+            if !nothing {
+                bail!("--payload and --meta are for a job with a parameterized block, which this one has not");
+            }
+            return Ok(());
+        };
+        match rules.check(&self.payload, &self.meta) {
+            Err(error) => {
+                let refusal = Diagnostic::new(&rules.pos, told(rules, &error));
+                parsed.refusals.push(refusal);
+            }
+            Ok(()) if nothing => parsed.warnings.push(once(&rules.pos)),
+            Ok(()) => parsed.job.meta.extend(self.meta.clone()),
+        }
+        Ok(())
+    }
+}
+
+/// What a run of the job would have to be given, or that it starts as it is.
+pub(super) fn advise(parsed: &mut Parsed) {
+    let Some(rules) = &parsed.job.scheduling.parameterized else { return };
+    let advice = match rules.check(&[], &BTreeMap::new()) {
+        Err(error) => format!("{}: {}", rules.pos, told(rules, &error)),
+        Ok(()) => once(&rules.pos),
+    };
+    parsed.warnings.push(advice);
+}
+
+fn once(pos: &Pos) -> String {
+    format!("{pos}: parameterized has no effect with agentbin run: the job is started once, now")
+}
+
+/// What is wrong with a dispatch, and the flag that helps.
+fn told(rules: &Parameterized, error: &DispatchError) -> String {
+    let known = || rules.meta_required.iter().chain(&rules.meta_optional).map(String::as_str);
+    match error {
+        DispatchError::NoPayload => "the job needs a payload; give --payload FILE to agentbin run".to_owned(),
+        DispatchError::ForbiddenPayload => "the job takes no payload; leave --payload out".to_owned(),
+        DispatchError::LongPayload(bytes) => {
+            format!("the payload has {bytes} bytes, and at most {LONGEST_PAYLOAD} are possible; make it shorter")
+        }
+        DispatchError::UnknownMeta(keys) => {
+            let first = keys.first().map_or("", String::as_str);
+            let hint = did_you_mean(first, known());
+            let fix = match known().collect::<Vec<_>>().join(", ") {
+                _ if !hint.is_empty() => hint,
+                none if none.is_empty() => "; leave --meta out, or name the key in meta_optional".to_owned(),
+                names => format!("; it takes {names}"),
+            };
+            format!("the job does not take --meta {}{fix}", keys.join(", "))
+        }
+        DispatchError::NoMeta(keys) => {
+            let flags: Vec<String> = keys.iter().map(|key| format!("--meta {key}=VALUE")).collect();
+            format!("the job needs metadata; give {} to agentbin run", flags.join(" "))
+        }
+    }
+}
+
+/// What it holds, as long as it may be; what is longer is an error before all of it is read.
+fn read(from: impl Read) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(LONGEST_PAYLOAD as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > LONGEST_PAYLOAD {
+        bail!("it has more than {LONGEST_PAYLOAD} bytes; make it shorter");
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobspec;
+
+    fn parsed(block: &str) -> Parsed {
+        let text = format!(
+            "job \"j\" {{\n{block}\nmeta {{\nk = \"v\"\n}}\ngroup \"g\" {{\ntask \"t\" {{ driver = \"exec\" }}\n}}\n}}\n"
+        );
+        let input = jobspec::Input {
+            file: Path::new("j.hcl"),
+            text: &text,
+            vars: &[],
+            var_files: &[],
+            env: &[],
+            base_dir: Path::new("/srv"),
+            stays_in_base_dir: false,
+        };
+        jobspec::parse(&input).unwrap()
+    }
+
+    fn dispatch(payload: &str, meta: &[(&str, &str)]) -> Dispatch {
+        let meta = meta.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        Dispatch { payload: payload.into(), meta }
+    }
+
+    #[test]
+    fn j7_a_run_gives_what_a_dispatch_gives() {
+        let block = "parameterized {\npayload = \"required\"\nmeta_required = [\"a\"]\nmeta_optional = [\"bee\"]\n}";
+        let mut job = parsed(block);
+        assert_eq!((&*job.warnings, &*job.refusals), (&[][..], &[][..]));
+        dispatch("x", &[("a", "1")]).give(&mut job).unwrap();
+        assert_eq!(job.refusals, []);
+        assert_eq!(job.job.meta, BTreeMap::from([("a", "1"), ("k", "v")].map(|(k, v)| (k.to_owned(), v.to_owned()))));
+        for (given, expected) in [
+            (dispatch("", &[]), "the job needs a payload; give --payload FILE to agentbin run"),
+            (dispatch("x", &[]), "the job needs metadata; give --meta a=VALUE to agentbin run"),
+            (dispatch("x", &[("a", ""), ("bea", "")]), "the job does not take --meta bea; did you mean \"bee\"?"),
+            (
+                dispatch(&"x".repeat(20_000), &[("a", "")]),
+                "the payload has 20000 bytes, and at most 16384 are possible; make it shorter",
+            ),
+        ] {
+            let mut job = parsed(block);
+            given.give(&mut job).unwrap();
+            assert_eq!(
+                job.refusals.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                [format!("j.hcl:2: {expected}")]
+            );
+        }
+        let mut job = parsed("parameterized {\npayload = \"forbidden\"\n}");
+        dispatch("x", &[]).give(&mut job).unwrap();
+        assert_eq!(job.refusals[0].message, "the job takes no payload; leave --payload out");
+    }
+
+    #[test]
+    fn j7_one_that_needs_nothing_is_started_as_it_is() {
+        let warned = "j.hcl:2: parameterized has no effect with agentbin run: the job is started once, now";
+        let mut job = parsed("parameterized {\n}");
+        Dispatch::default().give(&mut job).unwrap();
+        assert_eq!((&*job.warnings, &*job.refusals), (&[warned.to_owned()][..], &[][..]));
+        let mut job = parsed("parameterized {\nmeta_required = [\"a\", \"b\"]\n}");
+        advise(&mut job);
+        assert_eq!(
+            job.warnings,
+            ["j.hcl:2: the job needs metadata; give --meta a=VALUE --meta b=VALUE to agentbin run"]
+        );
+        let mut job = parsed("");
+        Dispatch::default().give(&mut job).unwrap();
+        advise(&mut job);
+        assert_eq!(job.warnings, Vec::<String>::new());
+        let error = dispatch("", &[("a", "")]).give(&mut job).unwrap_err().to_string();
+        assert!(error.contains("a job with a parameterized block"), "{error}");
+    }
+
+    #[test]
+    fn metadata_is_a_key_and_a_value() {
+        assert_eq!(meta("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+        assert_eq!(meta("a="), Ok(("a".to_owned(), String::new())));
+        assert!(meta("a").is_err() && meta("=a").is_err());
+    }
+}
