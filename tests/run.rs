@@ -868,13 +868,15 @@ fn j7_a_parameterized_job_is_given_payload_and_metadata() {
     }
     let out = world.run_text(&job("exec"), &["--dry-run", "--payload", payload.to_str().unwrap(), "--meta=who=x"]);
     assert!(out.status == 0 && out.stdout.contains("the payload") && out.stdout.contains("local/in/data"), "{out:?}");
+    let long = world.file("long", &"x".repeat(16_385));
     for (args, told) in [
         (&["--meta", "who=you"][..], "the job needs a payload; give --payload FILE to agentbin run"),
         (&["--payload", "/etc/passwd"], "the job needs metadata; give --meta who=VALUE to agentbin run"),
         (&["--payload", "/no/such/file"], "cannot read --payload /no/such/file: No such file or directory"),
+        (&["--payload", "/dev/zero", "--meta", "who=x"], "cannot read --payload /dev/zero: "),
         (
-            &["--payload", "/dev/zero", "--meta", "who=x"],
-            "cannot read --payload /dev/zero: it has more than 16384 bytes",
+            &["--payload", long.to_str().unwrap(), "--meta", "who=x"],
+            "--payload has more than 16384 bytes; make it shorter",
         ),
         (&["--payload", "/etc/passwd", "--meta", "who=x", "--meta", "hew=y"], "did you mean \"how\"?"),
     ] {

@@ -1,14 +1,13 @@
 //! `--payload` and `--meta`: what `nomad job dispatch` gives a parameterized job on a cluster.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
+use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
 use super::RunArgs;
-use crate::jobspec::{Diagnostic, Parsed, did_you_mean};
+use crate::jobspec::{self, Diagnostic, Parsed, did_you_mean};
 use crate::spec::{DispatchError, LONGEST_PAYLOAD, Parameterized, Pos};
 
 /// What the command line gives the job.
@@ -37,14 +36,19 @@ impl Dispatch {
                 bail!("--payload - and the job file - cannot both be standard input; give one of them as a file")
             }
             Some(file) if file == dash => {
-                read(std::io::stdin()).context("cannot read --payload from standard input")?
+                let (mut bytes, most) = (Vec::new(), LONGEST_PAYLOAD as u64 + 1);
+                let read = std::io::stdin().take(most).read_to_end(&mut bytes);
+                read.context("cannot read --payload from standard input")?;
+                bytes
             }
             Some(file) => {
-                let bytes = File::open(file).map_err(Into::into).and_then(read);
-                bytes.with_context(|| format!("cannot read --payload {}", file.display()))?
+                jobspec::read_bytes(file).with_context(|| format!("cannot read --payload {}", file.display()))?
             }
             None => Vec::new(),
         };
+        if payload.len() > LONGEST_PAYLOAD {
+            bail!("--payload has more than {LONGEST_PAYLOAD} bytes; make it shorter");
+        }
         Ok(Dispatch { payload, meta: args.meta.iter().cloned().collect() })
     }
 
@@ -112,20 +116,9 @@ fn told(rules: &Parameterized, error: &DispatchError) -> String {
     }
 }
 
-/// What it holds, as long as it may be; what is longer is an error before all of it is read.
-fn read(from: impl Read) -> anyhow::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    from.take(LONGEST_PAYLOAD as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > LONGEST_PAYLOAD {
-        bail!("it has more than {LONGEST_PAYLOAD} bytes; make it shorter");
-    }
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobspec;
 
     fn parsed(block: &str) -> Parsed {
         let text = format!(

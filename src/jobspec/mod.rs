@@ -204,6 +204,14 @@ pub fn read_file(path: &Path) -> std::io::Result<String> {
     String::from_utf8(regular::read_own(path)?).map_err(|_| std::io::Error::other("it is no UTF-8 text"))
 }
 
+/// As [`read_file`], for a file that need not be text.
+///
+/// # Errors
+/// When it is none of these, or cannot be read.
+pub fn read_bytes(path: &Path) -> std::io::Result<Vec<u8>> {
+    regular::read_own(path)
+}
+
 /// A file of values by their paths, in JSON or HCL: `"app/port" = "8080"`.
 ///
 /// # Errors
