@@ -66,6 +66,7 @@ create-network ALLOC [HOSTNAME]        make an allocation's network
 destroy-network ALLOC                  remove it
 quit                                   end the plugin; tasks that are left are destroyed
 
+The ID - is the task that was started last.
 A task file has: config { ... } for the driver, and if you like id, name, user, alloc_dir, stdout_path, stderr_path,
 cpuset_cgroup, env { NAME = \"value\" }, resources { cpu = 100  memory = 64  memory_max = 0 }. Words with blanks go in quotes.
 ";
@@ -102,6 +103,8 @@ struct Session {
     api_version: String,
     schema: Option<Schema>,
     tasks: BTreeMap<String, wire::TaskHandle>,
+    /// The id of the task that was started last.
+    last: Option<String>,
     networks: BTreeMap<String, NetworkIsolation>,
     /// Directories that this program made for tasks.
     folders: Vec<PathBuf>,
@@ -129,8 +132,8 @@ impl Session {
         let calls = PluginClient::new(client.channel(), client.life());
         match configure(&calls, config.as_ref()).await {
             Ok((api_version, schema)) => {
-                let (tasks, networks, folders) = Default::default();
-                Ok(Session { client, calls, api_version, schema, tasks, networks, folders })
+                let (tasks, last, networks, folders) = Default::default();
+                Ok(Session { client, calls, api_version, schema, tasks, last, networks, folders })
             }
             Err(error) => {
                 client.kill().await;
@@ -185,7 +188,11 @@ impl Session {
     }
 
     async fn command(&mut self, words: &[String]) -> Answer {
-        let rest: Vec<&str> = words[1..].iter().map(String::as_str).collect();
+        let mut rest: Vec<&str> = words[1..].iter().map(String::as_str).collect();
+        let last = self.last.clone();
+        if let Some(id) = rest.first_mut().filter(|word| **word == "-") {
+            *id = last.as_deref().context("no task has been started")?;
+        }
         let calls = self.calls.clone();
         match (words[0].as_str(), rest.as_slice()) {
             ("help", _) => write_out(HELP),
@@ -288,6 +295,7 @@ impl Session {
             "stdout_path": task.stdout_path,
             "stderr_path": task.stderr_path,
         });
+        self.last = Some(task.id.clone());
         self.tasks.insert(task.id, handle);
         say(&answer)
     }

@@ -34,6 +34,10 @@ type Config struct {
 	Copies bool
 	// PluginConfig has what is added to the drivers' plugin blocks, by driver.
 	PluginConfig map[string]string
+	// Others are further plugins: programs by the names of their files.
+	Others map[string]string
+	// Blocks is added to the configuration.
+	Blocks string
 	// Client is added to the client block.
 	Client string
 	// Engine is the address of a Docker Engine; with it, agentbin is the driver docker, too.
@@ -64,6 +68,11 @@ func New(config Config) (*Agent, error) {
 	}
 	if a.Agentbin != "" {
 		if err := a.Install(); err != nil {
+			return nil, err
+		}
+	}
+	for name, program := range a.Others {
+		if err := os.Symlink(program, filepath.Join(plugins, name)); err != nil {
 			return nil, err
 		}
 	}
@@ -110,7 +119,7 @@ client {
   }
   %s
 }
-%s`, a.dataDir(), plugins, a.Client, blocks)
+%s%s`, a.dataDir(), plugins, a.Client, blocks, a.Blocks)
 	return a, os.WriteFile(filepath.Join(a.Dir, "agent.hcl"), []byte(text), 0o644)
 }
 
