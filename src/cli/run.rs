@@ -730,11 +730,9 @@ impl Run {
     }
 }
 
-/// The status of a job whose allocations have all ended: that of the first failure; that of the signal when it came
-/// before there was anything to fail.
+/// The status of a job whose allocations have all ended: that of the first failure, else that of the signal which stopped it.
 fn exit_status(results: &[AllocResult], signal: Option<Signal>) -> i32 {
     let first = results.iter().filter_map(|r| r.first_failure.as_ref()).min_by_key(|f| f.at);
-    let unstarted = || results.iter().flat_map(|r| &r.tasks).any(|t| t.outcome == Outcome::NotStarted);
     match (first.map(|f| &f.outcome), signal) {
         (Some(Outcome::Exited(exit)), _) if exit.signal != 0 => 128 + exit.signal,
         // The kernel killed a part of it for memory, and the rest did not notice.
@@ -745,7 +743,7 @@ fn exit_status(results: &[AllocResult], signal: Option<Signal>) -> i32 {
             TaskErrorKind::CommandNotExecutable => 126,
             TaskErrorKind::Other => CANNOT,
         },
-        (_, Some(signal)) if unstarted() => 128 + signal.number(),
+        (_, Some(signal)) => 128 + signal.number(),
         _ => 0,
     }
 }
@@ -1101,7 +1099,8 @@ mod tests {
             [result(exited(3, 0), true, later), result(exited(137, 9), true, now), result(exited(0, 0), false, now)];
         assert_eq!(exit_status(&results, None), 137);
         assert_eq!(exit_status(&results[..1], Some(Signal::INT)), 3);
-        assert_eq!(exit_status(&results[2..], Some(Signal::INT)), 0, "it answered Ctrl-C by a good end");
+        assert_eq!(exit_status(&results[2..], Some(Signal::INT)), 130, "whoever asked knows that it did not end by itself");
+        assert_eq!(exit_status(&results[2..], None), 0);
         assert_eq!(exit_status(&[result(Outcome::NotStarted, false, now)], Some(Signal::TERM)), 143);
         assert_eq!(exit_status(&[result(Outcome::NotStarted, false, now)], None), 0);
         let other = TaskError { kind: TaskErrorKind::Other, message: String::new() };
