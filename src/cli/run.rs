@@ -1099,7 +1099,11 @@ mod tests {
             [result(exited(3, 0), true, later), result(exited(137, 9), true, now), result(exited(0, 0), false, now)];
         assert_eq!(exit_status(&results, None), 137);
         assert_eq!(exit_status(&results[..1], Some(Signal::INT)), 3);
-        assert_eq!(exit_status(&results[2..], Some(Signal::INT)), 130, "whoever asked knows that it did not end by itself");
+        assert_eq!(
+            exit_status(&results[2..], Some(Signal::INT)),
+            130,
+            "whoever asked knows that it did not end by itself"
+        );
         assert_eq!(exit_status(&results[2..], None), 0);
         assert_eq!(exit_status(&[result(Outcome::NotStarted, false, now)], Some(Signal::TERM)), 143);
         assert_eq!(exit_status(&[result(Outcome::NotStarted, false, now)], None), 0);
