@@ -1,4 +1,4 @@
-//! The agent as a service of systemd: a real one, the first process of a namespace of its own, with the units that we ship. (N8)
+//! The agent, and a job by `agentbin systemd`, as services of systemd: a real one, the first process of a namespace of its own. (N8, P1)
 #![allow(clippy::tests_outside_test_module, reason = "an integration test has no other module")]
 #![expect(clippy::disallowed_methods, reason = "what systemd does is waited for until a deadline; there is no event")]
 
@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -52,11 +53,13 @@ struct Systemd<'a> {
 
 /// A new cgroup at the top of each hierarchy of this machine, and how to mount each there: type, options and place.
 fn own_cgroups() -> (Vec<PathBuf>, Vec<String>) {
+    static BOOTED: AtomicU32 = AtomicU32::new(0);
+    let name = format!("agentbin-test-{}-{}", std::process::id(), BOOTED.fetch_add(1, Ordering::Relaxed));
     let mounts = procfs::process::Process::myself().unwrap().mountinfo().unwrap();
     let hierarchies = mounts.into_iter().filter(|mount| mount.fs_type.starts_with("cgroup"));
     hierarchies
         .map(|mount| {
-            let cgroup = mount.mount_point.join(format!("agentbin-test-{}", std::process::id()));
+            let cgroup = mount.mount_point.join(&name);
             std::fs::create_dir(&cgroup).unwrap();
             // One of version 1 takes no process before it has these.
             for name in ["cpuset.cpus", "cpuset.mems"] {
@@ -81,7 +84,7 @@ impl<'a> Systemd<'a> {
     /// Boots one whose agent has its data in `world`. `None` where there is no systemd.
     fn boot(world: &'a World) -> Option<Systemd<'a>> {
         if !Path::new("/lib/systemd/systemd").exists() {
-            println!("SKIP: the_agent_is_a_service_of_systemd: systemd is not installed");
+            println!("SKIP: service_manager: systemd is not installed");
             return None;
         }
         let units = world.path("units");
@@ -278,4 +281,65 @@ fn the_agent_is_a_service_of_systemd() {
         }
     });
     systemd.does(&["stop", "agentbin.socket", "agentbin.service"]);
+}
+
+/// P1: the unit that `agentbin systemd` prints runs its job; a stop that was asked for is no failure, and a failure is one.
+#[test]
+fn p1_a_job_is_a_service_of_systemd() {
+    need_root!();
+    let world = World::new();
+    let units = world.path("units");
+    std::fs::create_dir_all(&units).unwrap();
+    let script = "trap 'echo bye; exit 0' INT; echo $NOMAD_META_greeting; echo up; while :; do sleep 0.1; done";
+    let job = |name: &str, kind: &str, script: &str| {
+        format!(
+            "variable \"greeting\" {{\n default = \"\"\n}}\njob \"{name}\" {{\n type = \"{kind}\"\n meta {{\n greeting = var.greeting\n }}\n \
+             group \"g\" {{\n restart {{\n attempts = 0\n mode = \"fail\"\n }}\n task \"t\" {{\n driver = \"raw_exec\"\n \
+             kill_timeout = \"7s\"\n config {{\n command = \"/bin/sh\"\n args = [\"-c\", \"{script}\"]\n }}\n }}\n }}\n}}\n"
+        )
+    };
+    let data = world.data_dir();
+    let unit = |name: &str, text: &str| {
+        world.file(&format!("{name} 100%.nomad.hcl"), text);
+        let out = Command::new(env!("CARGO_BIN_EXE_agentbin"))
+            .args(["systemd", "--data-dir", data.to_str().unwrap(), "--keep-logs", "--quiet"])
+            .args(["-var", "greeting=it's $HOME \"50%\""])
+            .arg(format!("{name} 100%.nomad.hcl"))
+            .current_dir(world.path(""))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
+        let text = String::from_utf8(out.stdout).unwrap();
+        assert!(text.contains("\nTimeoutStopSec=51\n") && text.contains("\nWantedBy=multi-user.target\n"), "{text}");
+        std::fs::write(units.join(format!("{name}.service")), &text).unwrap();
+        let dir = units.join(format!("{name}.service.d"));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("test.conf"), "[Unit]\nDefaultDependencies=no\n").unwrap();
+    };
+    unit("steady", &job("steady", "service", script));
+    unit("broken", &job("broken", "batch", "exit 3"));
+    let Some(systemd) = Systemd::boot(&world) else { return };
+    let of = |unit: &str, name: &str| systemd.ctl(&["show", "--value", "-p", name, unit]).1.trim().to_owned();
+
+    systemd.does(&["start", "steady.service"]);
+    let output = || {
+        let allocs = std::fs::read_dir(data.join("alloc")).into_iter().flatten().flatten();
+        let logs = allocs.map(|alloc| alloc.path().join("alloc/logs/t.stdout.0"));
+        logs.filter_map(|log| std::fs::read_to_string(log).ok()).collect::<String>()
+    };
+    systemd.until("it has said so", || output().contains("up\n"));
+    assert_eq!(output(), "it's $HOME \"50%\"\nup\n");
+    systemd.does(&["stop", "steady.service"]);
+    // One that failed would stay as `failed`.
+    assert_eq!(of("steady.service", "ActiveState"), "inactive");
+
+    systemd.does(&["start", "broken.service"]);
+    systemd.until("it has ended", || of("broken.service", "ActiveState") == "failed");
+    assert_eq!(["Result", "ExecMainStatus"].map(|name| of("broken.service", name)), ["exit-code", "3"]);
+
+    for args in [&["systemd", "-"][..], &["systemd", "--detach", "x.hcl"], &["systemd", "/no/such/file"]] {
+        let out = world.agentbin(args);
+        assert!(out.status == 125 && out.stdout.is_empty(), "{args:?}: {out:?}");
+    }
 }

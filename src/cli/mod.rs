@@ -29,6 +29,7 @@ mod session;
 mod shown;
 mod signals;
 mod supervise;
+mod systemd;
 mod token;
 mod validate;
 mod volumes;
@@ -65,6 +66,8 @@ struct Cli {
 enum Command {
     /// Run a job file in the foreground
     Run(Box<RunArgs>),
+    /// Print a unit of systemd that runs a job file, with these options of run
+    Systemd(Box<RunArgs>),
     /// Check a job file without starting anything
     Validate(ValidateArgs),
     /// Keep jobs on this machine, over the death of this process and of the machine, and serve Nomad's HTTP API
@@ -520,6 +523,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
     };
     let done = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Systemd(args) => systemd::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Ps(args) => runs::ps(&args),

@@ -270,10 +270,10 @@ pub(super) fn outlets(quiet: bool) -> Outlets {
 }
 
 /// What a run begins with.
-struct Prepared {
+pub(super) struct Prepared {
     /// With what the operator asks for.
     args: RunArgs,
-    job: Job,
+    pub(super) job: Job,
     /// What it was given for its `dispatch_payload`.
     payload: Vec<u8>,
     /// What the operator says of the machine.
@@ -281,7 +281,7 @@ struct Prepared {
     texts: Texts,
 }
 
-fn prepare(mut args: RunArgs) -> anyhow::Result<Prepared> {
+pub(super) fn prepare(mut args: RunArgs) -> anyhow::Result<Prepared> {
     let operator = Operator::find(&args.config, &args.volume, &args.host_network)?;
     args.isolation_minimum = policy::Level::stricter(args.isolation_minimum, operator.config.isolation_minimum);
     if args.isolation_minimum.is_some() && args.allow_writable_programs {
@@ -388,6 +388,16 @@ pub(super) fn check(job: &Job, drivers: &BTreeMap<String, Arc<dyn Driver>>, text
         bail!("{}", texts.explain_lines(&problems.join("\n")));
     }
     Ok(())
+}
+
+/// How long the tasks of a job may take until they have ended.
+pub(super) fn patience(job: &Job) -> Duration {
+    let patience = job.groups.iter().map(|group| {
+        let longest = group.tasks.iter().map(|t| t.shutdown_delay + t.kill_timeout).max().unwrap_or_default();
+        // Leader, other tasks and sidecars end one after the other.
+        group.shutdown_delay + longest * 3 + LAST_WORDS
+    });
+    patience.max().unwrap_or(LAST_WORDS)
 }
 
 /// A job that is about to run.
@@ -554,13 +564,7 @@ impl Run {
 
     /// The time-out, and how long after it everything is killed.
     fn deadlines(&self) -> Option<(Duration, Duration)> {
-        let patience = self.job.groups.iter().map(|group| {
-            let longest = group.tasks.iter().map(|t| t.shutdown_delay + t.kill_timeout).max().unwrap_or_default();
-            // Leader, other tasks and sidecars end one after the other.
-            group.shutdown_delay + longest * 3 + LAST_WORDS
-        });
-        let patience = patience.max().unwrap_or(LAST_WORDS);
-        self.timeout.map(|timeout| (timeout, patience))
+        self.timeout.map(|timeout| (timeout, patience(&self.job)))
     }
 
     /// All of the job; nothing of them is made yet.

@@ -5,6 +5,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,15 @@ pub fn own() -> io::Result<BorrowedFd<'static>> {
     }
     let fd = rustix::fs::openat(CWD, PATH, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     Ok(OWN.get_or_init(|| fd).as_fd())
+}
+
+/// Where the own executable lies, for whoever starts it again.
+///
+/// # Errors
+/// Those of `readlink(2)`; `NotFound` when it was removed.
+pub fn path() -> io::Result<PathBuf> {
+    let path = std::fs::read_link(PATH)?;
+    if path.exists() { Ok(path) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
 /// Whether this process has the right to write to its own executable, which includes root's right to write to anything.
