@@ -892,7 +892,7 @@ mod tests {
             (
                 "\n{{ kez \"x\" }}",
                 "local/x",
-                "job.hcl:12: template \"local/x\": line 2: there is no function \"kez\"; did you mean key?",
+                "job.hcl:12: template \"local/x\": line 2: there is no function \"kez\" (did you mean key?)",
             ),
         ] {
             let world = world(&[]);

@@ -368,7 +368,7 @@ mod tests {
             (
                 "client {\n host_volumes \"x\" { path = \"/\" }\n}",
                 2,
-                "did you mean \"host_volume\"?; known are cni_config_dir",
+                "(did you mean \"host_volume\"?); known are cni_config_dir",
             ),
             ("server { enabled = true }", 1, "unsupported key \"server\" in the configuration; known are client"),
             ("client {\n host_volume \"x\" { path = \"srv\" }\n}", 2, "must be absolute"),

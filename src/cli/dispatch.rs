@@ -152,7 +152,7 @@ mod tests {
         for (given, expected) in [
             (dispatch("", &[]), "the job needs a payload; give --payload FILE to agentbin run"),
             (dispatch("x", &[]), "the job needs metadata; give --meta a=VALUE to agentbin run"),
-            (dispatch("x", &[("a", ""), ("bea", "")]), "the job does not take --meta bea; did you mean \"bee\"?"),
+            (dispatch("x", &[("a", ""), ("bea", "")]), "the job does not take --meta bea (did you mean \"bee\"?)"),
             (
                 dispatch(&"x".repeat(20_000), &[("a", "")]),
                 "the payload has 20000 bytes, and at most 16384 are possible; make it shorter",

@@ -102,7 +102,7 @@ fn characters_of(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| (**byte & 0xc0) != 0x80).count()
 }
 
-/// The known word nearest to a misspelt one, as `; did you mean "x"?`, or nothing.
+/// The known word nearest to a misspelt one, as ` (did you mean "x"?)`, or nothing.
 pub(crate) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     if wrong.len() > LONGEST_NAME {
         return String::new();
@@ -115,7 +115,7 @@ pub(crate) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a 
         .map(|k| (edit_distance(wrong, k), k))
         .filter(|(distance, _)| *distance <= limit)
         .min()
-        .map_or_else(String::new, |(_, k)| format!("; did you mean \"{k}\"?"))
+        .map_or_else(String::new, |(_, k)| format!(" (did you mean \"{k}\"?)"))
 }
 
 /// Edits (insert, delete, change, swap of neighbours) between two words.
@@ -169,8 +169,8 @@ mod tests {
 
     #[test]
     fn only_near_words_are_suggested() {
-        assert_eq!(did_you_mean("comand", ["command", "args"]), "; did you mean \"command\"?");
-        assert_eq!(did_you_mean("uesr", ["user", "env"]), "; did you mean \"user\"?");
+        assert_eq!(did_you_mean("comand", ["command", "args"]), " (did you mean \"command\"?)");
+        assert_eq!(did_you_mean("uesr", ["user", "env"]), " (did you mean \"user\"?)");
         assert_eq!(did_you_mean("zebra", ["user", "env"]), "");
     }
 }

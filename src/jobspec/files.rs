@@ -50,7 +50,12 @@ fn template(section: &Section<'_>) -> Template {
     let right_delimiter = delimiter(section, "right_delimiter", "}}");
     let parsed = template::Template::parse(data.as_bytes(), &left_delimiter, &right_delimiter, &AtomicBool::new(false));
     if let Err(error) = parsed {
-        section.error(section.pos_of("data"), format!("data in {}: {error}", section.name));
+        let excerpt = match error.text.trim() {
+            "" => String::new(),
+            text => format!(", in: {text}"),
+        };
+        let message = format!("data in {}: line {}: {}{excerpt}", section.name, error.line, error.message);
+        section.error(section.pos_of("data"), message);
     }
     let destination = section.string("destination").unwrap_or_default();
     if destination.is_empty() {

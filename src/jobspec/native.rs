@@ -54,6 +54,33 @@ enum Places<'a> {
     At(&'a Pos),
 }
 
+/// What the parser says of a place, or the fix for what people often write there.
+fn explained<'a>(message: &'a str, rest: &str) -> &'a str {
+    let wants = |what: &str| message.contains(what);
+    let begins = |what: &str| rest.starts_with(what);
+    if wants("redefined attribute") {
+        "this argument was given already; remove one of the two"
+    } else if wants("heredoc end delimiter") {
+        "the heredoc is not closed; write the word behind its << alone on a line"
+    } else if begins("/*") {
+        "the comment is not closed; write */ behind it"
+    } else if begins("'") {
+        "text needs double quotes"
+    } else if begins(":") && wants("`=`") {
+        "write = between a name and its value, not :"
+    } else if begins(",") && wants("newline") {
+        "remove the comma; each argument has its own line"
+    } else if begins("=") && wants("`{`") {
+        "remove the =; it is a block"
+    } else if wants("escape sequence") {
+        "unknown escape; write \\\\ for a backslash"
+    } else if wants("expected `]`") && begins("\"") {
+        "a comma is missing before this"
+    } else {
+        message
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     text: &'a str,
@@ -66,8 +93,9 @@ impl<'a> Reader<'a> {
     }
 
     fn syntax_error(&self, error: &hcl_edit::parser::Error) -> Diagnostic {
-        let pos = self.pos(error.location().offset());
-        Diagnostic::new(&pos, format!("syntax error: {}", error.message()))
+        let at = error.location().offset();
+        let rest = self.text.get(at..).unwrap_or_default();
+        Diagnostic::new(&self.pos(at), format!("syntax error: {}", explained(error.message(), rest)))
     }
 
     fn pos(&self, offset: usize) -> Pos {

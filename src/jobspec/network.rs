@@ -132,7 +132,10 @@ pub(super) fn check(group: &Section<'_>, network: Option<&Network>, tasks: &[Tas
                 let on = port.host_network.as_ref().map_or(DEFAULT, |network| &network.name);
                 let other = numbers.insert((on, number), &port.label);
                 if let Some(other) = other.filter(|_| !port.ignore_collision) {
-                    let message = format!("port \"{}\" has the static port {number} of port \"{other}\"", port.label);
+                    let message = format!(
+                        "port \"{}\" has the static port {number} of port \"{other}\"; give one of them another",
+                        port.label
+                    );
                     group.error(&port.pos, message);
                 }
             }

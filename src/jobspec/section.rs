@@ -12,6 +12,9 @@ use super::schema::{self, Key, Often, Schema, Takes, Use};
 use super::value::Value;
 use crate::spec::{Order as _, Pos, shortened};
 
+/// The largest numbers of the types that arguments have.
+const LARGEST: [i128; 5] = [u16::MAX as i128, i32::MAX as i128, u32::MAX as i128, i64::MAX as i128, u64::MAX as i128];
+
 /// Most errors, and most warnings, that are said about one file.
 pub const MOST_SAID: usize = 50;
 
@@ -437,7 +440,12 @@ impl<'a> Section<'a> {
         }
         let fitting = T::try_from(int).ok();
         if fitting.is_none() {
-            self.error(&attr.pos, format!("\"{name}\" in {} is too large", self.name));
+            let is_last = |most: &i128| T::try_from(*most).is_ok() && T::try_from(most + 1).is_err();
+            let bound = match LARGEST.iter().find(|most| is_last(most)) {
+                Some(most) => format!("must be at most {most}, not {int}"),
+                None => "is too large".to_owned(),
+            };
+            self.error(&attr.pos, format!("\"{name}\" in {} {bound}", self.name));
         }
         fitting
     }

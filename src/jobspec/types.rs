@@ -31,6 +31,13 @@ pub(super) struct Member {
 
 const NAMES: [&str; 9] = ["string", "number", "bool", "any", "list", "set", "map", "object", "tuple"];
 
+fn unknown(name: &str) -> String {
+    match did_you_mean(name, NAMES) {
+        none if none.is_empty() => format!("unknown type \"{name}\"; use one of {}", NAMES.join(", ")),
+        hint => format!("unknown type \"{name}\"{hint}"),
+    }
+}
+
 impl Type {
     /// Reads `string`, `list(string)`, `object({a = number})` and the like; JSON has them in quotes.
     pub fn parse(expr: &Expr) -> Result<Type> {
@@ -48,7 +55,7 @@ impl Type {
                 "list" | "set" | "map" | "object" | "tuple" => {
                     Err(wrong(format!("the type {name} needs an argument; write {name}(...)")))
                 }
-                other => Err(wrong(format!("unknown type \"{other}\"{}", did_you_mean(other, NAMES)))),
+                other => Err(wrong(unknown(other))),
             },
             Kind::Call(call) => match (call.name.as_str(), call.args.as_slice()) {
                 ("list", [of]) => Ok(Type::List(Box::new(Type::parse(of)?))),
@@ -63,7 +70,7 @@ impl Type {
                 ("object", _) => Err(wrong("write the type as object({name = type, ...})".to_owned())),
                 ("tuple", _) => Err(wrong("write the type as tuple([type, ...])".to_owned())),
                 ("list" | "set" | "map", _) => Err(wrong(format!("write the type as {}(type)", call.name))),
-                (other, _) => Err(wrong(format!("unknown type \"{other}\"{}", did_you_mean(other, NAMES)))),
+                (other, _) => Err(wrong(unknown(other))),
             },
             _ => Err(wrong("a type is needed here, such as string or list(string)".to_owned())),
         }

@@ -175,7 +175,7 @@ impl<'a> Lexer<'a> {
             return Ok(self.token(Kind::RightDelim, start));
         }
         let Some(rune) = first(self.rest()) else {
-            return Err(self.error(start, format!("{}: the action is not closed", self.began())));
+            return Err(self.error(start, format!("the action that begins in line {} is not closed", self.began())));
         };
         self.at += rune.width;
         let kind = match rune.or_replacement() {
@@ -232,9 +232,9 @@ impl<'a> Lexer<'a> {
         Ok(self.token(kind, start))
     }
 
-    /// Where the action began, for messages about its end.
-    fn began(&self) -> String {
-        format!("the action of line {}", TemplateError::new(self.source, self.action, "").line)
+    /// The line in which the action began, for messages about its end.
+    fn began(&self) -> u32 {
+        TemplateError::new(self.source, self.action, "").line
     }
 
     /// The rest of a name, after which only some characters may stand.

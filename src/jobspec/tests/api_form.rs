@@ -365,7 +365,7 @@ fn j2_what_a_job_says_to_a_scheduler_is_read() {
     for (inside, message) in [
         (
             "update {\nhealth_check = \"cheks\"\n}",
-            "unknown health_check \"cheks\" in update of job \"j\"; did you mean \"checks\"?",
+            "unknown health_check \"cheks\" in update of job \"j\" (did you mean \"checks\"?)",
         ),
         (
             "reschedule {\ndelay_function = \"linear\"\n}",

@@ -87,7 +87,7 @@ fn j2_a_constraint_that_no_machine_could_meet_is_a_mistake_at_its_line() {
     }
     assert_eq!(
         errors(&of_group("attribute = \"${attr.x}\"\noperator = \"regex\"\nvalue = \"a\"")),
-        ["job.hcl:5: unknown operator \"regex\" in constraint of group \"g\"; did you mean \"regexp\"?"]
+        ["job.hcl:5: unknown operator \"regex\" in constraint of group \"g\" (did you mean \"regexp\"?)"]
     );
     assert_eq!(
         errors(&around_task("constraint {\ndistinct_hosts = true\n}")),

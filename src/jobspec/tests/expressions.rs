@@ -89,7 +89,7 @@ fn wrong_expressions_say_what_is_wrong_where() {
         ("1 + \"a\"", "a number is needed here, not a string"),
         ("1 / 0", "division by zero"),
         ("[1][5]", "index 5 is outside of the list of 1"),
-        ("{ user = 1 }.uesr", "there is no attribute \"uesr\" here; did you mean \"user\"?"),
+        ("{ user = 1 }.uesr", "there is no attribute \"uesr\" here (did you mean \"user\"?)"),
         ("{ a = 1 }.b.c", "there is no attribute \"b\" here"),
         ("\"x\".a", "a string has no attribute \"a\""),
         ("\"a${[1]}\"", "a string cannot include a list; convert it to a string"),
@@ -100,7 +100,7 @@ fn wrong_expressions_say_what_is_wrong_where() {
         ("{ a.b = 1 }", "ambiguous key; put it in quotes to take it literally, or in parentheses to evaluate it"),
         ("{ \"a\" = 1, (\"a\") = 2 }", "duplicate key \"a\"; remove one of the two"),
         ("nofunc(1)", "nofunc: there is no function of this name"),
-        ("uper(\"x\")", "uper: there is no function of this name; did you mean \"upper\"?"),
+        ("uper(\"x\")", "uper: there is no function of this name (did you mean \"upper\"?)"),
         ("upper()", "upper: takes 1 argument, not 0"),
         ("upper([1])", "upper: argument 1 must be a string, not list"),
         ("max(1...)", "only a list can be expanded with \"...\""),
@@ -175,7 +175,7 @@ fn can_try_and_convert_take_expressions() {
         assert_eq!(found, expected, "{expression}");
     }
     assert_eq!(error("convert(\"x\", number)"), "job.hcl:5: convert: a number is needed, not \"x\"");
-    assert_eq!(error("convert(1, strin)"), "job.hcl:5: unknown type \"strin\"; did you mean \"string\"?");
+    assert_eq!(error("convert(1, strin)"), "job.hcl:5: unknown type \"strin\" (did you mean \"string\"?)");
     assert_eq!(error("try(1 / 0)"), "job.hcl:5: division by zero");
 }
 

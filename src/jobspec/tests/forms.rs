@@ -128,7 +128,7 @@ fn json_places_are_those_of_the_keys() {
         (
             "\"count\": 2",
             "\"cuont\": 2",
-            "job.hcl:11: unsupported argument \"cuont\" in group \"g\"; did you mean \"count\"?",
+            "job.hcl:11: unsupported argument \"cuont\" in group \"g\" (did you mean \"count\"?)",
         ),
         ("\"count\": 2", "\"count\": \"${1 / 0}\"", "job.hcl:11: division by zero"),
         (
@@ -150,7 +150,7 @@ fn json_places_are_those_of_the_keys() {
         ("\"count\": 2,", "\"count\": 2", "job.hcl:12: syntax error: expected \",\" or \"}\""),
         ("\"count\": 2", "\"count\": nope", "job.hcl:11: syntax error: expected a value"),
         ("\"count\": 2", "\"count\": \"${\"", "job.hcl:11: syntax error: "),
-        ("\"job\": {", "\"jub\": {", "job.hcl:5: unsupported argument \"jub\" in the job file; did you mean \"job\"?"),
+        ("\"job\": {", "\"jub\": {", "job.hcl:5: unsupported argument \"jub\" in the job file (did you mean \"job\"?)"),
     ] {
         assert!(JSON.contains(from), "{from}");
         let found = errors(&JSON.replacen(from, to, 1));

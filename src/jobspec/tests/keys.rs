@@ -116,7 +116,7 @@ fn j1_what_is_passed_over_is_checked_all_the_same() {
     let wrong = [
         (
             around_group("service {\nprot = \"http\"\n}"),
-            "job.hcl:4: unsupported argument \"prot\" in service of group \"g\"; did you mean \"port\"?",
+            "job.hcl:4: unsupported argument \"prot\" in service of group \"g\" (did you mean \"port\"?)",
         ),
         (
             around_group("update {\ncanary = \"many\"\n}"),

@@ -52,14 +52,14 @@ fn j3_ports_that_cannot_be_are_mistakes() {
         ),
         (
             around_task("resources {\nnetwork {\nport \"a\" { static = 80 }\nport \"b\" { static = 80 }\n}\n}"),
-            "job.hcl:7: port \"b\" has the static port 80 of port \"a\"",
+            "job.hcl:7: port \"b\" has the static port 80 of port \"a\"; give one of them another",
         ),
         (
             around_group(
                 "network {\nport \"a\" {\nstatic = 80\nhost_network = \"lan\"\n}\nport \"b\" {\nstatic = 80\n\
                  host_network = \"lan\"\n}\n}",
             ),
-            "job.hcl:8: port \"b\" has the static port 80 of port \"a\"",
+            "job.hcl:8: port \"b\" has the static port 80 of port \"a\"; give one of them another",
         ),
         (
             around_task("resources {\nnetwork {\n}\nnetwork {\n}\n}"),
@@ -75,7 +75,7 @@ fn j3_ports_that_cannot_be_are_mistakes() {
         errors(both),
         [
             "job.hcl:10: duplicate port \"a\"; it stands in line 4 already",
-            "job.hcl:11: port \"b\" has the static port 80 of port \"a\""
+            "job.hcl:11: port \"b\" has the static port 80 of port \"a\"; give one of them another"
         ]
     );
     let networks = "network {\nport \"a\" {\nstatic = 80\nhost_network = \"lan\"\n}\nport \"b\" { static = 80 }\n}";

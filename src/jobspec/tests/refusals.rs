@@ -109,24 +109,24 @@ fn artifacts_that_are_not_fetched_are_refused_with_the_reason() {
 fn unknown_names_are_reported_with_the_nearest_known_one() {
     let table = [
         (around_task("comand = \"x\""), "job.hcl:4: unsupported argument \"comand\" in task \"t\"; remove it"),
-        (around_task("usr = \"x\""), "job.hcl:4: unsupported argument \"usr\" in task \"t\"; did you mean \"user\"?"),
+        (around_task("usr = \"x\""), "job.hcl:4: unsupported argument \"usr\" in task \"t\" (did you mean \"user\"?)"),
         (
             around_task("kill_timout = \"5s\""),
-            "job.hcl:4: unsupported argument \"kill_timout\" in task \"t\"; did you mean \"kill_timeout\"?",
+            "job.hcl:4: unsupported argument \"kill_timout\" in task \"t\" (did you mean \"kill_timeout\"?)",
         ),
         (
             around_task("resource {\n}"),
-            "job.hcl:4: unsupported block \"resource\" in task \"t\"; did you mean \"resources\"?",
+            "job.hcl:4: unsupported block \"resource\" in task \"t\" (did you mean \"resources\"?)",
         ),
         (around_task("user {\n}"), "job.hcl:4: \"user\" in task \"t\" is an argument; write user = ..."),
         (around_task("logs = {}"), "job.hcl:4: \"logs\" in task \"t\" is a block; write logs { ... }"),
         (
             around_task("resources {\nmemroy = 10\n}"),
-            "job.hcl:5: unsupported argument \"memroy\" in resources of task \"t\"; did you mean \"memory\"?",
+            "job.hcl:5: unsupported argument \"memroy\" in resources of task \"t\" (did you mean \"memory\"?)",
         ),
         (
             "jobb \"x\" {\n}\n".to_owned(),
-            "job.hcl:1: unsupported block \"jobb\" in the job file; did you mean \"job\"?",
+            "job.hcl:1: unsupported block \"jobb\" in the job file (did you mean \"job\"?)",
         ),
         ("x = 1\n".to_owned(), "job.hcl:1: unsupported argument \"x\" in the job file; remove it"),
     ];
@@ -160,8 +160,8 @@ fn rules_about_jobs_and_groups() {
         (around_group("network {\n}\nnetwork {\n}"), "job.hcl:5: group \"g\" has more than one network; keep one"),
         (around_group("network {\nport \"a\" {}\nport \"a\" {}\n}"), "job.hcl:5: duplicate port \"a\"; it stands in line 4 already"),
         (around_group("network {\nport \"a\" { static = 80 }\nport \"b\" { static = 80 }\n}"),
-         "job.hcl:5: port \"b\" has the static port 80 of port \"a\""),
-        (around_group("network {\nport \"a\" { static = 70000 }\n}"), "job.hcl:4: \"static\" in port \"a\" is too large"),
+         "job.hcl:5: port \"b\" has the static port 80 of port \"a\"; give one of them another"),
+        (around_group("network {\nport \"a\" { static = 70000 }\n}"), "job.hcl:4: \"static\" in port \"a\" must be at most 65535, not 70000"),
         (around_group("meta {\n}\nmeta {\n}"), "job.hcl:5: duplicate meta block in group \"g\"; it stands in line 3 already"),
         (around_group("restart {\ninterval = \"4s\"\n}"), "job.hcl:3: the restart interval must be at least 5s, not 4s"),
         (around_group("restart {\nattempts = 0\nmode = \"delay\"\n}"),

@@ -63,5 +63,5 @@ fn members_of_known_values_must_exist() {
         assert_eq!(value_of(&given, expression).unwrap_err(), format!("job.hcl:5: {expected}"));
     }
     let text = format!("variable \"a\" {{ default = {{ user = 1 }} }}\n{}", around_task("user = var.a.uesr"));
-    assert_eq!(given.errors(&text), ["job.hcl:5: there is no attribute \"uesr\" here; did you mean \"user\"?"]);
+    assert_eq!(given.errors(&text), ["job.hcl:5: there is no attribute \"uesr\" here (did you mean \"user\"?)"]);
 }

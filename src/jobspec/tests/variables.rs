@@ -83,7 +83,7 @@ fn values_that_do_not_fit_name_variable_and_source() {
         (
             Given::default().var("v", "1"),
             "type = lst(string)",
-            "job.hcl:2: unknown type \"lst\"; did you mean \"list\"?",
+            "job.hcl:2: unknown type \"lst\" (did you mean \"list\"?)",
         ),
     ] {
         let text = with(&format!("variable \"v\" {{\n{declaration}\n}}"), "\"\"");
@@ -96,7 +96,10 @@ fn values_that_do_not_fit_name_variable_and_source() {
 fn values_for_undeclared_variables_are_errors() {
     let text = with("variable \"region\" { default = \"x\" }", "\"\"");
     for (given, expected) in [
-        (Given::default().var("regoin", "y"), "--var regoin: undeclared variable \"regoin\"; did you mean \"region\"?"),
+        (
+            Given::default().var("regoin", "y"),
+            "--var regoin: undeclared variable \"regoin\" (did you mean \"region\"?)",
+        ),
         (
             Given::default().file("f.hcl", "\n\nfoo = 1\n"),
             "f.hcl:3: undeclared variable \"foo\"; declare it with a variable block",
@@ -195,7 +198,7 @@ fn declarations_are_checked() {
         ),
         (
             "variable \"v\" { defualt = 1 }",
-            "job.hcl:1: unsupported argument \"defualt\" in variable \"v\"; did you mean \"default\"?",
+            "job.hcl:1: unsupported argument \"defualt\" in variable \"v\" (did you mean \"default\"?)",
         ),
         (
             "variable \"w\" { default = 1 }\nvariable \"v\" { default = var.w }",

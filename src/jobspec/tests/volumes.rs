@@ -69,7 +69,7 @@ fn f1_what_is_wrong_with_them_has_its_line() {
         (
             HOST,
             "volume = \"dta\"\ndestination = \"/x\"",
-            "job.hcl:8: volume_mount of task \"t\": group \"g\" has no volume \"dta\"; did you mean \"data\"?",
+            "job.hcl:8: volume_mount of task \"t\": group \"g\" has no volume \"dta\" (did you mean \"data\"?)",
         ),
         (HOST, "destination = \"/x\"", "job.hcl:8: volume_mount of task \"t\" names no volume"),
         (HOST, "volume = \"data\"", "job.hcl:8: volume_mount of task \"t\" has no destination"),

@@ -1,0 +1,11 @@
+region = "eu"
+job "web" {
+  group "api" {
+    task "server" {
+      driver = "exec"
+      config {
+        command = "/bin/true"
+      }
+    }
+  }
+}

@@ -1,0 +1,12 @@
+job "web" {
+  group "api" {
+    task "server" {
+      driver = "exec"
+      config {
+        command = "/bin/true"
+      }
+      user = "a"
+      user = "b"
+    }
+  }
+}

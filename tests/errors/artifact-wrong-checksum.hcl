@@ -1,0 +1,16 @@
+job "web" {
+  group "api" {
+    task "server" {
+      driver = "exec"
+      config {
+        command = "/bin/true"
+      }
+      artifact {
+        source = "https://example.com/x.tgz"
+        options {
+          checksum = "sha256:abc"
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,22 @@
+job "web" {
+  group "api" {
+    network {
+      port "http" {}
+    }
+    service {
+      provider = "nomad"
+      port     = "http"
+      check {
+        type     = "tcp"
+        interval = "100ms"
+        timeout  = "2s"
+      }
+    }
+    task "server" {
+      driver = "exec"
+      config {
+        command = "/bin/true"
+      }
+    }
+  }
+}

@@ -1,0 +1,13 @@
+job "web" {
+  group "api" {
+    task "server" {
+      driver = "exec"
+      config {
+        command = "/bin/true"
+      }
+      env {
+        X = "yes" ? "a" : "b"
+      }
+    }
+  }
+}

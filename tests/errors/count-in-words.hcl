@@ -1,0 +1,11 @@
+job "web" {
+  group "api" {
+    count = "two"
+    task "server" {
+      driver = "exec"
+      config {
+        command = "/bin/true"
+      }
+    }
+  }
+}

@@ -1,0 +1,12 @@
+job "web" {
+  group "api" {
+    task "a" {
+      driver = "exec"
+    }
+  }
+  group "api" {
+    task "b" {
+      driver = "exec"
+    }
+  }
+}

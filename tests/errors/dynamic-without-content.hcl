@@ -1,0 +1,6 @@
+job "web" {
+  dynamic "group" {
+    for_each = ["a"]
+    labels   = [group.value]
+  }
+}

@@ -1,0 +1,10 @@
+job "web" {
+  dynamic "group" {
+    labels = ["a"]
+    content {
+      task "server" {
+        driver = "exec"
+      }
+    }
+  }
+}

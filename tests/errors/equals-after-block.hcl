@@ -1,0 +1,7 @@
+job "web" {
+  group "api" = {
+    task "server" {
+      driver = "exec"
+    }
+  }
+}

@@ -1,0 +1,7 @@
+job "web" {
+  group "api" "v2" {
+    task "server" {
+      driver = "exec"
+    }
+  }
+}

@@ -1,0 +1,8 @@
+job "web" {
+  id = "my web"
+  group "api" {
+    task "server" {
+      driver = "exec"
+    }
+  }
+}

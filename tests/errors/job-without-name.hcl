@@ -1,0 +1,7 @@
+job {
+  group "api" {
+    task "server" {
+      driver = "exec"
+    }
+  }
+}

@@ -1,0 +1,16 @@
+locals {
+  image = "nginx"
+}
+job "web" {
+  group "api" {
+    task "server" {
+      driver = "exec"
+      config {
+        command = "/bin/true"
+      }
+      env {
+        X = local.imgae
+      }
+    }
+  }
+}

@@ -1,0 +1,11 @@
+job "web" {
+  group "api" {
+    task "server" {
+      driver = "exec"
+      config {
+        command = "/bin/echo"
+        args    = ["a" "b"]
+      }
+    }
+  }
+}

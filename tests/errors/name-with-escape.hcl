@@ -1,0 +1,7 @@
+job "web" {
+  group "api\u001b[31m" {
+    task "server" {
+      driver = "exec"
+    }
+  }
+}

@@ -1,0 +1,8 @@
+job "web" {
+  priority = 150
+  group "api" {
+    task "server" {
+      driver = "exec"
+    }
+  }
+}

@@ -1,0 +1,14 @@
+job "web" {
+  group "api" {
+    service {
+      provider = "nomad"
+      name     = "my web"
+    }
+    task "server" {
+      driver = "exec"
+      config {
+        command = "/bin/true"
+      }
+    }
+  }
+}

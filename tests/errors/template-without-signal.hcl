@@ -1,0 +1,15 @@
+job "web" {
+  group "api" {
+    task "server" {
+      driver = "exec"
+      config {
+        command = "/bin/true"
+      }
+      template {
+        data        = "x"
+        destination = "local/x"
+        change_mode = "signal"
+      }
+    }
+  }
+}

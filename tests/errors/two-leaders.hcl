@@ -1,0 +1,12 @@
+job "web" {
+  group "api" {
+    task "a" {
+      driver = "exec"
+      leader = true
+    }
+    task "b" {
+      driver = "exec"
+      leader = true
+    }
+  }
+}

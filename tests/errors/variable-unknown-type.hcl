@@ -1,0 +1,13 @@
+variable "n" {
+  type = integer
+}
+job "web" {
+  group "api" {
+    task "server" {
+      driver = "exec"
+      config {
+        command = "/bin/true"
+      }
+    }
+  }
+}

@@ -1,0 +1,14 @@
+variable "n" {
+  type    = number
+  default = "many"
+}
+job "web" {
+  group "api" {
+    task "server" {
+      driver = "exec"
+      config {
+        command = "/bin/true"
+      }
+    }
+  }
+}
