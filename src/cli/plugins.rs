@@ -8,6 +8,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::config::{Config, Plugin};
+use super::run::unknown_driver;
+use super::shown::Texts;
 use super::{complain, placement};
 use crate::alloc::chain;
 use crate::alloc::machine::{self, Drivers};
@@ -263,24 +265,23 @@ pub(super) fn dir(given: Option<&Path>, config: &Config) -> Option<PathBuf> {
     given.map(Path::to_owned).or_else(|| config.plugin_dir.clone())
 }
 
-/// Adds what the plugins say against the configuration of their tasks to what is refused, and drivers that are not there.
+/// Adds what drivers say against the configuration of their tasks, and drivers that do not exist, to what is refused.
 ///
 /// # Errors
 /// As [`Asked::start`].
-pub(super) fn check(parsed: &mut Parsed, given: &Given<'_>) -> anyhow::Result<()> {
-    if given.dir.is_none() {
-        return Ok(());
-    }
+pub(super) fn check(parsed: &mut Parsed, given: &Given<'_>, texts: &Texts) -> anyhow::Result<()> {
     let (drivers, settings) = machine::drivers_to_ask(None)?;
     let asked = Asked::start(given, &Wanted::These(placement::drivers(&parsed.job)), &settings, drivers)?;
     for task in parsed.job.groups.iter().flat_map(|group| &group.tasks) {
         match asked.drivers.get(&task.driver) {
-            None => parsed.refusals.push(Diagnostic::new(&task.pos, format!("unknown driver {:?}", task.driver))),
-            Some(driver) if driver.is_external() => {
-                let wrong = driver.validate(&task.config).err();
-                parsed.refusals.extend(wrong.map(|error| Diagnostic::new(&task.config.pos, chain(&error))));
+            None => {
+                parsed.refusals.push(Diagnostic::new(&task.pos, unknown_driver(&task.driver, &asked.drivers)));
             }
-            Some(_) => {}
+            Some(driver) => {
+                let wrong = driver.validate(&task.config).err();
+                let wrong = wrong.map(|error| texts.diagnostics(&chain(&error), &task.config.pos));
+                parsed.refusals.extend(wrong.into_iter().flatten());
+            }
         }
     }
     Ok(())

@@ -371,16 +371,19 @@ fn read(path: &Path) -> anyhow::Result<String> {
     jobspec::read_file(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
+/// What is said of a task whose driver does not exist.
+pub(super) fn unknown_driver(name: &str, drivers: &BTreeMap<String, Arc<dyn Driver>>) -> String {
+    let known = drivers.keys().cloned().collect::<Vec<_>>().join(", ");
+    let hint = jobspec::did_you_mean(name, drivers.keys().map(String::as_str));
+    format!("unknown driver {name:?}{hint}; known are {known}")
+}
+
 /// Everything that can be found wrong before anything starts.
 pub(super) fn check(job: &Job, drivers: &BTreeMap<String, Arc<dyn Driver>>, texts: &Texts) -> anyhow::Result<()> {
     let mut problems = Vec::new();
     for task in job.groups.iter().flat_map(|g| &g.tasks) {
         match drivers.get(&task.driver) {
-            None => {
-                let known = drivers.keys().cloned().collect::<Vec<_>>().join(", ");
-                let hint = jobspec::did_you_mean(&task.driver, drivers.keys().map(String::as_str));
-                problems.push(format!("{}: unknown driver {:?}{hint}; known are {known}", task.pos, task.driver));
-            }
+            None => problems.push(format!("{}: {}", task.pos, unknown_driver(&task.driver, drivers))),
             Some(driver) => problems.extend(driver.validate(&task.config).err().map(|e| chain(&e))),
         }
     }

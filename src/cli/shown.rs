@@ -69,6 +69,18 @@ impl Texts {
         shown.join("\n")
     }
 
+    /// What a driver says of its block, each line at the place that it begins with, or else at `pos`.
+    pub(super) fn diagnostics(&self, text: &str, pos: &Pos) -> Vec<Diagnostic> {
+        let diagnostic = |line: &str| match self.place(line) {
+            Some((_, pos)) => {
+                let prefix = format!("{pos}: ");
+                Diagnostic::new(&pos, line.strip_prefix(&prefix).unwrap_or(line))
+            }
+            None => Diagnostic::new(pos, line),
+        };
+        text.lines().take(SHOWN).map(diagnostic).collect()
+    }
+
     /// The place that a line begins with: its column is that of the first quoted word that stands there.
     fn place(&self, line: &str) -> Option<(&str, Pos)> {
         let (file, text) =

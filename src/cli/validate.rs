@@ -29,7 +29,7 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
             let given =
                 plugins::Given { dir: plugin_dir.as_deref(), config: &operator.config, quiet: true, outlive: false };
             placement::check(&mut parsed, None, None, &given)?;
-            plugins::check(&mut parsed, &given)?;
+            plugins::check(&mut parsed, &given, &texts)?;
             parsed.warnings.splice(0..0, operator.config.warnings);
             (Vec::new(), Some(parsed))
         }

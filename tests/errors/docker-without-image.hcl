@@ -1,0 +1,10 @@
+job "web" {
+  group "api" {
+    task "server" {
+      driver = "docker"
+      config {
+        ports = ["http"]
+      }
+    }
+  }
+}

@@ -1,0 +1,10 @@
+job "web" {
+  group "api" {
+    task "server" {
+      driver = "exec"
+      config {
+        args = ["x"]
+      }
+    }
+  }
+}

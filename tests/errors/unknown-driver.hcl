@@ -1,0 +1,10 @@
+job "web" {
+  group "api" {
+    task "server" {
+      driver = "dokcer"
+      config {
+        command = "/bin/true"
+      }
+    }
+  }
+}
