@@ -455,9 +455,10 @@ impl<'a> Section<'a> {
         let attr = self.attr(name)?;
         let value = self.eval(&attr.value)?;
         let nanos = match (&value, value.to_number().and_then(super::value::Number::to_int)) {
-            (Value::Number(_) | Value::String(_), Some(int)) => {
+            (Value::Number(_), Some(int)) => {
                 i64::try_from(int).map_err(|_| "the number of nanoseconds is too large".to_owned())
             }
+            // A number in quotes has no unit, which Nomad refuses too.
             (Value::String(text), _) => duration::parse_signed(text),
             _ => {
                 self.wrong(attr, "a duration such as \"30s\"", &value);
