@@ -7,8 +7,8 @@ use super::lookup::Guard;
 use super::subordinate::SubordinateIds;
 use crate::spec::{HostIds, Masks, Neighbours, OwnNamespaces, Propagation, ResourceLimit, Seccomp, Unveil};
 
-/// Everything that the shim must know to become the task. Sent as JSON; parent and shim are the same executable, so
-/// there is no version to negotiate.
+/// Everything that the shim needs to become the task. Sent as JSON; parent and shim are the same executable, so there is no version
+/// to negotiate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// The command. Isolated: as the job names it, looked up inside the root. Plain: the program's path.
@@ -21,11 +21,11 @@ pub struct Config {
     pub user: String,
     /// What the host's user database says about `user`, if it knows it.
     pub host_ids: Option<Ids>,
-    /// Who else writes below the allocation's directory; `None` executes a program whoever may write to it.
+    /// Which other tasks or users write below the allocation's directory; `None` executes a program no matter who can write to it.
     pub neighbours: Option<Neighbours>,
-    /// `host_ids` is its user, whatever a passwd file in its root says.
+    /// `host_ids` is the task's user, no matter what a passwd file in its root says.
     pub host_users: bool,
-    /// What others get into, for a command that the shim finds. `None` where that does not matter.
+    /// Which directories untrusted users can reach, for a command that the shim looks up. `None` where that does not matter.
     pub guard: Option<Guard>,
     /// Working directory; inside the root when isolated, empty for its top.
     pub work_dir: PathBuf,
@@ -37,16 +37,16 @@ pub struct Config {
     pub no_new_privs: bool,
     /// System calls that the task may make.
     pub seccomp: Seccomp,
-    /// What each process may have.
+    /// Resource limits of each process.
     pub limits: Vec<ResourceLimit>,
     /// Namespaces to make beside those in which the shim was born. A further process of the task enters them instead.
     pub own: OwnNamespaces,
-    /// Make a user namespace that has the task's user and groups, under their own numbers, and nobody else.
+    /// Make a user namespace that maps only the task's user and groups, each to its own number.
     pub user_namespace: bool,
-    /// The host's numbers of the ids of that namespace, which has all of them then; without root the numbers in the first
-    /// user namespace. `host_ids`, like every other id here, is one inside.
+    /// The host ids that the user namespace maps; all of them are mapped then. Without root, their numbers in the first user
+    /// namespace. `host_ids`, like every other id here, is a number inside.
     pub id_range: Option<HostIds>,
-    /// All that the task may do with files; empty for whatever its user may.
+    /// All that the task may do with files; empty allows all that its user may do.
     pub unveil: Vec<Unveil>,
     /// The task's `oom_score_adj`.
     pub oom_score_adj: i32,
@@ -54,14 +54,14 @@ pub struct Config {
     pub network_namespace: Option<PathBuf>,
     /// Set when the executor is not root and works through a user namespace.
     pub rootless: Option<Rootless>,
-    /// The command goes on when the executor is killed.
+    /// The command keeps running when the executor is killed.
     pub outlives: bool,
-    /// Set for a further process of a task that runs. Its `host_ids` are those of the task and believed as they are.
+    /// Set for a further process of a running task. Its `host_ids` are those of the task and are not checked again.
     pub session: Option<SessionConfig>,
 }
 
 impl Config {
-    /// The number by which the host knows a user of the task.
+    /// The host's id for a uid of the task.
     #[must_use]
     pub fn on_host(&self, uid: u32) -> u32 {
         HostIds::on_host(self.id_range, uid)
@@ -74,23 +74,23 @@ impl Config {
     }
 }
 
-/// What the shim does before it is told what to become: its argument.
+/// What the shim does before it receives its configuration. This is its command line argument.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Birth {
-    /// v1: `tasks` files of the roots of the hierarchies, when it makes a cgroup namespace there.
+    /// v1: `tasks` files of the root cgroups of the hierarchies, when the shim makes a cgroup namespace there.
     pub cgroup_roots: Option<Vec<PathBuf>>,
-    /// v1: `tasks` files of the cgroups that it joins then.
+    /// v1: `tasks` files of the cgroups that the shim joins after that.
     pub join: Vec<PathBuf>,
-    /// It will have a root of its own.
+    /// The shim will get its own root.
     pub root: bool,
     /// The executor is not root.
     pub rootless: bool,
 }
 
-/// What a further process of a running task has of its own.
+/// Settings of a further process of a running task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionConfig {
-    /// It leads a session on a terminal: of the task's own with a root, else what it gets as stdin.
+    /// It leads a session on a terminal: one from the task's own devpts if the task has a root, else the one that it gets as stdin.
     pub tty: bool,
     /// Namespaces to enter, in this order; their descriptors are sent along.
     pub namespaces: Vec<Namespace>,
@@ -111,18 +111,18 @@ pub enum Namespace {
     Uts,
     /// Its cgroup namespace.
     Cgroup,
-    /// Its network namespace, where it was not given one that has a name.
+    /// Its network namespace, unless it joined one that was named in its configuration.
     Network,
-    /// The user namespace in which its processes run. Entered last of all, as it gives nothing but takes.
+    /// The user namespace in which its processes run. Entered last, as it only takes privileges away.
     User,
 }
 
-/// What the executor hears of a shim that was about to become its command.
+/// What the shim reports to the executor just before it executes its command.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Became {
-    /// Whom it became; `None` keeps the executor's user.
+    /// The user that it became; `None` keeps the executor's user.
     pub ids: Option<Ids>,
-    /// Number of the process that did, where that is another one. Its pidfd is sent along.
+    /// Pid of the process that executes the command, if it is not the shim. Its pidfd is sent along.
     pub pid: Option<i32>,
     /// Master and slave of the session's terminal are sent along.
     pub terminal: bool,
@@ -158,7 +158,7 @@ pub struct Bind {
     pub readonly: bool,
     /// See [`Propagation`].
     pub propagation: Propagation,
-    /// Every task of the driver has it, and no job asked for it.
+    /// Every task of the driver gets this mount; it was not requested by a job.
     pub of_host: bool,
     /// See [`Mount::identity`](crate::spec::Mount::identity).
     pub identity: Option<(u64, u64)>,
@@ -193,14 +193,14 @@ pub struct Rootless {
     pub uid: u32,
     /// The executor's effective group id.
     pub gid: u32,
-    /// What else there is in the first user namespace. A second one has these alone, for the task.
+    /// Further ids in the first user namespace. The second one, made for the task, maps only these.
     pub ids: Option<SubordinateIds>,
 }
 
-/// What kind of failure it is, for whoever decides by it.
+/// What kind of failure it is, for callers that branch on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureKind {
-    /// The command is not there.
+    /// The command does not exist.
     CommandNotFound,
     /// The command is there but cannot be executed.
     NotExecutable,
@@ -226,7 +226,7 @@ pub struct Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            // These read as sentences of their own, in the words that hosts know.
+            // These messages are complete sentences, in the wording that hosts expect.
             FailureKind::CommandNotFound | FailureKind::Invalid => f.write_str(&self.message),
             FailureKind::NotExecutable | FailureKind::CgroupGone | FailureKind::System => {
                 write!(f, "{}: {}", self.step, self.message)

@@ -1,4 +1,4 @@
-//! What a process of ours that reads strangers' bytes gives up before it reads the first one. It becomes no task.
+//! Restricts a process of agentbin that parses untrusted input, before it reads the first byte. The process never becomes a task.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -18,28 +18,28 @@ use crate::sys::{self, mutant, prctl};
 /// What the process keeps.
 #[derive(Debug)]
 pub struct Confinement<'a> {
-    /// User and group that it becomes, without any further group; only root can say so.
+    /// User and group to switch to, without supplementary groups; only root can switch.
     pub becomes: Option<(u32, u32)>,
     /// The directory in which it may make files, directories and links.
     pub writable: BorrowedFd<'a>,
-    /// What it may read and execute, as far as it exists.
+    /// Paths that it may read and execute, if they exist.
     pub readable: &'a [&'a Path],
-    /// What it may write to besides, as far as it exists: devices.
+    /// Further paths that it may read and write, if they exist: devices.
     pub devices: &'a [&'a Path],
     /// Longest file that it may write, in bytes.
     pub file_bytes: u64,
-    /// Memory of its own that it may have, in bytes.
+    /// Memory that it may allocate (`RLIMIT_DATA`), in bytes.
     pub memory_bytes: u64,
 }
 
-/// Open files, each of its processes; it needs few.
+/// Open files of each of its processes; it needs few.
 const MOST_FILES: u64 = 512;
-/// Processes and threads; only where its user is nobody else's.
+/// Processes and threads; only set when no other process runs as its user.
 const MOST_PROCESSES: u64 = 256;
 
-/// Restricts this process, and whatever it starts: another user, no capability and no way to get one, limits, files by Landlock
-/// (where the kernel has it), system calls by the default filter, and nobody may look into it. It is killed when its parent
-/// ends, from here on. The process must have no threads.
+/// Restricts this process and all that it starts: another user, no capability and no way to get one, limits, files by Landlock
+/// (where the kernel has it), system calls by the default filter, and not dumpable, so that other processes of its user cannot
+/// inspect it. From here on the kernel kills it when its parent ends. The process must have no threads.
 ///
 /// # Errors
 /// The step that failed.
@@ -50,7 +50,7 @@ pub fn confine(confinement: &Confinement<'_>) -> Result<(), Failure> {
         setrlimit(resource, limits).step(|| format!("set the limit of {resource:?}"))
     };
     limit(Resource::Core, 0)?;
-    // Whoever writes too much is told so, and does not end without a word.
+    // A write beyond the limit fails with EFBIG instead of killing the process with SIGXFSZ.
     prctl::ignore_signal(rustix::process::Signal::XFSZ);
     limit(Resource::Fsize, *file_bytes)?;
     limit(Resource::Data, *memory_bytes)?;
@@ -69,12 +69,12 @@ pub fn confine(confinement: &Confinement<'_>) -> Result<(), Failure> {
         rustix::thread::set_thread_res_gid(gid, gid, gid).step(step)?;
         rustix::thread::set_thread_res_uid(uid, uid, uid).step(step)?;
     }
-    // Also those of a plain user in a user namespace that was made for this process.
+    // Also drops those that an unprivileged user has in a user namespace made for this process.
     for set in [CapSet::Ambient, CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
         caps::clear(None, set).step(|| "give up capabilities".to_owned())?;
     }
     prctl::set_no_new_privs().step(|| "set no_new_privs".to_owned())?;
-    // The change of the user has undone both.
+    // The change of user has reset both.
     prctl::set_undumpable().step(|| "forbid looks into this process".to_owned())?;
     prctl::set_parent_death_signal(rustix::process::Signal::KILL).step(|| "bind to the parent's life".to_owned())?;
     if !mutant::on("d101") {
@@ -98,7 +98,7 @@ fn restrict_files(
     let device: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | WriteFile});
     let special: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeBlock | MakeChar | MakeFifo | IoctlDev});
     let all = AccessFs::from_all(ABI::V5);
-    // What the kernel does not know of this is left out: it is the outermost of several walls.
+    // Access rights that the kernel does not support are left out: Landlock is only the outermost of several layers.
     let mut rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(all)?.create()?;
     for (paths, access) in [(readable, read), (devices, device)] {
         for path in paths {

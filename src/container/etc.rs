@@ -1,12 +1,13 @@
-//! The host's `/etc` as a task that is root sees it: what everybody may read, and nothing else.
+//! The host's `/etc` as a task that runs as root sees it: world-readable files only.
 //!
-//! Such a task has the number of root, and capabilities, so modes keep nothing from it. It gets a copy of the mount in which
-//! no file has an owner: neither is a file its own, nor does `CAP_DAC_OVERRIDE` reach one whose owner has no number there.
-//! This holds for every name, whenever it appears, and after a rename, as it is the mount's and no file's.
+//! Such a task runs as uid 0 with capabilities, so file modes do not restrict it. It gets an idmapped copy of the mount in which no
+//! file has a mapped owner: the task owns none of the files, and `CAP_DAC_OVERRIDE` does not apply to a file whose owner is not
+//! mapped. This holds for every name, also for one that appears later or is renamed, because it is a property of the mount and not
+//! of a file.
 //!
-//! Where the kernel or the file system cannot do that (before Linux 5.12; overlayfs, NFS, and tmpfs before 6.3), directories
-//! and files that are known to be nobody's business are covered. A cover over a single file goes when the host renames
-//! another file over it.
+//! Where the kernel or the file system does not support that (before Linux 5.12; overlayfs, NFS, and tmpfs before 6.3), known
+//! directories and files with secrets are covered by mounts. A mount over a single file disappears when the host renames another
+//! file over it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,8 +26,8 @@ use crate::sys::{mutant, process};
 
 const ETC: &str = "/etc";
 
-/// The one number in the maps, as a map must have one: that of no user and of no group. The last one means "nobody" to the
-/// kernel, the one before it to NFS.
+/// The maps must have one entry, so they map one id that belongs to no user and no group. The last id means "nobody" to the kernel,
+/// the one before it to NFS.
 const NOBODYS: &str = "4294967293 4294967293 1\n";
 
 /// Directories in `/etc` that hold secrets.
@@ -65,15 +66,15 @@ const FILES: [&str; 9] = [
 /// How far a copy of `/etc` could be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// All of it.
+    /// All of it, with the mounts below it.
     Whole,
-    /// The file system on which it lies, but not one that is mounted below it.
+    /// Its own file system, but not the ones that are mounted below it.
     Top,
-    /// Not at all: what is known is covered.
+    /// Not at all: known secrets are covered by mounts.
     No,
 }
 
-/// Whether `/etc` must be closed for a task: it is root, or has what root has to read every file.
+/// Whether `/etc` must be closed for a task: it is root, or has a capability with which it can read every file as root can.
 pub(super) fn is_wanted(config: &Config, held: &CapsHashSet) -> bool {
     const AS_ROOT: [Capability; 5] = [
         Capability::CAP_DAC_OVERRIDE,
@@ -87,16 +88,16 @@ pub(super) fn is_wanted(config: &Config, held: &CapsHashSet) -> bool {
     tight && config.rootless.is_none() && (root || AS_ROOT.iter().any(|capability| held.contains(capability)))
 }
 
-/// What a bind shows of the host's `/etc`.
+/// Which part of the host's `/etc` a bind shows.
 enum Shown {
-    /// This of it, which is all of it where the path is empty.
+    /// This path below `/etc`; an empty path is all of it.
     Part(PathBuf),
-    /// All of it, at this place of what is bound.
+    /// All of `/etc`, at this path below the bind's source.
     At(PathBuf),
 }
 
 impl Shown {
-    /// What a job names stays as it is, whatever it shows.
+    /// Mounts that a job asks for are left as they are, whatever they show.
     fn of(bind: &Bind) -> io::Result<Option<Shown>> {
         let usual = bind.readonly && bind.source == Path::new(ETC) && bind.target == Path::new(ETC);
         if usual {
@@ -110,7 +111,7 @@ impl Shown {
             other => other?,
         };
         let source = bind.source.canonicalize()?;
-        // By what a name leads to: `/etc` may be mounted in another place, too.
+        // Compares device and inode instead of names: `/etc` may be mounted in another place, too.
         let identity = |path: &Path| rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino));
         let (of_etc, of_source) = (identity(&etc)?, identity(&source)?);
         let above = |path: &Path, wanted| {
@@ -123,9 +124,9 @@ impl Shown {
     }
 }
 
-/// A bind that shows something of `/etc`, closed as far as that can be.
+/// A bind that shows something of `/etc`, closed as far as possible.
 pub(super) struct Part {
-    /// Its place among the binds.
+    /// Its index among the binds.
     pub(super) bind: usize,
     shown: Shown,
     /// A closed copy of `/etc`, to be attached where the bind shows an open one.
@@ -133,8 +134,8 @@ pub(super) struct Part {
     closed: Closed,
 }
 
-/// Closes the unattached copies in `trees` that show something of the host's `/etc`; `proc` is the `/proc` in which this
-/// process sees its children. Each [`Part`] is to be finished when its bind is attached.
+/// Closes the unattached copies in `trees` that show something of the host's `/etc`; `proc` is the `/proc` in which this process
+/// sees its children. Call [`Part::finish`] on each [`Part`] when its bind is attached.
 pub(super) fn close(binds: &[Bind], trees: &[OwnedFd], proc: BorrowedFd<'_>) -> Result<Vec<Part>, Failure> {
     let mut namespace = None;
     let mut parts = Vec::new();
@@ -167,11 +168,11 @@ fn copy() -> io::Result<OwnedFd> {
     Ok(tree)
 }
 
-/// `None` where there can be no such namespace.
+/// `None` where such a namespace cannot be made.
 fn nobodys(proc: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Failure> {
     match namespace_of_nobody(proc) {
         Ok(namespace) => Ok(Some(namespace)),
-        // Whoever sets this limit is whoever is kept out.
+        // The job sets this limit itself: without the error, a low limit would get it an open `/etc`.
         Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
             let message = format!("{error} (pids_limit must leave room for two processes)");
             Err(Failure::new("make a namespace in which nobody owns /etc", message))
@@ -181,7 +182,7 @@ fn nobodys(proc: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Failure> {
 }
 
 impl Part {
-    /// What is left to be done when the bind is attached, before anything else is mounted in there: `tree` is its root.
+    /// Finishes the bind once it is attached, before anything else is mounted below it: `tree` is its root.
     pub(super) fn finish(self, tree: &OwnedFd, dev: &Root) -> Result<(), Failure> {
         let step = || "open /etc".to_owned();
         let tree = tree.try_clone().step(step)?;
@@ -204,7 +205,7 @@ fn close_with(tree: &OwnedFd, namespace: BorrowedFd<'_>) -> Closed {
     if map_ids(tree.as_fd(), namespace, false).is_ok() { Closed::Top } else { Closed::No }
 }
 
-/// How far `/etc` of this machine can be closed, for whoever wants to know before a start.
+/// How far `/etc` of this machine can be closed, for checks before a start.
 ///
 /// # Errors
 /// Without root, or when the mount cannot be copied.
@@ -215,7 +216,7 @@ pub fn closes() -> io::Result<Closed> {
     Ok(close_with(&tree, namespace.as_fd()))
 }
 
-/// A user namespace in which there is one number, and nobody has it.
+/// A user namespace that maps one id, which belongs to no user.
 fn namespace_of_nobody(proc: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let (child, end) = process::spawn_in_user_namespace()?;
     let open = |name: &str, flags| {
@@ -233,12 +234,13 @@ fn namespace_of_nobody(proc: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(made?)
 }
 
-/// Where in an attached `part` of `/etc` the known `name` lies: at its top for what is a secret itself, or lies in one.
+/// Where in an attached `part` of `/etc` the known secret `name` lies: an empty path if the part is the secret itself or lies
+/// within one.
 fn place_in<'a>(part: &Path, name: &'a Path) -> Option<&'a Path> {
     if part.starts_with(name) { Some(Path::new("")) } else { name.strip_prefix(part).ok() }
 }
 
-/// Covers what is known in an attached `part` of `/etc` that could not be closed as a whole.
+/// Covers the known secrets in an attached `part` of `/etc` that could not be closed as a whole.
 fn cover(etc: OwnedFd, part: &Path, dev: &Root) -> Result<(), Failure> {
     if mutant::on("d14") {
         return Ok(());
@@ -255,7 +257,7 @@ fn cover(etc: OwnedFd, part: &Path, dev: &Root) -> Result<(), Failure> {
         };
         let place = match place {
             Ok(place) => place,
-            // It is not there; nobody gets there; it is a link, and what it names lies elsewhere.
+            // It does not exist, cannot be reached, or is a link to a place elsewhere.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
@@ -285,7 +287,7 @@ fn cover(etc: OwnedFd, part: &Path, dev: &Root) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    /// What is known of `/etc` is found in what is bound of it.
+    /// Known secrets of `/etc` are found in binds that show only a part of it.
     #[test]
     fn d40_parts_of_etc_are_covered_where_they_are_shown() {
         for (part, name, place) in [

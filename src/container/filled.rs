@@ -1,8 +1,8 @@
-//! A root that an agent has filled with the host's programs (`fs_isolation = "chroot"`), many of them as second names of the
-//! host's own files: whoever writes to one writes to the host's.
+//! A root that an agent has filled with the host's programs (`fs_isolation = "chroot"`), many of them as hard links to the host's
+//! own files: writing to one changes the host's file.
 //!
-//! So nothing of it can be written to but the four directories that are the task's, and in these no file that has a name
-//! elsewhere. That a second name of somebody else's file cannot be made (`fs.protected_hardlinks`) is not relied on.
+//! So the whole root is read-only except for the task's four directories, and in these every file that also has a name elsewhere is
+//! read-only. This does not rely on `fs.protected_hardlinks`, which keeps users from making hard links to files of others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -18,21 +18,21 @@ use crate::sys::mount::{attach, clone_mount, set_attributes};
 use crate::sys::mutant;
 use crate::sys::path::{Root, mount_of};
 
-/// What of the root stays writable.
+/// Directories of the root that stay writable.
 const WRITABLE: [&str; 4] = ["alloc", "local", "secrets", "tmp"];
-/// Those that an agent may have filled and no other task shares.
+/// Those that an agent may have filled and that no other task shares.
 const OWN: [&str; 3] = ["local", "secrets", "tmp"];
 
-/// Directories below one another that are looked into. Each holds a descriptor.
+/// Deepest nesting of directories that is searched. Each level holds a descriptor.
 const DEPTH: usize = 64;
-/// Entries that are looked at before a start.
+/// Most entries that are searched before a start.
 const ENTRIES: u64 = 1_000_000;
-/// Places in a task's directories that become read-only.
+/// Most paths in a task's directories that become read-only.
 const PLACES: usize = 1_000;
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 
-/// Gives the directories that stay writable mounts of their own; `root` is attached, and nothing in it yet.
+/// Gives each directory that stays writable its own mount; `root` is attached, and nothing is attached in it yet.
 pub(super) fn open_places(root: &Root) -> Result<(), Failure> {
     if mutant::on("d42") {
         return Ok(());
@@ -41,7 +41,7 @@ pub(super) fn open_places(root: &Root) -> Result<(), Failure> {
     for name in WRITABLE {
         let step = || format!("keep /{name} writable");
         let place = root.create_dir_all(Path::new(name), Mode::from_raw_mode(0o777)).step(step)?;
-        // The agent may have mounted something of its own there.
+        // The agent may have mounted something there itself.
         if mount_of(place.as_fd()).step(step)? == of_root {
             attach(clone_mount(place.as_fd()).step(step)?.as_fd(), place.as_fd()).step(step)?;
         }
@@ -49,7 +49,7 @@ pub(super) fn open_places(root: &Root) -> Result<(), Failure> {
     Ok(())
 }
 
-/// When everything is attached: the root itself, and what of the host's lies in the writable directories.
+/// Makes the root read-only, and hard links to the host's files in the writable directories. Called when everything is attached.
 pub(super) fn close(root: &Root) -> Result<(), Failure> {
     if mutant::on("d42") {
         return Ok(());
@@ -65,7 +65,7 @@ pub(super) fn close(root: &Root) -> Result<(), Failure> {
     set_attributes(root.as_fd(), read_only, 0, false).step(|| "make the root read-only".to_owned())
 }
 
-/// The entries of the task's own directories in which lies a file that has another name elsewhere.
+/// The entries of the task's own directories that are or contain a file that has another name elsewhere.
 fn hosts(root: &Root) -> Result<BTreeSet<PathBuf>, Failure> {
     let mut links = Links::default();
     if mutant::on("d42-links") {
@@ -91,7 +91,7 @@ fn too_many(what: &str) -> Failure {
     )
 }
 
-/// The files with more than one name.
+/// The files with more than one hard link.
 #[derive(Default)]
 struct Links {
     files: BTreeMap<(u64, u64), Link>,
@@ -100,16 +100,16 @@ struct Links {
 
 #[derive(Default)]
 struct Link {
-    /// That it has.
+    /// Its link count.
     names: u64,
-    /// That were found.
+    /// Names of it that were found.
     found: u64,
-    /// Where: directly below a directory of the task's.
+    /// Where they were found: paths directly below one of the task's directories.
     places: BTreeSet<PathBuf>,
 }
 
 impl Links {
-    /// Looks into a directory with this name, the `depth`th below one another.
+    /// Searches a directory with this name, at nesting depth `depth`.
     fn look(&mut self, dir: &Root, name: &Path, depth: usize) -> Result<(), Failure> {
         let step = || format!("look into /{}", name.display());
         if depth > DEPTH {
@@ -128,7 +128,7 @@ impl Links {
             }
             let found = match dir.open_same_mount(Path::new(file), OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
                 Ok(found) => found,
-                // It has gone meanwhile; it is a link, or something is mounted there.
+                // It was removed meanwhile, is a link, or is a mount point.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ELOOP | libc::EXDEV)) => {
                     continue;
                 }

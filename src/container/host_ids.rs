@@ -1,13 +1,12 @@
-//! Which host ids belong to which allocation: one registry for the whole machine, whatever data directories and drivers
-//! there are.
+//! Which host ids belong to which allocation: one registry for the whole machine, shared by all data directories and drivers.
 //!
-//! A range has one file, named after its first id, that tells whose it is. It is on the disk before the first file is given
-//! to one of these ids, and stays until the allocation's directory is known to be gone: what lies in there belongs to these
-//! ids as long as it exists. Nobody has to give a range back, so no crash can lose one or give it away too early.
+//! A range has one file, named after its first id, that names its allocation. The file is written to disk before the first file is
+//! chowned to one of these ids, and stays until the allocation's directory is known to be gone: files in there belong to these ids
+//! as long as it exists. Ranges are never given back explicitly, so no crash can leak one or free it too early.
 //!
-//! A directory is known by its path and by what no other directory at that path has: its inode and the time when it was
-//! made. It is gone when the path is not there, or is another's, on the very file system where it was. A file system that is
-//! not mounted at the moment, or that another mount hides, says nothing.
+//! A directory is identified by its path, its inode and its birth time. It is gone when the path does not exist, or is another
+//! directory, on the same file system where it was. If that file system is not mounted at the moment, or is hidden by another
+//! mount, the directory is not taken to be gone.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -24,51 +23,51 @@ use crate::sys::{mutant, time};
 
 /// The registry of this machine.
 const MACHINE: &str = "/var/lib/agentbin/host-ids";
-/// Held by whoever changes something; its content is the range that was given last.
+/// Lock file, locked during changes; it contains the range that was assigned last.
 const LOCK: &str = "lock";
 /// The format of an entry.
 const VERSION: u32 = 1;
 /// Longest entry that is read, in bytes: a path and some numbers.
 const MAX_ENTRY: u64 = 1 << 16;
-/// `TMPFS_MAGIC` and `RAMFS_MAGIC` of `statfs(2)`: nothing of them outlives the machine's run.
+/// `TMPFS_MAGIC` and `RAMFS_MAGIC` of `statfs(2)`: their content does not survive a reboot.
 const VOLATILE: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Gives ranges of host ids to allocations.
+/// Assigns ranges of host ids to allocations.
 #[derive(Debug, Clone)]
 pub struct HostIdRegistry {
     dir: PathBuf,
-    /// The ids are numbers in a user namespace that is made for them, and not this process's.
+    /// The ids are numbers in a user namespace that is made for them, not in that of this process.
     of_namespace: bool,
 }
 
 /// Why an allocation gets no host ids.
 #[derive(Debug, thiserror::Error)]
 pub enum HostIdsError {
-    /// Each range has an allocation whose directory exists.
+    /// Each range belongs to an allocation whose directory exists.
     #[error(
         "all {ranges} ranges of 65536 host ids in {space} belong to allocations whose directories exist ({}): end some, \
          give more with host_id_range in the plugin's configuration, or do without with user_namespace = false",
         registry.display()
     )]
     Full {
-        /// How many there are.
+        /// How many ranges there are.
         ranges: u32,
-        /// Among which ids.
+        /// The ids from which ranges are assigned.
         space: HostIdSpace,
-        /// Where it is written whose they are.
+        /// The directory of the registry.
         registry: PathBuf,
     },
-    /// Somebody else could give the same ids away.
+    /// Another user could write to the registry and assign the same ids.
     #[error("{} is not root's alone (owner {owner}, mode {mode:04o}): chown root and chmod go-w it", path.display())]
     NotOurs {
-        /// The registry, or what it lies in.
+        /// The registry, or its parent directory.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
-        /// Who may do what.
+        /// Its mode.
         mode: u32,
     },
-    /// This process has not got the ids that it is to give away.
+    /// The user namespace of this process does not map the ids that it is to assign.
     #[error(
         "this process runs in a user namespace that has no host ids {0}: map them there, give others with host_id_range in \
          the plugin's configuration, or do without with user_namespace = false"
@@ -77,11 +76,11 @@ pub enum HostIdsError {
     /// The file system.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation.
         action: &'static str,
-        /// To what.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -95,39 +94,39 @@ pub struct HostIdsUse {
     pub unreadable: u32,
 }
 
-/// Whose a range is.
+/// The allocation to which a range belongs.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Entry {
     version: u32,
     /// The allocation's directory.
     path: PathBuf,
     identity: Identity,
-    /// What it has inherited of an earlier allocation was given to it.
+    /// The files that it inherited from an earlier allocation were chowned to it.
     #[serde(default)]
     settled: bool,
 }
 
-/// What tells a directory from any other that was, is, or will be at its path.
+/// Distinguishes a directory from all others that were, are, or will be at its path.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Identity {
     inode: u64,
-    /// When it was made, in seconds and nanoseconds; 0 where the file system does not know.
+    /// Its birth time, in seconds and nanoseconds; 0 where the file system does not record it.
     born: (i64, u32),
     /// `f_fsid` of `statfs(2)`.
     filesystem: u64,
-    /// Set where that does not name the file system.
+    /// Set where `f_fsid` does not identify the file system.
     #[serde(default)]
     top: Option<Top>,
-    /// The boot in which it was made, when it is gone with the next one.
+    /// The boot id at its creation, for file systems that do not survive a reboot.
     boot: Option<String>,
 }
 
-/// What names a file system whose `f_fsid` is made from its device's number (XFS, F2FS, FAT), which another may have after a boot,
-/// or is nothing: the highest directory of it above the allocation's.
+/// Identifies a file system whose `f_fsid` is 0 or is derived from its device number (XFS, F2FS, FAT), which may belong to another
+/// file system after a reboot: the highest directory on it above the allocation's.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Top {
     inode: u64,
-    /// As [`Identity::born`]. Where it is 0, the device tells, as long as the machine runs.
+    /// As [`Identity::born`]. Where it is 0, device number and boot id are compared instead.
     born: (i64, u32),
     device: u64,
     boot: String,
@@ -162,7 +161,7 @@ fn inode_and_birth(dir: &OwnedFd) -> io::Result<(u64, (i64, u32))> {
     Ok((stat.stx_ino, born))
 }
 
-/// Whether `f_fsid` says nothing but the number of the device, as the kernel's `huge_encode_dev` writes it.
+/// Whether `f_fsid` is only the device number, as the kernel's `huge_encode_dev` encodes it.
 fn names_a_device(filesystem: u64, device: u64) -> bool {
     let (major, minor) = (u64::from(rustix::fs::major(device)), u64::from(rustix::fs::minor(device)));
     let number = (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
@@ -180,7 +179,7 @@ impl Identity {
         Ok(Identity { inode, born, filesystem, top, boot })
     }
 
-    /// Whether a directory is on the very file system where this one was.
+    /// Whether a directory is on the same file system as this one was.
     fn is_on_same_filesystem(&self, dir: &OwnedFd) -> bool {
         match &self.top {
             Some(top) => Top::of(dir).is_ok_and(|found| top.is_same(&found)),
@@ -220,12 +219,12 @@ impl Entry {
         Ok(entry)
     }
 
-    /// Whether its directory certainly does not exist any more.
+    /// Whether its directory certainly no longer exists.
     fn is_gone(&self) -> bool {
         if mutant::on("d21") {
             return true;
         }
-        // Of an earlier run of the machine, in memory.
+        // On an in-memory file system, of an earlier boot.
         if let (Some(then), Ok(now)) = (&self.identity.boot, time::boot_id())
             && *then != now
         {
@@ -237,7 +236,7 @@ impl Entry {
                 Ok(_) => Some(dir),
                 Err(_) => None,
             },
-            // What is left of the path tells whether this is where it was.
+            // The nearest ancestor that still exists shows whether the same file system is mounted there.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 self.path.ancestors().skip(1).find_map(|dir| open_dir(dir).ok())
             }
@@ -248,31 +247,31 @@ impl Entry {
 }
 
 impl HostIdRegistry {
-    /// That of this machine, for every data directory and driver of root. Looks at nothing yet.
+    /// The registry of this machine, for all data directories and drivers of root. Does no I/O yet.
     #[must_use]
     pub fn machine() -> HostIdRegistry {
         HostIdRegistry::at(MACHINE)
     }
 
-    /// The one in `dir`, which may not exist yet.
+    /// The registry in `dir`, which may not exist yet.
     #[must_use]
     pub fn at(dir: impl Into<PathBuf>) -> HostIdRegistry {
         HostIdRegistry { dir: dir.into(), of_namespace: false }
     }
 
-    /// One of ids that are mapped into a user namespace when it is made.
+    /// A registry of ids that are mapped into a user namespace when it is made.
     pub(super) fn of_namespace(dir: impl Into<PathBuf>) -> HostIdRegistry {
         HostIdRegistry { of_namespace: true, ..HostIdRegistry::at(dir) }
     }
 
-    /// Where it is.
+    /// The directory of the registry.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// The range of the allocation with this directory: that which it has already, or one of `space` that nobody has. When
-    /// this returns the entry is on the disk.
+    /// The range of the allocation with this directory: the one that it already has, or a free one of `space`. When this returns,
+    /// the entry is on disk.
     ///
     /// # Errors
     /// [`HostIdsError`].
@@ -286,10 +285,10 @@ impl HostIdRegistry {
             return Ok(*ids);
         }
         let mut last = String::new();
-        // Only where to begin: what stands there need not be true.
+        // Only a starting point for the search: the content need not be correct.
         let _ = (&mut lock).take(16).read_to_string(&mut last);
         let last = last.trim().parse().ok().and_then(HostIds::new);
-        // An entry that cannot be read may be of an allocation that exists.
+        // An entry that cannot be read may belong to an allocation that exists.
         let is_taken = |ids: &HostIds| {
             let entry = entries.iter().find(|(taken, _)| taken == ids);
             entry.is_some_and(|(_, entry)| !entry.as_ref().is_ok_and(Entry::is_gone))
@@ -305,7 +304,7 @@ impl HostIdRegistry {
         }
         let _ =
             lock.set_len(0).and_then(|()| io::Seek::rewind(&mut lock)).and_then(|()| write!(lock, "{}", ids.base()));
-        // The others need not be looked at again; one that stays is looked at the next time.
+        // Removal of the other stale entries is best effort: a later call tries again.
         let gone = entries.iter().filter(|(other, entry)| *other != ids && entry.as_ref().is_ok_and(Entry::is_gone));
         gone.for_each(|(other, _)| drop(std::fs::remove_file(self.dir.join(other.base().to_string()))));
         Ok(ids)
@@ -317,8 +316,8 @@ impl HostIdRegistry {
         Entry::read(&self.dir.join(ids.base().to_string())).is_ok_and(|entry| entry.settled)
     }
 
-    /// Notes that the allocation with this directory, which has this range, was given what it has inherited, so that it is not
-    /// looked for at each start.
+    /// Notes that the files which the allocation with this directory and this range inherited were chowned to it, so that later
+    /// starts do not search for them.
     ///
     /// # Errors
     /// [`HostIdsError`].
@@ -345,7 +344,7 @@ impl HostIdRegistry {
         Ok(found.map(|(ids, _)| ids))
     }
 
-    /// How many ranges are in use. Makes nothing.
+    /// How many ranges are in use. Creates nothing.
     ///
     /// # Errors
     /// [`HostIdsError`].
@@ -365,7 +364,7 @@ impl HostIdRegistry {
         Ok(usage)
     }
 
-    /// Whoever could write here could have two allocations be given the same ids.
+    /// A user who can write here could have the same ids assigned to two allocations.
     fn check(&self) -> Result<(), HostIdsError> {
         let own = rustix::process::geteuid().as_raw();
         for path in [self.dir.parent().unwrap_or(Path::new("/")), &self.dir] {
@@ -378,7 +377,7 @@ impl HostIdRegistry {
         Ok(())
     }
 
-    /// Makes the registry where it is missing, and holds it for this process alone.
+    /// Creates the registry where it is missing, and locks it exclusively.
     fn lock(&self) -> Result<File, HostIdsError> {
         let make = || {
             if let Some(above) = self.dir.parent() {
@@ -402,7 +401,7 @@ impl HostIdRegistry {
         open().map_err(|e| io_error("lock", &path, e))
     }
 
-    /// Every range that has an entry. A file with another name is none, as that of a writer who died.
+    /// Every range that has an entry. Files with other names are skipped, such as one that a killed writer left behind.
     fn entries(&self) -> Result<Vec<(HostIds, io::Result<Entry>)>, HostIdsError> {
         let failed = |e| io_error("read", &self.dir, e);
         let mut entries = Vec::new();
@@ -414,12 +413,12 @@ impl HostIdRegistry {
         Ok(entries)
     }
 
-    /// Replaces an entry as a whole. Unlike a task's record it must outlive a power cut, as the directories do.
+    /// Replaces an entry atomically. Unlike a task's record it must survive a power failure, as the directories do.
     fn write(&self, ids: HostIds, entry: &Entry) -> Result<(), HostIdsError> {
         let (path, temporary) = (self.dir.join(ids.base().to_string()), self.dir.join("new"));
         let write = || {
             let mut options = OpenOptions::new();
-            // Under the lock nobody else has it: what is there is of one who died.
+            // Only the holder of the lock uses this file: one that exists was left behind by a killed writer.
             options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
             let mut file = options.open(&temporary)?;
             file.write_all(&json::to_vec(entry)?)?;
@@ -435,9 +434,9 @@ fn is_of(entry: &Entry, wanted: &Entry) -> bool {
     entry.path == wanted.path && entry.identity.is_same_directory(&wanted.identity)
 }
 
-/// Whether this process's user namespace has all of these ids.
+/// Whether the user namespace of this process maps all of these ids.
 fn is_mapped(map: &str, ids: HostIds) -> bool {
-    // A kernel without user namespaces has no such file, and all ids.
+    // A kernel without user namespaces has no such file and does not restrict ids.
     let Ok(text) = std::fs::read_to_string(map) else { return true };
     text.lines().any(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u64>);
@@ -507,7 +506,7 @@ mod tests {
         assert_eq!(place.registry.usage().unwrap().used, 1);
         assert_eq!(place.take(&third), 1_879_113_728);
         assert!(!place.registry.is_settled(ids), "another allocation has inherited nothing yet");
-        // With all that it lay in.
+        // Together with its parent directories.
         std::fs::remove_dir_all(place.dir.path().join("data1")).unwrap();
         assert_eq!(place.take(&place.alloc("data3/x/y/c")), 1_879_048_192);
     }
@@ -517,7 +516,7 @@ mod tests {
         let place = Place::new();
         let path = place.alloc("a");
         assert_eq!(place.take(&path), 1_879_048_192);
-        // What keeps the inode keeps it from being used again at once.
+        // Keeps the inode in use, so that it is not reused at once.
         std::fs::rename(&path, place.dir.path().join("moved")).unwrap();
         place.alloc("a");
         assert_eq!(place.take(&path), 1_879_113_728);
@@ -525,7 +524,7 @@ mod tests {
         assert!(place.registry.take(&place.dir.path().join("link"), two()).is_err(), "a link is no directory");
     }
 
-    /// What is not seen at the moment is not gone.
+    /// A directory that is not visible at the moment is not gone.
     #[test]
     fn a_directory_on_another_file_system_than_then_is_not_gone() {
         let place = Place::new();
@@ -549,7 +548,7 @@ mod tests {
         assert!(matches!(place.registry.take(&place.alloc("c"), two()), Err(HostIdsError::Full { .. })));
     }
 
-    /// XFS: after a boot the disk may have another number, and its number another disk.
+    /// XFS: after a reboot the disk may have another device number, and its number may belong to another disk.
     #[test]
     fn a_file_system_is_not_known_by_the_number_of_its_device() {
         for (filesystem, device, is) in [
@@ -610,7 +609,7 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert_eq!(taken.len(), 16);
-        // Killed before the rename: the half-written entry is nobody's.
+        // A writer killed before the rename leaves a half-written file that belongs to no range.
         std::fs::write(place.registry.path().join("new"), "{\"vers").unwrap();
         place.registry.take(&place.alloc("another"), HostIdSpace::DEFAULT).unwrap();
     }

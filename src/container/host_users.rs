@@ -1,11 +1,11 @@
-//! Users as the host knows them, for whoever starts a task; never called in a task's root.
+//! Users as the host knows them, for code that starts a task; never called in a task's root.
 
 use super::config::Ids;
 use super::identity::lookup_user;
 use crate::names;
 
-/// The user as the host knows it, by its files or by whatever else `getent` asks, which may take its time; an empty name is
-/// nobody in particular.
+/// The user as the host knows it, from its files or from the other databases that `getent` asks, which may be slow; `None` for an
+/// empty name.
 #[must_use]
 pub fn host_user(name: &str) -> Option<Ids> {
     if name.is_empty() {

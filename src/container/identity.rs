@@ -1,4 +1,4 @@
-//! Who the task is: users and groups from passwd files, capabilities.
+//! The task's identity: users and groups from passwd files, capabilities.
 
 use std::collections::BTreeSet;
 use std::io::{IoSlice, IoSliceMut, Write as _};
@@ -23,17 +23,18 @@ use crate::sys::path::Root;
 use crate::sys::process::Child;
 use crate::sys::{self, mutant};
 
-/// More groups than the kernel gives to a process (`NGROUPS_MAX`): no such user.
+/// From this number on, more groups than the kernel allows for a process (`NGROUPS_MAX`): such a user counts as unknown.
 const MOST_GROUPS: usize = 1 << 16;
-/// What [`enter_namespace_of`] says of a user whom the user namespace of this process lacks: EINVAL has other causes, too.
+/// What [`enter_namespace_of`] returns for a user that the user namespace of this process does not map: EINVAL has other causes,
+/// too.
 const NO_SUCH_USER: i32 = libc::EOVERFLOW;
 /// `PROC_SUPER_MAGIC` of `statfs(2)`.
 const PROC: rustix::fs::FsWord = 0x9fa0;
 
 /// Looks a user up by name in the text of a passwd and a group file.
 ///
-/// Numbers are no names, as with Nomad. The program is static and asks no other database: what a hostile root offers
-/// as a name service library is never loaded.
+/// A number is not accepted as a name, as in Nomad. The program is static and asks no other database, so it never loads a name
+/// service library that a hostile root provides.
 #[must_use]
 pub fn lookup_user(passwd: &str, group: &str, name: &str) -> Option<Ids> {
     let user = passwd.lines().find_map(|line| {
@@ -43,7 +44,7 @@ pub fn lookup_user(passwd: &str, group: &str, name: &str) -> Option<Ids> {
         same.then(|| Some((uid.parse().ok()?, gid.parse().ok()?, (*home).to_owned())))?
     });
     let (uid, gid, home) = user?;
-    // To the kernel this number means "as it is": who asks to become that user stays root.
+    // The kernel takes this number as "do not change": a process that asks to become that user stays root.
     if [uid, gid].contains(&u32::MAX) {
         return None;
     }
@@ -66,11 +67,11 @@ pub fn lookup_user(passwd: &str, group: &str, name: &str) -> Option<Ids> {
     Some(Ids { uid, gid, groups, home })
 }
 
-/// A user namespace for the task. With a range of the host's ids it has all of that range, under the numbers from 0 on, and
-/// its user is among them; without one it has the task's user and groups under the numbers that they have outside, and
-/// nobody else.
+/// A user namespace for the task. With a range of host ids it maps all of that range, to the numbers from 0 on, and its user must
+/// be among them; without one it maps only the task's user and groups, to the numbers that they have outside.
 ///
-/// Such a map can only be written by somebody outside, so a child goes in first; the namespace lives on by its descriptor.
+/// Only a process outside the namespace may write such a map, so a child enters the new namespace first; the namespace stays alive
+/// through its descriptor.
 pub(super) fn make_user_namespace(ids: Option<&Ids>, range: Option<HostIds>) -> Result<OwnedFd, Failure> {
     let Some(ids) = ids else {
         return Err(Failure::invalid("make a user namespace", "user_namespace needs a task with a user"));
@@ -119,19 +120,19 @@ pub(super) fn make_user_namespace(ids: Option<&Ids>, range: Option<HostIds>) -> 
     made
 }
 
-/// A child in a new user namespace that belongs to the first host id of `range`, and that namespace. The child waits until the
-/// channel is closed, and is to be reaped.
+/// A child in a new user namespace that is owned by the first host id of `range`, and a descriptor of that namespace. The child
+/// waits until the channel is closed; the caller must reap it.
 ///
-/// What the kernel counts by user (`fs.inotify.max_user_instances`, pending signals, further namespaces) it also counts for
-/// the owner of the namespace in which it is used up. That is whoever made it: were it root, one task could take all that the
-/// host's root has.
+/// What the kernel counts per user (`fs.inotify.max_user_instances`, pending signals, further namespaces) it also counts for the
+/// owner of the user namespace in which it is used. The owner is the user that made the namespace: if that were root, one task
+/// could use up the limits of the host's root.
 fn spawn_for(range: HostIds) -> std::io::Result<(Child, OwnedFd, OwnedFd)> {
     let (theirs, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let (child, end) = sys::process::spawn_copy(0, None, ours, || {
-        // Only itself can open its namespace in any case: root would need CAP_SYS_PTRACE.
+        // Only the child can open its namespace in all cases: root would need CAP_SYS_PTRACE.
         let own = rustix::process::getpid().as_raw_nonzero().get();
         let made = enter_namespace_of(range.base()).and_then(|()| namespaces::open(own, Namespace::User));
-        // Of a parent that is gone nobody is left to hear it.
+        // The parent may have ended; then there is no reader for the result.
         let _ = send_made(&theirs, &made);
         let _ = rustix::io::retry_on_intr(|| rustix::io::read(&theirs, &mut [0; 1]));
     })?;
@@ -145,7 +146,7 @@ fn spawn_for(range: HostIds) -> std::io::Result<(Child, OwnedFd, OwnedFd)> {
     }
 }
 
-/// Becomes the host's user `owner`, with all capabilities, which some kernels ask for, and makes the namespace.
+/// Becomes the host's user `owner`, with all capabilities, which some kernels require, and makes the namespace.
 fn enter_namespace_of(owner: u32) -> std::io::Result<()> {
     sys::prctl::keep_capabilities()?;
     let owner = Uid::from_raw(owner);
@@ -184,12 +185,12 @@ fn receive_made(channel: &OwnedFd) -> std::io::Result<OwnedFd> {
     match (received.bytes, namespace) {
         (4, Some(namespace)) => Ok(namespace),
         (4, None) => Err(std::io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
-        // It was killed.
+        // The child was killed.
         _ => Err(std::io::ErrorKind::BrokenPipe.into()),
     }
 }
 
-/// The text of `uid_map` and `gid_map`: all ids of the range, and no other of the host.
+/// The text of `uid_map` and `gid_map`: all ids of the range, and no other host id.
 fn id_range_maps(ids: &Ids, range: HostIds) -> Result<[String; 2], Failure> {
     let groups = ids.groups.iter().chain([&ids.gid]).map(|gid| ("gid", *gid));
     let missing = [("uid", ids.uid)].into_iter().chain(groups).find(|(_, id)| range.outside(*id).is_none());
@@ -205,7 +206,7 @@ fn id_range_maps(ids: &Ids, range: HostIds) -> Result<[String; 2], Failure> {
     Ok([map.clone(), map])
 }
 
-/// The text of `uid_map` and `gid_map`: the user and its groups, who are the same outside.
+/// The text of `uid_map` and `gid_map`: the user and its groups, with the same ids inside and outside.
 fn one_to_one_maps(ids: &Ids) -> [String; 2] {
     let mut groups = ids.groups.clone();
     groups.push(ids.gid);
@@ -215,7 +216,7 @@ fn one_to_one_maps(ids: &Ids) -> [String; 2] {
     [lines(&[ids.uid]).concat(), lines(&groups).concat()]
 }
 
-/// Writes to a file of a process, and not to one that has taken its name.
+/// Writes to a file of a process; fails if `/proc` is not procfs or another file is mounted over it.
 fn write_of_process(pid: i32, name: &str, text: &str) -> std::io::Result<()> {
     let proc = Root::open(Path::new("/proc"))?;
     if rustix::fs::fstatfs(&proc)?.f_type != PROC {
@@ -225,8 +226,8 @@ fn write_of_process(pid: i32, name: &str, text: &str) -> std::io::Result<()> {
     std::fs::File::from(file).write_all(text.as_bytes())
 }
 
-/// Enters the user namespace in which the task's processes run: this one, or without root one in which the only id there
-/// is has the number of the asked user.
+/// Enters the user namespace in which the task's processes run: `namespace` if there is one; or without root one that maps a single
+/// id, to the number of the requested user.
 pub(super) fn enter_user_namespace(
     config: &Config,
     ids: Option<&Ids>,
@@ -246,8 +247,8 @@ pub(super) fn enter_user_namespace(
 /// Becomes the user with exactly these capabilities. The order matters: the bounding set while `CAP_SETPCAP` is there,
 /// groups before the user, the other sets when the user has changed.
 ///
-/// `privileged` is whether this process was root before it entered a user namespace. `last` is run as the user, but with
-/// whatever capabilities there are.
+/// `privileged` is whether this process was root before it entered a user namespace. `last` runs as the user, but with the
+/// capabilities that are still held.
 pub(super) fn become_user(
     config: &Config,
     ids: Option<&Ids>,
@@ -282,8 +283,8 @@ pub(super) fn become_user(
     Ok(())
 }
 
-/// Names to capabilities; upper case, with or without prefix. Whoever names every one there is asks for all that this
-/// process has; a single one that it lacks is an error later.
+/// Parses capability names; upper or lower case, with or without prefix. A list of all capabilities asks for all that this process
+/// has; a single capability that this process lacks becomes an error later.
 pub(super) fn parse_capabilities(names: &[String]) -> Result<CapsHashSet, Failure> {
     let wanted: CapsHashSet = names
         .iter()
@@ -301,7 +302,7 @@ pub(super) fn parse_capabilities(names: &[String]) -> Result<CapsHashSet, Failur
     Ok(wanted.intersection(&own).copied().collect())
 }
 
-/// Nobody can give what he has not.
+/// Fails if this process lacks one of the wanted capabilities.
 fn have(wanted: &CapsHashSet) -> Result<(), Failure> {
     let step = "set capabilities";
     let own = caps::read(None, CapSet::Permitted).step(|| step.to_owned())?;
@@ -320,7 +321,7 @@ fn limit_bounding_set(wanted: &CapsHashSet) -> Result<(), Failure> {
     }
     for capability in caps::all().into_iter().filter(|capability| !wanted.contains(capability)) {
         match caps::drop(None, CapSet::Bounding, capability) {
-            // The kernel does not know it, so nobody has it; asking first would double the calls.
+            // The kernel does not know this capability, so no process has it; asking first would double the number of calls.
             Err(_) if !caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) => {}
             result => result.step(|| format!("drop {capability} from the bounding set"))?,
         }
@@ -401,14 +402,14 @@ mod tests {
         assert_eq!(lookup_user(PASSWD, &many, "web"), None, "more groups than there can be");
     }
 
-    /// `cap_add = ["all"]` is all that there is to give, and not an error where an agent has less than everything.
+    /// `cap_add = ["all"]` gives all capabilities that this process has, and is no error where an agent has less than everything.
     #[test]
     fn b3_all_capabilities_are_those_that_this_process_has() {
         let named = |names: &[&str]| parse_capabilities(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
         let all: Vec<String> = caps::all().iter().map(ToString::to_string).collect();
         let own = caps::read(None, CapSet::Permitted).unwrap();
         assert_eq!(parse_capabilities(&all).unwrap(), own);
-        // One by one they are taken as they are, had or not.
+        // A single name is parsed whether or not this process has the capability.
         for name in &all {
             assert_eq!(named(&[name]).unwrap().len(), 1, "{name}");
             assert_eq!(named(&[&name["CAP_".len()..].to_lowercase()]).unwrap(), named(&[name]).unwrap());

@@ -1,10 +1,10 @@
-//! Whether a program that lies where tasks write may be executed: nobody but root and the task's own user may be able to
-//! change what its path leads to.
+//! Whether a program in a place that tasks can write to may be executed: only root and the task's own user may be able to change
+//! what its path leads to.
 //!
-//! The path is walked as the kernel walks it, one component after the other, by descriptors. What lies below the
-//! allocation's directory, or on a writable mount of the task's root, is inspected; what lies elsewhere is the host's, and
-//! left to the kernel's own rules. `docs/isolation.md` has the rule. The program is then executed by its path: a script
-//! keeps its `$0`, and nobody who is not trusted can change that path any more.
+//! The path is walked as the kernel walks it, one component after the other, by descriptors. Places below the allocation's
+//! directory, or on a writable mount of the task's root, are inspected; all others belong to the host and are left to the kernel's
+//! own checks. `docs/isolation.md` has the rule. The program is then executed by its path, so that a script keeps its `$0`; no
+//! untrusted user can change that path any more.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -25,10 +25,10 @@ use crate::sys::path::{Root, mount_of};
 /// As many symbolic links as the kernel follows in one path.
 const MAX_LINKS: usize = 40;
 
-/// Opens a component itself, whatever it is.
+/// Opens a component itself, of any type.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Who may be able to write to a program.
+/// The users and groups that are allowed to have write access to a program.
 #[derive(Debug, Clone)]
 pub struct Trusted {
     uids: Vec<u32>,
@@ -36,8 +36,8 @@ pub struct Trusted {
 }
 
 impl Trusted {
-    /// Root, whoever this process is, and the task's user with its own group. Where the allocation has a range of ids, by the
-    /// numbers that the host has for them, and root as this allocation knows it, to whom its files are given.
+    /// Root, the user of this process, and the task's user with its own group. Where the allocation has a range of ids, by their
+    /// host ids, together with root inside the namespace, to which the allocation's files are chowned.
     #[must_use]
     pub fn of(ids: Option<&Ids>, range: Option<HostIds>) -> Trusted {
         let on_host = |id| HostIds::on_host(range, id);
@@ -50,7 +50,7 @@ impl Trusted {
 }
 
 impl Trusted {
-    /// Whether this user, by the host's number, is among them.
+    /// Whether this user, by its host id, is trusted.
     pub(super) fn has(&self, uid: u32) -> bool {
         self.uids.contains(&uid)
     }
@@ -59,26 +59,26 @@ impl Trusted {
 /// Device and inode.
 type Identity = (u64, u64);
 
-/// What somebody who is not trusted gets into of an allocation's directory. Seen from the host, before the task's root is
+/// Which parts of an allocation's directory an untrusted user can reach. Determined from the host, before the task's root is
 /// entered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guard {
     /// The allocation's directory; `None` where it cannot be opened.
     top: Option<Identity>,
-    /// Others get into the directories of its tasks.
+    /// Others can reach the directories of its tasks.
     tasks: bool,
-    /// Others get into the directory that its tasks share.
+    /// Others can reach the directory that its tasks share.
     shared: bool,
     /// What is wrong with the allocation's directory itself.
     problem: Option<String>,
-    /// Why it could not be looked at.
+    /// Why it could not be inspected.
     unseen: Option<String>,
 }
 
 impl Guard {
-    /// Looks at the directory above `task_dir`, and at those above that. Where it cannot be looked at, everybody gets in, and
-    /// nobody knows what lies in it: a task that sees the host's files executes nothing then. A task without a directory,
-    /// which hosts other than our own may have, has nothing that lies in one.
+    /// Inspects the directory above `task_dir`, and its ancestors. If that fails, everything counts as reachable and its content as
+    /// unknown: a task that sees the host's files then executes nothing. A task without a directory, which hosts other than our
+    /// own driver may have, has no files in one.
     #[must_use]
     pub fn look(task_dir: &Path, trusted: &Trusted, neighbours: Neighbours) -> Guard {
         let Some(top) = task_dir.parent() else { return Guard::open() };
@@ -89,12 +89,12 @@ impl Guard {
         })
     }
 
-    /// Whether others get into the directories of its tasks.
+    /// Whether others can reach the directories of its tasks.
     pub(super) fn lets_others_in(&self) -> bool {
         self.tasks
     }
 
-    /// Everybody gets in.
+    /// A guard with which everything counts as reachable.
     pub(super) fn open() -> Guard {
         Guard { tasks: true, shared: true, ..Guard::default() }
     }
@@ -102,7 +102,7 @@ impl Guard {
     fn try_look(top: &Path, trusted: &Trusted, neighbours: Neighbours) -> io::Result<Guard> {
         let dir = Root::open(top)?;
         let stat = rustix::fs::fstat(&dir)?;
-        // A plain user may not get through all directories above: nobody knows then that they keep others out.
+        // A plain user may lack access to some ancestors: then it is unknown whether they keep others out.
         let reached = !is_closed_above(dir.as_fd(), trusted).unwrap_or(false);
         let seen = inspect(top, &stat, reached, trusted, || reopen_dir(dir.as_fd()));
         let tasks = seen.open || neighbours == Neighbours::Everywhere;
@@ -116,7 +116,7 @@ impl Guard {
     }
 }
 
-/// Whether a directory above this one lets nobody through who is not trusted.
+/// Whether an ancestor of this directory denies search permission to all untrusted users.
 fn is_closed_above(dir: BorrowedFd<'_>, trusted: &Trusted) -> io::Result<bool> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut here = rustix::fs::openat(dir, "..", flags, Mode::empty())?;
@@ -145,14 +145,14 @@ fn reopen_dir(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(dir, ".", flags, Mode::empty())?)
 }
 
-/// Whether mode or access control list let somebody who is not trusted do this. The owner is another question. A list that
-/// cannot be read is taken to do so.
+/// Whether mode or access control list grant this permission to an untrusted user. Ownership is checked elsewhere. A list that
+/// cannot be read counts as granting it.
 fn others_may(what: u16, stat: &Stat, trusted: &Trusted, reopen: impl FnOnce() -> io::Result<OwnedFd>) -> bool {
     let (others, group) = (u32::from(what), u32::from(what) << 3);
     if stat.st_mode & others != 0 {
         return true;
     }
-    // With a list these bits are its mask: the most that anybody in it has.
+    // With a list these bits are its mask: the maximum that any entry grants.
     if stat.st_mode & group == 0 {
         return false;
     }
@@ -167,17 +167,18 @@ fn others_may(what: u16, stat: &Stat, trusted: &Trusted, reopen: impl FnOnce() -
     })
 }
 
-/// What was found out about one file or directory.
+/// The result for one file or directory.
 struct Inspected {
     problem: Option<String>,
-    /// Others get to what is in it.
+    /// Others can reach its content.
     open: bool,
 }
 
-/// nobody, to whom a Nomad agent that is root gives the directories of its tasks: no user of theirs, where no other gets to.
+/// nobody, to which a Nomad agent that runs as root chowns the directories of its tasks: accepted as owner where untrusted users
+/// cannot reach.
 const AGENTS: u32 = 65534;
 
-/// `reached`: others get to it.
+/// `reached`: others can reach it.
 fn inspect(
     path: &Path,
     stat: &Stat,
@@ -186,7 +187,7 @@ fn inspect(
     reopen: impl Fn() -> io::Result<OwnedFd>,
 ) -> Inspected {
     let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-    // Another name of a file may lie where others get to it.
+    // Another hard link to the file may be in a place that others can reach.
     let named_twice = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1;
     let may = |what| (reached || named_twice) && others_may(what, stat, trusted, &reopen);
     let open = is_dir && may(EXECUTE);
@@ -203,20 +204,20 @@ fn inspect(
     Inspected { problem, open }
 }
 
-/// What is known of the place that a walk has come to, where tasks write.
+/// The kind of place that a walk has come to, among those that tasks can write to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Zone {
-    /// The allocation's directory itself, which the guard has looked at.
+    /// The allocation's directory itself, which the guard has inspected.
     Top,
     /// The directory of a task.
     Task,
     /// The directory that the tasks of the allocation share.
     Shared,
-    /// A writable mount, of which nobody knows who else writes there.
+    /// A writable mount; who else writes there is unknown.
     Volume,
 }
 
-/// Whether there is nothing to be opened at a path, or nothing for this caller: no failure of the machine.
+/// Whether nothing exists at a path, or this caller may not open it: not a failure of the machine.
 #[must_use]
 pub fn leads_nowhere(error: &io::Error) -> bool {
     let errno = error.raw_os_error().unwrap_or_default();
@@ -227,9 +228,9 @@ pub fn leads_nowhere(error: &io::Error) -> bool {
 /// Why a program is not to be executed.
 #[derive(Debug)]
 pub enum Refusal {
-    /// Somebody who is not trusted could change it: what, and how to go on.
+    /// An untrusted user could change it: which file or directory, and how to go on.
     Writable(String),
-    /// Who could change it is not known: what could not be looked at.
+    /// It is unknown who could change it: what could not be inspected.
     Unseen(String),
     /// Its path cannot be walked.
     Failed(io::Error),
@@ -258,7 +259,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// How a program was found.
+/// Where a program was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// Below the allocation's directory or on a writable mount, at its end or on the way.
@@ -267,9 +268,9 @@ pub struct Seen {
     pub linked: bool,
 }
 
-/// The mode with which a file in the task's directory is executed: for everybody where it is the task's user's own, else for those
-/// who may read it. Whoever can write to that directory may have moved a file there that only its owner may read, and a
-/// program is open to those who may execute it.
+/// The mode with which a file in the task's directory is executed: executable by everybody if the task's user owns it, else by
+/// those who may read it. An untrusted user with write access to that directory may have moved a file there that only its owner may
+/// read, and making it executable for everybody would expose its content.
 #[must_use]
 pub fn executable_mode(stat: &Stat, user: u32) -> u32 {
     let may_read = stat.st_mode & 0o444;
@@ -281,15 +282,15 @@ pub fn executable_mode(stat: &Stat, user: u32) -> u32 {
 pub struct Lookup<'a> {
     guard: &'a Guard,
     trusted: Trusted,
-    /// Of `/`.
+    /// The zone of `/`.
     start: Option<Zone>,
-    /// Where other zones begin, a later one before an earlier one; `None` where the host's files do.
+    /// Where other zones begin; earlier entries take precedence, and later mounts come first. `None` where the host's files begin.
     zones: Vec<(Identity, Option<Zone>)>,
-    /// Read-only mounts that are in no list may be files of the task's own.
+    /// Read-only mounts that are not in `zones` may hold the task's own files.
     filled: bool,
 }
 
-/// One component that the walk went through, itself inspected.
+/// One component of the walk, with the result of its inspection.
 struct Place {
     fd: OwnedFd,
     path: PathBuf,
@@ -299,7 +300,7 @@ struct Place {
     open: bool,
 }
 
-/// What a walk has seen on ways that it left again by a link or by `..`.
+/// What a walk has found on paths that it left again through a link or `..`.
 #[derive(Default)]
 struct Left {
     inside: bool,
@@ -332,12 +333,12 @@ impl<'a> Lookup<'a> {
         Lookup { guard, trusted, start: Some(Zone::Task), zones, filled: config.filled }
     }
 
-    /// Whether the absolute `path`, which was found to be `file`, may be executed.
+    /// Whether the absolute `path`, at which `file` was found, may be executed.
     ///
     /// # Errors
     /// [`Refusal`].
     pub fn check(&self, path: &Path, file: &OwnedFd) -> Result<Seen, Refusal> {
-        // In a root of its own the binds say what lies in the allocation; here nothing does.
+        // With a root of its own, the binds define what belongs to the allocation; without one, only the guard does.
         if let (None, Some(what)) = (self.start, &self.guard.unseen)
             && !mutant::on("d41")
         {
@@ -361,8 +362,8 @@ impl<'a> Lookup<'a> {
         }
     }
 
-    /// Whether `path` leads to `file` through directories of the allocation alone and by no link, and nobody who is not
-    /// trusted owns it or, getting to it, could write to it: such a file is the task's to be made executable.
+    /// Whether `path` leads to `file` through directories of the allocation only, without a link, and no untrusted user owns the
+    /// file or can reach and write to it. Such a file belongs to the task and may be made executable.
     pub(super) fn is_tasks(&self, path: &Path, file: &OwnedFd) -> bool {
         let Ok((stack, left)) = self.walk(path) else { return false };
         let of_allocation = |place: &Place| matches!(place.zone, Some(Zone::Top | Zone::Task | Zone::Shared));
@@ -375,7 +376,7 @@ impl<'a> Lookup<'a> {
         last && !left.linked && stack.iter().all(of_allocation)
     }
 
-    /// The components that lead to what `path` names, with those above.
+    /// The components that lead to `path`, its last one and the `/` included.
     fn walk(&self, path: &Path) -> io::Result<(Vec<Place>, Left)> {
         let slash = rustix::fs::openat(CWD, "/", LOOK, Mode::empty())?;
         let mut stack = vec![self.start(slash)?];
@@ -409,7 +410,7 @@ impl<'a> Lookup<'a> {
             if here.zone.is_some() {
                 left = left.and(&stack);
                 left.linked = true;
-                // Whoever owns a link in a directory with a sticky bit can exchange it.
+                // The owner of a link in a directory with the sticky bit can replace it.
                 let seen =
                     inspect(&here.path.join(&name), &stat, false, &self.trusted, || Err(io::ErrorKind::Other.into()));
                 left.problem = left.problem.or(seen.problem);
@@ -439,7 +440,7 @@ impl<'a> Lookup<'a> {
         let zone = match (begins, here.zone) {
             (Some(zone), _) => zone,
             (None, Some(Zone::Top)) => Some(if name == "alloc" { Zone::Shared } else { Zone::Task }),
-            // The host's programs.
+            // A read-only mount of the host's programs.
             (None, Some(_)) if !self.filled && mount != here.mount && is_read_only(&fd)? => None,
             (None, zone) => zone,
         };
@@ -453,7 +454,7 @@ impl<'a> Lookup<'a> {
         let path = here.path.join(name);
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let reopen = || if is_dir { reopen_dir(fd.as_fd()) } else { reopen_file(here, name, stat) };
-        // What is wrong with the top is in the guard.
+        // Problems of the top are in the guard.
         let inspected = zone.filter(|zone| *zone != Zone::Top);
         let seen = inspected.map(|_| inspect(&path, stat, reached, &self.trusted, reopen));
         let (problem, open) = seen.map_or((None, false), |seen| (seen.problem, seen.open));
@@ -462,7 +463,7 @@ impl<'a> Lookup<'a> {
 }
 
 impl Left {
-    /// With what is wrong on the way from where the host's files end to where the walk is.
+    /// Adds problems of the components since the walk last left the host's files.
     fn and(self, stack: &[Place]) -> Left {
         let outside = stack.iter().rposition(|place| place.zone.is_none()).map_or(0, |last| last + 1);
         let run = &stack[outside..];
@@ -484,7 +485,7 @@ fn is_read_only(fd: &OwnedFd) -> io::Result<bool> {
     Ok(rustix::fs::fstatvfs(fd)?.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// A plain file, which is opened to read its access control list.
+/// Opens a regular file to read its access control list.
 fn reopen_file(here: &Place, name: &OsStr, stat: &Stat) -> io::Result<OwnedFd> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -1,11 +1,11 @@
-//! Builds the process that becomes a task: the parent side, the child side (the shim), and what they say to each other.
-//! Never uses threads or an event loop, and never outlives the start of the task.
+//! Builds the process that becomes a task: the parent side, the child side (the shim), and the messages between them. Never uses
+//! threads or an event loop, and ends when the task has started.
 //!
 //! ```text
 //! executor                      shim (fresh process, this executable)
 //! --------                      ------------------------------------
 //! prepare: clone3 ─────────────▶ pid 1 of its namespaces, born in its v2 cgroup or joining its v1 cgroups
-//!                                make /proc and /dev, wait to be told what to become
+//!                                make /proc and /dev, wait for the configuration
 //! Prepared::tell ── message ───▶ assemble the root from detached mounts
 //! limits, collection of output
 //! Told::go ── message ─────────▶ identity, working directory, command, limits on itself
@@ -13,13 +13,13 @@
 //! outcome: a Failure   ◀──────── a step failed: which, and why
 //! ```
 //!
-//! The first half needs no more than the task's cgroup, so an executor that knows it does it before the launch is asked
-//! for: cloning and executing are over by then.
+//! The first half needs only the task's cgroup. An executor that knows the cgroup early runs it before the launch request arrives,
+//! so the clone and the exec of the shim are done by then.
 //!
-//! A further process of a running task (a session) is made by the same steps, with two differences. The root is entered and
-//! not assembled. And a shim with all its privileges never shows in the task's pid namespace, where a task that may trace
-//! processes would find it: it gives up what it has first and then starts a sibling of its own, born in that namespace, that
-//! has nothing left to do but to execute the command.
+//! A further process of a running task (a session) is made by the same steps, with two differences. The root is entered and not
+//! assembled. And a shim with full privileges is never visible in the task's pid namespace, where a task that may trace processes
+//! could attach to it: the shim drops its privileges first and then starts a sibling, born in that namespace, that only has to
+//! execute the command.
 
 mod config;
 mod confine;

@@ -10,7 +10,7 @@ use crate::spec::OwnNamespaces;
 use crate::sys;
 use crate::sys::process::{self, flags};
 
-/// The namespaces of a task as they were made, whatever the task does later.
+/// The namespaces of a task as they were made, even if its processes move to others later.
 #[derive(Debug, Default)]
 pub struct Namespaces(Vec<(Namespace, OwnedFd)>);
 
@@ -23,8 +23,8 @@ impl Namespaces {
         wanted.iter().map(|kind| Ok((*kind, open(pid, *kind)?))).collect::<io::Result<_>>().map(Namespaces)
     }
 
-    /// Those of the process `pid`, if they are the ones that [`Namespaces::identities`] told of it before: `None` when it has
-    /// moved.
+    /// Opens the namespaces of the process `pid`, if they are still the ones that [`Namespaces::identities`] returned earlier;
+    /// `None` if the process has moved.
     ///
     /// # Errors
     /// What `open(2)` of the files in `/proc/<pid>/ns` says.
@@ -34,7 +34,7 @@ impl Namespaces {
         Ok(Some(namespaces.identities()?).filter(|found| found == told).map(|_| namespaces))
     }
 
-    /// What names each of them as long as the machine runs: its inode.
+    /// The inode of each, which identifies it until the next reboot.
     ///
     /// # Errors
     /// What `fstat(2)` says.
@@ -42,7 +42,7 @@ impl Namespaces {
         self.0.iter().map(|(kind, fd)| Ok((*kind, rustix::fs::fstat(fd)?.st_ino))).collect()
     }
 
-    /// Which they are, in the order of [`Namespaces::fds`].
+    /// Their kinds, in the order of [`Namespaces::fds`].
     #[must_use]
     pub fn kinds(&self) -> Vec<Namespace> {
         self.0.iter().map(|(kind, _)| *kind).collect()
@@ -54,7 +54,7 @@ impl Namespaces {
         self.0.iter().map(|(_, fd)| fd.as_fd()).collect()
     }
 
-    /// The same by descriptors of their own.
+    /// A copy with duplicated descriptors.
     ///
     /// # Errors
     /// What `dup(2)` says.
@@ -62,8 +62,8 @@ impl Namespaces {
         self.0.iter().map(|(kind, fd)| Ok((*kind, fd.try_clone()?))).collect::<io::Result<_>>().map(Namespaces)
     }
 
-    /// Makes namespaces for this process, and opens them before anybody else can be in them. That of cgroups was made before;
-    /// `cgroup` says whether by this process.
+    /// Makes namespaces for this process, and opens them before another process can enter them. The cgroup namespace was made
+    /// earlier; `cgroup` says whether this process made it.
     pub(super) fn make(own: OwnNamespaces, cgroup: bool) -> Result<Namespaces, Failure> {
         let asked = [(own.uts, Namespace::Uts, flags::NEW_UTS), (own.network, Namespace::Network, flags::NEW_NET)];
         let mut made = Vec::new();
@@ -85,19 +85,19 @@ impl Namespaces {
         Ok(Namespaces(made))
     }
 
-    /// Takes one more, which is entered after all that are there.
+    /// Appends a namespace, which is entered after all others.
     pub(super) fn push(&mut self, kind: Namespace, fd: OwnedFd) {
         self.0.push((kind, fd));
     }
 
-    /// These and then others.
+    /// Appends the namespaces of `others`.
     #[must_use]
     pub fn and(mut self, others: Namespaces) -> Namespaces {
         self.0.extend(others.0);
         self
     }
 
-    /// The same, and the user namespace in which the process `pid` runs now.
+    /// A copy, with the user namespace in which the process `pid` runs now.
     ///
     /// # Errors
     /// What `open(2)` and `dup(2)` say.
@@ -108,7 +108,7 @@ impl Namespaces {
     }
 }
 
-/// Its file in `/proc/<pid>/ns`, and what `setns(2)` calls it.
+/// Its file name in `/proc/<pid>/ns`, and its type for `setns(2)`.
 const fn names(kind: Namespace) -> (&'static str, LinkNameSpaceType) {
     match kind {
         Namespace::Owner | Namespace::User => ("user", LinkNameSpaceType::User),
@@ -129,7 +129,7 @@ pub(super) fn open(pid: i32, kind: Namespace) -> io::Result<OwnedFd> {
     open_file(&Path::new("/proc").join(pid.to_string()).join("ns").join(names(kind).0))
 }
 
-/// Moves this process, or for [`Namespace::Pid`] its children, into a namespace of the task. `setns(2)`.
+/// Moves this process, or for [`Namespace::Pid`] its children, into a namespace of the task with `setns(2)`.
 pub(super) fn enter(kind: Namespace, fd: &OwnedFd) -> Result<(), Failure> {
     let (name, link) = names(kind);
     move_into_link_name_space(fd.as_fd(), Some(link)).step(|| format!("enter the task's {name} namespace"))

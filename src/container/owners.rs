@@ -1,8 +1,8 @@
-//! The owners of what lies in a task's directories, when its users have host ids of their own.
+//! Ownership of the files in a task's directories, when its users have their own host ids.
 //!
-//! Whoever made these files is the host's root, or had the host's number of the task's user, or belonged to an allocation
-//! whose directory this one has inherited. Afterwards they are of the same user inside. Each file is changed by itself and
-//! by its descriptor: somebody who is killed on the way has done a part, and the next one does the rest.
+//! These files belong to the host's root, to the host id of the task's user, or to an allocation whose directory this one has
+//! inherited. Afterwards they belong to the same user inside the namespace. Each file is changed separately through its descriptor:
+//! a run that is killed has done a part of them, and the next one does the rest.
 
 use std::ffi::OsStr;
 use std::io;
@@ -18,55 +18,55 @@ use crate::spec::{HostIdSpace, HostIds};
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
-/// The directories of a task that are its own.
+/// The directories that belong to one task only.
 const OWN: [&str; 3] = ["local", "tmp", "secrets"];
-/// What an allocation may have of an earlier one, beside its tasks' directories.
+/// What an allocation may have inherited from an earlier one, besides its tasks' directories.
 const INHERITED: &str = "alloc/data";
-/// Directories below one another that are entered. Each holds a descriptor.
+/// Deepest nesting of directories that is entered. Each level holds a descriptor.
 const DEPTH: usize = 64;
-/// Entries that are looked at before a start, of a task's directories together.
+/// Most entries that are checked before a start, in all directories of a task together.
 const ENTRIES: u64 = 1_000_000;
-/// Entries that are looked at while the task runs, where nothing depends on it.
+/// Most entries that are checked while the task runs, where nothing depends on the result.
 const LOOKED_AT: u64 = 10_000;
-/// Files that are told of by name.
+/// Most files that are reported by name.
 const NAMED: usize = 8;
 
-/// Whom files are given to.
+/// The new owners of files.
 #[derive(Debug, Clone)]
 pub struct Heir {
     /// The host's numbers of the task's users.
     pub ids: HostIds,
     /// The ranges of other allocations.
     pub space: HostIdSpace,
-    /// The task's user, by whose number on the host artifacts may have been given to it.
+    /// The task's user; artifacts may have been chowned to its host id.
     pub user: Option<Ids>,
-    /// Files that this process may not give away stay as they are, as those of a group that its user namespace lacks.
+    /// Files that this process may not chown are skipped, such as those of a group that its user namespace does not map.
     pub passes_over: bool,
 }
 
-/// What was found in a task's directories.
+/// The result for a task's directories.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owned {
-    /// Files and directories that had other owners.
+    /// Files and directories that were chowned.
     pub changed: u64,
-    /// What was not given: deeper than 64 directories, more than a million entries, or passed over.
+    /// What was not chowned: deeper than 64 directories, more than a million entries, or skipped.
     pub left: u64,
-    /// Plain files among those that others may not read, at most eight: paths in the task's directory.
+    /// Regular files among those that others may not read, at most eight: paths in the task's directory.
     pub private: Vec<PathBuf>,
 }
 
-/// What is done on the way.
+/// What a walk does with each file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     Give,
-    /// Only what belongs to another allocation's users.
+    /// Chown only files of another allocation's users.
     Inherit,
     Look,
 }
 
 impl Heir {
-    /// Gives the task's directory, and all in `local`, `tmp` and `secrets`, to the task's users. What has more than one name
-    /// may be somebody else's file, and stays as it is; so do devices, sockets and FIFOs, and whatever is mounted there.
+    /// Chowns the task's directory, and all in `local`, `tmp` and `secrets`, to the task's users. A file with more than one hard
+    /// link may belong to another user, and is skipped; so are devices, sockets, FIFOs and mount points.
     ///
     /// # Errors
     /// When a directory cannot be opened, or the file system cannot store these owners.
@@ -78,8 +78,9 @@ impl Heir {
         walk.all(&root)
     }
 
-    /// Gives what has come with the shared `data` of an earlier allocation, whose directory this one has inherited, to the same
-    /// users of this one. The others' files there, and root's, stay as they are. Cautious as [`Heir::give`].
+    /// Chowns the files in the shared `data` directory of an earlier allocation, whose directory this one has inherited, to the
+    /// same users of this one. Files there of root and of users outside the ranges are skipped. Has the same safeguards as
+    /// [`Heir::give`].
     ///
     /// # Errors
     /// As [`Heir::give`].
@@ -88,8 +89,8 @@ impl Heir {
         Walk { heir: self, what: What::Inherit, owned: Owned::default(), entries: 0 }.these(&root, &[INHERITED])
     }
 
-    /// What the host's root has put there since, and the task's users cannot read, among the first ten thousand entries. Changes
-    /// nothing.
+    /// Finds files that the host's root has put there since the start and that the task's users cannot read, among the first ten
+    /// thousand entries. Changes nothing.
     ///
     /// # Errors
     /// When a directory cannot be opened.
@@ -98,7 +99,7 @@ impl Heir {
         Walk { heir: self, what: What::Look, owned: Owned::default(), entries: 0 }.all(&root)
     }
 
-    /// The owner that a file gets in the place of this one, if another.
+    /// The new owner for a file with this owner, if it has to change.
     fn heir_of(&self, what: What, owner: u32, of_user: impl Fn(&Ids, u32) -> bool) -> Option<u32> {
         if self.ids.contains(owner) {
             return None;
@@ -128,7 +129,7 @@ impl Walk<'_> {
 
     fn these(mut self, root: &Root, names: &[&str]) -> io::Result<Owned> {
         for name in names {
-            // `secrets` may be a mount of its own; below it no other is entered.
+            // `secrets` may itself be a mount; below it no further mount is entered.
             let flags = OFlags::PATH | OFlags::DIRECTORY;
             match root.open_beneath(Path::new(name), flags, Mode::empty()) {
                 Ok(top) => self.tree(&top, Path::new(name))?,
@@ -175,7 +176,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Whether it is a directory.
+    /// Handles one entry. Returns whether it is a directory.
     fn entry(&mut self, file: &OwnedFd, name: &Path) -> io::Result<bool> {
         let stat = rustix::fs::fstat(file).map_err(|e| at(name, &e.into()))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -222,7 +223,7 @@ struct Open {
 }
 
 impl Open {
-    /// The very directory that was looked at.
+    /// Opens the directory of this descriptor for reading.
     fn new(dir: &OwnedFd, name: PathBuf) -> io::Result<Open> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = || {
@@ -234,7 +235,7 @@ impl Open {
     }
 }
 
-/// The directory with this name in its allocation's, and nothing that a link there leads to.
+/// Opens the directory with this name in its allocation's directory; follows no link there.
 fn open(task_dir: &Path) -> io::Result<Root> {
     let (Some(alloc_dir), Some(name)) = (task_dir.parent(), task_dir.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -243,7 +244,7 @@ fn open(task_dir: &Path) -> io::Result<Root> {
     Ok(Root::from_fd(dir))
 }
 
-/// It has gone since, is something else, or another mount.
+/// It was removed meanwhile, is of another type, or is a mount point.
 fn may_be_missing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EXDEV))
 }
@@ -339,8 +340,8 @@ mod tests {
         assert_eq!(heir().look(&at("task")).unwrap(), Owned::default());
     }
 
-    /// What a Nomad agent moves to a later allocation: the earlier one's ids become this one's, and nobody else's files change
-    /// hands; who was killed on the way has done a part.
+    /// What a Nomad agent moves to a later allocation: files with the earlier one's ids get this one's, and no other file is
+    /// chowned; a killed run has done a part.
     #[test]
     fn shared_data_of_an_earlier_allocation_is_inherited() {
         if skipped() {
@@ -377,7 +378,7 @@ mod tests {
         assert_eq!(heir().inherit(dir.path()).unwrap(), Owned::default(), "no link is followed");
     }
 
-    /// Who is killed on the way has done a part: the next one does the rest.
+    /// A killed run has done a part: the next one does the rest.
     #[test]
     fn what_was_begun_is_finished() {
         if skipped() {
@@ -391,7 +392,7 @@ mod tests {
         for number in 0..50 {
             chown(local.join((number * 2).to_string()), Some(BASE), Some(BASE)).unwrap();
         }
-        // As the one before was killed between the two numbers of a file.
+        // The earlier run was killed between the uid and the gid of a file.
         chown(local.join("1"), Some(BASE), None).unwrap();
         heir().give(&dir.path().join("task")).unwrap();
         for entry in fs::read_dir(&local).unwrap().flatten() {
@@ -399,7 +400,8 @@ mod tests {
         }
     }
 
-    /// What a task that ran here before, or somebody who shares the allocation, has put there to get at files of the host.
+    /// Traps that a task that ran here before, or another user who shares the allocation, has put there to get at files of the
+    /// host.
     #[test]
     fn nothing_of_the_host_changes_hands() {
         if skipped() {
@@ -437,7 +439,7 @@ mod tests {
         assert_eq!(given.left, 1, "{given:?}");
         assert!(given.changed > 60);
         drop(here);
-        // Too deep for a path; the usual removal does not go there.
+        // Too deep for a path; the usual removal does not reach it.
         let removed = std::process::Command::new("rm").arg("-rf").arg(dir.path().join("task/local")).status().unwrap();
         assert!(removed.success());
     }

@@ -1,4 +1,4 @@
-//! The executor's side: clone the shim, tell it everything, hear how it went.
+//! The executor's side: clones the shim, sends it the configuration and the stdio, and receives the result.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -29,33 +29,33 @@ use crate::sys::{mount, mutant};
 pub(super) const CONTROL_FD: i32 = 3;
 pub(super) const REPORT_FD: i32 = 4;
 
-/// What must be known before a shim can be cloned; everything else may come later.
+/// What must be known before a shim can be cloned; everything else can be sent later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepare {
-    /// Pid and IPC namespace of a task with a root of its own; `None` for a task on the host's files.
+    /// Modes of the pid and IPC namespaces of a task with its own root; `None` for a task on the host's files.
     pub isolation: Option<(NamespaceMode, NamespaceMode)>,
-    /// A cgroup namespace for a task with a root of its own. On v1 it begins at the root of each hierarchy, so that the task is
-    /// seen there under the name that hosts and programs look for; on v2 at the task's cgroup, in which it is cloned.
-    /// v1: the `tasks` files of those roots, where the shim makes it; v2: none.
+    /// A cgroup namespace for a task with its own root. On v1 its root is the root of each hierarchy, so that the task's cgroup
+    /// path is the one that hosts and programs look for; on v2 it is the task's cgroup, into which the shim is cloned. v1: the
+    /// `tasks` files of those roots, where the shim makes the namespace; v2: none.
     pub cgroup_namespace: Option<Vec<PathBuf>>,
     /// Set when the executor is not root.
     pub rootless: Option<Rootless>,
-    /// v1: `tasks` files of cgroups to which the shim writes itself before anything else.
+    /// v1: `tasks` files of the cgroups that the shim joins before anything else.
     pub join: Vec<PathBuf>,
 }
 
-/// Most namespaces that a shim can be sent into.
+/// Most namespaces that a shim can be told to enter.
 pub(super) const MAX_NAMESPACES: usize = 8;
 /// Most descriptors in one message: the configuration and namespaces.
 pub(super) const MAX_SENT: usize = 1 + MAX_NAMESPACES;
-/// Most descriptors in the shim's last word: its successor, both ends of a terminal, namespaces.
+/// Most descriptors in the shim's last message: the pidfd of its sibling, both ends of a terminal, namespaces.
 pub(super) const MAX_TOLD: usize = 3 + MAX_NAMESPACES;
-/// Longest message that the shim sends when it has done its part.
+/// Longest message that the shim sends before it executes the command, in bytes.
 const MAX_BECAME: usize = 1 << 18;
 
-/// A shim that is in its namespaces and cgroups, and waits to be told what to become.
+/// A shim that is in its namespaces and cgroups, and waits for its configuration.
 ///
-/// Dropping it ends the process, but somebody must still reap [`Prepared::child`].
+/// Dropping it ends the process, but the caller must still reap [`Prepared::child`].
 #[derive(Debug)]
 #[must_use = "a shim that is told nothing waits for ever"]
 pub struct Prepared {
@@ -76,9 +76,9 @@ pub struct StartError {
     pub source: io::Error,
 }
 
-/// A shim that knows what to become, and goes as far as it can without the task's output.
+/// A shim that has its configuration, and goes as far as it can without the task's stdio.
 ///
-/// Dropping it ends the process, but somebody must still reap [`Told::child`].
+/// Dropping it ends the process, but the caller must still reap [`Told::child`].
 #[derive(Debug)]
 #[must_use = "a shim that is not let go waits for ever"]
 pub struct Told {
@@ -98,16 +98,16 @@ pub struct Starting {
     report: File,
 }
 
-/// What a shim has become.
+/// The result of a shim that executed the command.
 #[derive(Debug, Default)]
 pub struct Started {
-    /// Whom; `None` keeps the executor's user.
+    /// The user that it became; `None` keeps the executor's user.
     pub ids: Option<Ids>,
-    /// The process that runs the command when that is not [`Starting::child`], which ends then. A child of ours.
+    /// The process that runs the command if that is not [`Starting::child`], which ends then. A child of this process.
     pub lead: Option<Child>,
     /// The terminal that was opened inside the task.
     pub terminal: Option<Terminal>,
-    /// Namespaces that it made for the task, to be entered after those of [`Prepared::namespaces`].
+    /// Namespaces that the shim made for the task, to be entered after those of [`Prepared::namespaces`].
     pub namespaces: Namespaces,
 }
 
@@ -122,13 +122,13 @@ fn at(step: &'static str) -> impl Fn(io::Error) -> StartError {
 pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared, StartError> {
     let (control, their_control) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(|e| at("create the shim's socket")(e.into()))?;
-    // A pipe of its own for the answer: a socket that is closed with something unread loses what was said before.
+    // A separate pipe for the report: a socket that is closed with unread data loses what was sent before.
     let (report, their_report) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| at("create the shim's pipe")(e.into()))?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| at("open /dev/null")(e.into()))?;
     let exe = shielded_exe().map_err(at("open the own executable"))?;
     let birth = Birth {
-        // On v2 it has been made when the shim begins.
+        // On v2 the clone has made it already.
         cgroup_roots: plan.cgroup_namespace.clone().filter(|_| !cloned_with_cgroup(&plan)),
         join: plan.join.clone(),
         root: plan.isolation.is_some(),
@@ -137,7 +137,7 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
     let birth = json::to_string(&birth).map_err(|e| at("write the shim's arguments")(e.into()))?;
     let c_string = |text: &str| CString::new(text).map_err(|e| at("write the shim's arguments")(e.into()));
     let argv = [c_string(env!("CARGO_PKG_NAME"))?, c_string(Role::Shim.name())?, c_string(&birth)?];
-    // Empty but in tests that take defences out.
+    // Empty except in tests that disable safeguards.
     let envp = mutant::environment().iter().map(|entry| c_string(entry)).collect::<Result<Vec<_>, _>>()?;
     let plan_of_child = Spawn {
         exe,
@@ -153,20 +153,20 @@ pub fn prepare(plan: Prepare, cgroup: Option<BorrowedFd<'_>>) -> Result<Prepared
         Some((rootless, ids)) if plan.isolation.is_some() => spawn_mapped(&plan_of_child, rootless, ids)?,
         _ => spawn(&plan_of_child).map_err(at("clone the shim"))?,
     };
-    // What cannot be killed is not started. Told nothing, it ends.
+    // A process that cannot be signalled is not started. The shim ends when its socket is closed.
     crate::sys::process::check_signal(child.pidfd.as_fd()).map_err(at("signal a process by its descriptor"))?;
     Ok(Prepared { child, plan, control, report: report.into() })
 }
 
-/// A child in a user namespace with subordinate ids. Their maps must stand before it executes, or its capabilities are lost, and
-/// only a program of the host may write them.
+/// A child in a user namespace with subordinate ids. Their maps must be written before it executes, or its capabilities are lost,
+/// and only a set-user-ID program of the host may write them.
 fn spawn_mapped(plan: &Spawn<'_>, rootless: Rootless, ids: SubordinateIds) -> Result<Child, StartError> {
     let (child, gate) = spawn_held(plan).map_err(at("clone the shim"))?;
     let let_go = |()| rustix::io::write(&gate, &[0]).map_err(io::Error::from);
     match map_shim(child.pid, rootless, ids).and_then(let_go) {
         Ok(_) => Ok(child),
         Err(source) => {
-            // It ends with its gate.
+            // The child ends when its gate is closed.
             drop(gate);
             let _ = crate::sys::process::wait(child.pidfd.as_fd());
             Err(StartError { step: "map the user's subordinate ids", source })
@@ -174,8 +174,8 @@ fn spawn_mapped(plan: &Spawn<'_>, rootless: Rootless, ids: SubordinateIds) -> Re
     }
 }
 
-/// The own executable on a read-only mount of its own: who reaches the file through a process that runs it cannot write to
-/// it. Without the right to mount, a sealed copy in memory; or the file as it is, when nobody who runs it could write to it.
+/// The executable of this process on its own read-only mount: a task that reaches the file through `/proc/<pid>/exe` cannot write
+/// to it. Without the right to mount, a sealed copy in memory; or the file as it is, if no user that runs it could write to it.
 fn shielded_exe() -> io::Result<BorrowedFd<'static>> {
     if mutant::on("a01") {
         return crate::sys::exe::own();
@@ -214,13 +214,13 @@ fn namespaces(plan: &Prepare) -> u64 {
     wanted
 }
 
-/// On v1 the shim makes that namespace, on its way into its cgroups, and tells of it with the others that it makes.
+/// On v1 the shim makes that namespace when it joins its cgroups, and sends it with the other namespaces that it makes.
 fn cloned_with_cgroup(plan: &Prepare) -> bool {
     plan.cgroup_namespace.is_some() && plan.join.is_empty()
 }
 
-/// Without root, the own ids become 0 of the new user namespace, before the exec that would lose the capabilities. Maps with
-/// subordinate ids are written by others.
+/// Without root, the executor's own ids become 0 of the new user namespace. The maps are written before the exec, which would lose
+/// the capabilities otherwise. Maps with subordinate ids are written by programs of the host.
 fn id_maps(plan: &Prepare) -> Vec<(&'static std::ffi::CStr, Vec<u8>)> {
     match plan.rootless {
         Some(own @ Rootless { ids: None, .. }) if plan.isolation.is_some() => vec![
@@ -239,7 +239,7 @@ impl Prepared {
         self.plan == *plan
     }
 
-    /// The namespaces that the task will have and that exist from the clone on.
+    /// The task's namespaces that exist from the clone on.
     ///
     /// # Errors
     /// What `open(2)` says.
@@ -255,11 +255,11 @@ impl Prepared {
         Namespaces::open(self.child.pid, &wanted)
     }
 
-    /// Tells the shim what to become; `namespaces` are those that the configuration's
-    /// [`SessionConfig`](super::SessionConfig) names. It executes nothing before [`Told::go`].
+    /// Sends the shim its configuration; `namespaces` are those that the configuration's [`SessionConfig`](super::SessionConfig)
+    /// names. The shim executes nothing before [`Told::go`].
     ///
     /// # Errors
-    /// [`StartError`]; the shim ends then, and what it had to say is lost.
+    /// [`StartError`]; the shim ends then, and its report is lost.
     pub fn tell(self, config: &Config, namespaces: &Namespaces) -> Result<Told, (StartError, Child)> {
         let Prepared { child, control, report, .. } = self;
         let told = config_file(config).map_err(at("write the shim's configuration")).and_then(|config| {
@@ -287,7 +287,7 @@ impl Told {
     }
 }
 
-/// One message of nothing but descriptors. A shim that has failed already is left to say so in its report.
+/// Sends one message with descriptors only. Ignores that the shim has already failed: its report says why.
 fn send(control: &OwnedFd, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SENT))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -307,18 +307,17 @@ fn config_file(config: &Config) -> io::Result<OwnedFd> {
 }
 
 impl Starting {
-    /// Readable when [`Starting::outcome`] will not wait.
+    /// Readable when [`Starting::outcome`] will not block.
     #[must_use]
     pub fn report(&self) -> BorrowedFd<'_> {
         self.report.as_fd()
     }
 
-    /// What the child has become, or the step at which it failed. Waits for one of the two. `None` for one that was killed on
-    /// its way.
+    /// What the child has become, or the step at which it failed. Blocks until one of the two is known. `None` for a shim that was
+    /// killed before its exec.
     ///
     /// # Errors
-    /// The shim's [`Failure`]; the child has ended then and is still to be reaped by the caller through
-    /// [`Starting::child`].
+    /// The shim's [`Failure`]; the child has ended then and the caller must still reap it through [`Starting::child`].
     pub fn outcome(&mut self) -> Result<Option<Started>, Failure> {
         let mut message = Vec::new();
         if let Err(error) = self.report.read_to_end(&mut message) {
@@ -338,7 +337,7 @@ impl Starting {
         }
     }
 
-    /// Its last word, said before it executed.
+    /// The shim's last message, sent before it executed the command.
     fn became(&self) -> io::Result<Option<Started>> {
         let mut bytes = vec![0; MAX_BECAME];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_TOLD))];

@@ -1,9 +1,9 @@
-//! The places in a task's directory at which its root is mounted, kept from others who can write to that directory.
+//! Protects the places in a task's directory at which its root is mounted from other users who can write to that directory.
 //!
-//! What is mounted in one mount namespace keeps nobody in another one from renaming the directory below it: the mount goes
-//! along, and the name is free for a directory of somebody else's, in which the task finds its programs from then on. So
-//! the task's directory gets the sticky bit, and what leads to a place belongs to root or the task's user, before anything
-//! is mounted there: afterwards nobody else can rename it.
+//! A mount in one mount namespace does not keep a process in another one from renaming the directory below it: the mount moves
+//! along, and another user can put a directory under the free name, in which the task then finds its programs. So before anything
+//! is mounted, the task's directory gets the sticky bit, and the directories that lead to a place are chowned to root unless a
+//! trusted user owns them: afterwards nobody else can rename them.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,15 +16,16 @@ use super::lookup::Trusted;
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
-/// How often somebody may win the race for a name before the start is refused.
+/// How often another user may win the race for a name before the start is refused.
 const ATTEMPTS: usize = 100;
 
-/// Those of one task.
+/// The places of one task.
 pub(super) struct Places(Option<Trusted>);
 
 impl Places {
-    /// Closes the task's directory, which others may write to as before, but where they rename and remove only what is theirs:
-    /// nobody is kept from that in a directory that belongs to them, and an agent's belong to nobody (65534).
+    /// Sets the sticky bit of the task's directory: others may write to it as before, but rename and remove only their own files.
+    /// An owner that is not trusted is replaced by root, as the sticky bit does not restrict a directory's owner, and an agent's
+    /// directories belong to nobody (65534).
     pub(super) fn closed(root: &Root, trusted: Trusted) -> Result<Places, Failure> {
         if mutant::on("d81") {
             return Ok(Places::open());
@@ -41,13 +42,13 @@ impl Places {
         Ok(Places(Some(trusted)))
     }
 
-    /// Whoever can write to the directory may do what he likes.
+    /// Does not protect the places.
     pub(super) fn open() -> Places {
         Places(None)
     }
 
-    /// Makes what leads to a place, and takes over directories of others on the way, as far as the task's directory itself goes:
-    /// to a mount, a link of somebody who is trusted, a directory in which others may rename what they like.
+    /// Creates the directories that lead to a place, and takes over those of other users on the way. Stops where the task's
+    /// directory ends: at a mount, at a link of a trusted user, at a directory in which others may rename anything.
     pub(super) fn secure(&self, root: &Root, target: &Path, is_dir: bool) -> Result<(), Failure> {
         let Some(trusted) = &self.0 else { return Ok(()) };
         let mut names: Vec<_> = target.components().filter(|c| !matches!(c, Component::RootDir)).collect();
@@ -56,7 +57,7 @@ impl Places {
         }
         let mut path = PathBuf::new();
         for name in names {
-            // `..` leads where the kernel says, and that is where somebody has wanted the mount.
+            // `..` is left to the kernel's resolution: the configuration asked for the mount there.
             let Component::Normal(name) = name else { return Ok(()) };
             path.push(name);
             let step = || format!("take over /{} in the task's directory", path.display());
@@ -77,7 +78,7 @@ impl Places {
     }
 }
 
-/// One name after the other, until it is closed or nothing is to be done.
+/// Handles one name, until its directory is closed or there is nothing to do.
 fn hold(root: &Root, path: &Path, trusted: &Trusted) -> io::Result<Held> {
     for _ in 0..ATTEMPTS {
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
@@ -97,24 +98,24 @@ fn hold(root: &Root, path: &Path, trusted: &Trusted) -> io::Result<Held> {
             (true, true) => return Ok(Held::Closed),
             (true, false) => return Ok(Held::End),
             (false, false) => return Ok(Held::Foreign(stat.st_uid)),
-            // What has the name now may be another one: it is looked at once more.
+            // Another file may have the name by now, so it is checked once more.
             (false, true) => take(&found, &stat)?,
         }
     }
     Err(io::Error::other("somebody else makes it anew again and again"))
 }
 
-/// What was found at a name.
+/// The result for one name.
 enum Held {
-    /// A directory in which nobody else renames anything.
+    /// A directory in which no other user can rename anything.
     Closed,
-    /// Nothing is to be done from here on.
+    /// There is nothing to do from here on.
     End,
-    /// Not a directory, and of this user.
+    /// Not a directory, and owned by this user.
     Foreign(u32),
 }
 
-/// Whether somebody else may rename what is in it.
+/// Whether other users may rename its entries.
 fn is_shared(dir: &Stat) -> bool {
     dir.st_mode & 0o022 != 0 && dir.st_mode & 0o1000 == 0
 }
@@ -131,14 +132,14 @@ fn make(root: &Root, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Its mode, with the sticky bit where others may write.
+/// Its mode, with the sticky bit if others may write.
 fn sticky(dir: &Stat) -> Mode {
     let mode = dir.st_mode & 0o7777;
     Mode::from_raw_mode(if mode & 0o022 != 0 { mode | 0o1000 } else { mode })
 }
 
-/// The owner alone changes, for whoever could write to it still can; and the mode last: a directory of somebody else's may be
-/// open to all until then.
+/// Changes the owner only, so that users who can write to the directory by its group or mode still can. The mode comes last, as the
+/// former owner could open the directory to all until the chown.
 fn take(dir: &OwnedFd, stat: &Stat) -> io::Result<()> {
     rustix::fs::chownat(dir, c"", Some(Uid::from_raw(0)), None, AtFlags::EMPTY_PATH)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

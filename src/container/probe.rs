@@ -1,7 +1,7 @@
-//! The isolation table: what a process cannot do, found out from inside, one row at a time.
+//! The isolation table: what a process cannot do, measured from inside, one row at a time.
 //!
-//! Every row is tried in a child of its own, so that what it changes ends with it, in a form that is harmless where
-//! nothing stops it: the table can be measured on a bare host.
+//! Every row is tried in a separate child, so that its effects end with the child, and in a form that is harmless where nothing
+//! prevents it: the table can be measured on a bare host.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,30 +21,30 @@ use crate::sys::{probe, processes};
 pub struct Row {
     /// `I01` to `I72`.
     pub id: &'static str,
-    /// What holds when it passes.
+    /// The property that holds when the row passes.
     pub name: &'static str,
     check: fn(&Host) -> Seen,
 }
 
-/// How a row came out.
+/// The result of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
-    /// It holds.
+    /// The property holds.
     pub pass: bool,
-    /// What was seen.
+    /// The measured value.
     pub value: String,
 }
 
 /// All rows by their ids.
 pub type Report = BTreeMap<String, Seen>;
 
-/// What the probe compares with: the place from which it was started.
+/// The environment in which the probe was started, to compare with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Host {
     /// Inode numbers of its namespaces by kind (`mnt`, `pid`, ...).
     pub namespaces: BTreeMap<String, u64>,
-    /// A process that lives there while the probe runs.
+    /// A process that runs there while the probe runs.
     pub pid: i32,
     /// When that process was started, in clock ticks since boot.
     pub start_ticks: u64,
@@ -70,9 +70,9 @@ pub fn score(report: &Report) -> usize {
     report.values().filter(|seen| seen.pass).count()
 }
 
-/// Measures every row.
+/// Measures all rows.
 ///
-/// The caller must have no other thread: each row is tried in a child that is a copy of it.
+/// The caller must have no other thread: each row is tried in a forked child.
 ///
 /// # Errors
 /// When no child can be made.
@@ -88,7 +88,7 @@ pub fn measure(host: &Host) -> io::Result<Report> {
                 Seen { pass: *pass == b'1', value: String::from_utf8_lossy(value).into_owned() }
             }
             (Some(libc::SIGALRM), _) => Seen { pass: false, value: "no answer in time".to_owned() },
-            // A filter that kills, or a processor that refuses.
+            // Killed by a filter, or by a processor exception.
             (Some(signal), _) => Seen { pass: true, value: format!("killed by signal {signal}") },
             (None, None) => Seen { pass: false, value: "no answer".to_owned() },
         };
@@ -129,7 +129,7 @@ pub static ROWS: [Row; 72] = [
     row("I21", "cannot read /proc/keys", |_| unreadable("/proc/keys", Look::Read)),
     row("I22", "cannot read /proc/timer_list", |_| unreadable("/proc/timer_list", Look::Read)),
     row("I23", "cannot read /proc/interrupts", |_| unreadable("/proc/interrupts", Look::Read)),
-    // Reading would take the lines away from whom they are for, or touch memory.
+    // Reading would consume lines that are meant for other readers, or touch memory.
     row("I24", "cannot read /proc/kmsg", |_| unreadable("/proc/kmsg", Look::Open)),
     row("I25", "cannot read /dev/kmsg", |_| unreadable("/dev/kmsg", Look::Open)),
     row("I26", "cannot read /dev/mem", |_| unreadable("/dev/mem", Look::Open)),
@@ -212,7 +212,7 @@ impl Seen {
         Seen { pass: false, value: value.into() }
     }
 
-    /// A privilege or a filter, or a kernel without the call, stood in the way. Any other error came after those.
+    /// A privilege check, a filter, or a kernel without the call refused it. Any other error comes after those checks.
     fn denied<T, E: Into<io::Error>>(result: Result<T, E>) -> Seen {
         let Err(error) = result.map_err(Into::into) else { return Seen::fail("allowed") };
         match error.raw_os_error() {
@@ -221,13 +221,13 @@ impl Seen {
         }
     }
 
-    /// It did not work, for whatever reason.
+    /// It failed, for any reason.
     fn failed<T, E: Into<io::Error>>(result: Result<T, E>) -> Seen {
         result.map_or_else(|error| Seen::pass(name_of(&error.into())), |_| Seen::fail("allowed"))
     }
 }
 
-/// `EPERM`.
+/// The errno's name, such as `EPERM`.
 fn name_of(error: &io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |number| format!("{:?}", Errno::from_raw(number)))
 }
@@ -279,7 +279,7 @@ fn host_process(host: &Host) -> Seen {
         Ok(Some(stat)) if stat.start_ticks == host.start_ticks => Seen::fail(format!("sees process {}", host.pid)),
         Ok(_) => Seen::pass("no"),
         Err(_) if rustix::fs::stat("/proc/self").is_err() => Seen::pass("no /proc"),
-        // It is listed, though its files are closed.
+        // The process exists, though its files cannot be read.
         Err(error) => Seen::fail(format!("sees process {}: {error}", host.pid)),
     }
 }
@@ -290,7 +290,7 @@ enum Look {
     Read,
 }
 
-/// What stands for a file that is hidden: `/dev/null`, or an empty file or directory of another file system.
+/// Whether the file is a mask: `/dev/null`, or below `/proc` a file or directory of another file system.
 fn is_mask(file: &rustix::fd::OwnedFd, path: &str) -> bool {
     const PROC_SUPER_MAGIC: libc::c_long = 0x9fa0;
     let Ok(stat) = rustix::fs::fstat(file) else { return false };
@@ -340,7 +340,7 @@ fn unwritable(path: &str) -> Seen {
     }
 }
 
-/// The root of the tree, the hierarchies in it, and the cgroups above and including its own in each of them.
+/// The root of the cgroup tree, the hierarchies in it, and in each of them the own cgroup with its ancestors.
 fn cgroup_tree() -> Seen {
     let top = Path::new("/sys/fs/cgroup");
     let mut folders: Vec<PathBuf> = vec![top.to_owned()];
@@ -369,7 +369,7 @@ fn lower_oom_score() -> Seen {
     Seen::failed(std::fs::write(path, (now - 1).max(-1000).to_string()))
 }
 
-/// A mount that fails for its option, which the kernel looks at after the privilege.
+/// A mount with an invalid option, which the kernel checks after the privilege.
 fn mount_nothing() -> nix::Result<()> {
     mount(None::<&str>, "/", Some("tmpfs"), MsFlags::empty(), Some("agentbin_no_such_option"))
 }
@@ -378,17 +378,17 @@ fn remount_proc_sys() -> Seen {
     let remount = |flags| {
         mount(None::<&str>, "/proc/sys", None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | flags, None::<&str>)
     };
-    // Where that works the mount that is changed is a copy; where not, the privilege is missing and nothing is changed.
+    // If the unshare works, only a copy of the mount is changed; if not, the privilege is missing and nothing is changed.
     let copied = probe::unshare(libc::CLONE_NEWNS).is_ok();
     let done = remount(MsFlags::empty());
     if done.is_ok() && !copied {
-        // The answer stands, whether or not it can be put back.
+        // The result stands even if the mount cannot be restored.
         let _ = remount(MsFlags::MS_RDONLY);
     }
     Seen::denied(done)
 }
 
-/// Wherever this process may write.
+/// Tries all directories that this process may write to.
 fn make_memory_device() -> Seen {
     let mut answer = Seen::pass("no writable directory");
     for folder in ["/tmp", "/dev/shm", "/local", "/dev", "/var/tmp", "."] {
@@ -396,7 +396,7 @@ fn make_memory_device() -> Seen {
         let device = rustix::fs::makedev(1, 1);
         match rustix::fs::mknodat(CWD, &path, FileType::CharacterDevice, Mode::RUSR, device) {
             Ok(()) => {
-                // It is in a directory of the prober's own.
+                // The probe created it in a directory of its own.
                 let _ = rustix::fs::unlink(&path);
                 return Seen::fail(format!("made in {folder}"));
             }
@@ -411,7 +411,7 @@ fn socket(family: i32, kind: SocketType, protocol: i32) -> Seen {
     let family = AddressFamily::from_raw(family as u16);
     let protocol = std::num::NonZeroU32::new(protocol as u32).map(Protocol::from_raw);
     match rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, protocol) {
-        // A filter answers otherwise.
+        // A filter returns another errno.
         Err(rustix::io::Errno::AFNOSUPPORT) => Seen::pass("EAFNOSUPPORT: not in this kernel"),
         result => Seen::failed(result),
     }
@@ -421,7 +421,7 @@ fn socket(family: i32, kind: SocketType, protocol: i32) -> Seen {
 mod tests {
     use super::*;
 
-    /// N9: 72 rows, in order, each with a name of its own.
+    /// N9: 72 rows, in order, each with a unique name.
     #[test]
     fn the_table_is_complete() {
         for (number, row) in ROWS.iter().enumerate() {

@@ -3,7 +3,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::config::{Failure, Step as _};
 use crate::spec::{LimitedResource, ResourceLimit};
 
-/// Limits this process, and with it what it becomes. To be called while the right to raise limits is there.
+/// Limits this process and the command that it becomes. Call it while the process still has the right to raise limits.
 pub(super) fn apply(limits: &[ResourceLimit]) -> Result<(), Failure> {
     limits.iter().try_for_each(set)
 }
@@ -15,7 +15,7 @@ fn set(limit: &ResourceLimit) -> Result<(), Failure> {
     match setrlimit(resource, Rlimit { current: limit.soft, maximum: limit.hard }) {
         Err(rustix::io::Errno::PERM) => {
             let allowed = getrlimit(resource).maximum;
-            // What the kernel allows nobody to exceed.
+            // The maximum that the kernel allows for any process.
             let most = || std::fs::read_to_string("/proc/sys/fs/nr_open").ok()?.trim().parse::<u64>().ok();
             let most = if limit.resource == LimitedResource::Nofile { most() } else { None };
             let why = match most.filter(|most| limit.hard.is_none_or(|hard| hard > *most)) {

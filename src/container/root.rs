@@ -1,8 +1,8 @@
-//! The task's root: its own directory with everything else mounted into it, and nothing left of the host.
+//! The task's root: its own directory with everything else mounted into it, and no access to the host's root.
 //!
-//! Each source becomes a detached tree before anything is attached, and each target is opened inside the root by a
-//! descriptor, so that no name is looked up twice: links that an earlier run of the task planted in its directory lead
-//! nowhere, or the start is refused.
+//! All sources are cloned as detached trees before anything is attached, and each target is opened inside the root by a descriptor,
+//! so that no name is looked up twice: a link that an earlier run of the task planted in its directory cannot lead out of the root,
+//! or the start is refused.
 
 use std::ffi::CStr;
 use std::io;
@@ -43,7 +43,7 @@ const MASKED: [&str; 12] = [
     "sys/devices/virtual/powercap",
 ];
 
-/// What Nomad hides of it.
+/// The ones among these that Nomad hides.
 const MASKED_BY_NOMAD: [&str; 2] = ["proc/kcore", "sys/firmware"];
 
 /// Visible, but writing there would change the whole machine.
@@ -64,7 +64,7 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
 ];
 
-/// The file systems that every root has, made and filled, and attached nowhere yet.
+/// The file systems that every root has, created and populated, but not attached yet.
 pub(super) struct Parts {
     proc: OwnedFd,
     dev: OwnedFd,
@@ -74,11 +74,11 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// What needs no more than the namespaces in which this process was born. The umask must be 0.
+    /// Makes the file systems, which needs only the namespaces in which this process was born. The umask must be 0.
     pub(super) fn make(rootless: bool) -> Result<Parts, Failure> {
         let proc = filesystem(c"proc", &[], NOSUID | NODEV | NOEXEC, "proc")?;
         let dev = make_dev(rootless)?;
-        // The tty group has no number in a user namespace of one.
+        // The tty group has no id in a user namespace that maps only one.
         let pts_options: &[(&str, Option<&str>)] =
             &[("ptmxmode", Some("0666")), ("mode", Some("0620")), ("gid", Some("5"))][..if rootless { 2 } else { 3 }];
         let pts = filesystem(c"devpts", pts_options, NOSUID | NOEXEC, "dev/pts")?;
@@ -89,8 +89,8 @@ impl Parts {
     }
 }
 
-/// Assembles the root and makes it `/`, with `/etc` closed where `close_etc` says so. Nobody but those who are `trusted` can
-/// lead the task to other directories than are mounted. The process must be alone in a mount namespace of its own.
+/// Assembles the root and makes it `/`, with `/etc` closed if `close_etc` is set. Only users in `trusted` can change which
+/// directories the task sees at the mounted places. The process must be alone in its own mount namespace.
 pub(super) fn enter(
     config: &RootConfig,
     trusted: Trusted,
@@ -99,9 +99,10 @@ pub(super) fn enter(
     close_etc: bool,
     parts: Parts,
 ) -> Result<(), Failure> {
-    // Copies of what is to be bound, while these mounts still belong to the host's peer groups.
+    // Clones the sources of the binds, while these mounts still belong to the host's peer groups.
     let alloc_dir = AllocDir::of(&config.task_dir)?;
-    // What lies in the allocation, a sibling without a jail may execute: there no file gives another identity to anybody.
+    // A sibling task without a root of its own may execute files of the allocation, so set-user-ID bits and device nodes have no
+    // effect there.
     let plain = if config.masks == Masks::All && !mutant::on("d12") { NOSUID | NODEV } else { MountAttrFlags::empty() };
     let clone = |bind| clone_bind(bind, alloc_dir.as_ref(), plain);
     let binds = config.binds.iter().map(clone).collect::<Result<Vec<_>, _>>()?;
@@ -112,14 +113,14 @@ pub(super) fn enter(
             .step(|| format!("open the task's directory {}", config.task_dir.display()))?;
     let tree = clone_tree(task_dir.as_fd(), Path::new("")).step(|| "copy the task directory's mount".to_owned())?;
 
-    // From here on the host hears nothing of what happens in this namespace.
+    // From here on mounts in this namespace do not propagate to the host.
     let slash = rustix::fs::openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .step(|| "open /".to_owned())?;
     set_attributes(slash.as_fd(), MountAttrFlags::empty(), libc::MS_SLAVE, true)
         .step(|| "make the host's mounts slaves (needs Linux 5.12)".to_owned())?;
 
-    // Device nodes in the task's directory are dead; the real ones live on mounts of their own. What is mounted below it
-    // still belongs to the host's peer groups.
+    // NODEV disables device nodes in the task's directory; the real ones are on separate mounts. Mounts below the directory still
+    // belong to the host's peer groups.
     set_attributes(tree.as_fd(), MountAttrFlags::empty(), libc::MS_SLAVE, true)
         .and_then(|()| set_attributes(tree.as_fd(), NODEV, libc::MS_PRIVATE, false))
         .step(|| "make the root private".to_owned())?;
@@ -148,7 +149,7 @@ pub(super) fn enter(
     for (at, (bind, tree)) in config.binds.iter().zip(&binds).enumerate() {
         attach_inside(&root, &kernel, &places, outward, tree, &bind.target)?;
         outward.any |= bind.propagation == Propagation::Bidirectional;
-        // Before anything that a job mounts in there.
+        // Before further binds, which a job may have below this one.
         if let Some(part) = closed.next_if(|part| part.bind == at) {
             part.finish(tree, &dev)?;
         }
@@ -164,15 +165,15 @@ pub(super) fn enter(
     kernel.is_in_place()
 }
 
-/// What the kernel says of processes and of the machine: the mounts themselves, wherever somebody who shares the directory has
-/// moved the places to in the meantime.
+/// The task's `/proc` and `/sys`, by their mounts: another user who shares the directory may have moved the mount points in the
+/// meantime.
 struct Kernel {
     proc: Root,
     sys: Root,
 }
 
 impl Kernel {
-    /// The mount in which `path` lies, which begins with `proc` or `sys`, and the rest of the path.
+    /// The mount that contains `path`, which begins with `proc` or `sys`, and the rest of the path.
     fn split<'a>(&self, path: &'a Path) -> (&Root, &'a Path) {
         match path.strip_prefix("proc") {
             Ok(rest) => (&self.proc, rest),
@@ -194,7 +195,7 @@ impl Kernel {
         }
     }
 
-    /// The task finds them where it expects them.
+    /// Fails unless `/proc` and `/sys` of the new root are these mounts.
     fn is_in_place(&self) -> Result<(), Failure> {
         for (name, mount) in [("/proc", &self.proc), ("/sys", &self.sys)] {
             let step = || format!("find {name} in the new root");
@@ -209,21 +210,21 @@ impl Kernel {
     }
 }
 
-/// Mounts that others see, too: those of bidirectional volumes. What is mounted in one is mounted on the host, and stays there.
+/// Mounts that propagate to others: those of bidirectional volumes. A mount below one also appears on the host, and stays there.
 #[derive(Debug, Clone, Copy, Default)]
 struct Outward {
-    /// There are some.
+    /// There is at least one such mount.
     any: bool,
 }
 
 impl Outward {
-    /// Refuses a place in one of them. Asked of the place itself, whatever names or links have led there.
+    /// Refuses a place in one of them. Checks the place itself, no matter which names or links led to it.
     fn refuse(self, place: BorrowedFd<'_>) -> io::Result<()> {
         if !self.any || mutant::on("d100") {
             return Ok(());
         }
         let mount = mount_of(place)?;
-        // The host's procfs, as this process has not entered its root yet.
+        // This is the host's procfs, as this process has not entered its root yet.
         let mounts = Process::myself().and_then(|own| own.mountinfo()).map_err(io::Error::other)?;
         let found = mounts.into_iter().find(|found| u64::try_from(found.mnt_id) == Ok(mount));
         let found = found.ok_or_else(|| io::Error::other("its mount is not in the list of mounts"))?;
@@ -240,7 +241,7 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// The directory of the task's allocation: what lies in it may have been put there by a task.
+/// The directory of the task's allocation: a task may have put files there.
 struct AllocDir<'a> {
     path: &'a Path,
     root: Root,
@@ -253,7 +254,7 @@ impl AllocDir<'_> {
         Ok(Some(AllocDir { path, root }))
     }
 
-    /// What `source` names in this directory; no link leads there.
+    /// Opens `source` if it is in this directory, following no link out of it.
     fn find(&self, source: &Path) -> Option<std::io::Result<OwnedFd>> {
         let relative = source.strip_prefix(self.path).ok()?;
         let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
@@ -261,7 +262,7 @@ impl AllocDir<'_> {
     }
 }
 
-/// A copy of what is to be bound; `plain` are attributes of what lies in the allocation.
+/// Clones the source of a bind; `plain` are the attributes for sources in the allocation.
 fn clone_bind(bind: &Bind, alloc_dir: Option<&AllocDir<'_>>, plain: MountAttrFlags) -> Result<OwnedFd, Failure> {
     let step = || format!("bind {} to {}", bind.source.display(), bind.target.display());
     if bind.readonly && bind.propagation == Propagation::Bidirectional {
@@ -291,8 +292,8 @@ fn clone_bind(bind: &Bind, alloc_dir: Option<&AllocDir<'_>>, plain: MountAttrFla
     Ok(tree)
 }
 
-/// A copy of the directory that was found at this path when it was resolved, and of no other: whoever can write to one of the
-/// directories on the way may have put something else there since.
+/// Clones the directory only if it is the one that was found at this path when it was resolved: a user who can write to a directory
+/// of the path may have replaced it since.
 fn clone_resolved(bind: &Bind) -> Result<io::Result<OwnedFd>, Failure> {
     let step = || format!("bind {} to {}", bind.source.display(), bind.target.display());
     let found = open_resolved(&bind.source).step(step)?;
@@ -313,7 +314,7 @@ fn clone_device(device: &DeviceNode) -> Result<OwnedFd, Failure> {
     }
 }
 
-/// A `/dev` that is filled before it is attached: no name in it can be anybody else's.
+/// A `/dev` that is populated before it is attached, so that no other process can put anything at its names.
 fn make_dev(rootless: bool) -> Result<OwnedFd, Failure> {
     let dev = filesystem(c"tmpfs", &[("mode", Some("755")), ("size", Some("65536k"))], NOSUID, "dev")?;
     for (name, major, minor) in DEVICES {
@@ -355,7 +356,7 @@ fn filesystem(
     new_filesystem(fs_type, options, attributes).step(|| format!("mount /{target}"))
 }
 
-/// A device node, or without the right to make one an empty file for the host's node to be bound on.
+/// A device node; or, without the right to make one, an empty file as mount point for the host's node.
 fn make_device(dev: &OwnedFd, name: &str, major: u32, minor: u32, rootless: bool) -> io::Result<()> {
     let mode = Mode::from_raw_mode(0o666);
     let (kind, number) = if rootless {
@@ -379,7 +380,7 @@ fn bind_host_devices(dev: &OwnedFd) -> Result<(), Failure> {
     Ok(())
 }
 
-/// For a mutant: the name may mean something else the next time.
+/// For a mutation test: the name may lead to another file the next time.
 fn is_null_by_name(root: &Root) -> bool {
     let stat = rustix::fs::statat(root, "dev/null", rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
     mutant::linger();
@@ -394,7 +395,7 @@ fn is_device(stat: &Stat, major: u32, minor: u32) -> bool {
 fn mount_sys(root: &Root, rootless: bool) -> Result<Root, Failure> {
     let step = || "mount /sys".to_owned();
     let sys = if rootless {
-        // A sysfs of its own belongs to whoever owns the network namespace, which is the host here.
+        // A new sysfs mount needs ownership of the network namespace, which here belongs to the host.
         let sys = clone_tree(CWD, Path::new("/sys")).step(step)?;
         set_attributes(sys.as_fd(), NOSUID | NODEV | NOEXEC | RDONLY, libc::MS_PRIVATE, true).step(step)?;
         sys
@@ -443,9 +444,8 @@ fn attach_inside(
     attach(mount.as_fd(), place.as_fd()).step(step)
 }
 
-/// What the kernel says of processes and machine is what the task, and who sets it up, must find there: mounts go over
-/// single files directly below `/proc` (as for figures of a machine that is smaller), and below `/sys`, and over nothing
-/// else of the two.
+/// The task, and the tools that set it up, must find the kernel's own `/proc` and `/sys`. Binds may cover single files directly
+/// below `/proc` (such as `cpuinfo` with the numbers of a smaller machine), and paths below `/sys`, but nothing else of the two.
 fn leave_kernel_files(kernel: &Kernel, place: &OwnedFd, target: &Path) -> Result<(), Failure> {
     let step = || format!("mount {}", target.display());
     let stat_of = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).step(step);
@@ -468,7 +468,7 @@ fn leave_kernel_files(kernel: &Kernel, place: &OwnedFd, target: &Path) -> Result
     Err(Failure::invalid(step(), why))
 }
 
-/// A place that cannot be had at all is a mistake of whoever has asked for it.
+/// An impossible place is an error of the job or caller that asked for it.
 fn refused(step: String, error: io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::InvalidInput if error.raw_os_error().is_none() => Failure::invalid(step, error.to_string()),
@@ -498,7 +498,7 @@ fn open_or_create(root: &Root, outward: Outward, target: &Path, is_dir: bool) ->
     } else {
         open_or_create(root, outward, parent, true)?
     };
-    // Nothing is made there either.
+    // Nothing is created there either.
     outward.refuse(parent.as_fd())?;
     if is_dir {
         rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
@@ -558,7 +558,7 @@ fn hide_machine(
     Ok(())
 }
 
-/// Each CPU's count of when it was too hot: a clock for what others do.
+/// Each CPU's thermal throttle counters: a side channel on the activity of other tasks.
 fn thermal_throttles(kernel: &Kernel) -> Result<Vec<String>, Failure> {
     const CPUS: &str = "sys/devices/system/cpu";
     let step = || format!("look for what to mask in /{CPUS}");
@@ -574,7 +574,7 @@ fn thermal_throttles(kernel: &Kernel) -> Result<Vec<String>, Failure> {
     Ok(found)
 }
 
-/// Makes the current directory `/` and forgets the host's root.
+/// Makes the current directory `/` and detaches the host's root.
 fn switch_root(no_pivot_root: bool) -> Result<(), Failure> {
     if no_pivot_root {
         let here = rustix::fs::openat(CWD, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -592,7 +592,7 @@ fn switch_root(no_pivot_root: bool) -> Result<(), Failure> {
         .step(|| "move the root onto /".to_owned())?;
         rustix::process::chroot(".").step(|| "change the root".to_owned())?;
     } else {
-        // Old and new root on the same place: the old one ends up on top and is taken off by name.
+        // Stacks old and new root on the same place: the old one ends up on top and is unmounted by name.
         rustix::process::pivot_root(".", ".")
             .step(|| "pivot_root (no_pivot_root = true where the host's root is an initramfs)".to_owned())?;
         rustix::mount::unmount(".", UnmountFlags::DETACH).step(|| "detach the host's root".to_owned())?;

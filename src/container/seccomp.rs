@@ -1,11 +1,11 @@
-//! The filter on a task's system calls, as a program of the kernel's classic BPF.
+//! The filter for a task's system calls, as a classic BPF program for the kernel.
 //!
-//! A policy decides for every number: one action, or rules about arguments. The program loads the number once and halves the
-//! table until it stands at the decision; neighbours with the same decision are one entry, so about seven comparisons lead
-//! to it. What a filter decides by number alone, kernels from 5.11 on remember and do not run it for again.
+//! A policy has a decision for every number: one action, or rules about arguments. The program loads the number once and finds the
+//! decision by binary search; adjacent numbers with the same decision share an entry, so about seven comparisons are needed.
+//! Kernels from 5.11 on cache decisions that depend on the number only, and do not run the filter for them again.
 //!
-//! Calls of another architecture (on `x86_64` those by `int 0x80` and those of the x32 ABI) end with ENOSYS under every
-//! filter, as on a kernel that was built without them: their numbers mean something else, and no policy speaks of them.
+//! Calls of another architecture (on `x86_64` those by `int 0x80` and those of the x32 ABI) fail with ENOSYS under every filter, as
+//! on a kernel that was built without them: their numbers have other meanings, and policies do not cover them.
 
 mod filter;
 mod metadata;
@@ -37,9 +37,9 @@ struct Machine<'a> {
 /// Whether a task may give set-user-ID and set-group-ID bits to files that exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SetId {
-    /// As the kernel has it: to its own files.
+    /// As the kernel permits: for its own files.
     Allowed,
-    /// No: it is the host's root, and others see its files.
+    /// No: the task is the host's root, and other users see its files.
     Refused,
 }
 
@@ -63,7 +63,7 @@ pub(super) const fn is_known_here() -> bool {
     Arch::NATIVE.is_some()
 }
 
-/// As [`program`], for a task that may change no file: without the calls that change what is kept about one.
+/// As [`program`], for a task that may not change files: also denies the calls that change file metadata.
 ///
 /// # Errors
 /// As of [`program`].
@@ -105,7 +105,7 @@ fn make(
     policy.compile(arch).map_err(|error| Failure::invalid(step, format!("seccomp profile: {error}")))
 }
 
-/// Whether a task with these capabilities (names) can have this filter, for whoever wants to know before a start.
+/// Whether a task with these capabilities (names) can have this filter, for checks before a start.
 ///
 /// # Errors
 /// What a start would say.

@@ -1,4 +1,4 @@
-//! The child side: a fresh, single-threaded process that turns itself into the task, step by step.
+//! The child side: a new, single-threaded process that turns itself into the task, step by step.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -32,13 +32,13 @@ use crate::spec::{HostIdSpace, Masks, OwnNamespaces};
 use crate::sys::path::Root;
 use crate::sys::{mutant, prctl, process};
 
-/// Runs the shim; `birth` is its argument, in JSON what it does before it is told what to become. Returns only on failure,
-/// after telling the executor; `None` when no executor started this process.
+/// Runs the shim; `birth` is its argument, in JSON, with what it does before it receives its configuration. Returns only on
+/// failure, after reporting to the executor; `None` when this process was not started by an executor.
 #[must_use]
 pub fn shim(birth: &str) -> Option<Failure> {
     let control = process::inherited_fd(CONTROL_FD)?;
     let report = File::from(process::inherited_fd(REPORT_FD)?);
-    // Anything but a socket and a pipe at these numbers is somebody's shell, not the executor.
+    // Anything but a socket and a pipe at these numbers means that a shell started this process, not the executor.
     let is = |fd: BorrowedFd<'_>, kind| rustix::fs::fstat(fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == kind);
     if !is(control.as_fd(), FileType::Socket) || !is(report.as_fd(), FileType::Fifo) {
         return None;
@@ -51,7 +51,7 @@ pub fn shim(birth: &str) -> Option<Failure> {
     Some(failure)
 }
 
-/// With one of these a task can leave files of root, or of one of its groups, with the mode that it likes.
+/// With one of these capabilities a task can create files of root, or of one of its groups, with any mode.
 const AS_ROOT: [caps::Capability; 4] = [
     caps::Capability::CAP_SETUID,
     caps::Capability::CAP_SETGID,
@@ -66,12 +66,12 @@ fn gives_root(capability: caps::Capability, held: &caps::CapsHashSet) -> bool {
 enum Never {}
 
 fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, Failure> {
-    // Nothing but 0, 1 and 2 reaches the task, and no signal that somebody ignored.
+    // The task gets no descriptors but 0, 1 and 2, and no signals that a parent process ignored.
     process::close_on_exec_from(3).step(|| "close descriptors".to_owned())?;
     prctl::reset_signals().step(|| "reset signals".to_owned())?;
     die_with_parent(report)?;
 
-    // Before anything that costs memory or time: the task must not run a moment outside its cgroups.
+    // Before anything that uses memory or CPU time: the task must never run outside its cgroups.
     let birth: Birth = json::from_str(birth).step(|| "read the arguments".to_owned())?;
     if let Some(roots) = &birth.cgroup_roots {
         make_cgroup_namespace(roots)?;
@@ -79,7 +79,7 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     for tasks in &birth.join {
         join_cgroup(tasks)?;
     }
-    // Files have the modes that are written here, and not what somebody's umask left of them.
+    // Files get exactly the modes that the code below names, regardless of the inherited umask.
     rustix::process::umask(Mode::empty());
     let parts = if birth.root { Some(root::Parts::make(birth.rootless)?) } else { None };
 
@@ -89,8 +89,8 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
 
     set_oom_score(config.oom_score_adj)?;
 
-    // Until exec, other processes of the task's user must not reach into this one. Of a task that has one user, the first
-    // process's own id maps are still to be written, which a process that is not dumpable may not do.
+    // Until exec, other processes of the task's user must not be able to access this one. With a single user, the id maps of the
+    // first process are still to be written, which a process that is not dumpable may not do.
     if config.has_users() || session.is_some() {
         prctl::set_undumpable().step(|| "become undumpable".to_owned())?;
     }
@@ -106,7 +106,8 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     let mut user_namespace = enter_task(session, sent)?;
     let born_inside = session.is_some_and(|s| s.namespaces.contains(&Namespace::Pid));
 
-    // A session of its own when isolated or a guest in the task; else a group of its own, by which the executor kills it.
+    // Its own session when isolated or a further process of the task; else its own process group, which the executor signals to
+    // kill it.
     if config.root.is_some() || session.is_some() {
         if !born_inside {
             rustix::process::setsid().step(|| "start a session".to_owned())?;
@@ -115,7 +116,7 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
         rustix::process::setpgid(None, None).step(|| "start a process group".to_owned())?;
     }
     if config.root.is_some() {
-        // A kernel without keys has none to leak.
+        // A kernel without keyrings has no keys to leak.
         let _ = if mutant::on("c07") { Ok(()) } else { prctl::new_session_keyring() };
     }
 
@@ -124,7 +125,7 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     give_files(&config)?;
     if let (Some(root), Some(parts)) = (&config.root, parts) {
         let trusted = Trusted::of(config.host_ids.as_ref(), config.id_range);
-        // Where nobody else gets to, everything stays as the host has made it.
+        // Where no untrusted user can reach the directories, everything stays as the host made it.
         let others = config.guard.as_ref().is_some_and(Guard::lets_others_in);
         root::enter(root, trusted, config.rootless.is_some(), others, close_etc, parts)?;
     }
@@ -136,7 +137,7 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     let ids = resolve_user(&config)?;
     let is_root = config.rootless.is_none() && ids.as_ref().is_none_or(|ids| ids.uid == 0);
     check_root(&config, is_root, close_etc)?;
-    // Limits of the cgroup are set by now.
+    // The executor has set the cgroup's limits by now.
     receive_stdio(control)?;
     let terminal = open_terminal(&config, ids.as_ref())?;
     enter_work_dir(&config)?;
@@ -147,7 +148,7 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     let (argv, envp) = strings(&config, ids.as_ref(), &command)?;
     let unchanged = why_unchanged(&command, config.root.is_some());
 
-    // Whatever needs a name in the root or the power of now.
+    // The following steps need names in the root, or privileges that are dropped later.
     let refuse = config.root.is_some()
         && config.rootless.is_none()
         && (is_root || AS_ROOT.iter().any(|capability| gives_root(*capability, &capabilities)))
@@ -172,7 +173,8 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     if let Some(unveiled) = unveiled {
         unveil::restrict(unveiled)?;
     }
-    // Directly before the command, where the kernel allows it then: the filter is made for that and not for this program.
+    // The filter is installed directly before the exec, where the kernel allows it then: it is made for the command and not for
+    // this program.
     let late = config.no_new_privs || capabilities.contains(&caps::Capability::CAP_SYS_ADMIN);
     let (early, filter) = if late { (None, filter) } else { (filter, None) };
     let install_early = early.as_ref().map(|filter| || install(filter));
@@ -198,7 +200,7 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
         became.pid = Some(child.pid);
         let sent: Vec<_> = [child.pidfd.as_fd()].into_iter().chain(ends(terminal.as_ref())).collect();
         tell(control, &became, &sent)?;
-        // The command is another process, and this one has done its work.
+        // The command runs in another process, and this one is done.
         process::exit_at_once(0)
     }
     if session.is_some_and(|s| s.tty) {
@@ -210,21 +212,21 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     Err(execute(report, &command))
 }
 
-/// What is left to be done.
+/// Everything needed to execute the command.
 struct Command<'a> {
     argv: &'a [CString],
     envp: &'a [CString],
-    /// Installed directly before.
+    /// Installed directly before the exec.
     filter: Option<&'a [libc::sock_filter]>,
-    /// It goes on when the executor is killed.
+    /// The command keeps running when the executor is killed.
     outlives: bool,
-    /// Not every file is there for it.
+    /// Landlock rules limit which files it can access.
     unveiled: bool,
-    /// Why it may lack the right to be executed.
+    /// Why the program may lack execute permission.
     unchanged: Option<String>,
 }
 
-/// Why a program was not made executable that Nomad's drivers would have changed.
+/// Why a program was not made executable, although Nomad's drivers would have changed its mode.
 fn why_unchanged(program: &Path, isolated: bool) -> Option<String> {
     let stat = rustix::fs::stat(program).ok()?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_mode & 0o555 == 0o555 {
@@ -245,8 +247,8 @@ fn why_unchanged(program: &Path, isolated: bool) -> Option<String> {
     (!like_a_program).then(|| "it begins neither with #! nor as an ELF file, so it may be no program".to_owned())
 }
 
-/// The command as a process that was never seen with more than it may have: born in the task's pid namespace when
-/// privileges are gone, with nothing between its first moment and the command but what only itself can do.
+/// Starts the command as a process that never has more privileges than it may have: it is born in the task's pid namespace after
+/// privileges are dropped, and does only what no other process can do for it before it executes the command.
 fn start_inside(
     session: Option<&SessionConfig>,
     report: &File,
@@ -265,7 +267,7 @@ fn start_inside(
     process::spawn_sibling(&mut body).map_err(|error| {
         let step = "start a process in the task's pid namespace";
         match error.raw_os_error() {
-            // What the kernel says when a pid namespace has lost its first process.
+            // The kernel's error when the first process of a pid namespace has ended.
             Some(libc::ENOMEM) => Failure::invalid(step, "the task has ended"),
             _ => Failure::new(step, error),
         }
@@ -286,7 +288,7 @@ fn install(filter: &[libc::sock_filter]) -> Result<(), Failure> {
     })
 }
 
-/// Executes the command. Returns why that failed.
+/// Executes the command. Returns the reason if that fails.
 fn execute(report: &File, command: &Command<'_>) -> Failure {
     let Command { argv, envp, filter, outlives, unveiled, unchanged } = command;
     let ready = die_with_parent(report)
@@ -322,7 +324,7 @@ fn execute(report: &File, command: &Command<'_>) -> Failure {
 }
 
 fn report_failure(mut report: &File, failure: &Failure) {
-    // When nobody listens any more, nobody is left to be told.
+    // If the executor has closed the pipe, there is no reader for the report.
     let _ = json::to_vec(failure).map(|bytes| report.write_all(&bytes));
 }
 
@@ -333,7 +335,7 @@ fn read_config(mut file: File) -> Result<Config, Failure> {
     json::from_slice(&text).step(step)
 }
 
-/// Enters the namespaces of a task that runs, but for the user namespace that comes last and is returned.
+/// Enters the namespaces of a running task, except for the inner user namespace, which comes last and is returned.
 fn enter_task(session: Option<&SessionConfig>, sent: Vec<OwnedFd>) -> Result<Option<OwnedFd>, Failure> {
     let kinds = session.map_or(&[][..], |s| &s.namespaces);
     if kinds.len() != sent.len() {
@@ -356,7 +358,7 @@ fn open_terminal(config: &Config, ids: Option<&Ids>) -> Result<Option<Terminal>,
         return Ok(None);
     }
     let step = || "take the terminal".to_owned();
-    // Where there is one user, whom this process is now is whom the task's user is.
+    // With a single user, this process already runs as the task's user.
     let owner = ids.filter(|_| config.has_users()).map(|ids| config.on_host(ids.uid));
     let terminal = terminal::open_in_task(owner)?;
     rustix::stdio::dup2_stdin(&terminal.slave).step(step)?;
@@ -365,12 +367,12 @@ fn open_terminal(config: &Config, ids: Option<&Ids>) -> Result<Option<Terminal>,
     Ok(Some(terminal))
 }
 
-/// What the executor gets of a terminal: [`Terminal::slave`] says what it wants with both.
+/// The descriptors of a terminal that are sent to the executor: [`Terminal::slave`] says why it needs both.
 fn ends(terminal: Option<&Terminal>) -> impl Iterator<Item = BorrowedFd<'_>> {
     terminal.into_iter().flat_map(|terminal| [terminal.master.as_fd(), terminal.slave.as_fd()])
 }
 
-/// Says what this process is about to become, which is true once the report's end of file says that nothing failed.
+/// Reports what this process is about to become. This is valid once the report pipe is closed without a failure.
 fn tell(control: &OwnedFd, became: &Became, fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
     let step = || "answer the executor".to_owned();
     let text = json::to_vec(became).step(step)?;
@@ -382,14 +384,14 @@ fn tell(control: &OwnedFd, became: &Became, fds: &[BorrowedFd<'_>]) -> Result<()
     sendmsg(control, &[IoSlice::new(&text)], &mut ancillary, SendFlags::NOSIGNAL).step(step).map(drop)
 }
 
-/// Waits to be told what to become: the configuration, and namespaces to enter.
+/// Waits for the configuration and the namespaces to enter.
 fn receive_config(control: &OwnedFd) -> Result<(File, Vec<OwnedFd>), Failure> {
     let mut fds = receive(control)?.into_iter();
     let config = fds.next().ok_or_else(executor_has_ended)?;
     Ok((config.into(), fds.collect()))
 }
 
-/// Waits to be let go, with stdin, stdout and stderr.
+/// Waits for stdin, stdout and stderr, the signal to go on.
 fn receive_stdio(control: &OwnedFd) -> Result<(), Failure> {
     let step = || HEAR.to_owned();
     let [stdin, stdout, stderr] = <[OwnedFd; 3]>::try_from(receive(control)?).map_err(|_| executor_has_ended())?;
@@ -419,7 +421,7 @@ fn receive(control: &OwnedFd) -> Result<Vec<OwnedFd>, Failure> {
     Ok(fds.collect())
 }
 
-/// The file must be a namespace, and a network one; anything else is refused by the kernel.
+/// The kernel refuses any file that is not a network namespace.
 fn join_network(path: &Path) -> Result<(), Failure> {
     let step = || format!("join the network namespace {}", path.display());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -436,7 +438,8 @@ fn join_cgroup(tasks: &Path) -> Result<(), Failure> {
     })
 }
 
-/// v1. The root of a cgroup namespace is where its maker is: at the root of each hierarchy, or paths in it would lead up.
+/// v1. The root of a cgroup namespace is the cgroup of the process that makes it: it must be the root of each hierarchy, or paths
+/// in the namespace would begin with `..`.
 fn make_cgroup_namespace(roots: &[PathBuf]) -> Result<(), Failure> {
     let own = std::fs::read_to_string("/proc/self/cgroup").step(|| "read the own cgroups".to_owned())?;
     if !own.lines().all(|line| line.starts_with("0::") || line.ends_with(":/")) {
@@ -448,14 +451,14 @@ fn make_cgroup_namespace(roots: &[PathBuf]) -> Result<(), Failure> {
         .step(|| "make a cgroup namespace (isolation = \"nomad\" does without one)".to_owned())
 }
 
-/// Without root it is this process that can give the task its files: the executor is a user like any other.
+/// Without root, this process has to chown the task's files: the executor is an ordinary user and cannot.
 fn give_files(config: &Config) -> Result<(), Failure> {
     let (Some(Rootless { ids: Some(_), .. }), Some(ids), Some(root), None) =
         (config.rootless, config.id_range, &config.root, &config.session)
     else {
         return Ok(());
     };
-    // What belongs to others has no number here.
+    // Ids of other users are not mapped here.
     let heir = Heir { ids, space: HostIdSpace::only(ids), user: None, passes_over: true };
     heir.give(&root.task_dir).step(|| format!("give {} to the task's users", root.task_dir.display())).map(drop)
 }
@@ -467,13 +470,13 @@ fn set_oom_score(wanted: i32) -> Result<(), Failure> {
         return Ok(());
     }
     match std::fs::write(file, wanted.to_string()) {
-        // 0 only undoes what the agent has; it may lack the right to go lower than it was itself started with.
+        // 0 only resets the agent's value; the shim may lack the right to go below the value that it was started with.
         Err(_) if wanted == 0 => Ok(()),
         result => result.step(|| format!("set oom_score_adj to {wanted}")),
     }
 }
 
-/// Name to numbers. A passwd file that the task could have written is not believed when the host knows the user.
+/// Resolves the user's name. A passwd file that the task could have written is not trusted if the host knows the user.
 fn resolve_user(config: &Config) -> Result<Option<Ids>, Failure> {
     if config.session.is_some() {
         return Ok(config.host_ids.clone());
@@ -481,13 +484,13 @@ fn resolve_user(config: &Config) -> Result<Option<Ids>, Failure> {
     if config.user.is_empty() {
         return Ok(None);
     }
-    // Who was checked for what the operator denies is who the task runs as.
+    // The task must run as the user that was checked against the operator's deny list.
     let only_host = config.host_users && !mutant::on("d92");
     let in_root = (config.root.is_some() && !only_host).then(|| lookup_in_root(&config.user)).flatten();
     let ids = match (in_root, &config.host_ids) {
         (Some((ids, true)), _) => Some(ids),
         (_, Some(ids)) => Some(ids.clone()),
-        // What the task may have written makes nobody root, nor one of root's group.
+        // A file that the task may have written can name neither root nor root's group.
         (Some((ids, false)), None) if mutant::on("c03") || (ids.uid != 0 && !ids.groups.contains(&0)) => Some(ids),
         _ => None,
     };
@@ -496,7 +499,7 @@ fn resolve_user(config: &Config) -> Result<Option<Ids>, Failure> {
     })
 }
 
-/// Who is root by a passwd file that the job brings, and somebody else on the host, has the host's `/etc` open before it.
+/// A user that is root by the job's own passwd file, but another user on the host, would find the host's `/etc` unclosed.
 fn check_root(config: &Config, root: bool, closed: bool) -> Result<(), Failure> {
     let tight = config.root.as_ref().is_some_and(|root| root.masks == Masks::All);
     if !root || closed || !tight || config.session.is_some() {
@@ -509,7 +512,7 @@ fn check_root(config: &Config, root: bool, closed: bool) -> Result<(), Failure> 
 /// Longest passwd or group file of a root that is read, in bytes.
 const MAX_DATABASE: u64 = 8 << 20;
 
-/// The user as the new root knows it, and whether the task has no means to change that file.
+/// The user as the new root knows it, and whether the files are read-only for the task.
 fn lookup_in_root(user: &str) -> Option<(Ids, bool)> {
     let root = Root::open(Path::new("/")).ok()?;
     let read = |path: &str| {
@@ -523,7 +526,7 @@ fn lookup_in_root(user: &str) -> Option<(Ids, bool)> {
         let readonly =
             rustix::fs::fstatvfs(&fd).is_ok_and(|s| s.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
         let mut text = String::new();
-        // Not more than it had, should it grow: what is cut off at some place must not be read.
+        // Bounds the read in case the file grows; a truncated file must not be used.
         let most = if mutant::on("b22") { u64::MAX } else { MAX_DATABASE + 1 };
         std::fs::File::from(fd).take(most).read_to_string(&mut text).ok()?;
         if text.len() as u64 > MAX_DATABASE {
@@ -548,7 +551,7 @@ fn enter_work_dir(config: &Config) -> Result<(), Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let made = root.create_dir_all(relative, Mode::from_raw_mode(0o755)).step(step)?;
             if let Some(ids) = config.id_range {
-                // As everything in the task's own directories.
+                // With the same owner as everything in the task's own directories.
                 let (uid, gid) = (Uid::from_raw(ids.base()), Gid::from_raw(ids.base()));
                 rustix::fs::chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH).step(step)?;
             }
@@ -564,13 +567,13 @@ fn enter_work_dir(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Nomad's order: the task's directories, the path itself, then the usual directories for a bare name. An absolute path is
-/// first of all what it says.
+/// Searches in Nomad's order: the task's directories, the path itself, then the usual directories for a bare name. An absolute path
+/// is tried as it is first.
 fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) -> Result<PathBuf, Failure> {
     let command = &config.command;
     let step = || "find the command".to_owned();
     let root = Root::open(Path::new("/")).step(|| "open the root".to_owned())?;
-    // Whoever may write to a program, one that others write to is not changed.
+    // Even where no guard is set, a program that others can write to is not made executable.
     let open = Guard::open();
     let guard = config.guard.as_ref().unwrap_or(&open);
     let lookup = Lookup::in_root(guard, Trusted::of(ids, config.id_range), &root, root_config);
@@ -589,7 +592,7 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
         let fd = match root.open_in_root(&candidate, OFlags::PATH, Mode::empty()) {
             Ok(fd) => fd,
             Err(error) if leads_nowhere(&error) => continue,
-            // No reason to take the next one instead.
+            // Does not fall back to the next candidate.
             Err(error) => return Err(error).step(opening),
         };
         let stat = rustix::fs::fstat(&fd).step(opening)?;
@@ -606,7 +609,7 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
             Some(Ok(_)) | None => {}
         }
         if stat.st_mode & 0o555 != 0o555 {
-            // What is not the task's own is executable for its user or exec says why not.
+            // A program that does not belong to the task stays as it is; if it is not executable for the user, exec reports that.
             let guarded = config.guard.is_some() && !mutant::on("d82");
             let user = ids.filter(|_| guarded).map(|ids| config.on_host(ids.uid));
             let _ = make_executable(&root, &path, &fd, &lookup, user);
@@ -624,9 +627,10 @@ fn find_in_root(config: &Config, root_config: &RootConfig, ids: Option<&Ids>) ->
     })
 }
 
-/// Of a file in the allocation's directories that is the task's ([`Lookup::is_tasks`]); by its descriptor: a name in `/proc`
-/// is the kernel's only as long as nobody moves that. A file with a second name may be somebody else's, too, and stays as it
-/// is. `user` is the task's, by the host's number, see [`executable_mode`]; `None` makes it executable for everybody, as Nomad does.
+/// Makes a file executable that is in the allocation's directories and belongs to the task ([`Lookup::is_tasks`]). Works by its
+/// descriptor: a name in `/proc` is only safe as long as nobody moves that mount. A file with a second hard link may also belong to
+/// another user, and stays as it is. `user` is the host id of the task's user, see [`executable_mode`]; `None` makes the file
+/// executable for everybody, as Nomad does.
 fn make_executable(
     root: &Root,
     path: &Path,
@@ -653,7 +657,7 @@ fn make_executable(
     Ok(())
 }
 
-/// Arguments and environment as the kernel wants them; the user's own variables win.
+/// Arguments and environment as C strings; USER, LOGNAME and HOME of the user replace those of the configuration.
 fn strings(config: &Config, ids: Option<&Ids>, command: &Path) -> Result<(Vec<CString>, Vec<CString>), Failure> {
     let c_string = |bytes: &[u8]| {
         CString::new(bytes).map_err(|_| Failure::invalid("build arguments", "a NUL byte in command, args or env"))
@@ -686,12 +690,12 @@ fn strings(config: &Config, ids: Option<&Ids>, command: &Path) -> Result<(Vec<CS
     Ok((argv, envp))
 }
 
-/// From here on whoever is to end the task goes by its cgroup.
+/// From here on the task survives its executor, and has to be ended through its cgroup.
 fn outlive_parent() -> Result<(), Failure> {
     prctl::forget_parent_death_signal().step(|| "part from the executor's life".to_owned())
 }
 
-/// The task dies with its executor, also with one that died before the kernel was told so.
+/// The task dies with its executor, also if the executor ended before this call.
 fn die_with_parent(report: &File) -> Result<(), Failure> {
     prctl::set_parent_death_signal(rustix::process::Signal::KILL).step(|| "bind to the executor's life".to_owned())?;
     let mut fds = [PollFd::from_borrowed_fd(report.as_fd(), PollFlags::empty())];

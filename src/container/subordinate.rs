@@ -1,10 +1,10 @@
-//! The subordinate ids of a plain user (`subuid(5)`), and the programs of the host that map them into a user namespace.
+//! The subordinate ids of a plain user (`subuid(5)`), and the host's programs that map them into a user namespace.
 //!
-//! Such a namespace has the user's own id as 0, and the ranges of 65,536 ids that are given to the user in a row under the
-//! numbers from 65536 on: in it they look as the ranges of allocations do on the host. Which range has which number depends
-//! on the order of `/etc/subuid` and `/etc/subgid`.
+//! Such a namespace maps the user's own id to 0, and the contiguous ranges of 65,536 ids that are assigned to the user to the
+//! numbers from 65536 on: in it they look as the ranges of allocations do on the host. The order of `/etc/subuid` and `/etc/subgid`
+//! defines which range gets which number.
 //!
-//! Only a set-user-ID program may write such a map. It is asked with a deadline, and what it says is told.
+//! Only a set-user-ID program may write such a map. It runs with a deadline, and its error output is reported.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -27,23 +27,23 @@ use crate::spec::{HostIdSpace, HostIds, Role};
 use crate::sys::lock::lock;
 use crate::sys::{self, children, mutant, prctl, process};
 
-/// Where distributions have the programs. Not searched for in PATH.
+/// Where distributions install the programs. PATH is not searched.
 const DIRS: [&str; 2] = ["/usr/bin", "/bin"];
 const PROGRAMS: [&str; 2] = ["newuidmap", "newgidmap"];
 const FILES: [&str; 2] = ["/etc/subuid", "/etc/subgid"];
-/// How long one of the programs may take, and a process of ours until it is in its namespace.
+/// Time limit for each of the programs, and for our helper process to enter its namespace.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Bytes of a database that are read.
 const LONGEST: u64 = 8 << 20;
-/// Bytes of what a program says that are read.
+/// Most bytes of a program's error output that are kept.
 const MOST_SAID: usize = 4096;
-/// Bytes of what a process of ours answers.
+/// Most bytes of our helper process's answer.
 const MOST_ANSWERED: u64 = 1 << 20;
-/// Ranges of a user that are used: the kernel takes 340 lines of a map.
+/// Most ranges of a user that are used: the kernel takes 340 lines of a map.
 const MOST_RANGES: usize = 256;
-/// How often something is tried that somebody has killed: a run that lost an executor kills what it finds below itself.
+/// How often a step is tried if its process was killed: a run that lost an executor kills all processes that it finds below itself.
 const TRIES: u32 = 3;
-/// Where `useradd` begins to give ids away.
+/// The first id that `useradd` assigns.
 const FIRST_SUGGESTED: u32 = 100_000;
 
 /// The subordinate ids of the user of this process.
@@ -51,11 +51,11 @@ const FIRST_SUGGESTED: u32 = 100_000;
 pub struct Subordinate {
     own: [u32; 2],
     home: Option<PathBuf>,
-    /// First ids of the ranges, of users and of groups; as many of these as of those.
+    /// First ids of the ranges, of users and of groups; both lists have the same length.
     firsts: [Vec<u32>; 2],
 }
 
-/// Host ids that the shim of a plain user has besides the user's own.
+/// Host ids that a plain user's shim has in addition to the user's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubordinateIds {
     /// Their numbers in the shim's user namespace.
@@ -66,10 +66,10 @@ pub struct SubordinateIds {
     pub first_gid: u32,
 }
 
-/// Why a plain user's tasks have no other ids than the user's own.
+/// Why a plain user's tasks have only the user's own id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoSubordinate {
-    /// There is nobody who may write the maps.
+    /// A program that may write the maps is missing.
     #[error("{0} is not there; install it (the package uidmap on Debian, shadow-utils on Fedora)")]
     NoProgram(&'static str),
     /// The user has none.
@@ -80,20 +80,20 @@ pub enum NoSubordinate {
     NoRange {
         /// `/etc/subuid` or `/etc/subgid`.
         file: &'static str,
-        /// By name, where the user has one.
+        /// The user's name, or its number if it has no name.
         user: String,
-        /// The first id that nobody has.
+        /// The first free id.
         first: u32,
         /// 65535 more.
         last: u32,
     },
-    /// It did not work.
+    /// The attempt failed.
     #[error("{0}")]
     Refused(String),
 }
 
 impl Subordinate {
-    /// Those that the files of this machine give to the user of this process.
+    /// The ids that the files of this machine assign to the user of this process.
     ///
     /// # Errors
     /// [`NoSubordinate`]: also where the programs that map them are missing.
@@ -125,7 +125,8 @@ impl Subordinate {
         Ok(Subordinate { own, home: home.map(PathBuf::from), firsts })
     }
 
-    /// As [`Subordinate::of_this_user`], when a namespace with them could really be made once. A process finds out once.
+    /// As [`Subordinate::of_this_user`], after testing that a namespace with them can really be made. The result is cached per
+    /// process.
     ///
     /// # Errors
     /// [`NoSubordinate`].
@@ -152,7 +153,7 @@ impl Subordinate {
         HostIdSpace::first_ranges(u32::try_from(self.ranges()).unwrap_or(u32::MAX))
     }
 
-    /// Where it is noted which range belongs to which allocation of the user, in all data directories; `None` for a user
+    /// The registry that records which range belongs to which allocation of the user, in all data directories; `None` for a user
     /// without a home.
     #[must_use]
     pub fn registry(&self) -> Option<HostIdRegistry> {
@@ -160,7 +161,7 @@ impl Subordinate {
         Some(HostIdRegistry::of_namespace(home.join(".local/state/agentbin/host-ids")))
     }
 
-    /// The host's ids of a range.
+    /// The host ids of a range.
     #[must_use]
     pub fn ids(&self, inside: HostIds) -> Option<SubordinateIds> {
         let at = usize::try_from(inside.base() / HostIds::COUNT).ok()?.checked_sub(1)?;
@@ -172,8 +173,8 @@ impl Subordinate {
         self.space().after(None).filter_map(|inside| self.ids(inside)).collect()
     }
 
-    /// Has a process of ours, which is root over the user's own and all subordinate ids, remove a directory with all that is in
-    /// it. Returns what it could not do.
+    /// Starts a helper process, which is root over the user's own and all subordinate ids, that removes a directory with its
+    /// content. Returns the errors.
     ///
     /// # Errors
     /// When it could not be started, was killed, or could not be given its ids.
@@ -195,7 +196,7 @@ impl Subordinate {
     fn try_work(&self, work: &Work) -> io::Result<Vec<u8>> {
         let exe = sys::exe::own()?;
         let mut command = Command::new(format!("/proc/self/fd/{}", exe.as_raw_fd()));
-        // A descriptor has no name, so argv[0] decides: one that is no role's, and then the role.
+        // A descriptor has no file name, so argv[0] decides: it is not the name of a role, and the role follows as an argument.
         command.arg0(env!("CARGO_PKG_NAME")).arg(Role::Subordinate.name()).arg(json::to_string(work)?);
         let environment = mutant::environment();
         command.env_clear().envs(environment.iter().filter_map(|entry| entry.split_once('='))).current_dir("/");
@@ -204,10 +205,10 @@ impl Subordinate {
         let child = &mut own.0;
         let answer = self.talk(child);
         if answer.is_err() {
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             let _ = child.kill();
         }
-        // Its output has ended, so that it is ending, too, or it was killed.
+        // Its output has ended, so it is about to exit; or it was killed.
         let status = child.wait()?;
         let answer = answer?;
         match status.signal() {
@@ -241,25 +242,25 @@ impl Subordinate {
     }
 }
 
-/// By somebody else: it is worth another try.
+/// Another process killed it: the step is worth another try.
 fn killed() -> io::Error {
     io::Error::new(io::ErrorKind::Interrupted, "the process of ours that has the ids was killed")
 }
 
-/// What a process of ours does as root of a user namespace with all ids of its user. Its first argument, as JSON.
+/// What a helper process does as root of a user namespace with all ids of its user. Its first argument, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
-    /// To see whether it could.
+    /// Tests whether the namespace can be made.
     Nothing,
     /// Removes a directory.
     Remove(PathBuf),
 }
 
-/// Brings this process into a user namespace in which it is root over the ids that whoever started it maps there: it says on
-/// stdout that it is in it, and is told on stdin when the maps are written. The process must have no threads.
+/// Brings this process into a user namespace in which it is root over the ids that its parent maps there: it writes to stdout when
+/// it is in the namespace, and waits on stdin until the maps are written. The process must have no threads.
 ///
 /// # Errors
-/// Where there are no user namespaces; when whoever started it has ended, or could not write the maps.
+/// Where there are no user namespaces; when the parent has ended, or could not write the maps.
 pub fn become_mapped_root() -> io::Result<()> {
     process::unshare(process::flags::NEW_USER)
         .map_err(|error| io::Error::other(format!("make a user namespace: {error}")))?;
@@ -270,7 +271,7 @@ pub fn become_mapped_root() -> io::Result<()> {
     io::stdin().lock().read_exact(&mut [0])
 }
 
-/// Has the id maps of the process `pid`, which is in a new user namespace and waits, written by the host's programs.
+/// Runs the host's programs to write the id maps of the process `pid`, which waits in a new user namespace.
 fn write_maps(pid: i32, own: [u32; 2], ids: &[SubordinateIds]) -> io::Result<()> {
     let firsts = [|ids: &SubordinateIds| ids.first_uid, |ids: &SubordinateIds| ids.first_gid];
     // Groups first: they are of no use without users.
@@ -294,7 +295,7 @@ fn program(name: &str) -> Option<PathBuf> {
     DIRS.into_iter().map(|dir| Path::new(dir).join(name)).find(|path| path.is_file())
 }
 
-/// Runs one of the programs. Its error is what it said last.
+/// Runs one of the programs. The error is the last line that it wrote.
 fn run(program: &Path, pid: i32, arguments: &[String]) -> io::Result<()> {
     let deadline = Instant::now() + DEADLINE;
     let mut command = Command::new(program);
@@ -305,7 +306,7 @@ fn run(program: &Path, pid: i32, arguments: &[String]) -> io::Result<()> {
     let said = child.stderr.take().map_or(Ok(Vec::new()), |mut stderr| said(&mut stderr, deadline));
     let ended = process::open_pidfd(child.id().cast_signed()).and_then(|pidfd| readable(pidfd.as_fd(), deadline));
     if said.is_err() || ended.is_err() {
-        // It may have ended meanwhile. What it was started as, its user may kill.
+        // The process may have ended meanwhile. Its user may kill it, as it was started with that user's id.
         let _ = child.kill();
     }
     let status = child.wait()?;
@@ -325,7 +326,7 @@ fn run(program: &Path, pid: i32, arguments: &[String]) -> io::Result<()> {
     Err(io::Error::other(about(&why.unwrap_or_else(|| status.to_string()))))
 }
 
-/// The beginning of all that is written until the other end is closed.
+/// Reads until the other end is closed, and returns the beginning.
 fn said(from: &mut (impl io::Read + AsFd), deadline: Instant) -> io::Result<Vec<u8>> {
     let (mut text, mut piece) = (Vec::new(), [0; MOST_SAID]);
     loop {
@@ -350,7 +351,7 @@ fn readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
     }
 }
 
-/// A file of the host's root, if it is a plain one; what is cut off at some place is not read.
+/// Reads a root-owned file of the host, if it is a regular one; a file that is too long is not used.
 fn database(path: &str) -> String {
     let read = || {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -363,7 +364,7 @@ fn database(path: &str) -> String {
     read().unwrap_or_default()
 }
 
-/// Name and home of the user with this number.
+/// Name and home of the user with this uid.
 fn user(passwd: &str, uid: u32) -> (Option<&str>, Option<&str>) {
     let found = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| {
         let number = fields.get(2).and_then(|number| number.parse::<u32>().ok());
@@ -372,7 +373,7 @@ fn user(passwd: &str, uid: u32) -> (Option<&str>, Option<&str>) {
     found.map_or((None, None), |fields| (Some(fields[0]), fields.get(5).copied()))
 }
 
-/// Owner, first id and number of ids, of each line that is one.
+/// Owner, first id and number of ids, of each valid line.
 fn entries(text: &str) -> impl Iterator<Item = (&str, u32, u32)> {
     text.lines().filter_map(|line| {
         let mut fields = line.trim().split(':');
@@ -381,12 +382,12 @@ fn entries(text: &str) -> impl Iterator<Item = (&str, u32, u32)> {
     })
 }
 
-/// The first ids of all ranges that the user has by name or number, in the file's order and none twice.
+/// The first ids of all ranges that the user has by name or number, in the file's order and without duplicates.
 fn ranges(text: &str, name: Option<&str>, uid: u32) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
     for (owner, first, count) in entries(text) {
         let is_users = name == Some(owner) || owner.parse() == Ok(uid);
-        // The last id of all means "no change", and root's are nobody's to give.
+        // The last id of all means "no change", and id 0, root's, cannot be assigned.
         let end = u64::from(first) + u64::from(count);
         if !is_users || first == 0 || end > u64::from(u32::MAX) {
             continue;

@@ -18,13 +18,13 @@ const DEVPTS: rustix::fs::FsWord = 0x1cd1;
 pub struct Terminal {
     /// What is written to it is the input of the session; what is read from it is its output.
     pub master: OwnedFd,
-    /// stdin, stdout and stderr of the session. Whoever reads the master keeps it open until the session's process has
-    /// ended: without any slave, a read of the master says EIO also between a process's last write and the moment when
-    /// the kernel's worker has carried that to the master, and for as long as nobody opens `/dev/tty` again.
+    /// stdin, stdout and stderr of the session. The reader of the master keeps it open until the session's process has ended:
+    /// without any open slave, a read of the master returns EIO also between a process's last write and the moment when the
+    /// kernel's worker has carried that to the master, and until a process opens `/dev/tty` again.
     pub slave: OwnedFd,
 }
 
-/// A terminal of the host that belongs to a user, by the host's number.
+/// A terminal of the host, owned by this user, a host id.
 ///
 /// # Errors
 /// What `/dev/ptmx` and its `ioctl(2)` calls say.
@@ -33,11 +33,11 @@ pub fn open_terminal(owner: Option<u32>) -> io::Result<Terminal> {
     finish(master, owner)
 }
 
-/// A terminal of the task in whose mount namespace this process is.
+/// A terminal of the task whose mount namespace this process is in.
 pub(super) fn open_in_task(owner: Option<u32>) -> Result<Terminal, Failure> {
     let step = || "open a terminal in the task's /dev/pts".to_owned();
     let root = Root::open(Path::new("/")).step(step)?;
-    // By its real name and without links: the task may have put something else in the place of /dev/ptmx.
+    // Opened by its real name and without following links: the task may have replaced /dev/ptmx.
     let flags = OFlags::RDWR | OFlags::NOCTTY;
     let master = if mutant::on("b03") {
         root.open_in_root(Path::new("dev/ptmx"), flags, Mode::empty()).step(step)?
@@ -54,14 +54,14 @@ pub(super) fn open_in_task(owner: Option<u32>) -> Result<Terminal, Failure> {
     finish(master, owner).step(step)
 }
 
-/// The slave comes from the master itself: no name of it could be somebody else's.
+/// The slave is opened through the master, not by a name that the task could have replaced.
 fn finish(master: OwnedFd, owner: Option<u32>) -> io::Result<Terminal> {
     rustix::pty::unlockpt(&master)?;
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
     if let Some(owner) = owner {
         match rustix::fs::fchown(slave.as_fd(), Some(Uid::from_raw(owner)), None) {
-            // Without root it belongs to the only user there is.
+            // Without root, the only mapped user owns it already.
             Err(rustix::io::Errno::PERM) if !rustix::process::geteuid().is_root() => {}
             result => result?,
         }

@@ -1,4 +1,4 @@
-//! What a task may do with files, beyond what its user may not: Landlock.
+//! Restricts what a task may do with files, beyond the permissions of its user, by Landlock.
 
 use std::path::Path;
 
@@ -12,19 +12,19 @@ use super::config::{Failure, Step as _};
 use crate::spec::Unveil;
 use crate::sys::path::Root;
 
-/// The first version that also holds back `truncate(2)`: with less, a task could empty what it may not write.
+/// The first version that also restricts `truncate(2)`: with an older one, a task could truncate files that it may not write to.
 const NEEDED: ABI = ABI::V3;
 
-/// Rules that hold once they are applied.
+/// Landlock rules that are not applied yet.
 pub(super) struct Prepared {
     ruleset: RulesetCreated,
-    /// One of them lets the task change files or directories; a device is none.
+    /// One of the rules lets the task change files or directories; devices do not count.
     pub(super) changes_files: bool,
 }
 
 /// Opens what the rules name below `/`, the task's root. `None` without a rule.
 ///
-/// No link is followed: the task may have planted one when it ran before, and would widen what it may.
+/// Follows no link: the task may have planted one in an earlier run to get further access.
 pub(super) fn prepare(rules: &[Unveil]) -> Result<Option<Prepared>, Failure> {
     if rules.is_empty() {
         return Ok(None);
@@ -72,8 +72,7 @@ pub(super) fn prepare(rules: &[Unveil]) -> Result<Option<Prepared>, Failure> {
     Ok(Some(Prepared { ruleset, changes_files }))
 }
 
-/// From here on this process, and whatever it becomes and starts, does no more than the rules say. Needs `CAP_SYS_ADMIN`, or
-/// `no_new_privs`.
+/// Applies the rules to this process and all that it becomes and starts. Needs `CAP_SYS_ADMIN`, or `no_new_privs`.
 pub(super) fn restrict(prepared: Prepared) -> Result<(), Failure> {
     prepared.ruleset.restrict_self().step(|| "unveil".to_owned()).map(drop)
 }

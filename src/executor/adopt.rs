@@ -1,11 +1,11 @@
-//! A task that outlives its executor: what the next one must know of it, and how it takes it over.
+//! A task that outlives its executor: the record of it for the next executor, and how that one takes the task over.
 //!
-//! The record is written when the task runs, before its host hears of it. Whoever owns the task holds a lock on it: a second
-//! executor that is started for the same task finds it taken. An executor that dies before it is written leaves a task that
-//! nobody knows of but its cgroup, by which the host ends it.
+//! The record is written once the task runs, before the launch is answered to the host. The executor that owns the task holds a
+//! lock on it: a second executor that is started for the same task finds it locked. An executor that is killed before it writes the
+//! record leaves a task that is only known by its cgroup, through which the host ends it.
 //!
-//! The task holds its own output open for reading too, so that a write of its waits for the next executor, and is no SIGPIPE. The
-//! pipe has no name; it is found among the descriptors of the task's processes by its inode.
+//! The task also holds a read end of its output pipes, so that its writes wait for the next executor instead of failing with
+//! SIGPIPE. The pipe has no name; it is found by its inode among the descriptors of the task's processes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -26,33 +26,33 @@ use crate::sys::process::WaitStatus;
 use crate::sys::{mutant, owned};
 
 const VERSION: u32 = 1;
-/// Bytes of a record, at most.
+/// Longest record, in bytes.
 const LONGEST: u64 = 1 << 20;
-/// How long the executor before may take to end that was killed.
+/// How long to wait for the previous executor to end after it was killed.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often its lock is tried meanwhile, for which there is no event.
+/// How often its lock is tried meanwhile; there is no event for that.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// What is kept of a task that runs.
+/// The record of a running task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     version: u32,
     /// Its main process.
     pub(super) process: ProcessId,
-    /// Whom it became.
+    /// The user that it became.
     pub(super) host_ids: Option<Ids>,
-    /// The host's numbers of the ids of its user namespace.
+    /// The host ids of its user namespace.
     #[serde(default)]
     pub(super) id_range: Option<HostIds>,
-    /// OOM kills in its cgroup that are not its own.
+    /// OOM kills counted in its cgroup that belong to an earlier run.
     pub(super) oom_baseline: u64,
-    /// Its namespaces by their inodes.
+    /// The inodes of its namespaces.
     pub(super) namespaces: Vec<(Namespace, u64)>,
-    /// Inodes of the pipes that its executor collects from; `None` for an output that somebody else collects.
+    /// Inodes of the pipes that its executor collects from; `None` if another process collects the output.
     pub(super) pipes: Option<[u64; 2]>,
 }
 
-/// A record that is ours as long as this value lives.
+/// A record whose lock this process holds as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Held {
     path: PathBuf,
@@ -60,7 +60,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// The task is nobody's any more.
+    /// Removes the record: no executor owns the task any more.
     pub(super) fn remove(self) {
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -78,7 +78,7 @@ impl Record {
         Ok(Record { version: VERSION, process, host_ids, id_range: None, oom_baseline: 0, namespaces, pipes: None })
     }
 
-    /// Writes it in one step, and holds it from its first moment on.
+    /// Writes the record atomically, and holds its lock from the start.
     pub(super) fn write(&self, path: &Path) -> io::Result<Held> {
         let temporary = path.with_extension("new");
         let _of_one_that_was_killed = std::fs::remove_file(&temporary);
@@ -89,11 +89,11 @@ impl Record {
         Ok(Held { path: path.to_owned(), _lock: file })
     }
 
-    /// Reads it and makes it ours. Waits a few seconds for an executor that is just dying.
+    /// Reads and locks the record. Waits a few seconds for an executor that is about to end.
     pub(super) async fn take(path: &Path) -> Result<(Record, Held), ExecutorError> {
         let cannot =
             |problem: String| ExecutorError::System(format!("take over the task of {}: {problem}", path.display()));
-        // No link, no FIFO that holds us up, nobody else's.
+        // Refuses links, FIFOs, which would block, and files of other users.
         let opened = if mutant::on("d67") { File::open(path) } else { owned::open(path) };
         let file = opened.map_err(|e| cannot(e.to_string()))?;
         let deadline = tokio::time::Instant::now() + PATIENCE;
@@ -113,34 +113,34 @@ impl Record {
     }
 }
 
-/// Opens exactly this process, which runs.
+/// Opens exactly this process, if it is still running.
 pub(super) fn open(process: &ProcessId) -> io::Result<OwnedFd> {
     let gone = || io::Error::new(io::ErrorKind::NotFound, format!("process {} has ended", process.pid));
     let pidfd = match sys::process::open_pidfd(process.pid) {
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Err(gone()),
         other => other?,
     };
-    // The descriptor came first: the number cannot pass to another process any more.
+    // The descriptor was opened first, so the pid cannot be reused by another process any more.
     if sys::time::is_alive(process)? { Ok(pidfd) } else { Err(gone()) }
 }
 
-/// How a process has ended that is no child of ours: as long as its parent has not reaped it by what `/proc` shows, and
-/// afterwards by its descriptor, where the kernel keeps it.
+/// The exit status of a process that is not our child: from `/proc` as long as its parent has not reaped it, and afterwards through
+/// its pidfd, where the kernel keeps it.
 pub(super) fn status_of(pidfd: &OwnedFd, pid: i32, start_ticks: u64) -> Option<WaitStatus> {
-    // 0 is also what the kernel shows to whom it does not trust.
+    // The kernel also shows 0 to processes without permission to read the value.
     let believable = |raw: &i32| *raw != 0 || rustix::process::geteuid().is_root();
     let unreaped = sys::processes::raw_status_of_ended(pid, start_ticks).ok().flatten();
     let unreaped = unreaped.filter(believable).map(WaitStatus::from_raw);
     unreaped.or_else(|| sys::process::status_of_reaped(pidfd.as_fd()))
 }
 
-/// A descriptor for reading and writing of the pipe that `end` writes to.
+/// Opens the pipe that `end` writes to for reading and writing.
 pub(super) fn both_ends(end: &OwnedFd) -> io::Result<OwnedFd> {
     let name = format!("/proc/self/fd/{}", end.as_raw_fd());
     Ok(rustix::fs::open(name, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// A read end of the pipe with this inode that one of these processes has open; `None` when none of them has.
+/// A read end of the pipe with this inode, opened through one of these processes; `None` when none of them has it open.
 pub(super) fn find_pipe(pids: &[i32], inode: u64) -> Option<OwnedFd> {
     let wanted = PathBuf::from(format!("pipe:[{inode}]"));
     let of = |pid: &i32| {
@@ -148,7 +148,7 @@ pub(super) fn find_pipe(pids: &[i32], inode: u64) -> Option<OwnedFd> {
         let path = entries.map(|e| e.path()).find(|p| std::fs::read_link(p).is_ok_and(|to| to == wanted))?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let pipe = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-        // The process may have put something else there meanwhile.
+        // The process may have closed and reused this descriptor meanwhile.
         (inode_of(&pipe).ok()? == inode).then_some(pipe)
     };
     pids.iter().find_map(of)
@@ -197,7 +197,7 @@ mod tests {
         drop(read);
         let pid = i32::try_from(child.id()).unwrap();
         child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
-        // The number beside it may be that of its stdin.
+        // Not `inode + 1`, which may be the inode of its stdin.
         assert!(find_pipe(&[pid], u64::MAX).is_none());
         let found = find_pipe(&[i32::MAX, pid], inode).unwrap();
         let mut line = [0; 6];
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!((told.code, told.signal), (Some(7), None));
         assert!(status_of(&pidfd, process.pid, process.start_ticks + 1).is_none());
         child.wait().unwrap();
-        // Only newer kernels keep it.
+        // Only newer kernels keep the status.
         let told = status_of(&pidfd, process.pid, process.start_ticks);
         assert!(told.is_none_or(|told| told.code == Some(7)), "{told:?}");
     }

@@ -1,4 +1,4 @@
-//! The executor service: gRPC out.
+//! The executor service: gRPC client.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -20,7 +20,7 @@ use crate::wire::executor::executor_client;
 pub struct ExecutorClient(executor_client::ExecutorClient<Channel>);
 
 impl ExecutorClient {
-    /// Speaks to the executor at the other end of `channel`.
+    /// Connects to the executor at the other end of `channel`.
     #[must_use]
     pub fn new(channel: Channel) -> ExecutorClient {
         let client = executor_client::ExecutorClient::new(channel).max_decoding_message_size(i32::MAX as usize);
@@ -97,7 +97,7 @@ impl Executor for ExecutorClient {
     }
 }
 
-/// The caller's requests, without errors, which gRPC has no place for.
+/// The caller's requests without errors, which a gRPC request stream cannot carry.
 struct Outgoing {
     requests: ExecRequests,
     broke: Option<oneshot::Sender<Status>>,
@@ -107,7 +107,7 @@ impl Stream for Outgoing {
     type Item = ExecTaskStreamingRequest;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        // Nobody listens: gRPC calls a session off only when both of its directions have gone.
+        // No receiver is left: gRPC cancels a session only when both of its directions are closed.
         if self.broke.as_mut().is_none_or(|broke| broke.poll_closed(context).is_ready()) {
             return Poll::Ready(None);
         }
@@ -116,13 +116,13 @@ impl Stream for Outgoing {
             Some(Err(status)) => status,
             None => return Poll::Ready(None),
         };
-        // Nobody listens when the session has ended by itself.
+        // There is no receiver when the session has already ended.
         let _ = self.broke.take().map(|broke| broke.send(status));
         Poll::Ready(None)
     }
 }
 
-/// The executor's responses until the requests break; to be dropped is how an executor hears of that.
+/// The executor's responses until the requests fail; dropping the stream tells the executor to cancel.
 struct Incoming {
     responses: Option<Streaming<ExecTaskStreamingResponse>>,
     broken: oneshot::Receiver<Status>,
@@ -134,7 +134,7 @@ impl Stream for Incoming {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Incoming { responses, broken } = &mut *self;
         let Some(open) = responses else { return Poll::Ready(None) };
-        // A sender that is gone without a word: the requests have ended, which ends nothing.
+        // A sender that was dropped without a status: the requests have ended, which does not end the session.
         if !broken.is_terminated()
             && let Poll::Ready(Ok(status)) = Pin::new(broken).poll(context)
         {

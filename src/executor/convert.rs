@@ -1,4 +1,4 @@
-//! Between the executor service's messages and plain values.
+//! Converts between the executor service's messages and plain values.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,11 +16,11 @@ use crate::spec::{
 use crate::wire::drivers::{self, cpu_usage, memory_usage};
 use crate::wire::executor as wire;
 
-/// Trailer that carries what kind of error it was; the text alone is what other hosts see.
+/// Trailer that carries the kind of the error; other hosts only see the text.
 const KIND_KEY: &str = "agentbin-error";
 
 impl From<ExecutorError> for Status {
-    /// Application errors travel as Unknown, as from Go; Unavailable or Canceled would look like a crash to a host.
+    /// Application errors travel as Unknown, as Go plugins send them; Unavailable or Canceled would look like a crash to a host.
     fn from(error: ExecutorError) -> Status {
         let kind = match &error {
             // A code that Go hosts know.
@@ -79,7 +79,7 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
             io: extension.io.into_iter().map(spec_io).collect(),
             ..spec_resources(resources)
         },
-        // Other hosts ask for limits only where there is a root to build, and mean every task that they name a cgroup for.
+        // Other hosts set this flag only for tasks with a root, but expect limits for every task for which they name a cgroup.
         resource_limits: request.resource_limits || (!ours && !cpuset_cgroup.is_empty()),
         stdout_path: request.stdout_path,
         stderr_path: request.stderr_path,
@@ -112,7 +112,7 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         masks: if extension.nomad_masks { Masks::Nomad } else { Masks::All },
         outlive: (!extension.outlive_record.is_empty())
             .then(|| Outlive { record: extension.outlive_record.into(), adopt: extension.adopt }),
-        // Other hosts do not say.
+        // Other hosts do not send this field.
         neighbours: match extension.neighbours {
             0 if ours => Neighbours::None,
             0 | 1 => Neighbours::Shared,
@@ -167,10 +167,10 @@ fn wire_io(limit: &IoLimit) -> wire::IoLimit {
     }
 }
 
-/// A bind mount as a host sends it.
+/// A bind mount as the host sends it.
 ///
 /// # Errors
-/// [`ExecutorError::Invalid`] for a `propagation_mode` that is not known.
+/// [`ExecutorError::Invalid`] for an unknown `propagation_mode`.
 pub fn spec_mount(mount: drivers::Mount) -> Result<Mount, ExecutorError> {
     let drivers::Mount { task_path, host_path, readonly, propagation_mode, selinux_label, .. } = mount;
     let propagation = Propagation::from_name(&propagation_mode)
@@ -190,7 +190,7 @@ pub fn wire_mount(mount: Mount) -> drivers::Mount {
     }
 }
 
-/// A device as a host sends it.
+/// A device as the host sends it.
 pub fn spec_device(device: drivers::Device) -> Device {
     let drivers::Device { task_path, host_path, cgroup_permissions } = device;
     Device { task_path, host_path: host_path.into(), cgroup_permissions }
@@ -202,7 +202,7 @@ pub fn wire_device(device: Device) -> drivers::Device {
     drivers::Device { task_path, host_path: host_path.to_string_lossy().into_owned(), cgroup_permissions }
 }
 
-/// Limits as a host sends them.
+/// Limits as the host sends them.
 pub fn spec_resources(resources: drivers::Resources) -> Resources {
     let allocated = resources.allocated_resources.unwrap_or_default();
     let linux = resources.linux_resources.unwrap_or_default();
@@ -220,7 +220,7 @@ pub fn spec_resources(resources: drivers::Resources) -> Resources {
     }
 }
 
-/// New limits as a host sends them. What is not in the message is not changed.
+/// New limits as the host sends them. Fields missing in the message are not changed.
 ///
 /// # Errors
 /// [`ExecutorError::Invalid`].
@@ -363,7 +363,7 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
     }
 }
 
-/// A running process has exit code -1 on the wire.
+/// A running process has exit code -1 in the message.
 pub(super) fn wire_state(state: &ProcessState) -> wire::ProcessState {
     let exit = state.exit.unwrap_or(ExitResult { exit_code: -1, ..ExitResult::default() });
     wire::ProcessState {
@@ -575,7 +575,7 @@ mod tests {
 
     use super::*;
 
-    /// What a host sends, at the ends of its numbers. How it is written is a table in `src/cgroup/limits.rs`.
+    /// What a host sends, at the limits of its numbers. A table in `src/cgroup/limits.rs` has the values that are written for them.
     #[test]
     fn c2_limits_at_their_ends_as_hosts_send_them() {
         let sent = |cpu_shares, [memory_mb, memory_max_mb]: [i64; 2], [cpu_quota, cpu_period]: [i64; 2]| {
@@ -595,7 +595,7 @@ mod tests {
             ((0, [0, 0], [0, 0]), (0, none, None)),
             ((1, [1, 0], [1, 1]), (1, memory(Some(mib), None), Some((1, 1)))),
             ((2, [1, 2], [50_000, 100_000]), (2, memory(Some(2 * mib), Some(mib)), Some((50_000, 100_000)))),
-            // No limit is -1 for the quota of the kernel, and for memory_max of a job.
+            // No limit is -1 for the kernel's quota, and for a job's memory_max.
             ((-1, [-1, 0], [-1, 100_000]), (0, none, None)),
             ((i64::MIN, [1, -1], [1000, 0]), (0, memory(None, Some(mib)), None)),
             ((5, [0, -1], [0, 100_000]), (5, none, None)),
@@ -609,7 +609,7 @@ mod tests {
         assert_eq!(spec_resources(drivers::Resources::default()), Resources::default());
     }
 
-    /// Other hosts ask for limits only for isolated tasks, and name a cgroup for all; ours means what it says.
+    /// Other hosts set the flag for limits only for isolated tasks, and name a cgroup for all; our host's flag is taken as it is.
     #[test]
     fn a_named_cgroup_is_meant() {
         let request = |cgroup: &str, agentbin| wire::LaunchRequest {
@@ -628,14 +628,14 @@ mod tests {
         assert!(!limits(request("/sys/fs/cgroup/cpuset/nomad/share", Some(wire::Extension::default()))));
     }
 
-    /// N6: a host that does not know our fields gets what it always did.
+    /// N6: a host that does not know our fields gets the behaviour that it always had.
     #[test]
     fn n6_other_hosts_ask_for_nothing_of_ours() {
         let request =
             wire::LaunchRequest { cmd: "c".into(), capabilities: vec!["CAP_KILL".into()], ..Default::default() };
         let expected =
             LaunchSpec { command: "c".into(), capabilities: vec!["CAP_KILL".into()], ..LaunchSpec::default() };
-        // But for what it does not know of the other tasks.
+        // Except for the setting about other tasks, which it does not know.
         let expected = LaunchSpec { neighbours: Neighbours::Shared, ..expected };
         assert_eq!(launch_spec(request), Ok(expected.clone()));
         assert_eq!((expected.seccomp, expected.no_new_privs, expected.masks), (Seccomp::Unconfined, false, Masks::All));
@@ -643,7 +643,7 @@ mod tests {
         assert_eq!((expected.limits, expected.unveil, expected.resources), (vec![], vec![], Resources::default()));
     }
 
-    /// A field added to the command but forgotten in one converter would be lost: every field is set and comes back.
+    /// Sets every field and compares after a round trip: a field added to the command but forgotten in one converter would be lost.
     #[test]
     fn launch_survives_the_wire() {
         let mib = 1024 * 1024;
@@ -740,7 +740,7 @@ mod tests {
         }
     }
 
-    /// B7: every figure and its place in the measured list.
+    /// B7: every measured value and its place in the list of measured fields.
     #[test]
     fn stats_survive_the_wire() {
         let usage = Usage {

@@ -1,4 +1,4 @@
-//! From a launch to an isolated process: own root, namespaces, few devices.
+//! Translates a launch into an isolated process: own root, namespaces, few devices.
 
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
@@ -9,13 +9,13 @@ use crate::container::{
 };
 use crate::spec::{Device, HostIds, LaunchSpec};
 
-/// The terminals of `/dev/pts`, the door to new ones, and tunnels, which programs open by the node that they make.
+/// The terminals of `/dev/pts`, `/dev/ptmx`, and tunnels, for which programs make the node themselves.
 const MORE_DEVICES: [(u32, Option<u32>); 3] = [(136, None), (5, Some(2)), (10, Some(200))];
 
-/// Set unless this process is root: isolation goes through a user namespace then.
+/// Set unless this process is root: isolation then uses a user namespace.
 ///
 /// # Errors
-/// Without root: no such range of subordinate ids is this user's.
+/// Without root: when this range of subordinate ids does not belong to this user.
 pub(super) fn rootless(host_ids: Option<HostIds>) -> Result<Option<Rootless>, ExecutorError> {
     if rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -30,7 +30,7 @@ pub(super) fn rootless(host_ids: Option<HostIds>) -> Result<Option<Rootless>, Ex
     Ok(Some(Rootless { uid, gid, ids }))
 }
 
-/// What the shim is told for a task with a root of its own.
+/// The shim's configuration for a task with its own root.
 ///
 /// # Errors
 /// As [`rootless`].
@@ -39,7 +39,7 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
     let rootless = rootless(id_range)?;
     let host_ids = host_user(&spec.user);
     let neighbours = super::universal::neighbours(spec);
-    // Without root the range's numbers mean other users here.
+    // Without root the range's ids belong to other users on the host.
     let trusted = Trusted::of(host_ids.as_ref(), id_range.filter(|_| rootless.is_none()));
     let look = |neighbours| Guard::look(&spec.task_dir, &trusted, neighbours);
     Ok(Config {
@@ -81,7 +81,7 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
         seccomp: spec.seccomp.clone(),
         limits: spec.limits.clone(),
         own: spec.own,
-        // Without root, and with one user, the task is in one anyway.
+        // Without root and with a single user, the task is in a user namespace anyway.
         user_namespace: spec.user_namespace && rootless.is_none_or(|rootless| rootless.ids.is_some()),
         id_range,
         unveil: spec.unveil.clone(),
@@ -93,7 +93,7 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
     })
 }
 
-/// The devices that every task may use, and the right to make nodes of any: a node alone opens nothing.
+/// The devices that every task may use, and permission to make nodes for any device: a node alone does not permit opening it.
 pub(super) fn default_devices() -> Vec<DeviceRule> {
     let make = |kind| DeviceRule { kind, major: None, minor: None, access: DeviceAccess::MKNOD };
     let nodes = DEVICES.iter().map(|(_, major, minor)| (*major, Some(*minor)));
@@ -103,7 +103,7 @@ pub(super) fn default_devices() -> Vec<DeviceRule> {
     made.into_iter().chain(nodes.chain(MORE_DEVICES).map(allow)).collect()
 }
 
-/// The devices that this task may use: the default ones and its own.
+/// The devices that this task may use: the default ones and those of its launch.
 pub(super) fn devices(spec: &LaunchSpec) -> Result<Vec<DeviceRule>, ExecutorError> {
     let own = spec.devices.iter().map(rule).collect::<Result<Vec<_>, _>>()?;
     Ok(default_devices().into_iter().chain(own).collect())

@@ -1,4 +1,4 @@
-//! Owns one task's processes: starts them, waits, signals, measures, kills every last one. Never knows allocations.
+//! Owns one task's processes: starts them, waits, signals, measures, kills every last one. Knows nothing about allocations.
 
 mod adopt;
 mod client;
@@ -28,27 +28,27 @@ pub use supervisor::{Compute, Isolation, LocalExecutor};
 use crate::spec::{LaunchSpec, MemoryLimits, OutputHealth, ProcessState, TaskStats};
 use crate::wire::drivers::{ExecTaskStreamingRequest, ExecTaskStreamingResponse};
 
-/// What the caller of a session says, as it is on the wire.
+/// The requests of a session's caller, as they are on the wire.
 pub type ExecRequests = Pin<Box<dyn Stream<Item = Result<ExecTaskStreamingRequest, tonic::Status>> + Send>>;
-/// What the caller of a session hears, as it is on the wire.
+/// The responses to a session's caller, as they are on the wire.
 pub type ExecResponses = Pin<Box<dyn Stream<Item = Result<ExecTaskStreamingResponse, tonic::Status>> + Send>>;
 
 /// What the executor service answers to Version.
 pub const VERSION: &str = "2.0.0";
 
-/// What an executor says to a second launch.
+/// The executor's error for a second launch.
 pub const ALREADY_LAUNCHED: &str = "this executor has launched its task already";
 
-/// Why an executor could not do what it was asked.
+/// Why an executor could not serve a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExecutorError {
-    /// The command is not there.
+    /// The command does not exist.
     #[error("{0}")]
     CommandNotFound(String),
-    /// The command is there but cannot be executed.
+    /// The command exists but cannot be executed.
     #[error("{0}")]
     NotExecutable(String),
-    /// What was asked makes no sense: no such user, signal or path, or a second launch.
+    /// The request is invalid: no such user, signal or path, or a second launch.
     #[error("{0}")]
     Invalid(String),
     /// The kernel or the privileges do not allow it.
@@ -57,12 +57,12 @@ pub enum ExecutorError {
     /// The caller's deadline has passed.
     #[error("context deadline exceeded")]
     DeadlineExceeded,
-    /// The executor's process is gone.
+    /// The executor's process has ended.
     #[error("plugin is shut down")]
     PluginShutdown,
 }
 
-/// What a command inside the task left.
+/// The result of a command inside the task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExecOutput {
     /// The last 4096 bytes of stdout and stderr, mixed as they were written.
@@ -71,30 +71,30 @@ pub struct ExecOutput {
     pub exit_code: i32,
 }
 
-/// A new limit of processor time.
+/// A new limit of CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CpuQuota {
-    /// None any more.
+    /// Removes the limit.
     Unlimited,
-    /// So much of each period, in microseconds; 1000 to 1000000 as period, and at least 1000 of it.
+    /// This much of each period, in microseconds; the period is 1000 to 1000000, and the quota at least 1000.
     Limited {
-        /// Processor time of all cores together.
+        /// CPU time of all cores together.
         quota_us: u64,
-        /// In which it may be used.
+        /// The period in which it may be used.
         period_us: u64,
     },
 }
 
-/// Limits for a task that runs; what is `None` stays as it is.
+/// Limits for a running task; a limit that is `None` is not changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NewLimits {
     /// CPU shares in Nomad's unit (MHz); 0 is the kernel's default.
     pub cpu_shares: Option<u64>,
-    /// Processor time.
+    /// CPU time.
     pub cpu_quota: Option<CpuQuota>,
     /// Memory.
     pub memory: Option<MemoryLimits>,
-    /// Cores as a kernel cpu list. Those of a cpuset that the host made for the task are the host's to change.
+    /// Cores as a kernel cpu list. If the host made a cpuset for the task, only the host changes its cores.
     pub cpuset_cpus: Option<String>,
 }
 
@@ -104,7 +104,7 @@ pub trait Executor: Send + Sync {
     /// Starts the task. Once per executor.
     ///
     /// # Errors
-    /// See [`ExecutorError`]. Nothing is left running or lying about.
+    /// See [`ExecutorError`]. No process or file of the task remains.
     async fn launch(&self, spec: LaunchSpec) -> Result<ProcessState, ExecutorError>;
 
     /// Waits for the end of the task's main process; any number of callers, before and after its end.
@@ -113,12 +113,12 @@ pub trait Executor: Send + Sync {
     /// [`ExecutorError::Invalid`] before a launch.
     async fn wait(&self) -> Result<ProcessState, ExecutorError>;
 
-    /// Ends the task: `signal` (SIGINT when empty) to the main process, SIGKILL after `grace` (at once when zero), then
-    /// SIGKILL to everything that it started. Succeeds when nothing was launched.
+    /// Ends the task: `signal` (SIGINT when empty) to the main process, SIGKILL after `grace` (at once when zero), then SIGKILL to
+    /// everything that it started. Succeeds when nothing was launched.
     ///
     /// # Errors
-    /// [`ExecutorError::Invalid`] for an unknown signal (the task is killed all the same), [`ExecutorError::System`]
-    /// when something does not die.
+    /// [`ExecutorError::Invalid`] for an unknown signal (the task is killed nevertheless), [`ExecutorError::System`] when a process
+    /// does not die.
     async fn shutdown(&self, signal: &str, grace: Duration) -> Result<(), ExecutorError>;
 
     /// Sends a signal, by number, to the main process.
@@ -128,22 +128,21 @@ pub trait Executor: Send + Sync {
     /// the process has ended.
     async fn signal(&self, number: i32) -> Result<(), ExecutorError>;
 
-    /// Changes the limits of the running task, at once. Asked for the same again it changes nothing; when it fails they are as they
-    /// were.
+    /// Changes the limits of the running task at once. Idempotent; when it fails, the limits are as before.
     ///
     /// # Errors
-    /// [`ExecutorError::Invalid`] when no task runs, when it has no cgroup or one that the host limits, and when it holds more
-    /// memory than it is to have; [`ExecutorError::System`] for what the kernel does not take.
+    /// [`ExecutorError::Invalid`] when no task runs, when it has no cgroup or one that the host limits, and when it uses more
+    /// memory than the new limit; [`ExecutorError::System`] for values that the kernel rejects.
     async fn update_resources(&self, limits: NewLimits) -> Result<(), ExecutorError>;
 
-    /// One sample of what the task uses.
+    /// One sample of the task's resource usage.
     ///
     /// # Errors
     /// [`ExecutorError::Invalid`] before a launch, [`ExecutorError::System`].
     async fn stats(&self) -> Result<TaskStats, ExecutorError>;
 
-    /// Waits until there is something to tell whoever knows of `known` changes of where the output goes: that it is being
-    /// dropped, or written again. `None` when nothing can change any more, or somebody else collects it.
+    /// Waits until the state of the output changes, from the one with number `known`: to dropped, or to written again. `None` when
+    /// nothing can change any more, or another process collects the output.
     ///
     /// # Errors
     /// [`ExecutorError::Invalid`] before a launch; [`ExecutorError::System`] from an executor that is not ours.
@@ -158,13 +157,12 @@ pub trait Executor: Send + Sync {
     /// runs; else why the command could not be started.
     async fn exec(&self, deadline: SystemTime, command: &str, args: &[String]) -> Result<ExecOutput, ExecutorError>;
 
-    /// Runs a command inside the task with its input and output, perhaps on a terminal. The first request says which.
+    /// Runs a command inside the task with its input and output, optionally on a terminal. The first request says which.
     ///
-    /// The end of `requests` ends nothing; an error in them and the drop of the responses kill the command. A command that
-    /// has ended is the last response.
+    /// The end of `requests` does not end the session; an error in them, or dropping the responses, kills the command. The
+    /// command's exit is the last response.
     ///
     /// # Errors
-    /// [`ExecutorError::Invalid`] for another first request or when no task runs; else why the command could not be
-    /// started.
+    /// [`ExecutorError::Invalid`] for a wrong first request or when no task runs; else why the command could not be started.
     async fn exec_streaming(&self, requests: ExecRequests) -> Result<ExecResponses, ExecutorError>;
 }

@@ -1,4 +1,4 @@
-//! The executor service: gRPC in.
+//! The executor service: gRPC server.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::wire::executor as wire;
 pub struct ExecutorService<E>(Arc<E>);
 
 impl<E: Executor + 'static> ExecutorService<E> {
-    /// The service for a server's routes. Messages may be as large as Go hosts send them.
+    /// The service for a server's routes. Accepts messages as large as Go hosts send them.
     pub fn server(executor: Arc<E>) -> wire::executor_server::ExecutorServer<ExecutorService<E>> {
         wire::executor_server::ExecutorServer::new(ExecutorService(executor))
             .max_decoding_message_size(i32::MAX as usize)
@@ -29,7 +29,7 @@ impl<E: Executor + 'static> wire::executor_server::Executor for ExecutorService<
     async fn launch(&self, request: Request<wire::LaunchRequest>) -> Result<Response<wire::LaunchResponse>, Status> {
         let spec = convert::launch_spec(request.into_inner())?;
         let executor = Arc::clone(&self.0);
-        // A task of its own: a host that hangs up half-way must not leave half a task.
+        // Spawned as a separate tokio task: if the host disconnects half-way, the launch must not stop half-way.
         let launched = crate::sys::task::spawn(async move { executor.launch(spec).await }).await;
         let state = launched.map_err(|e| Status::internal(e.to_string()))??;
         Ok(Response::new(wire::LaunchResponse { process: Some(convert::wire_state(&state)) }))
@@ -64,7 +64,7 @@ impl<E: Executor + 'static> wire::executor_server::Executor for ExecutorService<
 
     type StatsStream = Pin<Box<dyn Stream<Item = Result<wire::StatsResponse, Status>> + Send>>;
 
-    /// The first sample at once, then one each interval; nothing is queued for a host that does not read.
+    /// The first sample at once, then one each interval; samples are not queued for a host that does not read.
     async fn stats(&self, request: Request<wire::StatsRequest>) -> Result<Response<Self::StatsStream>, Status> {
         let interval = match u64::try_from(request.into_inner().interval) {
             Ok(0) | Err(_) => Duration::from_secs(1),

@@ -1,4 +1,4 @@
-//! Further processes inside the task: scripts that check it, and sessions of people.
+//! Further processes inside the task: check scripts, and interactive sessions.
 
 use std::collections::HashSet;
 use std::io;
@@ -28,10 +28,10 @@ use crate::sys::lock::lock;
 use crate::sys::process::{Child, WaitStatus};
 use crate::wire::drivers::{self, ExecTaskStreamingResponse};
 
-/// How long the caller of a killed script waits for its last words.
+/// How long the caller of a killed script waits for its remaining output.
 const KILLED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Who is waited for: children of this process whose status belongs to a session.
+/// Children of this process whose exit status belongs to a session.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     state: Mutex<State>,
@@ -40,7 +40,7 @@ pub(super) struct Sessions {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Sessions whose process has no number yet: any child may be it.
+    /// Sessions whose process has no pid yet: any child may be it.
     starting: usize,
     leads: HashSet<i32>,
 }
@@ -65,7 +65,7 @@ impl Sessions {
     }
 }
 
-/// Keeps every child from being reaped by others while it lives.
+/// Keeps every child from being reaped elsewhere while it lives.
 struct StartingGuard(Arc<Sessions>);
 
 impl StartingGuard {
@@ -82,7 +82,7 @@ impl Drop for StartingGuard {
     }
 }
 
-/// The first process of a session. Dropped before its end, it is killed with its whole session.
+/// The first process of a session. If it is dropped before the process ends, the process is killed with its whole session.
 struct Lead {
     pid: i32,
     pidfd: Registered,
@@ -93,7 +93,7 @@ struct Lead {
 }
 
 impl Lead {
-    /// To be called while a [`StartingGuard`] lives.
+    /// Call it while a [`StartingGuard`] lives.
     fn new(child: Child, running: Arc<Running>, sessions: Arc<Sessions>) -> Result<Lead, (ExecutorError, Child)> {
         let watched =
             child.pidfd.try_clone().and_then(|pidfd| sys::watch::register(Arc::new(pidfd), Interest::READABLE));
@@ -106,16 +106,16 @@ impl Lead {
         Ok(Lead { pid, pidfd, running, sessions, ended: false, killed: false })
     }
 
-    /// How it ended. May be dropped and called again.
+    /// Waits for its exit status. The future may be dropped and the method called again.
     async fn ended(&mut self) -> ExitResult {
         let status = wait_for(&self.pidfd).await;
         self.ended = true;
         self.sessions.forget(self.pid);
-        // Somebody else reaped it: a lost process must not look successful.
+        // It was reaped elsewhere: a lost process must not look successful.
         let status = status.unwrap_or(WaitStatus { code: Some(1), signal: None, dumped: false });
         let by_kernel = status.signal == Some(libc::SIGKILL) && !self.killed;
         if by_kernel {
-            // All of them: the kernel may have taken others of the session as well, and the task lives.
+            // Counts all of them: the kernel may have killed others of the session as well, and the task lives.
             self.running.session_oom_kills.fetch_add(self.running.unclaimed_oom_kills(), Ordering::Relaxed);
         }
         let exit = ExitResult::from_wait(status.code, status.signal);
@@ -123,15 +123,15 @@ impl Lead {
         exit
     }
 
-    /// Kills it and what is left of its session. Its number stays its own, as it is not reaped yet.
+    /// Kills the process and the other members of its session. Its pid cannot be reused, as it is not reaped yet.
     fn kill(&mut self) {
         self.killed = true;
-        // ESRCH: it has ended by itself.
+        // ESRCH: it has already ended.
         let _ = sys::process::send_signal(self.pidfd.get_ref().as_fd(), Signal::KILL);
         let _ = sys::process::signal_group(self.pid, Signal::KILL);
         let lead = Pid::from_raw(self.pid);
         let belongs = |pid: i32| getsid(Some(Pid::from_raw(pid))) == Ok(lead);
-        // Those that were just being forked appear in the next look.
+        // Processes that were just being forked appear in the next listing.
         for _ in 0..3 {
             let pids = match &self.running.cgroup {
                 Some(cgroup) => cgroup.pids().unwrap_or_default(),
@@ -141,7 +141,7 @@ impl Lead {
                 pids.into_iter().filter(|pid| *pid > 1 && *pid != self.pid && belongs(*pid)).collect();
             for pid in &members {
                 let Ok(pidfd) = sys::process::open_pidfd(*pid) else { continue };
-                // The number may have passed on between the listing and the opening.
+                // The pid may have been reused between listing and opening.
                 if belongs(*pid) {
                     let _ = sys::process::send_signal(pidfd.as_fd(), Signal::KILL);
                 }
@@ -165,7 +165,7 @@ impl Drop for Lead {
                 wait_for(&pidfd).await;
                 sessions.forget(pid);
             }))),
-            // The process is about to end.
+            // This process is about to end.
             Err(_) => sessions.forget(pid),
         }
     }
@@ -175,14 +175,14 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> ExecutorError
     move |error| ExecutorError::System(format!("{what}: {}", error.into()))
 }
 
-/// What a session's process gets as descriptors 0, 1 and 2.
+/// stdin, stdout and stderr of a session's process.
 struct Stdio {
     stdin: OwnedFd,
     stdout: OwnedFd,
     stderr: OwnedFd,
 }
 
-/// Starts `command` inside the task, with the terminal that was opened there.
+/// Starts `command` inside the task. Also returns the terminal that was opened there.
 async fn start(
     running: Arc<Running>,
     sessions: Arc<Sessions>,
@@ -201,7 +201,7 @@ async fn start(
         let found = universal::find_program(&command, &running.task_dir, None, writers.as_ref())?;
         found.to_string_lossy().into_owned()
     };
-    // Who gets in may be others than when the task was started.
+    // Who can reach the directories may have changed since the task was started.
     let id_range = running.config.id_range.filter(|_| running.config.rootless.is_none());
     let trusted = Trusted::of(running.config.host_ids.as_ref(), id_range);
     let look = |neighbours| Guard::look(&running.task_dir, &trusted, neighbours);
@@ -215,7 +215,7 @@ async fn start(
     let mut starting = alive(shim.tell(&config, &namespaces).and_then(|told| told.go(fds))).await?;
     drop(stdio);
     if let Err(error) = readable(starting.report()).await {
-        // It may become the command all the same.
+        // The shim may still become the command.
         end_child(starting.child).await;
         return Err(error);
     }
@@ -233,7 +233,7 @@ async fn start(
     };
     let child = match started.lead {
         Some(lead) => {
-            // It has done its part and ends by itself.
+            // The shim has started the command in a sibling and is about to end.
             if readable(starting.child.pidfd.as_fd()).await.is_ok() {
                 let _ = sys::process::try_wait(starting.child.pidfd.as_fd());
             }
@@ -264,12 +264,12 @@ fn task_namespaces(running: &Running) -> Result<Namespaces, ExecutorError> {
     opened.map_err(system("open the task's namespaces"))
 }
 
-/// Whom terminals of ours are given to, so that the command can open them again by name.
+/// The user to which the host's terminals are chowned, so that the command can reopen them by name.
 fn owner(running: &Running) -> Option<&Ids> {
     running.config.host_ids.as_ref().filter(|_| running.config.rootless.is_none())
 }
 
-/// A pipe whose other end belongs to the command.
+/// A pipe whose other end is given to the command.
 fn pipe_for(
     running: &Running,
     theirs: impl Fn(&(OwnedFd, OwnedFd)) -> BorrowedFd<'_>,
@@ -279,14 +279,14 @@ fn pipe_for(
     Ok(ends)
 }
 
-/// A session's process, and where its input and output flow.
+/// A session's process, and its input and output.
 struct Opened {
     lead: Lead,
     input: Input,
     stdout: Registered,
-    /// None with a terminal, which has one output.
+    /// `None` with a terminal, which has only one output.
     stderr: Option<Registered>,
-    /// Held until everything is told: with it a terminal does not come to its end before its session does, see
+    /// Held until all output is sent: while it is open a terminal does not reach its end before its session does, see
     /// [`Terminal::slave`].
     _slave: Option<OwnedFd>,
 }
@@ -330,7 +330,7 @@ async fn open(
     })
 }
 
-/// Serves one session. The process has started when this returns.
+/// Serves one session. Its process has started when this returns.
 pub(super) async fn stream(
     running: Arc<Running>,
     sessions: Arc<Sessions>,
@@ -343,7 +343,7 @@ pub(super) async fn stream(
     if setup.command.first().is_none_or(String::is_empty) {
         return Err(ExecutorError::Invalid("command is required".to_owned()));
     }
-    // A task of its own: a caller that hangs up half-way must not leave half a session.
+    // Spawned as a separate tokio task: if the caller disconnects half-way, the start must not stop half-way.
     let opened = crate::sys::task::spawn(open(running, sessions, setup.command, setup.tty)).await;
     let opened = opened.map_err(|e| ExecutorError::System(e.to_string()))??;
     let (responses, receiver) = mpsc::channel(1);
@@ -351,7 +351,7 @@ pub(super) async fn stream(
     Ok(Box::pin(ReceiverStream::new(receiver)))
 }
 
-/// Until the process has ended and everything is told, or nobody listens any more; then the process is killed.
+/// Runs until the process has ended and all output is sent, or until the caller is gone; then the process is killed.
 async fn serve(opened: Opened, requests: ExecRequests, responses: Responses) {
     let Opened { mut lead, input, stdout, stderr, _slave } = opened;
     let terminal = stderr.is_none();
@@ -390,11 +390,11 @@ async fn serve(opened: Opened, requests: ExecRequests, responses: Responses) {
     }
     let exit_code = exit.map_or(-1, |exit| exit.exit_code);
     let result = Some(drivers::ExitResult { exit_code, ..Default::default() });
-    // An error: nobody listens any more.
+    // An error means that the caller is gone.
     let _ = responses.send(Ok(ExecTaskStreamingResponse { exited: true, result, ..Default::default() })).await;
 }
 
-/// What the caller says, until it says no more, which ends nothing.
+/// Passes the caller's requests on until they end, which does not end the session.
 async fn feed(mut requests: ExecRequests, mut input: Input) -> Result<(), tonic::Status> {
     while let Some(request) = requests.next().await {
         let request = request?;
@@ -407,7 +407,7 @@ async fn feed(mut requests: ExecRequests, mut input: Input) -> Result<(), tonic:
             input.resize(size);
         }
     }
-    // Its end of the pipe must stay open for as long as the process lives.
+    // The write end of the process's stdin must stay open for as long as the process lives.
     std::future::pending().await
 }
 
@@ -428,7 +428,7 @@ pub(super) async fn run_script(
     let expired = async {
         match late {
             Some(late) => tokio::time::sleep_until(late).await,
-            // Longer than clocks go.
+            // Beyond the range of the clock.
             None => std::future::pending().await,
         }
     };
@@ -436,7 +436,7 @@ pub(super) async fn run_script(
     let mut tail = Sink::Tail(Vec::new());
     let too_late = |tail: Sink| if isolated { Err(ExecutorError::DeadlineExceeded) } else { Ok(tail.into_output(-1)) };
     if left.is_zero() {
-        // Started all the same, a short one could end before it is killed.
+        // Not started, as a short script could end before it is killed.
         return too_late(tail);
     }
 
@@ -465,7 +465,7 @@ pub(super) async fn run_script(
                 () = &mut output, if !output_done => output_done = true,
                 () = &mut expired, if exit.is_none() => {
                     lead.kill();
-                    // What cannot die now, in a frozen cgroup for instance, is not waited for.
+                    // Does not wait for a process that cannot die now, for instance in a frozen cgroup.
                     if !isolated && tokio::time::timeout(KILLED_WITHIN, lead.ended()).await.is_ok() {
                         tell_ended.send_replace(true);
                         output.await;

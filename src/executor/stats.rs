@@ -1,4 +1,4 @@
-//! What single processes use, from procfs.
+//! Resource usage of single processes, from procfs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -21,11 +21,11 @@ pub(super) struct ProcessSampler {
 }
 
 impl ProcessSampler {
-    /// The use of each of these processes; one that has ended meanwhile is left out.
+    /// The usage of each of these processes; one that has ended meanwhile is left out.
     pub(super) fn sample(&mut self, pids: &[i32], core_mhz: f64) -> BTreeMap<i32, Usage> {
         let mut marks = HashMap::with_capacity(pids.len());
         let mut usages = BTreeMap::new();
-        // The file that says it of a process is the longest of all, and seldom is there something to say.
+        // The file with a process's swap usage is the longest of all, and swap is rarely in use.
         let system = rustix::system::sysinfo();
         let swapped = system.totalswap > system.freeswap;
         for pid in pids {

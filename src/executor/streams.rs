@@ -1,4 +1,4 @@
-//! Input and output of sessions, on the event loop.
+//! Input and output of sessions on the event loop.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -19,19 +19,19 @@ use crate::wire::drivers::{ExecTaskStreamingIoOperation, ExecTaskStreamingRespon
 
 /// Most bytes of output in one response.
 const CHUNK: usize = 16 * 1024;
-/// Most bytes that a terminal can hold for its master, generously.
+/// An upper bound for the bytes that a terminal can hold for its master.
 const TERMINAL_HOLDS: usize = 128 * 1024;
-/// How long output is waited for that others than the ended process may still write to its pipes.
+/// How long to wait for output that processes other than the ended one may still write to its pipes.
 const STRAGGLERS: Duration = Duration::from_millis(250);
 /// How much of a script's output is kept.
 const TAIL: usize = 4096;
 
-/// A descriptor on the event loop that is read or written without waiting.
+/// A non-blocking descriptor on the event loop.
 pub(super) type Registered = Arc<AsyncFd<Arc<OwnedFd>>>;
 
 pub(super) type Responses = mpsc::Sender<Result<ExecTaskStreamingResponse, Status>>;
 
-/// Hands a descriptor of ours to the event loop. The other end, which the process has, keeps waiting as programs expect.
+/// Registers our end with the event loop. The other end, which the process has, stays blocking as programs expect.
 pub(super) fn register(fd: OwnedFd, interest: Interest) -> io::Result<Registered> {
     rustix::io::ioctl_fionbio(&fd, true)?;
     Ok(Arc::new(sys::watch::register(Arc::new(fd), interest)?))
@@ -47,7 +47,7 @@ pub(super) enum Sink {
 }
 
 impl Sink {
-    /// Takes output as fast as the caller does; `false` when there is no caller any more.
+    /// Accepts output as fast as the caller reads; `false` when the caller is gone.
     async fn take(&mut self, data: Vec<u8>) -> bool {
         match self {
             Sink::Tail(tail) => {
@@ -79,17 +79,17 @@ impl Sink {
     }
 }
 
-/// Passes on what a process writes until the end of the stream, or until `ended` says that the process is gone: then what
-/// it has written, and what comes within a moment from others that hold the same pipe. A terminal belongs to its session's
-/// first process and ends with it, neither sooner nor later: before that an error is not its end, and others that hold it
-/// are not waited for. The caller keeps a slave of it open.
+/// Forwards the process's output until the end of the stream, or until `ended` says that the process has ended: then all that it
+/// has written, and what other processes with the same pipe write within a moment. A terminal belongs to its session's first
+/// process and ends exactly when that does: an error before that is not its end, and other processes that have it open are not
+/// waited for. The caller keeps a slave of it open.
 pub(super) async fn pump(source: &Registered, terminal: bool, sink: &mut Sink, mut ended: watch::Receiver<bool>) {
     if copy(source, terminal, sink, &mut ended).await {
         sink.close().await;
     }
 }
 
-/// Whether there is a caller to whom the end can be told.
+/// Whether there is still a caller to which the end can be sent.
 async fn copy(source: &Registered, terminal: bool, sink: &mut Sink, ended: &mut watch::Receiver<bool>) -> bool {
     loop {
         let data = tokio::select! {
@@ -99,7 +99,7 @@ async fn copy(source: &Registered, terminal: bool, sink: &mut Sink, ended: &mut 
         };
         let Some(data) = data else {
             if terminal {
-                // Hung up by force, and somebody may open it anew. An error means that the process is no longer watched.
+                // The terminal was hung up, and a process may reopen it. An error means that the process is no longer watched.
                 let _ = ended.wait_for(|ended| *ended).await;
                 break;
             }
@@ -112,7 +112,8 @@ async fn copy(source: &Registered, terminal: bool, sink: &mut Sink, ended: &mut 
     if terminal {
         return drain_terminal(source, sink).await;
     }
-    // The kernel has it all, whether or not the event loop has heard of it. A flood of others is not waited for.
+    // All of it is in the kernel's buffer, even if the event loop has not seen it yet. Further output of other processes is not
+    // waited for.
     let mut left = waiting_bytes(source);
     while left > 0 {
         match read(source) {
@@ -141,10 +142,10 @@ async fn copy(source: &Registered, terminal: bool, sink: &mut Sink, ended: &mut 
     }
 }
 
-/// Passes on what an ended process has left in its terminal. Bytes on their way from slave to master are carried by a
-/// worker of the kernel. A read that finds nothing waits for that worker and looks again, so an empty answer is the end;
-/// but a worker that stops for want of room in the very moment in which a reader makes some starts itself anew, and is
-/// waited for by the next read only. So it takes two empty answers. What others write meanwhile comes behind all this.
+/// Forwards what an ended process has left in its terminal. A kernel worker carries bytes from the slave to the master. A read that
+/// finds nothing waits for that worker and checks again, so an empty result is the end; but a worker that stops for lack of buffer
+/// space at the very moment when a reader frees some is queued anew, and only the next read waits for it. So two empty results are
+/// needed. What other processes write meanwhile comes after all this.
 async fn drain_terminal(source: &Registered, sink: &mut Sink) -> bool {
     let (mut left, mut empty) = (TERMINAL_HOLDS, 0);
     while left > 0 && empty < 2 {
@@ -155,7 +156,7 @@ async fn drain_terminal(source: &Registered, sink: &mut Sink) -> bool {
                     return false;
                 }
             }
-            // WouldBlock, or EIO of a terminal that was hung up by force.
+            // WouldBlock, or EIO of a terminal that was hung up.
             Ok(_) | Err(_) => empty += 1,
         }
     }
@@ -175,7 +176,7 @@ async fn next(source: &Registered) -> Option<Vec<u8>> {
     }
 }
 
-/// The buffer lives no longer than the call, so that a silent session holds none.
+/// The buffer lives only during the call, so that an idle session uses no memory for it.
 fn read(source: &Registered) -> io::Result<Vec<u8>> {
     let mut buffer = [0; CHUNK];
     let length = rustix::io::retry_on_intr(|| rustix::io::read(source.get_ref().as_fd(), &mut buffer))?;
@@ -187,7 +188,7 @@ fn waiting_bytes(source: &Registered) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// Where a caller's input goes.
+/// Destination of the caller's input.
 #[derive(Debug)]
 pub(super) enum Input {
     Pipe(Option<Registered>),
@@ -195,7 +196,7 @@ pub(super) enum Input {
 }
 
 impl Input {
-    /// Writes as fast as the process reads. What a process does not want is dropped.
+    /// Writes as fast as the process reads. Input that the process does not accept is dropped.
     pub(super) async fn write(&mut self, mut data: &[u8]) {
         let (Input::Pipe(Some(target)) | Input::Terminal(target)) = self else { return };
         while !data.is_empty() {
@@ -210,7 +211,7 @@ impl Input {
         }
     }
 
-    /// End of file. A terminal has no such thing but a character that says it, when its program reads lines.
+    /// End of file. For a terminal it is sent as a control character, and only if its program reads lines.
     pub(super) async fn close(&mut self) {
         let Input::Terminal(master) = self else { return self.abandon() };
         let Ok(modes) = rustix::termios::tcgetattr(master.get_ref().as_fd()) else { return };
@@ -225,7 +226,7 @@ impl Input {
         }
     }
 
-    /// Tells the terminal its size, and the kernel tells the program. Without a terminal there is nothing to resize.
+    /// Sets the size of the terminal; the kernel signals it to the program. Without a terminal there is nothing to resize.
     pub(super) fn resize(&self, size: TerminalSize) {
         let Input::Terminal(master) = self else { return };
         let (Ok(ws_row), Ok(ws_col)) = (u16::try_from(size.height), u16::try_from(size.width)) else { return };

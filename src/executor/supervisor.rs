@@ -28,13 +28,13 @@ use crate::spec::{
 use crate::sys;
 use crate::sys::process::{Child, WaitStatus};
 
-/// How long SIGKILL may take to work before the task counts as stuck.
+/// How long SIGKILL may take before the task counts as stuck.
 const KILL_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a cgroup may stay busy after its last process has been killed.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a tracer may keep the end of a process to itself.
+/// How long a tracer may delay the exit status of a process.
 const TRACER_PATIENCE: Duration = Duration::from_secs(2);
-/// How long output is waited for that a process left behind by the task still holds open.
+/// How long to wait for output pipes that a process left behind by the task still holds open.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Which kind of process an executor starts.
@@ -46,7 +46,7 @@ pub enum Isolation {
     Isolated,
 }
 
-/// The node's compute, for figures in Nomad's unit.
+/// The node's compute capacity, to report usage in Nomad's unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Compute {
     /// MHz of all cores together.
@@ -63,7 +63,7 @@ impl Compute {
     }
 }
 
-/// The executor of this very process. The process has one thread and serves one task.
+/// The executor in this process. The process has one thread and serves one task.
 #[derive(Debug)]
 pub struct LocalExecutor {
     isolation: Isolation,
@@ -75,7 +75,7 @@ pub struct LocalExecutor {
     sessions: Arc<Sessions>,
 }
 
-/// What was made before the launch was asked for.
+/// Cgroup and shim that were made before the launch request.
 #[derive(Debug)]
 struct Ahead {
     /// As [`LaunchSpec::cgroup`].
@@ -83,7 +83,7 @@ struct Ahead {
     /// As [`LaunchSpec::cpuset_cgroup`].
     cpuset: PathBuf,
     cgroup: Option<TaskCgroup>,
-    /// The rules for devices that the cgroup was given.
+    /// The device rules that were set on the cgroup.
     devices: Option<Vec<DeviceRule>>,
     shim: Prepared,
 }
@@ -100,34 +100,34 @@ enum Phase {
 pub(super) struct Running {
     pub(super) pid: i32,
     pub(super) pidfd: Arc<OwnedFd>,
-    /// Nothing of the task outlives its main process, which is pid 1 of a namespace.
+    /// All of the task's processes die with its main process, which is pid 1 of a namespace.
     dies_as_one: bool,
     pub(super) isolation: Isolation,
     pub(super) cgroup: Option<TaskCgroup>,
-    /// What the main process was told, with the identity that it took.
+    /// The configuration sent to the shim, with the identity that it took.
     pub(super) config: container::Config,
     pub(super) task_dir: PathBuf,
     /// Inodes of its stdout and stderr.
     outputs: Option<[u64; 2]>,
-    /// Given up when the main process has ended, so that they live no longer than the task.
+    /// Dropped when the main process has ended, so that they do not outlive the task.
     pub(super) namespaces: Mutex<Option<Namespaces>>,
-    /// Processes of sessions that the kernel killed for want of memory.
+    /// Processes of sessions that the kernel killed for lack of memory.
     pub(super) session_oom_kills: AtomicU64,
     output: Mutex<Option<Output>>,
-    /// Of what is collected.
+    /// Health of the collected output.
     output_health: Option<HealthWatch>,
-    /// Of a task that outlives its executor.
+    /// Set for a task that outlives its executor.
     record: Mutex<Option<adopt::Held>>,
-    /// Set for a task that another executor started: it is no child of this process.
+    /// Set for a task that another executor started, which is not a child of this process.
     adopted: Option<u64>,
-    /// It has ended, and nobody knows how.
+    /// It has ended, and its exit status is unknown.
     status_lost: AtomicBool,
     samplers: Mutex<(Sampler, ProcessSampler)>,
-    /// What its cgroup was told last.
+    /// The limits that were last written to its cgroup.
     pub(super) limits: Mutex<Resources>,
 }
 
-/// What collects the task's output, or keeps it flowing.
+/// Collects the task's output, or keeps its sinks open.
 #[derive(Debug)]
 enum Output {
     Collected(Collector),
@@ -143,14 +143,15 @@ impl Output {
     }
 }
 
-/// What the task gets as descriptors 1 and 2.
+/// The task's stdout and stderr.
 struct ChildEnds {
     stdout: OwnedFd,
     stderr: OwnedFd,
 }
 
 impl ChildEnds {
-    /// A task that outlives its executor reads its own pipes as far as the kernel is concerned: a write waits then.
+    /// A task that outlives its executor also gets a read end of its own pipes: a write then blocks instead of failing with
+    /// SIGPIPE.
     fn outliving(self, spec: &LaunchSpec) -> Result<ChildEnds, ExecutorError> {
         if spec.outlive.is_none() {
             return Ok(self);
@@ -179,13 +180,13 @@ impl LocalExecutor {
         }
     }
 
-    /// Makes the cgroup that the task will have (relative to each hierarchy's root, empty for none; on v1 with a cpuset
-    /// that the host made, empty for its own, and with the cores reserved for it) and starts the process that will become
-    /// the task, with a cgroup namespace or without, and without root with these subordinate ids, so that neither costs time
-    /// when the launch is asked for. A launch that asks for something else simply begins anew.
+    /// Makes the task's cgroup (relative to each hierarchy's root, empty for none; on v1 with a cpuset that the host made, empty
+    /// for its own, and with the cores reserved for it) and starts the process that will become the task, with a cgroup namespace
+    /// or without, and without root with these subordinate ids, so that neither delays the launch. A launch with other settings
+    /// discards both and starts anew.
     ///
     /// # Errors
-    /// [`ExecutorError::System`]; the launch will find the same and say so.
+    /// [`ExecutorError::System`]; the launch will fail the same way and report it.
     pub fn prepare(
         &self,
         path: &Path,
@@ -202,7 +203,7 @@ impl LocalExecutor {
         let cgroup = wanted.then(make);
         let cgroup = cgroup.transpose().map_err(cgroup_error)?;
         let isolation = (self.isolation == Isolation::Isolated).then(Default::default);
-        // What most tasks have.
+        // The rules that most tasks have.
         let devices = isolation.map(|_| isolated::default_devices());
         let plan = plan(isolation, cgroup_namespace, host_ids, cgroup.as_ref());
         let shim = plan.and_then(|plan| start_confined_shim(devices.as_deref(), plan, cgroup.as_ref()));
@@ -211,13 +212,13 @@ impl LocalExecutor {
         Ok(())
     }
 
-    /// Whether nothing was ever launched.
+    /// Whether no task was launched yet.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         matches!(*lock(&self.phase), Phase::Idle)
     }
 
-    /// What was prepared, if it is what this launch needs; anything else is taken down.
+    /// Returns the prepared cgroup and shim if they fit this launch; discards them otherwise.
     async fn take_ahead(&self, spec: &LaunchSpec, devices: Option<&[DeviceRule]>) -> Option<Ahead> {
         let ahead = lock(&self.ahead).take()?;
         let isolation = (self.isolation == Isolation::Isolated).then_some((spec.pid_mode, spec.ipc_mode));
@@ -236,7 +237,7 @@ impl LocalExecutor {
         None
     }
 
-    /// Kills whatever still runs; for the end of the executor's process.
+    /// Kills all that still runs; called when the executor's process ends.
     pub async fn close(&self) {
         let ahead = lock(&self.ahead).take();
         if let Some(ahead) = ahead {
@@ -247,8 +248,8 @@ impl LocalExecutor {
         }
     }
 
-    /// Whether somebody waits for the status of this child: the main process of the task, one of a session, or what may be
-    /// about to become one.
+    /// Whether this executor waits for the status of this child: the main process of the task, one of a session, or one that may be
+    /// about to become either.
     #[must_use]
     pub fn owns(&self, pid: i32) -> bool {
         if self.sessions.own(pid) {
@@ -261,7 +262,7 @@ impl LocalExecutor {
         }
     }
 
-    /// Waits until a child that this executor owned has been reaped: others may have ended behind it.
+    /// Waits until a child that this executor owned has been reaped: other children may have ended behind it.
     pub async fn reaped(&self) {
         self.sessions.reaped().await;
     }
@@ -281,7 +282,7 @@ impl LocalExecutor {
         self.running().ok_or_else(|| ExecutorError::Invalid("Task not yet run".to_owned()))
     }
 
-    /// The task whose main process has not ended: what else could a command run in?
+    /// The task, if its main process has not ended; else there is nothing in which to run a command.
     fn live(&self) -> Result<Arc<Running>, ExecutorError> {
         let running = self.running_or_error()?;
         if self.exit.borrow().is_some() {
@@ -290,8 +291,8 @@ impl LocalExecutor {
         Ok(running)
     }
 
-    /// Starts the task; once more when its cgroup was removed meanwhile, which an executor that a killed host left behind
-    /// does to what has this name.
+    /// Starts the task; retries once if its cgroup was removed meanwhile: a stale executor, left behind by a killed host, removes
+    /// the cgroup of this name.
     async fn start(&self, spec: &LaunchSpec) -> Result<Arc<Running>, ExecutorError> {
         if let Some(outlive) = spec.outlive.as_ref().filter(|outlive| outlive.adopt) {
             return self.take_over(spec, outlive).await;
@@ -317,7 +318,7 @@ impl LocalExecutor {
         Ok(started)
     }
 
-    /// The task that a killed executor left, as if this one had started it.
+    /// Takes over the task of a killed executor, as if this one had started it.
     async fn take_over(&self, spec: &LaunchSpec, outlive: &Outlive) -> Result<Arc<Running>, ExecutorError> {
         if let Some(ahead) = { lock(&self.ahead).take() } {
             ahead.discard().await;
@@ -350,7 +351,7 @@ impl LocalExecutor {
                 let keepers = [keeper(&spec.stdout_path), keeper(&spec.stderr_path)];
                 let [stdout, stderr] = keepers.map(|keeper| {
                     keeper.unwrap_or_else(|error| {
-                        // Whoever reads it has it open, and the task has it for reading too.
+                        // The reader still has it open, and the task has a read end of its own.
                         tracing::warn!(%error, "cannot open the output of a task that is taken over");
                         None
                     })
@@ -358,7 +359,7 @@ impl LocalExecutor {
                 Output::Sunk { _keepers: [stdout, stderr] }
             }
         };
-        // What is another one now is none that a command of ours should enter.
+        // If the process has changed its namespaces, commands must not enter them.
         let namespaces = Namespaces::reopen(pid, &record.namespaces).ok().flatten();
         tracing::warn!(pid, sessions = namespaces.is_some(), "took over a task whose executor was killed");
         Ok(Arc::new(Running {
@@ -420,14 +421,14 @@ impl LocalExecutor {
         has_limits: bool,
         shim: Prepared,
     ) -> Result<Arc<Running>, NotStarted> {
-        // What is missing here is missed, and told, by the first session.
+        // If this fails, the first session fails for lack of namespaces and reports it.
         let namespaces = shim.namespaces().ok();
         let told = alive(shim.tell(config, &Namespaces::default())).await?;
-        // While the shim assembles the root.
+        // Meanwhile the shim assembles the root.
         let ready = can_limit(cgroup, spec).map_err(NotStarted::from).and_then(|()| {
             if let (Some(cgroup), false) = (cgroup, has_limits) {
-                // It may be gone: an executor that a killed host left behind removes what has this name. Any other reason is met
-                // again, and told.
+                // The cgroup may be gone: a stale executor, left behind by a killed host, removes the cgroup of this name. Any
+                // other cause occurs again on the retry, and is reported then.
                 let limited = cgroup.set_limits(&self.resources(spec));
                 limited.map_err(|error| NotStarted::CgroupGone(cgroup_error(error)))?;
             }
@@ -445,13 +446,13 @@ impl LocalExecutor {
         let mut starting = alive(told.go(stdio)).await?;
         drop(ends);
         if let Err(error) = readable(starting.report()).await {
-            // It may become the task all the same.
+            // The shim may still become the task.
             end_child(starting.child).await;
             return Err(error.into());
         }
         let started = match starting.outcome() {
             Ok(Some(started)) => started,
-            // Killed on its way, perhaps for want of memory: the task's end like any other.
+            // Killed before its exec, perhaps for lack of memory: treated as an ordinary end of the task.
             Ok(None) if was_killed(&starting.child).await => container::Started::default(),
             Ok(None) => {
                 end_child(starting.child).await;
@@ -489,7 +490,7 @@ impl LocalExecutor {
         }))
     }
 
-    /// Makes the task's cgroup with its limits. Without root there may be none to have.
+    /// Makes the task's cgroup with its limits. Without root there may be no cgroup.
     fn contain(&self, spec: &LaunchSpec) -> Result<Option<TaskCgroup>, ExecutorError> {
         let overridden = !spec.cgroup_v1_override.is_empty() || !spec.cgroup_v2_override.is_empty();
         if self.cgroups.regime() == Regime::Off || !(spec.resource_limits || overridden) {
@@ -537,7 +538,7 @@ impl LocalExecutor {
         })
     }
 
-    /// Learns of the end of the main process, then tells everybody who waits.
+    /// Waits for the end of the main process, then notifies all waiters.
     fn watch_exit(&self, running: Arc<Running>) -> Result<(), ExecutorError> {
         let ended = sys::watch::register(Arc::clone(&running.pidfd), Interest::READABLE)
             .map_err(|e| ExecutorError::System(format!("watch the task: {e}")))?;
@@ -556,7 +557,7 @@ impl LocalExecutor {
             let namespaces = lock(&running.namespaces).take();
             let mut exit = match status {
                 Some(status) => ExitResult::from_wait(status.code, status.signal),
-                // Somebody else reaped it: a lost process must not look successful.
+                // It was reaped elsewhere: a lost process must not look successful.
                 None => ExitResult { exit_code: 1, ..ExitResult::default() },
             };
             exit.core_dumped = status.is_some_and(|status| status.dumped);
@@ -573,7 +574,8 @@ impl LocalExecutor {
             tracing::debug!(pid = running.pid, exit_code = exit.exit_code, signal = exit.signal, "task ended");
             let state = ProcessState { pid: running.pid, exit: Some(exit), time: SystemTime::now() };
             exits.send_replace(Some(state));
-            // Whoever waits hears of it before the kernel takes the task's mounts down, which is done by the last to close them.
+            // Waiters are notified before the kernel tears down the task's mounts, which happens when the last descriptor of them
+            // is closed.
             tokio::task::yield_now().await;
             drop(namespaces);
         });
@@ -587,14 +589,14 @@ impl LocalExecutor {
 }
 
 impl Running {
-    /// OOM kills in the task that were not those of a session's process.
+    /// OOM kills in the task, without those of session processes.
     pub(super) fn unclaimed_oom_kills(&self) -> u64 {
         let Some(cgroup) = &self.cgroup else { return 0 };
         let known = cgroup.oom_baseline() + self.session_oom_kills.load(Ordering::Relaxed);
         cgroup.oom_kills().unwrap_or(0).saturating_sub(known)
     }
 
-    /// Writes down what the next executor must know, should this one be killed.
+    /// Writes the record that the next executor needs if this one is killed.
     fn record_at(&self, path: &Path) -> std::io::Result<()> {
         let namespaces = lock(&self.namespaces).as_ref().map(Namespaces::identities).transpose()?.unwrap_or_default();
         let mut record = adopt::Record::new(self.pid)?;
@@ -618,8 +620,7 @@ impl Running {
         }
     }
 
-    /// Kills everything that the task started, wherever it went: by cgroup, else by descent from this process, which
-    /// inherits orphans.
+    /// Kills everything that the task started: by its cgroup, else by descent from this process, which inherits orphans.
     async fn kill_leftovers(&self) {
         let deadline = Instant::now() + KILL_PATIENCE;
         if let Some(cgroup) = self.cgroup.as_ref().filter(|c| !c.is_host_given()) {
@@ -628,7 +629,7 @@ impl Running {
                     tracing::error!(%error, "processes of the task survived");
                     return;
                 }
-                // No descriptor to look into the cgroup with: others will be closed.
+                // No free descriptor to read the cgroup with: others will be closed.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             return;
@@ -638,11 +639,11 @@ impl Running {
         }
     }
 
-    /// Everything that the main process wrote is in the files.
+    /// Waits until all that the main process wrote is in the files.
     async fn settle_output(&self) {
         let output = lock(&self.output).take();
         if let Some(Output::Collected(mut collector)) = output {
-            // Bounded: what the task left behind may be writing faster than anybody reads.
+            // Bounded: processes left behind by the task may write faster than the collector reads.
             let _ = tokio::time::timeout(OUTPUT_PATIENCE, collector.settle()).await;
             *lock(&self.output) = Some(Output::Collected(collector));
         }
@@ -680,7 +681,7 @@ impl Executor for LocalExecutor {
         self.sessions.tell_reaped();
         let pid = running.pid;
         if let Err(error) = self.watch_exit(Arc::clone(&running)) {
-            // A task whose end nobody would hear of is none.
+            // Without the watch the task's end would go unnoticed, so the task is killed.
             let _ = running.send(Signal::KILL);
             running.kill_leftovers().await;
             running.cgroup.iter().for_each(remove_cgroup);
@@ -708,7 +709,7 @@ impl Executor for LocalExecutor {
         let asked = if signal.is_empty() { Some(Signal::INT) } else { Signal::from_name(signal) };
         let ended = self.exit.borrow().is_some();
         if !ended {
-            // The only failure is that it has just ended.
+            // The only possible error is that it has just ended.
             if let (false, Some(asked)) = (grace.is_zero(), asked)
                 && running.send(asked).is_ok()
                 && !self.exited_within(grace).await
@@ -790,7 +791,7 @@ impl Executor for LocalExecutor {
     }
 }
 
-/// Whatever the task started that has no cgroup: this process inherits orphans.
+/// All processes of a task without a cgroup: this process inherits orphans.
 pub(super) fn descendants() -> std::io::Result<Vec<sys::processes::Stat>> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     sys::processes::all().map(|all| sys::processes::descendants(&all, own))
@@ -800,14 +801,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for the end of a child and reaps it; `None` when its status is not to be had.
+/// Waits for the end of a child and reaps it; `None` when its status is not available.
 pub(super) async fn wait_for(pidfd: &AsyncFd<Arc<OwnedFd>>) -> Option<WaitStatus> {
     ended(pidfd, sys::process::try_wait).await
 }
 
-/// Waits until `ask` says how a child ended; `None` when that is not to be had.
+/// Waits until `ask` returns the exit status of a child; `None` when it is not available.
 ///
-/// One that is traced ends for its tracer first: its descriptor can be read then, and once more when the tracer has seen it.
+/// The end of a traced process is reported to its tracer first: its pidfd becomes readable then, and again when the tracer has
+/// reaped it.
 async fn ended(
     pidfd: &AsyncFd<Arc<OwnedFd>>,
     ask: fn(BorrowedFd<'_>) -> std::io::Result<Option<WaitStatus>>,
@@ -830,7 +832,7 @@ async fn ended(
     }
 }
 
-/// Waits until a descriptor can be read; for a pidfd that is the end of its process.
+/// Waits until a descriptor is readable; for a pidfd that is the end of its process.
 pub(super) async fn readable(fd: BorrowedFd<'_>) -> Result<(), ExecutorError> {
     let failed = |e: std::io::Error| ExecutorError::System(format!("wait for the shim: {e}"));
     watch(fd).map_err(failed)?.readable().await.map(drop).map_err(failed)
@@ -840,7 +842,7 @@ fn watch(fd: BorrowedFd<'_>) -> std::io::Result<AsyncFd<Arc<OwnedFd>>> {
     sys::watch::register(Arc::new(fd.try_clone_to_owned()?), Interest::READABLE)
 }
 
-/// What the shim needs to be cloned.
+/// The parameters with which the shim is cloned.
 pub(super) fn plan(
     isolation: Option<(NamespaceMode, NamespaceMode)>,
     cgroup_namespace: bool,
@@ -859,15 +861,15 @@ fn ids_of(spec: &LaunchSpec) -> Option<HostIds> {
 }
 
 pub(super) fn start_shim(plan: Prepare, cgroup: Option<&TaskCgroup>) -> Result<Prepared, ExecutorError> {
-    // Where there are subordinate ids, user namespaces have been made before.
+    // Where there are subordinate ids, making user namespaces has already worked.
     let hint = plan.isolation.is_some() && plan.rootless.is_some_and(|rootless| rootless.ids.is_none());
     let born_in = cgroup.map(TaskCgroup::dir_fd).transpose().map_err(cgroup_error)?.flatten();
     container::prepare(plan, born_in.as_ref().map(OwnedFd::as_fd))
         .map_err(|error| ExecutorError::System(unprivileged_hint(hint, error.to_string())))
 }
 
-/// Starts a shim that may open no devices but those of `devices`, in a cgroup. On v1 the rules are taken away and given anew,
-/// and a shim that makes nodes must not be there meanwhile.
+/// Starts a shim in a cgroup whose only permitted devices are `devices`. On v1 setting the rules first removes all of them, so a
+/// shim that makes device nodes must not exist at that time.
 fn start_confined_shim(
     devices: Option<&[DeviceRule]>,
     plan: Prepare,
@@ -877,13 +879,13 @@ fn start_confined_shim(
     start_shim(plan, cgroup)
 }
 
-/// Whether a shim that ends without a word was killed.
+/// Whether a shim that ended without a report was killed.
 async fn was_killed(child: &Child) -> bool {
     let Ok(pidfd) = watch(child.pidfd.as_fd()) else { return false };
     matches!(ended(&pidfd, sys::process::peek).await, Some(WaitStatus { signal: Some(_), .. }))
 }
 
-/// A shim that could be told something. One that could not is ended.
+/// The shim, if the message could be sent to it; otherwise ends it.
 pub(super) async fn alive<T>(told: Result<T, (StartError, Child)>) -> Result<T, ExecutorError> {
     match told {
         Ok(told) => Ok(told),
@@ -894,9 +896,9 @@ pub(super) async fn alive<T>(told: Result<T, (StartError, Child)>) -> Result<T, 
     }
 }
 
-/// Kills and reaps a process that is not to become the task.
+/// Kills and reaps a process that must not become the task.
 pub(super) async fn end_child(child: Child) {
-    // ESRCH: it has ended by itself.
+    // ESRCH: it has already ended.
     let _ = sys::process::send_signal(child.pidfd.as_fd(), Signal::KILL);
     if readable(child.pidfd.as_fd()).await.is_ok() {
         let _ = sys::process::try_wait(child.pidfd.as_fd());
@@ -910,7 +912,7 @@ impl Ahead {
     }
 }
 
-/// Nobody but the job asks for limits of disks, and nothing else can give them.
+/// Only the job can ask for I/O limits, and only the task's own cgroup can enforce them.
 fn can_limit(cgroup: Option<&TaskCgroup>, spec: &LaunchSpec) -> Result<(), ExecutorError> {
     if spec.resources.io.is_empty() || cgroup.is_some_and(|cgroup| !cgroup.is_host_given()) {
         return Ok(());
@@ -919,7 +921,8 @@ fn can_limit(cgroup: Option<&TaskCgroup>, spec: &LaunchSpec) -> Result<(), Execu
     Err(ExecutorError::Invalid(text.to_owned()))
 }
 
-/// Forbids every device but those of `rules`. Where the kernel cannot, the task runs as without this, and the log says so.
+/// Forbids every device except those of `rules`. If the kernel does not support it, the task runs without the restriction, with a
+/// warning in the log.
 fn forbid_devices(cgroup: Option<&TaskCgroup>, rules: Option<&[DeviceRule]>) -> Result<(), ExecutorError> {
     let (Some(cgroup), Some(rules)) = (cgroup, rules) else { return Ok(()) };
     match cgroup.set_devices(rules) {
@@ -941,7 +944,7 @@ fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output,
     if let Some(logs) = &spec.logs {
         let (collector, ends) = Collector::new(logs)
             .map_err(|e| ExecutorError::System(format!("collect output in {}: {}", logs.dir.display(), chain(&e))))?;
-        // The pipes are ours; the task may want to open /dev/stdout again.
+        // The pipes belong to the executor; the task may want to reopen /dev/stdout.
         for end in [&ends.stdout, &ends.stderr] {
             open_to_task(end.as_fd(), config);
         }
@@ -958,11 +961,11 @@ fn open_output(spec: &LaunchSpec, config: &container::Config) -> Result<(Output,
     Ok((Output::Sunk { _keepers: [stdout.keeper, stderr.keeper] }, ends.outliving(spec)?))
 }
 
-/// Lets the task's user open a pipe of ours again by its name in `/proc`. Without root it cannot be given away, and with
-/// subordinate ids that user is another one than we are: then everybody may, who gets at a process that has it.
+/// Lets the task's user reopen one of our pipes by its name in `/proc`. Without root it cannot be chowned, and with subordinate ids
+/// the task's user differs from ours: then it is opened to all users who can access a process that has it.
 pub(super) fn open_to_task(end: BorrowedFd<'_>, config: &container::Config) {
     let Some(ids) = &config.host_ids else { return };
-    // What fails is missed by whoever opens it again.
+    // If this fails, reopening the pipe fails later.
     let _ = match config.rootless {
         None => rustix::fs::fchown(end, Some(rustix::process::Uid::from_raw(config.on_host(ids.uid))), None),
         Some(rootless) if rootless.ids.is_some() => rustix::fs::fchmod(end, rustix::fs::Mode::from_raw_mode(0o666)),
@@ -978,7 +981,7 @@ fn remove_cgroup(cgroup: &TaskCgroup) {
 
 #[expect(clippy::needless_pass_by_value, reason = "stands in map_err")]
 pub(super) fn cgroup_error(error: crate::cgroup::Error) -> ExecutorError {
-    // Where a directory is missing hosts look for these very words.
+    // Where a directory is missing, hosts look for exactly this text.
     let missing = std::error::Error::source(&error)
         .and_then(|cause| cause.downcast_ref::<std::io::Error>())
         .is_some_and(|cause| cause.kind() == std::io::ErrorKind::NotFound);
@@ -986,7 +989,7 @@ pub(super) fn cgroup_error(error: crate::cgroup::Error) -> ExecutorError {
     ExecutorError::System(format!("unable to configure cgroups: {lead}{}", chain(&error)))
 }
 
-/// An error with its causes: only text goes to the host.
+/// An error with its causes: only the text is sent to the host.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |e| e.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -1001,9 +1004,9 @@ fn nomad_v1_path(task_dir: &Path) -> Result<PathBuf, ExecutorError> {
     }
 }
 
-/// Why a start came to nothing.
+/// Why a start failed.
 enum NotStarted {
-    /// The cgroup was removed under it.
+    /// The cgroup was removed during the start.
     CgroupGone(ExecutorError),
     /// Anything else.
     Failed(ExecutorError),
@@ -1022,7 +1025,7 @@ impl From<ExecutorError> for NotStarted {
     }
 }
 
-/// What a caller hears of a command that could not be started.
+/// The error that the caller gets for a command that could not be started.
 pub(super) fn start_error(command: &str, rootless: bool, failure: &Failure) -> ExecutorError {
     match failure.kind {
         FailureKind::CommandNotFound => ExecutorError::CommandNotFound(failure.to_string()),
@@ -1035,7 +1038,7 @@ pub(super) fn start_error(command: &str, rootless: bool, failure: &Failure) -> E
     }
 }
 
-/// What a plain user's failed start most likely lacks.
+/// Adds a hint on what an unprivileged user's failed start most likely lacks.
 fn unprivileged_hint(rootless: bool, text: String) -> String {
     if !rootless {
         return text;

@@ -1,4 +1,4 @@
-//! From a launch to a plain process: the host's files, the task's directory as working directory.
+//! Translates a launch into a plain process: the host's files, the task's directory as working directory.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -13,7 +13,7 @@ use crate::spec::{LaunchSpec, Neighbours, OwnNamespaces};
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
-/// What the shim is told for a task that shares the host's files.
+/// The shim's configuration for a task that shares the host's files.
 ///
 /// # Errors
 /// [`ExecutorError::CommandNotFound`], [`ExecutorError::Invalid`] for an unknown user or bad working directory.
@@ -29,12 +29,12 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
     Ok(config_of(spec, host_ids, &program))
 }
 
-/// Who else may write to a program; `None` where that does not matter.
+/// Which other users may write to a program; `None` where that does not matter.
 pub(super) fn neighbours(spec: &LaunchSpec) -> Option<Neighbours> {
     (!spec.allow_writable_programs).then_some(spec.neighbours)
 }
 
-/// Who may write to a program, and who gets to it.
+/// Who may write to a program, and who can reach it.
 pub(super) struct Writers {
     guard: Guard,
     trusted: Trusted,
@@ -55,7 +55,7 @@ impl Writers {
     }
 }
 
-/// What the shim of this program was told.
+/// The shim's configuration for this program.
 pub(super) fn config_of(spec: &LaunchSpec, host_ids: Option<Ids>, program: &Path) -> Config {
     let work_dir = if spec.work_dir.is_empty() { spec.task_dir.clone() } else { spec.work_dir.clone().into() };
     Config {
@@ -69,7 +69,7 @@ pub(super) fn config_of(spec: &LaunchSpec, host_ids: Option<Ids>, program: &Path
         guard: None,
         work_dir,
         root: None,
-        // Nobody asked for fewer: whoever the task runs as has what that user has.
+        // No restriction was requested: the task has the capabilities that its user has.
         capabilities: if spec.user.is_empty() || spec.user == "root" { own_capabilities() } else { Vec::new() },
         no_new_privs: spec.no_new_privs,
         seccomp: spec.seccomp.clone(),
@@ -95,10 +95,10 @@ pub(super) fn network_namespace(spec: &LaunchSpec) -> Option<PathBuf> {
     (!spec.network_namespace.as_os_str().is_empty()).then(|| spec.network_namespace.clone())
 }
 
-/// An absolute path that exists; then in Nomad's order: the task's `local` directory, its directory, the executor's PATH. Made
-/// executable for everybody where it lies in the task's directory and no link leads to it; elsewhere only for its owner, and
-/// only where the user `uid` of the task could have done that too (`None` for nobody): naming a file of the host opens it to
-/// nobody. Refused where it lies below the allocation's directory and somebody else could write to it.
+/// Finds an absolute path that exists; then searches in Nomad's order: the task's `local` directory, its directory, the executor's
+/// PATH. A file in the task's directory that is reached without a link is made executable for everybody; a file elsewhere only for
+/// its owner, and only where the task's user `uid` could have done that too (`None` never): naming a file of the host must not give
+/// anybody access to it. Refused if it is below the allocation's directory and another user could write to it.
 pub(super) fn find_program(
     command: &str,
     task_dir: &Path,
@@ -129,7 +129,7 @@ pub(super) fn find_program(
     let path = std::env::var_os("PATH").unwrap_or_default();
     let candidates = || std::env::split_paths(&path).filter(|dir| dir.is_absolute()).map(|dir| dir.join(command));
     candidates().find(|candidate| is_executable_file(candidate)).ok_or_else(|| {
-        // As shells do: what is there and cannot be executed is another mistake than what is not there.
+        // As in shells, a file that exists but cannot be executed is a different error from a missing one.
         match candidates().find(|candidate| candidate.is_file()) {
             Some(file) => ExecutorError::NotExecutable(format!("{} is not executable", file.display())),
             None => not_found(),
@@ -141,7 +141,7 @@ fn refused(path: &Path, refusal: &Refusal) -> ExecutorError {
     ExecutorError::NotExecutable(format!("{}: {refusal}", path.display()))
 }
 
-/// What an absolute command names.
+/// Uses the file that an absolute command names.
 fn use_host_file(
     command: &str,
     file: &OwnedFd,
@@ -150,7 +150,7 @@ fn use_host_file(
 ) -> Result<PathBuf, ExecutorError> {
     let path = PathBuf::from(command);
     let seen = writers.map(|writers| writers.check(&path, file)).transpose().map_err(|e| refused(&path, &e))?;
-    // A link that a task may have planted makes nothing executable.
+    // A link that a task may have planted must not make a file executable.
     let linked = seen.is_some_and(|seen| seen.linked);
     let changes = uid.filter(|_| !linked);
     changes.map_or(Ok(()), |uid| make_executable_for(file, uid)).map_err(|e| not_executable(&path, &e))?;
@@ -172,19 +172,19 @@ fn find_in_task_dir(
     };
     let bare = command.trim_start_matches('/');
     for relative in [Path::new("local").join(bare), PathBuf::from(bare)] {
-        // Links lead to places inside the directory, never to a file of the host.
+        // Links are resolved inside the directory, never to a file of the host.
         let path = task_dir.join(&relative);
         let file = match root.open_in_root(&relative, OFlags::PATH, Mode::empty()) {
             Ok(file) => file,
             Err(error) if leads_nowhere(&error) => continue,
-            // No reason to take the host's instead.
+            // Does not fall back to the host's file.
             Err(error) => return Err(failed(&path, &error)),
         };
         if !is_plain(&file) {
             continue;
         }
         match writers.map(|writers| writers.check(&path, &file)) {
-            // An absolute link, which leads the kernel to the host.
+            // An absolute link, which the kernel would resolve to a file of the host.
             Some(Err(Refusal::Elsewhere)) => continue,
             Some(Err(refusal)) => return Err(refused(&path, &refusal)),
             Some(Ok(_)) | None => {}
@@ -204,7 +204,7 @@ fn find_in_task_dir(
     Ok(None)
 }
 
-/// Whether the name leads to the file without a link, and without leaving the task's own file system.
+/// Whether the path leads to the file without a link, and without leaving the task's own file system.
 fn is_itself(root: &Root, relative: &Path, file: &OwnedFd) -> bool {
     let identity = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
     let plain = root.open_same_mount(relative, OFlags::PATH, Mode::empty());
@@ -223,8 +223,8 @@ fn not_executable(path: &Path, error: &io::Error) -> ExecutorError {
     ExecutorError::NotExecutable(format!("make {} executable: {error}", path.display()))
 }
 
-/// Whoever owns a program may make it executable, and so may root; this does it for them. What does not begin like a
-/// program is left as it is.
+/// The owner of a program may make it executable, and so may root; this does it for them. A file that does not begin like a program
+/// is not changed.
 fn make_executable_for(file: &OwnedFd, uid: u32) -> io::Result<()> {
     let stat = rustix::fs::fstat(file)?;
     if is_plain(file) && stat.st_mode & 0o111 == 0 && (uid == 0 || uid == stat.st_uid) {
@@ -238,14 +238,15 @@ fn make_executable_for(file: &OwnedFd, uid: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// A file with a second name may be somebody else's, too: it stays as it is, and whether it is executed is the kernel's say.
+/// A file with a second hard link may also belong to another user: it is not changed, and the kernel decides whether it is
+/// executable.
 fn add_mode(file: &OwnedFd, wanted: u32) -> io::Result<()> {
     let stat = rustix::fs::fstat(file)?;
     let mode = stat.st_mode;
     if mode & wanted == wanted || (stat.st_nlink > 1 && !mutant::on("b16")) {
         return Ok(());
     }
-    // An O_PATH descriptor takes no fchmod; its procfs name means the very same file.
+    // fchmod fails on an O_PATH descriptor; its procfs name refers to the same file.
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
     if mutant::on("b16-race") {
         let name = std::fs::read_link(&name)?;
@@ -285,8 +286,8 @@ mod tests {
         }
     }
 
-    /// `TestExecutor_Start_NonExecutableBinaries`, outside the task's directory: what the task's user could do is done, and
-    /// nothing is opened to anybody else.
+    /// `TestExecutor_Start_NonExecutableBinaries`, outside the task's directory: does what the task's user could have done, and
+    /// gives no other user access.
     #[test]
     fn host_files_become_executable_for_their_owner_only() {
         let (dir, task) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -305,7 +306,7 @@ mod tests {
         assert_eq!(data.metadata().unwrap().permissions().mode() & 0o7777, 0o644, "no program");
     }
 
-    /// D29: a planted link makes no file of the host executable.
+    /// D29: a planted link does not make a file of the host executable.
     #[test]
     fn links_out_of_the_task_folder_are_not_followed() {
         let dir = tempfile::tempdir().unwrap();

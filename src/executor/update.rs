@@ -1,4 +1,4 @@
-//! New limits for a task that runs.
+//! New limits for a running task.
 
 use super::supervisor::{Running, cgroup_error};
 use super::{CpuQuota, ExecutorError, NewLimits};
@@ -6,16 +6,16 @@ use crate::cgroup::{Sampler, TaskCgroup};
 use crate::spec::{CpuSet, MemoryLimits, Resources, scaled_cpu_shares};
 use crate::sys::lock::lock;
 
-/// Shortest and longest period of a limit of processor time, in microseconds; the least time in it is the shortest period, too
-/// (sched/core.c, `min_cfs_quota_period` and `max_cfs_quota_period`).
+/// Shortest and longest period of a CPU time limit, in microseconds; the shortest period is also the lowest quota (sched/core.c,
+/// `min_cfs_quota_period` and `max_cfs_quota_period`).
 const PERIOD_US: (u64, u64) = (1_000, 1_000_000);
-/// The most memory that is taken for a limit, in MiB: more than the kernel can count pages of.
+/// The highest memory limit that is accepted, in MiB: more than the kernel can count pages of.
 const MOST_MIB: i64 = 1 << 40;
-/// Bytes of a list of processors at most.
+/// Longest list of processors, in bytes.
 const LONGEST_CPUS: usize = 4096;
 
 impl NewLimits {
-    /// Memory by Nomad's two numbers, in MiB.
+    /// Memory limits from Nomad's two numbers, in MiB.
     ///
     /// # Errors
     /// [`ExecutorError::Invalid`]: negative, too large, or a maximum below the reservation.
@@ -38,11 +38,11 @@ impl NewLimits {
         Ok(MemoryLimits::from_mib(memory_mib, memory_max_mib))
     }
 
-    /// Processor time by quota and period in microseconds. Without both it stays as it is; a quota of -1 is no limit, as in the
-    /// kernel's files.
+    /// CPU time limit from quota and period in microseconds. Without both it is not changed; a quota of -1 means no limit, as in
+    /// the kernel's files.
     ///
     /// # Errors
-    /// [`ExecutorError::Invalid`] for what the kernel does not take.
+    /// [`ExecutorError::Invalid`] for values that the kernel rejects.
     pub(super) fn quota(quota: i64, period: i64) -> Result<Option<CpuQuota>, ExecutorError> {
         match (quota, period) {
             (0, 0) => return Ok(None),
@@ -60,10 +60,10 @@ impl NewLimits {
         }
     }
 
-    /// A list of processors, empty for the same as before.
+    /// A list of processors, empty for no change.
     ///
     /// # Errors
-    /// [`ExecutorError::Invalid`] for what is no list.
+    /// [`ExecutorError::Invalid`] for text that is not a list.
     pub(super) fn cpus(list: &str) -> Result<Option<String>, ExecutorError> {
         if list.is_empty() {
             return Ok(None);
@@ -76,7 +76,7 @@ impl NewLimits {
         if cpus.is_empty() { Err(wrong(&"there is none in it")) } else { Ok(Some(cpus.to_string())) }
     }
 
-    /// These limits, and what they do not say as it is now.
+    /// These limits, with the current values where they set nothing.
     fn over(&self, now: &Resources, total_mhz: u64) -> Resources {
         Resources {
             cpu_shares: self.cpu_shares.map_or(now.cpu_shares, |shares| scaled_cpu_shares(shares, total_mhz)),
@@ -123,9 +123,9 @@ impl Running {
     }
 }
 
-/// What the kernel cannot take from the task: on v2 it kills processes instead.
+/// Memory that the kernel cannot reclaim from the task: on v2 it kills processes instead.
 fn held_bytes(cgroup: &TaskCgroup) -> Result<u64, ExecutorError> {
-    // Nobody asks this one for percents.
+    // CPU percentages of this sampler are not used.
     Ok(cgroup.stats(&mut Sampler::new(0.0)).map_err(cgroup_error)?.memory.rss)
 }
 

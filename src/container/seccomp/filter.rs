@@ -1,4 +1,4 @@
-//! What a filter decides, and its translation: a small assembler of classic BPF.
+//! The decisions of a filter, and their translation: a small assembler for classic BPF.
 
 use libc::sock_filter;
 
@@ -6,7 +6,7 @@ use crate::spec::Order as _;
 
 /// Most instructions that the kernel takes, `BPF_MAXINSNS`.
 const LONGEST: usize = 4096;
-/// Instructions that a conditional jump leaves out at most, less those that may still come in between.
+/// Most instructions that a conditional jump can skip, less those that may still be inserted in between.
 const NEAR: usize = 250;
 /// Numbers of the x32 ABI have this bit; it shares the architecture's value with `x86_64`.
 const X32: u32 = 0x4000_0000;
@@ -24,7 +24,7 @@ const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const IF_GREATER: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
 const IF_NOT_LESS: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
 
-/// The architectures that there are filters for. Both are little-endian.
+/// The architectures for which there are filters. Both are little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arch {
     X86_64,
@@ -39,7 +39,7 @@ impl Arch {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     pub const NATIVE: Option<Arch> = None;
 
-    /// By the names that the kernel, Go and OCI's specification have.
+    /// By the names that the kernel, Go and the OCI specification use.
     pub fn from_name(name: &str) -> Option<Arch> {
         match name {
             "x86_64" | "amd64" | "SCMP_ARCH_X86_64" => Some(Arch::X86_64),
@@ -56,7 +56,7 @@ impl Arch {
         }
     }
 
-    /// The first number after those with a name.
+    /// The first number after all that have a name.
     pub const fn end(self) -> usize {
         match self {
             Arch::X86_64 => syscalls::x86_64::Sysno::last() as usize + 1,
@@ -64,7 +64,7 @@ impl Arch {
         }
     }
 
-    /// The name of a system call, as profiles have it.
+    /// The name of a system call, as profiles use it.
     pub fn name_of(self, number: usize) -> Option<&'static str> {
         match self {
             Arch::X86_64 => syscalls::x86_64::Sysno::new(number).map(|call| call.name()),
@@ -89,7 +89,7 @@ impl Action {
     pub const EPERM: Action = Action::error(libc::EPERM as u16);
     pub const ENOSYS: Action = Action::error(libc::ENOSYS as u16);
 
-    /// The call ends with this errno (at most 4095) and is not made.
+    /// The call is not made and fails with this errno (at most 4095).
     pub const fn error(errno: u16) -> Action {
         Action(libc::SECCOMP_RET_ERRNO | errno as u32)
     }
@@ -99,7 +99,7 @@ impl Action {
         self == Action::ALLOW || self == Action::LOG
     }
 
-    /// The order in which the kernel prefers actions, see `seccomp(2)`: the least comes first.
+    /// The order in which the kernel prefers actions, see `seccomp(2)`: the lowest has precedence.
     fn rank(self) -> i32 {
         (self.0 & libc::SECCOMP_RET_ACTION_FULL).cast_signed()
     }
@@ -108,7 +108,7 @@ impl Action {
 /// A statement about one argument of 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Test {
-    /// The bits of the mask are those of the value.
+    /// The argument's bits under the mask equal the value.
     Masked {
         mask: u64,
         value: u64,
@@ -123,12 +123,12 @@ pub(super) struct Check {
     /// 0 to 5.
     pub argument: u8,
     pub test: Test,
-    /// Whether the statement is to be false.
+    /// Negates the test.
     pub not: bool,
 }
 
 impl Check {
-    /// For arguments of which the kernel reads the low half only: whatever the high half says.
+    /// For arguments of which the kernel reads the low half only: ignores the high half.
     pub fn low(argument: u8, value: u32) -> Check {
         let mask = if crate::sys::mutant::on("c08") { u64::MAX } else { u64::from(u32::MAX) };
         Check { argument, test: Test::Masked { mask, value: u64::from(value) }, not: false }
@@ -142,7 +142,7 @@ pub(super) struct Rule {
     pub action: Action,
 }
 
-/// What happens with the calls of one number: the first rule that applies, or else one action.
+/// The decision for the calls of one number: the first rule that applies, else one action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Decision {
     rules: Vec<Rule>,
@@ -154,7 +154,7 @@ impl Decision {
         Decision { rules: Vec::new(), otherwise: action }
     }
 
-    /// Of the rules that apply the strictest counts, as with several filters, and of equally strict ones the first.
+    /// Of all rules that apply the strictest wins, as with several filters, and among equally strict ones the first.
     pub fn of(mut rules: Vec<Rule>, otherwise: Action) -> Decision {
         rules.order_by_key(|rule| rule.action.rank());
         let last = rules.iter().position(|rule| rule.checks.is_empty());
@@ -171,14 +171,14 @@ impl Decision {
 #[derive(Debug)]
 pub(super) struct Policy {
     decisions: Vec<Decision>,
-    /// Which of the decisions, by number.
+    /// Index into the decisions, by number.
     table: Vec<u16>,
-    /// Which of them for numbers that the table does not reach.
+    /// Index of the decision for numbers beyond the table.
     beyond: u16,
 }
 
 impl Policy {
-    /// `from` and all numbers above get `beyond`, those below get `known` until they are decided upon.
+    /// `from` and all numbers above get `beyond`, those below get `known` until they are decided.
     pub fn new(from: usize, known: Action, beyond: Action) -> Policy {
         let mut policy = Policy { decisions: Vec::with_capacity(16), table: Vec::new(), beyond: 0 };
         policy.beyond = policy.intern(Decision::always(beyond));
@@ -186,7 +186,7 @@ impl Policy {
         policy
     }
 
-    /// The same decision twice is one.
+    /// Adds a decision, or reuses an equal one.
     pub fn intern(&mut self, decision: Decision) -> u16 {
         let index = self.decisions.iter().position(|known| *known == decision).unwrap_or_else(|| {
             self.decisions.push(decision);
@@ -195,12 +195,12 @@ impl Policy {
         index as u16
     }
 
-    /// Decides about a number below those of `beyond`.
+    /// Sets the decision for a number below those of `beyond`.
     pub fn decide(&mut self, number: usize, decision: u16) {
         self.table[number] = decision;
     }
 
-    /// Adds rules to what is decided about a number; the strictest counts.
+    /// Adds rules to the decision for a number; the strictest wins.
     pub fn add(&mut self, number: usize, rules: &[Rule]) {
         let known = &self.decisions[usize::from(self.table[number])];
         let all = rules.iter().chain(&known.rules).cloned().collect();
@@ -209,7 +209,7 @@ impl Policy {
         self.decide(number, decision);
     }
 
-    /// The filter.
+    /// Translates the policy into a filter.
     pub fn compile(&self, arch: Arch) -> Result<Vec<sock_filter>, String> {
         let mut ranges: Vec<(u32, u16)> = Vec::with_capacity(128);
         for (number, decision) in self.table.iter().enumerate() {
@@ -252,27 +252,27 @@ impl Policy {
     }
 }
 
-/// Where a decision is carried out. One that only returns is repeated where it is needed, which costs no jump.
+/// Where a decision is carried out. One that only returns is repeated where it is needed, which saves a jump.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Return(Action),
     At(Label),
 }
 
-/// From this number on.
+/// A decision that applies from this number on.
 #[derive(Debug, Clone, Copy)]
 struct Leaf {
     from: u32,
     place: Place,
 }
 
-/// An instruction, counted from the end of the program.
+/// An instruction, by its index from the end of the program.
 type Label = usize;
 
-/// Writes the program from its end: jumps only lead forward, so every target stands before it is named.
+/// Writes the program from its end: jumps only go forward, so every target exists before a jump refers to it.
 struct Assembler {
     reversed: Vec<sock_filter>,
-    /// The last place of each action.
+    /// The last label of each action.
     returns: Vec<(Action, Label)>,
 }
 
@@ -301,7 +301,7 @@ impl Assembler {
         label
     }
 
-    /// The place itself, or one within a conditional jump's reach that leads there.
+    /// The target itself, or an instruction within a conditional jump's range that leads there.
     fn near(&mut self, target: Label) -> Label {
         let distance = self.distance(target);
         if distance < NEAR {
@@ -313,7 +313,7 @@ impl Assembler {
         }
     }
 
-    /// Compares what is loaded.
+    /// Compares the loaded value.
     fn branch(&mut self, code: u16, k: u32, yes: Label, no: Label) -> Label {
         if yes == no {
             return yes;
@@ -324,7 +324,7 @@ impl Assembler {
         self.push(code, jt, jf, k)
     }
 
-    /// Goes on at the next instruction, whatever that takes.
+    /// An instruction that continues at `next`, with a jump if `next` does not follow directly.
     fn before(&mut self, code: u16, k: u32, next: Label) -> Label {
         let distance = self.distance(next);
         if distance != 0 {
@@ -337,7 +337,7 @@ impl Assembler {
         self.before(LOAD, offset, next)
     }
 
-    /// Half an argument, whose other half was looked at or comes next.
+    /// Tests half of an argument; the other half is tested before or after.
     fn masked(&mut self, offset: u32, mask: u32, value: u32, yes: Label, no: Label) -> Label {
         if value & !mask != 0 {
             return no;

@@ -1,9 +1,8 @@
-//! For a task that may change no file: Landlock, which holds it back from their content and names, knows nothing of what
-//! is kept about them.
+//! For a task that may not change files: Landlock restricts access to their content and names, but not to their metadata.
 
 use super::filter::{Action, Arch, Check, Decision, Policy, Rule};
 
-/// The calls that change mode, owner, times or attributes of a file, and the one that would make others for them.
+/// The calls that change mode, owner, times or attributes of a file, and the one that could make such calls indirectly.
 const CALLS: [&str; 22] = [
     "chmod",
     "fchmod",
@@ -29,9 +28,9 @@ const CALLS: [&str; 22] = [
     "io_uring_setup",
 ];
 
-/// What `ioctl(2)` changes of a file that is only open for reading, when it is the caller's own: its attributes, project and
-/// generation, and whether it can ever be written to again (`FS_IOC_SETFLAGS` with its form for 32 bits, `FS_IOC_FSSETXATTR`,
-/// `FS_IOC_SETVERSION` with its form for 32 bits, ext4's own, `FS_IOC_ENABLE_VERITY`, `FS_IOC_SET_ENCRYPTION_POLICY`).
+/// Requests of `ioctl(2)` that change a file which is only open for reading, when the caller owns it: its attributes, project and
+/// generation, and whether it can ever be written to again (`FS_IOC_SETFLAGS` with its 32-bit form, `FS_IOC_FSSETXATTR`,
+/// `FS_IOC_SETVERSION` with its 32-bit form, ext4's own, `FS_IOC_ENABLE_VERITY`, `FS_IOC_SET_ENCRYPTION_POLICY`).
 const REQUESTS: [u32; 8] =
     [0x4008_6602, 0x4004_6602, 0x401c_5820, 0x4008_7602, 0x4004_7602, 0x4008_6604, 0x4080_6685, 0x800c_6613];
 
@@ -40,7 +39,7 @@ pub(super) fn unconfined(arch: Arch) -> Policy {
     Policy::new(arch.end(), Action::ALLOW, Action::ALLOW)
 }
 
-/// From here on the calls end with EPERM.
+/// Makes the calls fail with EPERM.
 pub(super) fn deny(policy: &mut Policy, arch: Arch) {
     let denied = policy.intern(Decision::always(Action::EPERM));
     for number in 0..arch.end() {

@@ -1,11 +1,11 @@
 //! Profiles from files, in the JSON form of Docker and of OCI's runtime specification.
 //!
-//! What is unknown is refused, as a word that is overlooked in a filter is a hole in it. Two things are not: names of system
-//! calls, which differ between architectures, and fields at the top, where conditions have no place. Of several rules for the
-//! same call that apply, the strictest counts; conditions on the same argument within one rule are alternatives.
+//! Unknown words are refused, as an overlooked word in a filter would be a hole in it. There are two exceptions: names of system
+//! calls, which differ between architectures, and fields at the top level, where there are no conditions. Of several rules for the
+//! same call that apply, the strictest wins; conditions on the same argument within one rule are alternatives.
 //!
-//! An error says where something is wrong, and never a word of the file: it is read by root, wherever a job says that it is,
-//! and the error goes to whoever wrote the job.
+//! An error says where the mistake is, and never quotes the file: root reads it at any path that a job names, and the error is
+//! shown to the author of the job.
 
 use crate::spec::Order as _;
 use std::borrow::Cow;
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use super::Machine;
 use super::filter::{Action, Arch, Check, Decision, Policy, Rule, Test};
 
-/// Most that is said about calls, each name times its alternatives. A filter could hold a small part of it.
+/// Most rules for calls, each name times its alternatives. A filter could hold only a small part of that.
 const MOST_RULES: usize = 1 << 16;
 
 /// Largest errno that the kernel passes on, `MAX_ERRNO`.
@@ -86,7 +86,7 @@ struct Condition<'a> {
     min_kernel: Option<Word<'a>>,
 }
 
-/// The text's policy for a machine and the task's capabilities.
+/// Translates the text into a policy for a machine and the task's capabilities.
 pub(super) fn policy(text: &str, machine: &Machine<'_>) -> Result<Policy, String> {
     let profile: Profile<'_> = serde_json::from_str(text).map_err(|error| without_content(&error))?;
     check_surroundings(&profile)?;
@@ -98,7 +98,7 @@ pub(super) fn policy(text: &str, machine: &Machine<'_>) -> Result<Policy, String
     names.order_by(Ord::cmp);
     let number_of = |name: &str| names.binary_search_by_key(&name, |(known, _)| known).ok().map(|at| names[at].1);
 
-    // Rules in the file's order, and by number which of them apply.
+    // Rules in the file's order, and for each number the indices of those that apply.
     let mut rules: Vec<Rule> = Vec::new();
     let mut by_number: Vec<Vec<u32>> = vec![Vec::new(); machine.arch.end()];
     let mut newest = 0;
@@ -134,7 +134,7 @@ pub(super) fn policy(text: &str, machine: &Machine<'_>) -> Result<Policy, String
         }
     }
 
-    // Its author cannot have meant calls that are newer than the newest that is named: libc must find them absent, not denied.
+    // The author cannot have meant calls that are newer than the newest one named: libc must find them absent (ENOSYS), not denied.
     let (from, beyond) = if default.is_permissive() { (machine.arch.end(), default) } else { (newest, Action::ENOSYS) };
     let mut policy = Policy::new(from, default, beyond);
     let mut decided: Vec<(&[u32], u16)> = Vec::new();
@@ -150,7 +150,7 @@ pub(super) fn policy(text: &str, machine: &Machine<'_>) -> Result<Policy, String
     Ok(policy)
 }
 
-/// What the parser says, but for the words that it quotes: those stand before what it expected.
+/// The parser's message without the words that it quotes from the file: those stand before what it expected.
 fn without_content(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let is_ours = ["missing field ", "duplicate field "].iter().any(|start| text.starts_with(start));
@@ -163,7 +163,7 @@ fn without_content(error: &serde_json::Error) -> String {
     }
 }
 
-/// What decides nothing here, and what cannot be had.
+/// Checks the fields that have no effect here, and refuses those that are not supported.
 fn check_surroundings(profile: &Profile<'_>) -> Result<(), String> {
     let is_unknown = |Word(name): &Word<'_>| !name.starts_with("SCMP_ARCH_");
     if let Some(at) = profile.architectures.iter().flatten().position(is_unknown) {
@@ -174,7 +174,7 @@ fn check_surroundings(profile: &Profile<'_>) -> Result<(), String> {
     if let Some(at) = profile.arch_map.iter().flatten().position(is_unknown) {
         return Err(format!("archMap[{at}]: unknown architecture; it would begin with SCMP_ARCH_"));
     }
-    // They are about threads that there are none of, about the log, and about what kernels since 5.16 leave off anyway.
+    // They concern other threads, of which there are none, the log, and a mitigation that kernels since 5.16 leave off anyway.
     let known = ["SECCOMP_FILTER_FLAG_TSYNC", "SECCOMP_FILTER_FLAG_LOG", "SECCOMP_FILTER_FLAG_SPEC_ALLOW"];
     if let Some(at) = profile.flags.iter().flatten().position(|Word(flag)| !known.contains(&&**flag)) {
         return Err(format!("flags[{at}]: unknown; known are {}", known.join(", ")));
@@ -216,7 +216,7 @@ fn action(
             return Err(format!("unknown {field:?}; known are {known}"));
         }
     };
-    // Written out by some tools for every rule.
+    // Some tools write a zero for every rule.
     if errno.is_some_and(|errno| errno != 0) {
         return Err(format!("{errno_field:?} goes with SCMP_ACT_ERRNO, not with {}", name.0));
     }
@@ -247,7 +247,7 @@ fn check(arg: &Arg<'_>) -> Result<Check, String> {
     Ok(Check { argument, test, not })
 }
 
-/// Whether the rule is for this machine and these capabilities: all that it includes, none that it excludes.
+/// Whether the rule applies to this machine and these capabilities: all that it includes, none that it excludes.
 fn applies(calls: &Calls<'_>, machine: &Machine<'_>) -> Result<bool, String> {
     let holds = |Word(name): &Word<'_>| {
         let capability = Capability::from_str(name).map_err(|_| "\"caps\": unknown capability".to_owned())?;

@@ -1,5 +1,5 @@
-//! The filter of a task that asks for none: what ordinary programs call is allowed, what goes with a capability is allowed
-//! with it, what has no place in a task is denied, and what is not known here does not exist.
+//! The default filter: allows the calls of ordinary programs, allows calls that belong to a capability if the task has it, denies
+//! what has no place in a task, and answers ENOSYS to calls that are not listed here.
 
 use caps::Capability::{
     self, CAP_BPF, CAP_DAC_READ_SEARCH, CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_BOOT,
@@ -11,25 +11,25 @@ use super::filter::{Action, Arch, Check, Decision, Policy, Rule, Test};
 use super::{Machine, SetId};
 use crate::sys::mutant;
 
-/// What is decided about a group of system calls.
+/// The decision for a group of system calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Verdict {
     Allowed,
-    /// Allowed to who holds one of these, else EPERM.
+    /// Allowed to a task that holds one of these, else EPERM.
     With(&'static [Capability]),
-    /// EPERM, whatever the task holds.
+    /// EPERM, whichever capabilities the task holds.
     Denied,
-    /// ENOSYS: programs do without, as they do on an older kernel.
+    /// ENOSYS: programs fall back, as they do on an older kernel.
     Absent,
-    /// Allowed from this kernel on, and with the capability before.
+    /// Allowed from this kernel version on; on older ones only with the capability.
     From((u32, u32), Capability),
-    /// Allowed with a mode as this argument, but for set-id bits to who may not give them.
+    /// Allowed with a mode as this argument; set-id bits are refused to tasks that may not set them.
     Mode(u8),
     /// Makes a file with the mode of this argument, see [`SET_GID`].
     Made(u8),
     /// Opens a file with the flags of the first argument, or makes one with the mode of the second.
     Opened(u8, u8),
-    /// Does so with a mode that lies in memory, where no filter sees it: programs do without, as on an older kernel.
+    /// Does so with a mode in memory, which no filter can read: programs fall back, as on an older kernel.
     OpenedUnseen,
     Clone,
     Personality,
@@ -48,11 +48,11 @@ macro_rules! table {
     };
 }
 
-/// What both architectures have.
+/// Calls of both architectures.
 macro_rules! common {
     ($name:ident, $arch:ident) => { table! { $name, $arch,
 
-        // Files, by path and by descriptor. Whose they are, the kernel checks as ever.
+        // Files, by path and by descriptor. The kernel checks permissions as usual.
         Allowed => close close_range read write pread64 pwrite64 readv writev preadv pwritev preadv2 pwritev2
             lseek dup dup3 fcntl flock pipe2 truncate ftruncate fallocate fadvise64 readahead copy_file_range sendfile splice
             tee vmsplice sync syncfs fsync fdatasync sync_file_range cachestat
@@ -63,8 +63,8 @@ macro_rules! common {
             listxattrat removexattr lremovexattr fremovexattr removexattrat file_getattr file_setattr
             inotify_init1 inotify_add_watch inotify_rm_watch fanotify_mark;
 
-        // Files that exist keep the identity that they give, but for who may change that. Of what a file is made with, the
-        // set-user-ID bit goes with its first byte, as nobody who is refused here has CAP_FSETID.
+        // Existing files keep their set-id bits, except for tasks that may change them. When a file is created, the set-user-ID bit
+        // is lost with the first byte written, as no task that is refused here has CAP_FSETID.
         Mode(1) => fchmod;
         Mode(2) => fchmodat fchmodat2;
         Made(2) => mknodat;
@@ -84,7 +84,7 @@ macro_rules! common {
         Allowed => brk mmap munmap mremap remap_file_pages mprotect madvise mincore msync mlock mlock2 mlockall munlock
             munlockall mseal map_shadow_stack memfd_create memfd_secret membarrier pkey_alloc pkey_free pkey_mprotect;
 
-        // Processes and threads, and what they are.
+        // Processes and threads, and their properties.
         Allowed => execve execveat exit exit_group wait4 waitid kill tkill tgkill pidfd_open pidfd_send_signal
             process_mrelease restart_syscall set_tid_address set_robust_list get_robust_list rseq
             futex futex_wait futex_wake futex_requeue futex_waitv
@@ -97,7 +97,7 @@ macro_rules! common {
             sched_getscheduler sched_setscheduler sched_get_priority_max sched_get_priority_min sched_rr_get_interval
             getcpu getrandom sysinfo uname;
 
-        // Sockets; which ones, socket decides.
+        // Sockets; the verdict on `socket` decides which families.
         Allowed => bind listen accept accept4 connect shutdown getsockname getpeername getsockopt setsockopt
             sendto sendmsg sendmmsg recvfrom recvmsg recvmmsg;
 
@@ -105,7 +105,7 @@ macro_rules! common {
         Allowed => shmget shmat shmctl shmdt semget semop semctl semtimedop msgget msgsnd msgrcv msgctl
             mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr;
 
-        // What only takes from who calls it: further filters, Landlock. And what tells of the task's own mounts.
+        // Calls that only restrict the caller: further filters, Landlock. And calls that describe the task's own mounts.
         Allowed => seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self
             lsm_get_self_attr lsm_list_modules statmount listmount;
 
@@ -118,17 +118,17 @@ macro_rules! common {
         Socket => socket socketpair;
         Ioctl => ioctl;
 
-        // Its flags lie in memory, where no filter sees them; libc takes clone instead.
+        // Its flags are in memory, where no filter can read them; libc falls back to clone.
         Absent => clone3;
 
-        // Namespaces and mounts: what a root file system is put together with, and how one gets out of it.
+        // Namespaces and mounts: used to assemble a root file system, and to break out of one.
         With(&[CAP_SYS_ADMIN]) => unshare setns mount umount2 pivot_root fsopen fsconfig fsmount fspick move_mount open_tree
             open_tree_attr mount_setattr sethostname setdomainname quotactl quotactl_fd fanotify_init;
         With(&[CAP_SYS_CHROOT]) => chroot;
-        // Opens files behind the back of every mount.
+        // Opens files without regard to mounts.
         With(&[CAP_DAC_READ_SEARCH]) => open_by_handle_at;
 
-        // Programs inside the kernel, and looking into it.
+        // Programs inside the kernel, and inspection of the kernel.
         With(&[CAP_BPF, CAP_SYS_ADMIN]) => bpf;
         With(&[CAP_PERFMON, CAP_SYS_ADMIN]) => perf_event_open;
         With(&[CAP_SYSLOG, CAP_SYS_ADMIN]) => syslog;
@@ -145,8 +145,8 @@ macro_rules! common {
         With(&[CAP_SYS_NICE]) => mbind get_mempolicy set_mempolicy set_mempolicy_home_node migrate_pages move_pages;
         Denied => kexec_load kexec_file_load swapon swapoff;
 
-        // Large parts of the kernel that a task hardly needs and that many holes were found in. Keys, besides, are no
-        // namespace's: a key of the same user on the host can be asked for.
+        // Large parts of the kernel that a task hardly needs and that had many vulnerabilities. Keys, moreover, belong to no
+        // namespace: a task could request keys of the same user on the host.
         Denied => io_uring_setup io_uring_enter io_uring_register userfaultfd add_key keyctl request_key;
         Denied => lsm_set_self_attr;
 
@@ -171,7 +171,7 @@ table! { X86_64_ONLY, x86_64,
     // The thread's own registers.
     Allowed => arch_prctl;
 
-    // Made by code that a tracer has put in, and only there of any effect; denied, the traced program dies.
+    // Called by code that a tracer has inserted, and without effect elsewhere; if denied, the traced program dies.
     Allowed => uretprobe uprobe;
 
     With(&[CAP_SYS_RAWIO]) => iopl ioperm;
@@ -194,7 +194,7 @@ table! { AARCH64_ONLY, aarch64,
         timerfd_gettime64 timerfd_settime64 utimensat_time64;
 }
 
-/// All that is decided about.
+/// All groups of an architecture.
 pub(super) fn groups(arch: Arch) -> impl Iterator<Item = &'static Group> {
     let (common, own) = match arch {
         Arch::X86_64 => (X86_64, X86_64_ONLY),
@@ -203,7 +203,7 @@ pub(super) fn groups(arch: Arch) -> impl Iterator<Item = &'static Group> {
     common.iter().chain(own)
 }
 
-/// Namespaces that `clone` makes. `CLONE_NEWTIME` is none of its flags: it lies in the bits of the signal.
+/// Namespaces that `clone` makes. `CLONE_NEWTIME` is not among its flags: it overlaps the bits of the signal.
 const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -212,22 +212,22 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
 
-/// Bits of a file's mode that give its user or group to who executes it. The kernel reads 16 bits of the argument.
+/// Bits of a file's mode that give its user or group to the process that executes it. The kernel reads 16 bits of the argument.
 const SET_ID: u64 = 0o6000;
 
-/// The one of them that a file can be made with and keep: without the group's right to execute it means nothing to the kernel,
-/// and stays when the file is written to; an access control list then gives that right, and the bit has its meaning again.
-/// A umask or a default list may take the right away at first, so the bit itself is refused.
+/// The set-id bit that a file can be created with and keep: without the group's execute permission it has no meaning to the kernel,
+/// and stays when the file is written to; if an access control list then grants that permission, the bit takes effect again. A
+/// umask or a default list may remove the permission at first, so the bit itself is refused.
 const SET_GID: u64 = 0o2000;
 
 /// `O_CREAT` and `O_TMPFILE` without `O_DIRECTORY`: only with them does the kernel look at the mode.
 const MAKES_FILE: [u64; 2] = [0o100, 0o20_000_000];
 
-/// `PER_LINUX`, `PER_LINUX32`, both with `UNAME26`, and the question what it is. Others take protections away, the random
-/// layout of memory above all.
+/// `PER_LINUX`, `PER_LINUX32`, both with `UNAME26`, and the query of the current value. Others disable protections, address space
+/// randomization above all.
 const PERSONALITIES: &[u32] = &[0, 0x8, 0x2_0000, 0x2_0008, u32::MAX];
 
-/// Put characters into a terminal as if somebody had typed them.
+/// Insert characters into a terminal as if a user had typed them.
 const TYPES_FOR_OTHERS: &[u32] = &[libc::TIOCSTI as u32, libc::TIOCLINUX as u32];
 
 /// The policy of this module for a machine and the task's capabilities.
@@ -245,7 +245,7 @@ pub(super) fn policy(machine: &Machine<'_>) -> Policy {
 fn decision(verdict: Verdict, machine: &Machine<'_>) -> Decision {
     let allowed_if = |condition| Decision::always(if condition { Action::ALLOW } else { Action::EPERM });
     let held = |capability: &Capability| machine.held.contains(capability);
-    // All of these arguments are `int` or `unsigned int` to the kernel, which never looks at the other half of the register.
+    // The kernel takes all of these arguments as `int` or `unsigned int`, and never reads the upper half of the register.
     let each = |argument: u8, values: &[u32], action: Action| -> Vec<Rule> {
         values.iter().map(|value| Rule { checks: vec![Check::low(argument, *value)], action }).collect()
     };
@@ -282,7 +282,7 @@ fn decision(verdict: Verdict, machine: &Machine<'_>) -> Decision {
         Verdict::Personality => Decision::of(each(0, PERSONALITIES, Action::ALLOW), Action::EPERM),
         Verdict::Ioctl => Decision::of(each(1, TYPES_FOR_OTHERS, Action::EPERM), Action::ALLOW),
         Verdict::Socket => {
-            // The kernel's cryptography and the way to the hypervisor are there on most hosts, with nobody to guard them.
+            // The kernel's crypto interface and the channel to the hypervisor exist on most hosts, without any access control.
             let mut rules = each(0, &[libc::AF_ALG as u32, libc::AF_VSOCK as u32], Action::EPERM);
             let ordinary = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK].map(|family| family as u32);
             rules.extend(each(0, &ordinary, Action::ALLOW));
@@ -292,7 +292,7 @@ fn decision(verdict: Verdict, machine: &Machine<'_>) -> Decision {
             if held(&CAP_NET_ADMIN) {
                 rules.extend(each(0, &[libc::AF_KEY as u32], Action::ALLOW));
             }
-            // The others, as on a kernel that was built without them.
+            // Other families, as on a kernel that was built without them.
             Decision::of(rules, Action::error(libc::EAFNOSUPPORT as u16))
         }
     }

@@ -72,7 +72,7 @@ fn number_of(arch: Arch, name: &str) -> u32 {
     (0..arch.end()).find(|number| arch.name_of(*number) == Some(name)).unwrap_or_else(|| panic!("{name}")) as u32
 }
 
-/// Arguments that matter: name of the call, arguments, what they are.
+/// Calls for which the arguments matter: name of the call, arguments, description.
 const CASES: &[(&str, [u64; 3], &str)] = &[
     ("clone", [0x11, 0, 0], "SIGCHLD"),
     ("clone", [0x003d_0f00, 0, 0], "a thread of glibc"),
@@ -166,8 +166,8 @@ fn n6_default_filter_is_the_golden_table() {
     assert_eq!(table.lines().count(), expected.lines().count());
 }
 
-/// D11: a task of the host's root changes modes as ever, but gives nobody a set-id bit; what the kernel does not read of the
-/// argument does not matter.
+/// D11: a task that is the host's root changes modes as usual, but sets no set-id bit; the parts of the argument that the kernel
+/// does not read do not matter.
 #[test]
 fn set_id_bits_are_refused_in_every_form() {
     for arch in BOTH {
@@ -198,8 +198,8 @@ fn set_id_bits_are_refused_in_every_form() {
     }
 }
 
-/// D80: such a task makes no file with the set-group-ID bit, which an access control list could give its meaning afterwards. What
-/// the kernel reads of no argument matters as little here: a mode counts only where a file is made.
+/// D80: such a task creates no file with the set-group-ID bit, which an access control list could make effective afterwards.
+/// Arguments that the kernel does not read do not matter here either: a mode counts only where a file is created.
 #[test]
 fn set_gid_files_are_not_made() {
     let none = CapsHashSet::new();
@@ -242,7 +242,7 @@ fn set_gid_files_are_not_made() {
     }
 }
 
-/// C06: numbers of another architecture mean something else, and no filter lets them through.
+/// C06: numbers of another architecture have other meanings, and no filter lets them through.
 #[test]
 fn c06_foreign_architectures_do_not_exist() {
     let everything = r#"{"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"]}"#;
@@ -283,7 +283,7 @@ fn a_common_call_takes_few_steps() {
     for arch in BOTH {
         let filter = standard_filter(arch, &CapsHashSet::new());
         let steps = |name: &str| run(&filter, arch.audit(), number_of(arch, name), [0; 6]).1;
-        // Two loads, the architecture, the answer; the rest is the search.
+        // Two loads, the architecture, the return; the other instructions are the search.
         for name in ["read", "write", "openat", "futex", "epoll_pwait", "mmap", "clock_gettime", "sendto"] {
             assert!(steps(name) <= 4 + 8, "{arch:?} {name}: {}", steps(name));
         }
@@ -311,7 +311,7 @@ fn compiled(text: &str, machine: &Machine<'_>) -> Result<Vec<sock_filter>, Strin
     profile::policy(text, machine)?.compile(machine.arch)
 }
 
-/// The form that Docker and OCI share, with everything that it knows.
+/// The format that Docker and OCI share, with all of its fields.
 #[test]
 fn n6_profiles_say_what_the_filter_does() {
     let profile = json!({
@@ -388,13 +388,13 @@ fn n6_profiles_say_what_the_filter_does() {
         let number = number_of(Arch::Aarch64, name);
         assert_eq!(run(&on_arm, Arch::Aarch64.audit(), number, [0; 6]).0, Action::ALLOW, "{name}");
     }
-    // Newer than the newest that is named.
+    // Newer than the newest call that is named.
     for number in [number_of(arch, "bpf") + 20, 469, 470, 600] {
         assert_eq!(run(&filter, arch.audit(), number, [0; 6]).0, Action::ENOSYS, "{number}");
     }
 }
 
-/// Any file of the host may be given as a profile, and whoever wrote the job sees the error.
+/// Any file of the host may be given as a profile, and the author of the job sees the error.
 #[test]
 fn n6_no_word_of_a_profile_is_in_an_error() {
     const WORD: &str = "hunter2, expected nothing";
@@ -516,7 +516,7 @@ fn n6_unusable_profiles_are_refused_with_the_reason() {
     }
     let error = program(&Seccomp::Profile(many(1100)), &none, SetId::Allowed).unwrap_err().to_string();
     assert!(error.contains("4096 instructions"), "{error}");
-    // Few words that say much: so many names times so many alternatives.
+    // A short profile that expands a lot: many names times many alternatives.
     let names = vec!["mount"; 1000];
     let args = vec![json!({"index": 0, "value": 1, "op": "SCMP_CMP_EQ"}); 100];
     let rule = json!({"names": names, "action": "SCMP_ACT_ERRNO", "args": args});
@@ -537,7 +537,7 @@ fn kernel_versions() {
     }
 }
 
-/// A rule as the property makes it up: names, action with its errno, conditions (argument, operator, value, second value).
+/// A rule that the property test generates: names, action with its errno, conditions (argument, operator, value, second value).
 type Made = (Vec<usize>, (usize, u16), Vec<(usize, usize, u64, u64)>);
 
 const NAMES: [&str; 6] = ["read", "write", "clone", "socket", "openat", "bpf"];
@@ -568,7 +568,7 @@ fn holds(operator: usize, arg: u64, value: u64, second: u64) -> bool {
     }
 }
 
-/// A profile's meaning, word by word.
+/// The meaning of a profile, evaluated naively.
 fn naive(rules: &[Made], default: (usize, u16), name: usize, args: [u64; 6]) -> Action {
     let mut best: Option<(usize, u16)> = None;
     for (names, action, conditions) in rules {
@@ -583,7 +583,7 @@ fn naive(rules: &[Made], default: (usize, u16), name: usize, args: [u64; 6]) -> 
     returned(best.unwrap_or(default))
 }
 
-/// Numbers around which halves of 64 bits go wrong.
+/// Numbers around the boundaries of the two 32-bit halves.
 fn interesting() -> impl Strategy<Value = u64> {
     let half = prop_oneof![Just(0_u64), Just(1), Just(2), Just(0x7fff_ffff), Just(0x8000_0000), Just(0xffff_ffff)];
     (half.clone(), half).prop_map(|(high, low)| high << 32 | low)
@@ -650,8 +650,8 @@ proptest! {
 // ---------------------------------------------------------------------------------------------------------------
 // The kernel, and programs.
 
-/// The command's output when this process becomes it, with the default filter of a task without capabilities or without
-/// a filter. What libtest prints before comes first.
+/// The output of the command when this process executes it, with the default filter of a task without capabilities or without a
+/// filter. It follows what libtest prints.
 fn become_command(command: &[&str], filtered: bool) -> Output {
     Command::new("/proc/self/exe")
         .args(["--exact", "container::seccomp::tests::becomes_a_command", "--ignored", "--nocapture"])
@@ -662,7 +662,8 @@ fn become_command(command: &[&str], filtered: bool) -> Output {
         .unwrap()
 }
 
-/// A filter is for good, so it belongs into a process of its own. It is this thread's alone, until exec ends the others.
+/// A filter cannot be removed, so it is installed in a separate process. It applies to this thread only, until exec ends the
+/// others.
 #[test]
 #[ignore = "run by n6_programs_run_under_the_default_filter"]
 fn becomes_a_command() {
@@ -685,14 +686,14 @@ fn has(program: &str) -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-/// C05, C08, I44 to I72: errno of each call, with and without the filter, so that every row is seen to depend on it.
+/// C05, C08, I44 to I72: errno of each call, with and without the filter, to show that every row depends on it.
 #[test]
 fn n6_the_kernel_denies_what_the_table_says() {
     if !has("perl") {
         return skip("n6_the_kernel_denies_what_the_table_says", "no perl to make calls by number");
     }
     let arch = Arch::NATIVE.unwrap();
-    // Each in a process of its own, as some of them work without the filter.
+    // Each in a separate process, as some of them succeed without the filter.
     let mut script = "$| = 1; sub try { my ($name, @call) = @_; my $pid = fork;\n\
         if ($pid) { waitpid $pid, 0; return } my $own = $$; my $r = syscall($call[0], @call[1..$#call]);\n\
         printf \"%s %d\\n\", $name, $r == -1 ? $! + 0 : 0 if $own == $$; exit 0 }\n"
@@ -755,7 +756,7 @@ fn n6_the_kernel_denies_what_the_table_says() {
     }
 }
 
-/// C06, I67: a 64-bit program that makes a call of the 32-bit kind.
+/// C06, I67: a 64-bit program that makes a 32-bit system call.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn c06_int_0x80_finds_nothing() {
@@ -777,7 +778,7 @@ fn c06_int_0x80_finds_nothing() {
     }
 }
 
-/// A static program of one segment.
+/// A static program with one segment.
 #[cfg(target_arch = "x86_64")]
 fn tiny_elf(code: &[u8]) -> Vec<u8> {
     const BASE: u64 = 0x40_0000;
@@ -804,7 +805,7 @@ fn tiny_elf(code: &[u8]) -> Vec<u8> {
     elf
 }
 
-/// By another process: a descriptor of ours that a test beside this one inherits would keep the file from being executed.
+/// Written by another process: a descriptor that a concurrent test inherits would keep the file from being executed.
 fn write_executable(dir: &Path, name: &str, content: &[u8]) -> PathBuf {
     let path = dir.join(name);
     let mut child = Command::new("sh")
@@ -927,7 +928,7 @@ public class Hello {
 }
 "#;
 
-/// C05: what a task is likely to be, with the same output and the same end as without the filter.
+/// C05: typical programs of tasks, with the same output and exit status as without the filter.
 #[test]
 fn n6_programs_run_under_the_default_filter() {
     let dir = tempfile::tempdir().unwrap();
