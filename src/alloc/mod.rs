@@ -8,7 +8,7 @@
 //!                    ▲──────────────────────────────────────────────────────────────────────┘
 //! Alloc::restore, set_up, run ─▶ the same for an allocation of an earlier process: steps that are done are restored, not repeated
 //! Control::leave ─▶ run returns, and everything stays for the next owner
-//! Alloc::destroy ─▶ cgroups, network, directories, record, ports   after whoever reads the tasks' output is done
+//! Alloc::destroy ─▶ cgroups, network, directories, record, ports   after the readers of the tasks' output are done
 //! ```
 
 mod artifact;
