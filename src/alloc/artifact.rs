@@ -18,20 +18,20 @@ use crate::spec::ArtifactMode;
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
-/// Copied between two looks at whether the task is still wanted.
+/// Bytes copied between two checks of the cancel flag.
 const CHUNK_BYTES: u64 = 1024 * 1024;
 
-/// A user's numbers.
+/// The uid and gid of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) uid: u32,
     pub(super) gid: u32,
 }
 
-/// What is copied where; everything interpolated.
+/// What is copied from where to where; all values are interpolated.
 #[derive(Debug)]
 pub(super) struct Copy {
-    /// Where a relative source starts.
+    /// The directory that a relative source is resolved against.
     pub(super) base_dir: PathBuf,
     pub(super) source: PathBuf,
     /// See [`Artifact`](crate::spec::Artifact).
@@ -43,14 +43,14 @@ pub(super) struct Copy {
     pub(super) owner: Option<Owner>,
 }
 
-/// Why it was not: what was being done, and the cause.
+/// Why a copy failed: the action, and its cause.
 type Failure = (String, io::Error);
 
 impl Copy {
-    /// Copies; `cancel` stops it with `Interrupted`.
+    /// Copies the source; setting `cancel` stops it with `Interrupted`.
     pub(super) fn run(&self, cancel: &AtomicBool) -> Result<(), Failure> {
         let reading = |e| ("cannot be read".to_owned(), e);
-        // What it is, before it is opened: opening a device may do something.
+        // The file type is checked before the open: opening a device may have side effects.
         let stat = rustix::fs::fstat(&self.open(OFlags::PATH)?).map_err(|e| reading(e.into()))?;
         let source = self.base_dir.join(&self.source).canonicalize().map_err(reading)?;
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -74,7 +74,7 @@ impl Copy {
         }
     }
 
-    /// The source, open, if it is a file.
+    /// Opens the source if it is a file; `None` for a directory.
     pub(super) fn open_file(&self) -> Result<Option<File>, Failure> {
         let stat = rustix::fs::fstat(&self.open(OFlags::PATH)?);
         let stat = stat.map_err(|error| ("cannot be read".to_owned(), error.into()))?;
@@ -83,13 +83,15 @@ impl Copy {
         }
         check_type(stat.st_mode, &self.source)?;
         let file = File::from(self.open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?);
-        // What was looked at may be something else by now.
+        // The file may have been replaced between the check and the open, so it is checked again.
         let stat = rustix::fs::fstat(&file).map_err(|error| ("cannot be read".to_owned(), error.into()))?;
         check_type(stat.st_mode, &self.source)?;
         Ok(Some(file))
     }
 
-    /// Opens the source, with a way to it that nobody changes while it is walked.
+    /// Opens the source. If it has to stay in the base directory, its path is resolved beneath an open descriptor of that
+    /// directory,
+    /// so that replacing a path component during the walk cannot redirect it.
     fn open(&self, flags: OFlags) -> Result<OwnedFd, Failure> {
         if !self.stays_in_base_dir || mutant::on("d91-artifact") {
             let path = self.base_dir.join(&self.source);
@@ -146,7 +148,7 @@ impl Copy {
                     }
                     _ => {
                         check_type(stat.st_mode, &path)?;
-                        // Whatever has the name now: it is neither followed nor waited for.
+                        // The file may have been replaced since `stat`: do not follow a symbolic link, and do not block on a FIFO.
                         let flags =
                             OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                         let file =
@@ -159,7 +161,7 @@ impl Copy {
         Ok(())
     }
 
-    /// One that was there is left as it is: it may be somebody else's.
+    /// Creates a directory. An existing one keeps its mode and owner: another user may own it.
     fn make_folder(&self, mode: u32, top: &Root, to: &Path) -> io::Result<()> {
         let here = if to.as_os_str().is_empty() { Path::new(".") } else { to };
         let is_there = top.open_beneath(here, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).is_ok();
@@ -203,7 +205,7 @@ impl Copy {
     }
 }
 
-/// Refuses what is no plain file, before it is opened.
+/// Refuses everything but regular files; called before the open.
 fn check_type(mode: u32, path: &Path) -> Result<(), Failure> {
     if FileType::from_raw_mode(mode) == FileType::RegularFile {
         return Ok(());
@@ -211,12 +213,12 @@ fn check_type(mode: u32, path: &Path) -> Result<(), Failure> {
     Err((format!("{} is neither file, directory nor symlink", path.display()), Errno::INVAL.into()))
 }
 
-/// Fails with `Interrupted` when the task is not wanted any more.
+/// Fails with `Interrupted` once the task is to be stopped.
 fn go_on(cancel: &AtomicBool) -> io::Result<()> {
     if cancel.load(Ordering::Relaxed) { Err(Errno::INTR.into()) } else { Ok(()) }
 }
 
-/// Opens the directory of `target`, making it where it is missing.
+/// Opens the parent directory of `target`, creating it if it is missing.
 pub(super) fn parent_of(top: &Root, target: &Path) -> io::Result<(Root, std::ffi::OsString)> {
     let name = target.file_name().ok_or(Errno::ISDIR)?;
     if mutant::on("d07") {
@@ -228,8 +230,8 @@ pub(super) fn parent_of(top: &Root, target: &Path) -> io::Result<(Root, std::ffi
     Ok((Root::from_fd(parent), name.to_owned()))
 }
 
-/// Makes a new file in the place of whatever has the name now; never writes into something that a task put there. A job
-/// makes no set-user-ID and no set-group-ID files: of `mode` they are left out.
+/// Replaces whatever has this name by a new file, so that nothing is written into a file that a task has put there. A job
+/// cannot create set-user-ID or set-group-ID files: these bits of `mode` are dropped.
 pub(super) fn create(parent: &Root, name: &std::ffi::OsStr, mode: u32) -> io::Result<File> {
     let mode = if mutant::on("d15") { mode } else { mode & 0o1777 };
     loop {
@@ -261,8 +263,8 @@ fn remove(parent: &Root, name: &std::ffi::OsStr) -> io::Result<()> {
     }
 }
 
-/// The numbers of a user of this machine, by name, which the host's other databases are asked for as well and may take their
-/// time, or by a number that stands in `/etc/passwd`.
+/// The uid and gid of a user of this machine. A name is also looked up in the host's other user databases, which can be slow; a
+/// number has to be in `/etc/passwd`.
 pub(super) fn owner(user: &str) -> io::Result<Owner> {
     if let Some(Ids { uid, gid, .. }) = host_user(user) {
         return Ok(Owner { uid, gid });
@@ -356,7 +358,7 @@ mod tests {
         assert_eq!(errno("local"), libc::EISDIR);
     }
 
-    /// D15: nothing that a job writes gives its user to whoever executes it.
+    /// D15: a file that a job writes never runs with its owner's identity.
     #[test]
     fn set_id_bits_are_left_out() {
         use std::os::unix::fs::MetadataExt as _;

@@ -1,20 +1,20 @@
-//! What is decided of an allocation before it begins: whoever owns it decides, a run by itself.
+//! What is decided about an allocation before it begins: its owner decides, and `agentbin run` decides for itself.
 
 use super::ports::AllocPort;
 use crate::spec::{AllocId, Job};
 
-/// One allocation as it was assigned to this machine.
+/// One allocation as assigned to this machine.
 #[derive(Debug, Clone)]
 pub struct Assignment {
     /// Its id.
     pub id: AllocId,
-    /// Number of its group among the job's.
+    /// Index of its group in the job.
     pub group: usize,
     /// Its number among the group's, from 0.
     pub index: u32,
-    /// Nomad's name of it: `<job>.<group>[<index>]`.
+    /// Nomad's name of the allocation: `<job>.<group>[<index>]`.
     pub name: String,
-    /// The ports that were chosen for it; `None` lets it choose them when it is set up.
+    /// The ports that were chosen for it; with `None` the allocation chooses them during its setup.
     pub ports: Option<Vec<AllocPort>>,
 }
 

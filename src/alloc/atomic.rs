@@ -9,12 +9,12 @@ use rustix::fs::FlockOperation;
 
 use crate::sys::{mutant, owned};
 
-/// Replaces `path` as a whole: whoever is killed at whatever moment, it has the old content or the new one.
+/// Replaces `path` atomically: if a process is killed at any point, the file has either its old content or the new one.
 ///
-/// Not forced to the disk. What a record says is true of one boot only: after a power cut none of its processes, mounts
-/// and cgroups exists any more, and waiting for the disk would cost each start more than everything else together.
+/// Not synced to disk. A record is valid for one boot only: after a power failure none of the processes, mounts and cgroups in
+/// it exists any more, and fsync would cost each start more than everything else together.
 ///
-/// The file that is renamed into place (`.<name>.tmp`) is locked while somebody writes it.
+/// The file that is renamed into place (`.<name>.tmp`) is locked while a process writes it.
 pub(super) fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = temporary(path);
     let mut file = open_locked(&temporary)?;
@@ -23,14 +23,14 @@ pub(super) fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     std::fs::rename(&temporary, path)
 }
 
-/// The file that becomes `path`.
+/// The temporary file that is renamed to `path`.
 pub(super) fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.tmp"))
 }
 
-/// Opens a temporary file for itself alone. Another writer may have renamed it, or a clean-up removed it, while we waited
-/// for the lock; then it is no longer the file of that name.
+/// Opens a temporary file with an exclusive lock. While waiting for the lock, another writer may have renamed the file or a
+/// clean-up may have removed it; then the descriptor no longer belongs to the file of that name.
 fn open_locked(temporary: &Path) -> io::Result<File> {
     loop {
         let mode = if mutant::on("b14") { 0o666 } else { 0o600 };
@@ -46,7 +46,7 @@ fn open_locked(temporary: &Path) -> io::Result<File> {
     }
 }
 
-/// Removes the temporary file of a writer that died; `false` when somebody is writing it.
+/// Removes the temporary file of a writer that died; `false` when a process is writing it.
 pub(super) fn remove_temporary(temporary: &Path) -> io::Result<bool> {
     let file = owned::open(temporary)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -57,8 +57,8 @@ impl AllocDir {
         self.path.join("alloc/logs")
     }
 
-    /// Makes the shared directories. Isolated tasks get them mounted and need no way there; others are let in by
-    /// `AllocDir::admit`.
+    /// Creates the shared directories. Isolated tasks get them as mounts and need no access to the path; the users of other tasks
+    /// are let in by `AllocDir::admit`.
     ///
     /// # Errors
     /// [`SetupError::Dir`]; the directory must not exist.
@@ -73,7 +73,7 @@ impl AllocDir {
             let root = Root::open(&self.path)?;
             let mode = if mutant::on("b14-dir") || mutant::on("d01") { 0o711 } else { 0o700 };
             let top = root.open_beneath(Path::new("."), OFlags::RDONLY, Mode::empty())?;
-            // Lists that are inherited from the data directory would let others in, or keep the tasks' users out.
+            // ACLs inherited from the data directory would let other users in, or keep the tasks' users out.
             Acl::clear(&top)?;
             set_mode(&top, mode)?;
             for name in ["alloc", "alloc/data", "alloc/logs", "alloc/tmp"] {
@@ -82,17 +82,17 @@ impl AllocDir {
             Ok(())
         };
         fill().map_err(|e| {
-            // The error that is told is the first one.
+            // The first error is the one that is returned.
             drop(self.destroy());
             error(e)
         })
     }
 
-    /// Lets a user go through the directory, whose task sees the host: by an entry of its access control list, and on a file
-    /// system without such lists by the group, which then lets in its other members too. Nobody is let in to list it.
+    /// Lets the user of a task that sees the host pass through the directory: by an entry of its access control list, or, on a file
+    /// system without ACLs, by its group, which then also lets the group's other members pass. No user gets permission to list it.
     ///
     /// # Errors
-    /// [`SetupError::Dir`]; without access control lists also where the group is another one already.
+    /// [`SetupError::Dir`]; without access control lists also if the directory already has another group.
     pub(super) fn admit(&self, user: Owner) -> Result<(), SetupError> {
         static ADMITTING: Mutex<()> = Mutex::new(());
         let _alone = lock(&ADMITTING);
@@ -114,7 +114,7 @@ impl AllocDir {
         work().map_err(|source| SetupError::Dir { action, path: self.path.clone(), source })
     }
 
-    /// Makes a task's directory and mounts what belongs there.
+    /// Creates a task's directory and its mounts.
     ///
     /// # Errors
     /// [`SetupError::Dir`].
@@ -129,7 +129,8 @@ impl AllocDir {
             let is_root = rustix::process::geteuid().is_root();
             for name in ["secrets", "private"] {
                 let dir = make_dir(&task_root, Path::new(name), 0o700)?;
-                // Another user's task must get at its secrets; the directories of an ordinary user are his tasks' own.
+                // A task of another user needs access to its secrets; without root, all tasks run as the user that owns the
+                // directories.
                 if is_root && !mount_tmpfs(&dir)? && name == "secrets" {
                     set_mode(&dir, 0o777)?;
                 }
@@ -139,11 +140,11 @@ impl AllocDir {
         work().map_err(error)
     }
 
-    /// Takes over the data of an allocation that has ended: what is shared, and what is each task's own. What is not there, or
-    /// was taken over before, is passed over; what is here already stays.
+    /// Moves the data of an ended allocation here: the shared data, and each task's own. What does not exist, or was moved before,
+    /// is skipped; what already exists here is kept.
     ///
     /// # Errors
-    /// What the file system says; the rest has been taken over.
+    /// The first error of the file system; everything else has been moved.
     pub(super) fn take_over(&self, from: &AllocDir, tasks: &[String]) -> io::Result<()> {
         let old = match Root::open(&from.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -169,8 +170,8 @@ impl AllocDir {
         errors
     }
 
-    /// Finds the directory and the path below it that a job file's destination means: `alloc/...` is shared, everything
-    /// else is the task's. Host paths of either directory are understood, as `${NOMAD_SECRETS_DIR}/x` may be one.
+    /// Resolves a job file's destination to a directory and a path below it: `alloc/...` is the shared directory, everything else
+    /// is the task's. Host paths of either directory are accepted, because `${NOMAD_SECRETS_DIR}/x` may be one.
     ///
     /// # Errors
     /// EXDEV when it leads out of the directory.
@@ -198,7 +199,7 @@ impl AllocDir {
     }
 }
 
-/// Whether `name` is one directory below an allocation's, beside the shared one.
+/// Whether `name` can be one directory in an allocation's, next to the shared one.
 #[must_use]
 pub fn is_task_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
@@ -206,7 +207,7 @@ pub fn is_task_name(name: &str) -> bool {
     plain && name != "alloc" && !name.contains('\0')
 }
 
-/// This list, or that of a directory with mode 0700, with one more user who may go through.
+/// This access control list, or that of a directory with mode 0700, with one more user who may pass through.
 fn with_user(list: Option<Acl>, uid: u32) -> Acl {
     let owner = READ | WRITE | EXECUTE;
     let Acl(mut entries) = list.unwrap_or_else(|| {
@@ -234,7 +235,7 @@ fn set_mode(dir: &OwnedFd, mode: u32) -> io::Result<()> {
     Ok(rustix::fs::fchmod(dir, Mode::from_raw_mode(mode))?)
 }
 
-/// Makes one directory with exactly this mode, whatever the umask.
+/// Creates one directory with exactly this mode, independent of the umask.
 fn make_dir(root: &Root, name: &Path, mode: u32) -> io::Result<OwnedFd> {
     root.create_dir_all(name, Mode::from_raw_mode(mode))?;
     let dir = root.open_beneath(name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
@@ -242,7 +243,7 @@ fn make_dir(root: &Root, name: &Path, mode: u32) -> io::Result<OwnedFd> {
     Ok(dir)
 }
 
-/// Moves a directory with all that is in it, unless there is something in its place.
+/// Moves a directory with its content, unless its destination exists.
 fn move_dir(old: &Root, new: &Root, parent: &Path, name: &str) -> io::Result<()> {
     let from = match old.open_beneath(parent, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -255,8 +256,8 @@ fn move_dir(old: &Root, new: &Root, parent: &Path, name: &str) -> io::Result<()>
     }
 }
 
-/// Mounts on the open directory, so that nobody can swap it for a symlink in between. `false` where the kernel does not
-/// let us mount; `noswap` is newer than Linux 6.4.
+/// Mounts on the open directory, so that it cannot be replaced by a symlink in between. `false` if the kernel does not let this
+/// process mount; `noswap` requires Linux 6.4.
 fn mount_tmpfs(dir: &OwnedFd) -> io::Result<bool> {
     let target = format!("/proc/self/fd/{}", dir.as_raw_fd());
     let flags = MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::NODEV;
@@ -315,18 +316,19 @@ fn unmount_below(dir: &Path) -> Vec<CleanupError> {
     points.iter().filter_map(unmount).collect()
 }
 
-/// What is mounted at `point`, and not what a directory above it, swapped for a symlink since, makes of that name.
+/// Unmounts `point`. The path is resolved beneath `root`, so that a parent directory replaced by a symlink is not followed.
 fn unmount_at(root: &Root, dir: &Path, point: &Path) -> io::Result<()> {
     let below = point.strip_prefix(dir).unwrap_or(point);
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
     let place = root.open_beneath(below, OFlags::PATH, Mode::empty())?;
-    // By its descriptor, which keeps it busy: what somebody else still looks at goes when he is done.
+    // Unmounted through its descriptor, which itself keeps the mount busy, hence lazily: other users keep the mount until they
+    // close it.
     let name = format!("/proc/self/fd/{}", place.as_raw_fd());
     Ok(rustix::mount::unmount(name, UnmountFlags::DETACH)?)
 }
 
-/// What the users of a plain user's tasks have made belongs to subordinate ids of his, and only who has these can remove it.
-/// Without them what went wrong before is what went wrong, and perhaps for want of them.
+/// Files made by the users of a rootless task belong to the subordinate ids of the user who runs agentbin, and can be removed
+/// only with these ids. Without such ids the earlier errors are returned, perhaps with a note that subordinate ids are missing.
 fn remove_as_mapped_root(path: &Path, mut errors: Vec<CleanupError>) -> Vec<CleanupError> {
     let subordinate = match Subordinate::of_this_user() {
         Ok(subordinate) => subordinate,
@@ -346,10 +348,10 @@ fn remove_as_mapped_root(path: &Path, mut errors: Vec<CleanupError>) -> Vec<Clea
     }
 }
 
-/// Removes a directory with all that is in it, never following a symlink nor entering a mount.
+/// Removes a directory with its content, without following symlinks or entering mounts.
 ///
-/// A task may have nested its directories deeper than a path, a stack or a descriptor table can go: what is found two levels
-/// down is moved up, so that the walk never goes deeper.
+/// A task may have nested directories deeper than a path, a stack or a descriptor table allows: directories found two levels
+/// down are moved up, so that the walk never goes deeper.
 pub fn remove_tree(path: &Path) -> Vec<CleanupError> {
     let error =
         |source: io::Error| vec![CleanupError { action: "remove", subject: path.display().to_string(), source }];
@@ -382,7 +384,7 @@ struct Round<'a> {
     top: &'a OwnedFd,
     moved: &'a mut u64,
     progress: bool,
-    /// Something was seen; another round must see nothing.
+    /// An entry was found, so another round is needed to verify that the directory is empty.
     left: bool,
     errors: Vec<CleanupError>,
 }
@@ -456,7 +458,7 @@ fn open_dir(parent: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> io::Result<Own
     root.open_same_mount(Path::new(name), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
 }
 
-/// An ordinary user's own directories may be closed even to himself.
+/// An unprivileged user's own directory may have a mode that denies access even to that user.
 fn make_accessible(parent: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -486,7 +488,7 @@ mod tests {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
     }
 
-    /// Data goes on in the next allocation, once, over nothing that is there; a link in the place of a directory leads nowhere.
+    /// The data moves to the next allocation once, and overwrites nothing; a symlink in the place of a directory is not followed.
     #[test]
     fn the_data_of_an_allocation_that_has_ended_is_taken_over() {
         let (_old_data, old) = built();
@@ -577,7 +579,7 @@ mod tests {
         dir.destroy();
     }
 
-    /// Where the file system has no access control lists.
+    /// On a file system without access control lists.
     #[test]
     fn without_lists_one_group_is_let_in() {
         if !rustix::process::geteuid().is_root() {

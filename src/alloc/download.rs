@@ -1,4 +1,4 @@
-//! An artifact's source into a task's directory: what lies on this machine is copied as it is, all else is fetched.
+//! Fetches an artifact's source into a task's directory: a local path is copied as it is, everything else is downloaded.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,10 +11,10 @@ use super::dir::{AllocDir, remove_tree};
 use crate::artifact::{FetchError, Limits, Order, Staging, Surroundings, Target};
 use crate::spec::{ArtifactMode, Getter, Source};
 
-/// Time between two events about how far a download is.
+/// Time between two events about a download's progress.
 const EACH: Duration = Duration::from_secs(5);
 
-/// What is taken from where to where; everything interpolated.
+/// What is fetched from where to where; all values are interpolated.
 pub(super) struct Download {
     pub(super) source: String,
     pub(super) options: BTreeMap<String, String>,
@@ -30,13 +30,13 @@ pub(super) struct Download {
     pub(super) owner: Option<Owner>,
 }
 
-/// Why there is no artifact.
+/// Why fetching an artifact failed.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// What was being done.
+    /// The action that failed.
     pub(super) action: String,
     pub(super) source: io::Error,
-    /// The restart policy may try again.
+    /// Whether the restart policy may try again.
     pub(super) recoverable: bool,
 }
 
@@ -54,7 +54,7 @@ impl From<FetchError> for Failure {
 }
 
 impl Download {
-    /// Does it on this thread; `cancel` stops it with `Interrupted`. `progress` hears now and then how far it is.
+    /// Runs on this thread; setting `cancel` stops it with `Interrupted`. `progress` is called from time to time with the progress.
     pub(super) fn run(self, cancel: &AtomicBool, progress: &mut dyn FnMut(String)) -> Result<(), Failure> {
         let wrong = |reason: String| {
             Failure::from(("cannot be fetched".to_owned(), io::Error::new(io::ErrorKind::InvalidInput, reason)))
@@ -105,7 +105,7 @@ impl Download {
         let placed = fetched.and_then(|fetched| fetched.map_or(Ok(false), |fetched| fetched.place(&target, cancel)));
         let unwanted = || Failure::from(("was not wanted any more".to_owned(), io::ErrorKind::Interrupted.into()));
         let result = placed.map_err(Failure::from).and_then(|placed| placed.then_some(()).ok_or_else(unwanted));
-        // What stays goes with the allocation's directory, which tells what is wrong with it.
+        // What cannot be removed here is removed with the allocation's directory, which reports the error.
         drop(remove_tree(staging.path()));
         result
     }

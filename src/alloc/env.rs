@@ -12,7 +12,8 @@ use crate::driver::{FsIsolation, HOST_ENV_DENYLIST};
 use crate::net::Status;
 use crate::spec::{AllocId, DriverConfig, Group, IntoMap as _, Job, Task, env_name, interpolate};
 
-/// What tasks never inherit besides [`HOST_ENV_DENYLIST`]: whoever runs a job by hand may have a cluster's token there.
+/// Variables that tasks never inherit besides [`HOST_ENV_DENYLIST`]: a user who runs a job by hand may have a cluster's token
+/// there.
 const TOKEN: &str = "NOMAD_TOKEN";
 
 /// Whether `key` can be the name of an environment variable in every shell.
@@ -22,7 +23,7 @@ pub fn is_key(key: &str) -> bool {
     first && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// What the environment of a task is made from.
+/// The inputs of a task's environment.
 #[derive(Debug)]
 pub struct Source<'a> {
     /// The job.
@@ -37,13 +38,13 @@ pub struct Source<'a> {
     pub index: u32,
     /// The allocation's directory on the host.
     pub alloc_dir: &'a Path,
-    /// Decides whether the task sees host paths.
+    /// Decides whether the task gets host paths.
     pub isolation: FsIsolation,
-    /// The parent of the task's cgroup, relative to the hierarchy; empty when there is none.
+    /// The parent of the task's cgroup, relative to the hierarchy; empty if there is none.
     pub cgroup_parent: &'a Path,
     /// The ports of the allocation.
     pub ports: &'a [AllocPort],
-    /// The network that its tasks share; `None` is the host's.
+    /// The network that the group's tasks share; `None` is the host's.
     pub network: Option<&'a Status>,
     /// The machine.
     pub node: &'a Arc<Node>,
@@ -51,23 +52,23 @@ pub struct Source<'a> {
     pub host: &'a BTreeMap<String, String>,
 }
 
-/// A task's environment, with which everything else of the task is interpolated.
+/// A task's environment; all other values of the task are interpolated with it.
 #[derive(Debug, Clone)]
 pub struct TaskEnv {
     vars: BTreeMap<String, String>,
     node: Arc<Node>,
-    /// Bytes that references may stand for.
+    /// Bytes that references may expand to.
     most: usize,
-    /// They stood for more in the task's own variables.
+    /// The references in the task's own variables exceeded that limit.
     is_too_large: bool,
 }
 
-/// `${...}` references of a task stand for more than it may have.
+/// The expansion of a task's `${...}` references exceeds its limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("what its ${{...}} references stand for has more than {0} KiB; use fewer, or shorter values")]
 pub struct TooLarge(usize);
 
-/// What references may still stand for. One that stands for more stays as it is.
+/// The bytes that references may still expand to. A reference that would exceed them stays as it is.
 struct Room {
     left: Cell<usize>,
     is_exceeded: Cell<bool>,
@@ -87,7 +88,7 @@ impl Room {
     }
 }
 
-/// Bytes that the references of all tasks of a run may stand for, and of one task at least.
+/// Bytes that the references of all tasks of a run may expand to, and the minimum for one task.
 const MOST_OF_RUN: usize = 64 << 20;
 const LEAST_OF_TASK: usize = 128 << 10;
 
@@ -123,7 +124,7 @@ impl TaskEnv {
         env
     }
 
-    /// The environment that the group's own services have: what its tasks have in common, whichever `source` names.
+    /// The environment of the group's own services: what its tasks have in common, whichever task `source` names.
     pub(super) fn of_group(source: &Source<'_>) -> TaskEnv {
         let task = Task { env: BTreeMap::new(), meta: BTreeMap::new(), network: None, ..source.task.clone() };
         let host = BTreeMap::new();
@@ -134,7 +135,7 @@ impl TaskEnv {
         env
     }
 
-    /// Adds variables over those that are there.
+    /// Adds variables, replacing existing ones.
     pub fn extend(&mut self, pairs: impl IntoIterator<Item = (String, String)>) {
         self.vars.extend(pairs);
         self.vars = std::mem::take(&mut self.vars).into_iter().map(|(k, v)| (clean(k), v)).into_map();
@@ -146,19 +147,19 @@ impl TaskEnv {
         &self.vars
     }
 
-    /// Most bytes that the task's variables may have from one template.
+    /// Most bytes that one template may add to the task's variables.
     #[must_use]
     pub const fn most(&self) -> usize {
         self.most
     }
 
-    /// Replaces every known `${...}`; unknown references stay as they are, and those that stand for too much.
+    /// Replaces every known `${...}`; unknown references, and those that would exceed the limit, stay as they are.
     #[must_use]
     pub fn interpolate(&self, text: &str) -> String {
         self.interpolate_within(text, &Room::new(self.most))
     }
 
-    /// The same, with more references.
+    /// The same, with additional references.
     pub(super) fn interpolate_with(&self, text: &str, more: &dyn Fn(&str) -> Option<String>) -> String {
         let room = Room::new(self.most);
         interpolate(text, &|key| self.value(key, &room).or_else(|| more(key)))
@@ -168,17 +169,17 @@ impl TaskEnv {
         interpolate(text, &|key| self.value(key, room))
     }
 
-    /// What a reference stands for, while there is room.
+    /// The expansion of a reference, while the limit is not exceeded.
     fn value(&self, key: &str, room: &Room) -> Option<String> {
         let name = key.strip_prefix("env.").unwrap_or(key);
         let value = self.vars.get(name).map(String::as_str).or_else(|| self.node.lookup(key))?;
         room.take(value).then(|| value.to_owned())
     }
 
-    /// Interpolates every string of a driver's configuration, however deep.
+    /// Interpolates every string of a driver's configuration, at any depth.
     ///
     /// # Errors
-    /// When the references, or those of the task's variables, stand for more than the task may have.
+    /// When the references, or those in the task's variables, expand to more than the limit.
     pub fn interpolate_config(&self, config: &DriverConfig) -> Result<DriverConfig, TooLarge> {
         let room = Room::new(self.most);
         let values = config.values.iter().map(|(k, v)| (k.clone(), self.interpolate_value(v, &room))).collect();
@@ -235,7 +236,7 @@ fn basics(source: &Source<'_>, vars: &mut BTreeMap<String, String>) {
     }
 }
 
-/// `PORT` and `ALLOC_PORT` are what the task listens on where a network of its own leads to it, all others the host's.
+/// `PORT` and `ALLOC_PORT` are the port inside the task's network where ports are mapped to it; all others are the host's.
 fn ports(source: &Source<'_>, vars: &mut BTreeMap<String, String>) {
     for AllocPort { label, value, ip, task, .. } in source.ports {
         let Some(task) = task else { continue };
@@ -272,8 +273,8 @@ fn ports(source: &Source<'_>, vars: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Makes the keys that contain job-given labels fit for a shell: as Nomad does, byte by byte, except for dots, and not
-/// those of the host's address and the allocation's port.
+/// Makes keys that contain labels from the job valid in a shell: byte by byte as Nomad does, except for dots, and except the
+/// keys of the host's address and the allocation's port.
 fn clean(key: String) -> String {
     let labelled = ["ADDR", "IP", "PORT", "HOST_PORT", "META"];
     let rest = key.strip_prefix("NOMAD_");
@@ -379,7 +380,7 @@ mod tests {
         assert!(!env.vars().contains_key("NOMAD_PORT_http-api"));
     }
 
-    /// J3: what Nomad sets for ports of groups and of tasks, and nothing else.
+    /// J3: the variables that Nomad sets for ports of groups and of tasks, and no others.
     #[test]
     fn j3_ports_are_named_as_nomad_names_them() {
         let mut job = fake::job(vec![fake::task("web"), fake::task("side-car")]);
@@ -442,7 +443,7 @@ mod tests {
         .collect();
         assert!(expected.contains("NOMAD_ADDR_v6=[2001:db8::7]:20003"));
         let common = expected.clone();
-        // Its own network's, and what it sees of the other task's: the host's.
+        // Its own network's ports, and what it sees of the other task's ports: the host's.
         expected.extend(
             [
                 "NOMAD_IPv4_own=192.0.2.7",

@@ -1,4 +1,4 @@
-//! What can go wrong around a task, before it runs and after.
+//! Errors around a task, before it runs and after.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,41 +12,41 @@ use crate::template::TemplateError;
 /// Why an allocation or a task could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// A directory or mount of the allocation.
+    /// A directory or mount of the allocation cannot be made.
     #[error("cannot {action} {}", path.display())]
     Dir {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To what.
+        /// Its path.
         path: PathBuf,
         /// Why not.
         source: io::Error,
     },
-    /// The record, without which nothing could be cleaned up after a crash.
+    /// The record cannot be written; without it nothing could be cleaned up after a crash.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The group's ports.
+    /// The group's ports cannot be allocated.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The network that its tasks share.
+    /// The network that the group's tasks share cannot be set up.
     #[error("{pos}: network mode {mode:?}")]
     Network {
         /// Its mode.
         mode: String,
-        /// Where it stands.
+        /// Its position in the job file.
         pos: Pos,
-        /// Why there is none.
+        /// Why not.
         source: Box<NetworkError>,
     },
-    /// Somebody, or the time, wanted its end.
+    /// A stop, or a timeout, ended the setup.
     #[error("it was to end before it was set up")]
     Stopped,
-    /// A name that would not be one directory below the allocation's.
+    /// A task name that is not a single directory name.
     #[error("{pos}: {name:?} cannot name a task: it must be a plain file name and not \"alloc\"")]
     TaskName {
         /// The name.
         name: String,
-        /// Where it stands.
+        /// Its position in the job file.
         pos: Pos,
     },
     /// No driver has this name.
@@ -54,62 +54,62 @@ pub enum SetupError {
     UnknownDriver {
         /// The name.
         driver: String,
-        /// The names that exist.
+        /// The known drivers.
         known: String,
-        /// Where the task stands.
+        /// The task's position in the job file.
         pos: Pos,
     },
-    /// An artifact.
+    /// An artifact cannot be fetched.
     #[error("{pos}: artifact {source_path:?}: {action}")]
     Artifact {
-        /// Where it stands.
+        /// Its position in the job file.
         pos: Pos,
         /// Its source.
         source_path: String,
-        /// What was being done.
+        /// The action that failed.
         action: String,
         /// Why not.
         source: io::Error,
-        /// It may go well the next time.
+        /// Whether a retry may succeed.
         recoverable: bool,
     },
-    /// A volume.
+    /// A volume cannot be mounted.
     #[error("{pos}: volume_mount of volume {volume:?}: {problem}")]
     Volume {
-        /// Where the mount stands.
+        /// The mount's position in the job file.
         pos: Pos,
         /// The group's name of the volume.
         volume: String,
         /// What is wrong, and the fix.
         problem: String,
     },
-    /// A template's text.
+    /// A template cannot be rendered.
     #[error("{pos}: template {destination:?}")]
     Template {
-        /// Where it stands.
+        /// Its position in the job file.
         pos: Pos,
         /// Its destination.
         destination: String,
         /// Why not.
         source: TemplateError,
     },
-    /// The file that has a template's text.
+    /// The file with a template's text cannot be read.
     #[error("{pos}: template source {path:?}, which is looked for below the task's directory, cannot be read")]
     TemplateSource {
-        /// Where the template stands.
+        /// The template's position in the job file.
         pos: Pos,
-        /// What was given.
+        /// Its path as given.
         path: String,
         /// EXDEV when it leaves the task's directory.
         source: io::Error,
     },
-    /// The file of `--kv`.
+    /// The file of `--kv` cannot be used.
     #[error("{0}")]
     Values(String),
-    /// A template's file.
+    /// A template's file cannot be written.
     #[error("{pos}: template {destination:?} cannot be written")]
     TemplateFile {
-        /// Where it stands.
+        /// Its position in the job file.
         pos: Pos,
         /// Its destination.
         destination: String,
@@ -118,19 +118,19 @@ pub enum SetupError {
     },
 }
 
-/// Part of a clean-up that did not work; the other parts were still done.
+/// A part of a clean-up that failed; the other parts were still done.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {subject}")]
 pub struct CleanupError {
-    /// What was being done.
+    /// The action that failed.
     pub action: &'static str,
-    /// To what.
+    /// Its subject.
     pub subject: String,
     /// Why not.
     pub source: io::Error,
 }
 
-/// An error with its causes, on one line, each told once and none longer than anybody reads.
+/// An error with its causes on one line, each cause once, and the whole line limited in length.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     chain_within(error, LONGEST_MESSAGE)

@@ -1,4 +1,4 @@
-//! Facts of the machine that are attributes of the node, under Nomad's names, where the kernel's files tell them.
+//! Facts of the machine that are node attributes, under Nomad's names, read from files of the kernel.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,36 +7,37 @@ use crate::cgroup::Regime;
 use crate::spec::Signal;
 use crate::sys::{features, owned};
 
-/// The release of Nomad whose job files, drivers and templates these are, which is what a job file asks for with
-/// `${attr.nomad.version}`. `tests/jobfiles/go.mod` has the same.
+/// The Nomad release whose job files, drivers and templates are implemented, which is what a job file asks for with
+/// `${attr.nomad.version}`. `tests/jobfiles/go.mod` names the same version.
 pub const NOMAD_VERSION: &str = "1.11.3";
 
-/// Bytes of a file of the kernel, or of the system's release, at most: the processors of the largest machine take some MiB.
+/// Most bytes of a file of the kernel, or of the system's release: `/proc/cpuinfo` of the largest machine has some MiB.
 const LONGEST_FILE: u64 = 16 << 20;
 /// Most memory nodes of a kernel (`CONFIG_NODES_SHIFT`).
 const MOST_MEMORY_NODES: u32 = 1024;
 
-/// A text file, if it is there.
+/// A text file's content, if the file exists.
 pub(super) fn text(path: impl AsRef<Path>) -> Option<String> {
     let bytes = File::open(path).and_then(|file| owned::bounded(file, LONGEST_FILE)).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Tells `set` everything; an empty value is none. `storage` is where allocations lie, which need not be there yet.
+/// Passes every attribute to `set`; an empty value means no attribute. `storage` is the directory of allocations, which may not
+/// exist yet.
 pub(super) fn tell(storage: Option<&Path>, cgroups: Regime, set: &mut dyn FnMut(&str, String)) {
     set("nomad.version", NOMAD_VERSION.to_owned());
     set("cpu.modelname", text("/proc/cpuinfo").and_then(|text| model_name(&text)).unwrap_or_default());
     set("kernel.landlock", features::landlock().map(|version| format!("v{version}")).unwrap_or_default());
     set("os.signals", Signal::names().collect::<Vec<_>>().join(","));
     if cgroups != Regime::Off {
-        // What agents before Nomad 1.7 wrote.
+        // As agents before Nomad 1.7 wrote it.
         set("unique.cgroup.mountpoint", "/sys/fs/cgroup".to_owned());
     }
     memory_nodes(set);
     if let Some(storage) = storage.and_then(existing) {
         if let Ok(stat) = rustix::fs::statvfs(&storage) {
             set("unique.storage.bytestotal", stat.f_blocks.saturating_mul(stat.f_frsize).to_string());
-            // Nomad told it until 1.9.
+            // Nomad reported it until 1.9.
             set("unique.storage.bytesfree", stat.f_bavail.saturating_mul(stat.f_frsize).to_string());
         }
         let table = text("/proc/self/mountinfo").unwrap_or_default();
@@ -44,7 +45,7 @@ pub(super) fn tell(storage: Option<&Path>, cgroups: Regime, set: &mut dyn FnMut(
     }
 }
 
-/// The directory, or else the nearest one above it that is there.
+/// The directory, or its nearest existing ancestor.
 fn existing(dir: &Path) -> Option<PathBuf> {
     dir.ancestors().find_map(|dir| dir.canonicalize().ok())
 }
@@ -54,7 +55,7 @@ fn model_name(cpuinfo: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// Which processors belong to which memory.
+/// The processors of each memory node.
 fn memory_nodes(set: &mut dyn FnMut(&str, String)) {
     let base = Path::new("/sys/devices/system/node");
     let online = text(base.join("online")).and_then(|text| text.trim().parse::<crate::spec::CpuSet>().ok());
@@ -66,8 +67,8 @@ fn memory_nodes(set: &mut dyn FnMut(&str, String)) {
     }
 }
 
-/// What is mounted where a directory lies (`proc_pid_mountinfo(5)`): the mount point furthest down, and of several there the
-/// last.
+/// The source of the file system on which a directory lies (`proc_pid_mountinfo(5)`): that of the deepest mount point, and of
+/// several mounts there the last one.
 fn volume(table: &str, dir: &Path) -> Option<String> {
     let mounts = table.lines().filter_map(|line| {
         let (mount, file_system) = line.split_once(" - ")?;
@@ -85,7 +86,7 @@ fn unescaped(field: &str) -> String {
         .fold(field.to_owned(), |text, (written, meant)| text.replace(written, meant))
 }
 
-/// The version of the system: Debian's is more exact in a file of its own, and Nomad reads that one.
+/// The version of the system: Debian has a more exact one in a file of its own, which Nomad reads.
 pub(super) fn os_version(id: &str, version_id: &str) -> String {
     let own = matches!(id, "debian" | "raspbian").then(|| text("/etc/debian_version")).flatten();
     let first = own.as_deref().and_then(|text| text.lines().next()).map(str::trim).filter(|text| !text.is_empty());
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(model_name("processor\t: 0\n"), None);
     }
 
-    /// J2: what job files are told is the release that the tests compare with.
+    /// J2: the version that job files see is the release that the tests compare with.
     #[test]
     fn j2_the_version_is_that_of_the_nomad_that_the_tests_use() {
         for module in [include_str!("../../tests/jobfiles/go.mod"), include_str!("../../tests/constraints/go.mod")] {

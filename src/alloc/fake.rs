@@ -1,4 +1,4 @@
-//! A small working driver for tests: its tasks have a script instead of a process, and everything goes into one log.
+//! A small driver for tests: its tasks have a script instead of a process, and all calls are recorded in one log.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -103,7 +103,7 @@ pub(crate) fn node() -> Arc<Node> {
     })
 }
 
-/// A machine with this driver, whose cgroups are nothing.
+/// A machine with this driver and without cgroups.
 pub(crate) fn machine(path: &Path, driver: &Arc<FakeDriver>, owner: Owner) -> Machine {
     Machine {
         data_dir: path.to_owned(),
@@ -157,7 +157,7 @@ struct Running {
 }
 
 impl FakeDriver {
-    /// Each task does its acts one after the other, start by start; the last one again and again.
+    /// Each task performs its acts one after the other, one per start; the last one is repeated.
     pub(crate) fn new(scripts: &[(&str, &[Act])]) -> Arc<FakeDriver> {
         let scripts = scripts.iter().map(|(n, acts)| ((*n).to_owned(), acts.iter().cloned().collect())).collect();
         Arc::new(FakeDriver {
@@ -168,7 +168,7 @@ impl FakeDriver {
         })
     }
 
-    /// Forgets what runs, as a driver does whose executors were killed.
+    /// Forgets the running tasks, like a driver whose executors were killed.
     pub(crate) fn lose_all(&self) {
         self.running.lock().unwrap().clear();
     }
@@ -228,7 +228,7 @@ impl Driver for FakeDriver {
         }
         let running = Running { act, since: Instant::now(), signal: watch::Sender::new(None) };
         self.running.lock().unwrap().insert(task.id.clone(), running);
-        // One that has ended long ago: who ends what is left of a task must not end us.
+        // The id of a process that ended long ago, so that the clean-up of a task never kills the test process.
         let process = ProcessId { pid: i32::MAX, start_ticks: 1, boot_id: String::new() };
         let executor = Some(Reattach { process, socket: PathBuf::new() });
         Ok(TaskHandle { executor, driver_state: task.id.clone().into_bytes(), ..TaskHandle::default() })

@@ -1,4 +1,4 @@
-//! Finding and removing what a killed owner left behind, and only that.
+//! Finds and removes the leftovers of killed owners, and nothing else.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -21,30 +21,30 @@ use crate::sys::time;
 /// How long a killed helper may take to disappear.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One allocation that a data directory knows of.
+/// One allocation in a data directory.
 #[derive(Debug)]
 pub enum Finding {
     /// Its owner lives.
     InUse(Record),
-    /// Its owner is dead: it can be removed.
+    /// Its owner is dead, so it can be removed.
     Abandoned(Record),
-    /// Its owner is dead, and will come back for it.
+    /// Its owner is dead, and its next process will take it over.
     Wanted(Record),
-    /// Its owner's process id belongs to another pid namespace, where it may well live.
+    /// Its owner's process id belongs to another pid namespace, where the owner may be alive.
     Elsewhere(Record),
-    /// The record cannot be understood, or somebody else may have written it; nothing of it is touched.
+    /// The record is not understood, or another user may have written it; nothing of the allocation is touched.
     Unreadable(RecordError),
     /// A directory without a record: not known to be ours.
     Unrecorded(PathBuf),
-    /// A record whose writer died before it was one; nothing had been made yet.
+    /// A record whose writer died before it was complete; nothing had been made yet.
     HalfWritten(PathBuf),
 }
 
 /// Looks at everything below `data_dir`.
 ///
 /// # Errors
-/// When the directory or `/proc` cannot be read, and when somebody who is neither this user nor root owns the directory or
-/// may write to it; one that does not exist is empty.
+/// When the directory or `/proc` cannot be read, or when a user other than this one and root owns the directory or may write to
+/// it; a missing directory counts as empty.
 pub fn scan(data_dir: &Path) -> io::Result<Vec<Finding>> {
     let own = data_dir.canonicalize().and_then(|path| OwnDir::open(&path)?.enter("alloc".as_ref()));
     let own = match own {
@@ -112,7 +112,8 @@ fn judge(data_dir: &Path, record: Record, namespace: u64) -> io::Result<Finding>
     })
 }
 
-/// Whether an owner who is dead comes back. A run that did not live to say that its tasks had been started does not.
+/// Whether a dead owner returns for its allocations. A run that died before it reported that its tasks had been started does
+/// not.
 fn is_wanted(data_dir: &Path, owner: &Owner) -> io::Result<bool> {
     match owner {
         Owner::Run { background: None } => Ok(false),
@@ -121,14 +122,14 @@ fn is_wanted(data_dir: &Path, owner: &Owner) -> io::Result<bool> {
     }
 }
 
-/// What removing an allocation needs of others.
+/// Callbacks that removing an allocation needs.
 pub struct Means<'a> {
-    /// Removes the containers that it may have. First, as a container is more than its cgroup, and the allocation's directory
-    /// says that there may be one.
+    /// Removes the allocation's containers, if it has any. Called first, because a container is more than its cgroup, and the
+    /// allocation's directory tells whether there may be one.
     pub remove_containers: &'a dyn Fn() -> io::Result<()>,
-    /// Kills what is in a cgroup and removes it; takes one that does not exist for removed.
+    /// Kills the processes in a cgroup and removes it; a missing cgroup counts as removed.
     pub remove_cgroup: &'a dyn Fn(&Path) -> io::Result<()>,
-    /// Gets the allocation's directory when its processes are gone, to save what is of use in it.
+    /// Called with the allocation's directory once its processes are gone, to save useful files.
     pub rescue: &'a dyn Fn(&Path),
 }
 
@@ -138,11 +139,11 @@ impl std::fmt::Debug for Means<'_> {
     }
 }
 
-/// Removes an abandoned allocation: containers, cgroups and helper processes, also those that the owner did not live to note;
-/// the network; then mounts and files, and the record when nothing is left.
+/// Removes an abandoned allocation: containers, cgroups and helper processes, including those that the owner had not recorded
+/// before it died; the network; then mounts and files, and finally the record if nothing remains.
 ///
-/// Every step is tried; what failed is returned, and the record stays for the next time. An allocation that somebody else
-/// is just removing is skipped.
+/// Every step is tried; errors are returned, and the record stays for the next attempt. An allocation that another process is
+/// removing is skipped.
 pub fn clean(data_dir: &Path, record: &Record, means: &Means<'_>) -> Vec<CleanupError> {
     let error = |action, subject: String, source| CleanupError { action, subject, source };
     let path = data_dir.join("alloc").join(format!("{}.json", record.alloc_id));
@@ -161,7 +162,7 @@ pub fn clean(data_dir: &Path, record: &Record, means: &Means<'_>) -> Vec<Cleanup
     let mut before = Vec::new();
     let of_network =
         |e: &net::Error| error("remove the network of", record.alloc_id.clone(), io::Error::other(chain(e)));
-    // While its namespace is there, which is a container's: some plugins find what they made by it.
+    // While the container that has its namespace exists: some plugins find what they made by the namespace.
     let by_driver = record.network.as_ref().filter(|network| network.driver().is_some());
     if let Some(Err(e)) = by_driver.map(Network::disconnect) {
         before.push(of_network(&e));
@@ -176,7 +177,7 @@ pub fn clean(data_dir: &Path, record: &Record, means: &Means<'_>) -> Vec<Cleanup
             Ok(strays) => helpers.extend(strays),
             Err(e) => errors.push(error("look for the processes of", record.alloc_id.clone(), e)),
         }
-        // Stopped, a helper makes nothing new, and inherits what its task leaves behind.
+        // A stopped helper starts nothing new, and still inherits the orphans of its task.
         for helper in &helpers {
             if let Err(e) = process::stop(helper, PATIENCE) {
                 errors.push(error("stop process", helper.pid.to_string(), e));
@@ -192,14 +193,14 @@ pub fn clean(data_dir: &Path, record: &Record, means: &Means<'_>) -> Vec<Cleanup
                 errors.push(error("kill process", helper.pid.to_string(), e));
             }
         }
-        // One that was being started when the owner died shows its arguments only now.
+        // An executor that was being started when the owner died has its arguments only now, so the search is repeated.
         if helpers.is_empty() || !errors.is_empty() {
             break;
         }
         helpers.clear();
     }
-    // What left the cgroups, which have been emptied, had the power of root to do so. Without any, a task's user may have
-    // left something.
+    // The cgroups are empty now; a process that left them needed root to do so. If there are no cgroups, processes of any task user
+    // may remain.
     let must_end = (rustix::process::geteuid().is_root() && !record.cgroups.is_empty()).then_some(0);
     if let Err(e) = process::kill_by_environment(&id, must_end, PATIENCE) {
         errors.push(error("kill the processes of", record.alloc_id.clone(), e));
@@ -214,14 +215,16 @@ pub fn clean(data_dir: &Path, record: &Record, means: &Means<'_>) -> Vec<Cleanup
             errors.push(error("remove socket", socket.display().to_string(), e));
         }
     }
-    // While one of its processes may live, its files are not pulled from under it.
+    // Files are not removed while a process of the allocation may be alive.
     if errors.is_empty() {
         let dir = AllocDir::new(data_dir, &id);
         (means.rescue)(dir.path());
         errors = dir.destroy();
     }
     if errors.is_empty() {
-        // The owner may have died while it wrote the record anew. First, because without the record it is nobody's.
+        // The owner may have died while it rewrote the record. The temporary file goes first, because without the record it belongs
+        // to
+        // no allocation.
         if let Err(e) = clean_half_written(&temporary(&path)) {
             errors.push(error("remove", temporary(&path).display().to_string(), e));
         } else if let Err(e) = remove_record(&path) {
@@ -231,7 +234,7 @@ pub fn clean(data_dir: &Path, record: &Record, means: &Means<'_>) -> Vec<Cleanup
     errors
 }
 
-/// The helpers that show by their arguments that they are the allocation's.
+/// The helpers whose arguments show that they belong to the allocation.
 fn strays(data_dir: &Path, record: &Record, path: &Path) -> io::Result<Vec<ProcessId>> {
     let (owner, boot_id) = (std::fs::metadata(path)?.uid(), time::boot_id()?);
     let mut found = Vec::new();
@@ -243,7 +246,7 @@ fn strays(data_dir: &Path, record: &Record, path: &Path) -> io::Result<Vec<Proce
     Ok(found)
 }
 
-/// Removes a dead helper's socket, and nothing that is no socket.
+/// Removes a dead helper's socket, and only if it is a socket.
 fn remove_socket(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => std::fs::remove_file(path),
@@ -252,7 +255,7 @@ fn remove_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a half-written record, unless somebody is writing it.
+/// Removes a half-written record, unless a process is writing it.
 ///
 /// # Errors
 /// What the file system says.
@@ -272,7 +275,7 @@ mod tests {
     use super::*;
     use crate::alloc::record::{Handle, Records};
 
-    /// A data directory with one allocation whose owner is the process that `owner` makes of ours.
+    /// A data directory with one allocation whose record `change` has modified.
     fn data(change: impl FnOnce(&mut Record)) -> (tempfile::TempDir, AllocDir) {
         let data = tempfile::tempdir().unwrap();
         let id = AllocId::new(uuid::Uuid::new_v4());
@@ -314,7 +317,7 @@ mod tests {
         assert_eq!(kind(|r| r.pid_namespace += 1), "elsewhere");
     }
 
-    /// As the first release wrote it.
+    /// A record as the first release wrote it.
     #[test]
     fn a_record_of_the_first_version_is_read() {
         let data = tempfile::tempdir().unwrap();

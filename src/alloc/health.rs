@@ -1,4 +1,4 @@
-//! What the services of an allocation are, and how they do: for those who ask, and for whoever deploys it.
+//! The services of an allocation and their health: for status requests, and for deployments.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,21 +15,21 @@ use crate::sys::lock::lock;
 pub struct Health {
     /// Its checks, without those whose `on_update` is `ignore`.
     pub checks: usize,
-    /// Of those, how many are good enough for their `on_update`.
+    /// How many of them are good enough for their `on_update`.
     pub healthy: usize,
-    /// Since when all of them are, without a break; `None` while some are not. An allocation without checks is from the
-    /// beginning.
+    /// Since when all of them have been good enough without a break; `None` while some are not. An allocation without checks counts
+    /// as healthy from the beginning.
     pub since: Option<SystemTime>,
 }
 
-/// The services of one allocation, with what their checks found last.
+/// The services of one allocation, with the last results of their checks.
 #[derive(Debug, Default)]
 pub(super) struct Board {
     services: Mutex<BTreeMap<String, Registration>>,
     health: watch::Sender<Health>,
 }
 
-/// How many checks the health of an allocation of this group depends on: those of the group, and of tasks that go on.
+/// How many checks the health of an allocation of this group depends on: those of the group, and of tasks that keep running.
 fn expected(group: &Group) -> usize {
     let goes_on = |task: &&Task| task.lifecycle.is_none_or(|Lifecycle { sidecar, .. }| sidecar);
     let of_tasks = group.tasks.iter().filter(goes_on).flat_map(|task| &task.services);
@@ -37,7 +37,7 @@ fn expected(group: &Group) -> usize {
     group.services.iter().chain(of_tasks).map(counts).sum()
 }
 
-/// Whether a status is good enough.
+/// Whether a status is good enough for `on_update`.
 fn is_healthy(on_update: &str, status: CheckStatus) -> bool {
     status == CheckStatus::Passing || (status == CheckStatus::Warning && on_update == OnUpdate::IgnoreWarnings.as_str())
 }

@@ -2,16 +2,16 @@
 
 use super::error::{CleanupError, SetupError};
 
-/// One step; it knows how, the list knows when.
+/// One step: the hook implements it, and the stack decides when it runs.
 #[tonic::async_trait]
 pub(super) trait Hook<S: Send>: Send + Sync {
     /// Nomad's name of the step, for events.
     fn name(&self) -> &'static str;
 
-    /// Does it, completely or not at all.
+    /// Runs the step, completely or not at all.
     async fn run(&self, subject: &mut S) -> Result<(), SetupError>;
 
-    /// Takes up again what an earlier process did, and changes nothing of it.
+    /// Restores what an earlier process did in this step, without changing it.
     async fn restore(&self, _subject: &mut S) -> Result<(), SetupError> {
         Ok(())
     }
@@ -33,7 +33,7 @@ impl<S: Send> Stack<S> {
         Stack { hooks, done: 0 }
     }
 
-    /// Does the steps that are not done yet and stops at the first that fails, of which it tells the name.
+    /// Runs the steps that are not done yet, and stops at the first that fails, whose name it returns.
     pub(super) async fn run(&mut self, subject: &mut S) -> Result<(), (&'static str, SetupError)> {
         while let Some(hook) = self.hooks.get(self.done) {
             hook.run(subject).await.map_err(|e| (hook.name(), e))?;
@@ -42,8 +42,9 @@ impl<S: Send> Stack<S> {
         Ok(())
     }
 
-    /// Takes up again the first steps that an earlier process has done, and stops at the first that it has not, or that cannot
-    /// be taken up, of which it tells the name.
+    /// Restores the first steps, as far as an earlier process has done them. Stops at the first one that is not done, or that
+    /// cannot
+    /// be restored; the name of the latter is returned.
     pub(super) async fn restore(
         &mut self,
         subject: &mut S,
@@ -61,12 +62,12 @@ impl<S: Send> Stack<S> {
         self.hooks[..self.done].iter().map(|hook| hook.name().to_owned()).collect()
     }
 
-    /// Undoes the steps that are done, the last one first. A step whose undoing failed does not stop the earlier ones.
+    /// Undoes the steps that are done, the last one first. If a step cannot be undone, the earlier ones are still undone.
     pub(super) async fn undo(&mut self, subject: &mut S) -> Vec<CleanupError> {
         self.undo_after("", subject).await
     }
 
-    /// The same of those after the step of this name; where there is none, of all.
+    /// The same for the steps after the one of this name; if there is no such step, for all of them.
     pub(super) async fn undo_after(&mut self, last: &str, subject: &mut S) -> Vec<CleanupError> {
         let kept = self.hooks[..self.done].iter().position(|hook| hook.name() == last).map_or(0, |at| at + 1);
         let done = std::mem::replace(&mut self.done, kept);

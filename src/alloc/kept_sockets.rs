@@ -1,7 +1,7 @@
-//! The directory of sockets of an owner who comes back: his executors listen there while he is dead, so it has his name and not
-//! his process's, and stays until nothing of his is left.
+//! The socket directory of an owner that returns after it was killed. Its executors listen there while it is dead, so the
+//! directory is named after the owner and not after its process, and stays until nothing of the owner remains.
 //!
-//! A link in it names the file that is there as long as he may come back; where that is gone, so is he.
+//! A symlink in it names a file that exists as long as the owner may return; once that file is gone, the owner will not.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -19,33 +19,33 @@ use super::text::hex;
 use crate::spec::Order as _;
 use crate::sys::owned::OwnDir;
 
-/// The link to the owner's own file.
+/// The symlink to the owner's file.
 const ANCHOR: &str = "owner";
-/// How the names of these directories begin; those of processes have a number.
+/// How the names of these directories begin; the directories of processes begin with a number.
 const RUN: &str = "run-";
 const AGENT: &str = "agent-";
-/// How long a directory may be without its link.
+/// How long a directory may lack its symlink.
 const LONGEST_START: Duration = Duration::from_mins(1);
-/// How often a directory is emptied again in which a helper that is just ending had made its socket.
+/// How often removing a directory is retried if a helper that is just ending had created its socket in it.
 const TRIES: u32 = 5;
 
-/// Such a directory.
+/// The socket directory of an owner that returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptSockets {
     /// Where it is.
     pub path: PathBuf,
-    /// Whose file its link names; empty for one that has none yet, or never will.
+    /// The file that its symlink names; empty for a directory that has no symlink yet, or never will.
     anchor: PathBuf,
 }
 
 impl KeptSockets {
-    /// Where those of `owner` are in `base`; `None` for one who does not come back.
+    /// The path of `owner`'s directory in `base`; `None` for an owner that does not return.
     #[must_use]
     pub fn path_of(base: &Path, data_dir: &Path, owner: &Owner) -> Option<PathBuf> {
         Some(base.join(match owner {
             Owner::Run { background: None } => return None,
             Owner::Run { background: Some(id) } => format!("{RUN}{}", id.as_str()),
-            // Several data directories have one base.
+            // Several data directories share one base.
             Owner::Agent => {
                 let digest = sha2::Sha256::digest(data_dir.as_os_str().as_bytes());
                 format!("{AGENT}{}", hex(&digest[..6]))
@@ -53,10 +53,10 @@ impl KeptSockets {
         }))
     }
 
-    /// Makes the directory of an owner who comes back, or finds it; `base` is made where it is missing, for this user alone.
+    /// Creates or finds the directory of an owner that returns; `base` is created if it is missing, accessible to this user only.
     ///
     /// # Errors
-    /// What the file system says, and that `base` is not this user's alone.
+    /// What the file system says, and when another user may write to `base`.
     pub fn open(base: &Path, data_dir: &Path, owner: &Owner) -> io::Result<Option<KeptSockets>> {
         let path = KeptSockets::path_of(base, data_dir, owner);
         let (Some(path), Some(anchor)) = (path, owner.anchor(data_dir)) else { return Ok(None) };
@@ -68,10 +68,10 @@ impl KeptSockets {
         }
     }
 
-    /// All of them in `base`; one that does not exist has none.
+    /// All of these directories in `base`; a missing `base` has none.
     ///
     /// # Errors
-    /// What the file system says, and that `base` is not this user's alone.
+    /// What the file system says, and when another user may write to `base`.
     pub fn all(base: &Path) -> io::Result<Vec<KeptSockets>> {
         let own = match OwnDir::open(base) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -95,7 +95,7 @@ impl KeptSockets {
         Ok(found)
     }
 
-    /// The run that it belongs to, and its data directory.
+    /// The run that the directory belongs to, and the run's data directory.
     #[must_use]
     pub fn run(&self) -> Option<(PathBuf, RunId)> {
         let id = RunId::parse(self.path.file_name()?.to_str()?.strip_prefix(RUN)?)?;
@@ -104,20 +104,20 @@ impl KeptSockets {
         (owner.anchor(&data_dir)? == self.anchor).then_some((data_dir, id))
     }
 
-    /// Whether its owner will certainly not come back: nothing of his is left.
+    /// Whether its owner will certainly not return, because nothing of it remains.
     ///
     /// # Errors
     /// What the file system says.
     pub fn is_abandoned(&self) -> io::Result<bool> {
         if self.anchor.as_os_str().is_empty() {
-            // Its owner makes the link next, unless he was killed in between.
+            // Its owner creates the symlink next, unless it was killed in between.
             let made = self.path.symlink_metadata().and_then(|made| made.modified())?;
             return Ok(made.elapsed().is_ok_and(|age| age > LONGEST_START));
         }
         if self.anchor.symlink_metadata().is_ok() {
             return Ok(false);
         }
-        // He makes his lock before the directory, and his file after it.
+        // The owner creates its lock before the directory, and its file after it.
         match self.run() {
             Some((data_dir, id)) => {
                 let owner = Owner::Run { background: Some(id) };
@@ -130,10 +130,10 @@ impl KeptSockets {
         }
     }
 
-    /// Removes it with the sockets in it; one that is gone is no error.
+    /// Removes the directory with the sockets in it; a missing directory is no error.
     ///
     /// # Errors
-    /// What the file system says; a directory in which something else lies stays.
+    /// What the file system says; a directory that contains anything else stays.
     pub fn remove(&self) -> io::Result<()> {
         let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
         let mut tries = TRIES;

@@ -1,4 +1,4 @@
-//! The end of a task that runs.
+//! Killing a running task.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use super::text::go_duration;
 use crate::driver::{Driver, DriverError};
 use crate::spec::{EventKind, ExitResult, Signal};
 
-/// Waits between the tries to stop a task.
+/// Pauses between the attempts to stop a task.
 const STOP_TRIES: [Duration; 4] =
     [Duration::from_secs(5), Duration::from_secs(20), Duration::from_secs(80), Duration::from_mins(2)];
 
 pub(super) type Wait<'a> = Pin<Box<dyn Future<Output = Result<ExitResult, DriverError>> + Send + 'a>>;
 type Stopping<'a> = Pin<Box<dyn Future<Output = Result<(), DriverError>> + Send + 'a>>;
 
-/// Asks a driver to stop a task, several times if need be.
+/// Asks a driver to stop a task, with retries.
 async fn stop_task(
     driver: &dyn Driver,
     id: &str,
@@ -35,10 +35,10 @@ async fn stop_task(
 }
 
 impl TaskRunner {
-    /// Ends a running task: its services are withdrawn, then shutdown delay, kill signal, kill timeout; at once when the stop
-    /// says so.
+    /// Ends a running task: withdraws its services, waits for the shutdown delay, sends the kill signal and waits for the kill
+    /// timeout; at once when the stop is `Stop::Now`.
     pub(super) async fn kill(&mut self, id: &str, wait: &mut Wait<'_>) -> Result<ExitResult, DriverError> {
-        // What is not withdrawn in time is when the task has ended.
+        // If `Stop::Now` interrupts the withdrawal, the remaining services are withdrawn once the task has ended.
         tokio::select! {
             biased;
             () = self.shared.offers.withdraw(&mut self.offered) => {}

@@ -11,7 +11,7 @@
 
 use crate::spec::{LifecycleHook, Task};
 
-/// What a task is to the other tasks of its group.
+/// The role of a task in its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     PrestartOnce,
@@ -39,7 +39,7 @@ impl Stage {
     }
 }
 
-/// Where a task is in its life.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TaskState {
     /// Not started, or waiting for a restart.
@@ -48,7 +48,7 @@ pub(super) enum TaskState {
     Running,
     /// It will not run again.
     Dead {
-        /// It should have done better.
+        /// Whether it failed.
         failed: bool,
     },
 }
@@ -63,7 +63,7 @@ impl TaskState {
     }
 }
 
-/// Where the group is in its life.
+/// The phase of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Init,
@@ -96,7 +96,7 @@ impl Coordinator {
         self.phase
     }
 
-    /// Goes on as far as `states` (one for each task, in the order of the stages) allow.
+    /// Advances as far as `states` (one for each task, in the order of the stages) allow.
     pub(super) fn update(&mut self, states: &[TaskState]) {
         while let Some(next) = self.next(states) {
             self.phase = next;
@@ -147,14 +147,14 @@ impl Coordinator {
     }
 }
 
-/// Why a group's tasks are killed without anybody asking for it.
+/// Why a group's tasks are killed although no stop was requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Doom {
     /// The task with this number failed.
     SiblingFailed(usize),
     /// The leader, with this number, is dead.
     LeaderDead(usize),
-    /// Only sidecars are left.
+    /// Only sidecars remain.
     MainTasksDead,
 }
 
@@ -186,7 +186,7 @@ pub(super) fn doom(members: &[Member]) -> Option<Doom> {
     live.all(|m| m.stage.is_sidecar()).then_some(Doom::MainTasksDead)
 }
 
-/// Who is killed next once the group must die: the leader alone, then all but sidecars, then the sidecars. Poststop
+/// The tasks to kill next once the group must die: first the leader alone, then all but sidecars, then the sidecars. Poststop
 /// tasks are not killed; they run afterwards.
 pub(super) fn next_victims(members: &[Member]) -> Vec<usize> {
     let numbers = |wanted: &dyn Fn(&Member) -> bool| -> Vec<usize> {

@@ -1,5 +1,5 @@
-//! This machine: where things are kept, which drivers there are, how a task's cgroup is called. What the allocations of one
-//! process share is built here, for whoever owns them.
+//! This machine: its directories, its drivers, the names of tasks' cgroups. Builds what the allocations of one process share,
+//! for each kind of owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -28,22 +28,22 @@ use crate::sys::owned::{self, OwnDir};
 
 /// Where cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// How long the processes in an abandoned cgroup may resist.
+/// How long killing the processes in an abandoned cgroup may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Drivers by their names.
 pub type Drivers = BTreeMap<String, Arc<dyn Driver>>;
 
-/// What of this machine cannot be used.
+/// Why something of this machine cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing}")]
 pub struct MachineError {
-    /// What was being done, or is wrong.
+    /// The action that failed, or the problem.
     doing: String,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// Says what was being done when something failed.
+/// Adds to an error what was being done.
 pub(super) trait Doing<T> {
     fn doing(self, what: &str) -> Result<T, MachineError>;
     fn doing_with(self, what: impl FnOnce() -> String) -> Result<T, MachineError>;
@@ -59,14 +59,14 @@ impl<T, E: Into<Box<dyn std::error::Error + Send + Sync>>> Doing<T> for Result<T
     }
 }
 
-/// The data directory, made where it is missing, under its canonical name.
+/// The canonical path of the data directory, which is created if it is missing.
 ///
 /// # Errors
-/// When there is none, and when somebody else could write to it.
+/// When there is none, and when another user could write to it.
 pub fn data_dir(given: Option<&Path>) -> Result<PathBuf, MachineError> {
     let dir = usual_data_dir(given)?;
     let make = || {
-        // Nothing is made behind what is somebody else's.
+        // Nothing is created below a directory that another user controls.
         let there = dir.ancestors().find(|dir| dir.symlink_metadata().is_ok()).unwrap_or(Path::new("."));
         if there != dir {
             if !mutant::on("d72") {
@@ -76,12 +76,12 @@ pub fn data_dir(given: Option<&Path>) -> Result<PathBuf, MachineError> {
         }
         resolve(&dir)
     };
-    // What stands in it says which processes to end and what to remove.
+    // Files in it name the processes to kill and the files to remove.
     let own = make().and_then(|dir| OwnDir::open(&dir).map(|_| dir));
     own.doing_with(|| format!("cannot use the data directory {}; give another --data-dir", dir.display()))
 }
 
-/// The data directory under its canonical name, where there is one: nothing is made.
+/// The canonical path of the data directory if it exists; nothing is created.
 ///
 /// # Errors
 /// As [`data_dir`].
@@ -93,7 +93,7 @@ pub fn existing_data_dir(given: Option<&Path>) -> Result<Option<PathBuf>, Machin
     }
 }
 
-/// Where it is, or would be.
+/// The path of the data directory, whether it exists or not.
 fn usual_data_dir(given: Option<&Path>) -> Result<PathBuf, MachineError> {
     let env = |key: &str| std::env::var_os(key).map(PathBuf::from).filter(|p| p.is_absolute());
     Ok(match given {
@@ -109,18 +109,18 @@ fn usual_data_dir(given: Option<&Path>) -> Result<PathBuf, MachineError> {
     })
 }
 
-/// The same directory under its canonical name, when nobody else can put another one in its place.
+/// The canonical path of a directory, unless another user can replace it by another one.
 fn resolve(dir: &Path) -> std::io::Result<PathBuf> {
     if mutant::on("d72") { dir.canonicalize() } else { owned::resolve(dir) }
 }
 
-/// Where the logs of allocations are that have ended.
+/// The directory of the logs of allocations that have ended.
 #[must_use]
 pub fn kept_logs(data_dir: &Path) -> PathBuf {
     data_dir.join("logs")
 }
 
-/// Where the directories of sockets are. A socket's path has to be short, so it is not far down.
+/// The parent of all socket directories. A socket's path is limited in length, so this path is short.
 #[must_use]
 pub fn socket_base(data_dir: &Path) -> PathBuf {
     if rustix::process::geteuid().is_root() {
@@ -131,25 +131,25 @@ pub fn socket_base(data_dir: &Path) -> PathBuf {
     }
 }
 
-/// Where all processes of this user find the lock of what they share, and the registry of their ports, whatever their data
-/// directories are, and nobody else can hold it; `None` for a plain user without such a directory.
+/// The directory with the lock of what all processes of this user share, and with the registry of their ports: the same for all
+/// of their data directories, and no other user can hold the lock. `None` for a user other than root who has no such directory.
 fn lock_dir() -> Option<PathBuf> {
     let user = rustix::process::geteuid();
     if user.is_root() {
         return Some(PathBuf::from("/run/agentbin"));
     }
-    // By its usual name: the variable may be set in one shell, and not in another.
+    // By its usual path: the variable may be set in one shell and not in another.
     let runtime = PathBuf::from(format!("/run/user/{}", user.as_raw()));
     OwnDir::open(&runtime).is_ok().then(|| runtime.join("agentbin"))
 }
 
-/// The services that are registered on this machine, of this user.
+/// The services of this user that are registered on this machine.
 #[must_use]
 pub fn services(data_dir: &Path) -> Services {
     Services::of_machine(lock_dir().unwrap_or_else(|| data_dir.join("run")).join("services"))
 }
 
-/// What there is of networks; see [`Networks::run_dir`].
+/// The directory of the networks' records; see [`Networks::run_dir`].
 pub(super) fn network_dir(data_dir: &Path) -> PathBuf {
     lock_dir().unwrap_or_else(|| data_dir.join("run")).join("network")
 }
@@ -159,7 +159,7 @@ pub(super) fn record_path(data_dir: &Path, id: &str) -> PathBuf {
     data_dir.join("alloc").join(format!("{id}.json"))
 }
 
-/// Where the executors of an owner who comes back listen: the same directory each time. `None` for one who does not; see
+/// The socket directory of an owner that returns: the same one each time. `None` for an owner that does not return; see
 /// [`socket_dir`].
 ///
 /// # Errors
@@ -170,10 +170,10 @@ pub fn kept_socket_dir(data_dir: &Path, owner: &Owner) -> Result<Option<KeptSock
         .doing_with(|| format!("cannot make a directory of sockets in {}", base.display()))
 }
 
-/// Where the executors of this process listen.
+/// The socket directory of this process.
 ///
 /// # Errors
-/// What the file system says, and that the place is not this user's alone.
+/// What the file system says, and when another user may write to the directory.
 pub fn socket_dir(data_dir: &Path) -> Result<SocketDir, MachineError> {
     let base = socket_base(data_dir);
     SocketDir::create(&base).doing_with(|| format!("cannot make a directory of sockets in {}", base.display()))
@@ -184,12 +184,12 @@ fn cgroups() -> Result<CgroupFs, MachineError> {
     CgroupFs::detect(Path::new(CGROUPS)).doing("cannot find out about cgroups")
 }
 
-/// How tasks of this process are limited: as the machine is set up for root, and else below a cgroup that was delegated.
+/// How tasks of this process are limited: for root by the machine's cgroups, otherwise below a delegated cgroup.
 #[derive(Debug)]
 pub struct CgroupPlace {
-    /// What is mounted.
+    /// The mounted hierarchies.
     pub cgroups: CgroupFs,
-    /// Off where this process cannot make cgroups.
+    /// `Off` if this process cannot create cgroups.
     pub regime: Regime,
     /// The cgroup above those of all tasks, relative to each hierarchy's root.
     parent: Option<PathBuf>,
@@ -197,7 +197,7 @@ pub struct CgroupPlace {
 }
 
 impl CgroupPlace {
-    /// Looks, and changes nothing. `given` is the cgroup above those of all tasks, if it is not the usual one.
+    /// Detects the cgroups without changing anything. `given` is the parent cgroup of all tasks, if it is not the usual one.
     ///
     /// # Errors
     /// When the mounts cannot be read, and when `given` cannot be a cgroup.
@@ -215,7 +215,8 @@ impl CgroupPlace {
         Ok(CgroupPlace { cgroups, regime, parent: parent.transpose()?, delegated })
     }
 
-    /// Makes room for tasks, where this process is in the way. To be called before it starts others; undone in the end.
+    /// Moves this process out of the delegated cgroup, so that tasks can get cgroups there. To be called before it starts other
+    /// processes; undone in the end.
     ///
     /// # Errors
     /// What the kernel says.
@@ -226,7 +227,7 @@ impl CgroupPlace {
         Ok(self)
     }
 
-    /// The cores of the tasks of all agentbin processes, where they can be divided.
+    /// The cores of the tasks of all agentbin processes, if cpusets are available.
     #[must_use]
     pub fn cpusets(&self) -> Option<Cpusets> {
         self.cpusets_of(self.parent.as_deref()?)
@@ -240,7 +241,7 @@ impl CgroupPlace {
         })
     }
 
-    /// Divides the cores anew among the tasks that are beside these cgroups, wherever their runs put them.
+    /// Divides the cores again among the tasks whose cgroups are siblings of these, whichever run created them.
     ///
     /// # Errors
     /// What the kernel says.
@@ -259,8 +260,8 @@ const fn parent(regime: Regime) -> Option<&'static str> {
     }
 }
 
-/// A cgroup that somebody names: as a directory of a mounted tree, or relative to each tree's root, also with a slash in front,
-/// as Nomad writes it; for a plain user relative to `base`, which was delegated to him.
+/// Resolves a cgroup that the user has given: a directory of a mounted hierarchy, or a path relative to each hierarchy's root,
+/// also with a leading slash, as Nomad writes it; without root it is relative to the delegated `base`.
 fn parent_at(cgroups: &CgroupFs, base: &Path, given: &Path) -> Result<PathBuf, MachineError> {
     let parent = if given.starts_with(CGROUPS) {
         cgroups.relative(given)
@@ -277,12 +278,12 @@ fn parent_at(cgroups: &CgroupFs, base: &Path, given: &Path) -> Result<PathBuf, M
     Ok(parent)
 }
 
-/// Whether a cgroup is that of a task of ours: the allocation's id, a dash, the task's name.
+/// Whether a cgroup belongs to a task of ours: its name is the allocation's id, a dash and the task's name.
 fn is_task(name: &str) -> bool {
     name.split_at_checked(36).is_some_and(|(id, rest)| AllocId::parse(id).is_some() && rest.starts_with('-'))
 }
 
-/// Kills what is in an abandoned cgroup and removes it.
+/// Kills the processes in an abandoned cgroup and removes it.
 ///
 /// # Errors
 /// What the kernel says, or that its processes did not end in time.
@@ -293,13 +294,13 @@ pub fn remove_cgroup(cgroups: &CgroupFs, relative: &Path) -> std::io::Result<()>
     TaskCgroup::destroy_at(cgroups, relative, Instant::now() + PATIENCE).map_err(std::io::Error::other)
 }
 
-/// Removes the containers of an abandoned allocation, where it may have some.
+/// Removes the containers of an abandoned allocation, if it may have some.
 ///
 /// # Errors
 /// What the engine says.
 pub fn remove_containers(data_dir: &Path, record: &Record) -> Result<(), MachineError> {
     let Some(alloc_id) = record.id() else { return Ok(()) };
-    // The network of a group is a container, too, and there before any task's is.
+    // The network of a group is a container too, and exists before any task's container.
     let has_network = record.network.as_ref().is_some_and(|network| network.driver().is_some());
     let dir = data_dir.join("alloc").join(alloc_id.as_str());
     if !has_network && !DockerDriver::may_have_containers(&dir).doing("cannot look whether it has containers")? {
@@ -307,7 +308,7 @@ pub fn remove_containers(data_dir: &Path, record: &Record) -> Result<(), Machine
     }
     let settings =
         Settings { cgroups: cgroups()?, compute: compute(), socket_dir: socket_base(data_dir), under_agent: false };
-    // On a thread of its own: whoever asks may be inside a runtime.
+    // On a thread of its own, because the caller may be inside a runtime.
     let removing = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let alloc_id = alloc_id.as_str();
@@ -325,8 +326,8 @@ pub fn machine(data_dir: &Path, sockets: &Path, place: &CgroupPlace) -> Result<M
     machine_of(Owner::default(), data_dir, sockets, place)
 }
 
-/// The same for this owner, who holds his lock ([`OwnerLock::take`](super::OwnerLock::take)). The tasks of one who comes back
-/// outlive their executors, too, where they can.
+/// The same for this owner, whose process holds the owner's lock ([`OwnerLock::take`](super::OwnerLock::take)). If the owner
+/// returns, its tasks also outlive their executors, where the driver supports it.
 ///
 /// # Errors
 /// As [`machine`].
@@ -362,13 +363,13 @@ pub fn machine_of(owner: Owner, data_dir: &Path, sockets: &Path, place: &CgroupP
     })
 }
 
-/// What drivers have to know of this machine; their helpers listen in `sockets`.
+/// The settings of drivers on this machine; their helpers listen in `sockets`.
 #[must_use]
 pub fn settings(cgroups: &CgroupFs, sockets: &Path) -> Settings {
     Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), under_agent: false }
 }
 
-/// Those of this program, by name.
+/// The built-in drivers, by name.
 fn drivers(cgroups: &CgroupFs, sockets: &Path, outlive: bool) -> BTreeMap<String, Arc<dyn Driver>> {
     let settings = settings(cgroups, sockets);
     let drivers: [Arc<dyn Driver>; 4] = [
@@ -380,7 +381,7 @@ fn drivers(cgroups: &CgroupFs, sockets: &Path, outlive: bool) -> BTreeMap<String
     drivers.into_iter().map(|driver| (driver.name().to_owned(), driver)).into_map()
 }
 
-/// This machine as job files see it; nothing is made or changed.
+/// This machine as job files see it; nothing is created or changed.
 ///
 /// # Errors
 /// When the mounts cannot be read, and when `cgroup_parent` cannot be a cgroup.
@@ -391,20 +392,20 @@ pub fn look(data_dir: Option<&Path>, cgroup_parent: Option<&Path>) -> Result<Nod
     Ok(Node::look(data_dir.as_deref(), place.regime, reservable))
 }
 
-/// What can be known of this machine before a run.
+/// What can be found out about this machine before a run.
 #[derive(Clone)]
 pub struct Seen {
-    /// Where its allocations would be.
+    /// The directory that its allocations would have.
     pub data_dir: PathBuf,
     /// As job files see it.
     pub node: Node,
     /// By name.
     pub drivers: BTreeMap<String, Arc<dyn Driver>>,
-    /// What they know of it, and plugins have to know.
+    /// The settings of these drivers, which plugins get too.
     pub settings: Settings,
 }
 
-/// Drivers that are only asked, and what plugins beside them have to know; nothing is made or changed.
+/// Drivers that are only queried, and the settings for plugins; nothing is created or changed.
 ///
 /// # Errors
 /// As [`look`].
@@ -413,16 +414,16 @@ pub fn drivers_to_ask(cgroup_parent: Option<&Path>) -> Result<(Drivers, Settings
     Ok((drivers(&settings.cgroups, &settings.socket_dir, false), settings))
 }
 
-/// How the networks of groups are made here where nothing else is said.
+/// How the networks of groups are made here by default.
 #[must_use]
 pub fn networks(data_dir: &Path) -> Networks {
     Networks::new(network_dir(data_dir))
 }
 
-/// This machine with its drivers; nothing is made or changed.
+/// This machine with its drivers; nothing is created or changed.
 ///
 /// # Errors
-/// When there is no place for data, and as [`look`].
+/// When there is no data directory, and as [`look`].
 pub fn peek(data_dir: Option<&Path>, cgroup_parent: Option<&Path>) -> Result<Seen, MachineError> {
     let data_dir = usual_data_dir(data_dir)?;
     let node = look(Some(&data_dir), cgroup_parent)?;
@@ -430,7 +431,7 @@ pub fn peek(data_dir: Option<&Path>, cgroup_parent: Option<&Path>) -> Result<See
     Ok(Seen { data_dir, node, drivers, settings })
 }
 
-/// What these drivers tell of themselves.
+/// The fingerprints of these drivers.
 pub async fn fingerprints(
     drivers: &BTreeMap<String, Arc<dyn Driver>>,
     wanted: &BTreeSet<String>,
@@ -442,11 +443,11 @@ pub async fn fingerprints(
     told
 }
 
-/// What a service manager has for this process alone: `sd_notify(3)`, `sd_listen_fds(3)`.
+/// Variables that a service manager sets for this process alone: `sd_notify(3)`, `sd_listen_fds(3)`.
 const OF_SERVICE_MANAGER: [&str; 6] =
     ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
-/// Variables that are no text cannot be handed on through a job's interpolation and are left out.
+/// Variables that are not UTF-8 cannot pass through a job's interpolation and are left out.
 fn host_env() -> BTreeMap<String, String> {
     let handed_on = |key: &str| !OF_SERVICE_MANAGER.contains(&key);
     let text = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));

@@ -1,14 +1,14 @@
 //! The life of one allocation: a group's tasks from the first directory to the last process, set up in order and undone in
-//! reverse. Never knows how a step does its work.
+//! reverse. Independent of how a step does its work.
 //!
 //! ```text
 //! Alloc::set_up ─▶ mount, ports, record, directories, network   undone at once when one fails
 //! Alloc::run    ─▶ one TaskRunner for each task   gates opened by the lifecycle coordinator
 //!                    task_dir, artifacts, templates ─▶ driver.start ─▶ wait ─▶ restart policy ─┐
 //!                    ▲──────────────────────────────────────────────────────────────────────┘
-//! Alloc::restore, set_up, run ─▶ the same for one that an earlier process left: what is done is taken up, not done again
+//! Alloc::restore, set_up, run ─▶ the same for an allocation of an earlier process: steps that are done are restored, not repeated
 //! Control::leave ─▶ run returns, and everything stays for the next owner
-//! Alloc::destroy ─▶ cgroups, network, directories, record, ports   after whoever reads the tasks' output is done
+//! Alloc::destroy ─▶ cgroups, network, directories, record, ports   after the readers of the tasks' output are done
 //! ```
 
 mod artifact;
@@ -94,7 +94,7 @@ pub use volumes::{HostVolume, HostVolumes, no_mounts};
 
 use crate::spec::{AllocId, TaskEvent};
 
-/// How urgently an allocation has to end.
+/// How urgently an allocation has to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Stop {
     /// Not at all.
@@ -106,14 +106,14 @@ pub enum Stop {
     Now,
 }
 
-/// Something that happened to a task of an allocation.
+/// An event of a task of an allocation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AllocEvent {
     /// The allocation.
     pub alloc: AllocId,
     /// Its group.
     pub group: String,
-    /// Its number among the group's, from 0.
+    /// Its index in the group, from 0.
     pub index: u32,
     /// What happened.
     pub event: TaskEvent,

@@ -1,4 +1,4 @@
-//! The network namespace that the tasks of a group share: who makes it, what connects it, what tasks are told of it.
+//! The network namespace that the tasks of a group share: which driver makes it, how it is connected, what tasks get to know.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,12 +15,12 @@ use crate::driver::{self, Driver, DriverError, NetworkIsolation};
 use crate::net::{self, Kind, Mapping, Network, Status, Wish};
 use crate::spec::{self, NetworkMode, interpolate};
 
-/// Nomad's labels of a network that docker made.
+/// Nomad's labels of a network that was made by docker.
 const SANDBOX_HOSTNAME: &str = "docker_sandbox_hostname";
 const SANDBOX: &str = "docker_sandbox_container_id";
-/// Docker's host name of a container that was given none: so much of its id.
+/// Docker's default host name of a container: this many characters of its id.
 const SHORT_ID: usize = 12;
-/// How long a network may still take to be removed when somebody does not want to wait.
+/// How long removing a network may still take after an urgent stop.
 const LAST_MOMENT: Duration = Duration::from_secs(10);
 /// Longest host name, and longest part of one.
 const LONGEST_HOSTNAME: usize = 253;
@@ -29,10 +29,10 @@ const LONGEST_LABEL: usize = 63;
 /// Why the tasks of a group have no network of their own.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// It cannot be made, or not connected.
+    /// It cannot be made or connected.
     #[error(transparent)]
     Net(#[from] net::Error),
-    /// The driver that has to make it does not.
+    /// The driver that has to make it cannot.
     #[error("driver {driver:?} cannot make it")]
     Driver {
         /// The driver.
@@ -40,7 +40,7 @@ pub enum NetworkError {
         /// Why not.
         source: DriverError,
     },
-    /// A driver cannot put its tasks into one.
+    /// A driver cannot put its tasks into a shared network.
     #[error("task {task:?} cannot have it: driver {driver:?} puts no task into a group's network")]
     NotInGroup {
         /// The task.
@@ -48,13 +48,13 @@ pub enum NetworkError {
         /// Its driver.
         driver: String,
     },
-    /// Two drivers would each have to make it.
+    /// Two drivers would each have to make the network.
     #[error("tasks {0:?} and {1:?} cannot share it: each one's driver must make it; put them into two groups")]
     TwoMakers(String, String),
-    /// Only some drivers give a host name.
+    /// Only some drivers can set a host name.
     #[error("hostname {0:?} needs a task with driver \"docker\" in the group; remove it")]
     NoHostname(String),
-    /// It is none.
+    /// The host name is invalid.
     #[error("hostname {0:?} is no name of a host: use letters, digits and dashes, with dots in between")]
     BadHostname(String),
     /// The thread that makes it has panicked.
@@ -62,18 +62,18 @@ pub enum NetworkError {
     Broken(#[source] tokio::task::JoinError),
 }
 
-/// The network of an allocation, as long as there is one.
+/// The network of an allocation, while it exists.
 #[derive(Debug)]
 pub(super) struct Isolated {
-    /// All that there may be of it.
+    /// Everything that may exist of it.
     network: Network,
-    /// As its tasks' drivers get it.
+    /// The network as the drivers of its tasks get it.
     pub(super) isolation: NetworkIsolation,
-    /// What its tasks are told.
+    /// The addresses and names that its tasks get to know.
     pub(super) status: Status,
 }
 
-/// Makes the namespace and connects it, after the record and before the first task.
+/// Makes the namespace and connects it, after the record is written and before the first task.
 pub(super) struct IsolationHook;
 
 #[tonic::async_trait]
@@ -88,7 +88,7 @@ impl Hook<Place> for IsolationHook {
         if network.mode != NetworkMode::Host
             && let Err(failed) = set_up(place, network).await
         {
-            // What may be left of it is found by the record.
+            // The record tells the clean-up what may be left of it.
             let errors = tear_down(place, Stop::Gracefully).await;
             place.recorded_is_left |= !errors.is_empty();
             place.untold.extend(errors);
@@ -105,8 +105,8 @@ impl Hook<Place> for IsolationHook {
         Ok(())
     }
 
-    /// What connects its tasks is there as long as the machine runs; afterwards it is made anew, once what plugins keep of the
-    /// old one is gone.
+    /// The network exists until the machine reboots. After a reboot it is made again, once the state that CNI plugins keep of the
+    /// old one has been removed.
     async fn restore(&self, place: &mut Place) -> Result<(), SetupError> {
         let Some(Restored { record, rebooted, is_unfinished }) = &place.restored else { return Ok(()) };
         let told = record.restore.as_ref().and_then(|restore| restore.network.clone());
@@ -169,7 +169,7 @@ async fn set_up(place: &mut Place, asked: &spec::Network) -> Result<(), Failed> 
         machine.networks.plan(Wish { id: &id, kind, driver: driver.as_deref(), mappings, args, record })
     });
     let mut network = planned.await?;
-    // Written down before anything is made, and again with what it became.
+    // Recorded before anything is made, and again with the result.
     note(place, &network)?;
     let isolation = NetworkIsolation {
         mode: driver::NetworkMode::Group,
@@ -179,7 +179,7 @@ async fn set_up(place: &mut Place, asked: &spec::Network) -> Result<(), Failed> 
     place.network = Some(Isolated { network: network.clone(), isolation, status: Status::default() });
     if let Some(driver) = &maker {
         let mut stop = place.control.stop.subscribe();
-        // What it has made by then is found by the allocation's id.
+        // If this is interrupted, what the driver has made so far can be found by the allocation's id.
         let made = tokio::select! {
             biased;
             made = driver.create_network(place.id.as_str(), &hostname) => made,
@@ -214,7 +214,8 @@ fn note(place: &Place, network: &Network) -> Result<(), Failed> {
     place.machine.records.network_made(&place.id, network.clone()).map_err(|e| Failed::Other(e.into()))
 }
 
-/// Removes all that there is of it. Every step is tried. When the allocation is to end this much, the plugins have a moment.
+/// Removes the whole network. Every step is tried. Once the stop is at least as urgent as `hurry`, CNI plugins get
+/// `LAST_MOMENT` more.
 async fn tear_down(place: &mut Place, hurry: Stop) -> Vec<CleanupError> {
     let Some(Isolated { network, isolation, .. }) = place.network.take() else { return Vec::new() };
     let error = |action, e: &dyn std::error::Error| CleanupError {
@@ -245,7 +246,7 @@ async fn blocking<T: Send + 'static>(
     crate::sys::task::spawn_blocking(work).await.map_err(NetworkError::Broken)?.map_err(NetworkError::Net)
 }
 
-/// Does it on a thread, and lets it give up a while after the allocation is to end this much.
+/// Runs `work` on a thread, and cancels it `patience` after the stop has become as urgent as `hurry`.
 async fn unless<T: Send + 'static>(
     place: &Place,
     hurry: Stop,
@@ -268,7 +269,7 @@ async fn unless<T: Send + 'static>(
     working.await
 }
 
-/// The driver that must make the group's network, after checking that all can use it.
+/// The driver that must make the group's network, after checking that all drivers can use it.
 fn maker(place: &Place) -> Result<Option<Arc<dyn Driver>>, NetworkError> {
     let mut found: Option<(&str, &Arc<dyn Driver>)> = None;
     for task in &place.group().tasks {
@@ -290,7 +291,7 @@ fn maker(place: &Place) -> Result<Option<Arc<dyn Driver>>, NetworkError> {
     Ok(found.map(|(_, driver)| Arc::clone(driver)))
 }
 
-/// Ports of the group; those of a task's own network are the host's.
+/// The port mappings of the group; the ports of a task's own network are the host's.
 fn mappings(place: &Place) -> Vec<Mapping> {
     let of_group = place.ports.iter().filter(|port| port.task.is_none());
     let both = of_group.flat_map(|port| {
@@ -304,7 +305,7 @@ fn mappings(place: &Place) -> Vec<Mapping> {
     both.collect()
 }
 
-/// What plugins are told of the allocation, in Nomad's words. A name of the job's that cannot be said is left out.
+/// The arguments that CNI plugins get, under Nomad's names. A name of the job that cannot be passed is left out.
 fn args(place: &Place, asked: &spec::Network) -> Vec<(String, String)> {
     let given = asked.cni_args.iter().map(|(name, value)| (name.clone(), expand(place, value)));
     let (job, group) = (&place.job, place.group());
@@ -319,15 +320,15 @@ fn args(place: &Place, asked: &spec::Network) -> Vec<(String, String)> {
     given.chain(own.map(|(name, value)| (name.to_owned(), value))).collect()
 }
 
-/// What the hosts files of its tasks say of itself, where their driver writes some.
+/// The entry for itself in its tasks' hosts files, if their driver writes such files.
 fn hosts(labels: &BTreeMap<String, String>, status: &Status) -> Option<(String, String)> {
     let named = labels.get(SANDBOX_HOSTNAME).cloned();
     let name = named.or_else(|| labels.get(SANDBOX).map(|id| id.chars().take(SHORT_ID).collect()))?;
     Some((name, status.address?.to_string()))
 }
 
-/// Where its tasks ask for names. `None` is the host's file as it is, which only a task in the host's network can use whatever
-/// stands in it.
+/// The name servers of its tasks. `None` means the host's file as it is; only tasks in the host's network can use every name
+/// server in it.
 fn dns(place: &Place, asked: &spec::Network) -> Option<driver::Dns> {
     let expanded = |all: &[String]| all.iter().map(|one| expand(place, one)).collect::<Vec<_>>();
     let block = asked.dns.as_ref().map(|dns| driver::Dns {

@@ -1,4 +1,4 @@
-//! What is known of the machine: the `node.*`, `attr.*` and `meta.*` that job files may refer to.
+//! What is known of this machine: the `node.*`, `attr.*` and `meta.*` that job files may refer to.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,13 +30,13 @@ pub struct Node {
     pub attributes: BTreeMap<String, String>,
     /// `${meta.*}`.
     pub meta: BTreeMap<String, String>,
-    /// The address that other machines reach this one by.
+    /// The address under which other machines reach this one.
     pub ip: IpAddr,
 }
 
 impl Node {
-    /// Looks at this machine; the node's id is kept in `<data_dir>/client-id`. `cgroups` is how tasks are limited, and
-    /// `reservable` how many cores they can have for themselves, where cgroups say so; else it is all of them.
+    /// Inspects this machine; the node's id is kept in `<data_dir>/client-id`. `cgroups` is how tasks are limited, and `reservable`
+    /// is how many cores can be reserved according to the cgroups; `None` means all cores.
     ///
     /// # Errors
     /// When that file can neither be read nor written.
@@ -44,7 +44,7 @@ impl Node {
         Ok(Node { id: node_id(data_dir)?, ..Node::look(Some(data_dir), cgroups, reservable) })
     }
 
-    /// The same, and changes nothing: where the machine has got no id yet, that is empty.
+    /// The same without changing anything: if the machine has no id yet, the id is empty.
     #[must_use]
     pub fn look(data_dir: Option<&Path>, cgroups: Regime, reservable: Option<usize>) -> Node {
         let uname = rustix::system::uname();
@@ -69,7 +69,7 @@ impl Node {
             set("cpu.totalcompute", total_mhz.to_string());
             set("cpu.usablecompute", total_mhz.to_string());
         }
-        // The name with the letter is what agents before Nomad 1.7 wrote.
+        // Agents before Nomad 1.7 wrote the name with the letter.
         let version = match cgroups {
             Regime::V1 => "1",
             Regime::V2 => "2",
@@ -98,7 +98,7 @@ impl Node {
         }
     }
 
-    /// Adds what drivers tell of themselves; `driver.<name>` itself is 1 where one works, as agents write it.
+    /// Adds the attributes of drivers; `driver.<name>` itself is 1 for a working driver, as agents write it.
     pub fn add_drivers(&mut self, drivers: &BTreeMap<String, Fingerprint>) {
         for (name, fingerprint) in drivers {
             for (key, value) in &fingerprint.attributes {
@@ -126,10 +126,10 @@ impl Node {
     }
 }
 
-/// Bytes of the file with the node's id, at most.
+/// Most bytes of the file with the node's id.
 const LONGEST_ID: u64 = 4096;
 
-/// The id that a node has got, if it has one.
+/// The id that the node already has, if any.
 fn kept_id(data_dir: &Path) -> Option<String> {
     let bytes = crate::sys::owned::read(&data_dir.join("client-id"), LONGEST_ID).ok()?;
     let id = uuid::Uuid::parse_str(std::str::from_utf8(&bytes).ok()?.trim()).ok()?;
@@ -146,7 +146,7 @@ fn node_id(data_dir: &Path) -> io::Result<String> {
     Ok(id)
 }
 
-/// Go's name of an architecture, which is what job files compare with.
+/// Go's name of an architecture, with which job files compare.
 fn go_arch(machine: &str) -> &str {
     match machine {
         "x86_64" => "amd64",
@@ -156,7 +156,7 @@ fn go_arch(machine: &str) -> &str {
     }
 }
 
-/// This machine's compute, as far as it can be found out; an agent knows better.
+/// This machine's compute capacity, as far as it can be detected; a Nomad agent detects more.
 #[must_use]
 pub fn compute() -> Compute {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -187,7 +187,7 @@ fn os_release() -> BTreeMap<String, String> {
     pairs.map(|(k, v)| (k.to_owned(), v.trim_matches(['"', '\'']).to_owned())).into_map()
 }
 
-/// The source address of the default route. Connecting a UDP socket sends nothing; 192.0.2.1 is reserved for documents.
+/// The source address of the default route. Connecting a UDP socket sends no packet; 192.0.2.1 is reserved for documentation.
 fn outgoing_address() -> IpAddr {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
     let address = socket.and_then(|s| s.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).and_then(|()| s.local_addr()));

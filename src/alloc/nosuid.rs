@@ -1,12 +1,12 @@
-//! Files of tasks give nobody another identity: every allocation of a data directory lies on one mount, of `<data>/alloc` on
-//! itself, on which set-user-ID and set-group-ID bits, file capabilities and device nodes mean nothing.
+//! Files of tasks cannot give a process another identity: all allocations of a data directory lie on one bind mount of
+//! `<data>/alloc` on itself, on which set-user-ID and set-group-ID bits, file capabilities and device nodes have no effect.
 //!
-//! A task that is root in its jail shares directories with tasks that see the host, and whoever may walk through the
+//! A task that is root in its jail shares directories with tasks that see the host, and every user who may pass through the
 //! allocation can execute what it writes there.
 //!
-//! The mount is made under a lock before the first allocation, and taken away under the same lock by whoever removed the
-//! last one. Whoever works in an allocation holds a descriptor on the mount meanwhile: while there is one, the kernel
-//! refuses to unmount. Never lazily: what is detached while it is in use can be used on.
+//! The mount is made under a lock before the first allocation, and unmounted under the same lock by the process that removes the
+//! last one. A process that works in an allocation holds a descriptor on the mount meanwhile: as long as there is one, the
+//! kernel refuses to unmount. Never unmounted lazily: a detached mount can still be used by those who have it open.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -25,39 +25,39 @@ use crate::spec::AllocId;
 use crate::sys::path::Root;
 use crate::sys::{mount, mutant};
 
-/// What makes set-id bits and device nodes mean nothing.
+/// The options that disable set-id bits and device nodes.
 const CLOSED: StatVfsMountFlags = StatVfsMountFlags::NOSUID.union(StatVfsMountFlags::NODEV);
-/// Locked while the mount is made or taken away; stays in the data directory.
+/// Locked while the mount is made or unmounted; stays in the data directory.
 const LOCK: &str = "alloc.lock";
-/// How long others, who only look into a file, may keep the mount busy.
+/// How long other processes that only read a file may keep the mount busy.
 const PATIENCE: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// Keeps the mount of a data directory from being taken away.
+/// Keeps the mount of a data directory from being unmounted.
 #[derive(Debug)]
 pub struct Hold {
     _place: OwnedFd,
 }
 
-/// What became of the mount of a data directory.
+/// The state of the mount of a data directory after a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// There is none.
+    /// There is no mount.
     Gone,
-    /// There are allocations on it.
+    /// It still has allocations.
     Needed,
-    /// Somebody works there, and takes it away later.
+    /// Another process works there and will unmount it later.
     Busy,
 }
 
-/// Makes the mount of `<data_dir>/alloc`, if it is not there, and holds it. `None` without root, and where the kernel lets
-/// nobody mount, as then no task is root in a jail.
+/// Makes the mount of `<data_dir>/alloc` if it does not exist, and holds it. `None` without root, and if the kernel refuses to
+/// mount, because then no task is root in a jail.
 ///
 /// # Errors
-/// [`SetupError::Dir`]; also when something else is mounted there, which is never covered.
+/// [`SetupError::Dir`]; also when something else is mounted there, which is never covered by our mount.
 pub fn hold(data_dir: &Path) -> Result<Option<Hold>, SetupError> {
     let dir = data_dir.join("alloc");
-    // What `d62` moves by its name cannot leave a mount.
+    // What mutant `d62` moves by its name cannot leave a mount.
     if !rustix::process::geteuid().is_root() || mutant::on("d10") || mutant::on("d62") {
         return Ok(None);
     }
@@ -94,7 +94,7 @@ fn in_the_way(dir: &Path, point: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, fix)
 }
 
-/// Takes the mount away when no allocation is left on it.
+/// Unmounts when no allocation remains on it.
 ///
 /// # Errors
 /// [`CleanupError`], but not when it is in use.
@@ -113,7 +113,7 @@ pub fn release(data_dir: &Path) -> Result<Release, CleanupError> {
         if !is_ours(&std::fs::read("/proc/self/mountinfo")?, &dir) {
             return Ok(Release::Gone);
         }
-        // By its path, which nobody but root can change: a descriptor would keep it busy.
+        // By its path, which only root can change: a descriptor would keep the mount busy.
         match rustix::mount::unmount(&dir, UnmountFlags::NOFOLLOW) {
             Ok(()) => Ok(Release::Gone),
             Err(Errno::BUSY) => Ok(Release::Busy),
@@ -126,7 +126,7 @@ pub fn release(data_dir: &Path) -> Result<Release, CleanupError> {
     }
 }
 
-/// As [`release`]; whoever only looks at something there is waited for, half a second at most.
+/// As [`release`]; waits up to half a second for processes that only read a file there.
 pub(super) async fn release_soon(data_dir: &Path) -> Result<Release, CleanupError> {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -142,7 +142,7 @@ pub(super) async fn release_soon(data_dir: &Path) -> Result<Release, CleanupErro
     }
 }
 
-/// Closed again when it returns: what is open keeps the mount busy.
+/// The directory is closed again on return: an open descriptor keeps the mount busy.
 fn has_allocations(dir: &Path) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let entries = Root::open(dir)?.open_beneath(Path::new("."), flags, Mode::empty())?;
@@ -154,7 +154,7 @@ fn has_allocations(dir: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Held by whoever makes or takes away the mount; others wait.
+/// Held while the mount is made or unmounted; other processes wait.
 fn lock(data_dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK;
     let file = Root::open(data_dir)?.open_beneath(Path::new(LOCK), flags, Mode::from_raw_mode(0o600))?;
@@ -171,8 +171,9 @@ fn is_closed(place: &OwnedFd) -> io::Result<bool> {
     Ok(rustix::fs::fstatvfs(place)?.f_flag.contains(CLOSED))
 }
 
-/// Mounts the directory on itself. Made private before it is attached: a copy that heard of what happens on the mount that
-/// it was made of would get each of the tasks' file systems twice. On a shared mount the kernel makes it shared anew.
+/// Bind-mounts the directory on itself. The copy is made private before it is attached: otherwise it would receive propagation
+/// events of the mount that it was copied from, and get each of the tasks' file systems twice. When it is attached to a shared
+/// mount, the kernel makes it shared again.
 fn cover(place: &OwnedFd) -> io::Result<()> {
     let copy = mount::clone_mount(place.as_fd())?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
@@ -185,7 +186,7 @@ struct Line<'a> {
     id: &'a [u8],
     parent: &'a [u8],
     device: &'a [u8],
-    /// What of its file system is mounted.
+    /// The root of this mount within its file system.
     root: PathBuf,
     point: PathBuf,
     options: &'a [u8],
@@ -200,7 +201,8 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Whether what is mounted at `dir` is `dir` itself with the options that we give: an operator's own file system stays.
+/// Whether the mount at `dir` is `dir` itself with the options that we set: a file system that an operator mounted there is
+/// left alone.
 fn is_ours(table: &[u8], dir: &Path) -> bool {
     let lines: Vec<Line<'_>> = table.split(|b| *b == b'\n').filter_map(Line::parse).collect();
     let Some(top) = lines.iter().rfind(|line| line.point == dir) else { return false };
@@ -215,7 +217,7 @@ fn is_ours(table: &[u8], dir: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// D16: what is unmounted is the directory on itself with our options, and nothing of an operator's.
+    /// D16: only the bind mount of the directory on itself with our options is unmounted, nothing of an operator's.
     #[test]
     fn only_our_own_mount_is_ours() {
         let dir = Path::new("/var/lib/agent bin/alloc");
@@ -237,8 +239,8 @@ mod tests {
         assert!(!is_ours(b"broken\n", dir));
     }
 
-    /// D16: held by whoever works there, needed by an allocation, and gone after the last of both; a data directory that was
-    /// never used has none.
+    /// D16: the mount is held by each process that works there, needed by each allocation, and gone after the last of both; an
+    /// unused data directory has none.
     #[test]
     fn a_mount_lives_as_long_as_somebody_needs_it() {
         let data = tempfile::tempdir().unwrap();

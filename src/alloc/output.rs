@@ -1,4 +1,4 @@
-//! Where the output of an allocation's tasks goes besides its files: log sinks, and copies that outlive the allocation.
+//! Where the output of an allocation's tasks goes besides its log files: log sinks, and copies that outlive the allocation.
 
 use std::fs::File;
 use std::io;
@@ -20,24 +20,24 @@ use crate::spec::{AllocId, Order as _};
 use crate::sys::mutant;
 use crate::sys::owned::OwnDir;
 
-/// How long log sinks may take for the rest when the job has ended.
+/// How long log sinks may take to send the remaining output after the job has ended.
 pub const SINKS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a kept log file beyond its limit.
 const KEPT_MORE: u64 = 1 << 20;
-/// How long copies of logs may still take when nobody wants to wait any more: most are made by then.
+/// How long copying logs may still take after an urgent stop: most copies are finished by then.
 const LAST_LOGS: Duration = Duration::from_millis(100);
 
-/// The file beside kept logs that says of which allocation they are.
+/// The file next to kept logs that describes their allocation.
 const VIEW: &str = "alloc.json";
-/// The one with what its run had to say.
+/// The file next to kept logs with the messages of the run.
 const MESSAGES: &str = "supervisor.log";
-/// Bytes of the view, at most.
+/// Most bytes of the description.
 const LONGEST_VIEW: u64 = 16 << 20;
 
-/// The allocations of background jobs that have ended, by what was kept of them below `dir`.
+/// The ended allocations of background jobs, by the descriptions kept below `dir`.
 ///
 /// # Errors
-/// When the directory is not this user's alone, or cannot be read; one that does not exist holds none.
+/// When another user may write to the directory, or it cannot be read; a missing directory has none.
 pub fn ended(dir: &Path) -> io::Result<Vec<AllocView>> {
     let own = match OwnDir::open(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -49,7 +49,7 @@ pub fn ended(dir: &Path) -> io::Result<Vec<AllocView>> {
         if name.to_str().and_then(AllocId::parse).is_none() {
             continue;
         }
-        // Logs of a foreground run have none, and what others could have written is not read.
+        // Logs of a foreground run have no description, and a file that other users could have written is not read.
         let Ok(bytes) = own.enter(&name).and_then(|kept| kept.read(VIEW.as_ref(), LONGEST_VIEW)) else { continue };
         let Ok(view) = json::from_slice::<AllocView>(&bytes) else { continue };
         views.push(AllocView { logs: dir.join(&name), ..view });
@@ -58,8 +58,8 @@ pub fn ended(dir: &Path) -> io::Result<Vec<AllocView>> {
     Ok(views)
 }
 
-/// The file of what a run has to say to people while nobody reads along. It lies with the logs that will be kept of its first
-/// allocation.
+/// The file with the messages of a background run. It lies in the directory in which the logs of the run's first allocation
+/// will be kept.
 #[derive(Debug)]
 pub struct Messages {
     dir: OwnDir,
@@ -67,7 +67,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Makes it below `dir`, for what is kept of the allocation with this id.
+    /// Creates it below `dir`, next to the logs that will be kept of the allocation with this id.
     ///
     /// # Errors
     /// As [`OwnDir::make`]; what the file system says.
@@ -79,19 +79,19 @@ impl Messages {
         Ok(Messages { dir, file })
     }
 
-    /// Its name, for people.
+    /// Its path, for people.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.dir.path().join(MESSAGES)
     }
 
-    /// For writing at its end.
+    /// The file, opened for appending.
     #[must_use]
     pub const fn file(&self) -> &File {
         &self.file
     }
 
-    /// Bytes in it.
+    /// Its size in bytes.
     ///
     /// # Errors
     /// What `fstat(2)` says.
@@ -99,7 +99,7 @@ impl Messages {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Removes it if there is nothing in it.
+    /// Removes the file if it is empty.
     ///
     /// # Errors
     /// What the file system says.
@@ -115,7 +115,7 @@ impl Alloc {
     /// Starts to send the output of its tasks to the sinks that their configurations name, and to `sinks`.
     ///
     /// # Errors
-    /// A configuration that cannot be read; a file that cannot be made or read along.
+    /// When a configuration cannot be read, or when a file cannot be created or followed.
     pub fn shipments(&self, sinks: &[Sink], outlets: &Outlets) -> Result<Vec<Shipment>, MachineError> {
         let mut shipments = Vec::new();
         for task in self.group().tasks.iter().filter(|t| !t.logs.disabled) {
@@ -134,8 +134,8 @@ impl Alloc {
         Ok(shipments)
     }
 
-    /// Copies the log files of its tasks below `dir`, where they stay; once `given_up` has completed, what is not copied by
-    /// a moment later is lost. Returns what went wrong.
+    /// Copies the log files of its tasks below `dir`, where they stay. Once `given_up` has completed, files that are not copied
+    /// shortly afterwards are lost. Returns error messages.
     pub async fn keep_logs(&self, dir: &Path, given_up: impl Future<Output = ()>) -> Vec<String> {
         let (id, logs, streams, place) = (self.id().to_string(), self.log_dir(), self.kept_streams(), dir.to_owned());
         let cancel = Arc::new(AtomicBool::new(false));
@@ -148,7 +148,7 @@ impl Alloc {
             keep::keep(&logs, &streams, &OwnDir::open(&place)?.make(id.as_ref(), 0o700)?, &cancelled)
         };
         let mut copying = crate::sys::task::spawn_blocking(kept);
-        // It is waited for in any case: what it reads is about to be removed.
+        // The copy is always waited for: the files that it reads are about to be removed.
         let in_time = async {
             given_up.await;
             tokio::time::sleep(LAST_LOGS).await;
@@ -171,7 +171,7 @@ impl Alloc {
         }
     }
 
-    /// Writes what became of it beside the logs that were kept below `dir`, for [`ended`].
+    /// Writes the final status next to the logs that were kept below `dir`, for [`ended`].
     ///
     /// # Errors
     /// What the file system says.
@@ -180,7 +180,7 @@ impl Alloc {
         write_atomically(&dir.join(self.id().as_str()).join(VIEW), &json::to_vec_pretty(&view)?)
     }
 
-    /// The streams whose files are kept.
+    /// The streams whose log files are kept.
     fn kept_streams(&self) -> Vec<Kept> {
         let tasks = self.group().tasks.iter().filter(|task| !task.logs.disabled);
         tasks
@@ -188,7 +188,7 @@ impl Alloc {
                 ["stdout", "stderr"].map(|stream| Kept {
                     base: format!("{}.{stream}", task.name),
                     max_files: task.logs.max_files,
-                    // A line is not cut for the sake of a limit.
+                    // A line is never cut because of the limit.
                     max_bytes: (u64::from(task.logs.max_file_size_mib) << 20) + KEPT_MORE,
                 })
             })

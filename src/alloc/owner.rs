@@ -1,5 +1,5 @@
-//! Who looks after allocations: a run that takes its tasks along, or somebody who wants them back when he was killed. Such an
-//! owner holds a lock on a file as long as his process lives; the kernel lets go of it.
+//! The owners of allocations: a run whose tasks end with it, or an owner that takes its allocations over again after it was
+//! killed. An owner of the second kind holds a lock on a file as long as its process lives; the kernel releases it.
 //!
 //! ```text
 //! <data>/agent.lock         the agent of this data directory
@@ -23,41 +23,42 @@ use crate::spec::Order as _;
 use crate::spec::json;
 use crate::sys::owned::{self, OwnDir};
 
-/// The directory of runs in the background, below the data directory.
+/// The directory of background runs, below the data directory.
 const RUNS: &str = "runs";
-/// The lock of the agent, in the data directory.
+/// The agent's lock file, in the data directory.
 const AGENT_LOCK: &str = "agent.lock";
-/// The format of a run's file.
+/// The format version of a run's file.
 const VERSION: u32 = 1;
-/// Bytes of a run's file, at most.
+/// Most bytes of a run's file.
 const LONGEST: u64 = 64 << 20;
-/// Bytes of a lock file that are read: a process id.
+/// Most bytes of a lock file that are read: a process id.
 const LONGEST_HOLDER: u64 = 32;
-/// How long a lock is waited for: its last holder may just be dying, or a child that he has forked be about to execute.
+/// How long a lock is waited for: its previous holder may be just dying, or a child that it has forked may still be about to
+/// exec.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How soon it is tried again, for which there is no event.
+/// Pause between two attempts; the kernel has no event for a released lock.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// The id of a run in the background: 16 hex digits.
+/// The id of a background run: 16 hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RunId(String);
 
 impl RunId {
-    /// A new one, by chance.
+    /// A new random id.
     #[must_use]
     pub fn random() -> RunId {
         RunId(crate::sys::random::uuid().simple().to_string()[..16].to_owned())
     }
 
-    /// Reads one.
+    /// Parses an id.
     #[must_use]
     pub fn parse(text: &str) -> Option<RunId> {
         let is_digit = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
         (text.len() == 16 && text.bytes().all(is_digit)).then(|| RunId(text.to_owned()))
     }
 
-    /// As text.
+    /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -78,14 +79,14 @@ impl From<RunId> for String {
     }
 }
 
-/// Who looks after the allocations of a process.
+/// The owner of a process's allocations.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Owner {
     /// `agentbin run`.
     Run {
-        /// Of a run in the background, whose next supervisor takes its allocations back; in the foreground tasks end with
-        /// their run.
+        /// The id of a background run, whose next supervisor takes its allocations over. In the foreground, tasks end with their
+        /// run.
         background: Option<RunId>,
     },
     /// The agent of the data directory.
@@ -99,13 +100,13 @@ impl Default for Owner {
 }
 
 impl Owner {
-    /// Whether he comes back for his allocations when he was killed.
+    /// Whether the owner takes its allocations over again after it was killed.
     #[must_use]
     pub const fn returns(&self) -> bool {
         !matches!(self, Owner::Run { background: None })
     }
 
-    /// The directory and the name of the lock that he holds.
+    /// The directory and the name of its lock file.
     fn lock(&self, data_dir: &Path) -> Option<(PathBuf, String)> {
         match self {
             Owner::Run { background: None } => None,
@@ -114,7 +115,7 @@ impl Owner {
         }
     }
 
-    /// The file that is there as long as he may come back: what he keeps outside of the data directory refers to it.
+    /// A file that exists as long as the owner may return: what it keeps outside of the data directory refers to this file.
     #[must_use]
     pub fn anchor(&self, data_dir: &Path) -> Option<PathBuf> {
         match self {
@@ -124,7 +125,7 @@ impl Owner {
     }
 }
 
-/// Why somebody cannot own what he wants to.
+/// Why ownership cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnerError {
     /// Another process holds the lock.
@@ -132,10 +133,10 @@ pub enum OwnerError {
     Held {
         /// The lock.
         path: PathBuf,
-        /// Its process, as it said itself.
+        /// The holder's process, according to the lock file.
         holder: String,
     },
-    /// The file system.
+    /// The lock file cannot be used.
     #[error("cannot lock {}", path.display())]
     Io {
         /// The lock.
@@ -145,7 +146,7 @@ pub enum OwnerError {
     },
 }
 
-/// The lock of an owner, held until this value is dropped or its process has ended.
+/// The lock of an owner, held until this value is dropped or its process ends.
 #[derive(Debug)]
 pub struct OwnerLock {
     dir: OwnDir,
@@ -162,7 +163,7 @@ impl OwnerLock {
         OwnerLock::take_within(data_dir, owner, PATIENCE)
     }
 
-    /// The same, with another patience.
+    /// The same, with another timeout.
     fn take_within(data_dir: &Path, owner: &Owner, patience: Duration) -> Result<Option<OwnerLock>, OwnerError> {
         let Some((place, name)) = owner.lock(data_dir) else { return Ok(None) };
         let path = place.join(&name);
@@ -186,7 +187,7 @@ impl OwnerLock {
                 }
                 Err(e) => return Err(error(e.into())),
             }
-            // Its last holder may have removed it meanwhile.
+            // Its previous holder may have removed the file meanwhile.
             let named = rustix::fs::statat(&dir, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
             if !named.is_ok_and(|named| file.metadata().is_ok_and(|own| own.ino() == named.st_ino)) {
                 continue;
@@ -197,10 +198,10 @@ impl OwnerLock {
         }
     }
 
-    /// Whether the owner lives: somebody holds his lock.
+    /// Whether the owner lives, which is so if its lock is held.
     ///
     /// # Errors
-    /// What the file system says; also that the lock is not this user's alone.
+    /// What the file system says; also when another user may write to the lock file.
     pub fn is_held(data_dir: &Path, owner: &Owner) -> io::Result<bool> {
         let Some((place, name)) = owner.lock(data_dir) else { return Ok(false) };
         let file = match OwnDir::open(&place).and_then(|dir| dir.file(name.as_ref())) {
@@ -214,14 +215,14 @@ impl OwnerLock {
         }
     }
 
-    /// Removes the file: its owner will not come back.
+    /// Removes the file, because the owner will not return.
     pub fn remove(self) {
-        // A file that stays holds nobody up: the lock goes with the descriptor.
+        // A remaining file blocks no other process: the lock is released with the descriptor.
         let _ = rustix::fs::unlinkat(&self.dir, self.name.as_str(), AtFlags::empty());
     }
 }
 
-/// What is kept of a run in the background for its next supervisor. The file holds secrets of its command line.
+/// The data of a background run for its next supervisor. The file contains secrets from the run's command line.
 #[derive(Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct RunFile {
     version: u32,
@@ -229,15 +230,16 @@ pub struct RunFile {
     pub id: RunId,
     /// Job id, for people.
     pub job: String,
-    /// The ids of its allocations, in their order.
+    /// The ids of its allocations, in order.
     pub allocs: Vec<String>,
     /// Where its executors and its control socket listen.
     pub sockets: PathBuf,
     /// When it began.
     pub began_at: SystemTime,
-    /// Its tasks have been started, and its caller has heard so: from now on it is taken back when its supervisor was killed.
+    /// Whether its tasks have been started and this was reported to the caller: from then on the next supervisor takes the run over
+    /// if this one is killed.
     pub announced: bool,
-    /// What only the command line understands.
+    /// Settings that only the command line interprets.
     pub settings: serde_json::Value,
 }
 
@@ -248,7 +250,7 @@ impl std::fmt::Debug for RunFile {
 }
 
 impl RunFile {
-    /// A run that has not been announced.
+    /// A run whose start has not been reported yet.
     #[must_use]
     pub fn new(id: RunId, job: &str, sockets: &Path, settings: serde_json::Value) -> RunFile {
         let (job, sockets) = (job.to_owned(), sockets.to_owned());
@@ -260,16 +262,16 @@ impl RunFile {
         data_dir.join(RUNS).join(format!("{}.json", id.as_str()))
     }
 
-    /// Whom it is kept for.
+    /// The owner that the file belongs to.
     #[must_use]
     pub fn owner(&self) -> Owner {
         Owner::Run { background: Some(self.id.clone()) }
     }
 
-    /// Writes it as a whole.
+    /// Writes the file atomically.
     ///
     /// # Errors
-    /// What the file system says, and that the directory is not this user's alone.
+    /// What the file system says, and when another user may write to the directory.
     pub fn write(&self, data_dir: &Path) -> io::Result<()> {
         let dir = data_dir.join(RUNS);
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
@@ -277,10 +279,10 @@ impl RunFile {
         write_atomically(&RunFile::path(data_dir, &self.id), &json::to_vec(self)?)
     }
 
-    /// Reads the one with this id; `None` where there is none.
+    /// Reads the file of this run; `None` if it does not exist.
     ///
     /// # Errors
-    /// What the file system says; that somebody else can have written it; `InvalidData` for one that this version does not
+    /// What the file system says; when another user may have written the file; `InvalidData` for a file that this version does not
     /// understand.
     pub fn read(data_dir: &Path, id: &RunId) -> io::Result<Option<RunFile>> {
         let wrong = |why: String| {
@@ -302,11 +304,10 @@ impl RunFile {
         if file.id == *id && known { Ok(Some(file)) } else { Err(wrong("it speaks of another run".to_owned())) }
     }
 
-    /// The ids of all runs that something is kept of, be it that their supervisors died before they had written more than a
-    /// lock.
+    /// The ids of all runs that have files, including those whose supervisors died when they had created only a lock.
     ///
     /// # Errors
-    /// What the file system says, and that the directory is not this user's alone.
+    /// What the file system says, and when another user may write to the directory.
     pub fn all(data_dir: &Path) -> io::Result<Vec<RunId>> {
         let dir = data_dir.join(RUNS);
         match OwnDir::open(&dir) {
@@ -324,12 +325,13 @@ impl RunFile {
         Ok(ids)
     }
 
-    /// Removes that of a run that has ended, with its lock. Returns whether it has: who holds the lock still works with them.
+    /// Removes the file and the lock of a run that has ended. Returns whether they were removed: not while a process holds the
+    /// lock.
     ///
     /// # Errors
     /// What the file system says.
     pub fn remove_ended(data_dir: &Path, id: &RunId) -> io::Result<bool> {
-        // Held until the end: it may be just beginning.
+        // Held until the end, because the run may be just beginning.
         match OwnerLock::take_within(data_dir, &Owner::Run { background: Some(id.clone()) }, Duration::ZERO) {
             Ok(lock) => {
                 RunFile::remove(data_dir, id).map(|()| lock.into_iter().for_each(OwnerLock::remove)).map(|()| true)
@@ -339,7 +341,7 @@ impl RunFile {
         }
     }
 
-    /// Removes it, for whoever holds its lock; one that is gone is no error.
+    /// Removes the file; the caller holds the run's lock. A missing file is no error.
     ///
     /// # Errors
     /// What the file system says.
@@ -357,13 +359,13 @@ impl RunFile {
         Ok(())
     }
 
-    /// Whether its next supervisor is to take it back, now that none lives.
+    /// Whether a run without a living supervisor is to be taken over by a next one.
     ///
     /// # Errors
     /// As [`RunFile::read`].
     pub fn is_wanted(data_dir: &Path, id: &RunId) -> io::Result<bool> {
         match RunFile::read(data_dir, id) {
-            // One of a newer version is for that one to take back.
+            // The file of a newer version is for that version to take over.
             Err(e) if e.kind() == io::ErrorKind::InvalidData || owned::is_untrusted(&e) => Ok(true),
             found => Ok(found?.is_some_and(|file| file.announced)),
         }
@@ -413,7 +415,7 @@ mod tests {
         newer.write(data.path()).unwrap();
         assert!(RunFile::read(data.path(), &id).is_err());
         assert!(RunFile::is_wanted(data.path(), &id).unwrap(), "it is for a newer version to take it back");
-        // Whoever holds the lock still needs both.
+        // The holder of the lock still needs both files.
         let lock = OwnerLock::take(data.path(), &newer.owner()).unwrap();
         assert!(!RunFile::remove_ended(data.path(), &id).unwrap());
         assert!(RunFile::path(data.path(), &id).exists() && OwnerLock::is_held(data.path(), &newer.owner()).unwrap());

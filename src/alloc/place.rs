@@ -1,4 +1,4 @@
-//! What allocations work on: the machine that all of one process share, and the place of one allocation on it.
+//! What the steps of allocations work on: the machine that all allocations of a process share, and one allocation on it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -25,43 +25,43 @@ use crate::driver::{Dns, Driver};
 use crate::net::Networks;
 use crate::spec::{AllocId, Group, Job, Task};
 
-/// Names the cgroup of a task, relative to each hierarchy's root; empty where there is none.
+/// Returns the cgroup of a task, relative to each hierarchy's root; empty if there is none.
 pub type CgroupPath = dyn Fn(&AllocId, &str) -> PathBuf + Send + Sync;
 
-/// Kills what is in a cgroup, relative to each hierarchy's root, and removes it; takes one that is not there for removed.
+/// Kills the processes in a cgroup, relative to each hierarchy's root, and removes it; a missing cgroup counts as removed.
 pub type RemoveCgroup = dyn Fn(&Path) -> io::Result<()> + Send + Sync;
 
 /// What the allocations of one process share.
 pub struct Machine {
-    /// Canonical, so that mount tables name it in the same way.
+    /// Canonical, because mount tables contain canonical paths.
     pub data_dir: PathBuf,
-    /// What job files may refer to.
+    /// The attributes that job files may refer to.
     pub node: Arc<Node>,
     /// By name.
     pub drivers: BTreeMap<String, Arc<dyn Driver>>,
     /// The environment that tasks without isolation inherit.
     pub host_env: BTreeMap<String, String>,
-    /// Where drivers note their helpers, too.
+    /// The records of its allocations, in which drivers also note their helpers.
     pub records: Arc<Records>,
-    /// Who looks after its allocations.
+    /// The owner of its allocations.
     pub owner: Owner,
-    /// Ports given away.
+    /// The allocated ports.
     pub ports: PortPool,
     /// Directories that tasks may mount.
     pub volumes: HostVolumes,
     /// How the networks of groups are made.
     pub networks: Networks,
-    /// What templates ask for besides their task's own.
+    /// The values that templates may read besides their task's own.
     pub values: ValuesFile,
-    /// What tasks offer to each other.
+    /// The services registered by tasks.
     pub services: Services,
     /// See [`CgroupPath`].
     pub cgroup: Box<CgroupPath>,
-    /// See [`RemoveCgroup`]: for those that an executor did not live, or was not able, to remove.
+    /// See [`RemoveCgroup`]: for cgroups that an executor did not remove, because it was killed or failed.
     pub remove_cgroup: Arc<RemoveCgroup>,
-    /// The cores of tasks; `None` where they cannot be divided.
+    /// The cores of tasks; `None` if cpusets are not available.
     pub cpusets: Option<Cpusets>,
-    /// What killed executors leave to this process.
+    /// Orphans of killed executors, inherited by this process.
     pub orphans: Arc<Orphans>,
 }
 
@@ -75,11 +75,11 @@ impl fmt::Debug for Machine {
 /// What an earlier process has left of an allocation.
 #[derive(Debug)]
 pub(super) struct Restored {
-    /// Its record, as it was.
+    /// Its record as the earlier process wrote it.
     pub(super) record: Record,
-    /// Nothing of it runs: the machine was restarted meanwhile.
+    /// The machine was rebooted meanwhile, so none of its processes runs.
     pub(super) rebooted: bool,
-    /// Not all of its steps were done, so that none of its tasks was started.
+    /// Not all of its steps were done, so none of its tasks was started.
     pub(super) is_unfinished: bool,
 }
 
@@ -92,29 +92,29 @@ pub(super) struct Place {
     pub(super) job: Arc<Job>,
     pub(super) group: usize,
     pub(super) machine: Arc<Machine>,
-    /// What its job file may refer to: the machine's, with the metadata of the moment.
+    /// The node attributes of its job file: the machine's, with the current metadata.
     pub(super) node: Arc<Node>,
     pub(super) dir: AllocDir,
-    /// The ports that somebody chose for it.
+    /// The ports that its owner chose for it.
     pub(super) assigned: Option<Vec<AllocPort>>,
     pub(super) ports: Vec<AllocPort>,
     /// The network that its tasks share; `None` is the host's.
     pub(super) network: Option<Isolated>,
-    /// Where its tasks ask for names.
+    /// The name servers of its tasks.
     pub(super) dns: Option<Dns>,
-    /// Something that only the record tells of could not be removed.
+    /// Something that only the record can identify could not be removed.
     pub(super) recorded_is_left: bool,
-    /// What a step that failed could not undo.
+    /// Errors from undoing a step that failed.
     pub(super) untold: Vec<CleanupError>,
-    /// Keeps the mount that its directory lies on.
+    /// Keeps the mount of its directory from being unmounted.
     pub(super) hold: Option<Hold>,
-    /// What its job was dispatched with; empty for nothing.
+    /// The payload that its job was dispatched with; may be empty.
     pub(super) payload: Arc<[u8]>,
-    /// The allocation whose place it takes.
+    /// The allocation that it replaces.
     pub(super) previous: Option<AllocId>,
-    /// Where it hears that it is to end.
+    /// Receives its stop.
     pub(super) control: Arc<Control>,
-    /// It was made by an earlier process.
+    /// Set if an earlier process made it.
     pub(super) restored: Option<Restored>,
 }
 
@@ -123,7 +123,7 @@ impl Place {
         &self.job.groups[self.group]
     }
 
-    /// Whether ports lead to those of a network inside: the group's, or one that a driver of its tasks makes for each.
+    /// Whether ports are mapped into a network namespace: the group's, or one that the driver of its tasks makes for each task.
     pub(super) fn maps_ports(&self) -> bool {
         if self.network.is_some() {
             return true;
@@ -132,7 +132,7 @@ impl Place {
         drivers.into_iter().any(|driver| driver.capabilities().must_create_network)
     }
 
-    /// Whether its owner comes back for it.
+    /// Whether its owner returns for it after it was killed.
     pub(super) fn returns(&self) -> bool {
         self.machine.owner.returns()
     }
@@ -156,7 +156,7 @@ impl Place {
     }
 }
 
-/// Where the cores of a task with this cgroup stay its own between two runs.
+/// The cgroup that keeps a task's cores reserved between two runs of the task.
 pub(super) fn keeper(cgroup: &Path) -> Option<PathBuf> {
     let name = cgroup.file_name().and_then(OsStr::to_str)?;
     Some(cgroup.with_file_name(Cpusets::keeper(name)))

@@ -1,8 +1,8 @@
-//! Which process of this machine has which host ports: one directory for all, changed under one lock.
+//! The host ports of all processes of this machine: one directory, changed under one lock.
 //!
-//! Each process has a file, named after it, with the ports that it has. What a dead process had is free: its file goes with
-//! the next look, whoever looks. `recent` tells when each port was last given back, so that one is used again as late as
-//! possible: connections of its last holder may still be under way.
+//! Each process has a file, named after it, with its ports. The ports of a dead process are free: the next process that reads
+//! the directory removes the file. `recent` holds when each port was last released, so that a port is reused as late as
+//! possible: connections of its previous holder may still be under way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File};
@@ -24,28 +24,28 @@ use crate::spec::json;
 use crate::sys::owned::{self, OwnDir};
 use crate::sys::time;
 
-/// Held by whoever looks and changes something.
+/// Held while the registry is read and changed.
 const LOCK: &str = "lock";
-/// Eight bytes for each port: nanoseconds since 1970 when it was last given back, 0 for never.
+/// Eight bytes for each port: nanoseconds since 1970 when it was last released, 0 for never.
 const RECENT: &str = "recent";
-/// What is being written before it has its name.
+/// A file that is being written, before it is renamed.
 const NEW: &str = "new";
-/// How long others may hold it, and how soon it is tried again.
+/// How long other processes may hold the lock, and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// The format of a process's file.
+/// The format version of a process's file.
 const VERSION: u32 = 1;
 /// Longest file of a process that is read, in bytes: all ports of a machine, with long names.
 const LONGEST: u64 = 64 << 20;
 
-/// A port that somebody has.
+/// An allocated port.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Held {
     /// The host's address.
     pub ip: IpAddr,
     /// The host's port.
     pub port: u16,
-    /// Its name in the job file.
+    /// Its label in the job file.
     pub label: String,
     /// The job's id.
     pub job: String,
@@ -55,7 +55,7 @@ pub(super) struct Held {
     pub alloc: String,
 }
 
-/// What the file of a process says.
+/// The content of a process's file.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Holder {
     version: u32,
@@ -63,24 +63,24 @@ struct Holder {
     ports: Vec<Held>,
 }
 
-/// The registry as one holder sees it.
+/// The registry as one process sees it.
 #[derive(Debug)]
 pub(super) struct Registry {
     dir: OwnDir,
     pid: i32,
-    /// The name of this holder's file.
+    /// The name of this process's file.
     name: String,
-    /// That file, locked as long as this process lives: in another pid namespace nothing else tells.
+    /// That file, locked as long as this process lives: the only sign of life that is visible in another pid namespace.
     file: Option<File>,
 }
 
 impl Registry {
-    /// Opens the registry in `dir`, which is made where it is missing, for its owner only.
+    /// Opens the registry in `dir`, which is created if it is missing, accessible to this user only.
     ///
     /// # Errors
-    /// What the file system says, and that `dir` is not this user's alone; when `/proc` cannot be read.
+    /// What the file system says, and when another user may write to `dir`; when `/proc` cannot be read.
     pub fn open(dir: &Path) -> io::Result<Registry> {
-        /// One process may have several.
+        /// One process may have several files.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl Registry {
         Ok(Registry { dir: OwnDir::open(dir)?, pid: time::own()?.pid, name, file: None })
     }
 
-    /// Holds it for this process alone until what is returned is dropped; waits for others, but not for ever.
+    /// Locks the registry until the returned value is dropped; waits for other processes for a limited time.
     ///
     /// # Errors
     /// What the file system says, and that another process keeps the lock.
@@ -98,7 +98,7 @@ impl Registry {
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
-                    // A lock has no event.
+                    // The kernel has no event for a released lock.
                     rustix::io::retry_on_intr(|| rustix::event::poll(&mut [], Some(&AGAIN)))?;
                 }
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {
@@ -133,7 +133,7 @@ impl Registry {
     }
 }
 
-/// The registry while nobody else changes it.
+/// The locked registry.
 #[derive(Debug)]
 pub(super) struct Locked<'r> {
     registry: &'r mut Registry,
@@ -141,11 +141,12 @@ pub(super) struct Locked<'r> {
 }
 
 impl Locked<'_> {
-    /// The ports of all others that live, each with words that name the holder. The dead are forgotten.
+    /// The ports of all other living processes, each with a description of the holder. Files of dead processes are removed.
     ///
     /// # Errors
-    /// What the file system says; when `/proc` cannot be read. A file that cannot be read as one is passed over: whoever
-    /// listens is found out by trying.
+    /// What the file system says; when `/proc` cannot be read. An unreadable file is skipped: whether a process listens on a port
+    /// is
+    /// found out by binding it.
     pub fn others(&mut self) -> io::Result<Vec<(String, Held)>> {
         let pid_namespace = time::pid_namespace()?;
         let mut held = Vec::new();
@@ -172,7 +173,7 @@ impl Locked<'_> {
         Ok(held)
     }
 
-    /// Whether nobody has the file open who wrote it.
+    /// Whether the process that wrote the file no longer has it open.
     fn is_left(&self, name: &str) -> bool {
         let file = self.registry.dir.file(name.as_ref());
         file.is_ok_and(|file| rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
@@ -187,7 +188,7 @@ impl Locked<'_> {
         Ok(holder)
     }
 
-    /// When each port of a range was last given back; those that never were are not there.
+    /// When each port of a range was last released; ports that never were are missing.
     ///
     /// # Errors
     /// What the file system says.
@@ -200,7 +201,7 @@ impl Locked<'_> {
         let mut read = 0;
         while read < bytes.len() {
             match file.read_at(&mut bytes[read..], u64::from(*range.start()) * 8 + read as u64)? {
-                // What is not there has never been used.
+                // Ports beyond the end of the file have never been used.
                 0 => break,
                 more => read += more,
             }
@@ -209,7 +210,7 @@ impl Locked<'_> {
         Ok(range.clone().zip(times).filter(|(_, time)| *time > 0).into_map())
     }
 
-    /// These ports were used until now.
+    /// Notes that these ports are released now.
     ///
     /// # Errors
     /// What the file system says.
@@ -220,10 +221,10 @@ impl Locked<'_> {
         ports.iter().try_for_each(|port| file.write_all_at(&now, u64::from(*port) * 8))
     }
 
-    /// All ports of this holder, instead of those that it had.
+    /// Replaces this process's ports by these.
     ///
     /// # Errors
-    /// What the file system says; then it has those that it had.
+    /// What the file system says; the previous ports remain then.
     pub fn hold(&mut self, ports: &[Held]) -> io::Result<()> {
         let Registry { dir, pid, name, file } = &*self.registry;
         if ports.is_empty() {

@@ -1,4 +1,4 @@
-//! Choice of host ports, and who has them.
+//! Allocation of host ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,10 +18,10 @@ use crate::sys::lock::lock;
 
 /// Nomad's range of dynamic ports.
 pub const DYNAMIC: RangeInclusive<u16> = 20_000..=32_000;
-/// The network of the host that a port is on which names none, by its name.
+/// The name of the host network of a port that names none.
 const DEFAULT: &str = "default";
 
-/// A port that an allocation has.
+/// A port of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AllocPort {
     /// Its label in the job file.
@@ -32,25 +32,25 @@ pub struct AllocPort {
     pub to: Option<u16>,
     /// The host's address.
     pub ip: IpAddr,
-    /// Whose network it is from; `None` is the group's.
+    /// The task whose network it belongs to; `None` means the group's network.
     pub task: Option<String>,
 }
 
 impl AllocPort {
-    /// The port that the task is told to listen on, as Nomad tells it: also where its network is the host's.
+    /// The port that the task should listen on, as Nomad reports it, even if its network is the host's.
     #[must_use]
     pub fn inside(&self) -> u16 {
         self.to.unwrap_or(self.value)
     }
 
-    /// As drivers get it.
+    /// The port as drivers get it.
     pub(super) fn of_driver(&self) -> driver::Port {
         let AllocPort { label, value, to, ip, .. } = self;
         driver::Port { label: label.clone(), value: *value, to: to.unwrap_or(0), host_ip: Some(*ip) }
     }
 }
 
-/// Why a group has no ports.
+/// Why a group cannot get its ports.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// A fixed port is taken.
@@ -60,9 +60,9 @@ pub enum PortError {
         label: String,
         /// The port.
         port: u16,
-        /// Where it stands.
+        /// Its position in the job file.
         pos: Pos,
-        /// Who has it, as far as that can be found out.
+        /// The holder, as far as it can be found out.
         holder: String,
     },
     /// The whole dynamic range is taken.
@@ -70,7 +70,7 @@ pub enum PortError {
     Exhausted {
         /// Its label.
         label: String,
-        /// Where it stands.
+        /// Its position in the job file.
         pos: Pos,
         /// The range.
         range: RangeInclusive<u16>,
@@ -80,7 +80,7 @@ pub enum PortError {
     NoSuchNetwork {
         /// The port's label.
         label: String,
-        /// Where the network is named.
+        /// The position of the network's name in the job file.
         pos: Pos,
         /// The name and the fix.
         network: UnknownNetwork,
@@ -90,18 +90,18 @@ pub enum PortError {
     NoSuchAddress {
         /// The port's label.
         label: String,
-        /// Where it stands.
+        /// Its position in the job file.
         pos: Pos,
         /// The address.
         ip: IpAddr,
     },
-    /// The thread that chooses them has panicked.
+    /// The thread that chooses ports has panicked.
     #[error("choosing the ports broke down")]
     Broken(#[source] io::Error),
-    /// What leads into networks cannot be listed.
+    /// The port mappings of other networks cannot be listed.
     #[error("cannot look which ports lead into networks, in {}", path.display())]
     Networks {
-        /// Where they are noted.
+        /// The directory of their records.
         path: PathBuf,
         /// Why not.
         source: io::Error,
@@ -109,19 +109,19 @@ pub enum PortError {
     /// The machine's registry of ports cannot be used.
     #[error("cannot use the registry of ports in {}", path.display())]
     Registry {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
         /// Why not.
         source: io::Error,
     },
 }
 
-/// A host network that nobody has named an address for.
+/// A host network without a configured address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no host network {0:?} here; say where it is with --host-network {0}=ADDRESS")]
 pub struct UnknownNetwork(pub String);
 
-/// The networks of the host that ports can be on: name to address.
+/// The host networks that ports can be on: name to address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostNetworks {
     all: BTreeMap<String, IpAddr>,
@@ -129,7 +129,7 @@ pub struct HostNetworks {
 }
 
 impl HostNetworks {
-    /// These, and `loopback` where it is not among them.
+    /// These networks, and `loopback` unless it is among them.
     #[must_use]
     pub fn new(given: impl IntoIterator<Item = (String, IpAddr)>) -> HostNetworks {
         let mut networks = BTreeMap::from([("loopback".to_owned(), IpAddr::V4(Ipv4Addr::LOCALHOST))]);
@@ -137,7 +137,7 @@ impl HostNetworks {
         HostNetworks { all: networks, configured: Vec::new() }
     }
 
-    /// The same, of which the operator has named these.
+    /// The same, with the names that the operator has configured.
     #[must_use]
     pub fn with_configured(self, configured: Vec<String>) -> HostNetworks {
         HostNetworks { configured, ..self }
@@ -153,7 +153,7 @@ impl HostNetworks {
     }
 }
 
-/// The host ports of the allocations of one process; with a registry, of all processes of this machine that use it.
+/// The host ports of the allocations of one process; with a registry, coordinated with all processes that use that registry.
 #[derive(Debug, Clone)]
 pub struct PortPool {
     dynamic: RangeInclusive<u16>,
@@ -169,13 +169,13 @@ struct State {
 }
 
 impl Default for PortPool {
-    /// One that no other process hears of.
+    /// A pool that is not coordinated with other processes.
     fn default() -> PortPool {
         PortPool { dynamic: DYNAMIC, networks: HostNetworks::default(), registry: None, state: Arc::default() }
     }
 }
 
-/// What is asked for: a port, and whose it is to be.
+/// A requested port, and the task that it is for.
 struct Ask<'a> {
     port: &'a Port,
     task: Option<&'a str>,
@@ -183,37 +183,37 @@ struct Ask<'a> {
 }
 
 impl PortPool {
-    /// One that shares the machine's ports with all others of this registry, a directory that may not exist yet.
+    /// A pool that shares the machine's ports with all processes that use this registry, a directory that may not exist yet.
     #[must_use]
     pub fn of_machine(registry: PathBuf) -> PortPool {
         PortPool { registry: Some(registry), ..PortPool::default() }
     }
 
-    /// The same with other networks and another range of dynamic ports.
+    /// The same with other host networks and another range of dynamic ports.
     #[must_use]
     pub fn with(self, networks: HostNetworks, dynamic: RangeInclusive<u16>) -> PortPool {
         PortPool { dynamic, networks, ..self }
     }
 
-    /// The networks of the host by their names.
+    /// The host networks by name.
     pub fn networks(&self) -> impl Iterator<Item = (&str, IpAddr)> {
         self.networks.all.iter().map(|(name, ip)| (name.as_str(), *ip))
     }
 
-    /// The names of those that the operator has given.
+    /// The names of the networks that the operator has configured.
     #[must_use]
     pub fn configured(&self) -> &[String] {
         &self.networks.configured
     }
 
-    /// From which dynamic ports are chosen.
+    /// The range of dynamic ports.
     #[must_use]
     pub fn dynamic(&self) -> RangeInclusive<u16> {
         self.dynamic.clone()
     }
 
-    /// Who has this port on any address of the machine: an allocation of another process, or whoever listens there. `None` when
-    /// nobody does; what this process has itself is not looked for.
+    /// The holder of this port on any address of the machine: an allocation of another process, or a process that listens there.
+    /// `None` if there is none; ports of this process are not considered.
     #[must_use]
     pub fn holder(&self, port: u16) -> Option<String> {
         match self.others() {
@@ -222,7 +222,7 @@ impl PortPool {
                     return Some(named(who, held, ""));
                 }
             }
-            // It is found out again when it is taken.
+            // It is checked again when the port is allocated.
             Err(error) => tracing::warn!(error = super::error::chain(&error), "cannot look who has which ports"),
         }
         let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -250,8 +250,8 @@ impl PortPool {
         registry.lock().and_then(|mut locked| locked.others()).map_err(failed)
     }
 
-    /// Chooses a port for each label of a group (by its number) and its tasks: all or none. Waits while another process chooses.
-    /// No port is chosen that still leads into one of `networks`, whoever made it.
+    /// Chooses a port for each label of a group (by its index) and its tasks: all or none. Waits while another process chooses.
+    /// A port that is still mapped into one of `networks` is not chosen, whichever process made the mapping.
     ///
     /// # Errors
     /// [`PortError`].
@@ -303,7 +303,7 @@ impl PortPool {
         Ok(given(&asks, &chosen))
     }
 
-    /// Notes that an allocation has ports that its owner chose for it, unless somebody else has one of them by now.
+    /// Registers ports that an allocation's owner chose for it, unless another process has one of them by now.
     ///
     /// # Errors
     /// [`PortError`].
@@ -324,10 +324,10 @@ impl PortPool {
         self.claim(alloc, &job.id, &group.name, ports).map_err(failed)
     }
 
-    /// Notes that an allocation has ports that an earlier process chose for it.
+    /// Registers ports that an earlier process chose for an allocation.
     ///
     /// # Errors
-    /// When the registry cannot be written: others do not hear of it then.
+    /// When the registry cannot be written; then other processes do not see these ports as taken.
     pub(super) fn claim(&self, alloc: &AllocId, job: &str, group: &str, ports: &[AllocPort]) -> io::Result<()> {
         if ports.is_empty() {
             return Ok(());
@@ -350,10 +350,10 @@ impl PortPool {
         registry.lock()?.hold(own)
     }
 
-    /// Gives the ports of an allocation back.
+    /// Releases the ports of an allocation.
     ///
     /// # Errors
-    /// When the registry cannot be written: it has them then until this process ends.
+    /// When the registry cannot be written; then the ports stay taken until this process ends.
     pub(super) fn release(&self, alloc: &AllocId) -> io::Result<()> {
         let (mut state, alloc) = (lock(&self.state), alloc.to_string());
         let State { held, registry } = &mut *state;
@@ -384,7 +384,7 @@ impl PortPool {
                 asks.push(Ask { port, task, ip });
             }
         }
-        // What is fixed comes first, so that no dynamic port takes it.
+        // Fixed ports come first, so that no dynamic port takes them.
         asks.order_by_key(|ask| ask.port.static_port.is_none());
         Ok(asks)
     }
@@ -413,7 +413,7 @@ fn choose_all(
     let mut taken: BTreeSet<u16> =
         own.iter().chain(others.iter().map(|(_, held)| held)).map(|held| held.port).collect();
     taken.extend(left.iter().flat_map(Noted::ports).map(|(_, port)| port));
-    // Sorted once for all dynamic ports, and only where there are some.
+    // Sorted once for all dynamic ports, and only if there are any.
     let mut candidates: Option<std::vec::IntoIter<u16>> = None;
     for ask in asks {
         let port = if let Some(number) = ask.port.static_port {
@@ -433,8 +433,8 @@ fn choose_all(
     Ok(chosen)
 }
 
-/// All ports of the range, the one that was used last at the end. Those that were never used begin anywhere, so that two
-/// who do not know of each other seldom choose the same.
+/// All ports of the range, the most recently used one last. Ports that were never used begin at a random one, so that two
+/// processes without a common registry rarely choose the same.
 fn least_recently_used(range: &RangeInclusive<u16>, last_use: &BTreeMap<u16, u64>) -> Vec<u16> {
     let count = u128::from(range.end() - range.start()) + 1;
     let start = u16::try_from(crate::sys::random::bits() % count).unwrap_or_default() + range.start();
@@ -443,7 +443,7 @@ fn least_recently_used(range: &RangeInclusive<u16>, last_use: &BTreeMap<u16, u64
     ports
 }
 
-/// In words.
+/// Describes the holder of a port.
 fn named(who: &str, Held { job, group, alloc, .. }: &Held, has: &str) -> String {
     let alloc = alloc.get(..8).unwrap_or(alloc);
     format!("job {job:?}, group {group:?}{has} (allocation {alloc}, {who})")
@@ -462,7 +462,7 @@ fn fixed(ask: &Ask<'_>, number: u16, own: &[Held], others: &[(String, Held)], le
     if let Some((who, held)) = others.iter().find(|(_, held)| same(held)) {
         return Err(taken(named(who, held, " has it")));
     }
-    // Nothing listens there: packets are led away before.
+    // No process listens on a mapped port: packets are redirected before they reach a socket.
     if let Some(noted) = left.iter().find(|noted| noted.ports().any(|port| port == (ask.ip, number))) {
         let alloc = noted.id().get(..8).unwrap_or_else(|| noted.id());
         let dir = noted.record().parent().and_then(Path::parent).unwrap_or(noted.record()).display();
@@ -478,19 +478,19 @@ fn fixed(ask: &Ask<'_>, number: u16, own: &[Held], others: &[(String, Held)], le
             let who = listeners::on(ask.ip, number);
             Err(taken(who.map_or_else(|| e.to_string(), |(pid, name)| format!("{name} (pid {pid}) listens there"))))
         }
-        // Whether the task may bind it is for its own privileges to say.
+        // Whether the task may bind a privileged port depends on the task's own privileges.
         _ => Ok(()),
     }
 }
 
-/// Binds for an instant, as TCP and as UDP: a task may use the port for either.
+/// Binds the port briefly, as TCP and as UDP: a task may use it for either.
 fn test_bind(ip: IpAddr, port: u16) -> io::Result<()> {
     let _tcp = TcpListener::bind((ip, port))?;
     let _udp = UdpSocket::bind((ip, port))?;
     Ok(())
 }
 
-/// Whether a task could have the port on any address of the machine, of both families where there are two.
+/// Whether a task could bind the port on any address of the machine, IPv4 and, if available, IPv6.
 fn is_free(ip: IpAddr, port: u16) -> bool {
     let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED), ip];
     let is_taken = |ip| test_bind(ip, port).is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse);
@@ -511,7 +511,7 @@ mod tests {
         Port { host_network: Some(HostNetwork { name: network.to_owned(), pos: Pos::default() }), ..port }
     }
 
-    /// A node whose address this machine has.
+    /// A node whose address belongs to this machine.
     fn node() -> Node {
         Node { ip: Ipv4Addr::LOCALHOST.into(), ..(*fake::node()).clone() }
     }
@@ -519,7 +519,7 @@ mod tests {
     struct Asking(PortPool);
 
     impl Asking {
-        /// Ports for a group of a new allocation; the task has the second ones.
+        /// Ports for a group of a new allocation; the second ones are the task's.
         fn of(&self, group: Vec<Port>, task: Vec<Port>) -> Result<(AllocId, Vec<AllocPort>), PortError> {
             let mut job = fake::job(vec![fake::task("web")]);
             job.groups[0].network = Some(Network { ports: group, ..Network::default() });
@@ -590,7 +590,7 @@ mod tests {
         let [first, next] = [0, 1].map(|_| AllocId::new(uuid::Uuid::new_v4()));
         assert_eq!(pools[1].holder(number), None);
         pools[0].take(&job, 0, &first, &chosen).unwrap();
-        // Its owner gives it to whoever he likes, and knows what he has.
+        // The owner chooses the ports of its own process itself, so a port of the same process is not refused.
         pools[0].take(&job, 0, &next, &chosen).unwrap();
         assert_eq!(pools[0].holder(number), None);
         let refused = pools[1].take(&job, 0, &first, &chosen).unwrap_err().to_string();
@@ -606,7 +606,7 @@ mod tests {
         drop(listener);
     }
 
-    /// Somebody who listens on another address of the machine leaves this one free, as 127.0.0.53 does.
+    /// A socket on another address of the machine leaves this one free, as 127.0.0.53 does.
     #[test]
     fn a_static_port_is_that_of_one_address() {
         let other = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 53), 0)).unwrap();
@@ -661,7 +661,7 @@ mod tests {
             std::process::id()
         );
         assert!(error.contains(&expected), "{error}");
-        // All that both know of are taken, and none twice.
+        // All ports of the range, shared by both, are taken, and none twice.
         let few = (number.min(65_000)..=number.min(65_000) + 40).collect::<Vec<_>>();
         let range = few[0]..=few[40];
         let [one, other] = [one, other].map(|asking| Asking(asking.0.with(HostNetworks::default(), range.clone())));
@@ -710,7 +710,7 @@ mod tests {
         let mut words = owner.split('-');
         let (pid, _, namespace) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
         let other = Asking(PortPool::of_machine(dir.path().to_owned()));
-        // Of this process number at another time, and of one of another pid namespace who let go of the file.
+        // A file of an earlier process with this pid, and one of a process in another pid namespace that no longer locks it.
         for dead in [format!("{pid}-1-{namespace}.0"), format!("{pid}-1-1.0")] {
             let dead = dir.path().join(dead);
             std::fs::copy(&own, &dead).unwrap();
@@ -733,7 +733,7 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("lock")).unwrap();
         assert!(matches!(asking.one(port("x", None)), Err(PortError::Registry { .. })));
         std::fs::remove_file(dir.path().join("lock")).unwrap();
-        // What nobody can read keeps nobody from his ports.
+        // An unreadable file does not keep other processes from their ports.
         let live = Asking(PortPool::of_machine(dir.path().to_owned()));
         live.one(port("x", None)).unwrap();
         for entry in std::fs::read_dir(dir.path()).unwrap().flatten() {

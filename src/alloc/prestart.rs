@@ -24,11 +24,11 @@ use super::values::ValuesFile;
 use crate::spec::IntoMap as _;
 use crate::spec::{EventKind, Mount, Pos, Task, Template, shown_source};
 
-/// How long services may take to return after the process was killed that had registered them: to be registered again, and to
-/// pass their checks.
+/// How long services may take to return after the process that registered them was killed: to be registered again and to pass
+/// their checks.
 const RETURN: Duration = Duration::from_secs(30);
 
-/// All of them, in their order.
+/// All of these steps, in order.
 pub(super) fn steps() -> Stack<Setup> {
     Stack::new(vec![
         Box::new(TaskDirHook),
@@ -45,23 +45,24 @@ pub(super) struct Setup {
     pub(super) shared: Arc<Shared>,
     pub(super) task: Task,
     pub(super) env: TaskEnv,
-    /// Whose way to his files goes through the allocation's directory.
+    /// The user that has to pass through the allocation's directory to reach its files.
     pub(super) enters: Option<Owner>,
     /// Its driver can mount directories of the host.
     pub(super) driver_mounts: bool,
-    /// What it has mounted.
+    /// Its mounts.
     pub(super) mounts: Vec<Mount>,
     pub(super) cancel: Arc<AtomicBool>,
-    /// Without what templates add.
+    /// The environment without the variables of templates.
     pub(super) bare_env: TaskEnv,
-    /// What the templates became.
+    /// The rendered templates.
     pub(super) files: Arc<Files>,
-    /// What the templates became, for the record.
+    /// The rendered templates, for the record.
     pub(super) rendered: Rendered,
-    /// Until then the services that templates ask for may be away, as those who register them were killed.
+    /// Until then services that templates read may be missing, because the processes that register them were killed and have to
+    /// register them again.
     pub(super) services_return_by: Option<Instant>,
     pub(super) stop: watch::Receiver<Stop>,
-    /// Its owner goes.
+    /// Becomes true when its owner exits.
     pub(super) leave: watch::Receiver<bool>,
 }
 
@@ -80,7 +81,7 @@ impl Hook<Setup> for TaskDirHook {
     }
 }
 
-/// Writes down what the job was dispatched with, where the task wants it.
+/// Writes the payload of a dispatched job to the file that the task names.
 struct PayloadHook;
 
 #[tonic::async_trait]
@@ -176,7 +177,7 @@ impl Hook<Setup> for TemplatesHook {
         }
         let mut told = Vec::new();
         loop {
-            // Begun before the reading, so that no change is missed between them.
+            // The watch begins before the values are read, so that no change between them is missed.
             let watch = setup.values().watch();
             let values = setup.values().digest();
             let (files, _) = render(setup).await?;
@@ -200,7 +201,7 @@ impl Hook<Setup> for TemplatesHook {
         }
     }
 
-    /// What is there stays as it is. What would become something else now is seen to have changed when the templates are
+    /// Existing files stay as they are. Templates that would render differently now are detected as changed once the templates are
     /// followed.
     async fn restore(&self, setup: &mut Setup) -> Result<(), SetupError> {
         if setup.task.templates.is_empty() {
@@ -211,13 +212,13 @@ impl Hook<Setup> for TemplatesHook {
         let is_known = move |number: &usize, bytes: &[u8]| digests.get(number) == Some(&digest(bytes));
         let (mut files, there) = rendered(setup, move |renderer, templates, files, _| {
             let mut there = renderer.there(templates, &is_known);
-            // What the task has changed itself is not written again either.
+            // A file that the task itself has changed is not written again either.
             let same = files.rendered.iter().filter(|(number, bytes)| is_known(number, bytes));
             same.for_each(|(number, bytes)| drop(there.insert(*number, bytes.clone())));
             Ok(there)
         })
         .await?;
-        // What depends on the time is another one each time, and no reason to do anything.
+        // Output that depends on the time differs each time, and is no reason to act.
         if known.values != values || files.asks_for_services || !files.missing.is_empty() {
             files.rendered = there;
         }
@@ -238,12 +239,12 @@ impl Hook<Setup> for TemplatesHook {
 }
 
 impl Setup {
-    /// What its templates may ask for.
+    /// The values that its templates may read.
     pub(super) fn values(&self) -> ValuesFile {
         self.shared.values.of_task(&self.task.name)
     }
 
-    /// Keeps what the templates became, with its variables where nothing is missing.
+    /// Keeps the rendered templates, and their variables unless something is missing.
     pub(super) fn keep(&mut self, files: Files, values: String) {
         let digests = files.rendered.iter().map(|(number, bytes)| (*number, digest(bytes)));
         self.rendered = Rendered { values, files: digests.into_map() };
@@ -259,7 +260,7 @@ fn digest(bytes: &[u8]) -> String {
     hex(&sha2::Sha256::digest(bytes))
 }
 
-/// Finds what the task mounts, before anything of it is made.
+/// Finds the task's volume mounts, before anything is made for it.
 struct VolumesHook;
 
 #[tonic::async_trait]
@@ -279,17 +280,17 @@ impl Hook<Setup> for VolumesHook {
     }
 }
 
-/// Renders the templates and writes what is not as it was. Returns what there is now, and the numbers of those that changed.
+/// Renders the templates and writes files that differ from before. Returns the files, and the indexes of the changed ones.
 pub(super) async fn render(setup: &Setup) -> Result<(Files, Vec<usize>), SetupError> {
     rendered(setup, Renderer::write).await
 }
 
-/// Renders the templates, and writes nothing.
+/// Renders the templates without writing them.
 pub(super) async fn only_render(setup: &Setup) -> Result<Files, SetupError> {
     Ok(rendered(setup, |_, _, _, _| Ok(())).await?.0)
 }
 
-/// Renders the templates, and does something with what they become, and what they were before.
+/// Renders the templates, and calls `then` with the new and the previous files.
 async fn rendered<T: Send + 'static>(
     setup: &Setup,
     then: impl FnOnce(&Renderer, &[Template], &Files, &Files) -> Result<T, SetupError> + Send + 'static,
@@ -299,7 +300,7 @@ async fn rendered<T: Send + 'static>(
         SetupError::TemplateFile { pos, destination, source }
     };
     let pos = setup.task.pos.clone();
-    // The memory that rendering takes is limited for one template; so is how many are rendered at once.
+    // The memory for rendering is limited per template, and so is the number of tasks that render at once.
     let turn = RENDERING.acquire().await.map_err(|e| broken(&pos, io::Error::other(e)))?;
     let (templates, cancel, before) =
         (setup.task.templates.clone(), Arc::clone(&setup.cancel), Arc::clone(&setup.files));
@@ -317,7 +318,7 @@ async fn rendered<T: Send + 'static>(
     done
 }
 
-/// Lets the task's user go to its files; the last step, as nobody needs to before.
+/// Lets the task's user reach its files; the last step, because no process of that user needs it earlier.
 struct AdmitHook;
 
 #[tonic::async_trait]

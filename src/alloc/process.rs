@@ -1,4 +1,4 @@
-//! Processes by the names that stay true: (pid, start time, boot id).
+//! Processes by their unambiguous identity: (pid, start time, boot id).
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,13 +16,13 @@ use crate::sys::{self, mutant, time};
 
 /// How many processes are killed before their ends are waited for.
 const AT_ONCE: usize = 128;
-/// How often it is looked whether a process has stopped.
+/// Pause between two checks whether a process has stopped.
 const GLANCE: Duration = Duration::from_millis(1);
-/// How long one process is waited for before it is looked for again.
+/// How long one process is waited for before all processes are listed again.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// Stops exactly this process until it is killed, and returns when it has finished the system call that it was in; one
-/// that is gone is no error.
+/// Stops exactly this process, until it is killed, and returns when it has finished its current system call; a process that is
+/// gone is no error.
 ///
 /// # Errors
 /// What the kernel says, or `TimedOut`.
@@ -40,7 +40,7 @@ pub fn stop(process: &ProcessId, patience: Duration) -> io::Result<()> {
 fn stop_opened(pid: i32, pidfd: &OwnedFd, deadline: Instant) -> io::Result<()> {
     send(pidfd, Signal::STOP)?;
     loop {
-        // Only its parent hears of a stop; anybody hears of its end.
+        // Only its parent is notified of a stop; its end can be seen through the pidfd.
         if processes::stat(pid)?.is_none_or(|s| s.stopped || s.ended) || ended(pidfd, Instant::now() + GLANCE)? {
             return Ok(());
         }
@@ -50,8 +50,8 @@ fn stop_opened(pid: i32, pidfd: &OwnedFd, deadline: Instant) -> io::Result<()> {
     }
 }
 
-/// Kills a helper that inherits the orphans of its task, and everything below it: stopped first, it reaps nobody and
-/// hands nobody on while its descendants are killed.
+/// Kills a helper that inherits the orphans of its task, and everything below it. The helper is stopped first, so that it reaps
+/// no process, and does not pass orphans on, while its descendants are killed.
 ///
 /// # Errors
 /// What the kernel says, or `TimedOut`.
@@ -66,8 +66,8 @@ pub fn kill_tree(process: &ProcessId, patience: Duration) -> io::Result<()> {
     end(&pidfd, deadline).and(below).and(stopped)
 }
 
-/// Opens the process that has this number and this start time. The descriptor comes first: once it is open the number
-/// cannot pass to another process unnoticed.
+/// Opens the process with this pid and this start time. The pidfd is opened before the start time is checked: once it is open,
+/// reuse of the pid is detected.
 fn open(pid: i32, start_ticks: u64) -> io::Result<Option<OwnedFd>> {
     let pidfd = match sys::process::open_pidfd(pid) {
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
@@ -77,7 +77,7 @@ fn open(pid: i32, start_ticks: u64) -> io::Result<Option<OwnedFd>> {
     Ok(same.then_some(pidfd))
 }
 
-/// A process that has just ended needs no signal.
+/// Sends a signal; a process that has just ended is no error.
 fn send(pidfd: &OwnedFd, signal: Signal) -> io::Result<()> {
     match sys::process::send_signal(pidfd.as_fd(), signal) {
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
@@ -90,7 +90,7 @@ fn end(pidfd: &OwnedFd, deadline: Instant) -> io::Result<()> {
     if ended(pidfd, deadline)? { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
 }
 
-/// Waits for the end of a process; false at the deadline.
+/// Waits for the end of a process; `false` at the deadline.
 fn ended(pidfd: &OwnedFd, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -104,8 +104,7 @@ fn ended(pidfd: &OwnedFd, deadline: Instant) -> io::Result<bool> {
     }
 }
 
-/// Kills what `find` finds among all processes, again and again until it finds nothing. Children of
-/// this process are reaped.
+/// Kills the processes that `find` selects among all, repeatedly until it selects none. Children of this process are reaped.
 fn kill_all(deadline: Instant, find: impl Fn(&[Stat]) -> Vec<Stat>) -> io::Result<()> {
     loop {
         let found = find(&processes::all()?);
@@ -120,7 +119,7 @@ fn kill_all(deadline: Instant, find: impl Fn(&[Stat]) -> Vec<Stat>) -> io::Resul
     }
 }
 
-/// Kills these. Children of this process are reaped.
+/// Kills these processes. Children of this process are reaped.
 fn strike(found: &[Stat], deadline: Instant) -> io::Result<()> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     for some in found.chunks(AT_ONCE) {
@@ -132,7 +131,7 @@ fn strike(found: &[Stat], deadline: Instant) -> io::Result<()> {
             }
         }
         for (stat, pidfd) in killed {
-            // One that hangs in the kernel must not keep us from the others; the next round comes back to it.
+            // A process that hangs in the kernel must not delay the others; the next round tries it again.
             if ended(&pidfd, deadline.min(Instant::now() + ROUND))? && stat.parent == own {
                 sys::process::reap(stat.pid);
             }
@@ -141,15 +140,15 @@ fn strike(found: &[Stat], deadline: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// The executors of the allocations in `data_dir` that this user started, by what they were started with: also those that
-/// their owner did not live to write down. The second value is the allocation's id.
+/// The executors of the allocations in `data_dir` that this user started, found by their arguments: including those that their
+/// owner had not recorded before it died. The second value is the allocation's id.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
 pub fn executors(data_dir: &Path, user: u32) -> io::Result<Vec<(Stat, String)>> {
     let mut found = Vec::new();
     for stat in processes::all()?.into_iter().filter(|s| !s.ended) {
-        // What others say they were started with is not even read.
+        // The arguments of other users' processes are not even read.
         if processes::user(stat.pid)? != Some(user) && !mutant::on("d71") {
             continue;
         }
@@ -160,7 +159,7 @@ pub fn executors(data_dir: &Path, user: u32) -> io::Result<Vec<(Stat, String)>> 
     Ok(found)
 }
 
-/// The executors of one task of the allocation in `alloc_dir`, by what they were started with.
+/// The executors of one task of the allocation in `alloc_dir`, found by their arguments.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -178,7 +177,7 @@ pub(super) fn executors_of(alloc_dir: &Path, task: &str) -> io::Result<Vec<Proce
     Ok(found)
 }
 
-/// The log of the executor that these arguments make.
+/// The log file of the executor with these arguments.
 fn log_of_executor(arguments: &[Vec<u8>]) -> Option<PathBuf> {
     let [_, role, json] = arguments else { return None };
     if role != Role::Executor.name().as_bytes() {
@@ -188,7 +187,7 @@ fn log_of_executor(arguments: &[Vec<u8>]) -> Option<PathBuf> {
     Some(config.get("LogFile")?.as_str()?.into())
 }
 
-/// Whose executor these arguments make: `PROGRAM executor {"LogFile":"<data>/alloc/<id>/<task>-executor.out",...}`.
+/// The allocation of the executor with these arguments: `PROGRAM executor {"LogFile":"<data>/alloc/<id>/<task>-executor.out",...}`.
 fn executor_of(arguments: &[Vec<u8>], data_dir: &Path) -> Option<String> {
     let log = log_of_executor(arguments)?;
     let log = log.strip_prefix(data_dir.join("alloc")).ok()?;
@@ -197,11 +196,11 @@ fn executor_of(arguments: &[Vec<u8>], data_dir: &Path) -> Option<String> {
     (names.next().is_none() && file.ends_with(EXECUTOR_LOG)).then(|| AllocId::parse(id).map(|id| id.to_string()))?
 }
 
-/// Kills what has the allocation in its environment: what is left of its tasks when their executors were killed.
-/// Spares this process and those that it runs under.
+/// Kills the processes that have the allocation's id in their environment: those that remain of its tasks when their executors
+/// were killed. Spares this process and its ancestors.
 ///
-/// With `must_end` what other users have started is killed once, and not waited for: anybody can write the allocation into an
-/// environment, and start such processes faster than they are killed.
+/// With `must_end`, processes of all other users are killed once, and not waited for: any user can put the allocation's id into
+/// an environment, and start such processes faster than they are killed.
 ///
 /// # Errors
 /// As [`kill_tree`].
@@ -216,7 +215,7 @@ pub fn kill_by_environment(id: &AllocId, must_end: Option<u32>, patience: Durati
         .collect();
         let is_marked = |s: &&Stat| {
             let of_user = || of.is_none() || processes::user(s.pid).is_ok_and(|user| user == of);
-            // Another user's environment cannot be read; what he runs is not ours.
+            // Another user's environment cannot be read; that user's processes are not ours.
             let named = || processes::has_variable(s.pid, &wanted).is_ok_and(|named| named);
             let in_time = || until.is_none_or(|until| Instant::now() < until);
             !s.ended && !above.contains(&s.pid) && of_user() && in_time() && named()
@@ -231,7 +230,8 @@ pub fn kill_by_environment(id: &AllocId, must_end: Option<u32>, patience: Durati
     kill_all(deadline, |all| marked(all, must_end, None))
 }
 
-/// Kills what this user's driver plugins of the owner with this directory of sockets left: they, and helpers that they have started.
+/// Kills the remaining driver plugins that this user started for the owner with this socket directory, and the helpers that they
+/// have started.
 ///
 /// # Errors
 /// As [`kill_tree`].
@@ -248,52 +248,51 @@ pub fn kill_plugins_of(sockets: &Path, patience: Duration) -> io::Result<()> {
     })
 }
 
-/// What this process inherits from executors that were killed: they inherit the orphans of their tasks, and this
-/// process inherits theirs.
+/// Orphans of killed executors: executors inherit the orphans of their tasks, and this process inherits those of executors.
 #[derive(Debug)]
 pub struct Orphans {
-    /// `None`: it inherits nothing.
+    /// `None`: this process inherits no orphans.
     data_dir: Option<PathBuf>,
-    /// It had children before, so that not every orphan is a task's.
+    /// This process had children before, so not every orphan belongs to a task.
     careful: bool,
 }
 
 impl Orphans {
-    /// This process inherits nothing and kills nothing.
+    /// This process inherits no orphans and kills none.
     #[must_use]
     pub const fn ignore() -> Orphans {
         Orphans { data_dir: None, careful: true }
     }
 
-    /// This process inherits from now on. To be called before it starts anything.
+    /// This process inherits orphans from now on. To be called before it starts any process.
     ///
     /// # Errors
     /// What the kernel says; when `/proc` cannot be read.
     pub fn inherit(data_dir: &Path) -> io::Result<Orphans> {
         sys::prctl::become_subreaper()?;
         let own = rustix::process::getpid().as_raw_nonzero().get();
-        // A script may have started things before it became this process, and process 1 inherits strangers.
+        // A script may have started processes before it exec'ed this program, and pid 1 inherits orphans of others.
         let careful = own == 1 || !processes::own_children()?.is_empty();
         Ok(Orphans { data_dir: Some(data_dir.to_owned()), careful })
     }
 
-    /// Kills what executors left behind that have ended; with `all` also what calls itself an executor, and driver plugins of
-    /// others with their helpers: none runs. What a CNI plugin left running stays.
+    /// Kills what ended executors left behind; with `all` also processes whose arguments claim that they are executors, and driver
+    /// plugins of other owners with their helpers, because no executor runs then. Processes left by CNI plugins are spared.
     ///
-    /// Not to be called from another thread than the one that starts executors: a child on its way to becoming one would
-    /// be taken for an orphan.
+    /// To be called only on the thread that starts executors: a child that has not yet exec'ed the executor would be taken for an
+    /// orphan.
     ///
     /// # Errors
     /// When `/proc` cannot be read, or something does not die in time.
     pub fn sweep(&self, all: bool, patience: Duration) -> io::Result<()> {
         let Some(data_dir) = &self.data_dir else { return Ok(()) };
-        // The rule, and a hundred times cheaper than to ask every process of the machine.
+        // The common case, and a hundred times cheaper than reading every process of the machine.
         if processes::own_children()?.is_empty() {
             return Ok(());
         }
         let own = rustix::process::getpid().as_raw_nonzero().get();
         let below = [data_dir.as_os_str().as_bytes(), b"/alloc/"].concat();
-        // Its own tasks may outlive a plugin that was killed, and be found again by the next one.
+        // A driver plugin's own tasks may outlive it when it is killed, and the next instance finds them again.
         let mark = format!("{PLUGIN_MARK}=").into_bytes();
         let of_driver_plugin =
             |s: &Stat| processes::environment(s.pid).is_ok_and(|e| e.iter().any(|entry| entry.starts_with(&mark)));
@@ -303,7 +302,7 @@ impl Orphans {
                 || of_driver_plugin(s)
                 || processes::environment(s.pid).is_ok_and(|e| e.iter().any(in_environment))
         };
-        // It serves the allocations of other runs, too. A task that is root on the host needs no such disguise.
+        // A CNI plugin's process serves allocations of other runs too. A task that is root on the host needs no such disguise.
         let is_plugins = |s: &Stat| {
             let of_plugin = |entry: &Vec<u8>| entry.starts_with(b"CNI_COMMAND=");
             processes::user(s.pid).is_ok_and(|user| user == Some(0))
@@ -393,13 +392,14 @@ mod tests {
         other.kill().unwrap();
         other.wait().unwrap();
         let _reaped_already = ours.wait();
-        // What another user must not leave, and this one has started, is killed all the same.
+        // A process of a user other than `must_end` is not waited for, but still killed.
         let mut ours = spawn(&id);
         kill_by_environment(&id, Some(own + 1), Duration::from_secs(5)).unwrap();
         let _reaped_already = ours.wait();
     }
 
-    /// Between a look at all processes and a signal one may be reaped; some kernels then say that its number is a thread's.
+    /// Between listing all processes and a signal, a process may be reaped; some kernels then report that its number belongs to a
+    /// thread.
     #[test]
     fn a_number_that_is_no_process_is_one_that_has_gone() {
         let (to, from) = std::sync::mpsc::channel();

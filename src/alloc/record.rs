@@ -1,7 +1,7 @@
-//! The record of an allocation: written before anything is made, so that whoever comes after a crash knows what is ours.
+//! The record of an allocation: written before anything is made, so that a clean-up after a crash knows what is ours.
 //!
-//! The record of an owner who comes back says besides what it takes to go on with the allocation. What does not change, its
-//! job, is in a file of its own beside it: there as long as the record.
+//! If the owner returns after it was killed, the record also says what is needed to go on with the allocation. The job, which
+//! does not change, is in a file of its own next to the record, and exists as long as the record.
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
@@ -24,21 +24,22 @@ use crate::sys::net::is_served;
 use crate::sys::owned::{self, OwnDir};
 use crate::sys::time;
 
-/// The formats that this program writes; a newer one is reported and left alone.
+/// The format versions that this program writes; a newer one is reported and left alone.
 ///
-/// The second one has a network: who does not know of it would remove the record, and leave the network to nobody. The third one
-/// has an owner who comes back: who does not know of him would end the tasks that he wants back.
+/// The second one has a network: a program that does not know it would remove the record, and leave the network without an
+/// owner. The third one has an owner that returns: a program that does not know it would kill the tasks that the owner wants
+/// back.
 const VERSION: u32 = 1;
 const VERSION_WITH_NETWORK: u32 = 2;
 const VERSION_TO_RESTORE: u32 = 3;
-/// The format of the file with the job.
+/// The format version of the file with the job.
 const JOB_VERSION: u32 = 1;
-/// How that file ends, beside the record.
+/// The extension of that file, which lies next to the record.
 const JOB: &str = "job";
-/// Bytes of a record, at most: some hundreds for each of its tasks.
+/// Most bytes of a record: some hundreds for each of its tasks.
 const LONGEST: u64 = 64 << 20;
 
-/// What an allocation owns outside its owner's memory.
+/// What an allocation owns outside of its owner's memory.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Record {
     /// Format.
@@ -49,9 +50,9 @@ pub struct Record {
     pub job: String,
     /// Group name, for people.
     pub group: String,
-    /// The process that looks after the allocation.
+    /// The process that supervises the allocation.
     pub owner: ProcessId,
-    /// The pid namespace (inode) in which these process ids mean something.
+    /// The pid namespace (inode) in which these process ids are valid.
     pub pid_namespace: u64,
     /// Helper processes, such as executors.
     #[serde(default)]
@@ -59,36 +60,36 @@ pub struct Record {
     /// Cgroups of its tasks, relative to each hierarchy's root.
     #[serde(default)]
     pub cgroups: Vec<PathBuf>,
-    /// The network that its tasks share, or what may be there of it.
+    /// The network that the group's tasks share, or what may exist of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// What its owner needs to come back to it; `None` for one who does not.
+    /// What its owner needs to take it over again; `None` for an owner that does not return.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<Restore>,
 }
 
-/// What it takes to go on with an allocation, beside its job.
+/// What is needed to go on with an allocation, besides its job.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Restore {
-    /// Who comes back for it.
+    /// The owner that returns for it.
     pub owner: Owner,
-    /// Its number among the group's, from 0.
+    /// Its index in the group, from 0.
     pub index: u32,
-    /// Nomad's name of it.
+    /// Nomad's name of the allocation.
     pub name: String,
     /// When it was made.
     pub created: SystemTime,
     /// Its ports.
     pub ports: Vec<AllocPort>,
-    /// Whoever assigned it chose them, and gives them to others.
+    /// Its owner chose the ports and manages them.
     pub ports_are_assigned: bool,
-    /// The network that its tasks share, as they were told of it.
+    /// The network that the group's tasks share, with its status.
     pub network: Option<(NetworkIsolation, Status)>,
-    /// Where they ask for names.
+    /// The name servers of its tasks.
     pub dns: Option<Dns>,
-    /// Somebody has ordered its end.
+    /// Whether a stop was requested.
     pub stopping: bool,
-    /// All of its steps have been done; before that nothing of it was started.
+    /// Whether all of its steps have been done; before that no task was started.
     pub is_set_up: bool,
     /// Its tasks, in the order of the job.
     pub(super) tasks: Vec<State>,
@@ -113,7 +114,7 @@ pub struct Handle {
     pub task_id: String,
     /// The process.
     pub process: ProcessId,
-    /// The socket that it listens on, which it cannot remove when it is killed; empty for none.
+    /// The socket on which it listens, which a killed helper cannot remove; empty if it has none.
     #[serde(default)]
     pub socket: PathBuf,
 }
@@ -121,7 +122,7 @@ pub struct Handle {
 /// Why a record cannot be written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The file system.
+    /// A file cannot be written.
     #[error("cannot write the allocation's record {}", path.display())]
     Write {
         /// The file.
@@ -129,7 +130,7 @@ pub enum RecordError {
         /// Why not.
         source: io::Error,
     },
-    /// The file system.
+    /// A file cannot be read.
     #[error("cannot read the allocation's record {}", path.display())]
     Read {
         /// The file.
@@ -137,7 +138,7 @@ pub enum RecordError {
         /// Why not.
         source: io::Error,
     },
-    /// Not a record, or of a newer program.
+    /// The file is not a record, or a newer program wrote it.
     #[error("{} is not a record that this version understands: {reason}", path.display())]
     Unreadable {
         /// The file.
@@ -145,7 +146,7 @@ pub enum RecordError {
         /// Why not.
         reason: String,
     },
-    /// A task id whose allocation is not looked after by this process.
+    /// The id of a task whose allocation is not supervised by this process.
     #[error("no allocation of this process has the task {0:?}")]
     UnknownTask(String),
 }
@@ -170,20 +171,20 @@ impl Record {
         })
     }
 
-    /// The same for an owner who comes back.
+    /// The same for an owner that returns.
     #[must_use]
     pub fn restorable(self, restore: Restore) -> Record {
         Record { version: VERSION_TO_RESTORE, restore: Some(restore), ..self }
     }
 
-    /// Who owns it.
+    /// The owner of the allocation.
     #[must_use]
     pub fn owned_by(&self) -> Owner {
         self.restore.as_ref().map(|restore| restore.owner.clone()).unwrap_or_default()
     }
 
-    /// Whether its processes run in another pid namespace, from where they can be neither found nor ended here: one that is there
-    /// for sure, or where an executor serves its socket.
+    /// Whether its processes run in another pid namespace, so that they can neither be found nor killed from here: a namespace that
+    /// certainly exists, or one in which an executor still serves its socket.
     ///
     /// # Errors
     /// When `/proc` cannot be read.
@@ -195,7 +196,7 @@ impl Record {
         Ok(time::is_namespace_seen(self.pid_namespace)? || self.handles.iter().any(serves))
     }
 
-    /// Reads a record and checks that it speaks of itself, and that nobody but this user, or root, can have written it.
+    /// Reads a record. Checks that its content matches its file name, and that only this user or root can have written it.
     ///
     /// # Errors
     /// [`RecordError`].
@@ -237,7 +238,7 @@ impl Record {
         Ok(read.job)
     }
 
-    /// The allocation's id, unless somebody has been at the file.
+    /// The allocation's id; `None` if the file was tampered with.
     #[must_use]
     pub fn id(&self) -> Option<AllocId> {
         AllocId::parse(&self.alloc_id)
@@ -269,7 +270,7 @@ impl Records {
         Ok(())
     }
 
-    /// The same, for an owner who comes back: with the job. Who is killed before the job is written has started nothing.
+    /// The same, with the job, for an owner that returns. A process that is killed before the job is written has started no task.
     ///
     /// # Errors
     /// [`RecordError::Write`].
@@ -281,7 +282,7 @@ impl Records {
         written.map_err(|source| RecordError::Write { path, source })
     }
 
-    /// This process looks after an allocation from now on that it has not made.
+    /// Takes over the record of an allocation that another process has made.
     ///
     /// # Errors
     /// [`RecordError::Write`].
@@ -292,7 +293,7 @@ impl Records {
         self.create(record)
     }
 
-    /// The records below this data directory that the agent wants back, and those that cannot be understood.
+    /// The records below this data directory that belong to the agent, and those that are not understood.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -300,7 +301,7 @@ impl Records {
         self.owned_by(&Owner::Agent)
     }
 
-    /// The records below this data directory of an owner, and those that cannot be understood.
+    /// The records below this data directory that belong to an owner, and those that are not understood.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -321,7 +322,7 @@ impl Records {
         Ok(read.filter(|record| record.as_ref().map_or(true, |record| record.owned_by() == *owner)).collect())
     }
 
-    /// Reads the record of an allocation; `None` where there is none.
+    /// Reads the record of an allocation; `None` if there is none.
     ///
     /// # Errors
     /// [`RecordError`].
@@ -332,7 +333,7 @@ impl Records {
         }
     }
 
-    /// Notes what its owner needs to come back; nothing is written where nothing has changed.
+    /// Saves what its owner needs to take it over again; nothing is written if nothing has changed.
     ///
     /// # Errors
     /// [`RecordError`].
@@ -344,11 +345,11 @@ impl Records {
         })
     }
 
-    /// Notes that a task has been started, perhaps with a helper, and what an owner needs who comes back. To be called as soon as
-    /// it is and before anybody relies on it.
+    /// Records that a task has been started, perhaps with a helper, and what an owner that returns needs. To be called right after
+    /// the start, and before anything depends on it.
     ///
     /// # Errors
-    /// [`RecordError`]; what was started must be killed then.
+    /// [`RecordError`]; the caller must then kill what was started.
     pub(super) fn task_started(
         &self,
         task_id: &str,
@@ -363,7 +364,7 @@ impl Records {
         })
     }
 
-    /// Notes that the helpers of a task have ended and been waited for, and what an owner needs who comes back.
+    /// Records that the helpers of a task have ended and been reaped, and what an owner that returns needs.
     ///
     /// # Errors
     /// [`RecordError`].
@@ -376,21 +377,21 @@ impl Records {
         })
     }
 
-    /// The helpers of an allocation that are noted.
+    /// The recorded helpers of an allocation.
     pub(super) fn helpers(&self, id: &AllocId) -> Vec<Handle> {
         lock(&self.own).get(id.as_str()).map(|record| record.handles.clone()).unwrap_or_default()
     }
 
-    /// Notes that a task has a helper, of an owner who does not come back. To be called as soon as there is one and before anybody
-    /// relies on it.
+    /// Records that a task has a helper, for an owner that does not return. To be called right after the helper is started, and
+    /// before anything depends on it.
     ///
     /// # Errors
-    /// [`RecordError`]; the helper must be killed then.
+    /// [`RecordError`]; the caller must then kill the helper.
     pub fn process_started(&self, handle: Handle) -> Result<(), RecordError> {
         self.task_started(&handle.task_id.clone(), Some(handle), Vec::new)
     }
 
-    /// Notes the network of an allocation. To be called before anything of it is made, and when more is known of it.
+    /// Records the network of an allocation. To be called before anything of it is made, and when more is known of it.
     ///
     /// # Errors
     /// [`RecordError`].
@@ -400,7 +401,7 @@ impl Records {
         })
     }
 
-    /// Forgets an allocation of which nothing is left.
+    /// Removes the record of an allocation of which nothing remains.
     ///
     /// # Errors
     /// [`RecordError::Write`].
@@ -423,9 +424,9 @@ impl Records {
         let path = self.path(&record.alloc_id);
         let write = || {
             DirBuilder::new().recursive(true).mode(0o711).create(&self.dir)?;
-            // What stands in a directory of somebody else's, nobody believes later.
+            // A record in a directory of another user would not be trusted later, so it is not written there.
             OwnDir::open(&self.dir)?;
-            // Those of owners who come back are long, and written often.
+            // Records of owners that return are long and are written often.
             let to_bytes = if record.restore.is_some() { json::to_vec } else { json::to_vec_pretty };
             write_atomically(&path, &to_bytes(record)?)
         };
@@ -438,7 +439,7 @@ impl Records {
     }
 }
 
-/// Removes a record, with the job that may be beside it; one that is gone is no error.
+/// Removes a record, and the job next to it; a missing record is no error.
 pub(super) fn remove_record(path: &Path) -> Result<(), RecordError> {
     for path in [path.with_extension(JOB), path.to_owned()] {
         match std::fs::remove_file(&path) {

@@ -1,4 +1,4 @@
-//! A task that an earlier process has begun: it is found again, or what is left of it is removed.
+//! A task that an earlier process has started: it is found again, or its leftovers are removed.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -14,12 +14,12 @@ use crate::driver::{DriverError, TaskConfig};
 use crate::spec::EventKind;
 
 impl TaskRunner {
-    /// Takes up the steps that are done, and removes what was left of a start that nobody has noted.
+    /// Restores the steps that are done, and removes the leftovers of a start that was not recorded.
     pub(super) async fn take_up(&mut self, state: &State, steps: &mut Stack<Setup>, setup: &mut Setup) {
         setup.rendered.clone_from(&state.rendered);
         let is_done = |name: &str| state.done.iter().any(|done| done == name);
         if let Err((name, error)) = steps.restore(setup, is_done).await {
-            // It is done anew before the next start.
+            // The step runs again before the next start.
             tracing::warn!(task = self.task.name, name, error = chain(&error), "a step is not taken up");
         }
         if state.handle.is_none()
@@ -29,14 +29,14 @@ impl TaskRunner {
         }
     }
 
-    /// Goes on with a start of an earlier process: the task has run on, or ended while nobody looked.
+    /// Goes on with a start of an earlier process: the task is still running, or ended while no process supervised it.
     pub(super) async fn resume(&mut self, state: &State, setup: &mut Setup, leftovers: &mut Vec<String>) -> Attempt {
         let recovered = match &state.handle {
             Some(started) => self.recover(started, setup).await,
             None => Err(DriverError::TaskNotFound),
         };
         if let Some(why) = state.undecided {
-            // Its end is known; what follows from it is not decided yet.
+            // Its end is recorded, but the restart policy has not been applied to it yet.
             let gone = match &state.handle {
                 Some(started) => self.remove(&started.id, leftovers).await,
                 None => true,
@@ -63,7 +63,7 @@ impl TaskRunner {
                 if let Some(started) = &state.handle
                     && !self.remove(&started.id, leftovers).await
                 {
-                    // It may still run; a second one beside it would use its ports and files.
+                    // It may still run; a second instance would use the same ports and files.
                     return Attempt::Failed(self.unknown_end(), false);
                 }
                 let why = if self.is_stopping() { Why::Stopped } else { state.ordered.unwrap_or(Why::Itself) };
@@ -72,7 +72,7 @@ impl TaskRunner {
         }
     }
 
-    /// Lets the driver find the start again.
+    /// Lets the driver find a start of an earlier process again.
     async fn recover(&self, started: &Started, setup: &Setup) -> Result<TaskConfig, DriverError> {
         let failed = |message: String| DriverError::Failed { message, recoverable: false };
         let mut config = self.config(&setup.env).map_err(|e| failed(e.to_string()))?;
@@ -91,9 +91,9 @@ impl TaskRunner {
         TaskError { kind: TaskErrorKind::Other, message }
     }
 
-    /// Removes what is left of a start that cannot be taken up, and its note. Returns whether nothing of it runs.
+    /// Removes the leftovers of a start that cannot be recovered, and its record. Returns whether nothing of it runs.
     async fn remove(&self, id: &str, leftovers: &mut Vec<String>) -> bool {
-        // One that the driver has found is forgotten as always; of the others it knows nothing.
+        // A task that the driver has recovered is destroyed as usual; the driver does not know the others.
         let mut gone = self.destroy(id, leftovers).await;
         if let Err(error) = self.remove_strays(Some(id)).await {
             gone = false;
@@ -106,7 +106,7 @@ impl TaskRunner {
         gone
     }
 
-    /// Kills the executors of the task that there may be: of this start, or of any, noted or not; with what they started.
+    /// Kills the task's executors, of this start or of any, recorded or not, with the processes that they started.
     async fn remove_strays(&self, id: Option<&str>) -> std::io::Result<()> {
         let helpers = self.shared.records.helpers(&self.shared.alloc);
         let noted: Vec<_> =
@@ -116,7 +116,7 @@ impl TaskRunner {
         let removing = crate::sys::task::spawn_blocking(move || {
             let mut helpers = noted;
             helpers.extend(process::executors_of(&dir, &task)?);
-            // Stopped, a helper makes nothing new, and inherits what its task leaves behind.
+            // A stopped helper starts nothing new, and still inherits the orphans of its task.
             for helper in &helpers {
                 process::stop(helper, SWEEP_PATIENCE)?;
             }

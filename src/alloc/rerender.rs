@@ -10,7 +10,7 @@ use super::shared::random;
 use super::task::TaskRunner;
 use crate::spec::{ChangeMode, EventKind, Template};
 
-/// What becomes of a task after its templates changed.
+/// What happens to a task after its templates have changed.
 enum Next {
     Nothing,
     Restart,
@@ -18,8 +18,9 @@ enum Next {
 }
 
 impl TaskRunner {
-    /// Renders the templates again when a value changes, and does what they ask for then. Ends when the task has to: to
-    /// begin again, or (`true`) because a script failed whose failure counts. Safe to be dropped: then nothing more is done.
+    /// Renders the templates again when a value changes, and performs their `change_mode`. Returns when the task has to end:
+    /// `false`
+    /// to be restarted, `true` because a script failed whose failure counts. Cancel safe: once dropped, nothing more is done.
     pub(super) async fn follow_templates(&self, id: &str, setup: &mut Setup) -> bool {
         let changes = |t: &Template| !t.once;
         let may_change = self.shared.values.is_given() || setup.files.asks_for_services;
@@ -33,7 +34,7 @@ impl TaskRunner {
             let (files, written) = match render(setup).await {
                 Ok(done) => done,
                 Err(error) => {
-                    // The task keeps what it has, until the values are in order again.
+                    // The task keeps its files until the values can be rendered again.
                     let message = format!("Template failed: {}", chain(&error));
                     self.event(EventKind::Template, &message, &[("template_error", message.clone())]);
                     watch.changed(setup.files.asks_for_services).await;
@@ -49,7 +50,7 @@ impl TaskRunner {
                     Next::Fail => return true,
                 }
             } else {
-                // What is there keeps its place.
+                // Existing files stay.
                 let mut kept = files;
                 for (number, bytes) in &setup.files.rendered {
                     kept.rendered.entry(*number).or_insert_with(|| bytes.clone());
@@ -60,8 +61,8 @@ impl TaskRunner {
         }
     }
 
-    /// Waits until the services are again as they were when the templates were rendered last, or time is up: that they went with
-    /// the process that had registered them is no reason to do anything to a task that has outlived it, too.
+    /// Waits until the services are the same as when the templates were rendered last, or until the deadline. Services that
+    /// disappear because the process that registered them was killed are no reason to act on a task that outlived that process.
     async fn await_services(&self, setup: &mut Setup) {
         while let Some(deadline) = setup.services_return_by.filter(|deadline| Instant::now() < *deadline) {
             let watch = setup.values().watch();
@@ -76,7 +77,7 @@ impl TaskRunner {
         setup.services_return_by = None;
     }
 
-    /// Notes what the templates are, now that nothing is left to be done about it.
+    /// Records the rendered templates, once their changes have been handled completely.
     fn rendered(&self, setup: &Setup) {
         if self.control().state().rendered != setup.rendered {
             self.control().update(|state| state.rendered.clone_from(&setup.rendered));
@@ -84,7 +85,7 @@ impl TaskRunner {
         }
     }
 
-    /// What templates ask for that changed: one restart stands for all else.
+    /// Performs the `change_mode` of the changed templates: a single restart replaces all other actions.
     async fn act_on(&self, id: &str, changed: &[Template], setup: &Setup) -> Next {
         let acts = |t: &&Template| t.change_mode != ChangeMode::Noop;
         let Some(splay) = changed.iter().filter(acts).map(|t| t.splay).max() else { return Next::Nothing };

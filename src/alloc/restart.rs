@@ -8,42 +8,42 @@ use super::state::Counted;
 use super::text::go_duration;
 use crate::spec::{ExitResult, JobType, LifecycleHook, RestartMode, RestartPolicy, Task};
 
-/// How one start of a task came to its end.
+/// How one start of a task ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The process ended by itself.
     Exit(ExitResult),
-    /// It could not be set up or started, or was lost.
+    /// The task could not be set up or started, or its executor was lost.
     StartError {
-        /// Another try may succeed.
+        /// Whether another attempt may succeed.
         recoverable: bool,
     },
-    /// Somebody asked for a restart; it is not counted.
+    /// A restart was requested; it is not counted.
     RestartRequested,
-    /// Somebody asked for its death.
+    /// A stop was requested.
     Killed,
 }
 
-/// What the policy says.
+/// The decision of the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was killed: no restart, no failure.
+    /// The task was killed: no restart, no failure.
     Killed,
-    /// It has done its work.
+    /// The task has completed.
     Terminated {
         /// For the event.
         reason: String,
     },
-    /// It stays dead, and that is a failure.
+    /// The task is not restarted, which is a failure.
     NotRestarting {
         /// For the event.
         reason: String,
     },
-    /// It is started again.
+    /// The task is restarted.
     Restart {
         /// Time to wait first.
         delay: Duration,
-        /// For the event; empty when there is nothing to say.
+        /// For the event; empty if the event needs none.
         reason: String,
     },
 }
@@ -57,7 +57,7 @@ pub struct Tracker {
     window: Option<Instant>,
 }
 
-/// Whether a task that succeeds is started again: main tasks of services and systems, and sidecars.
+/// Whether a task is restarted after it succeeded: main tasks of service and system jobs, and sidecars.
 #[must_use]
 pub const fn restarts_on_success(kind: JobType, task: &Task) -> bool {
     match task.lifecycle {
@@ -70,25 +70,25 @@ pub const fn restarts_on_success(kind: JobType, task: &Task) -> bool {
 }
 
 impl Tracker {
-    /// A tracker that has seen no restart yet.
+    /// A tracker that has counted no restart yet.
     #[must_use]
     pub const fn new(policy: RestartPolicy, on_success: bool) -> Tracker {
         Tracker { policy, on_success, count: 0, window: None }
     }
 
-    /// Decides by this policy from now on.
+    /// Uses this policy from now on.
     pub(super) const fn follow(&mut self, policy: RestartPolicy) {
         self.policy = policy;
     }
 
-    /// Goes on with what an earlier process has counted.
+    /// Continues with the counts of an earlier process.
     pub(super) fn resume(&mut self, counted: Counted, now: Instant, today: SystemTime) {
         let ago = counted.since.and_then(|since| today.duration_since(since).ok());
         self.count = counted.count;
         self.window = ago.map(|ago| now.checked_sub(ago).unwrap_or(now));
     }
 
-    /// What a later process needs to go on with.
+    /// The counts, for a later process.
     pub(super) fn counted(&self, now: Instant, today: SystemTime) -> Counted {
         let since = self.window.and_then(|window| today.checked_sub(now.saturating_duration_since(window)));
         Counted { count: self.count, since }

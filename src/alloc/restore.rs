@@ -1,4 +1,4 @@
-//! Allocations that an earlier process left: by their records.
+//! Restores the allocations of an earlier process from their records.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::sys::time;
 /// Why an allocation cannot be restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// What is kept of it cannot be read.
+    /// The record or the job cannot be read.
     #[error("allocation {id} cannot be restored")]
     Record {
         /// Its id.
@@ -22,32 +22,32 @@ pub enum RestoreError {
         /// Why not.
         source: RecordError,
     },
-    /// Its record is not for somebody who comes back.
+    /// Its record belongs to an owner that does not return.
     #[error("allocation {0} cannot be restored: its record is that of a run that does not come back")]
     NotKept(String),
     /// Its owner died before anything of it was made.
     #[error("allocation {0} cannot be restored: it was never set up")]
     NeverMade(String),
-    /// Its tasks may run where this process cannot see them.
+    /// Its tasks may run in a pid namespace that this process cannot see.
     #[error("allocation {0} cannot be restored: its tasks belong to another pid namespace; do it there")]
     Elsewhere(String),
-    /// What is kept of it does not fit together.
+    /// The record contradicts itself or the job.
     #[error("allocation {id} cannot be restored: {problem}")]
     Inconsistent {
         /// Its id.
         id: String,
-        /// What does not.
+        /// The contradiction.
         problem: String,
     },
-    /// The boot id, or the namespace.
+    /// The boot id, or the pid namespace, cannot be read.
     #[error("cannot find out whether the machine was restarted")]
     Boot(#[source] std::io::Error),
 }
 
 impl Alloc {
-    /// An allocation that an earlier process of the same owner made, by its record and the job beside it. [`Alloc::set_up`] takes
-    /// up what there is of it, and [`Alloc::run`] its tasks: those that run go on, those that ended meanwhile are seen to have
-    /// ended, and the others are started. After a restart of the machine all that had not ended begin again.
+    /// An allocation that an earlier process of the same owner made, from its record and the job next to it. [`Alloc::set_up`]
+    /// restores the allocation, and [`Alloc::run`] its tasks: running ones go on, those that ended meanwhile are detected as ended,
+    /// and the others are started. After a reboot all tasks that had not ended start again.
     ///
     /// # Errors
     /// [`RestoreError`].
@@ -55,7 +55,7 @@ impl Alloc {
         Alloc::restore_among(machine, record, &[])
     }
 
-    /// The same. Where its job is one of these, they share it.
+    /// The same. If its job equals one of these, they share it.
     ///
     /// # Errors
     /// [`RestoreError`].
@@ -63,7 +63,7 @@ impl Alloc {
         let id = record.alloc_id.clone();
         let wrong = |problem: String| RestoreError::Inconsistent { id: id.clone(), problem };
         let Some(restore) = record.restore.clone() else { return Err(RestoreError::NotKept(id)) };
-        // Taken for dead, they would be started a second time.
+        // If its tasks were taken for dead, they would be started a second time.
         if record.is_elsewhere().map_err(RestoreError::Boot)? {
             return Err(RestoreError::Elsewhere(id));
         }
@@ -93,7 +93,7 @@ impl Alloc {
             name: restore.name,
             ports: restore.ports_are_assigned.then(|| restore.ports.clone()),
         };
-        // The driver knows none of them yet.
+        // The driver of this process knows none of them yet.
         for state in &mut tasks {
             state.driver_id = None;
         }
@@ -125,7 +125,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// What outlives an owner: the data directory and what runs.
+    /// What outlives an owner's process: the data directory, and the running tasks.
     struct World {
         data: tempfile::TempDir,
         driver: Arc<FakeDriver>,
@@ -136,7 +136,7 @@ mod tests {
             World { data: tempfile::tempdir().unwrap(), driver: FakeDriver::new(scripts) }
         }
 
-        /// Another process of the same owner.
+        /// The machine of another process of the same owner.
         fn machine(&self) -> Arc<Machine> {
             let data_dir = self.data.path().canonicalize().unwrap();
             Arc::new(fake::machine(&data_dir, &self.driver, Owner::Agent))
@@ -149,7 +149,7 @@ mod tests {
             alloc
         }
 
-        /// Its next owner.
+        /// The allocation as its next owner restores it.
         async fn again(&self) -> Alloc {
             let machine = self.machine();
             let record = self.record();
@@ -167,7 +167,7 @@ mod tests {
             self.data.path().join("alloc").join(format!("{}.json", record.alloc_id))
         }
 
-        /// Changes the record as somebody does who is no part of the program.
+        /// Changes the record the way a foreign program would.
         fn edit(&self, change: impl FnOnce(&mut serde_json::Value)) {
             let path = self.record_path();
             let mut value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -190,7 +190,7 @@ mod tests {
         Task { restart: RestartPolicy { attempts, interval, delay, mode: RestartMode::Fail }, ..task(name) }
     }
 
-    /// Runs it until `then` has happened, whose last act is to end it or to leave it.
+    /// Runs the allocation until `then` has happened; `then` finally stops or leaves it.
     async fn run(alloc: &mut Alloc, then: impl AsyncFnOnce(&Control)) -> AllocResult {
         let (events, _heard) = mpsc::unbounded_channel();
         let control = alloc.control();
@@ -199,7 +199,7 @@ mod tests {
         result
     }
 
-    /// Waits for something to be true of its tasks.
+    /// Waits until a condition is true of one of its tasks.
     async fn until(control: &Control, name: &str, wanted: impl Fn(&crate::alloc::control::TaskNow) -> bool) {
         let mut changes = control.subscribe();
         while !control.tasks().iter().any(|task| task.name == name && wanted(task)) {
@@ -328,7 +328,7 @@ mod tests {
         }
     }
 
-    /// Killed between the end of a process and what follows from it: the end is not forgotten, and nothing is started twice.
+    /// The owner is killed between a task's end and the reaction to it: the end is not forgotten, and nothing is started twice.
     #[tokio::test(start_paused = true)]
     async fn an_end_that_was_seen_is_decided_by_the_next_owner() {
         let world = World::new(&[("web", &[Act::UntilStopped(0)])]);
@@ -372,7 +372,7 @@ mod tests {
         world.nothing_left();
     }
 
-    /// Its owner goes, or is killed, while the task is being ended for a restart, which is no end of its own.
+    /// Its owner exits, or is killed, while the task is being stopped for a restart; that end does not count as the task's own.
     #[tokio::test(start_paused = true)]
     async fn a_restart_that_was_asked_for_is_gone_on_with() {
         for is_lost in [false, true] {
@@ -408,7 +408,7 @@ mod tests {
         }
     }
 
-    /// Killed in the middle of being set up: nothing was started, and the steps are done from the first one on.
+    /// The owner is killed in the middle of the setup: no task was started, and the steps run again from the first one on.
     #[tokio::test(start_paused = true)]
     async fn one_that_was_not_set_up_is_set_up_again() {
         let world = World::new(&[("web", &[Act::Exit(SECOND, 0)])]);
@@ -423,7 +423,7 @@ mod tests {
         alloc.destroy().await;
         world.nothing_left();
 
-        // Before its job was written there was nothing at all.
+        // Before its job was written, nothing had been made.
         let alloc = world.begin(vec![task("web")]).await;
         std::fs::remove_file(world.record_path().with_extension("job")).unwrap();
         let never = Alloc::restore(&world.machine(), world.record()).unwrap_err();

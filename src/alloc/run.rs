@@ -1,4 +1,4 @@
-//! One allocation: its steps, its tasks, and who of them must live or die.
+//! One allocation: its steps, its tasks, and which of them are started or killed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ use super::volumes::AllocVolumes;
 use super::{AllocEvent, Stop};
 use crate::spec::{AllocId, EventKind, Group, Job};
 
-/// How soon what has changed of an allocation is noted again.
+/// Pause between two writes of the record.
 const SAVE_PAUSE: Duration = Duration::from_millis(100);
 
 /// One allocation of one group.
@@ -44,13 +44,13 @@ impl fmt::Debug for Steps {
 }
 
 impl Alloc {
-    /// An allocation of `job` as it was assigned; nothing is done yet.
+    /// An allocation of `job` as it was assigned; nothing is made yet.
     #[must_use]
     pub fn new(machine: &Arc<Machine>, job: &Arc<Job>, assignment: Assignment) -> Alloc {
         Alloc::build(machine, job, assignment, SystemTime::now(), &[])
     }
 
-    /// The same, with what an earlier process has come to with its tasks.
+    /// The same, with the states in which an earlier process left its tasks.
     pub(super) fn build(
         machine: &Arc<Machine>,
         job: &Arc<Job>,
@@ -102,7 +102,7 @@ impl Alloc {
         };
         let hooks: Vec<Box<dyn Hook<Place>>> = vec![
             Box::new(NosuidHook),
-            // Free again only when nothing is left of the allocation.
+            // Ports are released only when nothing of the allocation remains.
             Box::new(NetworkHook),
             Box::new(RecordHook),
             Box::new(AllocDirHook),
@@ -112,14 +112,14 @@ impl Alloc {
         Alloc { place, steps: Steps(Stack::new(hooks)) }
     }
 
-    /// The same, of a job that was dispatched with this payload.
+    /// The same, for a job that was dispatched with this payload.
     #[must_use]
     pub fn with_payload(mut self, payload: &[u8]) -> Alloc {
         self.place.payload = payload.into();
         self
     }
 
-    /// The same on a node with other metadata than the machine was assembled with; for what is begun from now on.
+    /// The same, with other node metadata than the machine was assembled with; used for tasks that start from now on.
     #[must_use]
     pub fn with_meta(mut self, meta: &BTreeMap<String, String>) -> Alloc {
         if self.place.node.meta != *meta {
@@ -128,14 +128,14 @@ impl Alloc {
         self
     }
 
-    /// The same in the place of another one, which has ended: where its disk is sticky, it goes on with what that has left.
+    /// The same, replacing another allocation, which has ended: if its disk is sticky, it takes over the other one's data.
     #[must_use]
     pub fn after(mut self, previous: Option<AllocId>) -> Alloc {
         self.place.previous = previous;
         self
     }
 
-    /// What may be asked of it from outside.
+    /// Its control, for requests from outside.
     #[must_use]
     pub fn control(&self) -> Arc<Control> {
         Arc::clone(&self.place.control)
@@ -165,7 +165,7 @@ impl Alloc {
         self.place.group()
     }
 
-    /// Its number among the group's, from 0.
+    /// Its index in the group, from 0.
     #[must_use]
     pub const fn index(&self) -> u32 {
         self.place.index
@@ -183,10 +183,10 @@ impl Alloc {
         self.place.dir.logs()
     }
 
-    /// Does what comes before the tasks. What it has done when a step fails is undone, and then nothing is left of it. It is
-    /// given up when its [`Control`] hears that it is to end.
+    /// Runs the steps before the tasks. If one fails, the earlier ones are undone, and then nothing of the allocation remains. The
+    /// setup is cancelled when a stop is requested through its [`Control`].
     ///
-    /// Of a restored one it takes up what there is. What cannot be taken up is left as it is, for another try.
+    /// For a restored allocation it restores the steps that are done. What cannot be restored stays as it is, for another attempt.
     ///
     /// # Errors
     /// The step that failed, and what could not be undone.
@@ -229,8 +229,7 @@ impl Alloc {
         }
     }
 
-    /// Runs the tasks to their ends. [`Alloc::set_up`] comes before.
-    /// `stop` ends it, and so does its [`Control`].
+    /// Runs the tasks to their ends. [`Alloc::set_up`] comes first. `stop` stops it, and so does its [`Control`].
     pub async fn run(&mut self, stop: watch::Receiver<Stop>, events: mpsc::UnboundedSender<AllocEvent>) -> AllocResult {
         let control = Arc::clone(&self.place.control);
         control.stop(*stop.borrow());
@@ -275,7 +274,7 @@ impl Alloc {
             loop {
                 let stop = control.stop.subscribe();
                 let result = Supervisor::new(&self.place, Arc::clone(&shared), stop, anew).await.run().await;
-                // What may still run would use the same ports and files.
+                // Processes that may still run would use the same ports and files.
                 anew = result.anew && result.tasks.iter().all(|task| task.leftovers.is_empty());
                 if !anew {
                     break result;
@@ -291,10 +290,12 @@ impl Alloc {
             never = offers => match never {},
             result = tasks => result,
         };
-        // Also when it is left: what nobody follows is told to nobody. Its next owner registers them again.
+        // Also when the allocation is left running: without a supervising process its services are not kept registered. Its next
+        // owner
+        // registers them again.
         services.offers.withdraw_group().await;
         if result.left {
-            // What has not been noted yet, such as events.
+            // Saves what has not been saved yet, such as events.
             self.note();
         } else {
             control.set_ended();
@@ -302,7 +303,7 @@ impl Alloc {
         result
     }
 
-    /// Takes over what the allocation before it has left for it.
+    /// Takes over the data of the allocation that this one replaces.
     async fn take_over(&self) {
         let Some(previous) = self.place.previous.clone().filter(|_| self.group().scheduling.disk.sticky) else {
             return;
@@ -326,8 +327,8 @@ impl Alloc {
         }
     }
 
-    /// Gives back what its tasks needed besides their files, once they have ended: cgroups, the network, ports. Its directory and
-    /// its record stay until [`Alloc::destroy`].
+    /// Releases what its tasks needed besides their files, once they have ended: cgroups, the network, ports. Its directory and its
+    /// record stay until [`Alloc::destroy`].
     pub async fn finish(&mut self) -> Vec<CleanupError> {
         let mut errors = self.steps.0.undo_after(AllocDirHook.name(), &mut self.place).await;
         if !self.place.recorded_is_left {
@@ -336,13 +337,13 @@ impl Alloc {
         errors
     }
 
-    /// The network of its own that it has been given, once it is set up.
+    /// Its own network, once it is set up.
     #[must_use]
     pub fn network(&self) -> Option<&crate::net::Status> {
         self.place.network.as_ref().map(|network| &network.status)
     }
 
-    /// Says what its network does not keep its tasks from, once for each that is made.
+    /// Reports, once for each network that is made, what the network does not protect its tasks from.
     fn tell_of_network(&self, shared: &Shared) {
         let is_kept = self.place.restored.as_ref().is_some_and(|old| !old.rebooted && !old.is_unfinished);
         if let Some(why) = self.network().and_then(|status| status.unguarded.as_ref()).filter(|_| !is_kept) {
@@ -354,7 +355,7 @@ impl Alloc {
         }
     }
 
-    /// Undoes [`Alloc::set_up`]: nothing of the allocation is left when no error is returned.
+    /// Undoes [`Alloc::set_up`]: if no error is returned, nothing of the allocation remains.
     pub async fn destroy(mut self) -> Vec<CleanupError> {
         let errors = self.steps.0.undo(&mut self.place).await;
         self.place.control.set_gone();
@@ -362,7 +363,8 @@ impl Alloc {
     }
 }
 
-/// Notes what changes: at once, and what comes soon afterwards together. What somebody relies on is noted where it changes.
+/// Saves changes: the first one at once, and those that follow soon together. Changes on which a process depends are saved
+/// where they are made.
 async fn save_changes(shared: Arc<Shared>) -> std::convert::Infallible {
     if !shared.returns {
         return std::future::pending().await;
@@ -412,7 +414,7 @@ mod tests {
         stop: watch::Sender<Stop>,
     }
 
-    /// Those that were removed, by their names without the allocation's id.
+    /// The removed cgroups, by their names without the allocation's id.
     #[derive(Default)]
     struct FakeCgroups {
         removed: Mutex<Vec<String>>,
@@ -450,8 +452,7 @@ mod tests {
     }
 
     impl World {
-        /// Runs the job's first group and checks that nothing is left. Returns the result and the events, as
-        /// `task: Type`.
+        /// Runs the job's first group and checks that nothing remains. Returns the result and the events, as `task: Type`.
         async fn run(&self, job: Job) -> (AllocResult, Vec<String>) {
             let (sender, mut receiver) = mpsc::unbounded_channel();
             let mut alloc = alloc(&self.machine, job);
@@ -479,7 +480,7 @@ mod tests {
             });
         }
 
-        /// The driver's log without what does not matter for order.
+        /// The driver's log, without entries that do not matter for the order.
         fn log(&self) -> Vec<String> {
             self.driver.log()
         }

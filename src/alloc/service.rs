@@ -25,62 +25,62 @@ use crate::spec::IntoMap as _;
 use crate::spec::{AddressMode, Check, CheckKind, CheckRestart, CheckStatus, Service, Task, shortened};
 use crate::sys::task::boxed;
 
-/// Longest output of a check in the registry, in bytes; the allocation itself tells more.
+/// Longest output of a check in the registry, in bytes; the allocation's own status has more of it.
 const LONGEST_OUTPUT: usize = 256;
 
-/// What the services of one allocation need to know.
+/// What the services of one allocation need.
 pub(super) struct Offers {
     registry: Services,
     control: Arc<Control>,
-    /// What all of them say of where they are.
+    /// The fields that all of its registrations have in common.
     common: Registration,
-    /// Of the group.
+    /// The group's services.
     services: Vec<Service>,
-    /// What those may refer to; `None` without a task.
+    /// The environment for references in the group's services; `None` without a task.
     env: Box<dyn Fn() -> Option<TaskEnv> + Send + Sync>,
     tasks: Vec<TaskOffer>,
     ports: Vec<AllocPort>,
     host: IpAddr,
-    /// The group has one, be it the host's.
+    /// Whether the group has a network, including the host's.
     has_network: bool,
-    /// The allocation's own network: what it is told of it, and its namespace.
+    /// The allocation's own network: its status and its namespace.
     network: Option<(Status, PathBuf)>,
-    /// The group's, as long as they are registered.
+    /// The group's services while they are registered.
     of_group: Mutex<Offered>,
-    /// They are not registered, and will not be.
+    /// The group's services are withdrawn and will not be registered again.
     is_over: watch::Sender<bool>,
 }
 
 /// A task of the group.
 struct TaskOffer {
     name: String,
-    /// Neither before the others, nor after them.
+    /// Neither a prestart, a poststart nor a poststop task.
     is_main: bool,
     services: Vec<Service>,
 }
 
-/// What is registered for a task, or a group; ended by [`Offers::withdraw`].
+/// The registered services of a task, or of a group; withdrawn by [`Offers::withdraw`].
 #[derive(Default)]
 pub(super) struct Offered {
-    /// What may be registered.
+    /// The ids that may be registered.
     ids: BTreeSet<String>,
     services: Vec<One>,
 }
 
-/// A service that is registered.
+/// A registered service.
 struct One {
     id: String,
     /// As the job file has it.
     service: Service,
-    /// It is not registered any more in this form, whatever is under way.
+    /// Set once it is withdrawn in this form; updates that are still under way are then ignored.
     is_gone: Arc<AtomicBool>,
     checks: JoinSet<()>,
 }
 
-/// Who has services, and what those may refer to.
+/// The task or group that has services, and its environment.
 #[derive(Clone)]
 struct Owner {
-    /// Its number and name; `None` is the group.
+    /// The task's index and name; `None` means the group.
     task: Option<(usize, String)>,
     env: TaskEnv,
     /// The network that the driver made for the task.
@@ -122,7 +122,7 @@ impl Offers {
         })
     }
 
-    /// Has the services of a task that runs registered, as its job has them by now. Returns what is wrong with them.
+    /// Registers the services of a running task, in the current version of its job. Returns what is wrong with them.
     pub(super) async fn offer_task(
         &self,
         number: usize,
@@ -140,7 +140,7 @@ impl Offers {
         self.offer(&owner, offered, services).await
     }
 
-    /// Registers the group's services when its tasks run, or those that ran under an earlier process are found again; withdraws
+    /// Registers the group's services when its tasks run, or when those of an earlier process have been found again; withdraws
     /// them when the group begins to end. `complain` gets what is wrong with them. Never returns.
     pub(super) async fn follow_group(&self, complain: impl Fn(String)) -> std::convert::Infallible {
         let mut ending = self.control.ending();
@@ -178,14 +178,14 @@ impl Offers {
         std::future::pending().await
     }
 
-    /// The group's services are not registered from now on.
+    /// Withdraws the group's services for good.
     pub(super) async fn withdraw_group(&self) {
         let mut of_group = self.of_group.lock().await;
         self.withdraw(&mut of_group).await;
         self.is_over.send_replace(true);
     }
 
-    /// Returns when the group's services are not registered any more, which they will be when it ends.
+    /// Returns when the group's services have been withdrawn, which happens when the group ends.
     pub(super) async fn withdrawn(&self) {
         // The sender lives as long as this value.
         let _ = self.is_over.subscribe().wait_for(|over| *over).await;
@@ -196,7 +196,7 @@ impl Offers {
         *self.is_over.borrow()
     }
 
-    /// Ends the checks and takes the services out of the registry; what is not registered is none.
+    /// Stops the checks and removes the services from the registry; services that are not registered are ignored.
     pub(super) async fn withdraw(&self, offered: &mut Offered) {
         for one in &mut offered.services {
             one.checks.shutdown().await;
@@ -210,7 +210,7 @@ impl Offers {
         self.control.board().change(|all| ids.iter().for_each(|id| drop(all.remove(id))));
         let changed = self.change(move |all| ids.iter().for_each(|id| drop(all.remove(id)))).await;
         if let Err(error) = changed {
-            // It is withdrawn here; others see it until this process ends.
+            // It is withdrawn in this process; other processes see it until this process ends.
             tracing::warn!(%error, "cannot withdraw services");
         }
     }
@@ -224,8 +224,8 @@ impl Offers {
         changed.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 
-    /// Has these services registered and checked, and no others of this owner; those that are already go on. Returns what is
-    /// wrong with them.
+    /// Registers and checks these services, and withdraws all others of this owner; those that are registered already go on.
+    /// Returns what is wrong with them.
     async fn offer(&self, owner: &Owner, offered: &mut Offered, services: &[Service]) -> Vec<String> {
         let (mut errors, mut new) = (Vec::new(), Vec::new());
         let (mut old, mut begins) = (std::mem::take(&mut offered.services), Vec::new());
@@ -249,7 +249,7 @@ impl Offers {
             begins.push(offered.services.len());
             offered.services.push(One { id, service: service.clone(), is_gone, checks: JoinSet::new() });
         }
-        // Known before they are registered, so that they are withdrawn whatever becomes of this.
+        // Added before they are registered, so that they are withdrawn even if this is interrupted.
         offered.ids.extend(new.iter().map(|new| new.registration.id.clone()));
         for one in &mut old {
             one.is_gone.store(true, Ordering::SeqCst);
@@ -336,7 +336,7 @@ impl Offers {
         Ok(registration)
     }
 
-    /// A text with what its references stand for, also those that only services know.
+    /// Interpolates a text, including the references that only services have.
     fn said(&self, owner: &Owner, text: &str) -> String {
         let Registration { job_id, task_group, .. } = &self.common;
         let task = owner.task.as_ref().map_or("", |(_, name)| name);
@@ -352,7 +352,7 @@ impl Offers {
         })
     }
 
-    /// Where a port of this name or number is.
+    /// The address of a port with this name or number.
     fn locate(&self, owner: &Owner, mode: AddressMode, port: &str) -> Result<(String, u16), String> {
         let own = owner.task.as_ref().map(|(_, name)| name);
         let of_task =
@@ -370,7 +370,7 @@ impl Offers {
             }
             AddressMode::Auto | AddressMode::Host => match label {
                 Some(known) => Ok((known.ip.to_string(), known.value)),
-                // As with Nomad: who has neither port nor network is nowhere.
+                // As with Nomad: a service with neither port nor network has no address.
                 None if port.is_empty() && !self.has_network => Ok((String::new(), 0)),
                 None => Ok((self.host.to_string(), number.ok_or_else(unknown)?)),
             },
@@ -392,14 +392,14 @@ impl Offers {
         }
     }
 
-    /// Where a check looks: inside the allocation's network where there is one, unless the job file says otherwise.
+    /// The address that a check connects to: inside the allocation's network if it has one, unless the job file says otherwise.
     fn target(&self, owner: &Owner, service: &Service, check: &Check) -> Result<Target, String> {
         let inherited = check.port.is_empty();
         let port = self.said(owner, if inherited { &service.port } else { &check.port });
         let on_host = |(ip, port): (String, u16)| Target { address: address(&ip, port), way: Way::Host };
         let mode = match check.address_mode {
             Some(mode) => Some(mode),
-            // A number means something only where the service says that it is.
+            // A port number is meaningful only in the address mode of the service.
             None if inherited && port.parse::<u16>().is_ok() && service.address_mode != AddressMode::Auto => {
                 Some(service.address_mode)
             }
@@ -460,7 +460,7 @@ impl Offers {
         })
     }
 
-    /// The task that is meant by a check: by its own word, by its service's, or because there is only one.
+    /// The task that a check refers to: named by itself, by its service, or because there is only one.
     fn named_task(&self, owner: &Owner, service: &Service, check: &Check) -> Option<usize> {
         if let Some((number, _)) = &owner.task {
             return Some(*number);
@@ -474,7 +474,7 @@ impl Offers {
         only.or_else(|| self.tasks.iter().position(|task| task.name == *name))
     }
 
-    /// Where its scripts run.
+    /// The task in which its scripts run.
     fn inside(&self, owner: &Owner, service: &Service, check: &Check) -> Inside {
         let (control, number) = (Arc::clone(&self.control), self.named_task(owner, service, check));
         Box::new(move || control.task(number?).runs())
@@ -513,7 +513,7 @@ fn pace(check: &Check) -> Pace {
     }
 }
 
-/// Where they stand in the job file is no matter.
+/// Equal except for their positions in the job file.
 fn is_same(one: &Service, other: &Service) -> bool {
     let mut moved = other.clone();
     moved.pos.clone_from(&one.pos);
@@ -521,21 +521,21 @@ fn is_same(one: &Service, other: &Service) -> bool {
     *one == moved
 }
 
-/// The same is to be found out of both; only what is said of them differs.
+/// Whether both have the same checks; they may differ in descriptive fields only.
 fn has_same_checks(one: &Service, other: &Service) -> bool {
     let Service { tags, canary_tags, meta, canary_meta, tagged_addresses, weights, .. } = one.clone();
     is_same(one, &Service { tags, canary_tags, meta, canary_meta, tagged_addresses, weights, ..other.clone() })
 }
 
-/// What is to be registered.
+/// A service that is about to be registered.
 struct New {
     registration: Registration,
     is_gone: Arc<AtomicBool>,
-    /// What the checks of the one before have found holds for it.
+    /// The results of the previous version's checks stay valid.
     goes_on: bool,
 }
 
-/// Registers what is new and still wanted, and forgets what is gone.
+/// Registers new services that are still wanted, and removes those that are gone.
 fn put(all: &mut BTreeMap<String, Registration>, new: &[New], gone: &[String]) {
     for id in gone {
         all.remove(id);
@@ -553,7 +553,7 @@ fn put(all: &mut BTreeMap<String, Registration>, new: &[New], gone: &[String]) {
     }
 }
 
-/// What the services of a group may refer to: what its tasks have in common. Made when it is needed.
+/// The environment of a group's services: what its tasks have in common. Built on demand.
 fn group_env(place: &Place) -> Box<dyn Fn() -> Option<TaskEnv> + Send + Sync> {
     let (job, number, id, index) = (Arc::clone(&place.job), place.group, place.id.clone(), place.index);
     let (machine, node, ports) = (Arc::clone(&place.machine), Arc::clone(&place.node), place.ports.clone());
@@ -578,14 +578,14 @@ fn group_env(place: &Place) -> Box<dyn Fn() -> Option<TaskEnv> + Send + Sync> {
     })
 }
 
-/// A check of a registered service, and who hears of its results.
+/// A check of a registered service, and where its results go.
 struct Watched {
     registry: Services,
     control: Arc<Control>,
     is_gone: Arc<AtomicBool>,
     /// The registration's id.
     service: String,
-    /// Its number among the service's checks.
+    /// Its index among the service's checks.
     number: usize,
     restarter: Option<Restarter>,
 }
@@ -601,11 +601,11 @@ impl Watched {
             let result =
                 CheckReport { status, output, timestamp: timestamp(SystemTime::now()), ..CheckReport::default() };
             self.control.board().change(|all| note(all, &self.service, self.number, &result));
-            // Others hear only of what changes.
+            // The registry is written only when the status changes.
             if told != Some(status) {
                 match self.tell(result).await {
                     Ok(()) => told = Some(status),
-                    // The next result tries again.
+                    // The next result is a retry.
                     Err(error) => tracing::warn!(%error, "cannot say what a check found"),
                 }
             }
@@ -627,7 +627,7 @@ impl Watched {
     }
 }
 
-/// What a check found, in the registration that it is of.
+/// Sets the result of a check in its registration.
 fn note(all: &mut BTreeMap<String, Registration>, service: &str, number: usize, result: &CheckReport) {
     let Some(registration) = all.get_mut(service) else { return };
     let Some(check) = registration.checks.get_mut(number) else { return };
@@ -637,16 +637,16 @@ fn note(all: &mut BTreeMap<String, Registration>, service: &str, number: usize, 
     registration.settle();
 }
 
-/// Has tasks restarted whose check goes on failing.
+/// Restarts tasks whose check keeps failing.
 struct Restarter {
     policy: CheckRestart,
     name: String,
-    /// Numbers of the tasks.
+    /// Indexes of the tasks.
     targets: Vec<usize>,
     control: Arc<Control>,
     /// Results in a row.
     unhealthy: u32,
-    /// A restart was asked for when the tasks had been started so often.
+    /// How often the tasks had been started when a restart was requested.
     asked_at: Option<u64>,
 }
 

@@ -1,7 +1,7 @@
 //! The services of this machine: one directory for all processes of a user, changed under one lock.
 //!
-//! Each process has a file, named after it, with what it has registered. What a dead process had is not shown: its file goes
-//! with the next look, whoever looks. Whoever waits for a change hears of files by inotify, and of deaths by pidfds.
+//! Each process has a file, named after it, with its registrations. The file of a dead process is ignored and removed by the
+//! next process that reads the directory. Waiting for a change uses inotify for the files, and pidfds for the ends of processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File};
@@ -31,32 +31,32 @@ use crate::sys::task::boxed;
 use crate::sys::time;
 use crate::sys::watch::register;
 
-/// Held by whoever writes.
+/// Held while the registry is written.
 const LOCK: &str = "lock";
 /// Eight bytes: the index of the last change.
 const INDEX: &str = "index";
-/// What is being written before it has its name.
+/// A file that is being written, before it is renamed.
 const NEW: &str = "new";
-/// How long others may hold the lock, and how soon it is tried again.
+/// How long other processes may hold the lock, and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// The format of a process's file.
+/// The format version of a process's file.
 const VERSION: u32 = 1;
 /// Longest file of a process that is written or read, in bytes.
 const LONGEST: u64 = 16 << 20;
 /// Bytes of all files that are read.
 const MOST: u64 = 64 << 20;
-/// How often it is looked where changes cannot be heard.
+/// How often the registry is read if changes cannot be watched.
 const UNHEARD: Duration = Duration::from_secs(5);
 
-/// An instance of a service, in the words of Nomad's API and some of our own.
+/// An instance of a service: the fields of Nomad's API and some of our own.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Registration {
     /// Unique: `_nomad-task-<allocation>-<task>-<service>-<port>`.
     #[serde(rename = "ID")]
     pub id: String,
-    /// What it is asked for by.
+    /// The name under which it is looked up.
     pub service_name: String,
     /// The job's namespace.
     pub namespace: String,
@@ -73,9 +73,9 @@ pub struct Registration {
     pub alloc_id: String,
     /// In the order of the job file.
     pub tags: Vec<String>,
-    /// Where it is.
+    /// Its address.
     pub address: String,
-    /// Where it listens; 0 where it has no port.
+    /// Its port; 0 if it has none.
     pub port: u16,
     /// The index of its registration.
     pub create_index: u64,
@@ -85,24 +85,24 @@ pub struct Registration {
     pub node_name: String,
     /// The group.
     pub task_group: String,
-    /// Its task; empty where it is the group's.
+    /// Its task; empty for a service of the group.
     pub task_name: String,
     /// `nomad` or `consul`, as the job file says.
     pub provider: String,
     /// Metadata.
     pub meta: BTreeMap<String, String>,
-    /// More addresses, by what they are for.
+    /// More addresses, by their purpose.
     pub tagged_addresses: BTreeMap<String, String>,
     /// Consul's weights, passing and warning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<(u32, u32)>,
-    /// The worst of its checks.
+    /// The worst status of its checks.
     pub status: CheckStatus,
     /// Its checks.
     pub checks: Vec<CheckReport>,
 }
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct CheckReport {
@@ -114,31 +114,32 @@ pub struct CheckReport {
     /// `tcp`, `http`, `grpc`, `script`.
     #[serde(rename = "Type")]
     pub kind: String,
-    /// `require_healthy`, `ignore_warnings` or `ignore`: what it means for the allocation's health.
+    /// How it counts for the allocation's health: `require_healthy`, `ignore_warnings` or `ignore`.
     pub on_update: String,
     /// See [`CheckStatus`].
     pub status: CheckStatus,
-    /// What was found, shortened.
+    /// The output, shortened.
     pub output: String,
-    /// When (RFC 3339); empty before the first try. In the registry, of the try that changed the status.
+    /// When it was probed (RFC 3339); empty before the first probe. In the registry, the probe that changed the status.
     pub timestamp: String,
 }
 
 impl Registration {
-    /// The worst of the checks; a service without one passes.
+    /// Sets the status to the worst of the checks; a service without checks passes.
     pub(super) fn settle(&mut self) {
         self.status = self.checks.iter().map(|check| check.status).max().unwrap_or(CheckStatus::Passing);
     }
 }
 
-/// What the file of a process says.
+/// The content of a process's file.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Holder {
     version: u32,
     services: Vec<Registration>,
 }
 
-/// The services of this process, and of all others of this machine that use the same directory; without one, its own only.
+/// The services of this process, and of all other processes of this machine that use the same directory; without a directory,
+/// its own only.
 #[derive(Debug, Clone, Default)]
 pub struct Services(Arc<Inner>);
 
@@ -146,11 +147,11 @@ pub struct Services(Arc<Inner>);
 struct Inner {
     dir: Option<PathBuf>,
     own: Mutex<Own>,
-    /// Held by who writes the file.
+    /// Held while the file is written.
     writing: Mutex<Writing>,
-    /// Counts changes, as far as somebody looks for them.
+    /// Counts changes, as far as they are watched.
     changes: watch::Sender<u64>,
-    /// What looks for changes of others; ends with this value.
+    /// The task that watches for changes of others; ends with this value.
     watcher: Mutex<JoinSet<()>>,
 }
 
@@ -158,21 +159,21 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Own {
     by_id: BTreeMap<String, Registration>,
-    /// Those whose change has no index yet.
+    /// The ids whose change has no index yet.
     changed: BTreeSet<String>,
     /// Counts the changes.
     version: u64,
-    /// The last index, where there is no directory.
+    /// The last index, if there is no directory.
     index: u64,
 }
 
 #[derive(Debug, Default)]
 struct Writing {
-    /// The version of what is in the file.
+    /// The version of the file's content.
     written: u64,
     /// The name of this process's file.
     name: Option<String>,
-    /// That file, locked as long as this process lives: in another pid namespace nothing else tells.
+    /// That file, locked as long as this process lives: the only sign of life that is visible in another pid namespace.
     file: Option<File>,
 }
 
@@ -181,20 +182,20 @@ struct Writing {
 pub struct Listed {
     /// By name, then by id.
     pub services: Vec<Registration>,
-    /// Files that are not believed, or cannot be read.
+    /// Errors of files that are not trusted, or cannot be read.
     pub errors: Vec<io::Error>,
 }
 
 impl Services {
-    /// Those of this machine, in this directory, which is made when something is registered.
+    /// The services of this machine, in this directory, which is created when something is registered.
     pub(super) fn of_machine(dir: PathBuf) -> Services {
         Services(Arc::new(Inner { dir: Some(dir), ..Inner::default() }))
     }
 
-    /// Changes what this process has registered, and tells all others. It waits for files: call it on a thread that may.
+    /// Changes what this process has registered, and publishes it. Blocks on files: call it on a thread that may block.
     ///
     /// # Errors
-    /// What the file system says, and that the directory is not this user's alone; others do not see it then.
+    /// What the file system says, and when another user may write to the directory; other processes do not see the change then.
     pub(super) fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Registration>)) -> io::Result<()> {
         let version = {
             let own = &mut *lock(&self.0.own);
@@ -218,7 +219,7 @@ impl Services {
         written
     }
 
-    /// Writes what there is by now, unless somebody has since this version.
+    /// Writes the current registrations, unless another thread has since this version.
     fn write(&self, dir: &Path, version: u64) -> io::Result<()> {
         let writing = &mut *lock(&self.0.writing);
         if writing.written >= version {
@@ -259,7 +260,7 @@ impl Services {
         Ok(())
     }
 
-    /// Whether each change has its index.
+    /// Whether each change has been written and has its index.
     #[cfg(test)]
     pub(super) fn is_written(&self) -> bool {
         lock(&self.0.own).changed.is_empty()
@@ -271,13 +272,13 @@ impl Services {
         lock(&self.0.own).by_id.values().cloned().collect()
     }
 
-    /// Changes whenever [`Services::own`] has; to be asked for before that.
+    /// Changes whenever [`Services::own`] does; subscribe before reading that.
     #[must_use]
     pub fn own_changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
 
-    /// All that is registered on this machine; what a dead process had is removed.
+    /// All services that are registered on this machine; the files of dead processes are removed.
     ///
     /// # Errors
     /// When the directory cannot be listed, or others may write to it; when `/proc` cannot be read.
@@ -285,7 +286,7 @@ impl Services {
         let mut listed = Listed::default();
         let own = self.own();
         let name = lock(&self.0.writing).name.clone();
-        // Before those of others, which sorting keeps so.
+        // First, because the stable sort keeps them before those of other processes.
         listed.services = own;
         if let Some(path) = &self.0.dir {
             let Some(dir) = opened(path)? else { return Ok(listed) };
@@ -296,20 +297,19 @@ impl Services {
                 }
                 match read(&dir, &file, &mut left) {
                     Ok(services) => listed.services.extend(services),
-                    // It has just ended.
+                    // The process has just ended.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) => listed.errors.push(error),
                 }
             }
         }
         listed.services.order_by(|a, b| (&a.service_name, &a.id).cmp(&(&b.service_name, &b.id)));
-        // Of what this process has just written, its file tells, too.
+        // The file of this process may already contain its own registrations, too.
         listed.services.dedup_by(|later, earlier| later.id == earlier.id);
         Ok(listed)
     }
 
-    /// Changes whenever something that [`Services::list`] tells may have; to be asked for before the list. Needs a tokio
-    /// runtime.
+    /// Changes whenever the result of [`Services::list`] may have changed; subscribe before reading that. Needs a tokio runtime.
     pub fn changes(&self) -> watch::Receiver<u64> {
         let mut watcher = lock(&self.0.watcher);
         if let (true, Some(dir)) = (watcher.is_empty(), &self.0.dir) {
@@ -334,7 +334,7 @@ impl Own {
 
 fn new_name() -> io::Result<String> {
     use std::sync::atomic::{AtomicU32, Ordering};
-    /// One process may have several.
+    /// One process may have several files.
     static NEXT: AtomicU32 = AtomicU32::new(0);
     Ok(format!("{}.{}", Owner::this()?.name(), NEXT.fetch_add(1, Ordering::Relaxed)))
 }
@@ -360,14 +360,14 @@ fn remove(dir: &OwnDir, name: &str) -> io::Result<()> {
     }
 }
 
-/// Holds the directory for this process alone until what is returned is dropped; waits for others, but not for ever.
+/// Locks the directory until the returned file is dropped; waits for other processes for a limited time.
 fn held(dir: &OwnDir) -> io::Result<File> {
     let file = open(dir, LOCK, OFlags::RDWR | OFlags::CREATE)?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
-                // A lock has no event.
+                // The kernel has no event for a released lock.
                 rustix::io::retry_on_intr(|| rustix::event::poll(&mut [], Some(&AGAIN)))?;
             }
             Err(Errno::WOULDBLOCK | Errno::INTR) => {
@@ -386,7 +386,7 @@ fn held(dir: &OwnDir) -> io::Result<File> {
     }
 }
 
-/// The index of the change that is being made; the lock is held.
+/// The index of the change that is being made; the caller holds the lock.
 fn next_index(dir: &OwnDir) -> io::Result<u64> {
     let file = open(dir, INDEX, OFlags::RDWR | OFlags::CREATE)?;
     let mut bytes = [0; 8];
@@ -396,7 +396,7 @@ fn next_index(dir: &OwnDir) -> io::Result<u64> {
     Ok(next)
 }
 
-/// The files of processes, with who those are.
+/// The files of processes, and the processes that own them.
 fn files(dir: &OwnDir) -> io::Result<Vec<(Owner, String)>> {
     let mut found = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
@@ -409,14 +409,15 @@ fn files(dir: &OwnDir) -> io::Result<Vec<(Owner, String)>> {
     Ok(found)
 }
 
-/// Whether the process has died; then its file is removed.
+/// Whether the process has died; if so, its file is removed.
 fn is_over(dir: &OwnDir, owner: Owner, name: &str) -> io::Result<bool> {
     let pid_namespace = time::pid_namespace()?;
     if owner.is_of(pid_namespace) {
         let over = owner.is_dead(pid_namespace)?;
         return if over { remove(dir, name).map(|()| true) } else { Ok(false) };
     }
-    // One that is just replaced by its owner is let go of, too: he holds the directory then.
+    // A file that its owner is just replacing is unlocked too, but then the owner holds the directory's lock, so that is checked
+    // first.
     let held = open(dir, LOCK, OFlags::RDWR | OFlags::CREATE)?;
     let is_free = |file: &File, how| rustix::fs::flock(file, how).is_ok();
     let over = is_free(&held, FlockOperation::NonBlockingLockExclusive)
@@ -444,11 +445,12 @@ fn read(dir: &OwnDir, name: &str, left: &mut u64) -> io::Result<Vec<Registration
     Ok(holder.services)
 }
 
-/// Tells of each change in the directory, and of the deaths of those who have files there, until nobody can hear it.
+/// Notifies about each change in the directory, and about the ends of processes that have files there, until all receivers are
+/// gone.
 async fn look_out(dir: PathBuf, changes: watch::Sender<u64>) {
     loop {
         let watched = watch_for(&dir);
-        // What was changed before is seen by those who look now.
+        // Changes before the watch began are seen by those who read the directory now.
         changes.send_modify(|count| *count += 1);
         match watched {
             Ok(watched) => watched.changed().await,
@@ -460,11 +462,11 @@ async fn look_out(dir: PathBuf, changes: watch::Sender<u64>) {
     }
 }
 
-/// What tells of the next change.
+/// The sources of the next change.
 struct Watched {
     directory: AsyncFd<Arc<OwnedFd>>,
     owners: Vec<AsyncFd<Arc<OwnedFd>>>,
-    /// Some cannot be watched.
+    /// Some of the processes cannot be watched.
     is_partial: bool,
 }
 
@@ -480,7 +482,7 @@ fn watch_for(path: &Path) -> io::Result<Watched> {
     for owner in all.iter().filter_map(|name| Owner::parse(name)).filter(|owner| *owner != own) {
         let pidfd = if owner.is_of(pid_namespace) { owner.pidfd() } else { Err(io::ErrorKind::Unsupported.into()) };
         match pidfd.and_then(|pidfd| register(Arc::new(pidfd), Interest::READABLE)) {
-            // One that has died meanwhile, and another that has its number.
+            // It has died meanwhile, and another process has its pid.
             Ok(_) if owner.is_dead(pid_namespace)? => {}
             Ok(pidfd) => owners.push(pidfd),
             Err(_) if owner.is_dead(pid_namespace)? => {}
@@ -554,7 +556,7 @@ mod tests {
         let name = own.file_name().unwrap().to_str().unwrap().to_owned();
         let mut words = name.split_once('.').unwrap().0.split('-');
         let (pid, _, namespace) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
-        // Of this process number at another time, and of one of another pid namespace who let go of the file.
+        // A file of an earlier process with this pid, and one of a process in another pid namespace that no longer locks it.
         for dead in [format!("{pid}-1-{namespace}.0"), format!("{pid}-1-1.0")] {
             let dead = dir.path().join(dead);
             std::fs::copy(&own, &dead).unwrap();
@@ -563,7 +565,7 @@ mod tests {
         }
     }
 
-    /// Whoever writes has let go of his old file before his new one has its name.
+    /// A writer has unlocked its old file before its new one is renamed.
     #[test]
     fn j3_what_is_just_written_elsewhere_is_not_taken_for_dead() {
         let dir = tempfile::tempdir().unwrap();
@@ -641,7 +643,7 @@ mod tests {
         };
         add(&other, "a", "web");
         heard(&mut changes, &["web"]).await;
-        // A file of a process that ends: what it had goes with it.
+        // When a process ends, the registrations in its file disappear.
         let mut child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
         let process = crate::sys::time::process_id(i32::try_from(child.id()).unwrap()).unwrap();
         let own = own_file(dir.path());

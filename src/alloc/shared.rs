@@ -33,24 +33,24 @@ pub(super) struct Shared {
     pub(super) cpusets: Option<Cpusets>,
     pub(super) remove_cgroup: Arc<RemoveCgroup>,
     pub(super) ports: Vec<AllocPort>,
-    /// Ports lead to those of a network inside.
+    /// Ports are mapped into a network namespace.
     pub(super) maps_ports: bool,
     pub(super) volumes: AllocVolumes,
     /// The network that the group's tasks share; `None` is the host's.
     pub(super) network: Option<NetworkIsolation>,
-    /// Where they ask for names.
+    /// The name servers of its tasks.
     pub(super) dns: Option<Dns>,
-    /// What templates ask for.
+    /// The values that templates may read.
     pub(super) values: ValuesFile,
-    /// What the job was dispatched with.
+    /// The payload that the job was dispatched with.
     pub(super) payload: Arc<[u8]>,
     /// The services of group and tasks.
     pub(super) offers: Arc<Offers>,
     pub(super) events: mpsc::UnboundedSender<AllocEvent>,
     pub(super) control: Arc<Control>,
-    /// Its owner comes back.
+    /// Its owner returns for it after it was killed.
     pub(super) returns: bool,
-    /// This process has not started the allocation.
+    /// Another process has started the allocation.
     pub(super) restored: bool,
 }
 
@@ -61,11 +61,11 @@ impl Shared {
             TaskEvent { kind, time: SystemTime::now(), task: task.to_owned(), message: message.into(), details };
         self.control.note(&event);
         let (alloc, group, index) = (self.alloc.clone(), self.group.clone(), self.index);
-        // Nobody may be listening any more; the task's life goes on.
+        // The receiver may be gone; the task goes on without it.
         let _ = self.events.send(AllocEvent { alloc, group, index, event });
     }
 
-    /// Notes what its owner needs to come back, where he does. What cannot be written now is written with the next change.
+    /// Saves what its owner needs, if the owner returns. If that fails, it is written with the next change.
     pub(super) fn save(&self) {
         if self.returns
             && let Err(error) = self.records.save(&self.alloc, |restore| restore.tasks = self.control.states())
@@ -75,21 +75,21 @@ impl Shared {
     }
 }
 
-/// Waits for a stop of at least this urgency; for ever when nobody can ask for one any more.
+/// Waits for a stop of at least this urgency; for ever if the sender is gone.
 pub(super) async fn stop_at_least(stop: &mut watch::Receiver<Stop>, urgency: Stop) {
     if stop.wait_for(|s| *s >= urgency).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Waits until the owner goes; for ever when he cannot any more.
+/// Waits until the owner exits; for ever if the sender is gone.
 pub(super) async fn leaving(leave: &mut watch::Receiver<bool>) {
     if leave.wait_for(|leave| *leave).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Evenly between 0 and 1.
+/// A random number, uniformly distributed between 0 and 1.
 pub(super) fn random() -> f64 {
     let bytes = crate::sys::random::uuid().into_bytes();
     f64::from(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])) / f64::from(u32::MAX)

@@ -1,5 +1,6 @@
-//! The directory in which the helpers of one owner listen. A killed helper cannot remove its socket, and one that was killed
-//! early has told nobody its name; so the whole directory goes with its owner, whom its name names.
+//! The directory of the sockets of one owner's helpers. A killed helper cannot remove its socket, and if it was killed early,
+//! its socket's name is recorded nowhere; so the directory is removed as a whole when its owner is dead. It is named after its
+//! owner.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -10,14 +11,14 @@ use std::path::{Path, PathBuf};
 use crate::sys::owned::OwnDir;
 use crate::sys::{processes, time};
 
-/// How often a directory is emptied again in which a helper that is just ending had made its socket.
+/// How often removing a directory is retried if a helper that is just ending had created its socket in it.
 const TRIES: u32 = 5;
 
-/// The name of the socket on which a run takes orders.
+/// The name of the control socket of a run.
 pub(super) const CONTROL: &str = "control.sock";
 
-/// Who owns a directory: process, start time and pid namespace. Not by a lock: a child that the owner has just forked would
-/// hold it on for a moment after the owner's death.
+/// The owner of a directory: process, start time and pid namespace. Not a lock: a child that the owner has just forked would
+/// still hold the lock for a moment after the owner's death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owner {
     pid: i32,
@@ -32,7 +33,7 @@ impl Owner {
         Ok(Owner { pid: process.pid, start_ticks: process.start_ticks, pid_namespace })
     }
 
-    /// Socket paths are short (108 bytes), so the name is, too.
+    /// The name of its directory. Socket paths are limited to 108 bytes, so it is short.
     pub(super) fn name(self) -> String {
         format!("{:x}-{:x}-{:x}", self.pid, self.start_ticks, self.pid_namespace)
     }
@@ -44,17 +45,17 @@ impl Owner {
         (owner.name() == name).then_some(owner)
     }
 
-    /// Whether its number means something in this pid namespace.
+    /// Whether its pid is valid in this pid namespace.
     pub(super) const fn is_of(self, pid_namespace: u64) -> bool {
         self.pid_namespace == pid_namespace
     }
 
-    /// Readable when it has ended. The number may be another's by now: see whether it is dead afterwards.
+    /// A pidfd, readable once the process has ended. The pid may belong to another process by now: check `is_dead` afterwards.
     pub(super) fn pidfd(self) -> io::Result<OwnedFd> {
         crate::sys::process::open_pidfd(self.pid)
     }
 
-    /// One of another pid namespace may well live.
+    /// Whether the process is dead; a process of another pid namespace is assumed to live.
     pub(super) fn is_dead(self, pid_namespace: u64) -> io::Result<bool> {
         let lives = |s: processes::Stat| s.start_ticks == self.start_ticks && !s.ended;
         Ok(self.pid_namespace == pid_namespace && !processes::stat(self.pid)?.is_some_and(lives))
@@ -66,10 +67,10 @@ impl Owner {
 pub struct SocketDir(PathBuf);
 
 impl SocketDir {
-    /// Makes the directory of this process in `base`, which is made where it is missing, for its owner only.
+    /// Creates the directory of this process in `base`, which is created if it is missing, accessible to this user only.
     ///
     /// # Errors
-    /// What the file system says, and that `base` is not this user's alone; when `/proc` cannot be read.
+    /// What the file system says, and when another user may write to `base`; when `/proc` cannot be read.
     pub fn create(base: &Path) -> io::Result<SocketDir> {
         let name = Owner::this()?.name();
         DirBuilder::new().recursive(true).mode(0o700).create(base)?;
@@ -86,7 +87,7 @@ impl SocketDir {
     /// The directories in `base` whose owners are dead.
     ///
     /// # Errors
-    /// What the file system says; a `base` that does not exist has none.
+    /// What the file system says; a missing `base` has none.
     pub fn abandoned(base: &Path) -> io::Result<Vec<PathBuf>> {
         SocketDir::with_owners(base, true)
     }
@@ -119,10 +120,10 @@ impl SocketDir {
         Ok(found)
     }
 
-    /// Removes a directory with the sockets in it; one that is gone is no error.
+    /// Removes a directory with the sockets in it; a missing directory is no error.
     ///
     /// # Errors
-    /// What the file system says; a directory in which something else lies stays.
+    /// What the file system says; a directory that contains anything else stays.
     pub fn remove(path: &Path) -> io::Result<()> {
         let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
         let mut tries = TRIES;
@@ -151,7 +152,7 @@ impl SocketDir {
 
 impl Drop for SocketDir {
     fn drop(&mut self) {
-        // What stays is found by the next clean-up.
+        // What cannot be removed is found by the next clean-up.
         let _ = SocketDir::remove(&self.0);
     }
 }

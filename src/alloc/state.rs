@@ -1,4 +1,4 @@
-//! What is known of a task: what people and subscribers are told, and what its record keeps to come back to it.
+//! The state of a task: what status requests and subscribers get, and what its record keeps to restore it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::SystemTime;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::driver::DriverNetwork;
 use crate::spec::{CpuSet, ExitResult, TaskEvent};
 
-/// How many events of a task are remembered, as Nomad does.
+/// How many events of a task are kept, as many as Nomad keeps.
 pub(super) const EVENTS: usize = 10;
 
-/// What a task does.
+/// The phase of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Phase {
@@ -40,28 +40,28 @@ impl Phase {
     }
 }
 
-/// What ended a start of a task.
+/// Why a start of a task ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Why {
     Itself,
     Stopped,
-    /// Somebody asked for a restart.
+    /// A restart was requested.
     Restart,
-    /// A check wants a restart, which counts.
+    /// A check requested a restart, which counts.
     Unhealthy,
 }
 
-/// What is known of a task now.
+/// The current state of a task.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct State {
     pub(super) name: String,
     pub(super) phase: Phase,
     pub(super) failed: bool,
-    /// It was told to end.
+    /// Whether it was stopped.
     pub(super) killed: bool,
-    /// The driver's id of the start that runs.
+    /// The driver's id of the running start.
     pub(super) driver_id: Option<String>,
     pub(super) starts: u64,
     pub(super) restarts: u64,
@@ -69,30 +69,30 @@ pub(super) struct State {
     pub(super) started: Option<SystemTime>,
     pub(super) finished: Option<SystemTime>,
     pub(super) exit: Option<ExitResult>,
-    /// The last ones.
+    /// The last events.
     pub(super) events: VecDeque<TaskEvent>,
-    /// How its driver finds the start again that runs, or has ended and is not forgotten.
+    /// How its driver finds the current start again, which runs, or has ended and is not destroyed yet.
     pub(super) handle: Option<Started>,
-    /// What ended the last start, as long as it is not decided what follows. `exit` says how, where that is known.
+    /// Why the last start ended, until the restart policy has been applied. `exit` has its exit status, if it is known.
     pub(super) undecided: Option<Why>,
-    /// What the start that runs is being ended for, when that is not an order to the whole allocation.
+    /// Why the running start is being stopped, unless the whole allocation is.
     pub(super) ordered: Option<Why>,
-    /// The restart that it waits for.
+    /// When the restart that it waits for is due.
     pub(super) restart_at: Option<SystemTime>,
-    /// What the restart policy has counted.
+    /// The counts of the restart policy.
     pub(super) counted: Counted,
-    /// The steps before a start that are done, by their names.
+    /// The names of the steps before a start that are done.
     pub(super) done: Vec<String>,
-    /// What its templates became.
+    /// The rendered templates.
     pub(super) rendered: Rendered,
-    /// Cores of its own.
+    /// Its reserved cores.
     pub(super) cores: Option<CpuSet>,
-    /// It is ended to begin again with all tasks of its group.
+    /// It is being stopped to be restarted with all tasks of its group.
     pub(super) anew: bool,
 }
 
 impl State {
-    /// Remembers an event, and forgets the oldest one.
+    /// Adds an event, and drops the oldest one if there are too many.
     pub(super) fn note(&mut self, event: &TaskEvent) {
         if self.events.len() >= EVENTS {
             self.events.pop_front();
@@ -100,13 +100,13 @@ impl State {
         self.events.push_back(event.clone());
     }
 
-    /// It has ended, and begins again as one that was never started, which is not counted by its restart policy.
+    /// It has ended, and begins again like a task that was never started; its restart policy does not count that.
     pub(super) fn begin_anew(&mut self) {
         let State { name, events, done, restarts, .. } = std::mem::take(self);
         *self = State {
             name,
             events,
-            // Its directory is there.
+            // Its directory exists.
             done: done.into_iter().take(1).collect(),
             restarts: restarts + 1,
             last_restart: Some(SystemTime::now()),
@@ -114,14 +114,14 @@ impl State {
         };
     }
 
-    /// The machine was restarted: nothing of a task is left but its files, and what it has come to.
+    /// The machine was rebooted: only a task's files remain, and the result if it had ended.
     pub(super) fn forget_boot(&mut self) {
         self.handle = None;
         self.driver_id = None;
         self.cores = None;
         if self.phase != Phase::Dead && self.undecided.is_none() {
             (self.phase, self.restart_at, self.ordered) = (Phase::Waiting, None, None);
-            // The group's start begins anew, and with it what waits for that.
+            // The group's start begins again, and so do the tasks that wait for it.
             self.starts = 0;
             self.done.clear();
             self.rendered = Rendered::default();
@@ -142,21 +142,21 @@ pub(super) struct Started {
     pub(super) network: Option<DriverNetwork>,
 }
 
-/// What the restart policy has counted.
+/// The counts of the restart policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Counted {
     pub(super) count: u32,
-    /// When the interval began in which it counts.
+    /// When the current interval began.
     pub(super) since: Option<SystemTime>,
 }
 
-/// What the templates of a task became.
+/// The rendered templates of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Rendered {
-    /// Digest of the values that they were rendered with.
+    /// Digest of the values with which they were rendered.
     pub(super) values: String,
-    /// Digests of what they became, by their numbers.
+    /// Digests of the rendered files, by the indexes of their templates.
     pub(super) files: BTreeMap<usize, String>,
 }
 

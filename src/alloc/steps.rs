@@ -1,4 +1,4 @@
-//! The steps before the tasks of an allocation, and what takes them up again.
+//! The steps before the tasks of an allocation, and how they are restored.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,10 +15,10 @@ use super::process;
 use super::record::{Record, RecordError, Restore};
 use crate::cgroup::Cpusets;
 
-/// How long what a lost executor left may resist.
+/// How long killing the leftovers of a lost executor may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Before the first file is made, and after the last one is gone.
+/// Runs before the first file is made, and is undone after the last one is removed.
 pub(super) struct NosuidHook;
 
 #[tonic::async_trait]
@@ -88,7 +88,7 @@ impl Hook<Place> for RecordHook {
         let Some(Restored { record, rebooted, .. }) = &place.restored else { return Ok(()) };
         let mut record = Record { cgroups, ..record.clone() };
         if *rebooted {
-            // What they name belongs to others by now. The tasks are those that start anew.
+            // Their pids may belong to other processes by now. The tasks' states are those for a new start.
             record.handles.clear();
         }
         if let Some(restore) = &mut record.restore {
@@ -98,7 +98,7 @@ impl Hook<Place> for RecordHook {
     }
 
     async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
-        // What is left is found by the record in the next clean-up.
+        // The next clean-up finds by the record what is left.
         if place.recorded_is_left || place.dir.path().exists() {
             return std::mem::take(&mut place.untold);
         }
@@ -126,7 +126,7 @@ impl Hook<Place> for AllocDirHook {
     async fn restore(&self, place: &mut Place) -> Result<(), SetupError> {
         let is_unfinished = place.restored.as_ref().is_some_and(|restored| restored.is_unfinished);
         if is_unfinished || !place.dir.path().exists() {
-            // Nobody has used what there is of it.
+            // No task has used what exists of it.
             let errors = self.undo(place).await;
             if let Some(error) = errors.into_iter().next() {
                 let path = place.dir.path().to_owned();
@@ -147,7 +147,7 @@ impl Hook<Place> for AllocDirHook {
     }
 }
 
-/// Executors make the cgroups of their tasks, and remove them; one that was lost, or failed at it, leaves them.
+/// Executors create and remove the cgroups of their tasks; an executor that was lost, or failed, leaves them behind.
 pub(super) struct CgroupsHook;
 
 #[tonic::async_trait]
@@ -184,8 +184,8 @@ impl Hook<Place> for CgroupsHook {
     }
 }
 
-/// Ends what executors left that were killed while nobody looked: their orphans went to process 1, and not to us. The same for
-/// containers whose driver died before it noted them.
+/// Kills the orphans of executors that were killed while no process supervised them: such orphans are children of process 1, and
+/// not of this process. Also removes containers whose driver died before it recorded them.
 async fn remove_strays(place: &Place, record: &Record) -> Vec<CleanupError> {
     let (id, record, data_dir) = (place.id.clone(), record.clone(), place.machine.data_dir.clone());
     let error = |action, source| CleanupError { action, subject: place.id.to_string(), source };
@@ -216,7 +216,7 @@ impl Hook<Place> for NetworkHook {
         let (machine, job, number, id) =
             (Arc::clone(&place.machine), Arc::clone(&place.job), place.group, place.id.clone());
         let assigned = place.assigned.clone();
-        // It waits for other processes that choose.
+        // Waits for other processes that are choosing ports.
         let chosen = crate::sys::task::spawn_blocking(move || match assigned {
             Some(ports) => machine.ports.take(&job, number, &id, &ports).map(|()| ports),
             None => machine.ports.allocate(&job, number, &id, &machine.node, &machine.networks),
@@ -225,7 +225,8 @@ impl Hook<Place> for NetworkHook {
         Ok(())
     }
 
-    /// It has the ports that it had. Whoever was given one meanwhile has it, too: what runs is not ended for that.
+    /// It keeps its ports. If another allocation was given one of them meanwhile, both have it: a running task is not stopped for
+    /// that.
     async fn restore(&self, place: &mut Place) -> Result<(), SetupError> {
         let (machine, id, job) = (Arc::clone(&place.machine), place.id.clone(), place.job.id.clone());
         let (group, ports) = (place.group().name.clone(), place.ports.clone());
@@ -239,12 +240,12 @@ impl Hook<Place> for NetworkHook {
 
     async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
         place.ports.clear();
-        // Something may still listen, or lead there: this process has them until it ends.
+        // A process may still listen there, or a mapping may remain: this process keeps the ports until it ends.
         if place.recorded_is_left { Vec::new() } else { release(place).await }
     }
 }
 
-/// Gives the ports of an allocation back.
+/// Releases the ports of an allocation.
 pub(super) async fn release(place: &Place) -> Vec<CleanupError> {
     let (machine, id) = (Arc::clone(&place.machine), place.id.clone());
     let released = crate::sys::task::spawn_blocking(move || machine.ports.release(&id)).await;

@@ -1,4 +1,4 @@
-//! The tasks of one allocation: who may start, who must die, and what they came to.
+//! The tasks of one allocation: which may start, which are killed, and their results.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,18 +22,18 @@ use super::users::Runs;
 use crate::spec::{EventKind, Neighbours};
 use crate::sys::task::boxed;
 
-/// The end of an allocation.
+/// The result of an allocation.
 #[derive(Debug)]
 pub struct AllocResult {
     /// Nomad's client status.
     pub status: AllocStatus,
     /// One for each task, in the order of the job file.
     pub tasks: Vec<TaskResult>,
-    /// The failure that came first.
+    /// The earliest failure.
     pub first_failure: Option<Failure>,
-    /// Its owner has gone, and it goes on: what is said here is how it was then.
+    /// Its owner has exited and it goes on: this is its state at that time.
     pub left: bool,
-    /// All of its tasks were ended to begin again.
+    /// All of its tasks were stopped to be restarted.
     pub(crate) anew: bool,
 }
 
@@ -48,7 +48,7 @@ pub enum AllocStatus {
 }
 
 impl AllocStatus {
-    /// The status that tasks in these states make.
+    /// The status that follows from these task states.
     fn of(states: &[TaskState]) -> AllocStatus {
         if states.contains(&TaskState::Dead { failed: true }) {
             AllocStatus::Failed
@@ -62,18 +62,18 @@ impl AllocStatus {
     }
 }
 
-/// A task's end that makes the whole run a failure.
+/// A task's end that makes the whole run fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The task.
     pub task: String,
-    /// When; comparable between the allocations of one process.
+    /// When; comparable across the allocations of one process.
     pub at: Instant,
     /// How.
     pub outcome: Outcome,
 }
 
-/// Opens the gates of the tasks of one allocation and ends them in order.
+/// Opens the gates of one allocation's tasks, and stops them in order.
 pub(super) struct Supervisor {
     shared: Arc<Shared>,
     names: Vec<String>,
@@ -87,12 +87,12 @@ pub(super) struct Supervisor {
     results: Vec<Option<TaskResult>>,
     stop: watch::Receiver<Stop>,
     leave: watch::Receiver<bool>,
-    /// Counts the orders to begin again with all tasks.
+    /// Counts the requests to restart all tasks.
     orders: watch::Receiver<u64>,
-    /// One has come: all are ended for that.
+    /// Such a request has arrived: all tasks are being stopped for it.
     anew: bool,
     shutdown_delay: Duration,
-    /// Since when the group is ending, and whether somebody wanted it.
+    /// Since when the group is ending, and whether that was requested.
     ending: Option<Ending>,
 }
 
@@ -105,13 +105,13 @@ struct Ending {
 }
 
 impl Supervisor {
-    /// `anew`: its tasks have been ended to begin again.
+    /// `anew`: its tasks have been stopped to be restarted.
     pub(super) async fn new(place: &Place, shared: Arc<Shared>, stop: watch::Receiver<Stop>, anew: bool) -> Supervisor {
         let has_earlier = shared.restored || anew;
         let group = place.group();
         let (report, states) = mpsc::unbounded_channel();
         let stages: Vec<Stage> = group.tasks.iter().map(Stage::of).collect();
-        // What an earlier process has come to with them; nothing, but for their names, where there was none.
+        // The states in which an earlier process left them; only their names are set if there was none.
         let earlier = shared.control.states();
         let member = |((task, stage), state): ((&crate::spec::Task, &Stage), &State)| Member {
             stage: *stage,
@@ -136,7 +136,7 @@ impl Supervisor {
             stop,
             leave: shared.control.leave.subscribe(),
             orders: shared.control.anew.subscribe(),
-            // The order may be an earlier process's, which did not come to its end.
+            // The request may come from an earlier process, which did not complete it.
             anew: earlier.iter().any(|state| state.anew),
             shutdown_delay: group.shutdown_delay,
             ending: None,
@@ -222,14 +222,14 @@ impl Supervisor {
                 Some(joined) = self.runners.join_next_with_id() => self.joined(joined),
                 () = leaving(&mut self.leave) => {}
                 () = stop_at_least(&mut self.stop, urgency), if !heard => {}
-                // The sender lives in what this allocation shares with whoever asks.
+                // The sender lives in the allocation's control.
                 _ = self.orders.changed(), if !self.anew && self.ending.is_none() => self.order_all(),
                 () = delay_over => {}
             }
         }
     }
 
-    /// Waits until nothing is half done; nobody is told to end any more.
+    /// Waits until no step is half done; no further task is stopped.
     async fn left(mut self) -> AllocResult {
         while let Some(joined) = self.runners.join_next_with_id().await {
             self.joined(joined);
@@ -240,7 +240,7 @@ impl Supervisor {
         self.result(true)
     }
 
-    /// Everything that follows from the states as they are now.
+    /// Applies everything that follows from the current states.
     fn decide(&mut self) {
         let wanted = *self.stop.borrow();
         self.anew &= wanted == Stop::No;
@@ -283,14 +283,14 @@ impl Supervisor {
         }
     }
 
-    /// Notes that all are to begin again.
+    /// Records that all tasks are to be restarted.
     fn order_all(&mut self) {
         self.anew = true;
         (0..self.members.len()).for_each(|number| self.shared.control.task(number).update(|state| state.anew = true));
         self.shared.save();
     }
 
-    /// Ends all tasks in their order, and lets those go that wait for the end of the others: all will begin again.
+    /// Stops all tasks in their order, and releases those that wait for the end of the others: all will be restarted.
     fn end_all(&mut self) {
         let mut victims = next_victims(&self.members);
         if victims.is_empty() {
@@ -337,7 +337,7 @@ impl Supervisor {
     fn joined(&mut self, joined: Result<(tokio::task::Id, (usize, Option<TaskResult>)), tokio::task::JoinError>) {
         let (number, result) = match joined {
             Ok((_, (number, Some(result)))) => (number, result),
-            // It goes on without us.
+            // It goes on without this process.
             Ok((_, (_, None))) => return,
             Err(error) => {
                 let Some(number) = self.numbers.get(&error.id()).copied() else { return };
@@ -357,8 +357,9 @@ impl Supervisor {
         let states: Vec<TaskState> = self.members.iter().map(|m| m.state).collect();
         let tasks: Vec<TaskResult> = self.results.into_iter().flatten().collect();
         let counts = |task: &&TaskResult| {
-            // Killed because a sibling failed or the group's work is done: no failure. Killed because somebody wanted the
-            // end: the process's own answer to that is the answer, and one that nobody has heard is no good one.
+            // Killed because a sibling failed or the group's work is done: no failure. Killed because a stop was requested: the
+            // exit status
+            // of the process decides, and an unknown one counts as a failure.
             let answer = match &task.outcome {
                 Outcome::Exited(exit) => !exit.successful(),
                 Outcome::Error(_) => true,
@@ -378,7 +379,7 @@ impl Supervisor {
     }
 }
 
-/// The end of a task that an earlier process has seen.
+/// The end of a task, as an earlier process recorded it.
 fn ended_earlier(state: &State) -> Option<TaskResult> {
     (state.phase == Phase::Dead).then(|| TaskResult {
         name: state.name.clone(),

@@ -1,4 +1,4 @@
-//! Removes what killed runs left: what their records tell of, with the containers, cgroups, sockets and unsent output.
+//! Removes the leftovers of killed runs that their records list, with containers, cgroups and sockets; ships unsent output.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::logs::ship::{self, Outlets, Report};
 use crate::net::{self, Noted};
 use crate::sys::owned;
 
-/// How long what is left of driver plugins may resist.
+/// How long killing the leftovers of driver plugins may take.
 const PLUGINS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Says to whoever started this process what could not be done.
+/// Reports to the user of this process what could not be done.
 pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Removes what earlier runs left, and says only what went wrong.
+/// Removes the leftovers of earlier runs, and reports only errors.
 ///
 /// # Errors
 /// When the data directory or `/proc` cannot be read.
@@ -56,8 +56,8 @@ pub fn sweep(data_dir: &Path, tell: &Tell) -> Result<(), MachineError> {
     Ok(())
 }
 
-/// The runs in the background of which nothing is left to come back to: their supervisors are dead, and they have no allocation
-/// any more, or were never announced.
+/// The background runs to which no supervisor will return: their supervisors are dead, and they have no allocations any more, or
+/// their start was never reported.
 ///
 /// # Errors
 /// When the data directory cannot be read.
@@ -69,10 +69,10 @@ pub fn ended_runs(data_dir: &Path) -> Result<Vec<RunId>, MachineError> {
             if OwnerLock::is_held(data_dir, &owner)? {
                 continue;
             }
-            // What cannot be understood is for a newer version.
+            // A file that is not understood is left to a newer version.
             let Ok(file) = RunFile::read(data_dir, &id) else { continue };
             let allocs = file.map(|file| file.allocs).unwrap_or_default();
-            // One that is just about to be removed by somebody else has its record until that is done.
+            // The record of an allocation that another process is removing exists until the removal is complete.
             let has_allocs = allocs.iter().any(|id| machine::record_path(data_dir, id).exists());
             ended.extend((!has_allocs).then_some(id));
         }
@@ -81,18 +81,18 @@ pub fn ended_runs(data_dir: &Path) -> Result<Vec<RunId>, MachineError> {
     look().doing_with(|| format!("cannot look for runs in {}", data_dir.display()))
 }
 
-/// Removes them, and directories of sockets that are nobody's. Returns what was, or with `dry` would be, removed, and what could
-/// not be.
+/// Removes these runs, and socket directories without an owner. Returns what was removed, or would be with `dry`, and what could
+/// not be removed.
 ///
 /// # Errors
-/// When the data directory, or that of sockets, cannot be read.
+/// When the data directory, or the parent of the socket directories, cannot be read.
 pub fn remove_ended_runs(data_dir: &Path, dry: bool) -> Result<(Vec<String>, Vec<String>), MachineError> {
     let (mut removed, mut failed) = (Vec::new(), Vec::new());
     for id in ended_runs(data_dir)? {
         let what = format!("run {}", id.as_str());
         match if dry { Ok(true) } else { RunFile::remove_ended(data_dir, &id) } {
             Ok(true) => removed.push(what),
-            // It is just beginning.
+            // The run is just beginning.
             Ok(false) => {}
             Err(e) => failed.push(format!("cannot remove the file of {what}: {e}")),
         }
@@ -116,23 +116,23 @@ pub fn remove_ended_runs(data_dir: &Path, dry: bool) -> Result<(Vec<String>, Vec
 /// The directories of sockets whose owners are dead.
 ///
 /// # Errors
-/// When the directory above them cannot be read.
+/// When their parent directory cannot be read.
 pub fn abandoned_sockets(data_dir: &Path) -> Result<Vec<PathBuf>, MachineError> {
     let base = machine::socket_base(data_dir);
     SocketDir::abandoned(&base).doing_with(|| format!("cannot look for leftovers in {}", base.display()))
 }
 
-/// Removes such a directory, and what the driver plugins of its owner left running.
+/// Removes such a directory, and kills the remaining processes of its owner's driver plugins.
 ///
 /// # Errors
-/// What the file system says; what of them does not end.
+/// What the file system says; when one of these processes does not end.
 pub fn remove_sockets(path: &Path) -> std::io::Result<()> {
     process::kill_plugins_of(path, PLUGINS_TIMEOUT)?;
     SocketDir::remove(path)
 }
 
-/// The networks on this machine whose runs are dead, and of which no record tells any more: a data directory was removed, or
-/// another version of this program did not know of them.
+/// The networks on this machine whose runs are dead and which no record lists any more: a data directory was removed, or another
+/// version of this program did not know them.
 ///
 /// # Errors
 /// When the directory of networks, or `/proc`, cannot be read.
@@ -156,7 +156,7 @@ pub fn remove_network(noted: &Noted) -> Vec<String> {
     noted.remove().iter().map(|e| format!("cannot remove the network of {}: {}", noted.id(), chain(e))).collect()
 }
 
-/// What the records below `data_dir` tell of.
+/// The allocations below `data_dir`, by their records.
 ///
 /// # Errors
 /// When they, or `/proc`, cannot be read.
@@ -164,17 +164,17 @@ pub fn findings(data_dir: &Path) -> Result<Vec<Finding>, MachineError> {
     gc::scan(data_dir).doing_with(|| format!("cannot look for leftovers in {}", data_dir.display()))
 }
 
-/// Removes what is abandoned, and what its owner would come back for: whoever does not want that does not ask. Everything else
-/// stays. Returns what could not be removed.
+/// Removes a finding that is abandoned, or one that its owner would take over again: a caller that wants to keep the latter does
+/// not call this. Everything else stays. Returns what could not be removed.
 pub fn remove(data_dir: &Path, finding: &Finding, tell: &Tell) -> Vec<String> {
     match finding {
         Finding::Abandoned(record) | Finding::Wanted(record) => {
-            // Its owner does not come back in the middle.
+            // The lock keeps its owner from returning during the removal.
             let _lock = match OwnerLock::take(data_dir, &record.owned_by()) {
                 Ok(lock) => lock,
                 Err(e) => return vec![format!("allocation {}: {}", record.alloc_id, chain(&e))],
             };
-            // As it is by now: he may have come back, and gone again.
+            // The record is read again: the owner may have returned meanwhile, and died again.
             let record = &match Records::new(data_dir).read(&record.alloc_id) {
                 Ok(None) => return Vec::new(),
                 Ok(Some(record)) => record,
@@ -205,7 +205,7 @@ pub fn remove(data_dir: &Path, finding: &Finding, tell: &Tell) -> Vec<String> {
     }
 }
 
-/// Hands the log sinks of a killed run what they did not get.
+/// Ships the output of a killed run that its log sinks have not received.
 fn ship_the_rest(alloc_dir: &Path, tell: &Tell) {
     let (logs, records) = (alloc_dir.join("alloc/logs"), ship::records(alloc_dir));
     let told = Arc::clone(tell);
@@ -219,7 +219,7 @@ fn ship_the_rest(alloc_dir: &Path, tell: &Tell) {
         }
         std::io::Result::Ok(())
     };
-    // A thread of its own, as the caller's may have a runtime of its own.
+    // On a thread of its own, because the caller may be inside a runtime.
     let done = std::thread::scope(|scope| scope.spawn(ship).join());
     if let Ok(Err(error)) = done {
         tell(&format!("cannot ship what a killed run left: {error}"));
@@ -235,7 +235,7 @@ mod tests {
     use crate::spec::AllocId;
     use crate::sys::time;
 
-    /// Who has looked before somebody else took it up, and was killed again, removes what there is by now.
+    /// A finding is outdated if another process took the allocation over and was killed again: the current leftovers are removed.
     #[test]
     fn what_is_removed_is_what_there_is_under_the_lock() {
         let data = tempfile::tempdir().unwrap();

@@ -35,15 +35,15 @@ use crate::executor::Compute;
 use crate::plugin::Reattach;
 use crate::spec::{CpuSet, EventKind, ExitResult, LogCollection, MemoryLimits, Neighbours, Pos, Resources, Task};
 
-/// How long what a lost executor left may resist; the other tasks wait meanwhile.
+/// How long killing the leftovers of a lost executor may take; the other tasks wait meanwhile.
 pub(super) const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How a task came to its end.
+/// How a task ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It never ran.
     NotStarted,
-    /// Its last process ended like this.
+    /// The exit of its last process.
     Exited(ExitResult),
     /// It could not be set up, started or waited for.
     Error(TaskError),
@@ -52,9 +52,9 @@ pub enum Outcome {
 /// Why a task could not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskError {
-    /// What somebody may decide by.
+    /// The class of the error, for decisions.
     pub kind: TaskErrorKind,
-    /// What was being done, to what, and the cause.
+    /// The action that failed, its subject and the cause.
     pub message: String,
 }
 
@@ -69,18 +69,18 @@ pub enum TaskErrorKind {
     Other,
 }
 
-/// The end of one task.
+/// The result of one task.
 #[derive(Debug)]
 pub struct TaskResult {
     /// Its name.
     pub name: String,
     /// How it ended.
     pub outcome: Outcome,
-    /// The restart policy calls it a failure.
+    /// The restart policy counts it as a failure.
     pub failed: bool,
-    /// It was told to end.
+    /// Whether it was stopped.
     pub killed: bool,
-    /// When.
+    /// When it ended.
     pub ended: Instant,
     /// What could not be cleaned up.
     pub leftovers: Vec<String>,
@@ -93,49 +93,49 @@ pub(super) struct TaskRunner {
     pub(super) task: Task,
     pub(super) driver: Arc<dyn Driver>,
     pub(super) env: TaskEnv,
-    /// Who it runs as.
+    /// The user that it runs as.
     pub(super) runs: Runs,
-    /// Who else writes below the allocation's directory.
+    /// The other tasks that write below the allocation's directory.
     pub(super) neighbours: Neighbours,
     pub(super) cgroup: PathBuf,
-    /// Its own cores, once it has them.
+    /// Its reserved cores, once it has them.
     pub(super) cores: Option<CpuSet>,
     /// Its services, while they are registered.
     pub(super) offered: Offered,
     /// Opened when the group's order allows the task to start.
     pub(super) gate: watch::Receiver<bool>,
     pub(super) stop: watch::Receiver<Stop>,
-    /// Its owner goes, and it stays.
+    /// Becomes true when its owner exits and the task is left running.
     pub(super) leave: watch::Receiver<bool>,
     pub(super) states: mpsc::UnboundedSender<(usize, TaskState)>,
-    /// What an earlier process has come to with it, until that is taken up.
+    /// The state in which an earlier process left it, until it is restored.
     pub(super) earlier: Option<State>,
 }
 
-/// What others may want of a task that runs.
+/// Requests for a running task.
 pub(super) struct Wishes {
     restarts: watch::Receiver<u64>,
-    /// Why.
+    /// The reason.
     unhealthy: watch::Receiver<String>,
 }
 
-/// How one start went.
+/// The result of one start.
 pub(super) enum Attempt {
-    /// Told to end before it was started.
+    /// A stop came before it was started.
     Abandoned,
-    /// Its owner goes; it runs on, or is started by its next owner.
+    /// Its owner exits; the task goes on, or the next owner starts it.
     Left,
     Failed(TaskError, bool),
     Ended {
         result: Result<ExitResult, TaskError>,
         why: Why,
-        /// Its driver has forgotten it, so that nothing of it runs.
+        /// Its driver has destroyed it, so nothing of it runs.
         gone: bool,
     },
 }
 
 impl TaskRunner {
-    /// `None` when its owner goes before its end.
+    /// `None` if its owner exits before the task ends.
     pub(super) async fn run(mut self) -> Option<TaskResult> {
         let mut result = TaskResult {
             name: self.task.name.clone(),
@@ -169,7 +169,8 @@ impl TaskRunner {
         Some(result)
     }
 
-    /// A job that was written for a network of its own tells its program to listen on `to`, where nobody will ask.
+    /// Warns about a job that was written for a network of its own: it makes its program listen on `to`, where no client will
+    /// connect.
     fn tell_of_ports(&self) {
         let own = |port: &&AllocPort| port.task.as_ref().is_none_or(|task| *task == self.task.name);
         for port in self.shared.ports.iter().filter(own).filter(|_| !self.shared.maps_ports) {
@@ -185,7 +186,7 @@ impl TaskRunner {
         }
     }
 
-    /// Starts the task until the restart policy has had enough; `false` when its owner goes before.
+    /// Starts the task until the restart policy ends it; `false` if its owner exits before that.
     async fn starts(&mut self, result: &mut TaskResult) -> bool {
         let mut setup = self.setup();
         let mut steps = prestart::steps();
@@ -224,7 +225,7 @@ impl TaskRunner {
                     };
                     match ended {
                         _ if why == Why::Stopped => End::Killed,
-                        // It counts, however well the task took it.
+                        // It counts as a failure even if the task exited successfully.
                         _ if why == Why::Unhealthy => {
                             if matches!(&result.outcome, Outcome::Exited(exit) if exit.successful()) {
                                 let (kind, message) =
@@ -233,7 +234,7 @@ impl TaskRunner {
                             }
                             End::StartError { recoverable: gone }
                         }
-                        // It may still run; a second one beside it would use its ports and files.
+                        // It may still run; a second instance would use the same ports and files.
                         Err(_) if why == Why::Restart && !gone => End::StartError { recoverable: false },
                         _ if why == Why::Restart => End::RestartRequested,
                         Ok(exit) => End::Exit(exit),
@@ -270,7 +271,7 @@ impl TaskRunner {
         }
     }
 
-    /// Does what the restart policy says; `true` when the task is to be started again now.
+    /// Applies the decision of the restart policy; `true` if the task is to be started again now.
     async fn follows(&mut self, verdict: Verdict, counted: Counted, result: &mut TaskResult) -> bool {
         match verdict {
             Verdict::Killed => {
@@ -302,7 +303,7 @@ impl TaskRunner {
         }
     }
 
-    /// Waits before a start; `true` when it is not to come: the task is to end, or its owner goes.
+    /// Waits before a start; `true` if the start is cancelled because of a stop, or because its owner exits.
     async fn is_over_within(&mut self, delay: Duration, result: &mut TaskResult) -> bool {
         tokio::select! {
             biased;
@@ -372,7 +373,7 @@ impl TaskRunner {
             if given_up {
                 return if self.is_leaving() { Attempt::Left } else { Attempt::Abandoned };
             }
-            // It is told also when the task is about to be stopped: by then it may have run.
+            // Reported even if the task is about to be stopped: by then it may have run.
             let recoverable = matches!(error, DriverError::Failed { recoverable: true, .. }) && !self.is_stopping();
             let error = self.task_error(&error, &config.config.pos);
             self.event(EventKind::DriverFailure, &error.message, &[("driver_error", error.message.clone())]);
@@ -383,12 +384,12 @@ impl TaskRunner {
         self.follow(&config, setup, wishes, leftovers).await
     }
 
-    /// From now on; to be asked for before anybody sees that the task runs.
+    /// The requests from now on; subscribe before the task is visible as running.
     pub(super) fn wishes(&self) -> Wishes {
         Wishes { restarts: self.control().restarts(), unhealthy: self.control().unhealthy() }
     }
 
-    /// Notes that the task has been started, before anybody relies on it.
+    /// Records that the task has been started, before anything depends on it.
     fn note_start(&self, id: &str, handle: TaskHandle) -> Result<(), RecordError> {
         let TaskHandle { driver_state, executor, network } = handle;
         let helper = executor.map(|Reattach { process, socket }| Handle { task_id: id.to_owned(), process, socket });
@@ -406,7 +407,7 @@ impl TaskRunner {
         self.shared.records.task_started(id, helper, || self.shared.control.states())
     }
 
-    /// Waits for the end of a start, with its services registered; does meanwhile what is asked for, and cleans up after it.
+    /// Waits for the end of a start, with its services registered; handles requests meanwhile, and cleans up after it.
     pub(super) async fn follow(
         &mut self,
         config: &TaskConfig,
@@ -431,9 +432,9 @@ impl TaskRunner {
                         biased;
                         ended = &mut wait => return Err(ended),
                         () = stop_changed(&mut stop) => return Ok(Why::Stopped),
-                        // The sender lives in what this task shares with whoever asks.
+                        // The sender lives in the allocation's control.
                         _ = updates.changed() => self.offer(setup, network.as_ref()).await,
-                        // The sender lives in what this task shares with whoever asks.
+                        // The sender lives in the allocation's control.
                         _ = restarts.changed() => {
                             self.event(EventKind::RestartSignaled, "User requested task to restart", &[]);
                             return Ok(Why::Restart);
@@ -463,7 +464,7 @@ impl TaskRunner {
                     Err(ended) => return (ended, Why::Itself),
                 },
             };
-            // Noted first: a later owner goes on with it, and does not take what comes of it for the task's own end.
+            // Recorded first, so that a later owner goes on with the stop, and does not take its result for the task's own end.
             if why != Why::Stopped && ordered.is_none() {
                 self.control().update(|state| state.ordered = Some(why));
                 self.shared.save();
@@ -477,11 +478,12 @@ impl TaskRunner {
             ended = ending => Some(ended),
         };
         drop(wait);
-        // Also when it is left: what nobody follows is told to nobody. Its next owner registers them again.
+        // Also when the task is left running: without a supervising process its services are not kept registered. Its next owner
+        // registers them again.
         self.shared.offers.withdraw(&mut self.offered).await;
         let Some((ended, why)) = ended else { return Attempt::Left };
         let exit = ended.as_ref().ok().copied();
-        // Noted before its executor goes, which is the only other one to know.
+        // Recorded before its executor is destroyed, which is the only other process that knows the exit status.
         self.control().update(|state| {
             (state.driver_id, state.finished, state.exit) = (None, Some(SystemTime::now()), exit);
             (state.undecided, state.ordered) = (Some(why), None);
@@ -504,7 +506,7 @@ impl TaskRunner {
         Attempt::Ended { result, why, gone }
     }
 
-    /// Has its services registered, as its job has them by now.
+    /// Registers its services, in the current version of its job.
     async fn offer(&mut self, setup: &Setup, network: Option<&DriverNetwork>) {
         let offers = &self.shared.offers;
         for error in offers.offer_task(self.number, &setup.env, network, &mut self.offered).await {
@@ -512,7 +514,7 @@ impl TaskRunner {
         }
     }
 
-    /// Takes over what its job says by now of how it is ended and started again.
+    /// Adopts the current version of its job: how it is stopped and restarted.
     pub(super) fn refresh(&mut self) {
         if let Some(updated) = self.shared.control.updated() {
             let Task { restart, kill_timeout, kill_signal, shutdown_delay, .. } = &updated.group().tasks[self.number];
@@ -521,8 +523,8 @@ impl TaskRunner {
         }
     }
 
-    /// Starts the task. A stop makes the driver give up, as far as it can, and its answer is waited for: it may have made
-    /// something by then. Returns also whether an error comes from that.
+    /// Starts the task. A stop makes the driver cancel the start if it can; its answer is waited for in any case, because the task
+    /// may have been created by then. Also returns whether an error is due to the cancellation.
     async fn start(&self, driver: &dyn Driver, config: &TaskConfig) -> (Result<TaskHandle, DriverError>, bool) {
         let (mut stop, mut leave) = (self.stop.clone(), self.leave.clone());
         let mut starting = driver.start_task(config);
@@ -537,7 +539,7 @@ impl TaskRunner {
         (started, given_up)
     }
 
-    /// Passes on what the driver says of this start of the task, until what is returned is dropped.
+    /// Forwards the driver's events of this start, until the returned value is dropped.
     pub(super) fn pass_on_events(&self, id: &str) -> JoinSet<()> {
         let mut passing = JoinSet::new();
         let Some(mut events) = self.driver.task_events() else { return passing };
@@ -557,7 +559,8 @@ impl TaskRunner {
         passing
     }
 
-    /// The task's cores: its own, which it keeps from its first start to its last end, or those that nobody has for himself.
+    /// Sets the task's cores: its reserved ones, which it keeps from its first start to its last end, or those that no task has
+    /// reserved.
     fn place(&mut self, config: &mut TaskConfig) -> Result<(), DriverError> {
         let cores = self.task.resources.cores;
         let name = config.cgroup.file_name().and_then(OsStr::to_str);
@@ -602,14 +605,14 @@ impl TaskRunner {
         self.settle();
     }
 
-    /// Cores were taken or given back, and somebody else may have done so at the same time.
+    /// Cores were reserved or released, perhaps by another process at the same time.
     fn settle(&self) {
         if let Some(Err(error)) = self.shared.cpusets.as_ref().map(Cpusets::settle) {
             tracing::warn!(error = chain(&error), "cannot divide the cores among the tasks");
         }
     }
 
-    /// Lets the driver forget a task that ended or did not start, with its helper. Returns whether it has.
+    /// Lets the driver destroy a task that ended or did not start, with its helper. Returns whether that succeeded.
     pub(super) async fn destroy(&self, id: &str, leftovers: &mut Vec<String>) -> bool {
         let destroyed = match self.driver.destroy_task(id, false).await {
             Err(DriverError::Failed { .. }) => self.driver.destroy_task(id, true).await,
@@ -633,14 +636,14 @@ impl TaskRunner {
         true
     }
 
-    /// A lost executor leaves what its task started to this process.
+    /// The orphans of a lost executor become children of this process.
     pub(super) fn sweep_orphans(&self, leftovers: &mut Vec<String>) {
         if let Err(error) = self.shared.orphans.sweep(false, SWEEP_PATIENCE) {
             leftovers.push(format!("task {:?} cannot be cleaned up: {error}", self.task.name));
         }
     }
 
-    /// Runs the steps; a stop makes them give up, but they are waited for, as they write into the task's directory.
+    /// Runs the steps; a stop cancels them, but they are waited for, because they write into the task's directory.
     async fn set_up(&self, steps: &mut Stack<Setup>, setup: &mut Setup) -> Result<(), (&'static str, SetupError)> {
         let cancel = Arc::clone(&setup.cancel);
         let (mut stop, mut leave) = (self.stop.clone(), self.leave.clone());
@@ -718,7 +721,7 @@ impl TaskRunner {
         self.event(EventKind::Terminated, message, &details);
     }
 
-    /// Says where the task stands in the job file, unless the driver has said it.
+    /// Adds the task's position in the job file, unless the driver's error has one.
     pub(super) fn task_error(&self, error: &DriverError, config: &Pos) -> TaskError {
         let kind = match error {
             DriverError::CommandNotFound(_) => TaskErrorKind::CommandNotFound,
@@ -767,7 +770,7 @@ impl TaskRunner {
                 known.undecided = None;
             }
         });
-        // The allocation outlives its tasks; without it there is nobody to tell.
+        // The allocation outlives its tasks; if it is gone, there is no receiver.
         let _ = self.states.send((self.number, state));
     }
 }

@@ -1,6 +1,6 @@
-//! Templates of a task: what they may ask for, and the files that they become.
+//! Templates of a task: what they may read, and the files that they render to.
 //!
-//! The language is in `crate::template`; this knows the task.
+//! The language is in `crate::template`; this module adds the task.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -31,20 +31,20 @@ pub(super) struct Renderer {
     pub(super) dir: AllocDir,
     pub(super) task: String,
     pub(super) values: Values,
-    /// A template has asked for services.
+    /// Whether a template has read services.
     pub(super) asked_for_services: AtomicBool,
 }
 
-/// What the templates of a task became.
+/// The rendered templates of a task.
 #[derive(Default)]
 pub(super) struct Files {
-    /// By the number of the template; one that misses something is not there.
+    /// By the index of the template; a template with a missing value has none.
     pub(super) rendered: BTreeMap<usize, Vec<u8>>,
-    /// The variables of those that are environment.
+    /// The variables of the templates with `env = true`.
     pub(super) env: Vec<(String, String)>,
-    /// What templates wait for.
+    /// The values that templates wait for.
     pub(super) missing: Vec<String>,
-    /// What they say depends on the services that there are.
+    /// Whether their output depends on registered services.
     pub(super) asks_for_services: bool,
 }
 
@@ -99,14 +99,14 @@ impl Host for Renderer {
 }
 
 impl Renderer {
-    /// A regular file below the task's directory or `alloc`: never through a symbolic link, and never waited for.
+    /// Reads a regular file below the task's directory or `alloc`: never follows a symbolic link, and never blocks.
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
         let (top, below) = self.dir.locate(&self.task, path)?;
         let found = top.open_beneath(&below, OFlags::PATH, Mode::empty())?;
         if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::RegularFile {
             return Err(io::Error::other("it is no regular file"));
         }
-        // The same file, whatever has its name by now.
+        // Opens the same file, even if its path leads to another one by now.
         let again = Path::new("/proc/self/fd").join(found.as_raw_fd().to_string());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(&again, flags, Mode::empty())?);
@@ -118,10 +118,10 @@ impl Renderer {
         Ok(bytes)
     }
 
-    /// Renders all templates of the task, but for those that are rendered once and were `before`.
+    /// Renders all templates of the task, except those with `once` that are in `before`.
     ///
     /// # Errors
-    /// [`SetupError::Template`] with the place of the first mistake.
+    /// [`SetupError::Template`] with the position of the first mistake.
     pub(super) fn render(&self, blocks: &[Block], before: &Files, cancel: &AtomicBool) -> Result<Files, SetupError> {
         let mut files = Files::default();
         for (number, block) in blocks.iter().enumerate() {
@@ -156,7 +156,7 @@ impl Renderer {
         Ok(files)
     }
 
-    /// What is rendered: `data`, or the file of `source`.
+    /// The template's text: `data`, or the content of the file `source`.
     fn text_of(&self, block: &Block) -> Result<Vec<u8>, SetupError> {
         let Some(source) = &block.source else { return Ok(block.data.clone().into_bytes()) };
         let path = self.env.interpolate(source);
@@ -164,7 +164,8 @@ impl Renderer {
         source.map_err(|source| SetupError::TemplateSource { pos, path, source })
     }
 
-    /// What is there of what these templates became earlier, by their numbers: of those that `is_known` says yes to.
+    /// The files that these templates rendered earlier and that still exist unchanged, by index: those for which `is_known` is
+    /// true.
     pub(super) fn there(&self, blocks: &[Block], is_known: &dyn Fn(&usize, &[u8]) -> bool) -> BTreeMap<usize, Vec<u8>> {
         let read = |(number, block): (usize, &Block)| {
             let bytes = self.read(&self.env.interpolate(&block.destination)).ok()?;
@@ -173,7 +174,7 @@ impl Renderer {
         blocks.iter().enumerate().filter_map(read).collect()
     }
 
-    /// Writes those files that are not as they were `before`. Returns the numbers of their templates.
+    /// Writes the files that differ from `before`. Returns the indexes of their templates.
     ///
     /// # Errors
     /// [`SetupError::TemplateFile`].
@@ -199,7 +200,7 @@ impl Renderer {
     }
 }
 
-/// Writes a file below the task's directory or the shared one, in one step.
+/// Writes a file below the task's directory or the shared one, atomically.
 pub(super) fn write_file(
     dir: &AllocDir,
     task: &str,
@@ -210,14 +211,14 @@ pub(super) fn write_file(
 ) -> io::Result<()> {
     let (top, below) = dir.locate(task, destination)?;
     let (parent, name) = artifact::parent_of(&top, &below)?;
-    // A task that runs already never finds half a file, and never none.
+    // A running task never sees a partial file, and the file is never missing.
     let new = OsString::from(format!(".agentbin-{}", crate::sys::random::uuid().simple()));
     let mut file = artifact::create(&parent, &new, perms)?;
     let mut fill = || {
         file.write_all(bytes)?;
         if uid.is_some() || gid.is_some() {
             rustix::fs::fchown(&file, uid.map(Uid::from_raw), gid.map(Gid::from_raw))?;
-            // A change of the owner takes bits away.
+            // Changing the owner clears mode bits.
             rustix::fs::fchmod(&file, Mode::from_raw_mode(perms & 0o1777))?;
         }
         Ok(rustix::fs::renameat(&parent, &new, &parent, &name)?)
@@ -227,7 +228,7 @@ pub(super) fn write_file(
     })
 }
 
-/// Refuses a rendered `env = true` template that has more variables than a task may have.
+/// Refuses a rendered template with `env = true` that is larger than a task's limit for variables.
 ///
 /// # Errors
 /// [`TemplateError`] when it has more than `most` bytes.

@@ -1,4 +1,4 @@
-//! How durations and digests are written.
+//! Text forms of durations and digests.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub fn go_duration(duration: Duration) -> String {
     }
 }
 
-/// Two digits for each byte.
+/// Hexadecimal, two digits for each byte.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

@@ -1,5 +1,5 @@
-//! Who the tasks of an allocation run as, as far as that is known before they start: who must be let into its directory, and
-//! who writes there besides.
+//! The users that the tasks of an allocation run as, as far as they are known before the start: which users must be let into its
+//! directory, and which others write there.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use crate::spec::{DriverConfig, Neighbours};
 #[derive(Debug, Clone)]
 pub(super) struct Runs {
     driver: String,
-    /// As the job names it.
+    /// As named in the job.
     user: String,
-    /// `None` where only the driver, or the task's root, knows.
+    /// `None` if only the driver, or the task's root file system, knows.
     numbers: Option<Owner>,
-    /// The task sees the host's files, and so goes through the allocation's directory by its path.
+    /// The task sees the host's files, so its user passes through the allocation's directory by its path.
     sees_host: bool,
-    /// On the host the user has another number, one of the allocation's own, which all such tasks of it share.
+    /// On the host the task has a uid of the allocation's own range, which all such tasks of the allocation share.
     own_ids: bool,
 }
 
 impl Runs {
-    /// As [`Runs::of`], on a thread of its own: the host's databases may take their time. An allocation that is to end does not
+    /// As [`Runs::of`], on a thread of its own: the host's user databases may be slow. An allocation that is being stopped does not
     /// wait for them, and starts no task.
     pub(super) async fn find(
         driver: &Arc<dyn Driver>,
@@ -45,14 +45,14 @@ impl Runs {
         }
     }
 
-    /// A task of this driver; `user` is interpolated, and empty for the driver's default.
+    /// The user of a task of this driver; `user` is interpolated, and empty for the driver's default.
     pub(super) fn of(driver: &dyn Driver, config: &DriverConfig, user: String) -> Runs {
         let isolation = driver.capabilities().fs_isolation;
         let sees_host = !matches!(isolation, FsIsolation::Image | FsIsolation::Chroot);
         let name = match (driver.name(), user.as_str()) {
             ("exec" | "java", "") => Some("nobody"),
             ("raw_exec", "") => Some("root"),
-            // The numbers of whoever has this name in an image are the image's.
+            // A user name in an image has the uid of the image.
             (_, named) if !named.is_empty() && (sees_host || matches!(driver.name(), "exec" | "java")) => Some(named),
             _ => None,
         };
@@ -61,14 +61,14 @@ impl Runs {
         Runs { driver: driver.name().to_owned(), user, numbers, sees_host, own_ids }
     }
 
-    /// Who must be let into the allocation's directory for this task to find its files.
+    /// The user that must be let into the allocation's directory so that this task can reach its files.
     pub(super) fn enters(&self) -> Option<Owner> {
         self.numbers.filter(|_| self.sees_host)
     }
 
-    /// What the other tasks of the allocation are to this one.
+    /// How the other tasks of the allocation relate to this one.
     pub(super) fn neighbours<'a>(&self, others: impl IntoIterator<Item = &'a Runs>) -> Neighbours {
-        // Without root everybody is the same user of the machine, but for those with subordinate ids.
+        // Without root all tasks run as the same user of the machine, except those with subordinate ids.
         let is_root = rustix::process::geteuid().is_root();
         let others = others.into_iter().filter(|other| is_root || other.own_ids);
         others.map(|other| self.neighbour(other)).max().unwrap_or_default()
@@ -76,7 +76,7 @@ impl Runs {
 
     fn neighbour(&self, other: &Runs) -> Neighbours {
         let uid = |runs: &Runs| runs.numbers.map(|numbers| numbers.uid);
-        // A number inside of an allocation's range is another one than the host's.
+        // A uid in the allocation's own range differs from the same uid of the host.
         let same = self.own_ids == other.own_ids
             && (uid(other) == Some(0)
                 || uid(other).is_some() && uid(other) == uid(self)

@@ -1,5 +1,5 @@
-//! What templates ask for besides their task's own: keys, secrets, variables and services from one file, and the services that
-//! are registered.
+//! The values that templates may read besides their task's own: keys, secrets, variables and services from one file, and the
+//! registered services.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -20,21 +20,21 @@ use crate::spec::{IntoMap as _, Job, Order as _};
 use crate::sys::watch::register;
 use crate::template::{Found, Service, Tree, Variable};
 
-/// How often a file is read that cannot be watched.
+/// How often a file is read if it cannot be watched.
 const UNWATCHED: Duration = Duration::from_secs(5);
 
-/// Values by their paths, as they were read at one moment.
+/// Values by their paths, as of one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Values {
     members: Arc<Map<String, Json>>,
     registry: Option<Services>,
-    /// As they were when somebody asked first.
+    /// The services as of the first access.
     registered: Arc<OnceLock<Vec<Service>>>,
 }
 
-/// Variables that somebody keeps: an agent.
+/// Variables that an agent stores.
 pub trait Variables: std::fmt::Debug + Send + Sync {
-    /// The items of those that there are, by their paths; each is an object of texts.
+    /// The items of the variables that exist, by path; each is an object of strings.
     ///
     /// # Errors
     /// When they cannot be read now.
@@ -44,15 +44,15 @@ pub trait Variables: std::fmt::Debug + Send + Sync {
     fn changes(&self) -> watch::Receiver<u64>;
 }
 
-/// Whose task asks for variables.
+/// The task whose templates read variables.
 #[derive(Debug, Clone)]
 struct Asker {
     namespace: String,
-    /// Nomad's rule for tasks without a policy of their own: those of all jobs, of the job, of the group and of the task.
+    /// Nomad's rule for tasks without an ACL policy: the variables of all jobs, of the job, of the group and of the task.
     paths: Vec<String>,
 }
 
-/// The file that the operator names by `--kv`, or none; the services that are registered on this machine; and the variables of an
+/// The file that the operator names by `--kv`, if any; the services that are registered on this machine; and the variables of an
 /// agent.
 #[derive(Debug, Clone, Default)]
 pub struct ValuesFile {
@@ -63,7 +63,7 @@ pub struct ValuesFile {
 }
 
 impl ValuesFile {
-    /// That file; it is read once, so that a mistake is told before anything starts.
+    /// Opens the file; it is read once, so that a mistake is reported before anything starts.
     ///
     /// # Errors
     /// When it cannot be read, or is neither JSON nor HCL.
@@ -73,28 +73,28 @@ impl ValuesFile {
         Ok(file)
     }
 
-    /// That file, which may be read only later.
+    /// The file without reading it now.
     #[must_use]
     pub fn later(path: &Path) -> ValuesFile {
         ValuesFile { path: Some(path.to_owned()), ..ValuesFile::default() }
     }
 
-    /// The same, and these services.
+    /// The same, with these services.
     #[must_use]
     pub fn with_services(self, registry: &Services) -> ValuesFile {
         ValuesFile { registry: Some(registry.clone()), ..self }
     }
 
-    /// The same, and these variables.
+    /// The same, with these variables.
     #[must_use]
     pub fn with_variables(self, variables: Arc<dyn Variables>) -> ValuesFile {
         ValuesFile { variables: Some(variables), ..self }
     }
 
-    /// The same as a group may ask for them.
+    /// The same, for the templates of a group.
     #[must_use]
     pub(super) fn of_group(&self, job: &Job, group: &str) -> ValuesFile {
-        // One that was made of another has the variables of that.
+        // A dispatched or periodic job has the variables of its parent job.
         let id = ["/dispatch-", "/periodic-"].into_iter().find_map(|made| job.id.rsplit_once(made));
         let id = id.map_or(job.id.as_str(), |(parent, _)| parent);
         let names = ["nomad/jobs", id, group];
@@ -102,7 +102,7 @@ impl ValuesFile {
         ValuesFile { asker: Some(Asker { namespace: job.namespace.clone(), paths }), ..self.clone() }
     }
 
-    /// That of a group, as one of its tasks may ask for them.
+    /// A group's values, for the templates of one of its tasks.
     #[must_use]
     pub(super) fn of_task(&self, task: &str) -> ValuesFile {
         let mut values = self.clone();
@@ -113,12 +113,12 @@ impl ValuesFile {
         values
     }
 
-    /// Whether there is anything but services that may change.
+    /// Whether there is a source of values besides registered services.
     pub fn is_given(&self) -> bool {
         self.path.is_some() || self.variables.is_some()
     }
 
-    /// What gives a value that is missing.
+    /// How to provide a missing value, for a message.
     pub(super) fn remedy(&self) -> String {
         match (&self.variables, &self.asker, &self.path) {
             (Some(_), Some(Asker { paths, .. }), _) => {
@@ -129,7 +129,7 @@ impl ValuesFile {
         }
     }
 
-    /// What it holds now; nothing where there is no file.
+    /// The current values; empty if there is no file.
     ///
     /// # Errors
     /// As [`ValuesFile::open`].
@@ -150,7 +150,7 @@ impl ValuesFile {
         }
     }
 
-    /// Tells one content from another; empty where nothing can be read.
+    /// A digest of the content; empty if nothing can be read.
     pub(super) fn digest(&self) -> String {
         let text = self.path.as_ref().and_then(|path| jobspec::read_file(path).ok());
         let stored =
@@ -164,13 +164,13 @@ impl ValuesFile {
         hex(&digest.finalize())
     }
 
-    /// Begins to look for changes.
+    /// Begins to watch for changes.
     pub(super) fn watch(&self) -> ValuesWatch {
         let watch = || {
             let path = self.path.as_ref()?;
             let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
             let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
-            // An editor writes another file and gives it the name.
+            // Editors write a new file and rename it.
             let flags = WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::CREATE;
             inotify::add_watch(&fd, directory, flags).ok()?;
             register(Arc::new(fd), Interest::READABLE).ok()
@@ -181,19 +181,19 @@ impl ValuesFile {
     }
 }
 
-/// Tells when something in the directory of the file was written.
+/// Notifies about writes in the file's directory.
 pub(super) struct ValuesWatch {
-    /// `None` also where the machine has no more of them.
+    /// `None` also if the machine has no inotify instances left.
     fd: Option<AsyncFd<Arc<OwnedFd>>>,
     is_file: bool,
-    /// Tells when services change.
+    /// Notifies about changes of services.
     registry: Option<watch::Receiver<u64>>,
-    /// Tells when variables change.
+    /// Notifies about changes of variables.
     variables: Option<watch::Receiver<u64>>,
 }
 
 impl ValuesWatch {
-    /// Waits for the next change, of services only where they matter; for ever where nothing can change.
+    /// Waits for the next change, of services only if `services_matter`; for ever if nothing can change.
     pub(super) async fn changed(mut self, services_matter: bool) {
         let registry = self.registry.take().filter(|_| services_matter);
         let variables = self.variables.take();
@@ -217,7 +217,7 @@ impl ValuesWatch {
     }
 }
 
-/// Waits for the next change; for ever where nobody tells of any.
+/// Waits for the next change; for ever if there is no source of changes.
 async fn another(changes: Option<watch::Receiver<u64>>) {
     if let Some(mut changes) = changes
         && changes.changed().await.is_ok()
@@ -227,7 +227,7 @@ async fn another(changes: Option<watch::Receiver<u64>>) {
     std::future::pending::<()>().await;
 }
 
-/// A value as a template gets it by `key`.
+/// A value as the template function `key` returns it.
 fn text(value: &Json) -> String {
     match value {
         Json::String(text) => text.clone(),
@@ -235,13 +235,13 @@ fn text(value: &Json) -> String {
     }
 }
 
-/// What follows of a path below a prefix, which may end with a slash.
+/// The rest of a path below a prefix, which may end with a slash.
 fn below<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
     path.strip_prefix(prefix.trim_end_matches('/'))?.strip_prefix('/')
 }
 
 impl Values {
-    /// The value of a key; where there is none, the item of that name of a variable.
+    /// The value of a key; if it does not exist, the item of that name in a variable.
     pub(super) fn key(&self, path: &str) -> Found<String> {
         let item = || path.rsplit_once('/').and_then(|(variable, item)| self.members.get(variable)?.get(item));
         self.members.get(path).or_else(item).map_or(Found::Missing, |value| Found::Here(text(value)))
@@ -256,13 +256,13 @@ impl Values {
         tree
     }
 
-    /// The data of a secret: an object.
+    /// The data of a secret, which is an object.
     pub(super) fn secret(&self, path: &str) -> Found<Json> {
         let found = self.members.get(path).filter(|value| value.is_object());
         found.map_or(Found::Missing, |value| Found::Here(value.clone()))
     }
 
-    /// The names right below a path, where objects stand.
+    /// The names of objects directly below a path.
     pub(super) fn secrets(&self, prefix: &str) -> Vec<String> {
         let objects = self.members.iter().filter(|(_, value)| value.is_object());
         let mut names: Vec<String> = objects
@@ -284,7 +284,7 @@ impl Values {
         }
     }
 
-    /// The paths of variables that begin so.
+    /// The paths of variables with this prefix.
     pub(super) fn variables(&self, prefix: &str) -> Vec<String> {
         let objects = self.members.iter().filter(|(path, value)| value.is_object() && path.starts_with(prefix));
         let mut paths: Vec<String> = objects.map(|(path, _)| path.clone()).collect();
@@ -292,7 +292,7 @@ impl Values {
         paths
     }
 
-    /// Instances of services, which stand as a list of objects under `service/NAME`.
+    /// The instances of services, which are lists of objects under `service/NAME`.
     pub(super) fn services(&self) -> Vec<Service> {
         let mut services = Vec::new();
         for (path, value) in self.members.iter() {

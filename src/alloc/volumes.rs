@@ -1,5 +1,5 @@
-//! Directories of the host that tasks mount. Each is opened once, when the operator gives it, and only that directory is ever
-//! mounted: a task that can write to one of the directories above it does not choose another one.
+//! Directories of the host that tasks mount. Each is opened once, when the operator configures it, and only that directory is
+//! ever mounted: a task that can write to one of its parent directories cannot substitute another one.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,30 +21,30 @@ use super::error::SetupError;
 use crate::spec::{Group, Mount, Overlap, Propagation, Task, Volume, VolumeMount, no_destination, overlaps};
 use crate::sys::path::{mount_of, open_resolved};
 
-/// Between two looks at whether a task is still wanted whose volumes are being looked for.
+/// Pause between two checks whether a task whose volumes are being found is still wanted.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A directory of the host.
 #[derive(Debug)]
 pub struct HostVolume {
-    /// Kept open: no other one gets its number.
+    /// Kept open, so that its inode number is not reused.
     dir: OwnedFd,
-    /// Without links.
+    /// The path without symbolic links.
     path: PathBuf,
     identity: (u64, u64),
     read_only: bool,
 }
 
 impl HostVolume {
-    /// Opens a directory, through links on the way to it, too. `read_only`: no task writes to it.
+    /// Opens a directory, following symbolic links in its path. `read_only`: no task may write to it.
     ///
     /// # Errors
-    /// When it is not there, is no directory, or has a path that is no text; what `open(2)` says.
+    /// When it does not exist, is no directory, or its path is not UTF-8; what `open(2)` says.
     pub fn open(path: &Path, read_only: bool) -> io::Result<HostVolume> {
         let dir = rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let real = rustix::fs::readlinkat(CWD, format!("/proc/self/fd/{}", dir.as_raw_fd()), Vec::new())?;
         let real = PathBuf::from(OsString::from_vec(real.into_bytes()));
-        // Executors and engines hear of it as text.
+        // Executors and container engines get the path as text.
         if real.to_str().is_none() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "its path is no UTF-8 text"));
         }
@@ -53,19 +53,19 @@ impl HostVolume {
         Ok(volume)
     }
 
-    /// Where it is, without links.
+    /// Its path, without symbolic links.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether no task writes to it.
+    /// Whether tasks may not write to it.
     #[must_use]
     pub const fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// That it is still what is at its path.
+    /// Checks that it is still the directory at its path.
     fn check(&self) -> io::Result<()> {
         let found = open_resolved(&self.path)?;
         if identity(&rustix::fs::fstat(&found)?) == self.identity {
@@ -74,7 +74,7 @@ impl HostVolume {
         Err(io::Error::other("somebody has put another directory there since the run began"))
     }
 
-    /// Why mounts do not travel as `propagation` says; `None` where they do.
+    /// Why mounts do not propagate as `propagation` demands; `None` if they do.
     fn closed(&self, propagation: Propagation) -> io::Result<Option<String>> {
         if propagation == Propagation::Private {
             return Ok(None);
@@ -101,12 +101,12 @@ fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// The volumes of this machine by the name that groups give as their source.
+/// The volumes of this machine, by the name that groups use as their source.
 #[derive(Debug, Clone, Default)]
 pub struct HostVolumes(BTreeMap<String, Arc<HostVolume>>);
 
 impl HostVolumes {
-    /// Adds one, in place of another one of that name.
+    /// Adds a volume, replacing one of the same name.
     pub fn add(&mut self, name: String, volume: HostVolume) {
         self.0.insert(name, Arc::new(volume));
     }
@@ -122,7 +122,7 @@ impl HostVolumes {
         self.0.get(name).map(|volume| &**volume)
     }
 
-    /// Why allocation number `index` of the group that has `volume` cannot have it.
+    /// Finds the volume for allocation number `index` of the group that declares `volume`.
     ///
     /// # Errors
     /// The reason and the fix.
@@ -157,8 +157,8 @@ impl AllocVolumes {
         AllocVolumes { volumes: group.volumes.clone(), host: host.clone(), index }
     }
 
-    /// As [`AllocVolumes::mounts`], by a thread that nobody waits for once the task is not wanted any more: a file system of a
-    /// server that does not answer holds whoever looks at it, for ever. Nothing has been made by then.
+    /// As [`AllocVolumes::mounts`], on a thread that is abandoned once the task is not wanted any more: a network file system whose
+    /// server does not answer blocks every access for ever. Nothing has been made by then.
     pub(super) async fn find(
         &self,
         task: &Task,
@@ -174,7 +174,7 @@ impl AllocVolumes {
         })
     }
 
-    /// What a task has mounted. `driver_mounts`: its driver can.
+    /// The mounts of a task. `driver_mounts`: its driver supports them.
     ///
     /// # Errors
     /// [`SetupError::Volume`].
@@ -237,14 +237,14 @@ impl AllocVolumes {
     }
 }
 
-/// What `look` returns, as long as it is wanted; else why not.
+/// The result of `look`, unless it is cancelled; then why not.
 async fn wanted<T: Send + 'static>(
     cancel: &AtomicBool,
     look: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
     let (tell, mut told) = oneshot::channel();
     let looking = std::thread::Builder::new().name("volumes".to_owned()).spawn(move || {
-        // Nobody may be waiting any more.
+        // The receiver may be gone.
         let _ = tell.send(look());
     });
     looking.map_err(|error| format!("cannot start a thread: {error}"))?;
@@ -259,7 +259,7 @@ async fn wanted<T: Send + 'static>(
     }
 }
 
-/// Why a task of this driver mounts nothing.
+/// Why a task of this driver cannot mount volumes.
 #[must_use]
 pub fn no_mounts(driver: &str) -> String {
     format!(
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(wanted(&AtomicBool::new(false), || 7).await, Ok(7));
     }
 
-    /// D96: a task that may write above a volume puts a link, or another directory, in its place.
+    /// D96: a task that may write above a volume replaces it by a symbolic link, or by another directory.
     #[test]
     fn d96_what_is_exchanged_is_not_mounted() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Checksums of what was fetched.
+//! Checksums of downloads.
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use md5::Digest as _;
 
 use crate::spec::Digest;
 
-/// The value of all that is left to read, in hexadecimal digits.
+/// The digest of everything that remains to be read, in hexadecimal digits.
 pub(super) fn of(digest: Digest, from: &mut dyn Read) -> io::Result<String> {
     match digest {
         Digest::Md5 => value(md5::Md5::new(), from),
@@ -32,8 +32,8 @@ fn value<D: md5::Digest>(mut state: D, from: &mut dyn Read) -> io::Result<String
     }))
 }
 
-/// What a file of checksums says of the file `name`: GNU's and BSD's form, and one value alone. Bytes that are no text are
-/// passed over.
+/// Finds the checksum of the file `name` in a file of checksums: in GNU's or BSD's format, or a single value alone. Bytes that
+/// are not text are skipped.
 pub(super) fn listed(list: &str, name: &str) -> Option<(Digest, String)> {
     let same = |path: &str| path.trim_start_matches('*').rsplit('/').next() == Some(name);
     let of_value = |value: &str| Digest::of_value(value).map(|digest| (digest, value.to_ascii_lowercase()));

@@ -1,4 +1,4 @@
-//! Repositories, by the system's `git`.
+//! Fetches repositories with the system's `git`.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use super::{FetchError, Request};
 use crate::spec::{Getter, Order as _, percent_decoded};
 use crate::sys::process;
 
-/// Where distributions have it. Not searched for in PATH.
+/// Where distributions install git. Not searched for in PATH.
 const PROGRAMS: [&str; 3] = ["/usr/bin/git", "/usr/local/bin/git", "/bin/git"];
-/// What is told of git's words, in bytes.
+/// Most bytes of git's messages that are reported.
 const WORDS: u64 = 2048;
-/// What git is told whatever else holds: https and ssh only, no hooks, no submodules, nobody's passwords.
+/// Settings that always apply: https and ssh only, no hooks, no submodules, no credential helpers.
 const SETTINGS: [&str; 9] = [
     "protocol.allow=never",
     "protocol.https.allow=always",
@@ -38,7 +38,7 @@ pub(super) fn fetch(request: &Request, place: &Place) -> Result<(), FetchError> 
     };
     let program = PROGRAMS.into_iter().map(Path::new).find(|path| path.exists());
     let program = program.ok_or_else(|| FetchError::lasting("git is not installed; install it (apt install git)"))?;
-    // Through its own directory, which it can reach whatever lies above.
+    // Entered through its descriptor, so that it can be reached whatever the permissions of its parents.
     rustix::process::fchdir(&place.root).map_err(|e| failed("enter the staging directory")(e.into()))?;
     rustix::fs::mkdirat(&place.root, "home", Mode::from_raw_mode(0o700))
         .map_err(|e| failed("make a home")(e.into()))?;
@@ -117,24 +117,25 @@ fn environment(request: &Request, place: &Place) -> Result<Vec<(&'static str, St
 struct Git<'a> {
     program: &'a Path,
     environment: Vec<(&'static str, String)>,
-    /// Besides [`SETTINGS`].
+    /// Settings in addition to [`SETTINGS`].
     settings: Vec<String>,
-    /// What nobody may read in git's words.
+    /// Secrets that are removed from git's messages.
     secrets: Vec<String>,
 }
 
-/// As one word of the shell that git gives commands to.
+/// Quotes a text as one word for the shell that git runs commands with.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 impl Git<'_> {
-    /// The URL for command lines, which everybody on the machine can read, and for the repository's configuration: without user
-    /// and password. git asks for these where it needs them, and finds them in a file.
+    /// The URL for command lines, which every user of the machine can read, and for the repository's configuration: without user
+    /// and
+    /// password. git asks for these when it needs them, and gets them from a file.
     fn without_secrets(&mut self, url: &str, place: &Place) -> Result<String, FetchError> {
         let wrong = |error: url::ParseError| FetchError::lasting(format!("the repository's URL: {error}"));
         let mut url = Url::parse(url).map_err(wrong)?;
-        // The user of ssh is part of the address, and a password has been refused.
+        // With ssh, the user is part of the address, and a password has been refused.
         if url.scheme() != "https" || url.username().is_empty() && url.password().is_none() {
             return Ok(url.into());
         }
@@ -149,19 +150,19 @@ impl Git<'_> {
             self.secrets.extend(percent_decoded(&text));
             self.secrets.push(text);
         }
-        // What is shorter is a user rather than a token, and part of half of all words.
+        // A shorter text is a user name rather than a token, and occurs in too many words.
         self.secrets.retain(|secret| secret.len() > 3);
         // The longest first: one may be part of another.
         self.secrets.order_by_key(|secret| std::cmp::Reverse(secret.len()));
-        // Only a URL without a host has none to take away.
+        // Fails only for a URL without a host, which has no user and password.
         url.set_username("").and_then(|()| url.set_password(None)).map_err(|()| no_host())?;
         Ok(url.into())
     }
 
-    /// How it calls ssh: without anybody's configuration, agent or questions.
+    /// The ssh command for git: without any user configuration, agent or prompts.
     fn ssh(&mut self, place: &Place, request: &Request, has_key: bool) -> Result<(), FetchError> {
         write(place, "home/known_hosts", request.known_hosts.as_bytes())?;
-        // ssh has names that begin with a percent sign, and takes a space for the end of a value that is not in its own quotes.
+        // ssh expands names that begin with a percent sign, and a space ends a value unless it is in ssh's own quotes.
         let in_ssh = |name: &str| place.path.join(name).to_string_lossy().replace('%', "%%");
         let known_hosts = quoted(&format!("UserKnownHostsFile=\"{}\"", in_ssh("home/known_hosts")));
         let key = quoted(&in_ssh("home/key"));
@@ -220,7 +221,7 @@ mod tests {
     use crate::spec::{ArtifactMode, Source};
     use crate::sys::path::Root;
 
-    /// What the shell makes of the command that git gives it, whatever the data directory is called.
+    /// The arguments that the shell passes on from git's command, for an unusual path of the data directory.
     #[test]
     fn j5_ssh_is_told_of_files_below_any_directory() {
         let dir = tempfile::tempdir().unwrap();

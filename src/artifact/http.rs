@@ -29,15 +29,15 @@ use crate::names;
 use crate::spec::percent_decoded;
 use crate::sys;
 
-/// Redirects that are followed, one after the other; as many as Go's client follows.
+/// Most redirects that are followed, one after the other; as many as Go's client follows.
 const MOST_REDIRECTS: usize = 10;
-/// Until a connection is made.
+/// Timeout of connecting.
 const CONNECTS: Duration = Duration::from_secs(30);
-/// Until the headers of an answer are there, and between two pieces of its body.
+/// Timeout for the headers of an answer, and between two pieces of its body.
 const SILENCE: Duration = Duration::from_mins(1);
-/// How long to wait before a download that was interrupted is begun again; then it has failed.
+/// Pauses before an interrupted download is restarted; after the last attempt it has failed.
 const AGAIN: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
-/// Headers of the job that go to whoever a redirect leads to; all others may be secrets of the first host.
+/// Headers of the job that are also sent to the target of a redirect; all others may be secrets of the first host.
 const HARMLESS: [&str; 3] = ["accept", "accept-language", "user-agent"];
 
 pub(super) struct Client {
@@ -46,11 +46,11 @@ pub(super) struct Client {
     has_authorities: bool,
 }
 
-/// A client that believes servers with a certificate of these authorities (PEM), or all servers; and how many authorities it
+/// A client that accepts certificates of these authorities (PEM), or all certificates; also returns how many authorities it
 /// knows.
 ///
 /// # Errors
-/// What rustls says of this machine's cryptography.
+/// What rustls reports about this machine's cryptography.
 pub fn tls_client(certificates: &str, insecure: bool) -> Result<(ClientConfig, usize), rustls::Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = RootCertStore::empty();
@@ -65,7 +65,7 @@ pub fn tls_client(certificates: &str, insecure: bool) -> Result<(ClientConfig, u
     Ok((client, known))
 }
 
-/// An answer, and the connection that it comes by.
+/// An answer, and the connection that it is read from.
 struct Answer {
     response: Response<Incoming>,
     connection: JoinHandle<()>,
@@ -85,7 +85,7 @@ impl Client {
         Ok(Client { tls: Arc::new(tls), insecure: request.insecure, has_authorities: known > 0 })
     }
 
-    /// Downloads into the file, which is empty at first; what was interrupted is begun again, twice.
+    /// Downloads into the file, which is empty at first; an interrupted download is restarted, up to twice.
     pub(super) async fn download(
         &self,
         url: &Url,
@@ -149,7 +149,7 @@ impl Client {
         }
     }
 
-    /// The answer with the file, at the end of all redirects.
+    /// The answer with the file, after all redirects.
     async fn get(&self, url: &Url, headers: &BTreeMap<String, String>) -> Result<Answer, FetchError> {
         let mut here = url.clone();
         let mut followed = 0;
@@ -233,7 +233,7 @@ async fn answer(
     let broken = |error: &dyn std::fmt::Display| FetchError::passing(format!("{}: {error}", bare(url)));
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| broken(&e))?;
-    // What goes wrong is told by the answer or its body.
+    // Errors are reported by the answer or its body.
     let connection = crate::sys::task::spawn(async move { drop(connection.await) });
     let sent = timeout(SILENCE, sender.send_request(request)).await;
     match sent {
@@ -278,7 +278,7 @@ fn request(
     Ok(request)
 }
 
-/// Whether what is for the host of `source` is for the one of `here`, too: the same one, also when it now asks for https on the
+/// Whether secrets for the host of `source` may be sent to that of `here`: the same host, also after an upgrade to https on the
 /// usual ports.
 pub(super) fn is_home(source: &Url, here: &Url) -> bool {
     let upgraded = || {
@@ -289,12 +289,12 @@ pub(super) fn is_home(source: &Url, here: &Url) -> bool {
     source.origin() == here.origin() || upgraded()
 }
 
-/// A URL without what may be secret.
+/// A URL without the parts that may be secret.
 pub(super) fn bare(url: &Url) -> String {
     format!("{}{}", url.origin().ascii_serialization(), url.path())
 }
 
-/// Believes every certificate, as `insecure = true` asks for.
+/// Accepts every certificate, as `insecure = true` asks for.
 #[derive(Debug)]
 struct Believes(Arc<CryptoProvider>);
 

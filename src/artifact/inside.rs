@@ -1,4 +1,4 @@
-//! The second process of the role: gives up what it has, hears what is wanted, and fetches it.
+//! The second process of the role: drops its privileges, receives the request, and fetches the artifact.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _, Write as _};
@@ -24,19 +24,19 @@ use crate::sys::{mount, prctl, process};
 
 /// Longest request, in bytes: most of it are certificates.
 const LONGEST_REQUEST: u64 = 16 << 20;
-/// Memory that the process may have for itself, in bytes: what the largest windows of xz and zstd need, and git.
+/// Memory limit of the process, in bytes: enough for the largest windows of xz and zstd, and for git.
 const MEMORY_BYTES: u64 = 1 << 30;
-/// Time between two words about how far it is.
+/// Time between two progress messages.
 const EACH: Duration = Duration::from_millis(500);
 /// Longest file of checksums, in bytes.
 const LONGEST_LIST: u64 = 1 << 20;
-/// The download, below the staging directory.
+/// The download's name in the staging directory.
 const DOWNLOAD: &str = "download";
-/// What was unpacked.
+/// The directory of what was unpacked.
 const TREE: &str = "tree";
-/// Where the staging directory is seen, in mounts of its own: the first that exists.
+/// Where the staging directory is mounted in the mount namespace: at the first of these that exists.
 const SEEN_AT: [&str; 3] = ["/tmp", "/var/tmp", "/mnt"];
-/// Programs, libraries, certificates and what names mean.
+/// Readable paths: programs, libraries, certificates and name resolution.
 const READABLE: [&str; 11] = [
     "/usr",
     "/bin",
@@ -53,7 +53,7 @@ const READABLE: [&str; 11] = [
 /// Devices that every program may use.
 const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
 
-/// Where a fetch works.
+/// The directory in which a fetch works.
 pub(super) struct Place {
     /// The staging directory.
     pub(super) root: Root,
@@ -61,7 +61,7 @@ pub(super) struct Place {
     pub(super) path: PathBuf,
 }
 
-/// Returns the exit status. What goes wrong before anybody listens is said on stderr.
+/// Returns the exit status. Errors that occur before the socket can be used are written to stderr.
 pub(super) fn run(setting: &Setting) -> i32 {
     prctl::set_name(Role::ArtifactFetcher.name());
     match work(setting) {
@@ -92,7 +92,7 @@ fn work(setting: &Setting) -> io::Result<()> {
     let staging =
         match rustix::fs::openat(CWD, &path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(seen) => seen,
-            // Its parents are nobody else's, and only git needs the name.
+            // Its parent directories belong to this user only, and only git needs the path.
             Err(_) => staging,
         };
     let readable = READABLE.map(Path::new);
@@ -120,8 +120,8 @@ fn work(setting: &Setting) -> io::Result<()> {
     talk.say(&message)
 }
 
-/// Shows the staging directory under a name that every user can reach, and the fetcher's user in `/etc/passwd`: ssh insists
-/// on one. Nobody else sees these mounts.
+/// Mounts the staging directory at a path that every user can reach, and adds the fetcher's user to `/etc/passwd`, which ssh
+/// requires. These mounts are visible in this namespace only.
 fn see(setting: &Setting, mounted: &OwnedFd) -> io::Result<PathBuf> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private)?;
@@ -136,7 +136,7 @@ fn see(setting: &Setting, mounted: &OwnedFd) -> io::Result<PathBuf> {
         writeln!(passwd, "fetcher:x:{uid}:{gid}::{}:/bin/false", path.display())?;
         let file = root.open_beneath(Path::new("passwd"), OFlags::PATH, Mode::empty())?;
         let file = mount::clone_mount(file.as_fd())?;
-        // Without the file nobody looks into it.
+        // If the file does not exist, no program reads it.
         if let Ok(passwd) = place(Path::new("/etc/passwd")) {
             mount::attach(file.as_fd(), passwd.as_fd())?;
         }
@@ -145,7 +145,7 @@ fn see(setting: &Setting, mounted: &OwnedFd) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// With whoever asked.
+/// The connection with the requesting process.
 pub(super) struct Talk {
     socket: UnixStream,
     last: Option<Instant>,
@@ -170,17 +170,17 @@ impl Talk {
         self.socket.write_all(&line)
     }
 
-    /// Says how far it is, now and then.
+    /// Sends progress messages, at most once per `EACH`.
     pub(super) fn progress(&mut self, bytes: u64, total: Option<u64>) {
         if self.last.is_none_or(|last| last.elapsed() >= EACH) {
             self.last = Some(Instant::now());
-            // Nobody listens any more: the end comes from elsewhere.
+            // The receiver may be gone: then this process is killed from outside.
             let _ = self.say(&Message::Progress { bytes, total });
         }
     }
 }
 
-/// An error of a step here.
+/// Maps an error of a step here.
 pub(super) fn failed(what: &str) -> impl FnOnce(io::Error) -> FetchError + '_ {
     move |error| {
         let hint = match error.raw_os_error() {
@@ -266,7 +266,7 @@ fn new_file(root: &Root, name: &str) -> Result<File, FetchError> {
     Ok(file)
 }
 
-/// What the download must be.
+/// The checksum that the download must have.
 async fn wanted(checksum: &Checksum, request: &Request, talk: &mut Talk) -> Result<(Digest, String), FetchError> {
     let url = match checksum {
         Checksum::Value(digest, value) => return Ok((*digest, value.clone())),
@@ -275,7 +275,7 @@ async fn wanted(checksum: &Checksum, request: &Request, talk: &mut Talk) -> Resu
     let parsed = Url::parse(url).map_err(|error| FetchError::lasting(format!("the checksum's URL: {error}")))?;
     let list = rustix::fs::memfd_create("checksums", rustix::fs::MemfdFlags::CLOEXEC);
     let list = File::from(list.map_err(|e| failed("make a file in memory")(e.into()))?);
-    // Headers are for the artifact's host: the list may be somebody else's.
+    // Headers are for the artifact's host: the list may be on another host.
     let at_home = match &request.source.getter {
         Getter::Http(source) => Url::parse(source).is_ok_and(|source| is_home(&source, &parsed)),
         _ => false,
@@ -285,7 +285,7 @@ async fn wanted(checksum: &Checksum, request: &Request, talk: &mut Talk) -> Resu
     let mut list = Client::new(request)?.download(&parsed, headers, list, LONGEST_LIST, talk).await?;
     let mut bytes = Vec::new();
     list.rewind().and_then(|()| list.read_to_end(&mut bytes)).map_err(failed("read the list of checksums"))?;
-    // What it is called at its source, whatever it is called here.
+    // The name at its source, independent of its name here.
     let name = match &request.source.getter {
         Getter::Http(url) => Url::parse(url).ok().and_then(|url| url.path().rsplit('/').next().map(str::to_owned)),
         Getter::S3 { key, .. } => key.rsplit('/').next().map(str::to_owned),
@@ -296,7 +296,7 @@ async fn wanted(checksum: &Checksum, request: &Request, talk: &mut Talk) -> Resu
     found.ok_or_else(|| FetchError::lasting(format!("the list of checksums {} has none for {name}", bare(&parsed))))
 }
 
-/// The part of a directory below the staging directory that is wanted. `*` and `?` in it must fit exactly one name.
+/// The requested subdirectory of a directory in the staging directory. `*` and `?` in it must match exactly one name.
 fn part(root: &Root, top: &str, subdir: Option<&str>) -> Result<PathBuf, FetchError> {
     let mut path = PathBuf::from(top);
     for wanted in subdir.unwrap_or_default().split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -323,10 +323,10 @@ fn part(root: &Root, top: &str, subdir: Option<&str>) -> Result<PathBuf, FetchEr
     Ok(path)
 }
 
-/// Whether a name fits a pattern of `*`, `?` and letters.
+/// Whether a name matches a pattern of `*`, `?` and other characters.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
-    // Where the last star stands, and up to where it has taken the name.
+    // The position of the last star, and how much of the name it has matched.
     let mut star: Option<(usize, usize)> = None;
     while from < name.len() {
         match pattern.get(at) {

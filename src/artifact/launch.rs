@@ -1,4 +1,4 @@
-//! The side of whoever wants an artifact: a directory for it, the fetcher's process, and what it says.
+//! The side of the requesting process: makes a staging directory, starts the fetcher's process, and reads its messages.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,19 +25,19 @@ use crate::sys::children::{self, Own};
 use crate::sys::path::Root;
 use crate::sys::{self, mutant, process};
 
-/// How long a look at what the fetcher says waits for it before it looks whether the artifact is still wanted.
+/// How long to wait for a message of the fetcher before checking again whether the artifact is still wanted.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// How long the fetcher may take to listen.
+/// How long the fetcher may take until it accepts the request.
 const LISTENS: Duration = Duration::from_secs(30);
-/// Longest line of the fetcher's, in bytes.
+/// Longest line from the fetcher, in bytes.
 const LONGEST_LINE: usize = 64 * 1024;
-/// What is read of the last words of a fetcher that has failed, in bytes.
+/// Most bytes that are read from the stderr of a fetcher that has failed.
 const LAST_WORDS: u64 = 4096;
 /// Longest list of certificates, or of known hosts, that is read, in bytes.
 const LONGEST_LIST: u64 = 4 << 20;
-/// The user and the group of nobody in particular, where this process has no other ids to give.
+/// The user and the group `nobody`, used if this process has no other ids to assign.
 const NOBODY: u32 = 65_534;
-/// The user of the fetcher in its range of ids.
+/// The fetcher's uid in its range of ids.
 const FETCHER: u32 = 1000;
 
 /// Where distributions keep the certificates of authorities.
@@ -49,30 +49,30 @@ const CERTIFICATES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// What is to be fetched.
+/// A request for an artifact.
 pub struct Order {
-    /// From where; everything interpolated.
+    /// The source; all values are interpolated.
     pub source: Source,
     /// See [`ArtifactMode`].
     pub mode: ArtifactMode,
-    /// What each request over http says.
+    /// Headers of each http request.
     pub headers: BTreeMap<String, String>,
-    /// Whoever answers is believed to be the one that was asked.
+    /// Server certificates are not verified.
     pub insecure: bool,
-    /// What it may cost.
+    /// The limits of the download.
     pub limits: Limits,
-    /// The open file, when the source is one of this machine.
+    /// The open file, if the source is a local file.
     pub file: Option<File>,
 }
 
 impl fmt::Debug for Order {
-    /// Without the headers.
+    /// Omits the headers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Order").field("source", &self.source).field("mode", &self.mode).finish_non_exhaustive()
     }
 }
 
-/// What of the environment of whoever runs this is used.
+/// The part of the environment of this process that is used.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
     /// `SSL_CERT_FILE`: certificates of authorities instead of the machine's.
@@ -82,7 +82,7 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// The surroundings of this process.
     #[must_use]
     pub fn of_this_process() -> Surroundings {
         let path = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -90,7 +90,7 @@ impl Surroundings {
     }
 }
 
-/// The text of the certificates of authorities that downloads believe, and where it stands.
+/// The certificates of authorities that downloads trust, as text, and the path of the file.
 ///
 /// # Errors
 /// When there are none.
@@ -110,7 +110,7 @@ fn text_of(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A directory that only one fetcher can reach. Whoever makes it removes it.
+/// A directory that only one fetcher can reach. The process that makes it also removes it.
 #[derive(Debug)]
 pub struct Staging {
     path: PathBuf,
@@ -119,11 +119,12 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Makes it below `parent`, which only we write to, and takes a user for it: one of a range of host ids that nobody else
-    /// has, as long as the directory exists. A plain user's fetcher is that user.
+    /// Makes the directory below `parent`, to which only this user may write, and allocates a user for it: one of a range of host
+    /// ids
+    /// that no other process uses while the directory exists. Without root, the fetcher runs as this user.
     ///
     /// # Errors
-    /// What was being done, and the cause.
+    /// The action that failed, and the cause.
     pub fn new(parent: &Path) -> Result<Staging, (String, io::Error)> {
         let path = parent.join(format!(".fetch-{}", sys::random::uuid().simple()));
         let failed = |action: &str| {
@@ -132,7 +133,7 @@ impl Staging {
         };
         std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(failed("create"))?;
         Staging::prepared(&path).inspect_err(|_| {
-            // Empty yet; what cannot be removed goes with the directory that it is in.
+            // It is empty yet; if it cannot be removed here, it is removed with its parent directory.
             let name = path.file_name().unwrap_or_default();
             let _ = Root::open(parent).map(|parent| rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR));
         })
@@ -162,7 +163,7 @@ impl Staging {
         Ok(staging)
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -176,13 +177,13 @@ impl Staging {
         &self.root
     }
 
-    /// Whose files the fetcher makes.
+    /// The uid that owns the fetcher's files.
     pub(super) fn user(&self) -> u32 {
         self.becomes.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid)
     }
 }
 
-/// What lies in a staging directory. No process of the fetcher's lives any more.
+/// The content of a staging directory. No process of the fetcher is alive any more.
 #[derive(Debug)]
 pub struct Fetched<'a> {
     pub(super) staging: &'a Staging,
@@ -191,8 +192,8 @@ pub struct Fetched<'a> {
 }
 
 impl Order {
-    /// Fetches into the staging directory. `cancel` ends it within some 20 ms, and all processes with it; `progress` hears of
-    /// bytes and, where it is known, of how many there will be. The thread must live as long as this takes.
+    /// Fetches into the staging directory. Setting `cancel` ends it within some 20 ms, with all its processes; `progress` is called
+    /// with the bytes so far and, if known, the total. The thread must live as long as this takes.
     ///
     /// # Errors
     /// [`FetchError`]; `Ok(None)` when it was cancelled.
@@ -213,7 +214,7 @@ impl Order {
                 Err(error) if own_certificates => {
                     return Err(FetchError::lasting(format!("cannot read the file that SSL_CERT_FILE names: {error}")));
                 }
-                // Only what asks by https misses them, and says so.
+                // Only https sources need the certificates, and report that they are missing.
                 Err(_) => String::new(),
             };
             let hosts = surroundings.home.as_ref().map(|home| home.join(".ssh/known_hosts"));
@@ -244,12 +245,12 @@ fn start(setting: &Setting, file: Option<File>) -> io::Result<(Own, UnixStream)>
     let (ours, theirs) = UnixStream::pair()?;
     let exe = sys::exe::own()?;
     let mut command = Command::new(format!("/proc/self/fd/{}", exe.as_raw_fd()));
-    // A descriptor has no name, so argv[0] decides: one that is no role's, and then the role.
+    // A file descriptor has no name, so argv[0] decides: it is a name that is no role's, and the role is the first argument.
     command.arg0(env!("CARGO_PKG_NAME")).arg(Role::ArtifactFetcher.name()).arg(json::to_string(setting)?);
     let environment = mutant::environment();
     command.env_clear().envs(environment.iter().filter_map(|entry| entry.split_once('='))).current_dir("/");
     command.stdin(file.map_or_else(Stdio::null, Stdio::from)).stdout(OwnedFd::from(theirs)).stderr(Stdio::piped());
-    // Signals of our terminal are for us.
+    // Signals of the terminal are for this process only.
     command.process_group(0);
     process::die_with_parent(&mut command);
     Ok((children::spawn(&mut command)?, ours))
@@ -261,7 +262,7 @@ struct Running {
 }
 
 impl Running {
-    /// Says what is to be done, and listens until the end.
+    /// Sends the request, and reads messages until the end.
     fn converse(
         &mut self,
         request: &Request,
@@ -305,18 +306,18 @@ impl Running {
         }
     }
 
-    /// Ends what is not over, and waits until all is. Returns what was said on stderr.
+    /// Ends the fetcher, and waits for all of its processes. Returns what they wrote to stderr.
     fn end(mut self) -> io::Result<String> {
-        // The one outside kills the one inside; it may be gone already.
+        // The outer process then kills the inner one; the connection may be closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
         drop(self.stream);
         let mut text = Vec::new();
         if let Some(stderr) = self.child.0.stderr.take() {
-            // Its end is that of all processes.
+            // All of its processes have ended when it has.
             let flags = rustix::fs::fcntl_getfl(&stderr)?;
             self.child.0.wait()?;
             rustix::fs::fcntl_setfl(stderr.as_fd(), flags | OFlags::NONBLOCK)?;
-            // Nothing, or nothing more: `WouldBlock` where somebody holds the other end.
+            // End of file, or `WouldBlock` if another process holds the other end open.
             let _ = stderr.take(LAST_WORDS).read_to_end(&mut text);
         }
         Ok(String::from_utf8_lossy(&text).trim().to_owned())

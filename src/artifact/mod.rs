@@ -1,5 +1,5 @@
-//! Fetches one artifact: downloads it, compares it with its checksum, unpacks it, and gives it to whoever asked. Never trusts
-//! what comes in, and knows no allocation.
+//! Fetches one artifact: downloads it, verifies its checksum, unpacks it, and passes it to the requesting process. Never trusts
+//! what it reads from the network, and is independent of allocations.
 //!
 //! ```text
 //! who asks                 agentbin artifact-fetcher        the same, inside
@@ -16,8 +16,8 @@
 //! moves it to its place
 //! ```
 //!
-//! Whoever asks is killed: the fetcher is, by its parent's death. Whoever asks goes away or says that it is enough, or the time
-//! is up: the one outside kills the one inside, and with it its pid namespace.
+//! If the requesting process is killed, the fetcher is killed too, by its parent-death signal. If the requesting process
+//! disconnects or cancels, or the time limit is reached, the outer process kills the inner one, and with it its pid namespace.
 
 mod digest;
 mod git;
@@ -41,33 +41,33 @@ pub use http::tls_client;
 pub use launch::{Fetched, Order, Staging, Surroundings, certificates};
 pub use place::Target;
 
-/// What an artifact may cost. The first three are the limits that a Nomad client has unless it is configured.
+/// The limits of an artifact. The first three are the defaults of a Nomad client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes of the download, and of everything that is unpacked from it.
     pub bytes: u64,
     /// Files, directories and links.
     pub files: u64,
-    /// From the start to the end, in seconds.
+    /// Seconds from the start to the end.
     pub seconds: u64,
-    /// Bytes that one byte of an archive may become, once that are more than [`Limits::FREE_BYTES`].
+    /// How many bytes one byte of an archive may expand to, once the total is more than [`Limits::FREE_BYTES`].
     pub ratio: u64,
 }
 
 impl Limits {
     /// 100 GB, 4096 files, 30 minutes, and a ratio that no archive of real data has.
     pub const DEFAULT: Limits = Limits { bytes: 100_000_000_000, files: 4096, seconds: 30 * 60, ratio: 1000 };
-    /// What an archive may become whatever its own size.
+    /// What every archive may expand to, whatever its own size.
     pub const FREE_BYTES: u64 = 64 << 20;
 }
 
-/// Why there is no artifact.
+/// Why an artifact could not be fetched.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct FetchError {
-    /// What failed, and what fixes it.
+    /// What failed, and the fix.
     pub message: String,
-    /// It may go well the next time.
+    /// Whether a retry may succeed.
     pub recoverable: bool,
 }
 
@@ -81,7 +81,7 @@ impl FetchError {
     }
 }
 
-/// What the fetcher is to do.
+/// The request to the fetcher.
 #[derive(Serialize, Deserialize)]
 struct Request {
     source: Source,
@@ -91,13 +91,13 @@ struct Request {
     limits: Limits,
     /// Certificates of authorities, as PEM.
     certificates: String,
-    /// Where this text comes from somewhere else than the machine's own list, so that other programs must be told.
+    /// Whether this text is not the machine's own list, so that other programs must be configured with it.
     own_certificates: bool,
-    /// Of the user for whom it is fetched, for git over ssh.
+    /// The known hosts of the requesting user, for git over ssh.
     known_hosts: String,
 }
 
-/// What the fetcher says, one to a line.
+/// The fetcher's messages, one per line.
 #[derive(Debug, Serialize, Deserialize)]
 enum Message {
     Progress { bytes: u64, total: Option<u64> },
@@ -105,37 +105,37 @@ enum Message {
     Failed(FetchError),
 }
 
-/// What was fetched.
+/// The result of a fetch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Done {
-    /// Below the staging directory.
+    /// Its path below the staging directory.
     path: PathBuf,
-    /// It is one file, that has this name unless the job says another.
+    /// The name of the file, if the artifact is a single file and the job gives no other name.
     file: Option<String>,
 }
 
-/// Where the fetcher finds what it needs, on its command line: nothing secret.
+/// What the fetcher gets on its command line: nothing secret.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Setting {
     /// The staging directory.
     staging: PathBuf,
-    /// User and group that it becomes.
+    /// The user and group that it switches to.
     becomes: Option<(u32, u32)>,
-    /// It gets a network.
+    /// Whether it gets a network.
     network: bool,
     limits: Limits,
-    /// Set for the process inside.
+    /// Set for the inner process.
     inside: Option<Inside>,
 }
 
-/// What the process inside has.
+/// The setting of the inner process.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Inside {
-    /// Mounts of its own, and the right to make some.
+    /// Whether it has a mount namespace of its own, and the privilege to mount.
     mounts: bool,
 }
 
-/// What the role does with its argument; `None` for one that nobody of ours has written.
+/// Runs the role with its argument; `None` for an argument that this program has not written.
 #[must_use]
 pub fn fetch_as_told(setting: &str) -> Option<i32> {
     let setting: Setting = json::from_str(setting).ok()?;

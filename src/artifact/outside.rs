@@ -1,4 +1,4 @@
-//! The first process of the role: starts the second one in namespaces of its own, and sees to its end.
+//! The first process of the role: starts the second one in namespaces of its own, and waits for its end.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -17,21 +17,21 @@ use crate::sys::path::Root;
 use crate::sys::process::{self, Child, Spawn, WaitStatus, flags};
 use crate::sys::{self, mount, mutant, prctl, processes};
 
-/// What the process inside finds under which number.
+/// The descriptors that the inner process inherits.
 pub(super) mod fds {
     pub(in super::super) const SOCKET: i32 = 0;
-    /// Ends when the process outside does.
+    /// Closed when the outer process ends.
     pub(in super::super) const LIFELINE: i32 = 3;
     pub(in super::super) const STAGING: i32 = 4;
     pub(in super::super) const SOURCE: i32 = 5;
-    /// The staging directory as a mount, where there are mounts.
+    /// The staging directory as a mount, if there is a mount namespace.
     pub(in super::super) const MOUNT: i32 = 6;
 }
 
-/// How long processes that were killed may take to end.
+/// How long killed processes may take to end.
 const ENDS: Duration = Duration::from_secs(10);
 
-/// Returns the exit status. What goes wrong is said on stderr.
+/// Returns the exit status. Errors are written to stderr.
 pub(super) fn run(setting: &Setting) -> i32 {
     prctl::set_name(Role::ArtifactFetcher.name());
     match work(setting) {
@@ -49,7 +49,7 @@ fn work(setting: &Setting) -> io::Result<()> {
     let (lifeline, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let staging = Root::open(&setting.staging)?;
     let staging = staging.open_beneath(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-    // What the second process has started outlives it where it is not the first one of a pid namespace.
+    // Processes of the second process outlive it unless it is the first process of a pid namespace.
     prctl::become_subreaper()?;
     let child = start(setting, &lifeline, &staging)?;
     drop(lifeline);
@@ -62,7 +62,7 @@ fn work(setting: &Setting) -> io::Result<()> {
     }
 }
 
-/// Ends whatever descends from this process. Afterwards nobody changes what was fetched.
+/// Kills all descendants of this process. Afterwards no process can change what was fetched.
 fn end_what_is_left() -> io::Result<()> {
     let deadline = Instant::now() + ENDS;
     loop {
@@ -74,7 +74,7 @@ fn end_what_is_left() -> io::Result<()> {
             return Err(io::Error::other("processes that it has started cannot be ended"));
         }
         for pid in children {
-            // Its number is its own: nobody but this thread reaps it.
+            // The pid cannot be reused: only this thread reaps it.
             let Ok(pidfd) = process::open_pidfd(pid) else { continue };
             // It may have ended.
             let _ = process::send_signal(pidfd.as_fd(), Signal::KILL);
@@ -83,21 +83,21 @@ fn end_what_is_left() -> io::Result<()> {
     }
 }
 
-/// Whether this machine lets this process have no such namespaces; everything else, as a limit that is reached, passes.
+/// Whether this machine does not let this process create such namespaces; other errors, such as exceeded limits, do not count.
 fn is_refused(error: &io::Error) -> bool {
     let refused = [libc::EPERM, libc::EACCES, libc::EINVAL, libc::ENOSYS, libc::ENOSPC, libc::EUSERS];
     error.raw_os_error().is_some_and(|number| refused.contains(&number))
 }
 
-/// In namespaces of its own, as far as this machine lets this process make some.
+/// Starts the inner process in namespaces of its own, as far as this machine permits.
 fn start(setting: &Setting, lifeline: &OwnedFd, staging: &OwnedFd) -> io::Result<Child> {
     let mut wanted = flags::NEW_PID | flags::NEW_MOUNT | flags::NEW_IPC;
     if !setting.network {
         wanted |= flags::NEW_NET;
     }
-    // Without root the user's own ids are all that a user namespace has, which is all that is needed.
+    // Without root, a user namespace maps only the user's own ids, which is sufficient.
     let of_user = if rustix::process::geteuid().is_root() { 0 } else { flags::NEW_USER };
-    // Without a network at least, where it needs none.
+    // At least without a network, if it needs none.
     let fewer = if setting.network { None } else { Some(flags::NEW_NET | of_user) };
     for namespaces in [Some(wanted | of_user), fewer].into_iter().flatten() {
         match attempt(setting, lifeline, staging, namespaces) {
@@ -143,7 +143,7 @@ fn attempt(setting: &Setting, lifeline: &OwnedFd, staging: &OwnedFd, namespaces:
     };
     let child = process::spawn(&plan)?;
     drop(theirs);
-    // The process has executed, or ended: spawn waits for that. Only a failure has written something.
+    // The process has exec'ed, or ended: spawn waits for that. Only a failure writes a report.
     rustix::io::ioctl_fionbio(&report, true)?;
     let mut said = [0; 5];
     match report.read(&mut said) {
@@ -156,7 +156,7 @@ fn attempt(setting: &Setting, lifeline: &OwnedFd, staging: &OwnedFd, namespaces:
     }
 }
 
-/// Waits for the end, and brings it about when whoever asked is gone or has enough, or the time is up.
+/// Waits for the end, and kills the process if the requesting process is gone or cancels, or the time limit is reached.
 fn watch(child: &Child, deadline: Instant, seconds: u64) -> io::Result<WaitStatus> {
     let stdout = rustix::stdio::stdout();
     let late = loop {
@@ -168,12 +168,12 @@ fn watch(child: &Child, deadline: Instant, seconds: u64) -> io::Result<WaitStatu
             other => other?,
         };
         if fds[0].revents().is_empty() {
-            // It may be ending.
+            // It may be ending already.
             let _ = process::send_signal(child.pidfd.as_fd(), Signal::KILL);
         }
         break found == 0;
     };
-    // The first process of a pid namespace has ended when all others in it have.
+    // The first process of a pid namespace is reported as ended only after all others in it have ended.
     let status = loop {
         let mut fds = [PollFd::new(&child.pidfd, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -192,7 +192,7 @@ fn watch(child: &Child, deadline: Instant, seconds: u64) -> io::Result<WaitStatu
     Ok(status)
 }
 
-/// Whether the process outside lives.
+/// Whether the outer process lives.
 pub(super) fn is_alive(lifeline: &OwnedFd) -> io::Result<bool> {
     let mut fds = [PollFd::new(lifeline, PollFlags::empty())];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;

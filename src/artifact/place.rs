@@ -1,5 +1,5 @@
-//! From the staging directory into the task's, by the side that asked: what lies there was made by a process that read
-//! strangers' bytes, and is looked at again, piece by piece, by descriptor.
+//! Moves an artifact from the staging directory into the task's, on the requesting side. The files were made by a process that
+//! parsed untrusted data, so each one is checked again by its descriptor.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,34 +17,34 @@ use crate::spec::ArtifactMode;
 use crate::sys::path::Root;
 use crate::sys::random;
 
-/// Deepest directory that is gone into.
+/// Deepest directory that is entered.
 const DEEPEST: usize = 128;
-/// What a repository may hold, which has no limit of its own; an archive's has been kept before.
+/// Most entries of a repository, for which there is no other limit; the limit for archives was enforced before.
 const MOST_ENTRIES: u64 = 1_000_000;
-/// Copied between two looks at whether the artifact is still wanted.
+/// Bytes copied between two checks of the cancel flag.
 const CHUNK_BYTES: u64 = 1024 * 1024;
 
-/// Where an artifact goes.
+/// The destination of an artifact.
 #[derive(Debug)]
 pub struct Target {
     /// The task's directory, or the one that the allocation's tasks share.
     pub top: Root,
     /// The destination below it.
     pub below: PathBuf,
-    /// How it was asked for: with [`ArtifactMode::File`] the destination is the file, else the directory that it goes to.
+    /// The mode: with [`ArtifactMode::File`] the destination is the file, else the directory that it goes to.
     pub mode: ArtifactMode,
-    /// User and group whom the files are given to; else they are whoever's calls this.
+    /// The user and group that get the files; `None` means those of this process.
     pub owner: Option<(u32, u32)>,
 }
 
 impl Fetched<'_> {
-    /// Moves what was fetched to its place. What has the name of one of its files there is replaced; directories are shared.
+    /// Moves what was fetched to its destination. An existing file of the same name is replaced; directories are merged.
     ///
-    /// `cancel` stops it at the next name, or within a mebibyte of a file that has to be copied.
+    /// Setting `cancel` stops it at the next name, or within a mebibyte of a file that has to be copied.
     ///
     /// # Errors
-    /// What cannot be moved, or must not: links that lead out, what is neither file, directory nor link, or belongs to nobody
-    /// who could have made it; `Ok(false)` when it was cancelled.
+    /// What cannot be moved, or must not be: links that lead out of the artifact, anything but files, directories and links, or
+    /// files of a user other than the fetcher's; `Ok(false)` when it was cancelled.
     pub fn place(&self, target: &Target, cancel: &AtomicBool) -> Result<bool, FetchError> {
         match self.try_place(target, cancel) {
             Err(_) if cancel.load(Ordering::Relaxed) => Ok(false),
@@ -63,7 +63,7 @@ impl Fetched<'_> {
         if let Some(file) = &self.done.file {
             let to = match target.mode {
                 ArtifactMode::File => target.below.clone(),
-                // A URL without a path gives no name: the destination is one.
+                // A URL without a path has no file name: the destination is the name.
                 _ if file.is_empty() => target.below.clone(),
                 _ if Path::new(file).components().eq([Component::Normal(OsStr::new(file))]) => target.below.join(file),
                 _ => {
@@ -101,7 +101,7 @@ impl Moving<'_> {
         let failed = |path: &Path, error: &io::Error| self.failed(path, error);
         let top = above.open_beneath(Path::new(name), flags, Mode::empty());
         let top = Root::from_fd(top.map_err(|error| failed(Path::new(name), &error))?);
-        // Names, and not descriptors, of which a process has few: nobody but us moves anything here any more.
+        // Paths instead of descriptors, of which a process has few: no other process moves anything here any more.
         let mut left = vec![PathBuf::new()];
         while let Some(path) = left.pop() {
             let here = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
@@ -112,7 +112,7 @@ impl Moving<'_> {
         Ok(())
     }
 
-    /// One directory: makes it at its place and moves what lies in it, but its directories, which are left to do.
+    /// One directory: creates it at its destination and moves its content, except directories, which are added to `left`.
     fn directory(&mut self, path: &Path, dir: &OwnedFd, left: &mut Vec<PathBuf>) -> Result<(), (PathBuf, io::Error)> {
         let here = |error: io::Error| (path.to_owned(), error);
         let to = self.target.below.join(path);
@@ -157,7 +157,7 @@ impl Moving<'_> {
         Ok(())
     }
 
-    /// The directory at its place. One that was there is left as it is: it may be somebody else's.
+    /// The destination directory. An existing one keeps its owner and mode: another user may own it.
     fn made(&self, from: &OwnedFd, to: &Path, is_top: bool) -> io::Result<()> {
         let top = &self.target.top;
         let there = top.open_beneath(
@@ -177,7 +177,7 @@ impl Moving<'_> {
         self.give(&dir)
     }
 
-    /// Whose they become; `None` where they are his already.
+    /// The new owner of the files; `None` if they already have it.
     fn owner(&self) -> Option<(u32, u32)> {
         let own = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         self.target.owner.or_else(|| rustix::process::geteuid().is_root().then(own))
@@ -188,8 +188,9 @@ impl Moving<'_> {
         Ok(rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?)
     }
 
-    /// One file: owner and mode are changed while nobody else can reach it, and then it is moved, or, onto another file system,
-    /// copied.
+    /// One file: its owner and mode are changed while no other user can reach it, and then it is moved, or copied if the
+    /// destination
+    /// is on another file system.
     fn file(&mut self, from: &Root, name: &OsStr, to: &Path) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = File::from(from.open_beneath(Path::new(name), flags, Mode::empty())?);
@@ -197,7 +198,7 @@ impl Moving<'_> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(io::Error::other("it is neither file, directory nor link, and no artifact may hold it"));
         }
-        // It may be a hard link to somebody else's file, where the kernel lets anybody make one.
+        // It may be a hard link to another user's file, if the kernel permits such links.
         let fetcher = self.fetched.staging.user();
         if stat.st_uid != fetcher {
             return Err(io::Error::other(format!("it belongs to user {}, and the fetcher is {fetcher}", stat.st_uid)));
@@ -205,11 +206,11 @@ impl Moving<'_> {
         self.count(u64::try_from(stat.st_size).unwrap_or(0).max(1))?;
         let (parent, last) = parent_of(&self.target.top, to)?;
         let mode = Mode::from_raw_mode(stat.st_mode & 0o777 | 0o400);
-        // Another name of it would be changed with it.
+        // A change would affect its other names, too.
         let copy = if stat.st_nlink == 1 { None } else { Some(self.copied(&file, from)?) };
         let source = copy.as_ref().map_or(name, |copy| &copy.name);
         let file = copy.as_ref().map_or(&file, |copy| &copy.file);
-        // The owner first: giving a file away takes set-id bits, and what comes first decides.
+        // The owner first: changing the owner clears set-id bits, so it must not come after the mode.
         self.give(file)?;
         rustix::fs::fchmod(file, mode)?;
         match rustix::fs::renameat(from, source, &parent, &last) {
@@ -226,7 +227,7 @@ impl Moving<'_> {
         }
     }
 
-    /// A copy in this directory, under a name that nobody else has.
+    /// A copy in this directory, under a unique name.
     fn copied(&self, mut file: &File, dir: &Root) -> io::Result<Copied> {
         let name = OsString::from(format!(".agentbin-{}", random::uuid().simple()));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
@@ -245,8 +246,8 @@ impl Moving<'_> {
         Ok(copied)
     }
 
-    /// A link, if it leads to something within the artifact: up at its beginning only, and not further than to the artifact's own
-    /// directory. What follows are names in it, whose links keep the same rule.
+    /// A symlink, if it leads to something within the artifact: `..` only at its beginning, and not beyond the artifact's own
+    /// directory. The following components are names in the artifact, whose links obey the same rule.
     fn link(&self, from: &Root, name: &OsStr, dir: &Path, to: &Path) -> io::Result<()> {
         let text = rustix::fs::readlinkat(from, name, Vec::new())?;
         let target = Path::new(OsStr::from_bytes(text.to_bytes()));
@@ -264,7 +265,7 @@ impl Moving<'_> {
                 }
             }
         }
-        // Here nobody else is, as long as it has no place yet.
+        // No other user can reach it here, before it is moved.
         if let Some((uid, gid)) = self.owner() {
             let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
             rustix::fs::chownat(from, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -276,13 +277,13 @@ impl Moving<'_> {
         }
     }
 
-    /// A link on another file system than the one that was fetched.
+    /// Creates a symlink on a file system other than that of the staging directory.
     fn link_anew(&self, target: &Path, parent: &Root, last: &OsStr) -> io::Result<()> {
         let new = format!(".agentbin-{}", random::uuid().simple());
         rustix::fs::symlinkat(target, parent, &new)?;
         let finish = || {
             if let Some((uid, gid)) = self.owner() {
-                // By descriptor: whoever may write here may have put something else under the name.
+                // By descriptor: a user who may write here may have replaced it.
                 let link = parent.open_beneath(Path::new(&new), OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?;
                 if FileType::from_raw_mode(rustix::fs::fstat(&link)?.st_mode) != FileType::Symlink {
                     return Err(io::Error::other("somebody has put something else into its place"));
@@ -293,13 +294,13 @@ impl Moving<'_> {
             Ok(rustix::fs::renameat(parent, &new, parent, last)?)
         };
         finish().inspect_err(|_| {
-            // What cannot be removed goes with the allocation's directory.
+            // What cannot be removed is removed with the allocation's directory.
             let _ = rustix::fs::unlinkat(parent, &new, AtFlags::empty());
         })
     }
 }
 
-/// A copy that is not in its place yet.
+/// A copy that has not been moved to its destination yet.
 struct Copied {
     file: File,
     name: OsString,
@@ -307,17 +308,17 @@ struct Copied {
 
 impl Copied {
     fn remove(&self, dir: &Root) {
-        // What cannot be removed goes with the allocation's directory.
+        // What cannot be removed is removed with the allocation's directory.
         let _ = rustix::fs::unlinkat(dir, &self.name, AtFlags::empty());
     }
 }
 
-/// Fails when the artifact is not wanted any more.
+/// Fails once the artifact is not wanted any more.
 fn go_on(cancel: &AtomicBool) -> io::Result<()> {
     if cancel.load(Ordering::Relaxed) { Err(Errno::INTR.into()) } else { Ok(()) }
 }
 
-/// The directory of a place, made where it is missing.
+/// The parent directory of a destination, created if it is missing.
 fn parent_of(top: &Root, to: &Path) -> io::Result<(Root, OsString)> {
     let name = to.file_name().ok_or(Errno::ISDIR)?;
     let parent = top.create_dir_all(to.parent().unwrap_or(Path::new("")), Mode::from_raw_mode(0o755))?;
@@ -339,7 +340,7 @@ mod tests {
         }
         let file = staging.path().join("tree/f");
         std::fs::write(&file, "x").unwrap();
-        // Two names: it has to be copied.
+        // A file with two names has to be copied.
         std::fs::hard_link(&file, staging.path().join("tree/g")).unwrap();
         std::os::unix::fs::chown(&file, Some(staging.user()), None).unwrap();
         let done = Done { path: "tree".into(), file: None };

@@ -8,13 +8,13 @@ use url::Url;
 use super::FetchError;
 use crate::spec::Getter;
 
-/// How long the signature is good, which is read when the request begins.
+/// How long the signature is valid; it is checked when the request begins.
 const VALID: Duration = Duration::from_mins(15);
 
-/// The URL that fetches the object.
+/// The URL of the object.
 ///
 /// # Errors
-/// For what is no bucket.
+/// When the bucket is invalid.
 pub(super) fn presigned(getter: &Getter) -> Result<Url, FetchError> {
     let Getter::S3 { endpoint, path_style, bucket, key, region, credentials, version } = getter else {
         return Err(FetchError::lasting("not an s3 source"));

@@ -1,5 +1,5 @@
-//! Archives. The crates that know their formats only read; every entry is written here, beneath one directory, and nothing is
-//! written through a link.
+//! Unpacks archives. The crates for the formats only read; every entry is written here, beneath one directory, and no write
+//! follows a link.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,14 +18,14 @@ use crate::sys::path::Root;
 const DEEPEST: usize = 64;
 /// Longest target of a link, in bytes: `PATH_MAX`.
 const LONGEST_LINK: u64 = 4096;
-/// Window of zstd as a power of two: what the program takes unless told otherwise.
+/// The zstd window as a power of two: what the zstd program accepts by default.
 const ZSTD_WINDOW_LOG: u32 = 27;
 /// Memory for the dictionary of xz, in KiB: what its highest level needs.
 const XZ_MEMORY_KIB: u32 = 128 * 1024;
-/// The name of what a file that holds no names is unpacked to.
+/// The name for the content of a compressed file that has no names.
 const SINGLE: &str = "file";
 
-/// Where an archive is unpacked, and how much of it there was.
+/// The directory into which an archive is unpacked, and the counts so far.
 #[derive(Debug)]
 pub(super) struct Unpacked<'a> {
     root: &'a Root,
@@ -73,7 +73,7 @@ impl<'a> Unpacked<'a> {
         Ok(())
     }
 
-    /// A name of the archive as a path below its directory.
+    /// A name in the archive as a path below the directory.
     fn path(name: &[u8]) -> io::Result<PathBuf> {
         let shown = || String::from_utf8_lossy(name).into_owned();
         let mut clean = PathBuf::new();
@@ -95,7 +95,7 @@ impl<'a> Unpacked<'a> {
         Ok(clean)
     }
 
-    /// The directory of an entry, made where it is missing, and its name in it.
+    /// The parent directory of an entry, created if it is missing, and the entry's name in it.
     fn parent(&self, path: &Path) -> io::Result<(Root, std::ffi::OsString)> {
         let name = path.file_name().ok_or(Errno::ISDIR)?.to_owned();
         let above = path.parent().unwrap_or(Path::new(""));
@@ -116,7 +116,7 @@ impl<'a> Unpacked<'a> {
         let made = parent.create_dir_all(Path::new(&name), Mode::from_raw_mode(0o755));
         made.map_err(|error| refuse(format!("the directory {}: {error}", path.display())))?;
         let dir = parent.open_beneath(Path::new(&name), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        // Its files are still to come.
+        // Its files are yet to be written, so the owner keeps full access.
         Ok(rustix::fs::fchmod(&dir, Mode::from_raw_mode(mode & 0o777 | 0o700))?)
     }
 
@@ -126,7 +126,7 @@ impl<'a> Unpacked<'a> {
         let (flags, private) = (OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o600));
         let mut file = loop {
             match parent.open_beneath(Path::new(&name), flags, private) {
-                // The later one of two entries counts.
+                // Of two entries with the same name, the later one wins.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     rustix::fs::unlinkat(&parent, &name, AtFlags::empty())?;
                 }
@@ -156,7 +156,7 @@ impl<'a> Unpacked<'a> {
         }
     }
 
-    /// A further name of a file that came before.
+    /// A hard link to an earlier file.
     fn hard_link(&mut self, path: &Path, to: &Path) -> io::Result<()> {
         self.count_entry()?;
         let wrong = |what: &str| refuse(format!("the link {} leads to {}, which {what}", path.display(), to.display()));
@@ -177,10 +177,10 @@ impl<'a> Unpacked<'a> {
     }
 }
 
-/// Unpacks what is left to read.
+/// Unpacks everything that remains to be read.
 ///
 /// # Errors
-/// What the archive holds that is not taken, or what is broken; the cause comes from the system or the format.
+/// Entries that are refused, and errors in the archive; the cause comes from the system or the format.
 pub(super) fn unpack(kind: ArchiveKind, from: BufReader<File>, into: &mut Unpacked<'_>) -> io::Result<()> {
     match kind {
         ArchiveKind::Tar => tar(&mut { from }, into),
@@ -206,7 +206,8 @@ fn single(from: &mut dyn Read, into: &mut Unpacked<'_>) -> io::Result<()> {
     into.file(Path::new(SINGLE), 0o644, from)
 }
 
-/// What is read of a tar beside the content of its files (headers, names, padding, and what no entry counts) is bounded, too.
+/// Limits also what is read of a tar besides the content of its files (headers, names, padding, and what is not counted as an
+/// entry).
 struct Bounded<'r> {
     from: &'r mut dyn Read,
     left: u64,
@@ -222,7 +223,7 @@ impl Read for Bounded<'_> {
 }
 
 fn tar(from: &mut dyn Read, into: &mut Unpacked<'_>) -> io::Result<()> {
-    // Of each entry a header, its long names and padding.
+    // For each entry: a header, its long names and padding.
     let headers = into.limits.files.saturating_mul(64 * 1024);
     let from = Bounded { from, left: into.limits.bytes.saturating_add(headers) };
     let mut archive = tar::Archive::new(from);
@@ -263,7 +264,7 @@ fn zip(from: BufReader<File>, into: &mut Unpacked<'_>) -> io::Result<()> {
     }
     for number in 0..archive.len() {
         let mut entry = archive.by_index(number).map_err(|error| refuse(error.to_string()))?;
-        // The name as it stands there: what its reader makes of it need not be it.
+        // The raw name: the reader's interpretation of it may differ.
         let name = entry.name_raw().to_vec();
         let path = Unpacked::path(&name)?;
         let mode = entry.unix_mode();

@@ -30,29 +30,29 @@ use crate::http::serve::{Limits, serve};
 use crate::sys;
 use crate::sys::task::boxed;
 
-/// The socket of the agent, in the directory of sockets.
+/// The agent's socket, in the directory of sockets.
 const SOCKET: &str = "agentbin.sock";
-/// Where the state lies in the data directory.
+/// The directory of the state, in the data directory.
 const STATE: &str = "server";
-/// Stack of the threads beside the event loop.
+/// Stack of the threads besides the event loop.
 const THREAD_STACK: usize = 8 << 20;
-/// After so long it has started, and gives back the memory that took.
+/// The memory that the start needed is released after this time.
 const STARTED: Duration = Duration::from_secs(2);
-/// How often it does that again.
+/// How often unused memory is released afterwards.
 const REST: Duration = Duration::from_mins(1);
-/// How long the API waits for tasks that are taken up.
+/// How long the API waits until the tasks of an earlier agent have been restored.
 const TAKING_UP: Duration = Duration::from_secs(1);
-/// How long the end of what runs may take before this process ends without it.
+/// How long stopping what runs may take before this process exits without waiting any longer.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Where the agent listens.
+/// An address on which the agent listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
     Unix(PathBuf),
     Tcp(SocketAddr),
 }
 
-/// Reads `unix:///PATH` or `tcp://ADDRESS:PORT`.
+/// Parses `unix:///PATH` or `tcp://ADDRESS:PORT`.
 pub(super) fn address(text: &str) -> Result<Address, String> {
     if let Some(path) = text.strip_prefix("unix://") {
         let path = PathBuf::from(path);
@@ -77,7 +77,7 @@ pub(super) fn run(args: &AgentArgs) -> anyhow::Result<i32> {
     let runtime = builder.enable_all().thread_stack_size(THREAD_STACK).build().context("cannot start")?;
     let status = runtime.block_on(async {
         let mut signals = Signals::catch().context("cannot catch signals")?;
-        // What it holds of others, such as tokens, is for nobody else's debugger.
+        // The memory of this process contains secrets of others, such as tokens: no debugger of another process may read them.
         sys::prctl::set_undumpable().context("cannot keep this process from dumping core")?;
         let operator = Operator::find(&args.config, &[], &[])?;
         operator.config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -97,10 +97,10 @@ pub(super) fn run(args: &AgentArgs) -> anyhow::Result<i32> {
     status
 }
 
-/// Where everything is kept.
+/// The directories of the agent.
 struct Place {
     data_dir: PathBuf,
-    /// It is removed in the end.
+    /// The data directory is removed at the end.
     is_temporary: bool,
 }
 
@@ -126,7 +126,7 @@ impl Place {
     }
 }
 
-/// All plugins of the directory that is given.
+/// Starts all plugins of the given directory.
 async fn start_plugins(
     args: &AgentArgs,
     config: &Config,
@@ -138,7 +138,7 @@ async fn start_plugins(
     Plugins::start(&given, &Wanted::All, settings, drivers).await
 }
 
-/// Whether an agent could start here, with what is there; nothing is changed.
+/// Whether an agent could start here with the existing configuration and state; nothing is changed.
 async fn check(args: &AgentArgs, place: &Place, config: &Config) -> anyhow::Result<i32> {
     let mut seen = machine::peek(Some(&place.data_dir), None)?;
     let plugins = start_plugins(args, config, &seen.settings, &mut seen.drivers).await?;
@@ -153,7 +153,7 @@ async fn check(args: &AgentArgs, place: &Place, config: &Config) -> anyhow::Resu
     Ok(0)
 }
 
-/// An agent that runs.
+/// A running agent.
 struct Serving {
     runner: Arc<Runner>,
     machine: Arc<Machine>,
@@ -210,7 +210,7 @@ impl Serving {
         runner.settled(TAKING_UP).await;
         let view = agent.state.read()?;
         for id in runner.left() {
-            // Of one that has ended there is only a directory, until it is forgotten.
+            // Of an allocation that has ended, only the directory remains until it is garbage collected.
             if view.alloc(&id)?.is_none() {
                 tracing::warn!(alloc = id, "an allocation is left alone that the state does not know");
             }
@@ -244,7 +244,7 @@ impl Serving {
         Ok(Serving { runner, machine, plugins, working, listening, stop, _lock: lock, sockets })
     }
 
-    /// Returns when somebody wants the end.
+    /// Returns when the agent is to end.
     async fn until_end(&self, args: &AgentArgs, signals: &mut Signals) {
         let watchdog = notify::watchdog();
         let mut rest_at = Instant::now() + STARTED;
@@ -275,7 +275,7 @@ impl Serving {
         }
     }
 
-    /// Reads the configuration again. One with mistakes changes nothing.
+    /// Reloads the configuration. A configuration with mistakes changes nothing.
     fn reload(&self, args: &AgentArgs) {
         let reloaded = super::config::read(&args.config)
             .and_then(|config| policy::configure(&config, &self.machine.drivers, &self.plugins, args.dev));
@@ -285,11 +285,11 @@ impl Serving {
         }
     }
 
-    /// Ends: tasks go on, unless the agent takes them along.
+    /// Ends the agent: tasks go on, unless `takes_all` is set, which stops them.
     async fn end(mut self, takes_all: bool) {
         self.stop.send_replace(true);
         while self.listening.join_next().await.is_some() {}
-        // Nothing is decided any more, and nobody hears reports.
+        // Nothing is scheduled any more, and no reports are received.
         self.working.end().await;
         let is_idle = self.runner.is_idle();
         let ending = async {
@@ -311,7 +311,7 @@ impl Serving {
     }
 }
 
-/// The machine as the operator describes it.
+/// The machine as the operator has configured it.
 async fn assemble(
     args: &AgentArgs,
     place: &Place,

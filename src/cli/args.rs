@@ -1,17 +1,17 @@
-//! Nomad's way to write flags, and durations.
+//! Nomad's syntax of flags and durations.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::time::Duration;
 
-/// Turns Go's single-dash long flags (`-var x=y`, `-var-file=f`, `-json=false`) into what clap reads. Only names that
-/// some command has are touched, and nothing after `--`.
+/// Turns Go's long flags with a single dash (`-var x=y`, `-var-file=f`, `-json=false`) into what clap parses. Only names that
+/// some command has are changed, and nothing after `--`.
 pub(super) fn go_flags(args: Vec<OsString>, command: &clap::Command) -> Vec<OsString> {
     let mut flags = BTreeMap::new();
     collect(command, &mut flags);
     let mut out = Vec::with_capacity(args.len());
-    // What follows the target of `exec` is the command, whose flags are its own.
+    // The words after the target of `exec` are the command to run, whose flags belong to that command.
     let is_exec = args.get(1).is_some_and(|word| word == "exec");
     let mut args = args.into_iter();
     let mut is_value = false;
@@ -31,14 +31,14 @@ pub(super) fn go_flags(args: Vec<OsString>, command: &clap::Command) -> Vec<OsSt
     out
 }
 
-/// Whether the word behind this one is its value.
+/// Whether the next word is the value of this one.
 fn takes_next(arg: &OsStr, flags: &BTreeMap<String, bool>) -> bool {
     let bytes = arg.as_bytes();
     let name = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-"));
     name.and_then(|name| std::str::from_utf8(name).ok()).and_then(|name| flags.get(name)).is_some_and(|takes| *takes)
 }
 
-/// What `--tail` says: a number of lines, or as a switch.
+/// The value of `--tail`: a number of lines, or a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tail {
     On,
@@ -70,7 +70,7 @@ fn collect(command: &clap::Command, flags: &mut BTreeMap<String, bool>) {
     command.get_subcommands().for_each(|c| collect(c, flags));
 }
 
-/// Nothing remains of a switch that is set to false.
+/// A switch that is set to false is dropped.
 fn rewrite(arg: OsString, flags: &BTreeMap<String, bool>) -> Option<OsString> {
     let bytes = arg.as_bytes();
     let Some(body) = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-")) else { return Some(arg) };
@@ -86,7 +86,7 @@ fn rewrite(arg: OsString, flags: &BTreeMap<String, bool>) -> Option<OsString> {
     }
 }
 
-/// `90s`, `1h30m`, `250ms`, or a number of seconds.
+/// Parses `90s`, `1h30m`, `250ms`, or a number of seconds.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(Duration::from_secs(seconds));

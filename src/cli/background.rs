@@ -1,4 +1,4 @@
-//! What a run in the background keeps for its next supervisor, should this one be killed.
+//! What a run in the background keeps for its next supervisor, in case this one is killed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,29 +20,29 @@ use crate::net::{Networks, Subnet};
 use crate::spec::DriverConfig;
 use crate::spec::json;
 
-/// What a supervisor needs to know of the command line, and of what stood in files then.
+/// What a supervisor needs of the command line, and of the files as they were read then.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(super) struct Settings {
-    /// What tasks without isolation inherit: that of whoever started the run.
+    /// The environment that tasks without isolation inherit: that of the process that started the run.
     pub(super) host_env: BTreeMap<String, String>,
     pub(super) cgroup_parent: Option<PathBuf>,
-    /// When `--timeout` runs out.
+    /// When `--timeout` expires.
     deadline: Option<SystemTime>,
-    /// Their URLs, with passwords.
+    /// The URLs of log sinks, with passwords.
     log_sinks: Vec<String>,
     kv: Option<PathBuf>,
     volumes: Vec<Volume>,
     meta: BTreeMap<String, String>,
-    /// The configuration of drivers, by their names.
+    /// The configuration of drivers, by name.
     drivers: BTreeMap<String, DriverConfig>,
     cni_config_dir: PathBuf,
     cni_path: Vec<PathBuf>,
     subnet: Subnet,
     pub(super) quiet: bool,
-    /// What the job was given for its `dispatch_payload`, in base64; earlier versions gave nothing.
+    /// The job's payload for `dispatch_payload`, in base64; missing in files of earlier versions.
     #[serde(default)]
     payload: String,
-    /// Driver plugins of others; earlier versions had none.
+    /// Driver plugins; missing in files of earlier versions.
     #[serde(default)]
     pub(super) plugins: Blocks,
 }
@@ -55,7 +55,7 @@ struct Volume {
 }
 
 impl Settings {
-    /// What this command line says, with the volumes and the configuration of drivers that follow from it.
+    /// The settings of this command line, with the volumes and the configuration of drivers that follow from it.
     pub(super) fn of(
         args: &RunArgs,
         machine: &Machine,
@@ -92,25 +92,25 @@ impl Settings {
         })
     }
 
-    /// The same, of a job that was given a payload.
+    /// The same, for a job with a payload.
     pub(super) fn with_payload(mut self, payload: &[u8]) -> Settings {
         self.payload = BASE64.encode(payload);
         self
     }
 
-    /// Those of a run.
+    /// The settings of a run.
     ///
     /// # Errors
-    /// When they are not understood.
+    /// When they cannot be parsed.
     pub(super) fn of_file(file: &RunFile) -> anyhow::Result<Settings> {
         let read = json::from_value(&file.settings);
         read.with_context(|| format!("the settings of run {} are not understood", file.id.as_str()))
     }
 
-    /// Makes a machine as it was for the first supervisor. What is not there any more is told: tasks that run do without.
+    /// Sets up a machine as the first supervisor did. What no longer exists is reported: running tasks do without it.
     ///
     /// # Errors
-    /// When a driver does not take its configuration.
+    /// When a driver refuses its configuration.
     pub(super) fn apply(&self, machine: &mut Machine) -> anyhow::Result<()> {
         machine.host_env.clone_from(&self.host_env);
         Arc::make_mut(&mut machine.node).meta.extend(self.meta.clone());
@@ -137,10 +137,10 @@ impl Settings {
         Ok(())
     }
 
-    /// What a task that is started from the beginning again finds in its file.
+    /// The payload for the file of a task that is started from the beginning.
     ///
     /// # Errors
-    /// When it is not understood.
+    /// When it cannot be decoded.
     pub(super) fn payload(&self) -> anyhow::Result<Vec<u8>> {
         BASE64.decode(&self.payload).context("the payload of the run is not understood")
     }
@@ -152,14 +152,14 @@ impl Settings {
         self.log_sinks.iter().filter_map(|text| parse(text).ok()).collect()
     }
 
-    /// What is left of `--timeout`.
+    /// The remaining time of `--timeout`.
     pub(super) fn timeout(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.duration_since(SystemTime::now()).unwrap_or_default())
     }
 }
 
-/// A run in the background, as its supervisor has it. Nothing is kept of it any more when this is dropped, unless it is to be
-/// taken up again.
+/// A run in the background, as its supervisor sees it. When this is dropped, the run's files are removed, unless another
+/// supervisor is to take the run over.
 #[derive(Debug)]
 pub(super) struct Background {
     data_dir: PathBuf,
@@ -170,7 +170,7 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// A new one.
+    /// A new run.
     pub(super) fn begin(data_dir: &Path, job: &str) -> anyhow::Result<Background> {
         let id = RunId::random();
         let owner = Owner::Run { background: Some(id.clone()) };
@@ -181,7 +181,7 @@ impl Background {
         Ok(Background { data_dir, file, sockets, lock, stays: AtomicBool::new(false) })
     }
 
-    /// One whose supervisor was killed; `None` where there is none, or somebody else has taken it up.
+    /// A run whose supervisor was killed; `None` if it does not exist, or another process has taken it over.
     pub(super) fn resume(data_dir: &Path, id: &RunId) -> anyhow::Result<Option<Background>> {
         let owner = Owner::Run { background: Some(id.clone()) };
         let lock = match OwnerLock::take(data_dir, &owner) {
@@ -197,7 +197,7 @@ impl Background {
         Ok(Some(Background { data_dir, file, sockets, lock, stays: AtomicBool::new(true) }))
     }
 
-    /// Whose allocations it looks after.
+    /// The owner of its allocations.
     pub(super) fn owner(&self) -> Owner {
         self.file().owner()
     }
@@ -207,18 +207,18 @@ impl Background {
         &self.sockets.path
     }
 
-    /// What is kept of it.
+    /// The content of its file.
     pub(super) fn file(&self) -> RunFile {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Keeps what its next supervisor needs, before anything is made.
+    /// Writes what its next supervisor needs, before anything is made.
     pub(super) fn keep(&self, settings: &Settings, allocs: Vec<String>) -> anyhow::Result<()> {
         let settings = json::to_value(settings).context("cannot note the run's settings")?;
         self.write(|file| (file.settings, file.allocs) = (settings, allocs))
     }
 
-    /// From now on its next supervisor takes it up.
+    /// From now on the next supervisor takes the run over if this one is killed.
     pub(super) fn announce(&self) -> anyhow::Result<()> {
         self.write(|file| file.announced = true)
     }
@@ -229,7 +229,7 @@ impl Background {
         file.write(&self.data_dir).context("cannot note what the run's next supervisor needs")
     }
 
-    /// Whether another supervisor is to take up what this one leaves.
+    /// Sets whether another supervisor is to take over what this one leaves.
     pub(super) fn stays(&self, stays: bool) {
         self.stays.store(stays, Ordering::Relaxed);
     }
@@ -237,7 +237,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // One that broke down is as one that was killed.
+        // A supervisor that panicked is treated like one that was killed.
         if self.stays.load(Ordering::Relaxed) || std::thread::panicking() {
             return;
         }

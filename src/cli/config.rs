@@ -1,4 +1,4 @@
-//! `--config`: what a Nomad agent's configuration says of the machine, in the agent's words.
+//! `--config`: what a Nomad agent's configuration says about the machine, in the agent's syntax.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,9 +14,9 @@ use crate::jobspec::config::{self, Member, Node, Variables};
 use crate::jobspec::{self, Diagnostic, Value, did_you_mean};
 use crate::spec::Pos;
 
-/// So many mistakes of all files are told.
+/// Most mistakes of all files that are reported.
 const MOST_SAID: usize = 20;
-/// So many files are read of one directory.
+/// Most files that are read of one directory.
 const MOST_FILES: usize = 1000;
 
 const TOP: [&str; 4] = ["client", "isolation_minimum", "plugin", "plugin_dir"];
@@ -25,18 +25,18 @@ const HOST_VOLUME: [&str; 2] = ["path", "read_only"];
 const HOST_NETWORK: [&str; 2] = ["cidr", "interface"];
 const PLUGIN: [&str; 2] = ["args", "config"];
 
-/// What the operator says of this machine, in files and on the command line.
+/// The operator's configuration of this machine, from files and the command line.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Config {
     pub(super) volumes: Vec<volumes::Given>,
     pub(super) networks: Vec<networks::Given>,
     pub(super) meta: BTreeMap<String, String>,
-    /// The configuration of drivers by their names.
+    /// The configuration of drivers by name.
     pub(super) plugins: BTreeMap<String, Plugin>,
-    /// Where driver plugins of others are.
+    /// The directory of driver plugins.
     pub(super) plugin_dir: Option<PathBuf>,
     pub(super) isolation_minimum: Option<Level>,
-    /// What has no effect.
+    /// Settings that have no effect.
     pub(super) warnings: Vec<String>,
 }
 
@@ -44,9 +44,9 @@ pub(super) struct Config {
 #[derive(Debug, Clone)]
 pub(super) struct Plugin {
     pub(super) body: Body,
-    /// The keys that stand in it.
+    /// The keys that it contains.
     pub(super) keys: Vec<String>,
-    /// Arguments of its program; of a driver of ours there are none.
+    /// Arguments of the plugin's program; built-in drivers have none.
     pub(super) args: Vec<OsString>,
     pub(super) pos: Pos,
 }
@@ -62,10 +62,10 @@ pub(super) struct Operator {
 }
 
 impl Operator {
-    /// Reads the files, over which the command line wins, and finds what is named there.
+    /// Reads the files, which the command line overrides, and looks up the directories and networks that they name.
     ///
     /// # Errors
-    /// As [`read`]; a directory or network that is not there.
+    /// As [`read`]; a directory or network that does not exist.
     pub(super) fn find(
         files: &[PathBuf],
         given: &[volumes::Given],
@@ -79,11 +79,11 @@ impl Operator {
     }
 }
 
-/// Reads all files: each one that is named, and of a directory those that end with `.hcl` or `.json`, in the order of their
-/// names. What is said later is added to what is there, or takes its place.
+/// Reads all files: each named file, and of a directory those that end with `.hcl` or `.json`, in the order of their names. A
+/// later setting is added to an earlier one, or overrides it.
 ///
 /// # Errors
-/// Every mistake of all files, with its place.
+/// Every mistake of all files, with its position.
 pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Config> {
     let (mut config, mut problems) = (Config::default(), Vec::new());
     for path in files(paths)? {
@@ -133,7 +133,7 @@ struct Reader<'a> {
     problems: &'a mut Vec<Diagnostic>,
 }
 
-/// The bodies of a block that may stand there any number of times: one, or a list.
+/// The bodies of a block that may occur any number of times: one, or a list.
 fn bodies(node: &Node) -> Vec<&Node> {
     node.items().map_or_else(|| vec![node], |items| items.iter().collect())
 }
@@ -143,7 +143,7 @@ impl Reader<'_> {
         self.problems.push(Diagnostic::new(pos, message));
     }
 
-    /// The members of all bodies of a block without labels, of which each name must be among these.
+    /// The members of all bodies of a block without labels; each name must be among `known`.
     fn members<'n>(&mut self, what: &str, node: &'n Node, known: &[&str]) -> Vec<&'n Member> {
         let mut members = Vec::new();
         for body in bodies(node) {
@@ -165,7 +165,7 @@ impl Reader<'_> {
         members
     }
 
-    /// The bodies of a block with one label, with their labels.
+    /// The bodies of a block with one label, each with its label.
     fn labelled<'n>(&mut self, what: &str, node: &'n Node) -> Vec<(&'n Member, &'n Node)> {
         let mut found = Vec::new();
         for entry in bodies(node) {

@@ -1,4 +1,4 @@
-//! `agentbin run --detach`: the same run in a process of its own, its supervisor, which goes on when the caller has its id.
+//! `agentbin run --detach`: the same run in a process of its own, its supervisor, which goes on after the caller got its id.
 //!
 //! ```text
 //! agentbin run --detach FILE ─▶ agentbin run --detach --supervise FILE     in a session of its own
@@ -28,26 +28,28 @@ use crate::spec::json;
 use crate::spec::{AllocId, escaped_lines};
 use crate::sys;
 
-/// Bytes of the line that says that the tasks have been started, at most.
+/// Most bytes of the line that reports that the tasks have been started.
 const LONGEST_LINE: u64 = 64 << 20;
-/// How long the start of the tasks is waited for: one may wait for what only comes when its caller goes on.
+/// How long the start of the tasks is waited for: a task may itself wait for something that its caller does only after this
+/// command has returned.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Bytes of the messages of a supervisor that are kept.
+/// Most bytes of a supervisor's messages that are kept.
 const MOST_MESSAGES: u64 = 1 << 20;
-/// Where this process's messages are kept, when it is a supervisor whose caller has gone.
+/// The file for the messages of this process, once it is a supervisor that its caller has left.
 static MESSAGES: OnceLock<Messages> = OnceLock::new();
-/// After so long a supervisor has only to wait.
+/// After this time a supervisor only waits, and memory that it no longer needs is released.
 const STARTED: Duration = Duration::from_secs(2);
 
-/// Starts the supervisor and waits until it says that the tasks have been started. A signal goes to it, as to a run in the
-/// foreground.
+/// Starts the supervisor and waits until it reports that the tasks have been started. Signals are forwarded to it, as to a run
+/// in the foreground.
 pub(super) fn start(args: &RunArgs) -> anyhow::Result<i32> {
     let exe = sys::exe::own().context("cannot find this program")?;
     let mut command = Command::new(format!("/proc/self/fd/{}", exe.as_raw_fd()));
     let mut words = std::env::args_os().skip(1);
     command.arg0(env!("CARGO_PKG_NAME")).args(words.next()).arg("--supervise").args(words);
     command.stdout(Stdio::piped());
-    // What its caller left open, such as the pipe of a shell's substitution, would stay open as long as the job runs.
+    // Descriptors that the caller left open, such as the pipe of a shell's command substitution, would stay open as long as the
+    // job runs.
     sys::process::close_on_exec_from(3).context("cannot close what is not for the supervisor")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let status = runtime.block_on(async {
@@ -64,7 +66,7 @@ pub(super) fn start(args: &RunArgs) -> anyhow::Result<i32> {
             tokio::select! {
                 line = &mut line => break line?.context("cannot hear from the supervisor")?,
                 signal = signals.next() => {
-                    // One that has just ended needs no signal.
+                    // A supervisor that has just ended needs no signal.
                     let _ = sys::process::send_signal(pidfd.as_fd(), signal);
                 }
             }
@@ -72,7 +74,7 @@ pub(super) fn start(args: &RunArgs) -> anyhow::Result<i32> {
         if let Ok(view) = json::from_str::<RunView>(&line) {
             return announce(args, &view);
         }
-        // It ended before its tasks had been started, and has said why.
+        // It ended before its tasks had been started, and has reported why.
         let status =
             crate::sys::task::spawn_blocking(move || child.wait()).await?.context("cannot wait for the supervisor")?;
         Ok(status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(CANNOT))
@@ -81,7 +83,7 @@ pub(super) fn start(args: &RunArgs) -> anyhow::Result<i32> {
     status
 }
 
-/// Says what runs, and how to reach it.
+/// Prints what runs, and how to reach it.
 fn announce(args: &RunArgs, view: &RunView) -> anyhow::Result<i32> {
     if args.json {
         return print((json_text(&json!(view)) + "\n").as_bytes());
@@ -101,7 +103,7 @@ fn announce(args: &RunArgs, view: &RunView) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// Waits until the tasks have been started, but for those that come after the others, or have ended. Returns those that take
+/// Waits until the tasks have been started, except those that run after the others, or have ended. Returns those that take
 /// longer.
 async fn settled(served: &Served) -> BTreeSet<String> {
     let allocs = served.allocs();
@@ -116,7 +118,7 @@ async fn settled(served: &Served) -> BTreeSet<String> {
     }
 }
 
-/// Waits until what an earlier supervisor left has been taken up.
+/// Waits until the tasks of an earlier supervisor have been restored.
 async fn taken_up(served: &Served) -> BTreeSet<String> {
     for control in served.allocs() {
         control.taken_up().await;
@@ -124,10 +126,10 @@ async fn taken_up(served: &Served) -> BTreeSet<String> {
     BTreeSet::new()
 }
 
-/// The file of what this process still has to say.
+/// The file for further messages of this process.
 fn messages(served: &Served, kept_logs: &Path, background: &Background) -> io::Result<&'static Messages> {
     let allocs = served.allocs();
-    // The same for each of its supervisors.
+    // The same file for each supervisor of the run.
     let first = background.file().allocs.first().and_then(|id| AllocId::parse(id)).ok_or(io::ErrorKind::NotFound)?;
     let made = Messages::new(kept_logs, &first)?;
     for control in &allocs {
@@ -136,22 +138,22 @@ fn messages(served: &Served, kept_logs: &Path, background: &Background) -> io::R
     Ok(MESSAGES.get_or_init(|| made))
 }
 
-/// What stands before a message: the time where it goes into the file of messages; `None` when that is full.
+/// The prefix of a message: the time, if it goes to the file of messages; `None` if that is full.
 pub(super) fn when() -> Option<String> {
     let Some(messages) = MESSAGES.get() else { return Some(String::new()) };
     let is_full = messages.size().is_ok_and(|size| size >= MOST_MESSAGES);
     (!is_full).then(|| timestamp(SystemTime::now()) + " ")
 }
 
-/// The run has ended: a file of messages without any is not kept.
+/// The run has ended: an empty file of messages is removed.
 pub(super) fn tidy() {
     if let Some(Err(error)) = MESSAGES.get().map(Messages::tidy) {
         tracing::debug!(%error, "an empty file of messages is left");
     }
 }
 
-/// The supervisor's side: says that the tasks have been started, and lets go of the caller. It says nothing when all of them
-/// have failed: then its end does.
+/// The supervisor's side: reports that the tasks have been started, and detaches from the caller. If all of them have failed, it
+/// reports nothing: its exit does.
 pub(super) async fn report(
     served: Arc<Served>,
     kept_logs: &Path,
@@ -169,12 +171,12 @@ pub(super) async fn report(
     if !is_restored && view.allocs.iter().all(|alloc| alloc.status == "failed") {
         return Ok(());
     }
-    // Noted first: what somebody has been told of is not given up when its supervisor is killed.
+    // Recorded first: once the start has been reported, the run must survive the death of its supervisor.
     background.announce()?;
     let line = json_text(&json!(view)) + "\n";
     let mut out = io::stdout();
     let told = out.write_all(line.as_bytes()).and_then(|()| out.flush()).context("the caller has gone");
-    // Whoever asked for a supervisor of what runs need not wait for it.
+    // A process that asked for another supervisor of an existing run need not wait for this line.
     told.or_else(|error| if is_restored { Ok(()) } else { Err(error) })?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let messages = messages(&served, kept_logs, background);

@@ -1,4 +1,4 @@
-//! `--payload` and `--meta`: what `nomad job dispatch` gives a parameterized job on a cluster.
+//! `--payload` and `--meta`: what `nomad job dispatch` passes to a parameterized job on a cluster.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -10,15 +10,15 @@ use super::RunArgs;
 use crate::jobspec::{self, Diagnostic, Parsed, did_you_mean};
 use crate::spec::{DispatchError, LONGEST_PAYLOAD, Parameterized, Pos};
 
-/// What the command line gives the job.
+/// The payload and metadata of the command line.
 #[derive(Debug, Default)]
 pub(super) struct Dispatch {
-    /// Empty for none.
+    /// Empty if there is none.
     pub(super) payload: Vec<u8>,
     meta: BTreeMap<String, String>,
 }
 
-/// Reads `KEY=VALUE`.
+/// Parses `KEY=VALUE`.
 pub(super) fn meta(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -28,7 +28,7 @@ pub(super) fn meta(text: &str) -> Result<(String, String), String> {
 
 impl Dispatch {
     /// # Errors
-    /// When the payload cannot be read, or is longer than Nomad takes.
+    /// When the payload cannot be read, or is longer than Nomad accepts.
     pub(super) fn of(args: &RunArgs) -> anyhow::Result<Dispatch> {
         let dash = Path::new("-");
         let payload = match &args.payload {
@@ -52,10 +52,10 @@ impl Dispatch {
         Ok(Dispatch { payload, meta: args.meta.iter().cloned().collect() })
     }
 
-    /// Gives it to the job, or refuses it.
+    /// Passes the payload and metadata to the job, or refuses them.
     ///
     /// # Errors
-    /// When there is something to give, and the job is not parameterized.
+    /// When there is a payload or metadata, and the job is not parameterized.
     pub(super) fn give(&self, parsed: &mut Parsed) -> anyhow::Result<()> {
         let nothing = self.payload.is_empty() && self.meta.is_empty();
         let Some(rules) = &parsed.job.scheduling.parameterized else {
@@ -76,7 +76,7 @@ impl Dispatch {
     }
 }
 
-/// What a run of the job would have to be given, or that it starts as it is.
+/// Adds a warning that says what the job has to be dispatched with, or that it starts as it is.
 pub(super) fn advise(parsed: &mut Parsed) {
     let Some(rules) = &parsed.job.scheduling.parameterized else { return };
     let advice = match rules.check(&[], &BTreeMap::new()) {
@@ -90,7 +90,7 @@ fn once(pos: &Pos) -> String {
     format!("{pos}: parameterized has no effect with agentbin run: the job is started once, now")
 }
 
-/// What is wrong with a dispatch, and the flag that helps.
+/// What is wrong with a dispatch, and the flag that fixes it.
 fn told(rules: &Parameterized, error: &DispatchError) -> String {
     let known = || rules.meta_required.iter().chain(&rules.meta_optional).map(String::as_str);
     match error {

@@ -1,4 +1,4 @@
-//! `agentbin doctor`: what this machine has, what a lack costs, and how it is fixed.
+//! `agentbin doctor`: what this machine supports, what a missing feature costs, and how it is fixed.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -17,13 +17,13 @@ use crate::net::{self, Kind, Networks, Wish};
 use crate::spec::{HostIdSpace, escaped};
 use crate::sys::features::{self, Support};
 
-/// Something without which no task can be isolated is missing, or a probe did not run.
+/// Something is missing without which no task can be isolated, or a probe did not run.
 const CANNOT_ISOLATE: i32 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Ok,
-    /// Tasks run, with less.
+    /// Tasks run, with less isolation.
     Warn,
     /// Without it no task can be isolated.
     Missing,
@@ -45,12 +45,12 @@ struct Check {
     name: String,
     state: State,
     value: String,
-    /// What the lack means for tasks.
+    /// What a missing feature means for tasks.
     cost: String,
     mend: String,
 }
 
-/// What follows from an answer.
+/// What a missing feature leads to.
 struct Lack<'a> {
     state: State,
     cost: &'a str,
@@ -67,7 +67,7 @@ impl Checks {
         self.0.push(Check { group, name, state, value, cost: cost.to_owned(), mend: mend.to_owned() });
     }
 
-    /// A call or feature of the kernel.
+    /// A system call or feature of the kernel.
     fn feature(&mut self, name: &str, support: Support, lack: Lack<'_>) {
         let value = match support {
             Support::Yes => "yes",
@@ -91,7 +91,7 @@ const FILES: &str = "files";
 const TOOLS: &str = "tools";
 
 pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<i32> {
-    // Asked before there is an event loop: some answers come from children.
+    // Examined before there is an event loop: some answers come from child processes.
     let checks = examine();
     let outcomes = if args.probe {
         let levels = args.level.map_or_else(|| Level::ALL.to_vec(), |level| vec![level]);
@@ -144,7 +144,7 @@ fn examine() -> Checks {
     checks
 }
 
-/// The network of mode `bridge`, as `run` looks at it before anything is made.
+/// The network of mode `bridge`, checked as `run` does before anything is made.
 fn network(checks: &mut Checks) {
     let wish = Wish {
         id: "",
@@ -170,7 +170,7 @@ fn network(checks: &mut Checks) {
     checks.add(TOOLS, "network mode bridge", value, Some(Lack { state: State::Warn, cost, mend }));
 }
 
-/// What keeps the tasks on the bridge from sending with others' addresses, and from the host's loopback.
+/// What prevents tasks on the bridge from sending with the addresses of others, and from reaching the host's loopback.
 fn guard(checks: &mut Checks) {
     let cost = "tasks with CAP_NET_RAW or CAP_NET_ADMIN send with the addresses of others on the bridge";
     let (value, mend) = Networks::cannot_guard().map_or(("yes".to_owned(), None), |(why, mend)| (why, Some(mend)));
@@ -178,7 +178,7 @@ fn guard(checks: &mut Checks) {
     checks.add(TOOLS, "network rules (netdev)", value, lack);
 }
 
-/// What networks of the host do to those of tasks.
+/// Settings of the host's networks that affect the networks of tasks.
 fn network_settings(checks: &mut Checks) {
     if let Some(value) = features::setting("net/ipv4/conf/all/route_localnet") {
         let cost = "every interface leads to the host's loopback, not only those with a rule against it";
@@ -337,7 +337,7 @@ fn cgroups(checks: &mut Checks, facts: &Facts) {
 }
 
 fn limits(checks: &mut Checks) {
-    /// An agent with a thousand tasks.
+    /// For an agent with a thousand tasks.
     const FILES: u64 = 8192;
     let number = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |n| n.to_string());
     let (soft, hard) = features::open_files();
@@ -385,7 +385,7 @@ fn limits(checks: &mut Checks) {
     checks.add(LIMITS, "pressure (PSI)", if pressure { "yes" } else { "no" }, (!pressure).then_some(lack));
 }
 
-/// Settings that keep the tasks of a machine, and its other users, apart: name, least safe value, what less costs.
+/// Settings that separate the tasks of a machine, and its other users: name, lowest safe value, cost of a lower one.
 const SAFE: [(&str, u32, &str); 6] = [
     ("fs/protected_symlinks", 1, "links in shared directories mislead programs of the host"),
     ("fs/protected_hardlinks", 1, "whoever shares a file system with others can keep their files by links"),
@@ -407,7 +407,7 @@ fn settings(checks: &mut Checks) {
     network_settings(checks);
 }
 
-/// The ids of tasks in user namespaces; a plain user has subordinate ids, or his own alone.
+/// The host ids of tasks in user namespaces; a user other than root has subordinate ids, or only the own id.
 fn host_ids(checks: &mut Checks) {
     if !rustix::process::geteuid().is_root() {
         let cost = "tasks of level strict have your own id on the host";
@@ -450,7 +450,7 @@ fn host_ids(checks: &mut Checks) {
     }
 }
 
-/// Where the `alloc_dir` of an agent lies, by its packages and by its documentation's examples.
+/// The usual `alloc_dir` of an agent, according to its packages and the examples in its documentation.
 const ALLOC_DIRS: [&str; 5] = [
     "/opt/nomad/data/alloc",
     "/opt/nomad/alloc",
@@ -459,7 +459,7 @@ const ALLOC_DIRS: [&str; 5] = [
     "/var/nomad/alloc",
 ];
 
-/// Files of the host that a task which is root in its jail could read or leave behind.
+/// Files of the host that a task that is root in its jail could read or leave behind.
 fn files(checks: &mut Checks) {
     if !rustix::process::geteuid().is_root() {
         return;
@@ -486,7 +486,7 @@ fn files(checks: &mut Checks) {
     }
 }
 
-/// A line for people, between colours where they are wanted.
+/// A word for people, in colour if wanted.
 fn paint(state: State, colour: bool) -> String {
     let word = format!("{:<8}", state.name());
     let code = match state {
@@ -552,7 +552,7 @@ fn table(text: &mut String, outcomes: &[Outcome]) {
     for (level, report) in outcomes {
         match report {
             Err(error) => _ = writeln!(text, "\n{}: {}", level.name(), escaped(&chain(error.as_ref()))),
-            // Everything is open there, as it has to be.
+            // With this level everything is open by design.
             Ok(_) if *level == Level::RawExec && outcomes.len() > 1 => {}
             Ok(report) => {
                 let failing = ROWS.iter().filter_map(|row| Some((row, report.get(row.id).filter(|seen| !seen.pass)?)));
@@ -608,7 +608,7 @@ fn to_json(checks: &Checks, outcomes: &[Outcome]) -> Json {
 mod tests {
     use super::*;
 
-    /// N9: what is missing decides, a warning does not; each line says what it costs and how it is fixed.
+    /// N9: missing features decide, warnings do not; each line says what it costs and how it is fixed.
     #[test]
     fn what_is_missing_decides() {
         let mut checks = Checks::default();
@@ -626,7 +626,7 @@ mod tests {
         assert_eq!((&json["can_isolate"], &json["checks"][2]["state"]), (&json!(false), &json!("missing")));
     }
 
-    /// N9: the table has every row, names what does not hold, and counts.
+    /// N9: the table has every row, names the checks that fail, and counts them.
     #[test]
     fn the_table_names_what_does_not_hold() {
         let report = |fails: &'static str| {

@@ -15,13 +15,13 @@ use crate::alloc::HostVolumes;
 use crate::alloc::machine::{self, Seen};
 use crate::spec::{Group, Job, Lifecycle, LifecycleHook, NetworkMode, Port, Task, escaped, shown_source};
 
-/// So many allocations of a group are shown one by one.
+/// How many allocations of a group are listed individually.
 const MOST_SHOWN: u32 = 20;
 
-/// Prints what a run would do, after everything that a run finds out before it starts.
+/// Prints what a run would do, after all checks that a run makes before it starts.
 ///
 /// # Errors
-/// What would keep the job from being started.
+/// What would prevent the job from being started.
 pub(super) fn run(
     args: &RunArgs,
     job: &Job,
@@ -51,13 +51,13 @@ pub(super) fn run(
 struct View<'a> {
     args: &'a RunArgs,
     job: &'a Job,
-    /// It is given one.
+    /// Whether it gets a payload.
     with_payload: bool,
     operator: &'a Operator,
     seen: &'a Seen,
 }
 
-/// A port, and the task whose own it is.
+/// Ports, each with the task that it belongs to.
 fn ports(group: &Group) -> impl Iterator<Item = (Option<&str>, &Port)> {
     let own = group.network.iter().flat_map(|network| network.ports.iter().map(|port| (None, port)));
     let tasks = group.tasks.iter().flat_map(|task| {
@@ -82,7 +82,7 @@ fn lifecycle(lifecycle: Option<Lifecycle>) -> String {
 }
 
 impl View<'_> {
-    /// The host's address of a port, where that is known before the start.
+    /// The host's address of a port, if it is known before the start.
     fn address(&self, port: &Port) -> Option<IpAddr> {
         let name = port.host_network.as_ref().map_or("default", |network| &network.name);
         self.operator.networks.address(name, self.seen.node.ip).ok()
@@ -236,7 +236,7 @@ impl Mounted {
     }
 }
 
-/// What the tasks of the first `count` allocations mount; what only their environment names is missing.
+/// The mounts of the tasks of the first `count` allocations; those that depend on a task's environment are missing.
 fn mounts(group: &Group, host: &HostVolumes, count: u32) -> Vec<Mounted> {
     let mut out = Vec::new();
     for task in &group.tasks {
@@ -258,7 +258,7 @@ fn mounts(group: &Group, host: &HostVolumes, count: u32) -> Vec<Mounted> {
     out
 }
 
-/// Writes rows under their heads, with an empty line behind; nothing where there are no rows.
+/// Writes rows below their headings, with an empty line after them; nothing if there are no rows.
 fn write_table(out: &mut String, heads: &[&str], rows: Vec<Vec<String>>) {
     if rows.is_empty() {
         return;

@@ -14,7 +14,7 @@ use crate::alloc::{
 use crate::spec::{AllocId, Order as _, escaped_lines};
 use crate::sys::owned::OwnDir;
 
-/// Some of it could not be removed.
+/// Some leftovers could not be removed.
 const LEFTOVERS: i32 = 1;
 
 pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
@@ -90,7 +90,7 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
             }
         }
     }
-    // Where somebody still works there, he does it when he is done.
+    // A process that still works there unmounts it when it is done.
     if !args.dry_run
         && let Err(e) = alloc::release(&data_dir)
     {
@@ -101,17 +101,17 @@ pub(super) fn run(args: &GcArgs) -> anyhow::Result<i32> {
     Ok(status)
 }
 
-/// What `run --keep-logs` kept of one allocation.
+/// The logs of one allocation that `run --keep-logs` kept.
 struct KeptLogs {
     dir: PathBuf,
-    /// Of its files.
+    /// The total size of its files.
     bytes: u64,
-    /// Since the last of them was written.
+    /// The time since the last of them was written.
     age: Duration,
 }
 
-/// All of them, in the order of their names. Only directories of this user's that are called as an allocation is: the rest is not
-/// ours.
+/// All kept logs, in the order of their names. Only directories of this user that have the name of an allocation: everything
+/// else is not ours.
 fn kept_logs(data_dir: &Path) -> anyhow::Result<Vec<KeptLogs>> {
     let base = machine::kept_logs(data_dir);
     let failed = || format!("cannot look for kept logs in {}", base.display());
@@ -124,7 +124,7 @@ fn kept_logs(data_dir: &Path) -> anyhow::Result<Vec<KeptLogs>> {
     for entry in entries {
         let entry = entry.with_context(failed)?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // What a job in the background has to say is there from its start on.
+        // The messages of a background job are there from its start on.
         let is_ours = AllocId::parse(&name).is_some() && !data_dir.join(format!("alloc/{name}.json")).exists();
         if !is_ours || !entry.file_type().with_context(failed)?.is_dir() {
             continue;
@@ -148,12 +148,12 @@ fn kept_logs(data_dir: &Path) -> anyhow::Result<Vec<KeptLogs>> {
     Ok(found)
 }
 
-/// What people want to read.
+/// Rounded down to seconds, for people.
 fn in_seconds(age: Duration) -> Duration {
     Duration::from_secs(age.as_secs())
 }
 
-/// Who takes it up again.
+/// The process that takes it over again.
 fn kept(record: &Record) -> &'static str {
     match record.owned_by() {
         Owner::Agent => "(agentbin agent takes it up again; gc --abandoned ends it)",

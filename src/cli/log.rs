@@ -1,4 +1,4 @@
-//! The agent's own log: lines on standard error, which a service manager keeps.
+//! The agent's own log: lines on standard error, which a service manager collects.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -16,16 +16,16 @@ use crate::spec::escaped_lines;
 /// A layer that writes each event of this program as one line.
 struct Lines {
     least: Level,
-    /// For those who follow it over the API.
+    /// For clients that follow the log over the API.
     followed: broadcast::Sender<LogLine>,
 }
 
-/// Lines that wait for a slow follower; the oldest are lost to him.
+/// How many lines are buffered for a slow follower, which loses the oldest ones.
 const FOLLOWED: usize = 256;
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
-        // Libraries have nothing to say to an operator.
+        // Messages of libraries are not meant for operators.
         *metadata.level() <= self.least && metadata.target().starts_with(env!("CARGO_PKG_NAME"))
     }
 
@@ -36,7 +36,7 @@ impl<S: Subscriber> Layer<S> for Lines {
         let level = event.metadata().level();
         let line = format!("{time} [{level}] {}{}", said.message, said.fields);
         let line = format!("{}\n", escaped_lines(&line).replace('\n', "\\n"));
-        // Whoever reads it may be gone, which must not disturb a task.
+        // The reader of stderr may be gone, which must not affect a task.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
         if self.followed.receiver_count() > 0 {
             let _ = self.followed.send(LogLine { level: *level, text: line.into() });
@@ -66,7 +66,7 @@ impl Visit for Said {
     }
 }
 
-/// What a line must be at least.
+/// The minimum level of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Least {
     /// Everything
@@ -79,7 +79,7 @@ pub(super) enum Least {
     Error,
 }
 
-/// Writes from now on what this process has to say. Who subscribes to what is returned hears it, too.
+/// Starts to log the messages of this process. Subscribers of the returned channel get them, too.
 pub(super) fn start(least: Least) -> broadcast::Sender<LogLine> {
     let least = match least {
         Least::Debug => Level::DEBUG,
@@ -89,7 +89,7 @@ pub(super) fn start(least: Least) -> broadcast::Sender<LogLine> {
     };
     let (followed, _) = broadcast::channel(FOLLOWED);
     let lines = tracing_subscriber::registry().with(Lines { least, followed: followed.clone() });
-    // Another one is there already only where a program embeds this one.
+    // A subscriber already exists only if another program embeds this one.
     let _ = tracing::subscriber::set_global_default(lines);
     followed
 }

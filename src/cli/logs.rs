@@ -1,4 +1,4 @@
-//! `agentbin logs`: what a task has printed, and prints.
+//! `agentbin logs`: the output of a task so far, and what it prints from now on.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
@@ -18,22 +18,22 @@ use crate::logs::follower::{Finisher, Follower, Output, Start};
 use crate::spec::AllocId;
 use crate::sys::task::boxed;
 
-/// Lines of a `--tail` without a number.
+/// Number of lines for `--tail` without a number.
 const TAIL: u64 = 10;
-/// How often to look whether an allocation that is followed goes on.
+/// How often to check whether a followed allocation goes on.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Where the logs of an allocation are.
+/// The logs of an allocation.
 struct Place {
     id: String,
     dir: PathBuf,
-    /// Its record, which goes with it; none when it has ended.
+    /// Its record, which is removed with it; `None` if it has ended.
     record: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &LogsArgs) -> anyhow::Result<i32> {
     let data_dir = machine::data_dir(args.data_dir.as_deref())?;
-    // Whose supervisor was killed goes on being read, but nobody would restart its tasks.
+    // Logs of a run whose supervisor was killed can be read in any case, but without a supervisor its tasks would not be restarted.
     wait_for(async {
         revive(Some(&data_dir), args.data_dir.is_some()).await;
         Ok(())
@@ -63,7 +63,7 @@ pub(super) fn run(args: &LogsArgs) -> anyhow::Result<i32> {
         let end = crate::sys::task::spawn(end(place.record.filter(|_| args.follow), finishers));
         while let Some(copied) = reading.join_next().await {
             match copied? {
-                // Whoever read it has seen enough.
+                // The reader of stdout has gone.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                 copied => copied.with_context(|| format!("cannot print the output of task {task:?}"))?,
             }
@@ -73,7 +73,7 @@ pub(super) fn run(args: &LogsArgs) -> anyhow::Result<i32> {
     })
 }
 
-/// Lets the readers end: at once, or when the allocation has.
+/// Lets the followers finish: at once, or when the allocation has ended.
 async fn end(followed: Option<PathBuf>, finishers: Vec<Finisher>) {
     if let Some(record) = followed {
         let mut look = tokio::time::interval(LOOK_EVERY);
@@ -84,7 +84,7 @@ async fn end(followed: Option<PathBuf>, finishers: Vec<Finisher>) {
     finishers.iter().for_each(Finisher::finish);
 }
 
-/// Whether an allocation has its record, and whoever looks after it.
+/// Whether an allocation has its record, and a living supervisor.
 fn goes_on(record: &Path) -> bool {
     let Ok(record) = Record::read(record) else { return false };
     crate::sys::processes::stat(record.owner.pid)
@@ -111,7 +111,7 @@ async fn copy(mut follower: Follower, stream: Stream) -> io::Result<()> {
     Ok(())
 }
 
-/// The logs that are meant, and the task if one was named. A name comes before the beginning of an id, which it may look like.
+/// Finds the logs and, if one was named, the task. A name takes precedence over the prefix of an id that it may resemble.
 fn place(data_dir: &Path, args: &LogsArgs) -> anyhow::Result<(Place, Option<String>)> {
     let word = args.alloc.as_str();
     let found = |found: Option<Place>| found.map(|place| (place, None));
@@ -134,7 +134,7 @@ fn place(data_dir: &Path, args: &LogsArgs) -> anyhow::Result<(Place, Option<Stri
     Ok((Place { id: view.id.clone(), dir: view.logs.clone(), record }, task))
 }
 
-/// The only allocation whose id begins so: of a run that goes on or was killed, or one whose logs were kept.
+/// The only allocation whose id has this prefix: of a run that goes on or was killed, or one whose logs were kept.
 fn find(data_dir: &Path, prefix: &str) -> anyhow::Result<Option<Place>> {
     let allocs = data_dir.join("alloc");
     let kept = machine::kept_logs(data_dir);
@@ -163,7 +163,7 @@ fn find(data_dir: &Path, prefix: &str) -> anyhow::Result<Option<Place>> {
     }
 }
 
-/// The task that was asked for, or the only one that there is.
+/// The named task, or the only one.
 fn task(place: &Place, asked: Option<&str>) -> anyhow::Result<String> {
     let tasks =
         crate::logs::tasks(&place.dir).with_context(|| format!("cannot read the logs in {}", place.dir.display()))?;

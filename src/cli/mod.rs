@@ -1,4 +1,4 @@
-//! The operator's command line. Never holds logic that somebody else would want.
+//! The operator's command line. Contains no logic that other modules would need.
 
 mod agent;
 mod args;
@@ -46,9 +46,9 @@ use crate::alloc::{Tell, chain_within};
 use crate::net::{CONFIG_DIR, Subnet};
 use crate::spec::{escaped_lines, shortened};
 
-/// Most bytes that are said at once: some dozen mistakes of a job file.
+/// Most bytes of one message: some dozen mistakes of a job file.
 const LONGEST_COMPLAINT: usize = 32 * 1024;
-/// Exit status of `run` when agentbin itself could not do it.
+/// Exit status of `run` when agentbin itself failed.
 const CANNOT: i32 = 125;
 
 #[derive(Debug, clap::Parser)]
@@ -516,7 +516,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
     let cli = match Cli::try_parse_from(args::go_flags(args, &Cli::command())) {
         Ok(cli) => cli,
         Err(error) => {
-            // Nobody is there to be told that nobody is there.
+            // If stdout or stderr is closed, there is no way to report it.
             let _ = error.print();
             return if error.use_stderr() { CANNOT } else { 0 };
         }
@@ -554,22 +554,22 @@ pub fn run(args: Vec<OsString>) -> i32 {
     })
 }
 
-/// Writes the result of a command.
+/// Writes the result of a command to stdout.
 fn print(bytes: &[u8]) -> anyhow::Result<i32> {
     let mut out = std::io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).context("cannot write to standard output")?;
     Ok(0)
 }
 
-/// Tells people what is wrong. The text may be anybody's; its lines are ours.
+/// Reports a problem on stderr. The text may contain untrusted parts, so control characters in its lines are escaped.
 fn complain(text: &str) {
     let text = shortened(text, LONGEST_COMPLAINT);
     let Some(when) = detach::when() else { return };
-    // With stderr closed there is nobody left to tell; the exit status remains.
+    // If stderr is closed, only the exit status remains.
     let _ = writeln!(std::io::stderr(), "{when}agentbin: {}", escaped_lines(&text));
 }
 
-/// The same for those below the command line.
+/// The same for the layers below the command line.
 fn tell() -> Tell {
     std::sync::Arc::new(complain)
 }

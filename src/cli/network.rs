@@ -1,4 +1,4 @@
-//! `agentbin network status`: the networks that allocations of this machine have, whatever their data directories are.
+//! `agentbin network status`: the networks of allocations on this machine, of all data directories.
 
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,7 @@ pub(super) fn status(args: &NetworkStatusArgs) -> anyhow::Result<i32> {
     print(text.as_bytes())
 }
 
-/// Whether somebody has it, or the next clean-up removes it.
+/// Whether a network is in use, or is removed by the next clean-up.
 fn state(noted: &Noted) -> std::io::Result<&'static str> {
     Ok(if noted.is_abandoned()? { "abandoned" } else { "in use" })
 }

@@ -1,4 +1,4 @@
-//! Networks of the host, which a job file names and only the operator knows, and its range of dynamic ports.
+//! Host networks, which a job file names and only the operator can configure, and the range of dynamic ports.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
@@ -19,12 +19,12 @@ use crate::sys::interfaces;
 pub(super) struct Given {
     name: String,
     place: String,
-    /// Only an address in this one: first address and length of the prefix.
+    /// Only an address in this network: first address and length of the prefix.
     within: Option<(IpAddr, u32)>,
 }
 
 impl Given {
-    /// A network of a configuration: an interface, addresses that one has, or both.
+    /// A network of a configuration: an interface, a network of addresses, or both.
     pub(super) fn configured(name: &str, interface: Option<String>, cidr: Option<String>) -> Result<Given, String> {
         let within = cidr.map(|cidr| {
             let read = cidr.split_once('/').and_then(|(ip, length)| Some((ip.parse().ok()?, length.parse().ok()?)));
@@ -39,7 +39,7 @@ impl Given {
         Ok(Given { name: name.to_owned(), place: interface.unwrap_or_default(), within })
     }
 
-    /// The first address that is meant, of those of interfaces by their names.
+    /// The first matching address among those of the interfaces.
     fn among(&self, interfaces: &[(String, IpAddr)]) -> Option<IpAddr> {
         let on = interfaces.iter().filter(|(interface, _)| self.place.is_empty() || *interface == self.place);
         on.map(|(_, ip)| *ip).find(|ip| self.within.is_none_or(|net| is_within(net, *ip)))
@@ -56,7 +56,7 @@ fn is_within((first, length): (IpAddr, u32), ip: IpAddr) -> bool {
     width == other && (differs == 128 || first >> differs == ip >> differs)
 }
 
-/// Reads `NAME=ADDRESS` or `NAME=INTERFACE`.
+/// Parses `NAME=ADDRESS` or `NAME=INTERFACE`.
 pub(super) fn given(text: &str) -> Result<Given, String> {
     match text.split_once('=') {
         Some((name, place)) if !name.is_empty() && !place.is_empty() => {
@@ -70,7 +70,7 @@ pub(super) fn given(text: &str) -> Result<Given, String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Dirs(Vec<PathBuf>);
 
-/// Reads `DIR:DIR`.
+/// Parses `DIR:DIR`.
 pub(super) fn dirs(text: &str) -> Result<Dirs, String> {
     let dirs: Vec<PathBuf> = text.split(':').map(PathBuf::from).collect();
     if dirs.iter().all(|dir| dir.is_absolute()) {
@@ -80,21 +80,21 @@ pub(super) fn dirs(text: &str) -> Result<Dirs, String> {
     }
 }
 
-/// Those where none are given.
+/// The default directories.
 pub(super) fn default_dirs() -> String {
     PLUGIN_DIRS.join(":")
 }
 
-/// How the networks of groups are made, as the command line says.
+/// The settings for networks of groups, from the command line.
 pub(super) fn settings(usual: Networks, args: &RunArgs) -> Networks {
     let (config_dir, subnet) = (args.cni_config_dir.clone(), args.bridge_network_subnet);
     Networks { config_dir, plugin_dirs: args.cni_path.0.clone(), subnet, ..usual }
 }
 
-/// Looks whether the networks of all groups can be made; nothing is made.
+/// Checks whether the networks of all groups can be made; nothing is made.
 ///
 /// # Errors
-/// All that cannot, with their places in the job file.
+/// All that cannot, with their positions in the job file.
 pub(super) fn plan(job: &Job, networks: &Networks, texts: &Texts) -> anyhow::Result<()> {
     let mut problems = Vec::new();
     for network in job.groups.iter().filter_map(|group| group.network.as_ref()) {
@@ -115,7 +115,7 @@ pub(super) fn plan(job: &Job, networks: &Networks, texts: &Texts) -> anyhow::Res
     Ok(())
 }
 
-/// Reads `MIN-MAX`.
+/// Parses `MIN-MAX`.
 pub(super) fn range(text: &str) -> Result<RangeInclusive<u16>, String> {
     let ends = text.split_once('-').and_then(|(min, max)| Some((min.parse().ok()?, max.parse().ok()?)));
     match ends {
@@ -124,19 +124,19 @@ pub(super) fn range(text: &str) -> Result<RangeInclusive<u16>, String> {
     }
 }
 
-/// The range where none is given.
+/// The default range.
 pub(super) fn default_range() -> String {
     format!("{}-{}", DYNAMIC_PORTS.start(), DYNAMIC_PORTS.end())
 }
 
-/// The networks that ports can be on here: the interfaces by their names, and those of the command line. Where the interfaces
-/// cannot be listed, there are none.
+/// The host networks that ports can be on here: the interfaces by name, and those of the command line. If the interfaces cannot
+/// be listed, they are left out.
 pub(super) fn networks(given: &[Given]) -> anyhow::Result<HostNetworks> {
     let (mut interfaces, unlisted) = match interfaces::addresses() {
         Ok(interfaces) => (interfaces, None),
         Err(error) => (Vec::new(), Some(error)),
     };
-    // The first one that others can use; of IPv6 every interface has one that they cannot.
+    // Link-local IPv6 addresses, which every interface has, are skipped: other machines cannot use them.
     interfaces.retain(|(_, ip)| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local()));
     let mut networks = Vec::new();
     for one in given {
@@ -159,12 +159,12 @@ pub(super) fn networks(given: &[Given]) -> anyhow::Result<HostNetworks> {
     Ok(HostNetworks::new(named.chain(networks)).with_configured(configured))
 }
 
-/// What a job file says of networks that there are not here.
+/// Refuses host networks of a job file that do not exist here.
 pub(super) fn check(parsed: &mut Parsed, networks: &HostNetworks) {
     let groups = parsed.job.groups.iter().filter_map(|group| group.network.as_ref());
     for port in groups.flat_map(|network| &network.ports) {
         let Some(network) = &port.host_network else { continue };
-        // What refers to the node is found out when it runs; so is the node's own address.
+        // References to the node are checked when the job runs; so is the node's own address.
         let own = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         if let Err(unknown) = networks.address(&network.name, own)
             && !network.name.contains("${")

@@ -1,4 +1,4 @@
-//! `agentbin node status`: this machine as an agent would publish it, in Nomad's names.
+//! `agentbin node status`: this machine as an agent would publish it, under Nomad's names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ pub(super) fn status(args: &NodeStatusArgs) -> anyhow::Result<i32> {
     print(text.as_bytes())
 }
 
-/// The names and shapes of a node in Nomad's API.
+/// A node in the format of Nomad's API.
 fn to_json(node: &Node, drivers: &BTreeMap<String, Fingerprint>, reservable: Option<&CpuSet>) -> Json {
     let attributes = &node.attributes;
     let number = |key: &str| attributes.get(key).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! The service manager, such as systemd, that has started this process: what it is told, and the sockets that it hands over.
-//! See `sd_notify(3)` and `sd_listen_fds(3)`; where there is none, nothing is told and there are no sockets.
+//! The service manager, such as systemd, that has started this process: status messages to it, and sockets that it passes. See
+//! `sd_notify(3)` and `sd_listen_fds(3)`; without a service manager there are no messages and no sockets.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ pub(super) use sd_notify::NotifyState;
 use crate::http::listener::Listener;
 use crate::sys;
 
-/// How often it wants to hear that the agent lives: twice in the time after which it would end it.
+/// The interval of watchdog messages: half of the time after which the service manager would kill the agent.
 pub(super) fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|limit| limit / 2)
 }
 
-/// Tells it.
+/// Sends a message to the service manager.
 pub(super) fn tell(state: &NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(std::slice::from_ref(state)) {
         tracing::debug!(%error, "cannot tell the service manager {state}");
     }
 }
 
-/// The sockets that it has listened on for this process. Call it once.
+/// The sockets on which the service manager has listened for this process. To be called once.
 ///
 /// # Errors
-/// Variables that nobody can read, a descriptor that is no listening socket, TCP beyond this machine.
+/// Variables that cannot be parsed, a descriptor that is no listening socket, TCP beyond this machine.
 pub(super) fn sockets() -> anyhow::Result<Vec<Listener>> {
     let numbers = sd_notify::listen_fds().context("cannot use the sockets that LISTEN_FDS names")?;
     let listener = |number| {

@@ -1,7 +1,7 @@
-//! What a run prints: its tasks' output, and what happens to them.
+//! What a run prints: its tasks' output, and their events.
 //!
-//! One thread writes to stdout and stderr, so that a reader who does not read holds up the output and nothing else: not
-//! the signals, not the clean-up. What is written in which order is decided before, in [`Shape`].
+//! One thread writes to stdout and stderr, so that a slow reader delays the output and nothing else: neither the signals nor the
+//! clean-up. What is written in which order is decided before, in [`Shape`].
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write};
@@ -14,12 +14,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::alloc::AllocEvent;
 use crate::spec::{EventKind, LONGEST_MESSAGE, escaped, is_unprintable, shortened};
 
-/// Pieces of output that may wait for the writer.
+/// Number of pieces of output that may wait for the writer.
 const QUEUE: usize = 64;
-/// A line longer than this is cut, as it is kept in memory until it ends.
+/// A longer line is split, as it is kept in memory until it ends.
 const LONGEST_LINE: usize = 1024 * 1024;
 
-/// Where something is printed.
+/// The stream to print to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
     Stdout,
@@ -40,11 +40,11 @@ impl Stream {
 pub(super) struct Piece {
     pub(super) stream: Stream,
     pub(super) bytes: Vec<u8>,
-    /// Begins on a line of its own, whatever was printed before.
+    /// Begins on a new line, whatever was printed before.
     pub(super) own_line: bool,
 }
 
-/// How a run is printed.
+/// The format of a run's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Style {
     pub(super) json: bool,
@@ -54,14 +54,14 @@ pub(super) struct Style {
 }
 
 impl Style {
-    /// Colour only on a terminal whose user has not said no (<https://no-color.org>).
+    /// Colour only on a terminal, and unless the user has refused it (<https://no-color.org>).
     pub(super) fn new(json: bool, quiet: bool) -> Style {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|t| t == "dumb");
         Style { json, quiet, colour: std::io::stderr().is_terminal() && !refused && !dumb }
     }
 
-    /// An event as it is printed; nothing when events are not wanted.
+    /// An event as it is printed; `None` if events are not wanted.
     pub(super) fn event(self, label: &str, happened: &AllocEvent) -> Option<Piece> {
         let AllocEvent { alloc, group, index, event } = happened;
         if self.json {
@@ -91,7 +91,7 @@ impl Style {
         Some(Piece { stream: Stream::Stderr, bytes: line.into_bytes(), own_line: true })
     }
 
-    /// A loss of output, which must not go unnoticed.
+    /// Reports lost output, which must not go unnoticed.
     pub(super) fn gap(self, label: &str, source: &Source, missing_files: u64) -> Piece {
         if self.json {
             return json_line(&source.object("Output Lost", &json!({ "missing_files": missing_files.to_string() })));
@@ -115,8 +115,8 @@ fn json_line(object: &serde_json::Value) -> Piece {
     Piece { stream: Stream::Stdout, bytes: (json_text(object) + "\n").into_bytes(), own_line: true }
 }
 
-/// JSON in which also those characters are escaped that JSON allows and a terminal obeys. They stand in strings only (but
-/// for the line ends of indented JSON), so that a reader gets the same.
+/// JSON in which also the characters are escaped that JSON allows but a terminal interprets. They occur in strings only (except
+/// for the line ends of indented JSON), so that a parser gets the same value.
 pub(super) fn json_text(object: &serde_json::Value) -> String {
     escaped_json(object.to_string())
 }
@@ -144,7 +144,7 @@ fn escaped_json(text: String) -> String {
     out
 }
 
-/// Whose output it is.
+/// The task and stream that output comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Source {
     pub(super) task: String,
@@ -173,14 +173,14 @@ impl Source {
 pub(super) enum Shape {
     /// Byte for byte.
     Raw(Stream),
-    /// Each line after `task | `; a line that is not complete waits for its end.
+    /// Each line after `task | `; an incomplete line waits for its end.
     Prefixed { stream: Stream, prefix: String, pending: Vec<u8> },
-    /// JSON objects; a character that is not complete waits for its end. What is no UTF-8 is `base64`, and says so.
+    /// JSON objects; an incomplete UTF-8 sequence waits for its end. Output that is not UTF-8 is encoded and marked as `base64`.
     Json { source: Source, pending: Vec<u8> },
 }
 
 impl Shape {
-    /// The next bytes.
+    /// Adds the next bytes.
     pub(super) fn feed(&mut self, bytes: Vec<u8>) -> Option<Piece> {
         match self {
             Shape::Raw(stream) => Some(Piece { stream: *stream, bytes, own_line: false }),
@@ -207,7 +207,7 @@ impl Shape {
         }
     }
 
-    /// What is left when the stream has ended.
+    /// The remaining bytes when the stream has ended.
     pub(super) fn end(&mut self) -> Option<Piece> {
         match self {
             Shape::Raw(_) => None,
@@ -219,7 +219,7 @@ impl Shape {
     }
 }
 
-/// Whole lines, each with its prefix and its end.
+/// Whole lines, each with its prefix and a line end.
 fn prefixed(stream: Stream, prefix: &str, lines: &[u8]) -> Piece {
     let mut bytes = Vec::with_capacity(lines.len() + prefix.len() * 2);
     for line in lines.split_inclusive(|b| *b == b'\n') {
@@ -253,7 +253,7 @@ pub(super) struct Writer {
     broken: Broken,
 }
 
-/// Why stdout cannot be written to any more; empty where somebody has just stopped reading, and nothing while it can.
+/// Why stdout cannot be written to any more; empty if the reader has just closed it, and `None` while it can be written.
 pub(super) type Broken = watch::Receiver<Option<String>>;
 
 impl Writer {
@@ -269,7 +269,7 @@ impl Writer {
         let mut screen = Screen { out: Box::new(stdout), err: Box::new(stderr), one_screen, open: [false; 2] };
         std::thread::Builder::new().name("output".to_owned()).spawn(move || {
             while let Some(piece) = pieces.blocking_recv() {
-                // Nobody reads stdout any more: the rest is thrown away, so that nothing waits for it.
+                // No process reads stdout any more: the rest is discarded, so that nothing waits for it.
                 if let Err(error) = screen.write(&piece)
                     && piece.stream == Stream::Stdout
                 {
@@ -282,7 +282,7 @@ impl Writer {
                     });
                 }
             }
-            // Whoever waited has given up.
+            // The receiver may have given up.
             let _ = ended.send(());
         })?;
         Ok(Writer { queue, done, broken })
@@ -292,7 +292,7 @@ impl Writer {
         self.queue.clone()
     }
 
-    /// Hears when stdout cannot be written to any more.
+    /// Notifies when stdout cannot be written to any more.
     pub(super) fn broken(&self) -> Broken {
         self.broken.clone()
     }
@@ -300,7 +300,7 @@ impl Writer {
     /// Waits until everything is written.
     pub(super) async fn finish(self) {
         drop(self.queue);
-        // The thread has ended either way.
+        // The thread has ended in any case.
         let _ = self.done.await;
     }
 }
@@ -309,7 +309,7 @@ struct Screen {
     out: Box<dyn Write + Send>,
     err: Box<dyn Write + Send>,
     one_screen: bool,
-    /// Which stream's last line has no end yet.
+    /// For each stream, whether its last line is incomplete.
     open: [bool; 2],
 }
 

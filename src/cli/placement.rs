@@ -1,4 +1,4 @@
-//! Whether this machine is one that a job's constraints allow.
+//! Whether a job's constraints allow this machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,15 +12,15 @@ use crate::driver::Fingerprint;
 use crate::jobspec::{Diagnostic, Parsed};
 use crate::spec::{Job, Order as _};
 
-/// So many constraints that are not met are told.
+/// Most unmet constraints that are reported.
 const MOST_SAID: usize = 50;
-/// What names a driver in the attributes of a node.
+/// The prefix of a driver's name in references to node attributes.
 const DRIVER: &str = "attr.driver.";
 
-/// Adds every constraint that this machine does not meet to what is refused. Nothing on the machine is made or changed.
+/// Refuses each constraint that this machine does not meet. Nothing on the machine is made or changed.
 ///
 /// # Errors
-/// When nothing can be found out about its cgroups; as [`Asked::start`].
+/// When its cgroups cannot be inspected; as [`Asked::start`].
 pub(super) fn check(
     parsed: &mut Parsed,
     data_dir: Option<&Path>,
@@ -51,20 +51,20 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Asks the drivers that the job refers to (`${attr.driver.docker.version}`) about themselves. The others are not asked: a
-/// Java runtime takes its time to tell its version.
+/// Fingerprints the drivers that the job refers to (`${attr.driver.docker.version}`). Not the others: a Java runtime is slow to
+/// report its version.
 pub(super) async fn ask_drivers(job: &Job, machine: &Machine) -> BTreeMap<String, Fingerprint> {
     let wanted = wanted(job);
     if wanted.is_empty() { BTreeMap::new() } else { machine::fingerprints(&machine.drivers, &wanted).await }
 }
 
-/// The drivers whose tasks a job has, and those that it refers to.
+/// The drivers of a job's tasks, and those that it refers to.
 pub(super) fn drivers(job: &Job) -> BTreeSet<String> {
     let tasks = job.groups.iter().flat_map(|group| &group.tasks);
     tasks.map(|task| task.driver.clone()).chain(wanted(job)).collect()
 }
 
-/// The drivers that the job refers to where references are replaced.
+/// The drivers that the job refers to in interpolated values.
 fn wanted(job: &Job) -> BTreeSet<String> {
     let mut wanted = BTreeSet::new();
     for network in job.groups.iter().filter_map(|group| group.network.as_ref()) {

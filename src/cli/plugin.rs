@@ -1,4 +1,4 @@
-//! `agentbin plugin launch`: a driver plugin and its calls, by hand.
+//! `agentbin plugin launch`: calls the rpcs of a driver plugin by hand.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
@@ -37,11 +37,11 @@ use crate::wire::schema::{Literal, attr, block, block_attrs, object, with_defaul
 
 /// A command of a script failed.
 const FAILED: i32 = 1;
-/// Given to commands in a task that name no time.
+/// Timeout of commands in a task that name none.
 const EXEC_PATIENCE: Duration = Duration::from_secs(30);
-/// How long the plugin may take to destroy what is left.
+/// How long the plugin may take to destroy the remaining tasks.
 const END_PATIENCE: Duration = Duration::from_secs(20);
-/// What the agent's configuration allows Nomad's executors.
+/// The range that the agent's configuration gives to Nomad's executors.
 const PORTS: (u32, u32) = (14000, 14512);
 
 const HELP: &str = "\
@@ -71,7 +71,7 @@ A task file has: config { ... } for the driver, and if you like id, name, user, 
 cpuset_cgroup, env { NAME = \"value\" }, resources { cpu = 100  memory = 64  memory_max = 0 }. Words with blanks go in quotes.
 ";
 
-/// Starts the plugin and reads commands until there are no more.
+/// Starts the plugin and executes commands until the input ends.
 pub(super) fn launch(arguments: &PluginLaunchArgs) -> anyhow::Result<i32> {
     let config = arguments.config.as_deref().map(read_body).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the event loop")?;
@@ -79,14 +79,14 @@ pub(super) fn launch(arguments: &PluginLaunchArgs) -> anyhow::Result<i32> {
         let mut signals = Signals::catch().context("catch signals")?;
         let mut session = tokio::select! {
             session = Session::start(arguments, config) => session?,
-            // The plugin is killed with what started it: nothing is left of half a start.
+            // The plugin is killed together with its processes: nothing remains of an incomplete start.
             signal = signals.next() => bail!("interrupted by {signal}"),
         };
         let status = session.serve(&mut signals).await;
         session.end().await;
         Ok(status)
     });
-    // A thread may still wait for a line of input that nobody needs.
+    // A thread may still wait for a line of input that is no longer needed.
     runtime.shutdown_background();
     status
 }
@@ -96,14 +96,14 @@ fn read_body(path: &Path) -> anyhow::Result<Body> {
     Ok(Body::parse(path, &text)?)
 }
 
-/// A running plugin with what was made by its calls.
+/// A running plugin, with everything that its calls made.
 struct Session {
     client: Client,
     calls: PluginClient,
     api_version: String,
     schema: Option<Schema>,
     tasks: BTreeMap<String, wire::TaskHandle>,
-    /// The id of the task that was started last.
+    /// The id of the most recently started task.
     last: Option<String>,
     networks: BTreeMap<String, NetworkIsolation>,
     /// Directories that this program made for tasks.
@@ -123,7 +123,7 @@ impl Session {
             args: &arguments.args,
             env: std::env::vars_os().collect(),
             new_session: true,
-            // Killed, this program can end nothing any more.
+            // If this program is killed, it cannot stop the plugin any more.
             dies_with_us: true,
             log: Box::new(|line| print_log(&line)),
             ..Launch::new(Program::Path(&path))
@@ -332,7 +332,7 @@ impl Session {
         };
         let (stdout_path, stderr_path) = (output("stdout_path", "stdout"), output("stderr_path", "stderr"));
         for path in [&stdout_path, &stderr_path] {
-            // A driver opens what is there, as it opens the FIFOs of an agent.
+            // A driver opens an existing path, such as the FIFOs of an agent.
             let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
             opened.with_context(|| format!("cannot write the task's output to {path}"))?;
         }
@@ -388,7 +388,7 @@ impl Session {
         say(&answer)
     }
 
-    /// Ends what was started, the plugin last.
+    /// Stops everything that was started, the plugin last.
     async fn end(self) {
         for id in self.tasks.keys() {
             match timeout(END_PATIENCE, self.calls.destroy_task(id, true)).await {
@@ -414,7 +414,7 @@ impl Session {
     }
 }
 
-/// Asks what the plugin is, and configures it.
+/// Asks for the plugin's info, and configures it.
 async fn configure(calls: &PluginClient, config: Option<&Body>) -> anyhow::Result<(String, Option<Schema>)> {
     let (info, version, api_version, schema) = catalog::ask("", calls).await.map_err(without_name)?;
     let bytes = catalog::encode(schema.as_ref(), config)?;
@@ -427,7 +427,7 @@ async fn configure(calls: &PluginClient, config: Option<&Body>) -> anyhow::Resul
     Ok((api_version, schema))
 }
 
-/// There is only one plugin here.
+/// Omits the plugin's name: there is only one plugin here.
 fn without_name(error: CatalogError) -> anyhow::Error {
     match error {
         CatalogError::Call { what, source, .. } => anyhow::Error::from(source).context(what),
@@ -440,13 +440,13 @@ fn node() -> NodeConfig {
     NodeConfig { compute: Some(crate::alloc::compute()), ports: PORTS }
 }
 
-/// In a directory that everybody can list, and so for nobody else.
+/// Accessible to this user only, because every user can list its parent directory.
 fn make_closed(dir: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().mode(if mutant::on("d74") { 0o711 } else { 0o700 }).create(dir)
 }
 
-/// The task's user may have to get through: by an entry of the access control list, and on a file system without such lists
-/// by its group.
+/// Lets the task's user pass through the directory if that is another user: by an entry of the access control list, or on a file
+/// system without ACLs by its group.
 fn let_in(dir: &Path, user: &str) -> std::io::Result<()> {
     let Some(ids) = host_user(user).filter(|ids| ids.uid != 0 && rustix::process::geteuid().is_root()) else {
         return Ok(());
@@ -473,7 +473,7 @@ fn make_folder(path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(path).with_context(|| format!("cannot make the directory {}", path.display()))
 }
 
-/// What a task file may say; `config` is the driver's.
+/// The schema of a task file; `config` is the driver's.
 fn task_file(config: Spec) -> Spec {
     let text = |name: &str| attr(name, "string", false);
     let number = |name: &str| attr(name, "number", false);
@@ -526,7 +526,7 @@ async fn events(calls: &PluginClient, count: usize) -> Answer {
     Ok(())
 }
 
-/// A session without input, every frame as a line.
+/// Runs a session without input, and prints every frame as a line.
 async fn exec_streaming(calls: &PluginClient, id: &str, command: &[String]) -> Answer {
     let setup =
         wire::exec_task_streaming_request::Setup { task_id: id.to_owned(), command: command.to_vec(), tty: false };
@@ -535,7 +535,7 @@ async fn exec_streaming(calls: &PluginClient, id: &str, command: &[String]) -> A
         wire::ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() },
         wire::ExecTaskStreamingRequest { stdin: Some(close), ..Default::default() },
     ];
-    // Hosts never hang up their half.
+    // Nomad clients never close their half of the stream.
     let requests = tokio_stream::StreamExt::chain(
         tokio_stream::iter(requests.map(Ok)),
         tokio_stream::pending::<Result<wire::ExecTaskStreamingRequest, tonic::Status>>(),
@@ -584,11 +584,11 @@ fn print_log(line: &HclogLine) {
     let pairs: String = pairs.collect();
     let text = format!("{}{pairs}", line.message);
     let text = format!("[{}] {}\n", line.level.as_str(), escaped(&shortened(&text, LONGEST_MESSAGE)));
-    // With stderr closed there is nobody left to tell.
+    // If stderr is closed, there is no way to report it.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// The lines of standard input, read by a thread: a terminal cannot be waited for without being changed for everybody.
+/// The lines of standard input, read by a thread: making a terminal non-blocking would change it for every process that uses it.
 fn read_lines() -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel(1);
     let sender = Arc::new(sender);
@@ -702,13 +702,13 @@ fn stats_json(stats: &TaskStats) -> Json {
     })
 }
 
-/// Percent of the last 10, 60 and 300 seconds, and microseconds in all; null where it is not measured.
+/// Percent of the last 10, 60 and 300 seconds, and total microseconds; null if not measured.
 fn pressure_json(pressure: &Pressure) -> Json {
     let stall = |s: &Stall| json!({"avg10": s.avg10, "avg60": s.avg60, "avg300": s.avg300, "total_us": s.total_us});
     json!({"some": stall(&pressure.some), "full": pressure.full.as_ref().map(stall)})
 }
 
-/// A schema as people read it.
+/// A schema as JSON for people.
 fn schema_json(spec: &Spec) -> Json {
     let nested = |spec: &Option<Box<Spec>>| spec.as_deref().map_or(Json::Null, schema_json);
     match &spec.block {

@@ -1,4 +1,4 @@
-//! `--plugin-dir`: driver plugins of others beside the drivers of this program.
+//! `--plugin-dir`: external driver plugins besides the built-in drivers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -20,18 +20,18 @@ use crate::jobspec::{Diagnostic, Parsed};
 use crate::plugin::{HclogLine, Level};
 use crate::spec::{DriverConfig, LONGEST_MESSAGE, shortened};
 
-/// Where plugins are, and what the operator says of them.
+/// The directory of plugins, and their configuration.
 pub(super) struct Given<'a> {
-    /// `None`: there are none.
+    /// `None`: there are no plugins.
     pub(super) dir: Option<&'a Path>,
     pub(super) config: &'a Config,
-    /// What is remarkable is not told.
+    /// Prints no warnings.
     pub(super) quiet: bool,
-    /// Their tasks outlive this process.
+    /// Whether their tasks outlive this process.
     pub(super) outlive: bool,
 }
 
-/// Which drivers of plugins are started.
+/// Which plugins are started.
 #[derive(Debug)]
 pub(super) enum Wanted {
     All,
@@ -43,13 +43,13 @@ impl Wanted {
         matches!(self, Wanted::All) || self.names(name)
     }
 
-    /// Whether somebody has asked for this one.
+    /// Whether this driver is wanted by name.
     fn names(&self, name: &str) -> bool {
         matches!(self, Wanted::These(names) if names.contains(name))
     }
 }
 
-/// What the next supervisor of a run has to know of its plugins.
+/// What the next supervisor of a run needs to know of its plugins.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Blocks {
     dir: Option<PathBuf>,
@@ -65,7 +65,7 @@ struct Block {
 }
 
 impl Blocks {
-    /// Starts the plugins as they were.
+    /// Starts the same plugins again.
     ///
     /// # Errors
     /// As [`Plugins::start`].
@@ -86,20 +86,20 @@ impl Blocks {
     }
 }
 
-/// Plugins that run.
+/// The running plugins.
 #[derive(Debug, Default)]
 pub(super) struct Plugins {
     running: Vec<(String, Arc<ExternalDriver>)>,
-    /// What there is in the directory, by the names of programs and drivers: a block may have each of them.
+    /// The names of all programs and drivers in the directory: a block may use either.
     pub(super) names: BTreeSet<String>,
 }
 
 impl Plugins {
-    /// Asks each program of the directory what it is, and starts those whose drivers are `wanted`. They take their places among
-    /// the drivers. A program that cannot be used is told of, and left out.
+    /// Asks each program of the directory for its info, and starts those whose drivers are `wanted`. They are added to the drivers.
+    /// A program that cannot be used is reported, and left out.
     ///
     /// # Errors
-    /// A directory or program that others may write to; a plugin that is wanted or named by a block, and cannot be used.
+    /// A directory or program that others may write to; a plugin that cannot be used although it is wanted or named by a block.
     pub(super) async fn start(
         given: &Given<'_>,
         wanted: &Wanted,
@@ -159,7 +159,7 @@ impl Plugins {
     /// What the next supervisor needs to start them again.
     ///
     /// # Errors
-    /// When the directory cannot be named.
+    /// When the path of the directory cannot be determined.
     pub(super) fn blocks(&self, given: &Given<'_>) -> anyhow::Result<Blocks> {
         let mut blocks = BTreeMap::new();
         for (file, driver) in &self.running {
@@ -175,7 +175,7 @@ impl Plugins {
         Ok(Blocks { dir: given.dir.map(absolute).transpose()?, blocks })
     }
 
-    /// Ends them.
+    /// Stops the plugins.
     pub(super) async fn end(&self) {
         for (_, driver) in &self.running {
             driver.end().await;
@@ -183,7 +183,7 @@ impl Plugins {
     }
 }
 
-/// Whether a plugin takes the place of the driver that there is of its name.
+/// Whether a plugin replaces the existing driver of the same name.
 fn is_chosen(found: &Found, path: &Path, drivers: &Drivers, quiet: bool) -> anyhow::Result<bool> {
     let name = &found.info.name;
     let Some(there) = drivers.get(name) else { return Ok(true) };
@@ -213,7 +213,7 @@ fn failed(error: &CatalogError, path: &Path) -> anyhow::Error {
     anyhow::anyhow!("{}: {}", path.display(), chain(error))
 }
 
-/// Warnings and errors of a plugin are told to whoever runs it.
+/// Prints warnings and errors of a plugin.
 fn log(quiet: bool) -> Log {
     Arc::new(move |name: &str, line: HclogLine| {
         if line.level >= Level::Warn && !quiet {
@@ -224,16 +224,16 @@ fn log(quiet: bool) -> Log {
     })
 }
 
-/// Plugins that are asked before a run, without a task, and an event loop for them.
+/// Plugins that are only queried before a run, without a task, and an event loop for them.
 pub(super) struct Asked {
     runtime: tokio::runtime::Runtime,
     pub(super) plugins: Plugins,
-    /// They, and those that were given.
+    /// These plugins' drivers, and those that were given.
     pub(super) drivers: Drivers,
 }
 
 impl Asked {
-    /// As [`Plugins::start`], on a thread that waits.
+    /// As [`Plugins::start`], blocking this thread.
     ///
     /// # Errors
     /// As [`Plugins::start`].
@@ -248,7 +248,7 @@ impl Asked {
         Ok(Asked { runtime, plugins, drivers })
     }
 
-    /// What is said by something that has to be waited for.
+    /// Runs a future to its end.
     pub(super) fn hear<T>(&self, asking: impl Future<Output = T>) -> T {
         self.runtime.block_on(asking)
     }
@@ -265,7 +265,7 @@ pub(super) fn dir(given: Option<&Path>, config: &Config) -> Option<PathBuf> {
     given.map(Path::to_owned).or_else(|| config.plugin_dir.clone())
 }
 
-/// Adds what drivers say against the configuration of their tasks, and drivers that do not exist, to what is refused.
+/// Refuses drivers that do not exist, and tasks whose configuration their driver refuses.
 ///
 /// # Errors
 /// As [`Asked::start`].

@@ -1,4 +1,4 @@
-//! `--isolation-minimum`, `--allow-driver` and `--allow-writable-programs`: what whoever runs a job lets it ask for.
+//! `--isolation-minimum`, `--allow-driver` and `--allow-writable-programs`: what the operator of a run lets its job ask for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Level {
         }
     }
 
-    /// The one that lets tasks ask for less.
+    /// The stricter of two minimums.
     pub(super) fn stricter(one: Option<Level>, other: Option<Level>) -> Option<Level> {
         match (one, other) {
             (Some(Level::Strict), _) | (_, Some(Level::Strict)) => Some(Level::Strict),
@@ -40,11 +40,11 @@ impl Level {
     }
 }
 
-/// Tells the drivers of the job what no task may ask for, and what is let through; refuses tasks of drivers that do not hold
-/// a task so.
+/// Configures the drivers of the job with the minimum and the exceptions; refuses tasks of drivers that do not isolate a task at
+/// that level.
 ///
 /// # Errors
-/// Each such task, with its place in the job file; and what is wrong with the configuration of a driver.
+/// Each such task, with its position in the job file; and an invalid configuration of a driver.
 pub(super) fn demand(
     args: &RunArgs,
     operator: &Config,
@@ -64,14 +64,14 @@ pub(super) fn demand(
         }
     }
     for task in job.groups.iter().flat_map(|group| &group.tasks) {
-        // One that is not there is another problem.
+        // A missing driver is reported elsewhere.
         let Some(driver) = drivers.get(&task.driver) else { continue };
         if let Some(minimum) = minimum
             && let Err(problem) = policy::admit(&task.driver, !driver.is_external(), minimum, &args.allow_driver)
         {
             problems.push(format!("{}: task {:?}: {problem}", task.pos, task.name));
         } else if driver.is_external() {
-            // It got its configuration when it was started.
+            // A plugin got its configuration when it was started.
         } else if let Some(config) = config(&**driver, operator.plugins.get(&task.driver), minimum, &allowed)? {
             driver.set_config(&config, None)?;
             told.insert(task.driver.clone(), config);
@@ -83,20 +83,20 @@ pub(super) fn demand(
     Ok(told)
 }
 
-/// What is let through besides.
+/// The exceptions that are allowed.
 struct Allowed<'a> {
-    /// Drivers that hold tasks less than the minimum.
+    /// Drivers that isolate tasks less than the minimum.
     drivers: &'a [String],
     /// Programs in directories that others can write to.
     writable_programs: bool,
-    /// Tasks of `raw_exec`, unless the operator says otherwise.
+    /// Tasks of `raw_exec`, unless the operator's configuration says otherwise.
     raw_exec: bool,
 }
 
-/// Tells all drivers what the operator says of them; `raw_exec` runs tasks where he says so, or `raw_exec` is true.
+/// Configures all drivers as the operator says; `raw_exec` runs tasks if the operator enables it, or if `raw_exec` is true.
 ///
 /// # Errors
-/// The configuration of a driver that there is not, or that is wrong.
+/// The configuration of a driver that does not exist, or an invalid one.
 pub(super) fn configure(
     operator: &Config,
     drivers: &BTreeMap<String, Arc<dyn Driver>>,
@@ -123,8 +123,7 @@ pub(super) fn configure(
     Ok(())
 }
 
-/// What the operator has written into the plugin's configuration, with what the command line says besides. `None` where
-/// nothing is to be said.
+/// The operator's configuration of a plugin, merged with the command line. `None` if there is nothing to configure.
 fn config(
     driver: &dyn Driver,
     plugin: Option<&Plugin>,
@@ -138,7 +137,7 @@ fn config(
     let name = driver.name();
     let is_written = |key: &str| plugin.is_some_and(|plugin| plugin.keys.iter().any(|written| written == key));
     if let Some(minimum) = minimum.filter(|_| policy::is_ours(name)) {
-        // A stricter one of the plugin's own stays.
+        // A stricter minimum in the plugin's own configuration stays.
         let own = config.values.get("isolation_minimum").and_then(|own| own.as_str());
         if own != Some(Minimum::Strict.name()) {
             config.values.insert("isolation_minimum".to_owned(), minimum.name().into());
@@ -153,7 +152,7 @@ fn config(
     if config.values.is_empty() {
         return Ok(None);
     }
-    // A run has it unless the operator says otherwise; an agent has it only where he says so.
+    // In a run it is enabled unless the operator says otherwise; in an agent only if the operator enables it.
     if name == "raw_exec" && !is_written("enabled") {
         config.values.insert("enabled".to_owned(), allowed.raw_exec.into());
     }

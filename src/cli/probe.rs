@@ -1,6 +1,6 @@
 //! The probe of `agentbin doctor`: a task of our own drivers that measures the isolation table from inside.
 //!
-//! Each is an allocation with a record, so that `agentbin gc` finds what is left when this process is killed.
+//! Each probe is an allocation with a record, so that `agentbin gc` finds its leftovers if this process is killed.
 
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -24,14 +24,14 @@ use crate::spec::{AllocId, DriverConfig, LogCollection, Role, Signal};
 use crate::sys;
 use crate::sys::path::Root;
 
-/// How long one probe may take; it takes less than a second.
+/// How long one probe may take; usually it takes less than a second.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// More than a report has.
+/// More than any report has.
 const REPORT_SIZE: u64 = 1 << 20;
 /// Name of the job, the group and the task.
 const PROBE: &str = Role::IsolationProbe.name();
 
-/// How a task is held.
+/// How a task is isolated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Level {
     /// The driver `raw_exec`: not isolated
@@ -58,7 +58,7 @@ impl Level {
     }
 }
 
-/// What came of the probe at a level.
+/// The result of the probe at a level.
 pub(super) type Outcome = (Level, anyhow::Result<Report>);
 
 /// Why there is no table at all.
@@ -100,7 +100,7 @@ async fn probe(machine: &Machine, level: Level, signals: &mut Signals) -> Result
     };
     let report = match allocate(machine, level, &id, &dir) {
         Ok((driver, task)) => {
-            // A start that is given up halfway would leave an executor of which nobody knows.
+            // Cancelling a start halfway would leave an executor that is recorded nowhere.
             let report = match start(machine, driver, &task).await {
                 Ok(()) => tokio::select! {
                     report = report(driver, &task) => Ok(report),
@@ -108,7 +108,7 @@ async fn probe(machine: &Machine, level: Level, signals: &mut Signals) -> Result
                 },
                 Err(error) => Ok(Err(error)),
             };
-            // One that was never started is not known.
+            // A task that was never started is unknown to the driver.
             let _ = driver.destroy_task(&task.id, true).await;
             report
         }
@@ -118,7 +118,7 @@ async fn probe(machine: &Machine, level: Level, signals: &mut Signals) -> Result
     for error in &errors {
         complain(&chain(error));
     }
-    // With something left the record is what the next clean-up finds it by.
+    // If anything remains, the next clean-up needs the record to find it.
     if errors.is_empty()
         && let Err(error) = machine.records.remove(&id)
     {
@@ -151,7 +151,7 @@ async fn report(driver: &dyn Driver, task: &TaskConfig) -> anyhow::Result<Report
     json::from_str(&text).context("cannot understand what the probe said")
 }
 
-/// The task wrote what is in the file, so nothing is taken for granted.
+/// The task wrote the file, so its content is untrusted.
 fn read_bounded(alloc_dir: &Path, name: &str) -> io::Result<String> {
     let mut text = String::new();
     let file =
@@ -160,7 +160,7 @@ fn read_bounded(alloc_dir: &Path, name: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// A fresh allocation with the probe's program in the task's directory.
+/// A new allocation with the probe's program in the task's directory.
 fn allocate<'a>(
     machine: &'a Machine,
     level: Level,

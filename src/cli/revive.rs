@@ -1,4 +1,4 @@
-//! Runs in the background whose supervisors were killed: their tasks go on, and the next command starts a supervisor again.
+//! Background runs whose supervisors were killed: their tasks go on, and the next command starts a supervisor again.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -16,13 +16,13 @@ use crate::alloc::machine;
 use crate::alloc::{KeptSockets, Owner, OwnerLock, RunFile, RunId};
 use crate::sys;
 
-/// How long a supervisor may take until it has taken up its tasks; then it is not waited for any longer.
+/// How long a supervisor may take to restore its tasks; then it is not waited for any longer.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Bytes of the line that says so, at most.
+/// Most bytes of the line that reports this.
 const LONGEST_LINE: u64 = 64 << 20;
 
-/// Starts a supervisor for each run that has lost its own: of this data directory, and where it was not `given` of all whose
-/// sockets are here. What goes wrong is told.
+/// Starts a supervisor for each run that has lost its own: those of this data directory and, unless it was `given`, all runs
+/// with sockets here. Errors are reported.
 pub(super) async fn revive(data_dir: Option<&Path>, given: bool) {
     let mut starting = JoinSet::new();
     for (data_dir, id) in lost(data_dir, given) {
@@ -40,7 +40,7 @@ pub(super) async fn revive(data_dir: Option<&Path>, given: bool) {
     };
     if tokio::time::timeout(PATIENCE, all).await.is_err() {
         complain(&format!("after {PATIENCE:?} a run whose supervisor was killed is not taken up yet"));
-        // Whoever waits for its line can be left alone.
+        // The threads that wait for the supervisors' lines may be abandoned.
         starting.detach_all();
     }
 }
@@ -56,19 +56,19 @@ fn lost(data_dir: Option<&Path>, given: bool) -> Vec<(PathBuf, RunId)> {
     }
     if !given {
         let base = machine::socket_base(data_dir.unwrap_or(Path::new("/")));
-        // What cannot be looked at is told by whoever asks the runs.
+        // Errors are reported when the runs are queried.
         candidates.extend(KeptSockets::all(&base).unwrap_or_default().iter().filter_map(KeptSockets::run));
     }
     let is_lost = |(data_dir, id): &(PathBuf, RunId)| {
         let owner = Owner::Run { background: Some(id.clone()) };
-        // One that cannot be understood is for a newer version.
+        // A file that is not understood is left to a newer version.
         OwnerLock::is_held(data_dir, &owner).is_ok_and(|held| !held)
             && RunFile::read(data_dir, id).is_ok_and(|file| file.is_some_and(|file| file.announced))
     };
     candidates.into_iter().filter(is_lost).collect()
 }
 
-/// Starts the supervisor, and waits until it has taken up the tasks, or has ended.
+/// Starts the supervisor, and waits until it has restored the tasks, or has ended.
 fn start(data_dir: &Path, id: &RunId) -> anyhow::Result<()> {
     let exe = sys::exe::own().context("cannot find this program")?;
     let mut command = Command::new(format!("/proc/self/fd/{}", exe.as_raw_fd()));

@@ -37,16 +37,16 @@ use crate::sys::mutant;
 use crate::sys::owned;
 use crate::sys::task::boxed;
 
-/// Exit status when `--timeout` ran out.
+/// Exit status when `--timeout` expired.
 const TIMED_OUT: i32 = 124;
 const TIMEOUT_RAN_OUT: &str = "the job was stopped because --timeout ran out";
-/// Stack of the threads beside the event loop: a job file's nesting is bounded, with room to spare.
+/// Stack of the threads besides the event loop: a job file's nesting is bounded, with space to spare.
 const THREAD_STACK: usize = 8 << 20;
-/// How long what is left of the job in the end may resist.
+/// How long killing the leftovers of the job at the end may take.
 pub(super) const LEFTOVERS_PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a file with URLs of sinks, at most.
+/// Most bytes of a file with URLs of sinks.
 const LONGEST_SINKS: u64 = 64 << 10;
-/// What poststop tasks get after a time-out before everything is killed.
+/// How long poststop tasks may run after a timeout before everything is killed.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
@@ -72,7 +72,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         }
         let sinks = sinks(&args.log_sink)?;
         let data_dir = machine::data_dir(args.data_dir.as_deref())?;
-        // Before what they have is taken for left over.
+        // Comes first, so that their allocations are not taken for leftovers.
         if let Err(status) = early.during(revive(Some(&data_dir), true)).await {
             return Ok(status);
         }
@@ -99,7 +99,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
             Err(status) => return Ok(status),
         };
         let orphans = Arc::clone(&machine.orphans);
-        // Whatever it ends with, plugins end before it does.
+        // However this ends, plugins are stopped before it returns.
         let done = async {
             let asking = placement::ask_drivers(&job, &machine);
             let told = match early.during(asking).await {
@@ -137,7 +137,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
                 complain(&format!("warning: {why}, so that memory and cpu limits of the tasks are not enforced"));
             }
             let swept = data_dir.clone();
-            // Whoever leaves it in the middle leaves the rest to the next one, as one that is killed does.
+            // If this is abandoned midway, the rest is left to the next run, as after a kill.
             match early.wait_for(move || alloc::sweep(&swept, &tell())).await? {
                 Ok(swept) => swept?,
                 Err(status) => return Ok((status, false)),
@@ -181,13 +181,13 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
             Err(error) => Err(error).context("cannot make sure in /proc that what the job started has ended"),
         }
     });
-    // A write that nobody reads may still hold a thread; the process ends without it.
+    // A write that no process reads may still block a thread; the process exits without it.
     runtime.shutdown_background();
     status
 }
 
-/// The sinks of the command line. A password stands in a file, `@FILE`: everybody on the machine can read the words of a
-/// command line.
+/// The sinks of the command line. A URL with a password belongs in a file, `@FILE`: every user of the machine can read command
+/// lines.
 fn sinks(given: &[String]) -> anyhow::Result<Vec<Sink>> {
     let mut sinks = Vec::new();
     for word in given {
@@ -220,7 +220,7 @@ fn sinks(given: &[String]) -> anyhow::Result<Vec<Sink>> {
     Ok(sinks)
 }
 
-/// What may end a run before it has anything to end.
+/// What may end a run before its allocations exist.
 struct Early {
     signals: Signals,
     began: Instant,
@@ -228,8 +228,8 @@ struct Early {
 }
 
 impl Early {
-    /// Does work that takes its time on a thread that can be left alone: the process ends without it. The exit status when
-    /// a signal or the timeout comes first.
+    /// Runs slow work on a thread that can be abandoned: the process exits without it. Returns an exit status if a signal or the
+    /// timeout comes first.
     async fn wait_for<T: Send + 'static>(
         &mut self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -240,7 +240,7 @@ impl Early {
         }
     }
 
-    /// Waits for something that can be left in the middle. The exit status when a signal or the timeout comes first.
+    /// Awaits something that may be cancelled midway. Returns an exit status if a signal or the timeout comes first.
     async fn during<T>(&mut self, work: impl Future<Output = T>) -> Result<T, i32> {
         let due = async {
             match self.timeout {
@@ -260,7 +260,7 @@ impl Early {
     }
 }
 
-/// The sinks of this process, which say on stderr what goes wrong with them.
+/// The sinks of this process, which report their problems on stderr.
 pub(super) fn outlets(quiet: bool) -> Outlets {
     Outlets::new(Arc::new(move |report: Report| {
         if !quiet || !matches!(report, Report::Up { .. }) {
@@ -269,14 +269,14 @@ pub(super) fn outlets(quiet: bool) -> Outlets {
     }))
 }
 
-/// What a run begins with.
+/// The inputs of a run.
 pub(super) struct Prepared {
-    /// With what the operator asks for.
+    /// With the operator's settings.
     args: RunArgs,
     pub(super) job: Job,
-    /// What it was given for its `dispatch_payload`.
+    /// The payload for its `dispatch_payload`.
     payload: Vec<u8>,
-    /// What the operator says of the machine.
+    /// The operator's configuration of the machine.
     operator: Operator,
     texts: Texts,
 }
@@ -320,7 +320,8 @@ fn job(args: &RunArgs, operator: &Operator, dispatch: &Dispatch, texts: &mut Tex
     Ok(parsed.job)
 }
 
-/// Reads a job file with the values of its variables, and keeps what stands in the files in `texts`. A job that `stays_in_dir` reads no files outside of its file's directory.
+/// Reads a job file with the values of its variables, and keeps the text of the files in `texts`. A job that `stays_in_dir` reads
+/// no files outside of its file's directory.
 pub(super) fn parsed<T>(
     file: &Path,
     var: &[String],
@@ -371,14 +372,14 @@ fn read(path: &Path) -> anyhow::Result<String> {
     jobspec::read_file(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// What is said of a task whose driver does not exist.
+/// The message about a driver that does not exist.
 pub(super) fn unknown_driver(name: &str, drivers: &BTreeMap<String, Arc<dyn Driver>>) -> String {
     let known = drivers.keys().cloned().collect::<Vec<_>>().join(", ");
     let hint = jobspec::did_you_mean(name, drivers.keys().map(String::as_str));
     format!("unknown driver {name:?}{hint}; known are {known}")
 }
 
-/// Everything that can be found wrong before anything starts.
+/// Every mistake that can be found before anything starts.
 pub(super) fn check(job: &Job, drivers: &BTreeMap<String, Arc<dyn Driver>>, texts: &Texts) -> anyhow::Result<()> {
     let mut problems = Vec::new();
     for task in job.groups.iter().flat_map(|g| &g.tasks) {
@@ -393,11 +394,11 @@ pub(super) fn check(job: &Job, drivers: &BTreeMap<String, Arc<dyn Driver>>, text
     Ok(())
 }
 
-/// How long the tasks of a job may take until they have ended.
+/// How long the tasks of a job may take to end.
 pub(super) fn patience(job: &Job) -> Duration {
     let patience = job.groups.iter().map(|group| {
         let longest = group.tasks.iter().map(|t| t.shutdown_delay + t.kill_timeout).max().unwrap_or_default();
-        // Leader, other tasks and sidecars end one after the other.
+        // The leader, the other tasks and the sidecars end one after the other.
         group.shutdown_delay + longest * 3 + LAST_WORDS
     });
     patience.max().unwrap_or(LAST_WORDS)
@@ -406,32 +407,32 @@ pub(super) fn patience(job: &Job) -> Duration {
 /// A job that is about to run.
 pub(super) struct Run {
     pub(super) job: Arc<Job>,
-    /// What it was given for its `dispatch_payload`; empty for nothing.
+    /// The payload for its `dispatch_payload`; may be empty.
     pub(super) payload: Vec<u8>,
     pub(super) machine: Arc<Machine>,
     pub(super) style: Style,
     pub(super) timeout: Option<Duration>,
-    /// Where logs go when their allocation is removed.
+    /// The directory for logs when their allocation is removed.
     pub(super) kept_logs: Option<PathBuf>,
-    /// Where the output of all tasks goes besides.
+    /// Additional destinations of all tasks' output.
     pub(super) sinks: Vec<Sink>,
     pub(super) outlets: Outlets,
-    /// Where it takes orders.
+    /// The directory of its control socket.
     pub(super) socket_dir: Option<PathBuf>,
-    /// In the background: nobody reads along, and what became of it is kept.
+    /// It runs in the background: no process reads its output, and its result is kept.
     pub(super) supervised: bool,
-    /// What is kept of it then.
+    /// The state that it keeps then.
     pub(super) background: Option<Background>,
-    /// What its next supervisor needs; `None` when this is the next one.
+    /// The settings for its next supervisor; `None` if this process is such a next one.
     pub(super) settings: Option<Settings>,
-    /// What an earlier supervisor has left.
+    /// The allocations that an earlier supervisor left.
     pub(super) restored: Option<Restored>,
 }
 
 /// The allocations of an earlier supervisor.
 pub(super) struct Restored {
     pub(super) allocs: Vec<Alloc>,
-    /// Those are all that it has left.
+    /// Whether these are all allocations that it left.
     pub(super) is_all: bool,
 }
 
@@ -442,18 +443,18 @@ struct Cause {
     signal: Option<Signal>,
 }
 
-/// Where the parts of a run hear of its end.
+/// How the parts of a run are notified of its end.
 #[derive(Debug, Clone)]
 struct Ends {
     stop: watch::Sender<Stop>,
-    /// Output that is not written yet is given up.
+    /// Output that is not written yet is discarded.
     abandon: watch::Sender<bool>,
 }
 
 /// Why a job is not set up.
 enum NotSetUp {
     Failed(anyhow::Error),
-    /// Somebody, or the time, wanted the end.
+    /// A stop was requested, or the timeout expired.
     Stopped,
 }
 
@@ -461,14 +462,14 @@ enum NotSetUp {
 async fn undo(started: Vec<Started>, stop: &watch::Sender<Stop>) -> Vec<CleanupError> {
     let mut leftovers = Vec::new();
     for Started { alloc, readers, shipments } in started.into_iter().rev() {
-        // What they have open keeps the mount of the allocations busy.
+        // Their open files keep the mount of the allocations busy.
         drop((readers, shipments));
         leftovers.extend(hearing(&alloc.control(), stop, alloc.destroy()).await);
     }
     leftovers
 }
 
-/// Does something with an allocation, which hears meanwhile that the run is to end.
+/// Does something with an allocation, while the run's stop is forwarded to it.
 async fn hearing<T>(control: &Control, stop: &watch::Sender<Stop>, work: impl Future<Output = T>) -> T {
     tokio::select! {
         biased;
@@ -477,7 +478,7 @@ async fn hearing<T>(control: &Control, stop: &watch::Sender<Stop>, work: impl Fu
     }
 }
 
-/// An allocation that has been set up, and whoever reads its output.
+/// An allocation that has been set up, and the readers of its output.
 struct Started {
     alloc: Alloc,
     readers: Vec<(Follower, Shape, Source)>,
@@ -497,7 +498,7 @@ impl Run {
         let restored = self.restored.take();
         let is_restored = restored.is_some();
         let (allocs, is_all) = restored.map_or_else(|| (self.allocs(), true), |r| (r.allocs, r.is_all));
-        // They are known before they are made, which may take its time: to be seen, and to be stopped.
+        // Published before they are made, which may take long, so that they can be seen and stopped.
         for alloc in &allocs {
             served.add(alloc.control());
         }
@@ -565,12 +566,12 @@ impl Run {
         status
     }
 
-    /// The time-out, and how long after it everything is killed.
+    /// The timeout, and how long after it everything is killed.
     fn deadlines(&self) -> Option<(Duration, Duration)> {
         self.timeout.map(|timeout| (timeout, patience(&self.job)))
     }
 
-    /// All of the job; nothing of them is made yet.
+    /// All allocations of the job; nothing of them is made yet.
     fn allocs(&self) -> Vec<Alloc> {
         let of_group = |(number, group): (usize, &Group)| {
             let assignments = (0..group.count).map(move |index| Assignment::new(&self.job, number, index));
@@ -580,7 +581,7 @@ impl Run {
         self.job.groups.iter().enumerate().flat_map(of_group).collect()
     }
 
-    /// Sets all allocations up, or none; one that somebody stops alone meanwhile is left out. Returns also what could not be
+    /// Sets up all allocations, or none; one that is stopped individually meanwhile is left out. Also returns what could not be
     /// cleaned up of those.
     async fn set_up(
         &self,
@@ -590,7 +591,7 @@ impl Run {
         let labels = Labels::new(&self.job);
         let (mut started, mut left): (Vec<Started>, Vec<CleanupError>) = (Vec::new(), Vec::new());
         for mut alloc in allocs {
-            // Between two of them whoever hears signals and the time gets a turn, however soon each is made.
+            // Yields between two allocations, so that signals and the timeout are handled even if each setup is fast.
             tokio::task::yield_now().await;
             let control = alloc.control();
             let why = match hearing(&control, stop, alloc.set_up()).await {
@@ -625,7 +626,8 @@ impl Run {
         Ok((started, left))
     }
 
-    /// Takes up the allocations that an earlier supervisor left. What cannot be taken up is told, and left for the next try.
+    /// Restores the allocations that an earlier supervisor left. One that cannot be restored is reported, and left for the next
+    /// attempt.
     async fn take_up(
         &self,
         allocs: Vec<Alloc>,
@@ -686,7 +688,7 @@ impl Run {
         Ok(readers)
     }
 
-    /// Runs what has been set up to its end; the exit status, and what people must be told after the output.
+    /// Runs the allocations to their end; returns the exit status, and messages to print after the output.
     async fn run(
         &self,
         started: Vec<Started>,
@@ -737,12 +739,12 @@ impl Run {
     }
 }
 
-/// The status of a job whose allocations have all ended: that of the first failure, else that of the signal which stopped it.
+/// The status of a job whose allocations have all ended: that of the first failure, else that of the signal that stopped it.
 fn exit_status(results: &[AllocResult], signal: Option<Signal>) -> i32 {
     let first = results.iter().filter_map(|r| r.first_failure.as_ref()).min_by_key(|f| f.at);
     match (first.map(|f| &f.outcome), signal) {
         (Some(Outcome::Exited(exit)), _) if exit.signal != 0 => 128 + exit.signal,
-        // The kernel killed a part of it for memory, and the rest did not notice.
+        // The kernel killed a process of it because of memory, and the others did not notice.
         (Some(Outcome::Exited(exit)), _) if exit.oom_killed && exit.exit_code == 0 => 128 + Signal::KILL.number(),
         (Some(Outcome::Exited(exit)), _) => exit.exit_code,
         (Some(Outcome::Error(error)), _) => match error.kind {
@@ -755,7 +757,7 @@ fn exit_status(results: &[AllocResult], signal: Option<Signal>) -> i32 {
     }
 }
 
-/// Turns signals, the time-out and a reader that is gone into the end of the run.
+/// Turns signals, the timeout and a closed stdout into the end of the run.
 async fn control(
     ends: Ends,
     causes: watch::Sender<Cause>,
@@ -772,11 +774,11 @@ async fn control(
         let urgency = *orders.borrow_and_update();
         let Cause { timed_out, signal } = *causes.borrow();
         if urgency > Stop::No && signal.is_none() && !timed_out && !broken_heard {
-            // Somebody ordered it, which is as if he had sent the usual signal.
+            // The stop came over the control socket; it counts like the usual signal.
             causes.send_modify(|c| c.signal = Some(Signal::TERM));
         }
         if urgency == Stop::Now && !supervised {
-            // Nobody may be reading what is not written yet.
+            // The remaining output may have no reader.
             ends.abandon.send_replace(true);
         }
         let deadline = match deadlines {
@@ -812,7 +814,7 @@ async fn control(
                     raise(Stop::Gracefully);
                 }
             }
-            // What is sent is in `ends`, too.
+            // The new value is in `ends`, too.
             _ = orders.changed() => {}
         }
     }
@@ -855,7 +857,7 @@ async fn allocation(
     drop((reading, shipping));
     if let Some((dir, and_view)) = kept_logs {
         let given_up = async {
-            // Nobody may be left who could give it up.
+            // The sender may be gone; then it is never given up.
             if abandoned.wait_for(|a| *a).await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -872,7 +874,7 @@ async fn allocation(
     (result, hearing(&control, &ends.stop, alloc.destroy()).await)
 }
 
-/// Hands one stream of one task to the writer.
+/// Passes one stream of one task to the writer.
 async fn copy(
     mut follower: Follower,
     mut shape: Shape,
@@ -894,7 +896,7 @@ async fn copy(
             }
         };
         if let Some(piece) = piece {
-            // The writer ends after everybody who has something for it.
+            // The writer ends after all senders.
             let _ = queue.send(piece).await;
         }
     }
@@ -903,7 +905,7 @@ async fn copy(
     }
 }
 
-/// Hands events to the writer.
+/// Passes events to the writer.
 async fn report(
     mut heard: mpsc::UnboundedReceiver<AllocEvent>,
     queue: mpsc::Sender<Piece>,
@@ -918,12 +920,12 @@ async fn report(
     }
 }
 
-/// What tasks are called.
+/// The labels of tasks.
 #[derive(Debug)]
 struct Labels {
-    /// The job has one task, once.
+    /// The job has one task in one allocation.
     single: bool,
-    /// A task's name alone could mean several.
+    /// A task's name alone is ambiguous.
     ambiguous: bool,
 }
 
@@ -941,7 +943,7 @@ impl Labels {
         Labels { single: count <= 1, ambiguous }
     }
 
-    /// `task`, or `group[0].task` where that is not clear; an allocation's own events carry its group's name.
+    /// `task`, or `group[0].task` if that is ambiguous; an allocation's own events have its group's name.
     fn of(&self, group: &str, index: u32, task: &str) -> String {
         match (self.ambiguous, task) {
             (false, "") => group.to_owned(),

@@ -1,4 +1,4 @@
-//! `agentbin ps`, `status`, `stop`, `restart`, `signal`, `stats`: what runs here, asked over the control sockets of the runs.
+//! `agentbin ps`, `status`, `stop`, `restart`, `signal`, `stats`: what runs here, queried over the control sockets of the runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,21 +20,22 @@ use crate::spec::{Order as _, Signal, escaped, escaped_lines};
 
 /// Nomad's default signal.
 pub(super) const DEFAULT_SIGNAL: &str = "SIGKILL";
-/// Characters of an id that are shown; a word for what is changed has as many, where it is to be the beginning of an id.
+/// Characters of an id that are displayed; a word has to be at least as long to be taken for a prefix of an id by commands that
+/// change something.
 const SHORT: usize = 8;
-/// So many supervisors of a run are told to end it, one after the other, as each is killed.
+/// How many supervisors of a run are asked to stop it, one after the other, if each of them is killed.
 const SUPERVISORS: usize = 5;
-/// So many where something is only looked at: names of jobs and tasks may look like the beginning of an id, too.
+/// The same for commands that only read: names of jobs and tasks may resemble the prefix of an id, too.
 pub(super) const SHORTEST: usize = 4;
 
-/// An allocation, and who looks after it.
+/// An allocation, and its supervisor.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) view: AllocView,
     pub(super) keeper: Keeper,
 }
 
-/// Who looks after an allocation.
+/// The supervisor of an allocation.
 #[derive(Debug)]
 pub(super) enum Keeper {
     /// A run that answers.
@@ -45,23 +46,23 @@ pub(super) enum Keeper {
     },
     /// A run that was killed.
     Lost {
-        /// What is known of it.
+        /// Its record.
         record: Box<Record>,
-        /// Another supervisor could not take it up.
+        /// It should have been taken over, but another supervisor could not.
         is_wanted: bool,
     },
-    /// Nobody: it has ended.
+    /// There is none: the allocation has ended.
     Nobody,
 }
 
-/// What there is on this machine, of this user.
+/// The allocations of this user on this machine.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) data_dir: Option<PathBuf>,
     pub(super) allocs: Vec<Found>,
 }
 
-/// Runs something that waits for others.
+/// Blocks on a future.
 pub(super) fn wait_for<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     let done = runtime.block_on(work);
@@ -69,19 +70,19 @@ pub(super) fn wait_for<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyh
     done
 }
 
-/// What somebody names something for.
+/// What a word on the command line names something for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To change what runs.
+    /// To change running allocations.
     Order,
-    /// To look at what runs.
+    /// To read from running allocations.
     Use,
-    /// To look at what runs, or has run.
+    /// To read from running or ended allocations.
     Look,
 }
 
 impl Purpose {
-    /// Characters of an id that are its beginning.
+    /// The minimum length of a prefix of an id.
     const fn shortest_id(self) -> usize {
         match self {
             Purpose::Order => SHORT,
@@ -91,11 +92,11 @@ impl Purpose {
 }
 
 impl World {
-    /// Looks; with `ended` also at what has ended. With a data directory only what is below it counts. What cannot be looked at
-    /// is told, and keeps nobody from the rest.
+    /// Lists the allocations; with `ended` also those that have ended. With a data directory, only those in it. What cannot be
+    /// inspected is reported, and does not affect the rest.
     pub(super) async fn look(given: Option<&Path>, ended: bool) -> anyhow::Result<World> {
         let world = World::look_once(given, ended).await?;
-        // One that was just dying held its lock on until after that was looked at. It does not any more.
+        // A dying supervisor may have held its lock until after the lock was checked, so the check is repeated.
         let is_kept = |found: &Found| matches!(found.keeper, Keeper::Lost { is_wanted: true, .. });
         if world.allocs.iter().any(is_kept) { World::look_once(given, ended).await } else { Ok(world) }
     }
@@ -132,7 +133,7 @@ impl World {
             for finding in left {
                 let record = match finding {
                     Finding::Abandoned(record) => Some((record, false)),
-                    // One that could not be taken up. The agent's are the agent's.
+                    // A run that could not be taken over. Allocations of the agent are left to the agent.
                     Finding::Wanted(record) if record.owned_by() != Owner::Agent => Some((record, true)),
                     _ => None,
                 };
@@ -148,7 +149,7 @@ impl World {
                 complain(&format!("cannot read what was kept of ended jobs: {error}"));
                 Vec::new()
             });
-            // One that was stopped alone is known by its run until that ends, too.
+            // An allocation that was stopped individually is also known to its run, until the run ends.
             let known: BTreeSet<String> = world.allocs.iter().map(|found| found.view.id.clone()).into_set();
             let ended = ended.into_iter().filter(|view| !known.contains(&view.id));
             world.allocs.extend(ended.map(|view| Found { view, keeper: Keeper::Nobody }));
@@ -156,18 +157,18 @@ impl World {
         Ok(world)
     }
 
-    /// Those that have not ended.
+    /// The allocations that have not ended.
     fn current(&self) -> impl Iterator<Item = &Found> {
         self.allocs.iter().filter(|found| !matches!(found.keeper, Keeper::Nobody))
     }
 
-    /// Whether a job or a task is called so.
+    /// Whether a job or a task has this name.
     pub(super) fn is_name(&self, word: &str) -> bool {
         self.allocs.iter().any(|Found { view, .. }| view.job == word || view.tasks.iter().any(|task| task.name == word))
     }
 
-    /// What somebody means by a word, and the task if he means one: a job, an id, a task, or the beginning of an id. What has
-    /// ended is meant only where nothing else is.
+    /// Resolves a word to allocations, and to a task if it names one: a job, an id, a task, or the prefix of an id. Ended
+    /// allocations are considered only if nothing else matches.
     pub(super) fn find(&self, word: &str, purpose: Purpose) -> anyhow::Result<(Vec<&Found>, Option<String>)> {
         let of = |running: bool, meant: &dyn Fn(&AllocView) -> bool| -> Vec<&Found> {
             let is = |found: &&Found| running != matches!(found.keeper, Keeper::Nobody) && meant(&found.view);
@@ -202,7 +203,7 @@ impl World {
         bail!("there is no job, task or allocation {word:?}{hint}; here are:\n{}", candidates(&all))
     }
 
-    /// The one allocation that is meant.
+    /// The one allocation that a word names.
     pub(super) fn find_one(&self, word: &str, purpose: Purpose) -> anyhow::Result<(&Found, Option<String>)> {
         let (found, task) = self.find(word, purpose)?;
         match living(found)[..] {
@@ -211,7 +212,8 @@ impl World {
         }
     }
 
-    /// The allocations that an order is for: of one run, as a name may be that of a task in every job of this user.
+    /// The allocations for a command that changes something: of one run only, because each job of this user may have a task of that
+    /// name.
     fn find_for_order(&self, word: &str) -> anyhow::Result<(Vec<&Found>, Option<String>)> {
         let (found, task) = self.find(word, Purpose::Order)?;
         let found = living(found);
@@ -223,19 +225,19 @@ impl World {
     }
 }
 
-/// Its tasks have ended.
+/// Whether its tasks have ended.
 fn is_dead(view: &AllocView) -> bool {
     !view.tasks.is_empty() && view.tasks.iter().all(|task| task.state == "dead")
 }
 
-/// Of several, those that somebody can be asked about; all, where there are none.
+/// The allocations whose run answers; all, if there are none.
 fn living(found: Vec<&Found>) -> Vec<&Found> {
     let lives = |found: &&Found| matches!(found.keeper, Keeper::Run { .. }) && !is_dead(&found.view);
     let living: Vec<&Found> = found.iter().copied().filter(lives).collect();
     if living.is_empty() { found } else { living }
 }
 
-/// What went wrong with some of several allocations, all of which were tried.
+/// The result for several allocations, all of which were tried.
 fn outcome(mut errors: Vec<(&Found, anyhow::Error)>) -> anyhow::Result<i32> {
     match errors.len() {
         0 => Ok(0),
@@ -247,7 +249,7 @@ fn outcome(mut errors: Vec<(&Found, anyhow::Error)>) -> anyhow::Result<i32> {
     }
 }
 
-/// Lines to choose from.
+/// A list to choose from.
 fn candidates(found: &[&Found]) -> String {
     let line = |found: &&Found| {
         let AllocView { id, name, tasks, .. } = &found.view;
@@ -258,7 +260,7 @@ fn candidates(found: &[&Found]) -> String {
     found.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// What the record of a killed run tells.
+/// The status of an allocation of a killed run, from its record.
 fn lost(data_dir: &Path, record: &Record) -> AllocView {
     let dir = data_dir.join("alloc").join(&record.alloc_id);
     let made = dir.metadata().and_then(|meta| meta.created().or_else(|_| meta.modified()));
@@ -286,7 +288,7 @@ pub(super) fn short(id: &str) -> &str {
     id.get(..SHORT).unwrap_or(id)
 }
 
-/// How long ago, in two units.
+/// How long ago, in at most two units.
 fn age(time: &str) -> String {
     let Some(seconds) = seconds_since(time) else { return "-".to_owned() };
     let rounded = match seconds {
@@ -297,7 +299,7 @@ fn age(time: &str) -> String {
     humantime::format_duration(Duration::from_secs(rounded)).to_string().replace(' ', "")
 }
 
-/// Columns as wide as they have to be.
+/// Aligns columns.
 pub(super) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max();
@@ -315,7 +317,7 @@ pub(super) fn row(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|cell| escaped(cell).into_owned()).collect()
 }
 
-/// Says of killed runs what becomes of their tasks.
+/// Reports what happens to the tasks of killed runs.
 fn tell_of_lost(found: &[&Found]) {
     for Found { view, keeper } in found {
         if let Keeper::Lost { record, .. } = keeper {
@@ -431,13 +433,13 @@ fn describe(view: &AllocView) -> String {
     text
 }
 
-/// Asks the run of an allocation.
+/// Sends a request to the run of an allocation.
 async fn ask<T: serde::de::DeserializeOwned>(found: &Found, request: &Request) -> anyhow::Result<T> {
     let mut connection = Connection::open(socket(found)?).await?;
     Ok(connection.ask(request).await?)
 }
 
-/// Where the run of an allocation is asked.
+/// The control socket of an allocation's run.
 pub(super) fn socket(found: &Found) -> anyhow::Result<&Path> {
     let Found { view, keeper } = found;
     let id = short(&view.id);
@@ -453,7 +455,7 @@ pub(super) fn socket(found: &Found) -> anyhow::Result<&Path> {
 pub(super) fn stop(args: &StopArgs) -> anyhow::Result<i32> {
     wait_for(async {
         let world = World::look(args.data_dir.as_deref(), false).await?;
-        // Several words may mean the same.
+        // Several words may name the same allocation.
         let mut all: BTreeMap<&str, &Found> = BTreeMap::new();
         for target in &args.targets {
             let (found, task) = world.find(target, Purpose::Order)?;
@@ -483,7 +485,7 @@ pub(super) fn stop(args: &StopArgs) -> anyhow::Result<i32> {
         if !args.detach {
             end_again(args, unsure).await?;
         }
-        // What runs may hold what these want.
+        // Running tasks may use resources of the killed ones, so those go last.
         for (found, record) in lost {
             errors.extend(remove(&world, found, record).await.err().map(|error| (found, error)));
         }
@@ -495,7 +497,7 @@ pub(super) fn stop(args: &StopArgs) -> anyhow::Result<i32> {
     })
 }
 
-/// Goes on with what was to be ended where its supervisor may have been killed meanwhile.
+/// Repeats the stop of allocations whose supervisor may have been killed meanwhile.
 async fn end_again(args: &StopArgs, mut unsure: BTreeSet<String>) -> anyhow::Result<()> {
     for _ in 0..SUPERVISORS {
         let world = World::look(args.data_dir.as_deref(), false).await?;
@@ -517,7 +519,7 @@ async fn end_again(args: &StopArgs, mut unsure: BTreeSet<String>) -> anyhow::Res
     bail!("its supervisor is killed again and again; agentbin gc --abandoned ends what is left")
 }
 
-/// Ends what was meant of one run: all of it, or some of its allocations. What has ended meanwhile is what was wanted.
+/// Stops allocations of one run: all of it, or some of them. One that has ended meanwhile counts as stopped.
 async fn end<'a>(
     socket: &Path,
     found: &[&'a Found],
@@ -552,13 +554,13 @@ async fn end<'a>(
     }
 }
 
-/// Gives an order to end, and waits until that is done if it is to be waited for. Returns whether the supervisor said so, and not
-/// only went: it may have ended what it had, or been killed.
+/// Requests a stop, and waits until it is done if that is wanted. Returns whether the supervisor confirmed it. `false` means that
+/// it only disconnected: it may have stopped the allocation, or been killed.
 async fn order(socket: &Path, request: &Request, detach: bool, whole: bool) -> anyhow::Result<bool> {
     let given = async {
         let mut connection = Connection::open(socket).await?;
         if detach && !whole {
-            // What is done for a caller who has gone is done all the same.
+            // The request is carried out even after the caller has disconnected.
             return connection.tell(request).await.map(|()| true);
         }
         connection.ask::<serde_json::Value>(request).await?;
@@ -574,7 +576,7 @@ async fn order(socket: &Path, request: &Request, detach: bool, whole: bool) -> a
     }
 }
 
-/// Removes what a killed run left.
+/// Removes the leftovers of a killed run.
 async fn remove(world: &World, found: &Found, record: &Record) -> anyhow::Result<()> {
     let view = &found.view;
     let dir = world.data_dir.clone().with_context(|| format!("allocation {} has no data directory", view.id))?;
@@ -640,7 +642,7 @@ pub(super) fn stats(args: &StatsArgs) -> anyhow::Result<i32> {
         let task = args.task.clone().or(task);
         let (mut samples, mut errors) = (Vec::new(), Vec::new());
         for found in found {
-            // Without a word for one, those that have nothing to tell are passed over.
+            // If no word is given, allocations without statistics are skipped.
             let runs = found.view.tasks.iter().any(|task| task.state == "running");
             if args.target.is_none() && (!runs || !matches!(found.keeper, Keeper::Run { .. })) {
                 continue;
@@ -672,7 +674,7 @@ pub(super) fn stats(args: &StatsArgs) -> anyhow::Result<i32> {
     outcome
 }
 
-/// Bytes for people; what was not measured is nothing.
+/// Bytes for people; 0 means not measured.
 fn mib(bytes: u64) -> String {
     if bytes == 0 { "-".to_owned() } else { format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)) }
 }

@@ -1,4 +1,4 @@
-//! `agentbin services`: what the tasks of this machine offer to each other.
+//! `agentbin services`: the services that tasks of this machine have registered.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(super) fn run(args: &ServicesArgs) -> anyhow::Result<i32> {
     if let (Some(given), None) = (&args.data_dir, &data_dir) {
         bail!("there is no data directory {}", given.display());
     }
-    // A task whose supervisor was killed runs on, and its services are registered again with the next one.
+    // A task whose supervisor was killed runs on, and its services are registered again by the next supervisor.
     wait_for(async {
         revive(data_dir.as_deref(), args.data_dir.is_some()).await;
         Ok(())
@@ -59,7 +59,7 @@ fn list(services: &[Registration]) -> String {
     table(&rows)
 }
 
-/// Where it is; IPv6 addresses in brackets.
+/// Its address; IPv6 addresses in brackets.
 fn place(service: &Registration) -> String {
     match (service.port, service.address.contains(':')) {
         (0, _) => service.address.clone(),

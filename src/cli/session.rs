@@ -1,4 +1,4 @@
-//! `agentbin exec`: a command inside a running task, with this terminal if it is wanted.
+//! `agentbin exec`: a command inside a running task, with this terminal if wanted.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 
@@ -12,16 +12,16 @@ use super::signals::Signals;
 use crate::alloc::control::{ClientError, Connection, Incoming, Request, SessionInput};
 use crate::wire::drivers::ExecTaskStreamingResponse;
 
-/// Bytes of input that travel at once.
+/// Most bytes of input in one message.
 const CHUNK: usize = 32 << 10;
-/// Pieces of input that may wait.
+/// Number of pieces of input that may wait.
 const QUEUE: usize = 4;
 
-/// A terminal that hands on every key; as it was when this is dropped.
+/// A terminal in raw mode; restored when this is dropped.
 struct Raw(Termios);
 
 impl Raw {
-    /// `None` where standard input is no terminal.
+    /// `None` if standard input is no terminal.
     fn enter() -> io::Result<Option<Raw>> {
         if !io::stdin().is_terminal() {
             return Ok(None);
@@ -36,7 +36,7 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
+        // A terminal that is gone needs no restoring.
         let _ = tcsetattr(io::stdin(), OptionalActions::Drain, &self.0);
     }
 }
@@ -59,7 +59,7 @@ pub(super) fn exec(args: &ExecArgs) -> anyhow::Result<i32> {
     })
 }
 
-/// Holds the session to its end.
+/// Runs the session to its end.
 async fn hold(input: SessionInput, mut output: Incoming, args: &ExecArgs) -> anyhow::Result<i32> {
     let mut feeding = std::pin::pin!(feed(input, args));
     let mut fed = false;
@@ -68,7 +68,7 @@ async fn hold(input: SessionInput, mut output: Incoming, args: &ExecArgs) -> any
             message = output.next() => message,
             result = &mut feeding, if !fed => {
                 fed = true;
-                // A session that has ended takes no input; what it said last is still to be read.
+                // A session that has ended takes no input; its last output is still to be read.
                 result?;
                 continue;
             }
@@ -92,14 +92,14 @@ async fn hold(input: SessionInput, mut output: Incoming, args: &ExecArgs) -> any
     }
 }
 
-/// Hands on this terminal's size and what is typed, to the end of either.
+/// Sends this terminal's size and the input, until either side ends.
 async fn feed(mut input: SessionInput, args: &ExecArgs) -> anyhow::Result<()> {
     let mut resized = crate::sys::signals::Signals::catch(&[libc::SIGWINCH]).context("cannot catch signals")?;
     if args.tty {
         resize(&mut input).await;
     }
     if !args.stdin {
-        // One that ended before is told nothing.
+        // A session that has ended before takes no input.
         let _ = input.stdin(&[]).await;
     }
     let mut pieces = if args.stdin { Some(read_stdin()?) } else { None };
@@ -116,7 +116,7 @@ async fn feed(mut input: SessionInput, args: &ExecArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The next piece; never, when there is none to come.
+/// The next piece of input; pending for ever if there will be none.
 async fn next(pieces: &mut Option<mpsc::Receiver<io::Result<Vec<u8>>>>) -> io::Result<Vec<u8>> {
     match pieces {
         Some(pieces) => pieces.recv().await.unwrap_or_else(|| Ok(Vec::new())),
@@ -124,7 +124,8 @@ async fn next(pieces: &mut Option<mpsc::Receiver<io::Result<Vec<u8>>>>) -> io::R
     }
 }
 
-/// Standard input in pieces, on a thread of its own: what it waits for can only be waited for there. The process ends without it.
+/// Standard input in pieces, on a thread of its own, because reading it blocks. The process exits without waiting for the
+/// thread.
 fn read_stdin() -> anyhow::Result<mpsc::Receiver<io::Result<Vec<u8>>>> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let read = move || {
@@ -145,11 +146,11 @@ fn read_stdin() -> anyhow::Result<mpsc::Receiver<io::Result<Vec<u8>>>> {
     Ok(receiver)
 }
 
-/// Where none is a terminal, the command's keeps the size that it has.
+/// If neither stdin nor stdout is a terminal, the command's terminal keeps its size.
 async fn resize(input: &mut SessionInput) {
     let size = tcgetwinsize(io::stdin()).or_else(|_| tcgetwinsize(io::stdout()));
     if let Ok(size) = size {
-        // One that has ended needs no size.
+        // A session that has ended needs no size.
         let _ = input.resize(size.ws_row, size.ws_col).await;
     }
 }

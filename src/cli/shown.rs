@@ -1,4 +1,4 @@
-//! Mistakes of a file as people see them: with the line, a caret below it, and where to go.
+//! Mistakes of a file as people see them: with the line, a caret below it, and the position.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,15 +8,15 @@ use anyhow::anyhow;
 use crate::jobspec::{self, Diagnostic};
 use crate::spec::{Pos, escaped, is_unprintable};
 
-/// So many mistakes are shown at once.
+/// Most mistakes that are shown at once.
 pub(super) const SHOWN: usize = 20;
-/// Characters of a line that are shown, and how many of them before the place.
+/// Characters of a line that are shown, and how many of them before the position.
 const WIDTH: usize = 100;
 const BEFORE: usize = 60;
-/// Bytes of a line that is shown at all: its characters are counted for each mistake.
+/// Longest line that is shown at all, in bytes: its characters are counted for each mistake.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// What stands in the files of a job, by the names that messages give them.
+/// The text of a job's files, by the names that messages use.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Texts(BTreeMap<String, String>);
 
@@ -39,7 +39,7 @@ impl Texts {
         let mut shown: Vec<String> = diagnostics.iter().take(SHOWN).map(|diagnostic| self.show(diagnostic)).collect();
         let more = diagnostics.len().min(jobspec::MOST_SAID).saturating_sub(SHOWN);
         if diagnostics.len() > jobspec::MOST_SAID {
-            // The last one says that they were not counted any more.
+            // The last diagnostic says that no more were counted.
             shown.push(format!("more than {more} others are not shown"));
         } else if more > 0 {
             shown.push(format!("{more} more mistakes are not shown"));
@@ -55,7 +55,7 @@ impl Texts {
         }
     }
 
-    /// What a driver says of its block: each line of it may begin with a place, and quotes what it is about.
+    /// A driver's message about its block: each line of it may begin with a position, and quotes the word that it is about.
     pub(super) fn explain_lines(&self, text: &str) -> String {
         let mut shown = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -69,7 +69,7 @@ impl Texts {
         shown.join("\n")
     }
 
-    /// What a driver says of its block, each line at the place that it begins with, or else at `pos`.
+    /// A driver's message about its block as diagnostics, one for each line: at the position that the line begins with, or else at `pos`.
     pub(super) fn diagnostics(&self, text: &str, pos: &Pos) -> Vec<Diagnostic> {
         let diagnostic = |line: &str| match self.place(line) {
             Some((_, pos)) => {
@@ -81,7 +81,7 @@ impl Texts {
         text.lines().take(SHOWN).map(diagnostic).collect()
     }
 
-    /// The place that a line begins with: its column is that of the first quoted word that stands there.
+    /// The position at the beginning of a line; its column is that of the first quoted word that occurs there.
     fn place(&self, line: &str) -> Option<(&str, Pos)> {
         let (file, text) =
             self.0.iter().find(|(file, _)| line.strip_prefix(&***file).is_some_and(|r| r.starts_with(':')))?;
@@ -95,7 +95,7 @@ impl Texts {
     }
 }
 
-/// The line of a place with a caret below; `None` where there is no such line.
+/// The line at a position with a caret below; `None` if there is no such line.
 fn excerpt(text: &str, pos: &Pos) -> Option<String> {
     let line = text.split('\n').nth(usize::try_from(pos.line).ok()?.checked_sub(1)?)?;
     if line.len() > LONGEST_LINE {
@@ -105,7 +105,7 @@ fn excerpt(text: &str, pos: &Pos) -> Option<String> {
     let at = usize::try_from(pos.column).ok()?.checked_sub(1)?.min(line.len());
     let start = if line.len() <= WIDTH { 0 } else { at.saturating_sub(BEFORE) };
     let end = line.len().min(start + WIDTH);
-    // One column each, so that the caret stands below its place.
+    // One column per character, so that the caret is below the position.
     let plain = |c: &char| match *c {
         c if c.is_whitespace() => ' ',
         c if is_unprintable(c) => '?',
@@ -124,7 +124,7 @@ fn excerpt(text: &str, pos: &Pos) -> Option<String> {
     Some(out)
 }
 
-/// How many characters a caret stands for: a word, a string, or one.
+/// How many characters are marked: a word, a string, or one.
 fn marked(rest: &[char]) -> usize {
     let is_word = |c: &char| c.is_alphanumeric() || matches!(c, '_' | '-');
     match rest.first() {

@@ -5,10 +5,10 @@ use std::io;
 use crate::spec::Signal;
 use crate::sys::{self, processes};
 
-/// Catches Ctrl-C, SIGTERM, SIGHUP and SIGQUIT from its making on; one that comes before anybody asks is kept.
+/// Catches Ctrl-C, SIGTERM, SIGHUP and SIGQUIT from its creation on; signals that arrive before the first `next` are kept.
 ///
-/// SIGINT and SIGQUIT also where a shell had them ignored for a background job: whoever sends one to this very process
-/// means it. SIGHUP stays ignored under nohup.
+/// SIGINT and SIGQUIT are caught even if a shell had them ignored for a background job: a signal that is sent to this very
+/// process is intended. SIGHUP stays ignored under nohup.
 #[derive(Debug)]
 pub(super) struct Signals(sys::signals::Signals);
 

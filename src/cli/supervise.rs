@@ -1,4 +1,4 @@
-//! `agentbin supervise`: the next supervisor of a run in the background whose last one was killed. Commands start it; see
+//! `agentbin supervise`: the next supervisor of a background run whose last one was killed. Started by other commands; see
 //! `src/cli/revive.rs`.
 //!
 //! ```text
@@ -25,7 +25,7 @@ use crate::alloc::{Alloc, Machine, Record, RunFile, RunId, chain};
 use crate::spec::Job;
 use crate::sys;
 
-/// How long drivers may take to say what the job refers to; what they do not say is not replaced.
+/// How long drivers may take to report the attributes that the job refers to; references to missing ones are not replaced.
 const ASKING: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &SuperviseArgs) -> anyhow::Result<i32> {
@@ -47,7 +47,7 @@ pub(super) fn run(args: &SuperviseArgs) -> anyhow::Result<i32> {
         settings.apply(&mut machine)?;
         let (records, is_all) = records(&machine, &background, &file.allocs)?;
         let Some(first) = records.first() else {
-            // It had just ended.
+            // The run had just ended.
             background.stays(!is_all);
             return Ok(0);
         };
@@ -84,14 +84,14 @@ pub(super) fn run(args: &SuperviseArgs) -> anyhow::Result<i32> {
     status
 }
 
-/// Starts it in a session of its own. Whoever asked for it is not its parent: it would be taken for something of his.
+/// Starts it in a session of its own, and not as a child of the caller: a child would be taken for one of the caller's processes.
 fn start(args: &SuperviseArgs) -> anyhow::Result<i32> {
     let exe = sys::exe::own().context("cannot find this program")?;
     let mut command = Command::new(format!("/proc/self/fd/{}", exe.as_raw_fd()));
     let data_dir = std::path::absolute(&args.data_dir).context("cannot find out where this is")?;
     command.arg0(env!("CARGO_PKG_NAME")).arg("supervise").arg("--here").arg(data_dir).arg(&args.run);
-    // A task that it starts again does not depend on where a command was given, nor by whom: where the engine of its container is,
-    // for example, stands in the environment.
+    // A task that the supervisor restarts must not depend on the directory and environment of the command that started the
+    // supervisor: the address of a container engine, for example, is in the environment.
     let id = RunId::parse(&args.run).with_context(|| format!("{:?} is no id of a run", args.run))?;
     let Some(file) = RunFile::read(&args.data_dir, &id)? else { return Ok(0) };
     command.current_dir("/").env_clear().envs(Settings::of_file(&file)?.host_env);
@@ -100,14 +100,14 @@ fn start(args: &SuperviseArgs) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// The records of the run, in the order of its allocations, and whether these are all that there are. What cannot be understood is
-/// told, and stays.
+/// The records of the run, in the order of its allocations, and whether these are all. A record that is not understood is
+/// reported, and stays.
 fn records(machine: &Machine, background: &Background, order: &[String]) -> anyhow::Result<(Vec<Record>, bool)> {
     let mut found = BTreeMap::new();
     for record in machine.records.owned_by(&background.owner()).context("cannot look for the run's allocations")? {
         match record {
             Ok(record) => _ = found.insert(record.alloc_id.clone(), record),
-            // Whose it is, is known by its name.
+            // Its allocation is known by the file's name.
             Err(error) => tracing::debug!(error = chain(&error), "a record is left alone"),
         }
     }
@@ -123,7 +123,7 @@ fn records(machine: &Machine, background: &Background, order: &[String]) -> anyh
     Ok((records, is_all))
 }
 
-/// Those that can be restored, with one job for all.
+/// The allocations that can be restored, sharing one job.
 fn restored(machine: &Arc<Machine>, job: &Arc<Job>, payload: &[u8], records: Vec<Record>, is_all: bool) -> Restored {
     let known = [Arc::clone(job)];
     let mut restored = Restored { allocs: Vec::new(), is_all };

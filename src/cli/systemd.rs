@@ -9,13 +9,13 @@ use super::{RunArgs, complain, print};
 use crate::spec::{Job, JobType, escaped};
 use crate::sys;
 
-/// What a job file takes its variables from, besides the command line.
+/// The prefix of environment variables that a job file uses besides the command line.
 const VARIABLES: &str = "NOMAD_VAR_";
 
-/// Prints the unit, when the job could be run as it is now.
+/// Prints the unit, if the job could be run as it is now.
 ///
 /// # Errors
-/// What would keep the job from being started; a word that a unit cannot hold.
+/// What would prevent the job from being started; a word that a unit cannot contain.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
     if args.file.as_os_str() == "-" || args.payload.as_ref().is_some_and(|file| file.as_os_str() == "-") {
         bail!("a service has no standard input; name a file instead of -");
@@ -38,7 +38,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
             ));
         }
     }
-    // The words as they were given: relative paths begin where this is.
+    // The words as they were given; relative paths are relative to this directory.
     let mut command = Vec::from([sys::exe::path().context("cannot find this program")?.into_os_string(), "run".into()]);
     command.extend(std::env::args_os().skip(2));
     let mut words = Vec::new();
@@ -55,7 +55,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
 fn unit(job: &Job, command: &str, dir: &str, is_root: bool) -> String {
     let has_docker = job.groups.iter().flat_map(|group| &group.tasks).any(|task| task.driver == "docker");
     let engine = if has_docker { " docker.service" } else { "" };
-    // One that is to go on is started again when its own restart policy has given up; one that is to end has ended.
+    // A job of a type that is meant to go on is restarted when its own restart policy has given up; a batch job has ended then.
     let restart = match job.kind {
         JobType::Service | JobType::System => "Restart=on-failure\nRestartSec=5\n",
         JobType::Batch | JobType::Sysbatch => "Restart=no\n",
@@ -79,12 +79,12 @@ fn unit(job: &Job, command: &str, dir: &str, is_root: bool) -> String {
     text
 }
 
-/// The text with `%` as itself. See `systemd.unit(5)`, Specifiers.
+/// The text with `%` escaped. See `systemd.unit(5)`, Specifiers.
 fn specifiers(text: &str) -> String {
     text.replace('%', "%%")
 }
 
-/// A word of a command line. See `systemd.service(5)`, Command lines.
+/// A quoted word of a command line. See `systemd.service(5)`, Command lines.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@:/.,=+-".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -1,4 +1,4 @@
-//! The token that opens the API over TCP: made when the agent first listens there, and kept where only its user can read it.
+//! The token for the API over TCP: made when the agent first listens there, and kept in a file that only its user can read.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -13,7 +13,7 @@ use crate::sys::random;
 /// The file, in the data directory.
 const FILE: &str = "token";
 
-/// Makes the first token, where there is none.
+/// Makes the first token, if there is none.
 pub(super) async fn first(state: &State, data_dir: &Path) -> anyhow::Result<()> {
     let path = data_dir.join(FILE);
     if path.exists() {

@@ -1,4 +1,4 @@
-//! `agentbin validate`: a job file is read, and nothing is started.
+//! `agentbin validate`: checks a job file without starting anything.
 
 use serde_json::{Value as Json, json};
 
@@ -11,7 +11,7 @@ use crate::jobspec::{self, Diagnostic};
 use crate::spec::escaped;
 use crate::spec::json;
 
-/// Exit status for a file that is not accepted.
+/// Exit status for an invalid file.
 const INVALID: i32 = 1;
 
 pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
@@ -73,7 +73,7 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
     Ok(status)
 }
 
-/// The job in the form of Nomad's API.
+/// The job in the format of Nomad's API.
 fn output(args: &ValidateArgs, texts: &mut Texts) -> anyhow::Result<i32> {
     match read(&args.file, &args.var, &args.var_file, false, texts, jobspec::to_api) {
         Ok(job) => print((json::to_string_pretty(&job)? + "\n").as_bytes()),

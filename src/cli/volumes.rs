@@ -1,4 +1,4 @@
-//! `--volume`: directories of this machine that job files name, and only the operator knows.
+//! `--volume`: directories of this machine that job files name and only the operator can configure.
 
 use std::path::{Path, PathBuf};
 
@@ -10,23 +10,23 @@ use crate::driver::policy;
 use crate::jobspec::{Diagnostic, Parsed};
 use crate::spec::{Group, Mount, Order as _, VolumeMount};
 
-/// So many refusals of one job are about volumes.
+/// Most refusals of one job that are about volumes.
 const MOST_SAID: usize = 50;
-/// The driver whose tasks have no files of their own.
+/// The driver whose tasks have no file system of their own.
 const UNISOLATED: &str = "raw_exec";
 
 /// A volume as the operator gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Given {
-    /// As job files call it.
+    /// Its name in job files.
     pub(super) name: String,
     pub(super) path: PathBuf,
     pub(super) read_only: bool,
-    /// Where that was said.
+    /// Where it was configured.
     pub(super) origin: String,
 }
 
-/// Reads `NAME=PATH` or `NAME=PATH:ro`.
+/// Parses `NAME=PATH` or `NAME=PATH:ro`.
 pub(super) fn given(text: &str) -> Result<Given, String> {
     let (path, read_only) = match text.strip_suffix(":ro") {
         Some(path) => (path, true),
@@ -41,10 +41,10 @@ pub(super) fn given(text: &str) -> Result<Given, String> {
     }
 }
 
-/// Opens the directories, the later ones in place of earlier ones of the same name.
+/// Opens the directories; later ones override earlier ones of the same name.
 ///
 /// # Errors
-/// The one that is not there, or is no directory.
+/// The one that does not exist, or is no directory.
 pub(super) fn open(given: &[Given]) -> anyhow::Result<HostVolumes> {
     let mut volumes = HostVolumes::default();
     for Given { name, path, read_only, origin } in given {
@@ -56,7 +56,7 @@ pub(super) fn open(given: &[Given]) -> anyhow::Result<HostVolumes> {
     Ok(volumes)
 }
 
-/// What a job file wants of volumes that is not to be had here, or not at this minimum.
+/// Refuses volumes of a job file that do not exist here, or that the minimum forbids.
 pub(super) fn check(parsed: &mut Parsed, volumes: &HostVolumes, minimum: Option<Level>) {
     let mut refusals = Vec::new();
     for group in &parsed.job.groups {

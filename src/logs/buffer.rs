@@ -1,7 +1,7 @@
 //! One read buffer for all pumps, that exists only while data flows.
 //!
-//! An executor is idle most of its life; 256 KiB kept per stream would be most of its memory. A pump leases the buffer
-//! when its pipe becomes readable and lets go when it is drained; with the last lease the pages go back to the kernel.
+//! An executor is idle most of its life; 256 KiB kept per stream would be most of its memory. A pump leases the buffer when its
+//! pipe becomes readable and releases it when the pipe is drained; with the last lease the pages are returned to the kernel.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -19,7 +19,7 @@ struct Shared {
 static SHARED: Mutex<Shared> = Mutex::new(Shared { pages: None, leases: 0 });
 
 fn shared() -> MutexGuard<'static, Shared> {
-    // What a panic leaves in the buffer is rubbish for the next reader anyway.
+    // The buffer's content is undefined anyway, so a panic while it was locked does no harm.
     lock(&SHARED)
 }
 

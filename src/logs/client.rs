@@ -10,10 +10,10 @@ use super::{LogMonError, LogMonitor, StartConfig};
 use crate::wire::logmon as wire;
 use crate::wire::logmon::log_mon_client::LogMonClient;
 
-/// Deadline of both calls, Nomad's.
+/// Deadline of both calls, the same as Nomad's.
 const DEADLINE: Duration = Duration::from_mins(1);
 
-/// Speaks to a logmon at the other end of a channel.
+/// Calls a logmon at the other end of a channel.
 #[derive(Debug, Clone)]
 pub struct Client(LogMonClient<Channel>);
 

@@ -1,4 +1,4 @@
-//! Where a task's stdout and stderr go: into pipes that this process collects, or to what a host prepared.
+//! The destinations of a task's stdout and stderr: pipes that this process collects, or files that a host prepared.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use super::rotator::{Limits, LiveCounters, Rotator};
 use super::{dir, fifo};
 use crate::spec::{LogCollection, OutputHealth, StreamHealth, TaskOutput};
 
-/// What the task gets as descriptors 1 and 2: blocking, write-only, and here still close-on-exec.
+/// What the task gets as descriptors 1 and 2: blocking, write-only, and in this process still close-on-exec.
 #[derive(Debug)]
 pub struct ChildEnds {
     /// The task's stdout.
@@ -26,7 +26,7 @@ pub struct ChildEnds {
     pub stderr: OwnedFd,
 }
 
-/// What both streams came to.
+/// The results of both streams.
 #[derive(Debug)]
 pub struct Collected {
     /// Of stdout.
@@ -37,7 +37,7 @@ pub struct Collected {
 
 /// Collects one task's output into rotated files, in the background, from the moment it is made.
 ///
-/// Dropping it reads what is in the pipes at that moment and ends; [`Collector::finish`] is the orderly way.
+/// Dropping it reads what is in the pipes at that moment, and ends; [`Collector::finish`] is the orderly way.
 #[derive(Debug)]
 #[must_use = "dropping it ends collection"]
 pub struct Collector {
@@ -62,12 +62,12 @@ impl Stream {
         Stream { handle, task: crate::sys::task::spawn(pump.run()) }
     }
 
-    /// The copy has ended, or is about to because the writers have gone.
+    /// The copy has ended, or is about to because all writers have closed.
     pub(super) fn ended(&self) -> bool {
         self.stopped() || self.handle.hung_up()
     }
 
-    /// The copy has ended: nothing reads any more.
+    /// The copy has ended: the pipe is not read any more.
     pub(super) fn stopped(&self) -> bool {
         self.task.is_finished()
     }
@@ -86,11 +86,11 @@ impl Stream {
 }
 
 impl Collector {
-    /// Opens the files, makes the pipes and begins to collect. Close the [`ChildEnds`] once the task has them, otherwise
-    /// the streams never end.
+    /// Opens the files, creates the pipes and begins to collect. Close the [`ChildEnds`] once the task has them, otherwise the
+    /// streams never end.
     ///
-    /// The pipes belong to the user of this process; `fchown(2)` the ends where the task runs as another user and is to
-    /// open `/dev/stdout` again.
+    /// The pipes belong to the user of this process; use `fchown(2)` on the ends if the task runs as another user and must be able
+    /// to open `/dev/stdout` again.
     ///
     /// # Errors
     /// A [`super::rotator::RotatorError`] inside, or what `pipe2(2)` says.
@@ -104,8 +104,9 @@ impl Collector {
         Ok((Collector { stdout, stderr }, ChildEnds { stdout: stdout_end, stderr: stderr_end }))
     }
 
-    /// Goes on with what another collector made that is gone: these are read ends of its pipes, which do not block. One that
-    /// nobody has open any more has nothing to tell.
+    /// Continues the collection of another collector, which is gone: `pipes` are non-blocking read ends of its pipes. A pipe that
+    /// no
+    /// process has open any more has no further output.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -123,13 +124,13 @@ impl Collector {
         Ok(Collector { stdout: stream(&logs.stdout_file, stdout)?, stderr: stream(&logs.stderr_file, stderr)? })
     }
 
-    /// The figures of this moment.
+    /// The current counts.
     #[must_use]
     pub fn counters(&self) -> TaskOutput {
         TaskOutput { stdout: self.stdout.handle.counters(), stderr: self.stderr.handle.counters() }
     }
 
-    /// Tells whether the files take the output, also when collection has ended.
+    /// Tells whether the files can be written, also after the collection has ended.
     #[must_use]
     pub fn health(&self) -> HealthWatch {
         let of = |stream: &Stream| {
@@ -139,14 +140,14 @@ impl Collector {
         HealthWatch { stdout: of(&self.stdout), stderr: of(&self.stderr) }
     }
 
-    /// Reads what is in the pipes now and goes on collecting: afterwards everything that an ended process wrote is in the
-    /// files, also while others still write.
+    /// Reads what is in the pipes now and goes on collecting: afterwards everything that an ended process wrote is in the files,
+    /// even while other processes still write.
     pub async fn settle(&mut self) {
         tokio::join!(self.stdout.handle.settle(), self.stderr.handle.settle());
     }
 
-    /// After the task's exit: reads both streams to their ends, or for at most `grace` when a process that the task left
-    /// behind still holds one. What is in the pipes then is read, and that process gets EPIPE from there on.
+    /// After the task's exit: reads both streams to their ends, or for at most `grace` if a process that the task left behind still
+    /// holds one open. What is in the pipes then is read, and that process gets EPIPE from then on.
     pub async fn finish(mut self, grace: Duration) -> Collected {
         let deadline = Instant::now() + grace;
         self.stdout.finish_by(deadline);
@@ -155,7 +156,7 @@ impl Collector {
     }
 }
 
-/// Whether the files of both streams take what comes.
+/// Whether the files of both streams can be written.
 #[derive(Debug, Clone)]
 pub struct HealthWatch {
     stdout: StreamWatch,
@@ -186,8 +187,9 @@ impl StreamWatch {
 }
 
 impl HealthWatch {
-    /// What there is to say to somebody who knows of `known` changes: at once if it is not that many, else when it is more;
-    /// `None` when nothing can change any more.
+    /// The health, for a caller that knows of `known` changes: at once if the number differs, else when it grows; `None` when
+    /// nothing
+    /// can change any more.
     pub async fn changed(&mut self, known: u64) -> Option<OutputHealth> {
         loop {
             let ((out, stdout), (err, stderr)) = (self.stdout.now(), self.stderr.now());
@@ -208,38 +210,39 @@ impl HealthWatch {
 fn collect(dir: &Path, base: &str, limits: Limits) -> io::Result<(Stream, OwnedFd)> {
     let rotator = Rotator::open(dir, base, limits)?;
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    // Of our end only: the task expects a stdout that blocks.
+    // Only our end: the task expects a stdout that blocks.
     rustix::io::ioctl_fionbio(&read, true)?;
     Ok((Stream::spawn(read, rotator, None), write))
 }
 
-/// An output that somebody else collects, or nobody.
+/// An output that another process collects, or that is discarded.
 #[derive(Debug)]
 pub struct Sink {
-    /// What the task gets: blocking, write-only, close-on-exec here. Close it once the task has it.
+    /// What the task gets: blocking, write-only, close-on-exec in this process. Close it once the task has it.
     pub child_end: OwnedFd,
-    /// To be kept until the task has ended, and dropped then. See [`open_sink`].
+    /// Has to be kept until the task has ended, and dropped then. See [`open_sink`].
     pub keeper: Option<Keeper>,
 }
 
-/// Keeps a FIFO alive while its reader is away.
+/// Keeps a FIFO alive while it has no reader.
 #[derive(Debug)]
 #[must_use = "without it the task dies of SIGPIPE when logmon does"]
 pub struct Keeper {
     _both_ends: OwnedFd,
 }
 
-/// Opens what a host gave as stdout or stderr path: nothing and `/dev/null` discard, a FIFO is written, a plain file
-/// appended to. The name is resolved beneath its directory and no symlink followed. Never blocks.
+/// Opens what a host gave as stdout or stderr path: an empty path and `/dev/null` discard the output, a FIFO is written to, a
+/// plain file appended to. The name is resolved beneath its directory, and no symlink is followed. Never blocks.
 ///
-/// A FIFO's other end is logmon, which may not have come yet, and may die and come back while the task runs. Opening it
-/// write-only would block until it comes (and this process has one thread), and the task would get SIGPIPE when it
-/// dies. So the FIFO is first opened for both, which waits for nobody on Linux; this [`Keeper`] stays with the executor,
-/// so that the task always has a reader and the kernel keeps what it wrote for the next logmon. The task's own
-/// descriptor is a second, write-only one. The FIFO gets the capacity that logmon would give it. The price: logmon sees the end of the stream only when the keeper is dropped.
+/// A FIFO's other end is logmon, which may not have opened it yet, and may die and be restarted while the task runs. Opening the
+/// FIFO write-only would block until logmon opens it (and this process has one thread), and the task would get SIGPIPE when
+/// logmon dies. So the FIFO is first opened for both reading and writing, which never waits on Linux; this [`Keeper`] stays with
+/// the executor, so that the task always has a reader and the kernel keeps what it wrote for the next logmon. The task's own
+/// descriptor is a second, write-only one. The FIFO gets the capacity that logmon would give it. The price: logmon sees the end
+/// of the stream only when the keeper is dropped.
 ///
 /// # Errors
-/// ELOOP for a symlink, `InvalidInput` for what is neither FIFO nor plain file with one name, `PermissionDenied` for a FIFO that
+/// ELOOP for a symlink, `InvalidInput` for anything but a FIFO and a plain file with one name, `PermissionDenied` for a FIFO that
 /// neither this user nor root made, else what the system says.
 pub fn open_sink(path: &Path) -> io::Result<Sink> {
     let null = Path::new("/dev/null");
@@ -259,7 +262,7 @@ pub fn open_sink(path: &Path) -> io::Result<Sink> {
         FileType::Fifo => {
             let both_ends = fifo::reopen(&node, OFlags::RDWR)?;
             let child_end = fifo::reopen(&node, OFlags::WRONLY)?;
-            // Room for what the task writes before its reader comes, or comes back.
+            // Space for what the task writes before its reader opens the FIFO, or opens it again.
             pump::enlarge(&both_ends);
             Ok(Sink { child_end, keeper: Some(Keeper { _both_ends: both_ends }) })
         }
@@ -345,7 +348,7 @@ mod tests {
         let asked = health.changed(u64::MAX).await.unwrap();
         assert_eq!(asked, OutputHealth::default());
         let mut hear = async |known: u64| {
-            // Its next attempt comes with a later line.
+            // The next attempt to write comes with a later line.
             loop {
                 task.write_all(b"line\n").unwrap();
                 let heard = tokio::time::timeout(Duration::from_millis(20), health.changed(known)).await;

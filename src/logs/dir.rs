@@ -1,4 +1,4 @@
-//! The directory of rotated files: opening it, and which `<base>.<n>` it holds.
+//! The directory of rotated files: opening it, and listing its `<base>.<n>`.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,10 +11,10 @@ use crate::spec::Order as _;
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
-/// Indexes from here on are nobody's: a file planted at the end of the number range must not end rotation.
+/// Indexes from here on are ignored: a file planted at the end of the number range must not end rotation.
 const INDEX_LIMIT: u64 = 1_000_000_000;
 
-/// No collector goes on at an index from here on: one that was planted there would leave too few for what is to come.
+/// No collector continues at an index from here on: a file planted there would leave too few indexes for the future.
 pub(super) const START_LIMIT: u64 = INDEX_LIMIT / 10 * 9;
 
 /// One name of a base found in a directory.
@@ -22,11 +22,11 @@ pub(super) const START_LIMIT: u64 = INDEX_LIMIT / 10 * 9;
 pub(super) struct Entry {
     /// The `n` of `<base>.<n>`.
     pub(super) index: u64,
-    /// A regular file that a collector made; anything else is in the way but not ours.
+    /// A regular file that a collector made; anything else occupies the name but is not ours.
     pub(super) regular: bool,
 }
 
-/// What a directory holds of a base, each by rising index.
+/// The files of a base in a directory, each list by rising index.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     /// `<base>.<n>`.
@@ -46,8 +46,8 @@ impl Listing {
     }
 }
 
-/// Opens a directory for names beneath it. The last component is not followed when it is a symlink: the log directory
-/// lies in a directory where the task may rename things (CVE-2026-6959), the path above it does not.
+/// Opens a directory to resolve names beneath it. The last component is not followed if it is a symlink: the log directory lies
+/// in a directory in which the task may rename entries (CVE-2026-6959), the path above it does not.
 pub(super) fn open_dir(path: &Path) -> io::Result<Root> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Root::open(path) };
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
@@ -70,12 +70,12 @@ pub(super) fn file_name(base: &str, index: u64) -> String {
     format!("{base}.{index}")
 }
 
-/// `<base>-<index>.zst`. Nothing that begins with `<base>.`: what stands behind that is a number to Nomad's readers.
+/// `<base>-<index>.zst`. It must not begin with `<base>.`: Nomad's readers parse what follows that as a number.
 pub(super) fn packed_name(base: &str, index: u64) -> String {
     format!("{base}-{index}.zst")
 }
 
-/// The index in `<base>.<index>`; `None` for every other name, with leading zeros too.
+/// The index in `<base>.<index>`; `None` for every other name, and for leading zeros.
 pub(super) fn parse_index(base: &str, name: &[u8]) -> Option<u64> {
     parse_digits(name.strip_prefix(base.as_bytes())?.strip_prefix(b".")?)
 }
@@ -117,7 +117,7 @@ pub(super) fn list(root: &Root, base: &str) -> io::Result<Listing> {
     Ok(found)
 }
 
-/// The names in a directory, which is no symlink.
+/// The names in a directory, which must not be a symlink.
 pub(super) fn names(path: &Path) -> io::Result<Vec<OsString>> {
     let fd = open_dir(path)?.open_beneath(Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     let name = |entry: rustix::fs::DirEntry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
@@ -131,16 +131,17 @@ fn is_regular(root: &Root, name: &OsStr) -> bool {
     })
 }
 
-/// Whether a file with this owner and mode may be a collector's, which makes them for everybody to read. Who can write to the
-/// directory may have put a file of his own there, to be taken for a task's output, or moved one there that is root's
-/// alone, to be read out. In a directory to which nobody else can write, as that of kept logs, files are for their owner; and an `empty` file
-/// may be one that is just being made, by a process whose umask takes that right away until it is given.
+/// Whether a file with this owner and mode may be a collector's. Collectors make files that every user may read. A user who can
+/// write to the directory may have put an own file there, to be taken for a task's output, or moved a file there that only root
+/// can read, to have its content exposed. In a directory to which no other user can write, as that of kept logs, files may be
+/// readable by their owner only; and an `empty` file may be one that is just being created by a process whose umask clears that
+/// bit until it is set.
 pub(super) fn is_ours(dir: &Root, uid: u32, mode: u32, empty: bool) -> bool {
     mutant::on("d83") || is_own(uid) && (empty || mode & 0o004 != 0 || is_private(dir))
 }
 
-/// Whether nobody but root and this user can write to a directory. With an access control list the bits of the group are the
-/// most that it gives.
+/// Whether only root and this user can write to a directory. With an access control list, the group bits are the maximum that
+/// it grants.
 fn is_private(dir: &Root) -> bool {
     rustix::fs::fstat(dir).is_ok_and(|stat| is_own(stat.st_uid) && stat.st_mode & 0o022 == 0)
 }

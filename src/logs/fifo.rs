@@ -1,8 +1,8 @@
 //! Named pipes between a task's executor and its logmon.
 //!
-//! The two ends are two types, and none of them blocks: opening for reading succeeds before a writer has come, the first
-//! read waits for one. The directory may be written by the task, so a name is looked up beneath the opened directory
-//! without following symlinks, looked at, and then that very inode is opened.
+//! The two ends are two types, and neither of them blocks: opening for reading succeeds before there is a writer, and the first
+//! read waits for one. The task may be able to write to the directory, so a name is resolved beneath the opened directory
+//! without following symlinks, checked, and then that very inode is opened.
 
 use std::ffi::OsStr;
 use std::io;
@@ -21,32 +21,33 @@ use super::dir;
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
-/// How long [`open_writer`] trusts that it is told of a reader. One that blocks in `open(2)` is told of only afterwards.
+/// How long [`open_writer`] waits for a notification of a reader before it tries again. For a reader that blocks in `open(2)`,
+/// the notification comes only after its open has completed.
 const READER_CHECK: Duration = Duration::from_millis(100);
 
 /// What went wrong with a FIFO.
 #[derive(Debug, thiserror::Error)]
 pub enum FifoError {
-    /// [`create_and_read`] found something of this name.
+    /// [`create_and_read`] found an existing file of this name.
     #[error("{0}: file exists")]
     Exists(PathBuf),
-    /// The name belongs to something else.
+    /// The name belongs to something that is no FIFO.
     #[error("{0}: not a FIFO")]
     NotAFifo(PathBuf),
-    /// Somebody else made it, who could read what is written, or write what is read.
+    /// Another user made it, who could read what is written, or write what is read.
     #[error("{path} belongs to user {owner}, and is used only when it belongs to this user or root: remove it")]
     Foreign {
         /// The FIFO.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{path}: cannot {what}")]
     Io {
         /// The FIFO.
         path: PathBuf,
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
         /// The system's answer.
         source: io::Error,
@@ -59,18 +60,18 @@ impl FifoError {
     }
 }
 
-/// The end that data comes out of.
+/// The read end.
 #[derive(Debug)]
 pub struct Reader(AsyncFd<Arc<OwnedFd>>);
 
-/// The end that data goes into.
+/// The write end.
 #[derive(Debug)]
 pub struct Writer(AsyncFd<Arc<OwnedFd>>);
 
 /// Creates the FIFO (mode 0600) and opens it for reading.
 ///
 /// # Errors
-/// [`FifoError::Exists`] when the name is taken, by whatever; else what the system says.
+/// [`FifoError::Exists`] when the name is taken, by anything; else what the system says.
 ///
 /// # Panics
 /// Outside a tokio runtime with I/O enabled.
@@ -83,9 +84,9 @@ pub fn create_and_read(path: &Path) -> Result<Reader, FifoError> {
     }
 }
 
-/// Opens a FIFO that is there for reading.
+/// Opens an existing FIFO for reading.
 ///
-/// What earlier writers left in it while some other descriptor kept it alive is read too.
+/// Also reads what earlier writers left in it while another descriptor kept it alive.
 ///
 /// # Errors
 /// [`FifoError::NotAFifo`] for anything else, a symlink to a FIFO included; else what the system says.
@@ -106,7 +107,7 @@ fn open_reader_in(root: &Root, name: &OsStr, path: &Path) -> Result<Reader, Fifo
     open().map(Reader).map_err(FifoError::io(path, "open for reading"))
 }
 
-/// Opens a FIFO that is there for writing, as soon as somebody has it open for reading. Dropping the future gives up.
+/// Opens an existing FIFO for writing, as soon as a process has it open for reading. Dropping the future gives up.
 ///
 /// # Errors
 /// [`FifoError::NotAFifo`] for anything else, a symlink to a FIFO included; else what the system says.
@@ -124,12 +125,12 @@ pub async fn open_writer(path: &Path) -> Result<Writer, FifoError> {
                 let fd = crate::sys::watch::register(Arc::new(fd), Interest::WRITABLE).map_err(failed)?;
                 return Ok(Writer(fd));
             }
-            // Nobody reads.
+            // No process has it open for reading.
             Err(e) if e.raw_os_error() == Some(libc::ENXIO) => {}
             Err(e) => return Err(failed(e)),
         }
         match &opens {
-            // Watch first, then try again: a reader that came in between is not missed.
+            // Watch first, then try again, so that a reader that came in between is not missed.
             None => opens = Some(OpenWatch::new(&node)),
             Some(opens) => {
                 let _ = tokio::time::timeout(READER_CHECK, opens.next()).await;
@@ -138,7 +139,7 @@ pub async fn open_writer(path: &Path) -> Result<Writer, FifoError> {
     }
 }
 
-/// Removes the name, and nothing but a FIFO.
+/// Removes the name, but only if it is a FIFO.
 ///
 /// # Errors
 /// [`FifoError::NotAFifo`] for anything else; else what the system says.
@@ -174,21 +175,21 @@ pub(super) fn is_foreign(stat: &rustix::fs::Stat) -> bool {
     stat.st_uid != 0 && stat.st_uid != rustix::process::geteuid().as_raw() && !mutant::on("d76-fifo")
 }
 
-/// Opens the inode behind a descriptor anew, with other access.
+/// Opens the inode of a descriptor again, with other access.
 pub(super) fn reopen(node: &OwnedFd, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(proc_path(node), flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())?)
 }
 
-/// A path that names the inode behind a descriptor.
+/// A path to the inode of a descriptor.
 pub(super) fn proc_path(node: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", node.as_raw_fd())
 }
 
-/// Tells when somebody has opened an inode.
+/// Notifies when a process has opened an inode.
 struct OpenWatch(Option<AsyncFd<Arc<OwnedFd>>>);
 
 impl OpenWatch {
-    /// Without an inotify instance to spare, it never tells.
+    /// If no inotify instance is available, it never notifies.
     fn new(node: &OwnedFd) -> OpenWatch {
         let watch = || {
             let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
@@ -207,8 +208,8 @@ impl OpenWatch {
 }
 
 impl Reader {
-    /// Waits for data and reads some; 0 when the last writer has closed and all is read. Before the first writer it
-    /// waits for one.
+    /// Waits for data and reads some; 0 when the last writer has closed and everything is read. Before there is a writer it waits
+    /// for one.
     ///
     /// # Errors
     /// What `read(2)` says.
@@ -216,7 +217,7 @@ impl Reader {
         self.0.async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut *buffer)?)).await
     }
 
-    /// The descriptor, non-blocking and no longer under the eyes of the reactor.
+    /// The descriptor, non-blocking and no longer registered with the reactor.
     #[must_use]
     pub fn into_fd(self) -> Arc<OwnedFd> {
         self.0.into_inner()
@@ -236,7 +237,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes as much of `data` as the pipe takes, waiting while it is full, and returns how much that was.
+    /// Writes as much of `data` as the pipe takes, waiting while it is full, and returns the number of bytes.
     ///
     /// # Errors
     /// As [`write_all`](Self::write_all).
@@ -244,7 +245,7 @@ impl Writer {
         self.0.async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, data)?)).await
     }
 
-    /// How many bytes are in the pipe, that nobody has read yet.
+    /// How many bytes in the pipe have not been read yet.
     ///
     /// # Errors
     /// What `FIONREAD` says.

@@ -1,4 +1,4 @@
-//! Reading along: one stream's rotated files as one stream again.
+//! Following: one stream's rotated files as one stream again.
 //!
 //! ```text
 //!   read current file --data--> hand it out
@@ -13,7 +13,7 @@
 //!   open the next one
 //! ```
 //!
-//! Notices are taken off the queue *before* the file is read, so that one which comes afterwards wakes us again.
+//! Notifications are taken off the queue *before* the file is read, so that one that arrives afterwards wakes us again.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -40,16 +40,16 @@ use crate::sys::path::Root;
 /// Bytes handed out at once, at most.
 const CHUNK: usize = 64 * 1024;
 
-/// Indexes that were not listed and are tried all the same, at once.
+/// How many indexes that were not listed are tried nevertheless, at a time.
 const MOST_UNSEEN: usize = 100;
 
-/// Files whose ends are remembered, in case later ones are deleted.
+/// For how many files the final position is kept, in case later ones are deleted.
 const MOST_LEFT: usize = 8;
 
-/// How often to look where the kernel has no inotify instance to spare (there are few per user).
+/// How often to look if the kernel has no inotify instance left (there are few per user).
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Where to begin.
+/// Where to begin reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// At the oldest byte that is there.
@@ -60,37 +60,37 @@ pub enum Start {
     Offset(u64),
     /// This many bytes before the end, or at the beginning.
     LastBytes(u64),
-    /// This many lines before the end, or at the beginning. What follows the last line end is a line.
+    /// This many lines before the end, or at the beginning. What follows the last line end counts as a line.
     LastLines(u64),
-    /// Where an earlier follower stood. If that file is gone, at the next one, and the loss is reported.
+    /// At the position of an earlier follower. If that file is gone, at the next one, and the loss is reported.
     At(Cursor),
 }
 
-/// A place in a stream of rotated files.
+/// A position in a stream of rotated files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
     /// The `n` of `<base>.<n>`.
     pub index: u64,
-    /// Tells whether it is still the same file.
+    /// Used to detect whether it is still the same file.
     pub inode: u64,
-    /// Bytes of it that were handed out.
+    /// Bytes of it that were returned.
     pub offset: u64,
 }
 
-/// What a follower hands out.
+/// What a follower returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// The next bytes, never none.
+    /// The next bytes, never empty.
     Data(Vec<u8>),
-    /// Files were deleted before they were read. Said once, before the bytes that follow.
+    /// Files were deleted before they were read. Reported once, before the bytes that follow.
     Gap {
-        /// How many; 0 is never said.
+        /// How many; never 0.
         missing_files: u64,
     },
 }
 
-/// Reads one base name's files in order, across rotations, without loss or doubles. Any number of followers may read the
-/// same files.
+/// Reads one base name's files in order, across rotations, without loss or duplicates. Any number of followers may read the same
+/// files.
 #[derive(Debug)]
 pub struct Follower {
     root: Root,
@@ -101,9 +101,9 @@ pub struct Follower {
     watch: Option<Watch>,
     /// Names may have appeared since the directory was listed.
     look: bool,
-    /// Lowest index at or below the current one that was made anew.
+    /// The lowest index at or below the current one that was created again.
     remade: Option<u64>,
-    /// Where the files were left that were read before the current one, the last at the end.
+    /// The final positions in the files that were read before the current one, the latest at the end.
     left: VecDeque<Cursor>,
     finish: Finisher,
 }
@@ -115,7 +115,7 @@ struct Current {
     watch: Option<i32>,
 }
 
-/// A file of the stream, as it is or compressed.
+/// A file of the stream, plain or compressed.
 #[derive(Debug)]
 enum Source {
     Plain(File),
@@ -123,7 +123,7 @@ enum Source {
 }
 
 impl Source {
-    /// The inode of the plain file, also when it is packed by now.
+    /// The inode of the plain file, even if it is packed by now.
     fn inode(&self) -> io::Result<u64> {
         match self {
             Source::Plain(file) => Ok(file.metadata()?.ino()),
@@ -138,7 +138,7 @@ impl Source {
         }
     }
 
-    /// Somebody deleted the name it was found by; a packed file is complete all the same.
+    /// Whether the name by which it was found has been deleted; a packed file is complete in any case.
     fn is_deleted(&self) -> io::Result<bool> {
         match self {
             Source::Plain(file) => Ok(file.metadata()?.nlink() == 0),
@@ -146,7 +146,7 @@ impl Source {
         }
     }
 
-    /// Reads what follows `offset`; a packed file stands there already.
+    /// Reads what follows `offset`; a packed file is at that position already.
     fn read(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         match self {
             Source::Plain(file) => Ok(rustix::io::retry_on_intr(|| rustix::io::pread(&*file, &mut *buffer, offset))?),
@@ -155,7 +155,7 @@ impl Source {
     }
 }
 
-/// Tells a follower that the writer is done. Clones tell the same follower.
+/// Tells a follower that the writer is done. Clones refer to the same follower.
 #[derive(Debug, Clone, Default)]
 pub struct Finisher(Arc<Finish>);
 
@@ -166,7 +166,7 @@ struct Finish {
 }
 
 impl Finisher {
-    /// From now on the follower ends where the files end. To be called when the last byte is written.
+    /// From now on the follower ends at the end of the files. To be called when the last byte is written.
     pub fn finish(&self) {
         self.0.asked.store(true, Ordering::Release);
         self.0.notify.notify_one();
@@ -177,7 +177,7 @@ impl Finisher {
     }
 }
 
-/// The notices of one follower.
+/// The inotify watches of one follower.
 #[derive(Debug)]
 struct Watch {
     /// `None` only while it is dropped.
@@ -203,11 +203,12 @@ impl Watch {
     }
 
     fn remove(&self, watch: i32) {
-        // It is gone already when the file was deleted.
+        // The watch is gone already if the file was deleted.
         let _ = inotify::remove_watch(self.fd().get_ref(), watch);
     }
 
-    /// Takes all notices and calls `made` for each name that appeared, with `None` when some were lost or a file's name may be
+    /// Takes all notifications and calls `made` for each name that appeared, with `None` when some were lost or a file's name may
+    /// be
     /// gone.
     fn take(&self, mut made: impl FnMut(Option<&[u8]>)) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); 4096];
@@ -235,8 +236,8 @@ impl Watch {
 }
 
 impl Drop for Watch {
-    /// Closing an inotify instance waits for a grace period of the kernel, up to 20 ms on an idle machine; the event loop
-    /// has better things to do meanwhile.
+    /// Closing an inotify instance waits for a grace period of the kernel, up to 20 ms on an idle machine, so it is not done on the
+    /// event loop.
     fn drop(&mut self) {
         let Some(fd) = self.fd.take().map(AsyncFd::into_inner) else { return };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -246,7 +247,7 @@ impl Drop for Watch {
 }
 
 impl Follower {
-    /// Begins to follow `<base>.<n>` in `dir`, which must exist and be no symlink; the files need not exist yet.
+    /// Begins to follow `<base>.<n>` in `dir`, which must exist and not be a symlink; the files need not exist yet.
     ///
     /// # Errors
     /// When the directory or a file in it cannot be opened.
@@ -280,7 +281,7 @@ impl Follower {
             }
             return Ok(());
         }
-        // Purged between the listing and the opening: list again.
+        // Files may be purged between listing and opening: then list again.
         loop {
             let indexes = dir::list(&self.root, &self.base)?.indexes();
             if self.find(start, &indexes)? {
@@ -288,13 +289,13 @@ impl Follower {
             }
             let Some(first) = indexes.first() else { return Ok(()) };
             if dir::list(&self.root, &self.base)?.indexes().contains(first) {
-                // There, but nothing of ours.
+                // The files exist, but are not ours.
                 return Ok(());
             }
         }
     }
 
-    /// Goes to where a start is among these files; false when none of them can be read.
+    /// Moves to the start position among these files; `false` if none of them can be read.
     fn find(&mut self, start: Start, indexes: &[u64]) -> io::Result<bool> {
         let backwards = !matches!(start, Start::Beginning | Start::Offset(_));
         let mut order = indexes.to_vec();
@@ -332,27 +333,27 @@ impl Follower {
             }
         }
         let Some((index, offset)) = reached else { return Ok(false) };
-        // Opened again: a packed file is read in one direction only.
+        // Opened again: a packed file can only be read forwards.
         let Some(file) = self.open_index(index)? else { return Ok(false) };
         self.read_from(file, index, offset)?;
         Ok(true)
     }
 
-    /// A handle to end this follower with.
+    /// A handle that ends this follower.
     #[must_use]
     pub fn finisher(&self) -> Finisher {
         self.finish.clone()
     }
 
-    /// Where the follower stands; `None` before the first file.
+    /// The position of the follower; `None` before the first file.
     #[must_use]
     pub fn cursor(&self) -> Option<Cursor> {
         self.current.as_ref().map(|c| c.cursor)
     }
 
-    /// The next bytes (64 KiB at most), waiting for them; `None` after [`Finisher::finish`] when all is read.
+    /// The next bytes (64 KiB at most), waiting for them; `None` after [`Finisher::finish`] when everything is read.
     ///
-    /// A file that was cut shorter than what was read of it is read from its start. Dropping the future loses nothing.
+    /// A file that was truncated below the read position is read from its start. Dropping the future loses nothing.
     ///
     /// # Errors
     /// What reading a file or the directory says. The next call tries again.
@@ -420,7 +421,7 @@ impl Follower {
         let Some(Current { file, cursor, .. }) = &mut self.current else { return Ok(None) };
         let mut data = Vec::new();
         loop {
-            // Allocated only where there is something to read: most calls find nothing.
+            // Allocated only if there is something to read: most calls find nothing.
             let size = file.size()?;
             if size < cursor.offset {
                 cursor.offset = 0;
@@ -430,7 +431,7 @@ impl Follower {
             }
             data.resize(CHUNK.min(usize::try_from(size - cursor.offset).unwrap_or(CHUNK)), 0);
             match file.read(&mut data, cursor.offset) {
-                // Nothing of it can be read any more.
+                // The rest of it cannot be read.
                 Ok(0) if matches!(file, Source::Packed(_)) => {
                     cursor.offset = size;
                     let text = "the compressed log file ends early";
@@ -452,12 +453,12 @@ impl Follower {
         }
     }
 
-    /// At the end of the current file: goes on to the next, if there is one.
+    /// At the end of the current file: moves on to the next, if there is one.
     fn step(&mut self) -> io::Result<Step> {
         let (from, remade) = match &self.current {
             None => (self.expected, false),
             Some(current) => match self.remade.take() {
-                // Somebody deleted what we read and the writer began again at a lower number.
+                // The file that we read was deleted, and the writer began again at a lower index.
                 Some(index) if current.file.is_deleted()? => (index, true),
                 _ => (current.cursor.index + 1, false),
             },
@@ -473,7 +474,7 @@ impl Follower {
         let mut missing = 0;
         let mut expected = from;
         for index in named {
-            // Packed while the names were listed, one may be seen under neither name.
+            // A file that was packed during the listing may have been listed under neither name.
             for unseen in (expected..index).take(MOST_UNSEEN) {
                 if let Some(file) = self.open_index(unseen)? {
                     return self.go_on(file, unseen, unseen - expected + missing, remade);
@@ -491,7 +492,7 @@ impl Follower {
         Ok(Step::Nothing)
     }
 
-    /// Where the newest file was deleted, a writer that begins anew goes on with the one before it.
+    /// If the newest file was deleted, a writer that is restarted continues with the previous one.
     fn step_back(&mut self, newest: Option<u64>) -> io::Result<bool> {
         let (Some(newest), Some(current)) = (newest, &self.current) else { return Ok(false) };
         if newest >= current.cursor.index || !current.file.is_deleted()? {
@@ -505,7 +506,7 @@ impl Follower {
     }
 
     fn go_on(&mut self, file: Source, index: u64, missing_files: u64, remade: bool) -> io::Result<Step> {
-        // The current file's writer left it before this one was made: what it holds now is all.
+        // The writer had finished the current file before it created this one, so its content is complete now.
         if !remade && let Some(data) = self.read()? {
             return Ok(Step::Out(Output::Data(data)));
         }
@@ -518,9 +519,9 @@ impl Follower {
         Ok(listing.plain.iter().all(|e| e.index != index) && !listing.packed.contains(&index))
     }
 
-    /// Opens a file of ours, plain or packed; `None` for all else.
+    /// Opens a file of ours, plain or packed; `None` for anything else.
     fn open_index(&self, index: u64) -> io::Result<Option<Source>> {
-        // The plain one goes last when it is packed.
+        // When a file is packed, the plain one is removed last.
         if let Some(file) = pack::open_plain(&self.root, &self.base, index)? {
             return Ok(Some(Source::Plain(file)));
         }
@@ -538,7 +539,7 @@ impl Follower {
             }
         };
         if added == Some(None) && matches!(file, Source::Plain(_)) {
-            // Out of watches: look from time to time instead.
+            // No inotify watches left: look from time to time instead.
             self.watch = None;
         }
         let Some(old) = self.current.replace(Current { file, cursor, watch: added.flatten() }) else { return Ok(()) };
@@ -553,8 +554,8 @@ impl Follower {
     }
 }
 
-/// Where the last `left` lines of a file begin; `None` when it has fewer, which are then taken off `left`. `newest`: a
-/// line end at the very end of it ends a line and begins none.
+/// Where the last `left` lines of a file begin; `None` if it has fewer, which are then subtracted from `left`. `newest`: a line
+/// end at the very end of the file ends a line and begins none.
 fn line_start(file: &mut Source, left: &mut u64, newest: bool) -> io::Result<Option<u64>> {
     let size = file.size()?;
     if let Source::Packed(packed) = file
@@ -564,7 +565,7 @@ fn line_start(file: &mut Source, left: &mut u64, newest: bool) -> io::Result<Opt
         *left -= packed.facts.lines;
         return Ok(None);
     }
-    // Line ends from the front, of which the last ones are kept: a packed file cannot be read backwards.
+    // Scans for line ends from the front and keeps the last ones: a packed file cannot be read backwards.
     let keep = usize::try_from(*left).unwrap_or(usize::MAX).saturating_add(1);
     let mut starts: VecDeque<u64> = VecDeque::new();
     let (mut at, mut buffer) = (0, vec![0; CHUNK]);
@@ -585,7 +586,7 @@ fn line_start(file: &mut Source, left: &mut u64, newest: bool) -> io::Result<Opt
     if newest && starts.back() == Some(&at) {
         starts.pop_back();
     }
-    // A file begins with a line of its own only after one that ended with its line; that is decided there.
+    // A file begins with a new line only if the previous file ended with a line end; that is decided there.
     let have = starts.len() as u64;
     if have >= *left {
         return Ok(starts.get(starts.len() - usize::try_from(*left).unwrap_or(0)).copied());
@@ -599,7 +600,7 @@ enum Step {
     Nothing,
     /// Something changed; read again.
     Again,
-    /// Hand this out.
+    /// Return this.
     Out(Output),
 }
 

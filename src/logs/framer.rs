@@ -1,8 +1,8 @@
 //! Streams of files as the frames that Nomad's HTTP API sends: `/v1/client/fs/logs` and `/v1/client/fs/stream`.
 //!
-//! A [`Framer`] takes pieces from a [`Source`] and gives frames; [`Frame::to_json`] is what goes over the wire, one object after
-//! the other with nothing in between, and [`Decoder`] reads that again. A frame owns its bytes: nothing that happens to the
-//! framer later changes one that was handed out.
+//! A [`Framer`] takes pieces from a [`Source`] and returns frames; [`Frame::to_json`] is what is sent, one object after the
+//! other without separators, and [`Decoder`] parses that again. A frame owns its bytes: later changes of the framer do not
+//! affect a frame that was returned.
 //!
 //! ```text
 //!   piece ──▶ same file, no event, goes on where the last one ended? ──no──▶ what is collected is a frame
@@ -23,20 +23,20 @@ use crate::spec::json;
 
 /// Bytes of data in a frame, at most.
 pub const FRAME_SIZE: usize = 64 * 1024;
-/// How long data may wait for more.
+/// How long data may wait for further data.
 pub const BATCH_WINDOW: Duration = Duration::from_millis(200);
-/// How often an empty frame tells a quiet stream from a dead one.
+/// How often an empty frame is sent, so that a quiet stream can be told from a dead one.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Longest JSON object that a [`Decoder`] takes for a frame.
+/// Longest JSON object that a [`Decoder`] accepts as a frame.
 const LONGEST_OBJECT: usize = 4 * FRAME_SIZE;
 
 /// What happened to the file of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileEvent {
-    /// It is gone; on a stream of rotated files, further ones may have gone unread with it.
+    /// It was deleted; on a stream of rotated files, further ones may have been deleted unread.
     #[serde(rename = "file deleted")]
     Deleted,
-    /// It was cut; the frame's data begins at its start.
+    /// It was truncated; the frame's data begins at its start.
     #[serde(rename = "file truncated")]
     Truncated,
 }
@@ -48,14 +48,15 @@ pub struct Frame {
     /// Bytes of the file.
     #[serde(rename = "Data", with = "data", skip_serializing_if = "Vec::is_empty")]
     pub data: Vec<u8>,
-    /// Which file, relative to the allocation's directory.
+    /// The file, relative to the allocation's directory.
     #[serde(rename = "File", skip_serializing_if = "String::is_empty")]
     pub file: String,
     /// What happened to it.
     #[serde(rename = "FileEvent", skip_serializing_if = "Option::is_none")]
     pub event: Option<FileEvent>,
-    /// The place in the file right after `data`. Nomad's own frames count from the first of the reads that were put together,
-    /// so that it is a hint there; here it is exact.
+    /// The position in the file right after `data`. Nomad's own frames have that of the first of several merged reads, so it is
+    /// only
+    /// a hint there; here it is exact.
     #[serde(rename = "Offset", skip_serializing_if = "is_zero")]
     pub offset: u64,
 }
@@ -75,14 +76,14 @@ mod data {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-        // Go writes no data as null where the member is not left out.
+        // Go writes missing data as null if the member is not omitted.
         let text = Option::<String>::deserialize(from)?.unwrap_or_default();
         STANDARD.decode(text).map_err(serde::de::Error::custom)
     }
 }
 
 impl Frame {
-    /// A heartbeat: the object without members.
+    /// Whether it is a heartbeat: the object without members.
     #[must_use]
     pub fn is_heartbeat(&self) -> bool {
         *self == Frame::default()
@@ -95,34 +96,35 @@ impl Frame {
     }
 }
 
-/// Why bytes are no frames.
+/// Why bytes cannot be decoded as frames.
 #[derive(Debug, thiserror::Error)]
 #[error("not a stream of frames: {0}")]
 pub struct DecodeError(String);
 
-/// Reads frames out of a stream of bytes that is cut anywhere.
+/// Decodes frames from a stream of bytes that may be cut anywhere.
 #[derive(Debug, Default)]
 pub struct Decoder {
     pending: Vec<u8>,
-    /// Bytes of it that were looked at.
+    /// How many of these bytes were scanned.
     seen: usize,
     place: Place,
 }
 
-/// Where in an object a byte stands. A JSON parser that is given a part cannot always tell what is cut from what is wrong.
+/// The position of a byte within an object. A JSON parser that is given an incomplete text cannot always tell a cut from an
+/// error.
 #[derive(Debug, Default)]
 struct Place {
-    /// Objects and lists that are open.
+    /// The number of open objects and lists.
     depth: usize,
     in_text: bool,
     escaped: bool,
 }
 
 impl Place {
-    /// Goes on by one byte; whether an object ends with it.
+    /// Advances by one byte; returns whether an object ends with it.
     ///
     /// # Errors
-    /// Between two objects there is nothing but white space: a list of a frame's members would be a frame to serde, too.
+    /// Between two objects only white space is allowed: serde would accept a list of a frame's members as a frame, too.
     fn advance(&mut self, byte: u8) -> Result<bool, DecodeError> {
         match byte {
             _ if self.escaped => self.escaped = false,
@@ -144,10 +146,10 @@ impl Place {
 }
 
 impl Decoder {
-    /// Takes the next bytes and gives the frames that are complete now, heartbeats too.
+    /// Adds bytes and returns the frames that are complete now, including heartbeats.
     ///
     /// # Errors
-    /// [`DecodeError`]; the stream is of no use from there on.
+    /// [`DecodeError`]; the stream cannot be used any further.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Frame>, DecodeError> {
         self.pending.extend_from_slice(bytes);
         let (mut frames, mut read) = (Vec::new(), 0);
@@ -173,37 +175,37 @@ impl Decoder {
     }
 }
 
-/// A part of a file, or something that happened to it.
+/// A part of a file, or an event of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Piece {
     /// Which file.
     pub file: String,
-    /// Where `data` begins; without data, how far the file was read.
+    /// The position of `data`; without data, how far the file was read.
     pub offset: u64,
-    /// Its bytes; may be none.
+    /// Its bytes; may be empty.
     pub data: Vec<u8>,
     /// What happened to the file right before them.
     pub event: Option<FileEvent>,
 }
 
-/// Where pieces come from, in order.
+/// A source of pieces, in order.
 pub trait Source: Send {
-    /// The next piece; `None` at the end. Dropping the future must lose nothing.
+    /// The next piece; `None` at the end. Must be cancel safe.
     ///
     /// # Errors
     /// Ends the stream.
     fn next(&mut self) -> impl Future<Output = io::Result<Option<Piece>>> + Send;
 }
 
-/// Turns pieces into frames, as they are asked for: who does not ask holds the source back.
+/// Turns pieces into frames on demand: if no frame is requested, the source is not read.
 #[derive(Debug)]
 pub struct Framer<S> {
     source: S,
-    /// What is collected; its offset is that of the end.
+    /// The collected data; its offset is that of the end.
     collected: Frame,
-    /// When it has to go.
+    /// When it has to be sent.
     due: Option<Instant>,
-    /// Came before there was room for it.
+    /// A piece that did not fit yet.
     next: Option<Piece>,
     end: Option<io::Result<()>>,
     heartbeat: tokio::time::Interval,
@@ -220,8 +222,8 @@ impl<S: Source> Framer<S> {
         Framer { source, collected: Frame::default(), due: None, next: None, end: None, heartbeat }
     }
 
-    /// The next frame, waiting for it; `None` when all has been said. What came before an error is handed out before it.
-    /// Dropping the future loses nothing.
+    /// The next frame, waiting for it; `None` at the end. Data that came before an error is returned before it. Dropping the future
+    /// loses nothing.
     ///
     /// # Errors
     /// What the source says, once.
@@ -291,13 +293,13 @@ impl<S: Source> Framer<S> {
         }
     }
 
-    /// All that is collected.
+    /// Returns everything that is collected.
     fn flush(&mut self) -> Frame {
         self.due = None;
         std::mem::take(&mut self.collected)
     }
 
-    /// The first [`FRAME_SIZE`] bytes of it; the rest waits on.
+    /// Returns the first [`FRAME_SIZE`] bytes of it; the rest stays.
     fn full(&mut self) -> Frame {
         let rest = self.collected.data.split_off(FRAME_SIZE);
         let (file, end) = (self.collected.file.clone(), self.collected.offset);
@@ -311,8 +313,8 @@ impl<S: Source> Framer<S> {
     }
 }
 
-/// One task's rotated files as a source: `<folder>/<base>.<n>` with data, a cut file's event with its first new bytes, and a
-/// deleted file's where files went unread.
+/// One task's rotated files as a source: `<folder>/<base>.<n>` with data, the event of a truncated file with its first new bytes,
+/// and that of a deleted file if files were missed.
 #[derive(Debug)]
 pub struct Followed {
     follower: Follower,
@@ -322,7 +324,7 @@ pub struct Followed {
 }
 
 impl Followed {
-    /// `folder` is what people see, such as `alloc/logs`; `base` is the follower's.
+    /// `folder` is the name that is displayed, such as `alloc/logs`; `base` is the follower's.
     #[must_use]
     pub fn new(follower: Follower, folder: &str, base: &str) -> Followed {
         Followed { last: follower.cursor(), follower, name: format!("{folder}/{base}") }
@@ -469,7 +471,7 @@ mod tests {
         assert!(Decoder::default().feed(b"log entry not found").is_err());
     }
 
-    /// Also where a number of a member that nobody knows is cut, which a parser of JSON takes for a wrong one.
+    /// Also if the number of an unknown member is cut, which a JSON parser takes for an invalid one.
     #[test]
     fn d5_frames_are_read_wherever_they_are_cut() {
         let text = br#"{"et":66.6e-1,"x":"\"}{","Offset":3} {"y":[{"z":[]},-0.5]}{"Data":"eA=="}"#;
@@ -486,7 +488,7 @@ mod tests {
         }
     }
 
-    /// A reader that is slow gets what was sent, not what the buffer became.
+    /// A slow reader gets what was sent, not what the buffer contains by then.
     #[tokio::test(start_paused = true)]
     async fn d5_ten_thousand_writes_of_three_bytes_come_in_order_to_a_slow_reader() {
         let text = (0..10_000).map(|n| format!("{:02} ", n % 100)).collect::<Vec<_>>().concat();

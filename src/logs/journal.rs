@@ -1,18 +1,20 @@
-//! What was taken out of a FIFO and is not in a log file yet, kept where the successor of a killed reader finds it.
+//! Data that was read from a FIFO and is not in a log file yet, kept where the successor of a killed reader finds it.
 //!
-//! Reading a pipe and writing a file are two steps, and what a reader has in its own memory between them dies with it.
-//! So the data is read straight into the memory of a small file, and what is being done is noted beside it, by plain
-//! stores: what a process has stored is in the file whenever it is killed, and costs no system call.
+//! Reading a pipe and writing a file are two steps, and what a reader holds in its own memory between them is lost with it. So
+//! the data is read straight into the mapped memory of a small file, and progress is recorded in the same file by plain stores:
+//! what
+//! a process has stored is in the file whenever it is killed, and costs no system call.
 //!
 //! ```text
 //!   [empty] --note length, put a guard where the last bytes will be--> [reading] --read(2)--> [held] --write(2)...--> all done
 //! ```
 //!
-//! Killed in `reading`, it is the guard that tells whether the read happened: it is still there, or the data is. The guard
-//! is random; of less than its length, so that it could be the data by accident, the data is looked at first (`tee(2)`) and
-//! its complement taken. Killed in `held`, the size of the log file tells how much of the piece under way was written.
+//! If the reader is killed in `reading`, the guard tells whether the read happened: either the guard is still there, or the data
+//! is. The guard is random; if it is shorter than its full length, so that it could equal the data by accident, the data is
+//! peeked at first (`tee(2)`) and its complement is used. If the reader is killed in `held`, the size of the log file tells how
+//! much of the current piece was written.
 //!
-//! This is for a FIFO, which others keep alive. An executor's pipe dies with it, so it has no journal.
+//! This is for a FIFO, which other processes keep alive. An executor's pipe dies with it, so it has no journal.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -36,23 +38,23 @@ use crate::sys;
 use crate::sys::owned::{self, OwnDir};
 use crate::sys::pages::{Pages, Words};
 
-/// Bytes read at once. Each stream has its own, for as long as its reader lives, so they are few.
+/// Bytes read at once. Each stream has its own buffer, for as long as its reader lives, so it is small.
 pub(super) const SIZE: usize = 64 * 1024;
-/// Bytes read at once of a stream that fills what it is given: a whole pipe. A third of what reading costs then is waiting for a
-/// writer that is in the pipe, too, and the fewer reads the less of that.
+/// Bytes read at once from a fast stream: a whole pipe. A third of the cost of reading is then waiting for a writer that holds
+/// the pipe's lock, and fewer reads mean less of that.
 const FAST_SIZE: usize = PIPE_SIZE;
-/// So many full reads, one after the other, make a stream a fast one: what more room costs is nothing beside 4 MiB of output.
+/// This many full reads in a row make a stream a fast one: a larger buffer costs little compared to 4 MiB of output.
 const FULL_READS: u32 = 64;
 
 const GUARD: usize = 16;
 const MAGIC: u64 = u64::from_be_bytes(*b"agblog\x00\x01");
 
-/// Where the FIFO's name stands in the file, as text, and where the data begins.
+/// Where the FIFO's name is in the file, as text, and where the data begins.
 const NAME_AT: u64 = 512;
 const NAME_MAX: usize = 3072;
 const DATA_AT: u64 = 4096;
 
-/// The reader before us may still be dying.
+/// The previous reader may still be dying.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 const LOCK_AGAIN: Duration = Duration::from_millis(2);
 
@@ -70,13 +72,13 @@ enum Word {
     Guard,
     /// The second half of the guard.
     GuardMore,
-    /// Bytes of the data that are in files or dropped.
+    /// Bytes of the data that have been written or dropped.
     Done,
-    /// A piece of the data that is being written; no bytes for none.
+    /// The length of the piece that is being written; 0 if there is none.
     PieceLen,
-    /// Where it begins in the data.
+    /// Its position in the data.
     PieceAt,
-    /// The file that it goes to, and that file's size before.
+    /// The file that it goes to, and that file's size before the write.
     FileIndex,
     FileInode,
     FileSize,
@@ -84,11 +86,11 @@ enum Word {
     Count,
 }
 
-/// What is noted. The rotator has it too, and notes there how far it came.
+/// The recorded progress. Shared with the rotator, which records there how far it has written.
 #[derive(Debug, Clone)]
 pub(super) struct Ledger(Arc<Words>);
 
-/// A log file that is being written, as far as a successor must know it.
+/// A log file that is being written, as far as a successor needs to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) index: u64,
@@ -118,9 +120,9 @@ impl Ledger {
         self.set(Word::PieceLen, len as u64);
     }
 
-    /// `len` bytes more are where they belong, or dropped.
+    /// `len` further bytes have been written, or dropped.
     pub(super) fn advance(&self, len: usize) {
-        // In this order: as long as a piece is under way, `Done` is not looked at.
+        // In this order: while a piece is being written, `Done` is ignored.
         let piece = self.get(Word::PieceLen) > 0;
         let from = self.get(if piece { Word::PieceAt } else { Word::Done });
         self.set(Word::Done, from + len as u64);
@@ -135,18 +137,18 @@ pub struct Journal {
     /// Keeps the lock.
     file: File,
     ledger: Ledger,
-    /// [`SIZE`] bytes, or [`FAST_SIZE`] while the stream is a fast one.
+    /// [`SIZE`] bytes, or [`FAST_SIZE`] while the stream is fast.
     data: Pages,
-    /// How many of the last reads filled that.
+    /// How many of the last reads filled the buffer.
     full_reads: u32,
-    /// For looking at data without taking it; made when it is needed first.
+    /// A pipe for peeking at data without consuming it; created on demand.
     scratch: Option<[OwnedFd; 2]>,
 }
 
 /// What a killed reader held.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pending {
-    /// Not in any file yet, but for what `written` finds.
+    /// The part that is not in any file yet, except for what `written` finds.
     pub(super) from: usize,
     pub(super) to: usize,
     /// The piece that was being written, and its length.
@@ -154,11 +156,11 @@ pub(super) struct Pending {
 }
 
 impl Journal {
-    /// Opens or makes the journal of a FIFO in `dir`, which is made for its owner only, and waits a moment for the reader
-    /// that had it before.
+    /// Opens or creates the journal of a FIFO in `dir`, which is created for its owner only, and waits briefly for the previous
+    /// reader to exit.
     ///
     /// # Errors
-    /// `WouldBlock` while another reader has it; else what the system says, and what is wrong with `dir`.
+    /// `WouldBlock` while another reader holds it; else what the system says, or why `dir` is not acceptable.
     ///
     /// # Panics
     /// Outside a tokio runtime with time enabled.
@@ -188,10 +190,10 @@ impl Journal {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let meta = file.metadata()?;
         if !meta.is_file() || meta.nlink() != 1 {
-            // Its last owner removed it at this very moment.
+            // Its previous owner removed it at this very moment.
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        // A fast stream's reader was killed.
+        // The reader of a fast stream was killed.
         let room = if meta.len() >= DATA_AT + FAST_SIZE as u64 { FAST_SIZE } else { SIZE };
         let data = map_data(&file, room)?;
         let ledger = Ledger(Arc::new(Words::map_file(&file, Word::Count as usize)?));
@@ -204,12 +206,12 @@ impl Journal {
         Ok(Journal { path: path.to_owned(), file, ledger, data, full_reads: 0, scratch: None })
     }
 
-    /// For the rotator.
+    /// The ledger, for the rotator.
     pub(super) fn ledger(&self) -> Ledger {
         self.ledger.clone()
     }
 
-    /// What the reader before had taken and not written.
+    /// What the previous reader had taken and not written.
     pub(super) fn pending(&self) -> Option<Pending> {
         let get = |word| self.ledger.get(word);
         let small = |word| usize::try_from(get(word)).ok();
@@ -241,7 +243,7 @@ impl Journal {
         self.data[len - n..len] == self.guard()[..n]
     }
 
-    /// Says that what is held from here on begins at `done`, for a rotator that goes on with it.
+    /// Records that the remaining data begins at `done`, for a rotator that continues with it.
     pub(super) fn resume(&self, pending: &Pending, written: usize) -> &[u8] {
         let from = (pending.from + written).min(pending.to);
         self.ledger.set(Word::Done, from as u64);
@@ -250,12 +252,13 @@ impl Journal {
         &self.data[from..pending.to]
     }
 
-    /// Takes what the pipe holds, at most [`SIZE`] bytes, of a fast stream [`FAST_SIZE`]; 0 when the last writer has gone and all is taken.
+    /// Takes what the pipe holds, at most [`SIZE`] bytes, of a fast stream [`FAST_SIZE`]; 0 when the last writer has closed and
+    /// everything is taken.
     ///
-    /// `last`: a FIFO that nobody has open for writing counts as ended, also when nobody ever had.
+    /// `last`: a FIFO that no process has open for writing counts as ended, even if there never was a writer.
     ///
     /// # Errors
-    /// `WouldBlock` when there is nothing; else what `read(2)` says.
+    /// `WouldBlock` when there is no data; else what `read(2)` says.
     pub(super) fn take(&mut self, source: &OwnedFd, last: bool) -> io::Result<usize> {
         let ready = loop {
             let ready = rustix::io::ioctl_fionread(source)?;
@@ -278,19 +281,19 @@ impl Journal {
         let n = ready.min(GUARD);
         self.data[ready - n..ready].copy_from_slice(&guard[..n]);
         self.ledger.set(Word::State, READING);
-        // We alone read, so that these bytes are there and one call brings them.
+        // We are the only reader, so these bytes are there and one call returns them.
         let got = rustix::io::retry_on_intr(|| rustix::io::read(source, &mut self.data[..ready]))?;
         self.ledger.set(Word::Len, got as u64);
         self.ledger.set(Word::State, HELD);
         Ok(got)
     }
 
-    /// How much is read at once. What was taken before is where it belongs: it may be given up.
+    /// How much is read at once. Earlier data has been written, so the buffer may be replaced.
     fn room_for(&mut self, ready: usize) -> usize {
         self.full_reads = if ready >= self.data.len() { self.full_reads.saturating_add(1) } else { 0 };
         if self.full_reads > FULL_READS && self.data.len() == SIZE {
             self.full_reads = 0;
-            // Where there is no room for more, it goes on as it is.
+            // If there is no space for a larger one, the buffer stays as it is.
             if let Ok(data) = map_data(&self.file, FAST_SIZE) {
                 self.data = data;
             }
@@ -298,15 +301,15 @@ impl Journal {
         self.data.len()
     }
 
-    /// What was taken last.
+    /// The data that was taken last.
     pub(super) fn data(&self, len: usize) -> &[u8] {
         &self.data[..len]
     }
 
-    /// With nothing in the pipe: whether it has ended; `WouldBlock` when it has not.
+    /// For an empty pipe: whether it has ended; `WouldBlock` if it has not.
     fn ended(&mut self, source: &OwnedFd, last: bool) -> io::Result<bool> {
         if last {
-            // The only question that a FIFO nobody wrote to answers as `read(2)` would.
+            // The only call that answers like `read(2)` for a FIFO that was never written to.
             return match self.look(source, &mut [0; 1])? {
                 Some(0) => Ok(true),
                 Some(_) => Ok(false),
@@ -334,7 +337,7 @@ impl Journal {
         Ok(guard)
     }
 
-    /// Copies what comes next without taking it; `None` when that is to be waited for.
+    /// Copies the next data without consuming it; `None` if there is none yet.
     fn look(&mut self, source: &OwnedFd, out: &mut [u8]) -> io::Result<Option<usize>> {
         let [read, write] = if let Some(scratch) = &self.scratch {
             scratch
@@ -350,7 +353,7 @@ impl Journal {
         }
     }
 
-    /// The stream is at rest: gives back what is not needed to wait.
+    /// The stream is idle: releases what is not needed for waiting.
     pub(super) fn rest(&mut self) {
         self.scratch = None;
         self.full_reads = 0;
@@ -359,14 +362,14 @@ impl Journal {
             && let Ok(data) = map_data(&self.file, SIZE)
         {
             self.data = data;
-            // Nothing of what is cut off is mapped any more.
+            // The part that is cut off is not mapped any more.
             let _ = self.file.set_len(DATA_AT + SIZE as u64);
         }
     }
 }
 
-/// The first `len` bytes of the place for data. There is room for all of them in the file: memory of a full file system is never
-/// touched.
+/// Maps the first `len` bytes of the data. They are allocated in the file first, so that a full file system never makes a memory
+/// access fail.
 fn map_data(file: &File, len: usize) -> io::Result<Pages> {
     rustix::fs::fallocate(file, FallocateFlags::empty(), 0, DATA_AT + len as u64)?;
     Pages::map_file(file, DATA_AT, len)
@@ -375,19 +378,19 @@ fn map_data(file: &File, len: usize) -> io::Result<Pages> {
 impl Drop for Journal {
     fn drop(&mut self) {
         if self.pending().is_none() {
-            // We have the lock, so nobody else relies on it; one that stays is found by `sweep`.
+            // We hold the lock, so no other process depends on it; one that stays is found by `sweep`.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Makes the directory, for its owner only; one of somebody else is refused.
+/// Creates the directory, for its owner only; a directory of another user is refused.
 fn own_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     OwnDir::open(dir).map(drop)
 }
 
-/// One name per FIFO that ever was: its number is used again when it is deleted, its time of birth is not.
+/// A unique name per FIFO: inode numbers are reused after a deletion, birth times are not.
 fn key(fifo: &OwnedFd, name: &Path) -> io::Result<String> {
     let stat = rustix::fs::statx(fifo, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
     let mut hash = sha2::Sha256::new();
@@ -407,7 +410,7 @@ fn key(fifo: &OwnedFd, name: &Path) -> io::Result<String> {
     }))
 }
 
-/// Removes the journals of FIFOs that are no more. Those in use are left alone.
+/// Removes the journals of FIFOs that no longer exist. Those in use are left alone.
 pub fn sweep(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
@@ -415,7 +418,7 @@ pub fn sweep(dir: &Path) {
         let Ok(file) = owned::open(&path) else { continue };
         let mut len = [0; 8];
         let mut name = [0; NAME_MAX];
-        // One that is just being made has no name yet.
+        // A journal that is just being created has no name yet.
         let at = Word::NameLen as u64 * 8;
         let Some(name) = file.read_exact_at(&mut len, at).ok().and_then(|()| {
             let len = usize::try_from(u64::from_ne_bytes(len)).ok().filter(|len| (1..=NAME_MAX).contains(len))?;
@@ -465,7 +468,7 @@ mod tests {
 
     #[tokio::test]
     async fn d2_what_was_taken_is_found_by_the_next() {
-        // A journal that is dropped with something pending is one whose reader was killed.
+        // A journal that is dropped with pending data is like one whose reader was killed.
         let mut stand = stand();
         stand.write(b"some lines, longer than a guard\n");
         let mut first = stand.open().await.unwrap();
@@ -494,7 +497,7 @@ mod tests {
             let mut stand = stand();
             stand.write(data);
             let mut journal = stand.open().await.unwrap();
-            // As `take` leaves it when it is killed before `read(2)`.
+            // The state in which `take` leaves it when killed before `read(2)`.
             let guard = journal.new_guard(&stand.read, data.len()).unwrap();
             let n = data.len().min(GUARD);
             journal.data[data.len() - n..data.len()].copy_from_slice(&guard[..n]);
@@ -503,13 +506,13 @@ mod tests {
             journal.ledger.set(Word::GuardMore, u64::from_ne_bytes(std::array::from_fn(|n| guard[n + 8])));
             journal.ledger.set(Word::State, READING);
             assert_eq!(journal.pending(), None);
-            // And after it.
+            // And after `read(2)`.
             let len = rustix::io::read(&stand.read, &mut journal.data[..data.len()]).unwrap();
             assert_eq!(journal.pending(), Some(Pending { from: 0, to: len, piece: None }));
         }
     }
 
-    /// A stream that fills what it is given gets more at once, also from the successor of a killed reader, until it rests.
+    /// A stream that fills its buffer gets a larger one, also from the successor of a killed reader, until it is idle.
     #[tokio::test]
     async fn d2_a_fast_stream_has_more_room_until_it_rests() {
         let mut stand = stand();
@@ -532,13 +535,13 @@ mod tests {
         let mut journal = stand.open().await.unwrap();
         let pending = journal.pending().unwrap();
         assert_eq!(journal.resume(&pending, 0), data);
-        // Not as long as it holds something.
+        // Not while it holds data.
         journal.rest();
         assert_eq!(size(&journal), DATA_AT + FAST_SIZE as u64);
         journal.ledger().advance(FAST_SIZE);
         journal.rest();
         assert_eq!((journal.data.len(), size(&journal)), (SIZE, DATA_AT + SIZE as u64));
-        // A read that is not full breaks the row.
+        // A read that is not full interrupts the row.
         for n in 0..2 * FULL_READS as usize {
             let len = SIZE - usize::from(n % FULL_READS as usize == 0);
             stand.write(&data[..len]);

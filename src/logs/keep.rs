@@ -1,6 +1,6 @@
-//! Copies of a task's rotated files in a directory of whoever asks for them. A task may have put anything into the directory of
-//! its logs, so that what is copied is a plain file by its descriptor, under a name that a collector gives, and not more of it
-//! than a collector writes.
+//! Copies of a task's rotated files in another directory. A task may have put anything into the directory of its logs, so only
+//! plain files are copied, checked by their descriptors, under names that a collector uses, and not more of each than a collector
+//! writes.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::sys::mutant;
 use crate::sys::owned::OwnDir;
 use crate::sys::path::Root;
 
-/// Copied between two looks at whether it is still wanted.
+/// Bytes copied between two checks of the cancel flag.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// One stream whose files are copied.
@@ -24,13 +24,13 @@ const CHUNK_BYTES: u64 = 1 << 20;
 pub struct Kept {
     /// The base name of its files, `<task>.stdout`.
     pub base: String,
-    /// Files that a collector leaves: the newest so many are copied.
+    /// Files that a collector keeps: at most this many, the newest, are copied.
     pub max_files: u32,
     /// Bytes of a file that a collector fills.
     pub max_bytes: u64,
 }
 
-/// What a copy could not be made of; the others were made.
+/// A file that could not be copied; the others were copied.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: {source}")]
 pub struct KeepError {
@@ -43,7 +43,7 @@ pub struct KeepError {
 /// Copies the files of these streams from `logs` into `into`, as new files that only this user can read (0600).
 ///
 /// # Errors
-/// When `logs` cannot be listed or is a link; `Interrupted` when `cancel` has become true, and what is copied by then stays.
+/// When `logs` cannot be listed or is a symlink; `Interrupted` when `cancel` has become true, and what is copied by then stays.
 pub fn keep(logs: &Path, streams: &[Kept], into: &OwnDir, cancel: &AtomicBool) -> io::Result<Vec<KeepError>> {
     let from = dir::open_dir(logs)?;
     let mut errors = Vec::new();
@@ -72,7 +72,7 @@ fn copy(from: &Root, name: &str, most: u64, into: &OwnDir, cancel: &AtomicBool) 
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let source: File = from.open_beneath(Path::new(name), flags, Mode::empty())?.into();
     let meta = source.metadata()?;
-    // A second name of a file may be that of a file which is none of the task's business.
+    // Another hard link may name a file that does not belong to the task.
     if !meta.is_file() || meta.nlink() != 1 || !dir::is_ours(from, meta.uid(), meta.mode(), meta.len() == 0) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no plain file with one name that a collector made"));
     }
@@ -147,7 +147,7 @@ mod tests {
             ("t.stdout.5", "five"),
         ];
         assert_eq!(found, expected.map(|(name, text)| (name.to_owned(), 0o600, text.to_owned())));
-        // Nothing is written over.
+        // Existing files are not overwritten.
         let again = keep(&at("logs"), &[kept("t.stdout")], &into, &wanted).unwrap();
         assert!(again.len() == 3 && again.iter().all(|e| e.source.kind() == io::ErrorKind::AlreadyExists), "{again:?}");
         std::os::unix::fs::symlink(at("logs"), at("link")).unwrap();

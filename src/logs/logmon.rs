@@ -1,4 +1,4 @@
-//! What a logmon does.
+//! The implementation of a logmon.
 //!
 //! ```text
 //!            start                  last writer closes
@@ -9,13 +9,14 @@
 //!     +------------------------------ stop ----------------------------+
 //! ```
 //!
-//! At its end a stream stays open for reading, without being read: a restarted task can open its FIFO and write before
-//! the next `Start`, and the kernel keeps that. `Start` opens the FIFO a second time before it lets go of the first
-//! descriptor, so that at no moment the pipe is without a holder. There is no spare write end: the end of the stream is
-//! how `Start` knows a restart from a repeated call.
+//! At its end a stream stays open for reading, without being read: a restarted task can open its FIFO and write before the next
+//! `Start`, and the kernel keeps that data. `Start` opens the FIFO a second time before it closes the first descriptor, so that
+//! the pipe is never without an open descriptor. There is no spare write end: by the end of the stream, `Start` distinguishes a
+//! restart from a
+//! repeated call.
 //!
-//! Killed, it loses nothing: the pipe is kept by whoever started the task ([`super::collector::Keeper`]), and what was taken
-//! from it by its [`Journal`].
+//! If it is killed, nothing is lost: the pipe is kept open by the process that started the task ([`super::collector::Keeper`]),
+//! and the data taken from it is in its [`Journal`].
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -50,15 +51,15 @@ struct Streams {
 }
 
 impl LogMon {
-    /// One that keeps journals in a directory of its user's own, made when it is missing; best on a file system in memory.
-    /// Without one (`default()`), what it has read and not written is lost when it is killed.
+    /// A logmon that keeps journals in a directory of its user's own, which is created if it is missing; best on a file system in
+    /// memory. Without journals (`default()`), data that is read but not written is lost when it is killed.
     #[must_use]
     pub fn new(journals: PathBuf) -> LogMon {
         LogMon { journals: Some(journals), streams: Mutex::default() }
     }
 }
 
-/// The journal of a FIFO; without one collection goes on all the same.
+/// The journal of a FIFO; if it cannot be opened, collection goes on without it.
 async fn open_journal(dir: Option<&Path>, reader: &OwnedFd, fifo: &Path) -> Option<Journal> {
     static SWEPT: Once = Once::new();
     let dir = dir?;
@@ -77,7 +78,7 @@ impl Streams {
         let limits = Limits {
             max_files: config.max_files,
             max_file_size_bytes: u64::from(config.max_file_size_mb) * 1024 * 1024,
-            // Whoever starts a logmon reads plain files, and cannot ask for more.
+            // Clients of a logmon read plain files, and the protocol has no field for other settings.
             keeping: LogKeeping::default(),
         };
         let open = |stream, base: &str, fifo: &Path| -> Result<_, LogMonError> {
@@ -90,7 +91,7 @@ impl Streams {
         let stderr = open("stderr", &config.stderr_file, &config.stderr_fifo)?;
         let spawn = async |(rotator, reader): (Rotator, Arc<OwnedFd>), base: &str, fifo: &Path| {
             let journal = open_journal(journals, &reader, fifo).await;
-            // The reader before us may have begun another file while it died.
+            // The previous reader may have begun another file while it was dying.
             let rotator = match journal.as_ref().map(|_| Rotator::open(&config.log_dir, base, limits)) {
                 Some(Ok(later)) => later,
                 Some(Err(_)) | None => rotator,
@@ -103,7 +104,7 @@ impl Streams {
         })
     }
 
-    /// Both still copy, and not because the news of their end is still under way.
+    /// Whether both still copy: checked directly, because the notification of an end may not have arrived yet.
     fn run(&self) -> bool {
         !self.stdout.ended() && !self.stderr.ended()
     }
@@ -129,8 +130,9 @@ impl LogMonitor for LogMon {
         if streams.as_ref().is_some_and(Streams::run) {
             return Ok(());
         }
-        // A stream that still runs beside an ended one hands what it has read to the old files before the new ones are
-        // opened at their end; the rest waits in its FIFO.
+        // A stream that still runs beside an ended one writes what it has read to the old files before the new ones are opened at
+        // their
+        // end; the rest waits in its FIFO.
         let mut old = streams.take();
         if let Some(old) = &mut old {
             old.finish_by(Instant::now()).await;
@@ -141,7 +143,7 @@ impl LogMonitor for LogMon {
                 Ok(())
             }
             Err(error) => {
-                // The FIFOs, and what is in them, are kept for the next attempt.
+                // The FIFOs, and the data in them, are kept for the next attempt.
                 *streams = old;
                 Err(error)
             }
@@ -184,7 +186,7 @@ mod tests {
         }
     }
 
-    /// A writer as a task has it: blocking, and opened in one go because logmon holds the other end.
+    /// A writer as a task has it: blocking, and opened at once because logmon holds the other end.
     fn writer(path: &Path) -> File {
         File::options().write(true).open(path).unwrap()
     }
@@ -300,7 +302,7 @@ mod tests {
         drop((out, err));
         ended(&logmon).await;
 
-        // A reader is still there, so that opening does not block; but it does not read.
+        // A reader still has it open, so that opening does not block; but it does not read.
         let (mut out, err) = (writer(&config.stdout_fifo), writer(&config.stderr_fifo));
         out.write_all(b"te").unwrap();
         for _ in 0..1000 {

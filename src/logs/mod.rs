@@ -1,4 +1,4 @@
-//! Own one task's output: from its pipe or FIFO into rotated files, and back out to whoever reads along. Never knows
+//! One task's output: from its pipe or FIFO into rotated files, and back out to readers that follow it. Independent of
 //! allocations.
 
 mod buffer;
@@ -31,7 +31,7 @@ pub(crate) fn rotation_index(base: &str, name: &[u8]) -> Option<u64> {
     dir::parse_index(base, name)
 }
 
-/// The tasks of which a directory holds output, by their files, plain and compressed. It is not followed when it is a symlink.
+/// The tasks whose output files, plain or compressed, are in a directory. The directory must not be a symlink.
 ///
 /// # Errors
 /// When it cannot be listed.
@@ -39,7 +39,7 @@ pub fn tasks(dir: &Path) -> io::Result<BTreeSet<String>> {
     Ok(dir::names(dir)?.iter().filter_map(|name| task_of(name.to_str()?)).collect())
 }
 
-/// The task of `<task>.stdout.<n>` and its like.
+/// The task of `<task>.stdout.<n>` and similar names.
 fn task_of(name: &str) -> Option<String> {
     let name = name.strip_suffix(".zst").and_then(|name| name.rsplit_once('-')).or_else(|| name.rsplit_once('.'))?.0;
     let task = name.strip_suffix(".stdout").or_else(|| name.strip_suffix(".stderr"))?;
@@ -65,44 +65,45 @@ pub struct StartConfig {
     pub stderr_fifo: PathBuf,
 }
 
-/// What went wrong with a logmon. The texts are those of Nomad's.
+/// Errors of a logmon. The texts are the same as Nomad's.
 #[derive(Debug, thiserror::Error)]
 pub enum LogMonError {
-    /// No file to write a stream to.
+    /// No file can be opened to write a stream to.
     #[error("failed to create {stream} logfile for {base:?}: {source}: {}", cause(source))]
     File {
         /// `stdout` or `stderr`.
         stream: &'static str,
         /// Base name of its files.
         base: String,
-        /// What the files said.
+        /// The error of the files.
         source: RotatorError,
     },
-    /// No FIFO to read a stream from.
+    /// No FIFO can be opened to read a stream from.
     #[error("failed to create fifo for extracting logs: {source}: {}", cause(source))]
     Fifo {
-        /// What the FIFO said.
+        /// The error of the FIFO.
         source: FifoError,
     },
-    /// The other process did not answer, or with an error of its own.
+    /// The other process did not answer, or returned an error.
     #[error("{0}")]
     Rpc(#[source] Box<tonic::Status>),
 }
 
-/// The error below, spelled out because this text crosses a process boundary, where `source()` ends.
+/// The text of the error's source, because this text crosses a process boundary, where `source()` is lost.
 fn cause(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| "refused".to_owned(), ToString::to_string)
 }
 
 /// Collects one task's two FIFOs into rotated files, here ([`logmon::LogMon`]) or in another process ([`client::Client`]).
 pub trait LogMonitor: Send + Sync + 'static {
-    /// Begins to collect and returns at once, whether or not somebody writes.
+    /// Begins to collect and returns at once, whether or not there is a writer.
     ///
-    /// While both streams run this does nothing. When one has ended (the task restarted) both begin anew, with what was
-    /// written in between.
+    /// While both streams run this does nothing. When one has ended (the task restarted) both begin again, including what was
+    /// written
+    /// in between.
     ///
     /// # Errors
-    /// When a file cannot be opened or a FIFO not be made; then nothing new runs.
+    /// When a file cannot be opened or a FIFO cannot be created; then nothing new runs.
     fn start(&self, config: StartConfig) -> impl Future<Output = Result<(), LogMonError>> + Send;
 
     /// Reads the streams to their ends, for at most 2 seconds, and closes them. Without streams it does nothing.

@@ -1,13 +1,13 @@
-//! Full files, compressed while their stream rests, and read back.
+//! Full files, compressed while their stream is idle, and decompressed for reading.
 //!
-//! A packed file is one that every zstd tool reads. It begins with a frame that those skip, saying what the plain file was,
-//! so that a place in the one is found in the other:
+//! A packed file can be read by every zstd tool. It begins with a skippable frame that describes the plain file, so that a
+//! position in the plain file can be found in the packed one:
 //!
 //! ```text
 //!   5a 2a 4d 18 | 24, 4 bytes | inode, 8 bytes | bytes, 8 bytes | lines, 8 bytes | the compressed file
 //! ```
 //!
-//! (little endian). It is written beside its place, and moved there when it is complete; the plain file goes last.
+//! (little endian). It is written under a temporary name, and renamed when it is complete; the plain file is removed last.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -20,19 +20,19 @@ use zstd::stream::raw::{Encoder, InBuffer, Operation as _, OutBuffer};
 use super::dir;
 use crate::sys::path::Root;
 
-/// Read at once: about a millisecond of work.
+/// Bytes read at once: about a millisecond of work.
 const SLICE: usize = 128 * 1024;
 
-/// Fast; the figures of log lines get little better with more.
+/// Fast; higher levels compress log lines only little better.
 const LEVEL: i32 = 3;
 
-/// The window, as a power of two: with it an encoder takes about 1 MiB.
+/// The window, as a power of two: with it an encoder needs about 1 MiB.
 const WINDOW_LOG: u32 = 18;
 
 const MAGIC: u32 = 0x184D_2A5A;
 const HEAD: usize = 32;
 
-/// What the plain file was.
+/// The description of the plain file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Facts {
     pub(super) inode: u64,
@@ -80,11 +80,11 @@ impl std::fmt::Debug for Packing {
 }
 
 impl Packing {
-    /// Begins to pack `<base>.<index>`; `None` when that is nothing of ours.
+    /// Begins to pack `<base>.<index>`; `None` if that is not a file of ours.
     pub(super) fn begin(root: &Root, base: &str, index: u64) -> io::Result<Option<Packing>> {
         let Some(plain) = open_plain(root, base, index)? else { return Ok(None) };
         let name = part_name(base, index);
-        // Whatever a killed predecessor, or somebody else, left under that name.
+        // A leftover of a killed predecessor, or another user's file, under that name.
         let _ = rustix::fs::unlinkat(root, &name, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let part = File::from(root.open_beneath(Path::new(&name), flags, Mode::from_raw_mode(0o644))?);
@@ -111,7 +111,7 @@ impl Packing {
         self.index
     }
 
-    /// Packs a slice more; true when the packed file stands in the plain one's place.
+    /// Packs one more slice; `true` when the packed file has replaced the plain one.
     pub(super) fn step(&mut self, root: &Root, base: &str) -> io::Result<bool> {
         let n = self.plain.read_at(&mut self.slice, self.facts.bytes)?;
         if n == 0 {
@@ -139,7 +139,7 @@ impl Packing {
             }
         }
         self.part.write_all_at(&self.facts.encode(), 0)?;
-        // Ages by its last line.
+        // Its age counts from its last line.
         let modified = self.plain.metadata()?.modified()?;
         self.part.set_modified(modified)?;
         let (part, packed) = (part_name(base, self.index), dir::packed_name(base, self.index));
@@ -154,7 +154,7 @@ impl Packing {
     }
 }
 
-/// Opens a plain file that has no other name (a hard link may lead to a host file); `None` for all else.
+/// Opens a plain file that has no other name (a hard link may lead to a host file); `None` for anything else.
 pub(super) fn open_plain(root: &Root, base: &str, index: u64) -> io::Result<Option<File>> {
     open_own(root, &dir::file_name(base, index))
 }
@@ -168,7 +168,7 @@ fn open_own(root: &Root, name: &str) -> io::Result<Option<File>> {
             let ours = dir::is_ours(root, meta.uid(), meta.mode(), meta.len() == 0);
             Ok(Some(file).filter(|_| meta.is_file() && meta.nlink() <= 1 && ours))
         }
-        // EAGAIN: its owner holds it by a lease, and that is nobody of ours.
+        // EAGAIN: its owner holds a lease on it, so it is not ours.
         Err(e)
             if matches!(
                 e.raw_os_error(),
@@ -194,7 +194,7 @@ impl std::fmt::Debug for Packed {
 }
 
 impl Packed {
-    /// Opens `<base>-<index>.zst`; `None` when that is nothing of ours.
+    /// Opens `<base>-<index>.zst`; `None` if that is not a file of ours.
     pub(super) fn open(root: &Root, base: &str, index: u64) -> io::Result<Option<Packed>> {
         let Some(file) = open_own(root, &dir::packed_name(base, index))? else { return Ok(None) };
         let mut head = [0; HEAD];
@@ -205,12 +205,12 @@ impl Packed {
         };
         let Some(facts) = facts else { return Ok(None) };
         let mut decoder = zstd::stream::read::Decoder::new(file)?;
-        // What somebody else put here must not make us take more memory than our own files do.
+        // A file that another user put here must not make us use more memory than our own files do.
         decoder.window_log_max(WINDOW_LOG.max(21))?;
         Ok(Some(Packed { decoder, facts }))
     }
 
-    /// Passes over the next bytes.
+    /// Skips the next bytes.
     pub(super) fn skip(&mut self, bytes: u64) -> io::Result<()> {
         io::copy(&mut self.decoder.by_ref().take(bytes), &mut io::sink()).map(drop)
     }

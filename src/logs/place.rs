@@ -1,4 +1,4 @@
-//! How far a stream's files have grown: what tells a writer that was killed whether its last piece arrived.
+//! How far a stream's files have grown: by this a successor knows whether the last piece of a killed writer was written.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use rustix::fs::AtFlags;
 
 use super::dir;
 
-/// A place in a stream's files. What they hold beyond it was written later.
+/// A position in a stream's files. What they hold beyond it was written later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Place {
     /// The `n` of `<base>.<n>`.
@@ -17,7 +17,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Where the files of `base` in `dir` end now; without any, where the first begins.
+    /// Where the files of `base` in `dir` end now; if there are none, where the first begins.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -29,8 +29,8 @@ impl Place {
         }
     }
 
-    /// Where the files end now, and how many bytes lie between; `None` when nobody can say any more, because a file of
-    /// them is gone, packed or shorter.
+    /// Where the files end now, and how many bytes are in between; `None` if that cannot be determined any more, because one of the
+    /// files is gone, packed or shorter.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -51,7 +51,7 @@ impl Place {
             let Some(grown) = size.checked_sub(from) else { return Ok(None) };
             (end, bytes, next) = (Place { index: entry.index, size }, bytes + grown, next + 1);
         }
-        // None at all is where a stream begins.
+        // No file at all is the beginning of a stream.
         Ok((next > self.index || self == Place::default()).then_some((end, bytes)))
     }
 }
@@ -80,7 +80,7 @@ mod tests {
         put("web.stderr.7", "no part of it");
         let end = Place { index: 1, size: 2 };
         assert_eq!((grown(start), grown(place)), (Some((end, 8)), Some((end, 5))));
-        // Purged, shortened, with a hole, packed: nobody knows.
+        // Purged, shortened, with a gap, packed: it cannot be determined.
         assert_eq!(grown(Place { index: 0, size: 7 }), None);
         put("web.stdout.3", "x");
         assert_eq!(grown(place), None);

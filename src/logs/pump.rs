@@ -14,23 +14,23 @@ use super::buffer::{self, Lease};
 use super::journal::{self, Journal};
 use super::rotator::{Change, Counters, LiveCounters, Rotator, RotatorError};
 
-/// Capacity asked for: enough for a writer of 1 GB/s during one pause.
+/// The requested capacity: enough for a writer of 1 GB/s during one pause.
 pub(super) const PIPE_SIZE: usize = 1024 * 1024;
 
 /// A read that brings less than this is followed by a pause, so that many small writes cost one wakeup.
 const SMALL_READ: usize = 64 * 1024;
 
-/// The timer of the runtime rounds this up to the next millisecond.
+/// The runtime's timer rounds this up to the next millisecond.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// A pause that brings less than this is too short: the next is twice as long, up to [`LONGEST_PAUSE`]. One that brings more
-/// than a small read is the shortest again.
+/// If less than this arrives during a pause, the pause was too short: the next one is twice as long, up to [`LONGEST_PAUSE`]. If
+/// more than a small read arrives, the next one is the shortest again.
 const LITTLE: usize = 4 * 1024;
 
-/// Nobody who reads along notices it, and a writer that turns fast in the middle of it does not wait long.
+/// Too short to be noticed by a follower, or to delay a writer much that becomes fast in the middle of it.
 const LONGEST_PAUSE: Duration = Duration::from_millis(8);
 
-/// How often a pipe is looked at that cannot be waited for.
+/// How often a pipe is polled that cannot be watched.
 const UNWATCHED_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a pump ended.
@@ -38,27 +38,27 @@ const UNWATCHED_PAUSE: Duration = Duration::from_millis(20);
 pub enum End {
     /// All writers closed, and everything they wrote was read.
     Eof,
-    /// It was asked to finish and something still held the write end. What was there at the deadline was read.
+    /// It was asked to finish while a process still held the write end. What was there at the deadline was read.
     Deadline,
     /// The pipe could not be read.
     Failed(io::Error),
 }
 
-/// What a pump came to.
+/// The result of a pump.
 #[derive(Debug)]
 pub struct Finished {
-    /// The final figures of its rotator.
+    /// The final counts of its rotator.
     pub counters: Counters,
     /// Why it ended.
     pub end: End,
 }
 
-/// Whether the files take what comes.
+/// Whether the files can be written.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Health {
     /// How often that has changed.
     pub(super) changes: u64,
-    /// Why they do not, if they do not.
+    /// The error, if they cannot be written.
     pub(super) failing: Option<Arc<str>>,
 }
 
@@ -69,30 +69,30 @@ impl Health {
     }
 }
 
-/// Copies one stream until it ends. Wakes up for data only: an idle stream costs no CPU and no buffer.
+/// Copies one stream until it ends. Wakes up only for data: an idle stream costs no CPU and no buffer.
 #[derive(Debug)]
 pub struct Pump {
     source: Arc<OwnedFd>,
     rotator: Rotator,
-    /// Where what was read and is not written survives this process.
+    /// Keeps data that was read but not written when this process is killed.
     journal: Option<Journal>,
     wishes: watch::Receiver<Wish>,
-    /// Number of the last wish that was met.
+    /// The number of the last request that was completed.
     met: watch::Sender<u64>,
     health: watch::Sender<Health>,
     capacity: usize,
     pace: Pace,
 }
 
-/// How fast data comes, by the size of the read after a pause. Pauses are for slow writers: a fast one fills the pipe
+/// How fast data arrives, measured by the size of the read after a pause. Pauses are for slow writers: a fast one fills the pipe
 /// before the pause is over, and would have to wait.
 #[derive(Debug)]
 struct Pace {
     /// How long the next pause is.
     pause: Duration,
-    /// The last thing done was a pause.
+    /// The last action was a pause.
     paused: bool,
-    /// Less than a buffer came during a pause: when the pipe is empty, pause again instead of giving the buffer back.
+    /// Less than a buffer arrived during a pause: if the pipe is empty, pause again instead of releasing the buffer.
     slow_writer: bool,
 }
 
@@ -102,7 +102,7 @@ impl Default for Pace {
     }
 }
 
-/// The outside's hold on a running pump. When it is dropped the pump reads what is there and ends.
+/// A handle on a running pump. When it is dropped, the pump reads what is in the pipe and ends.
 #[derive(Debug)]
 pub struct PumpHandle {
     source: Arc<OwnedFd>,
@@ -112,20 +112,20 @@ pub struct PumpHandle {
     counters: LiveCounters,
 }
 
-/// To read what is there now, whether or not the reactor has seen it.
+/// A request to read what is in the pipe now, whether or not the reactor has noticed it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Wish {
     number: u64,
-    /// And to end by then.
+    /// If set, the pump ends by then.
     deadline: Option<Instant>,
 }
 
-/// What made the pump look up.
+/// What woke the pump.
 enum Wake {
     Readable,
     Wished(Wish),
     Late,
-    /// Time for what the rotator does while the stream rests.
+    /// It is time for the rotator's background work.
     Chore,
     Failed(io::Error),
 }
@@ -145,8 +145,8 @@ impl Pump {
         Pump::with_journal(source, rotator, None)
     }
 
-    /// The same for a FIFO that outlives this process, with what is to be known of it then. What an earlier reader had
-    /// taken goes into the files first.
+    /// The same for a FIFO that outlives this process, with its journal. Data that an earlier reader had taken is written to the
+    /// files first.
     pub fn with_journal(
         source: impl Into<Arc<OwnedFd>>,
         mut rotator: Rotator,
@@ -166,8 +166,8 @@ impl Pump {
         (Pump { source, rotator, journal, wishes, met, health, capacity, pace: Pace::default() }, handle)
     }
 
-    /// Copies until the end of the stream, or until asked to finish. A FIFO without a writer is waited for; it has not
-    /// ended. Each change between writing and dropping is logged once (`warn`, `info`).
+    /// Copies until the end of the stream, or until asked to finish. A FIFO without a writer is waited for; it has not ended. Each
+    /// change between writing and dropping is logged once (`warn`, `info`).
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O and time enabled.
@@ -219,10 +219,10 @@ impl Pump {
         Finished { counters: live.get(), end }
     }
 
-    /// Waits for something to do. `deserted`: nobody is left who could have a wish.
+    /// Waits for something to do. `deserted`: all handles are dropped, so no further requests can come.
     ///
-    /// The pipe is registered for the time of the wait only. It is watched for edges, and a pipe has one for every
-    /// write: left registered, a writer of short lines would wake this thread for each, pause or not.
+    /// The pipe is registered only during the wait. It is watched edge-triggered, and each write to a pipe is an edge: if it stayed
+    /// registered, a writer of short lines would wake this thread for each, pause or not.
     async fn wait(&mut self, deadline: Option<Instant>, deserted: bool) -> Wake {
         let registered = crate::sys::watch::register(self.source.clone(), Interest::READABLE);
         let source = match &registered {
@@ -235,7 +235,7 @@ impl Pump {
         let readable = async {
             match source {
                 Some(source) => source.readable().await.map_or_else(Wake::Failed, |_| Wake::Readable),
-                // No memory, or no more watches for this user: passing troubles.
+                // No memory, or no more watches for this user: temporary problems.
                 None => loop {
                     tokio::time::sleep(UNWATCHED_PAUSE).await;
                     let mut fds = [PollFd::new(&self.source, PollFlags::IN)];
@@ -255,7 +255,7 @@ impl Pump {
         };
         let chore = async {
             match self.rotator.chore_at().map(Instant::from_std) {
-                // The event loop looks at the pipe first.
+                // The event loop checks the pipe first.
                 Some(at) if at <= Instant::now() => tokio::task::yield_now().await,
                 Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
@@ -270,7 +270,7 @@ impl Pump {
         }
     }
 
-    /// The same without waiting, where the pipe may hold more.
+    /// The same without waiting, if the pipe may hold more.
     fn look(&mut self, deadline: Option<Instant>, deserted: bool) -> Wake {
         if !deserted && self.wishes.has_changed().unwrap_or(true) {
             Wake::Wished(*self.wishes.borrow_and_update())
@@ -281,7 +281,7 @@ impl Pump {
         }
     }
 
-    /// Reads once, and after little waits a moment for more.
+    /// Reads once, and after a small read waits briefly for more.
     async fn gather(&mut self, lease: &mut Lease, deserted: bool) -> Round {
         let paused = std::mem::take(&mut self.pace.paused);
         let most = if self.journal.is_some() { journal::SIZE } else { buffer::SIZE };
@@ -307,7 +307,7 @@ impl Pump {
             }
             Err(e) => return Round::Over(End::Failed(e)),
         };
-        // In a smaller pipe the writer would have to wait for the end of the pause.
+        // With a smaller pipe the writer would have to wait for the end of the pause.
         if pause && self.capacity >= PIPE_SIZE {
             self.pace.paused = true;
             let mut wishes = self.wishes.clone();
@@ -320,8 +320,8 @@ impl Pump {
         Round::More
     }
 
-    /// Reads what the pipe holds now, and not what is written meanwhile for ever. Nobody having it open for writing is
-    /// an end here, even if nobody ever had.
+    /// Reads what the pipe holds now, but does not follow a continuous writer for ever. A FIFO that no process has open for writing
+    /// counts as ended here, even if there never was a writer.
     fn read_all(&mut self, lease: &mut Lease) -> Round {
         let mut left = self.capacity;
         while left > 0 {
@@ -337,7 +337,7 @@ impl Pump {
 }
 
 impl Pump {
-    /// One read and its way into the files. `Ok(0)` is the end of the stream; `last`: also where it never began.
+    /// One read, and the write to the files. `Ok(0)` is the end of the stream; with `last` also if there never was a writer.
     fn read_once(&mut self, lease: &mut Lease, last: bool) -> io::Result<usize> {
         let Pump { source, rotator, journal, health, .. } = self;
         let (n, change) = match journal {
@@ -356,14 +356,14 @@ impl Pump {
 }
 
 impl PumpHandle {
-    /// Asks the pump to end when the stream does, but no later than `deadline`. A FIFO that nobody has open for writing
-    /// counts as ended. A later call replaces the deadline.
+    /// Asks the pump to end when the stream does, but no later than `deadline`. A FIFO that no process has open for writing counts
+    /// as
+    /// ended. A later call replaces the deadline.
     pub fn finish_by(&self, deadline: Instant) {
         self.wish(|wish| wish.deadline = Some(deadline));
     }
 
-    /// Waits until the pump has read what is in the pipe now, or has ended. A FIFO that nobody has open for writing
-    /// ends.
+    /// Waits until the pump has read what is in the pipe now, or has ended. A FIFO that no process has open for writing ends.
     pub async fn settle(&self) {
         let number = self.wish(|_| ());
         let _ = self.met.clone().wait_for(|&met| met >= number).await;
@@ -379,18 +379,18 @@ impl PumpHandle {
         number
     }
 
-    /// The figures of this moment.
+    /// The current counts.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters.get()
     }
 
-    /// Whether the files take what comes, told until the pump ends.
+    /// Whether the files can be written; updated until the pump ends.
     pub(super) fn health(&self) -> (watch::Receiver<Health>, LiveCounters) {
         (self.health.clone(), self.counters.clone())
     }
 
-    /// Whether the writers have gone: the pump has ended, or will when it has read what they left.
+    /// Whether all writers have closed: the pump has ended, or will when it has read what they left.
     #[must_use]
     pub fn hung_up(&self) -> bool {
         let mut fds = [PollFd::new(&self.source, PollFlags::IN)];
@@ -399,7 +399,7 @@ impl PumpHandle {
     }
 }
 
-/// Says that writing failed, or works again.
+/// Reports that writing failed, or works again.
 fn report(stream: &str, change: Option<Change>, health: &watch::Sender<Health>) {
     match change {
         None => {}
@@ -415,7 +415,7 @@ fn report(stream: &str, change: Option<Change>, health: &watch::Sender<Health>) 
     }
 }
 
-/// Raises the capacity and gives what it is now. Refused to the unprivileged beyond a limit per user.
+/// Raises the capacity and returns the actual one. Refused without privileges beyond a limit per user.
 pub(super) fn enlarge(pipe: &OwnedFd) -> usize {
     rustix::pipe::fcntl_setpipe_size(pipe, PIPE_SIZE)
         .or_else(|_| rustix::pipe::fcntl_getpipe_size(pipe))
@@ -556,7 +556,7 @@ mod tests {
         let (mut pump, handle, mut end) = start(dir.path(), "t.stdout");
         end.write_all(b"line\n").unwrap();
         handle.settle().await;
-        // Out of the pause after that line.
+        // Waits for the end of the pause after that line.
         assert!(tokio::time::timeout(Duration::from_millis(50), &mut pump).await.is_err());
         let switches = || nix::sys::resource::getrusage(UsageWho::RUSAGE_THREAD).unwrap().voluntary_context_switches();
         let before = switches();
@@ -584,7 +584,7 @@ mod tests {
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// Figures for `targets.md`: `cargo test --release --lib logs::pump -- --ignored --nocapture`.
+    /// Measurements for `targets.md`: `cargo test --release --lib logs::pump -- --ignored --nocapture`.
     #[test]
     #[ignore = "a measurement"]
     fn measure() {

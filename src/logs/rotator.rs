@@ -19,26 +19,26 @@ use crate::spec::{LogCollection, LogKeeping, StreamCounts};
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
-/// Where a file has less room than this left after an unfinished line, that line goes to the next file, so that lines
-/// up to this length stay whole however they arrive. Files smaller than this are filled up (Nomad's rule).
+/// If a file has less space than this left after an unfinished line, that line goes to the next file, so that lines up to this
+/// length stay whole however they arrive. Files smaller than this are filled up (Nomad's rule).
 const LINE_RESERVE: u64 = 32 * 1024;
 
 /// After an outage, at most this much of a line whose start was dropped is skipped to find the next line.
 const MAX_SKIP: usize = 64 * 1024;
 
-/// Occupied names that are tried one by one before the directory is asked for a free one.
+/// How many occupied names are tried one by one before the directory is listed to find a free one.
 const MAX_OCCUPIED: u64 = 100;
 
-/// Files deleted after one rotation; whoever plants more of them delays their end, not the output.
+/// Most files deleted after one rotation; planting more of them delays their deletion, not the output.
 const MAX_PURGED: usize = 1000;
 
-/// Extended attribute of a file that begins inside a line, which began in the file before.
+/// Extended attribute of a file that begins inside a line, which began in the previous file.
 const CONTINUES: &str = "user.agentbin.continues";
 
 /// Pause between attempts to write again during an outage.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// What went wrong with a log file.
+/// Errors of a log file.
 #[derive(Debug, thiserror::Error)]
 pub enum RotatorError {
     /// The base name would leave the directory.
@@ -60,7 +60,7 @@ pub enum RotatorError {
         /// The system's answer.
         source: io::Error,
     },
-    /// No file to write to.
+    /// No file can be opened for writing.
     #[error("cannot open log file {name}")]
     OpenFile {
         /// Name in the directory.
@@ -68,7 +68,7 @@ pub enum RotatorError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The file took not all bytes.
+    /// A write to the file failed.
     #[error("cannot write log file {name}")]
     Write {
         /// Name in the directory.
@@ -79,7 +79,7 @@ pub enum RotatorError {
 }
 
 impl RotatorError {
-    /// Nothing is wrong but that there is no room, for anybody or for this user.
+    /// Whether the only problem is that the disk, or this user's quota, is full.
     fn is_full(&self) -> bool {
         let (RotatorError::OpenFile { source, .. } | RotatorError::Write { source, .. }) = self else { return false };
         matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
@@ -107,7 +107,7 @@ pub struct Limits {
     pub max_files: u32,
     /// Size in bytes that no file exceeds.
     pub max_file_size_bytes: u64,
-    /// What becomes of full files.
+    /// How full files are kept.
     pub keeping: LogKeeping,
 }
 
@@ -117,7 +117,7 @@ impl From<&LogCollection> for Limits {
     }
 }
 
-/// What one stream came to so far.
+/// The counts of one stream so far.
 pub type Counters = StreamCounts;
 
 /// Counters that can be read while the stream runs.
@@ -135,7 +135,7 @@ struct Cells {
 }
 
 impl LiveCounters {
-    /// The figures of this moment.
+    /// The current counts.
     #[must_use]
     pub fn get(&self) -> Counters {
         let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
@@ -154,7 +154,7 @@ fn add(cell: &AtomicU64, n: u64) {
     cell.fetch_add(n, Ordering::Relaxed);
 }
 
-/// That a stream stopped or went on being written, reported once per change.
+/// Writing a stream stopped or resumed; reported once per change.
 #[derive(Debug)]
 pub enum Change {
     /// From here on bytes are dropped and counted.
@@ -170,14 +170,13 @@ pub enum Change {
 
 /// Appends one stream to rotated files.
 ///
-/// Lines stay whole where a file can hold them (see [`Rotator::write`]). Nothing is buffered: what `write` took is in
-/// the page cache, and survives a kill of this process. Every name is opened beneath the directory without following
-/// symlinks, because the task may write there too; a name taken by anything but a plain file with one link is passed
-/// over.
+/// Lines stay whole if a file can hold them (see [`Rotator::write`]). Nothing is buffered: what `write` took is in the page
+/// cache, and survives a kill of this process. Every name is opened beneath the directory without following symlinks, because
+/// the task may write there too; a name taken by anything but a plain file with one link is skipped.
 #[derive(Debug)]
 pub struct Rotator {
     dir_path: PathBuf,
-    /// `None` after the directory was found deleted; opened again at the next attempt.
+    /// `None` after the directory was found deleted; it is opened again at the next attempt.
     root: Option<Root>,
     base: String,
     max_files: usize,
@@ -186,22 +185,22 @@ pub struct Rotator {
     current: Option<Current>,
     /// Index to open when there is no current file.
     next: u64,
-    /// What the files hold ends inside a line.
+    /// Whether the files end inside a line.
     mid_line: bool,
-    /// The line that the files end in has been counted as split.
+    /// Whether that line has been counted as split.
     split: bool,
     outage: Option<Outage>,
     retry_after: Duration,
     counters: LiveCounters,
-    /// Where a successor reads how far we came.
+    /// The progress that a successor reads.
     ledger: Option<Ledger>,
     chores: Chores,
-    /// What the file system answers to every write.
+    /// The error of every write, for tests.
     #[cfg(test)]
     fault: Option<i32>,
 }
 
-/// What is to be done with full files while the stream rests.
+/// Background work on full files while the stream is idle.
 #[derive(Debug, Default)]
 struct Chores {
     keeping: LogKeeping,
@@ -220,18 +219,18 @@ struct Current {
     size: u64,
 }
 
-/// The files take nothing at the moment.
+/// The files cannot be written at the moment.
 #[derive(Debug)]
 struct Outage {
     retry_at: Instant,
-    /// There was no room; everything else may be the file system's own end.
+    /// The disk was full; any other error may mean that the file system itself has failed.
     full: bool,
-    /// The line that the files end in was ended by the stream meanwhile: its newline is kept, not dropped, and goes
-    /// first when writing works again, so that two lines never melt into one.
+    /// The stream has meanwhile ended the line in which the files end: its newline is kept, not dropped, and is written first when
+    /// writing works again, so that two lines are never joined.
     owed_newline: bool,
-    /// The stream stands inside a line of which something was dropped.
+    /// The stream is inside a line of which something was dropped.
     in_dropped_line: bool,
-    /// Bytes of that line skipped since writing was possible again.
+    /// Bytes of that line that were skipped since writing became possible again.
     skipped: usize,
     dropped_bytes: u64,
     dropped_lines: u64,
@@ -323,7 +322,7 @@ impl Rotator {
         Ok(rotator)
     }
 
-    /// Writes what a killed reader had taken and not written, and notes its own progress in that journal from now on.
+    /// Writes what a killed reader had taken and not written, and records its own progress in that journal from now on.
     pub(super) fn take_over(&mut self, journal: &Journal) -> Option<Change> {
         self.ledger = Some(journal.ledger());
         let pending = journal.pending()?;
@@ -331,7 +330,7 @@ impl Rotator {
         self.write(journal.resume(&pending, written))
     }
 
-    /// By how much a file has grown; `None` when it is another by now.
+    /// By how much a file has grown; `None` if it is a different file by now.
     fn written_of(&mut self, target: Target) -> Option<usize> {
         let name = dir::file_name(&self.base, target.index);
         let stat = rustix::fs::statat(self.root().ok()?, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
@@ -341,10 +340,10 @@ impl Rotator {
 
     /// Appends `data`, starting new files as they fill up.
     ///
-    /// A line that arrives whole and fits into a file is never split; one that arrives in pieces is not when it has at
-    /// most 32 KiB. A longer one is. This never fails and never waits: while the files take nothing (disk full,
-    /// directory gone) the data is dropped and counted, whole lines at a time, and writing is tried again with later
-    /// data. Says once when either state begins.
+    /// A line that arrives whole and fits into a file is never split; one that arrives in pieces is not split if it has at most
+    /// 32 KiB. A longer one is. This never fails and never waits: while the files cannot be written (disk full, directory gone) the
+    /// data is dropped and counted, whole lines at a time, and writing is tried again with later data. Returns a change once when
+    /// either state begins.
     pub fn write(&mut self, data: &[u8]) -> Option<Change> {
         let Some(outage) = &self.outage else {
             self.look_at_file();
@@ -379,19 +378,19 @@ impl Rotator {
         }
     }
 
-    /// The figures of this moment.
+    /// The current counts.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters.get()
     }
 
-    /// A handle on the figures for somebody else.
+    /// A handle on the counts.
     #[must_use]
     pub fn live_counters(&self) -> LiveCounters {
         self.counters.clone()
     }
 
-    /// Where the next byte goes, or may go; `None` while there is no file.
+    /// The position of the next byte; `None` while there is no file.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         self.current.as_ref().map(|current| Place { index: current.index, size: current.size })
@@ -420,7 +419,7 @@ impl Rotator {
         Ok(())
     }
 
-    /// Writes all of `data` to the current file or says how much of it went in.
+    /// Writes all of `data` to the current file, or returns how much of it was written.
     fn write_current(&mut self, data: &[u8]) -> Result<(), (usize, RotatorError)> {
         let Some(current) = &mut self.current else { return Ok(()) };
         let mut done = 0;
@@ -472,7 +471,7 @@ impl Rotator {
         let from = self.current.as_ref().map_or(self.next, |c| c.index + 1);
         let next = self.open_from(from, false)?;
         if self.mid_line && next.size == 0 {
-            // A mark for people and tools; not every file system has a place for it.
+            // A mark for people and tools; not every file system supports extended attributes.
             let _ = rustix::fs::fsetxattr(&next.file, CONTINUES, b"1", XattrFlags::empty());
             if !self.split {
                 add(&self.counters.0.split_lines, 1);
@@ -488,7 +487,7 @@ impl Rotator {
         Ok(())
     }
 
-    /// Opens the first usable file at `from` or above. `full_too`: one that is full already is usable.
+    /// Opens the first usable file at `from` or above. `full_too`: a full file is usable, too.
     fn open_from(&mut self, from: u64, full_too: bool) -> Result<Current, RotatorError> {
         for index in from..from.saturating_add(MAX_OCCUPIED) {
             let name = dir::file_name(&self.base, index);
@@ -516,15 +515,15 @@ impl Rotator {
         taken.fold(from, |free, index| if index == free { free + 1 } else { free })
     }
 
-    /// Opens or creates one name: the file, its inode and its size; `None` when something else has it.
+    /// Opens or creates one name: the file, its inode and its size; `None` if the name is taken by something else.
     fn open_name(&mut self, name: &str) -> io::Result<Option<(File, u64, u64)>> {
-        // O_NONBLOCK: a planted FIFO must not hold us. Read access is for looking at the last byte.
+        // O_NONBLOCK: a planted FIFO must not block us. Read access is for reading the last byte.
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
         let mode = Mode::from_raw_mode(0o644);
         let had_root = self.root.is_some();
         let mut result = self.root()?.open_beneath(Path::new(name), flags, mode);
         if had_root && result.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT)) {
-            // Nothing can be created in a deleted directory; there may be a new one of its name.
+            // Nothing can be created in a deleted directory; there may be a new one of the same name.
             self.root = None;
             result = self.root()?.open_beneath(Path::new(name), flags, mode);
         }
@@ -544,13 +543,14 @@ impl Rotator {
             {
                 return Ok(None);
             }
-            // Somebody's file, held by a lease, for as long as he likes.
+            // Another user's file, on which that user may hold a lease for ever.
             Err(e) if e.raw_os_error() == Some(libc::EAGAIN) && !mutant::on("d83") => return Ok(None),
             Err(e) => return Err(e),
         };
         let meta = file.metadata()?;
-        // A second name may be a host file that the task hard-linked here. What is somebody else's he may rewrite, and what
-        // only its owner may read was not made here; an empty one may be half made.
+        // A second name may be a host file that the task hard-linked here. Another user's file could be rewritten by that user, and
+        // a
+        // file that only its owner may read was not made here; an empty one may be incomplete.
         let ours = dir::is_ours(self.root()?, meta.uid(), meta.mode(), meta.len() == 0);
         if !meta.is_file() || meta.nlink() != 1 || !ours {
             return Ok(None);
@@ -568,14 +568,14 @@ impl Rotator {
         }
     }
 
-    /// Deletes the oldest files beyond the number to keep, and those that are too old. Best effort: what stays is tried
+    /// Deletes the oldest files beyond the number to keep, and those that are too old. Best effort: what cannot be deleted is tried
     /// again at the next rotation.
     fn purge(&mut self) {
         self.chores.expires = None;
         let Some(current) = self.current.as_ref().map(|c| c.index) else { return };
         let Some(root) = &self.root else { return };
         let Ok(listing) = dir::list(root, &self.base) else { return };
-        // Higher indexes than ours are somebody else's plant, and must not push our own files out.
+        // Higher indexes than ours were planted, and must not cause our own files to be deleted.
         let mut ours = listing.indexes();
         ours.retain(|index| *index <= current);
         let mut kept = ours.split_off(ours.len().saturating_sub(self.max_files));
@@ -583,7 +583,7 @@ impl Rotator {
         if let Some(max_age) = self.chores.keeping.max_age {
             let now = SystemTime::now();
             for index in kept {
-                // Files age in their order.
+                // Files age in the order of their indexes.
                 match now.duration_since(modified(root, &self.base, index).unwrap_or(now)) {
                     Ok(age) if age >= max_age => ours.push(index),
                     age => {
@@ -607,7 +607,7 @@ impl Rotator {
         }
     }
 
-    /// When there is something to do beside writing; a time that has come for what is due.
+    /// When background work is due; a time in the past if it already is.
     pub(super) fn chore_at(&self) -> Option<Instant> {
         if self.outage.is_some() {
             return None;
@@ -618,7 +618,7 @@ impl Rotator {
         self.chores.expires
     }
 
-    /// Does a little of it: about a millisecond's work.
+    /// Does a part of the background work: about a millisecond's work.
     pub(super) fn do_chore(&mut self) {
         if self.chores.expires.is_some_and(|at| Instant::now() >= at) {
             self.purge();
@@ -641,7 +641,7 @@ impl Rotator {
         match result {
             Ok(false) => {}
             Ok(true) => self.chores.packing = None,
-            // Most likely there is no room; the plain file stays, and the next start tries again.
+            // Most likely the disk is full; the plain file stays, and the next start tries again.
             Err(error) => {
                 tracing::debug!(%error, "cannot compress a log file");
                 if let Some(packing) = self.chores.packing.take() {
@@ -651,7 +651,7 @@ impl Rotator {
         }
     }
 
-    /// Others may delete the file or cut it short.
+    /// The file may have been deleted or truncated by others.
     fn look_at_file(&mut self) {
         let Some(current) = &mut self.current else { return };
         let Ok(meta) = current.file.metadata() else { return };
@@ -664,8 +664,9 @@ impl Rotator {
         }
     }
 
-    /// Looks at the path anew: a file system that failed stays as it is for those who have its files open, and another is
-    /// mounted in its place.
+    /// Opens the path again: a failed file system does not recover for processes that have its files open, and another one is
+    /// mounted
+    /// in its place.
     fn open_again(&mut self) {
         self.look_at_file();
         self.root = None;
@@ -675,7 +676,7 @@ impl Rotator {
         if identity.is_none() || identity != self::identity(&found.file) {
             self.mid_line = ends_mid_line(&found);
             self.split = false;
-            // The line that it would have ended is not there.
+            // The line that the newline would have ended is not in this file.
             if let Some(outage) = &mut self.outage
                 && std::mem::take(&mut outage.owed_newline)
             {
@@ -686,7 +687,7 @@ impl Rotator {
         self.current = Some(found);
     }
 
-    /// Drops what a failed store left of `data`, and reports the outage if this began it.
+    /// Drops what a failed store left of `data`, and reports the outage if it begins with this.
     fn lost(&mut self, data: &[u8], failure: Failure, now: Instant) -> Option<Change> {
         let retry_at = now + self.retry_after;
         let full = failure.error.is_full();
@@ -723,7 +724,7 @@ impl Rotator {
         let mut rest = data;
         let (mut bytes, mut lines) = (0, 0);
         if self.mid_line && !outage.owed_newline {
-            // The tail of the line that the files end in.
+            // The tail of the line in which the files end.
             let end = memchr::memchr(b'\n', rest);
             let tail = end.unwrap_or(rest.len());
             bytes += tail;
@@ -747,7 +748,7 @@ impl Rotator {
         add(&self.counters.0.dropped_lines, lines);
     }
 
-    /// Drops the rest of a line whose start was dropped; gives what follows it.
+    /// Drops the rest of a line whose start was dropped; returns what follows it.
     fn skip_dropped_line<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
         let Some(outage) = &mut self.outage else { return data };
         if !outage.in_dropped_line || outage.skipped >= MAX_SKIP {
@@ -763,7 +764,7 @@ impl Rotator {
         if !self.outage.as_ref().is_some_and(|o| o.owed_newline) {
             return Ok(());
         }
-        // It is none of the bytes that the ledger speaks of.
+        // This newline is not among the bytes that the ledger counts.
         let ledger = self.ledger.take();
         let stored = self.store(b"\n");
         self.ledger = ledger;
@@ -777,7 +778,7 @@ impl Rotator {
 
 impl Drop for Rotator {
     fn drop(&mut self) {
-        // A newline that was kept for a file which never healed.
+        // A newline that was kept for a file that never became writable again.
         if self.outage.as_ref().is_some_and(|o| o.owed_newline) {
             add(&self.counters.0.dropped_bytes, 1);
         }
@@ -802,7 +803,7 @@ fn identity(file: &File) -> Option<(u64, u64)> {
     file.metadata().ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Whether the file's last byte is inside a line; an empty or unreadable file counts as line start.
+/// Whether the file ends inside a line; an empty or unreadable file counts as a line start.
 fn ends_mid_line(current: &Current) -> bool {
     let mut last = [b'\n'];
     let _ = current.size.checked_sub(1).map(|at| current.file.read_exact_at(&mut last, at));
@@ -1040,7 +1041,7 @@ mod tests {
             do_chores(&mut rotator);
         }
         assert_eq!(names(&dir), ["redis.stdout-1.zst", "redis.stdout-2.zst", "redis.stdout.3"]);
-        // Half-done work of a killed one, and a file that nobody packed.
+        // A partial result of a killed process, and a file that was not packed.
         rotator.write(b"444\n");
         drop(rotator);
         std::fs::write(dir.path().join("redis.stdout-3.zst.part"), "half").unwrap();
@@ -1066,7 +1067,7 @@ mod tests {
         rotator.chores.expires = Some(Instant::now());
         do_chores(&mut rotator);
         assert_eq!(names(&dir), ["redis.stdout.1", "redis.stdout.2"]);
-        // The one that is written stays, however old.
+        // The file that is being written stays, however old it is.
         for n in [1, 2] {
             let aged = File::options().write(true).open(dir.path().join(format!("redis.stdout.{n}"))).unwrap();
             aged.set_modified(SystemTime::now() - Duration::from_hours(2)).unwrap();
@@ -1092,7 +1093,7 @@ mod tests {
 
     // Outages (R09).
 
-    /// A rotator whose writes fail, and are tried again each time.
+    /// A rotator whose writes fail, and are retried each time.
     fn broken(dir: &TempDir, size: u64) -> Rotator {
         let mut rotator = open(dir, 10, size);
         rotator.retry_after = Duration::ZERO;
@@ -1188,7 +1189,7 @@ mod tests {
         rotator.write(b"one\ntw");
         rotator.fault = Some(libc::EIO);
         assert!(rotator.write(b"o\nthree\n").is_some());
-        // What was open stays open, as after a lazy umount.
+        // Open files stay open, as after a lazy umount.
         std::fs::rename(&logs, &old).unwrap();
         assert!(rotator.write(b"four\n").is_none());
         std::fs::create_dir(&logs).unwrap();
@@ -1201,7 +1202,7 @@ mod tests {
         assert_eq!((counters.bytes, counters.bytes + counters.dropped_bytes), (11, 24));
     }
 
-    /// One step of a writer's life.
+    /// One action of a writer.
     #[derive(Debug, Clone)]
     enum Act {
         Write(Vec<u8>),
@@ -1253,7 +1254,7 @@ mod tests {
             prop_assert!(files(&dir).iter().all(|f| f.is_empty() || f.ends_with('\n')));
         }
 
-        /// Every byte is either in a file or counted as dropped, and what is in the files is made of the stream's lines.
+        /// Every byte is either in a file or counted as dropped, and the files consist of the stream's lines.
         #[test]
         fn d2_outages_account_for_every_byte(
             acts in proptest::collection::vec((act(), proptest::bool::weighted(0.3)), 0..40),

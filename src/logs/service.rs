@@ -1,4 +1,4 @@
-//! A [`LogMonitor`] as gRPC service.
+//! A [`LogMonitor`] as a gRPC service.
 
 use tonic::{Request, Response, Status};
 
@@ -23,7 +23,7 @@ impl<M: LogMonitor> LogMon for Service<M> {
     }
 }
 
-/// A Go host expects an ordinary error as code `Unknown` with its text.
+/// A Go client expects an ordinary error as code `Unknown` with its text.
 fn status(error: LogMonError) -> Status {
     match error {
         LogMonError::Rpc(status) => *status,

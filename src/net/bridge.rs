@@ -1,8 +1,8 @@
 //! The network of mode `bridge`: a bridge of our own, its CNI list, and the few rules that it needs besides.
 //!
-//! The reference plugins connect each allocation and map its ports. What is the same for all of them stands in chains of our
-//! own, once: packets may be forwarded, leave with the host's address, and do not reach the host's loopback. Bridge and chains
-//! go with the last allocation. What holds for one allocation only is in `guard`.
+//! The reference plugins connect each allocation and map its ports. Rules that are the same for all allocations are in chains of
+//! our own, once: packets may be forwarded, leave with the host's address, and do not reach the host's loopback. Bridge and
+//! chains are removed with the last allocation. Rules for a single allocation are in `guard`.
 
 use std::fs;
 use std::io;
@@ -25,13 +25,13 @@ pub(super) const NAME: &str = "agentbin";
 const FORWARD: &str = "AGENTBIN-FORWARD";
 const INPUT: &str = "AGENTBIN-INPUT";
 const LEAVE: &str = "AGENTBIN-LEAVE";
-/// Longest mark that is read, in bytes: a subnet.
+/// Longest mark file that is read, in bytes: a subnet.
 const LONGEST_MARK: u64 = 64;
-/// Table, chain of the kernel's, chain of ours.
+/// Table, chain of the kernel, our chain.
 const JUMPS: [(&str, &str, &str); 3] =
     [("filter", "FORWARD", FORWARD), ("filter", "INPUT", INPUT), ("nat", "POSTROUTING", LEAVE)];
 
-/// What each allocation gets.
+/// The CNI list for each allocation.
 pub(super) fn list(run_dir: &Path, subnet: Subnet) -> Result<List, String> {
     let ipam = json!({
         "type": "host-local",
@@ -50,17 +50,17 @@ pub(super) fn list(run_dir: &Path, subnet: Subnet) -> Result<List, String> {
     List::parse(list.to_string().as_bytes())
 }
 
-/// One file for each address that is taken, named like it.
+/// The directory with one file for each address that is in use, named after the address.
 fn leases(run_dir: &Path) -> PathBuf {
     run_dir.join("leases").join(NAME)
 }
 
-/// Says that the bridge was made by us, and which subnet it has.
+/// The file that says that we made the bridge, and its subnet.
 fn mark(run_dir: &Path) -> PathBuf {
     run_dir.join("lock").join("agentbin.bridge")
 }
 
-/// What everything about the network needs, checked before anything is made.
+/// Checks the requirements of the network before anything is made.
 pub(super) fn check(run_dir: &Path, subnet: Subnet) -> Result<(), Error> {
     iptables("iptables")?;
     iptables("iptables-restore")?;
@@ -82,14 +82,14 @@ fn has_room(run_dir: &Path, subnet: Subnet) -> Result<(), Error> {
     if used(run_dir)? < most { Ok(()) } else { Err(Error::Full { most, subnet }) }
 }
 
-/// Makes what all allocations share, where it is missing.
+/// Makes what all allocations share, if it is missing.
 pub(super) fn prepare(locked: &mut Locked, run_dir: &Path, subnet: Subnet, patience: Duration) -> Result<(), Error> {
     let path = mark(run_dir);
     let wanted = subnet.to_string();
     match owned::read(&path, LONGEST_MARK).map(|text| String::from_utf8_lossy(&text).into_owned()) {
-        // The kernel would say so of a number, and the plugin of a range.
+        // Otherwise the kernel would report only a number, and the plugin only a range.
         Ok(made) if made == wanted => has_room(run_dir, subnet)?,
-        // The rules below would take its network from each that has an address.
+        // The rules below would disconnect each allocation that has an address.
         Ok(made) if used(run_dir)? > 0 => return Err(Error::OtherSubnet { asked: subnet, made }),
         Ok(_) => {
             remove_if_unused(locked, run_dir, patience)?;
@@ -103,7 +103,7 @@ pub(super) fn prepare(locked: &mut Locked, run_dir: &Path, subnet: Subnet, patie
         }
         Err(error) => return Err(Error::system("read", &path)(error)),
     }
-    // Naming a chain makes it, or empties it.
+    // Naming a chain creates it, or empties it.
     let rules = format!(
         "*filter\n:{FORWARD} - [0:0]\n:{INPUT} - [0:0]\n\
          -A {FORWARD} -d {subnet} -o {NAME} -j ACCEPT\n-A {FORWARD} -s {subnet} -i {NAME} -j ACCEPT\n\
@@ -119,13 +119,13 @@ pub(super) fn prepare(locked: &mut Locked, run_dir: &Path, subnet: Subnet, patie
     Ok(())
 }
 
-/// Whether the plugin for ports has left rules of an allocation: it also says that they are gone when an `iptables` that it started
-/// was killed. The last that goes is the chain with this name: whatever leads there holds it.
+/// Whether the portmap plugin has left rules of an allocation: it reports success even if an `iptables` that it started was
+/// killed. The chain of this name is removed last, because a rule that jumps to a chain keeps it from being deleted.
 pub(super) fn has_ports(locked: &mut Locked, id: &str, patience: Duration) -> Result<bool, Error> {
     is_done(locked, &["-t", "nat", "-S", &port_chain(id)], patience)
 }
 
-/// As the reference plugins name it: `CNI-DN-` and of the digest what fits into 28 characters.
+/// The name that the reference plugins use: `CNI-DN-` and as much of the digest as fits into 28 characters.
 fn port_chain(id: &str) -> String {
     let digest = sha2::Sha512::digest(format!("{NAME}{id}"));
     let digest = digest.iter().take(16).fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
@@ -144,7 +144,7 @@ fn used(run_dir: &Path) -> Result<usize, Error> {
     }
 }
 
-/// Removes what all allocations share, when none is left that has an address.
+/// Removes what all allocations share, if no allocation has an address any more.
 pub(super) fn remove_if_unused(locked: &mut Locked, run_dir: &Path, patience: Duration) -> Result<(), Error> {
     let mark = mark(run_dir);
     if used(run_dir)? > 0 || !mark.exists() {
@@ -155,7 +155,7 @@ pub(super) fn remove_if_unused(locked: &mut Locked, run_dir: &Path, patience: Du
             do_it(locked, &["-t", table, "-D", chain, "-j", own], patience)?;
         }
     }
-    // Naming a chain makes one that is not there: an answer that it is missing could as well be a failure.
+    // Naming a chain creates it if it is missing: an error about a missing chain could not be told from another failure.
     let chains = format!(
         "*filter\n:{FORWARD} - [0:0]\n:{INPUT} - [0:0]\n-X {FORWARD}\n-X {INPUT}\nCOMMIT\n*nat\n:{LEAVE} - [0:0]\n-X {LEAVE}\nCOMMIT\n"
     );
@@ -181,7 +181,7 @@ fn iptables(program: &'static str) -> Result<PathBuf, Error> {
     program::find(program).ok_or(Error::NoProgram { program: "iptables" })
 }
 
-/// Whether `iptables` says yes.
+/// Whether `iptables` succeeds.
 fn is_done(locked: &mut Locked, words: &[&str], patience: Duration) -> Result<bool, Error> {
     Ok(call(locked, "iptables", words, "", patience)?.status.success())
 }
@@ -202,7 +202,7 @@ fn call(
     input: &str,
     patience: Duration,
 ) -> Result<program::Output, Error> {
-    // Others of the machine change tables, too.
+    // `-w` waits for its lock: other programs of the machine change tables, too.
     let all: Vec<&str> = [program, "-w"].into_iter().chain(words.iter().copied()).collect();
     let output = program::run(locked, &iptables(program)?, &all, &[], input.as_bytes(), patience);
     output.map_err(|e| failed(program, words, e.to_string()))
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_chain_of_ports_is_named_as_the_plugin_names_it() {
-        // As the plugin of Debian 12 made it.
+        // The name that the plugin of Debian 12 uses.
         assert_eq!(port_chain("286d75a3-6361-46fc-bc09-bc778daacf13"), "CNI-DN-0835c708ec4d0cd5547dc");
     }
 

@@ -1,8 +1,8 @@
 //! The Container Network Interface: lists of plugins, executed one after the other.
 //!
-//! <https://www.cni.dev/docs/spec/>: configuration on standard input, the rest in the environment, a result or an error on
-//! standard output. ADD goes through the list, each plugin with the result of the one before; DEL goes through it in reverse,
-//! with the result of the ADD.
+//! <https://www.cni.dev/docs/spec/>: configuration on standard input, parameters in the environment, a result or an error on
+//! standard output. ADD calls the plugins in the order of the list, each with the result of the previous one; DEL calls them in
+//! reverse order, with the result of the ADD.
 
 use std::io;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use crate::sys::owned;
 
 /// Longest file of a configuration that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
-/// Names of other networks that an error tells.
+/// Most names of other networks in an error.
 const MOST_TOLD: usize = 20;
 
 /// A list of plugins under one name.
@@ -31,7 +31,7 @@ pub(super) struct List {
 }
 
 impl List {
-    /// A list, or a single plugin's configuration, as it stands in a file.
+    /// Parses a list, or a single plugin's configuration, as found in a file.
     pub(super) fn parse(text: &[u8]) -> Result<List, String> {
         let value: Value = serde_json::from_slice(text).map_err(|e| e.to_string())?;
         let Value::Object(mut fields) = value else { return Err("it is no object".to_owned()) };
@@ -63,7 +63,7 @@ impl List {
     }
 }
 
-/// What can be the name of a network, and of a file that a plugin is.
+/// Whether a text can be the name of a network, and of a plugin's file.
 pub(super) fn is_name(name: &str) -> bool {
     let mut letters = name.chars();
     letters.next().is_some_and(|first| first.is_ascii_alphanumeric())
@@ -82,9 +82,9 @@ pub(super) fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The network of this name in a directory of configurations, of which the first in the order of their names wins.
+/// The network of this name in a directory of configurations; the first file in the order of names wins.
 pub(super) fn find(dir: &Path, name: &str) -> Result<List, Error> {
-    // What others may write says what root executes: the files, and where they lie.
+    // The files decide what root executes, so neither they nor their directories may be writable for others.
     let entries = match owned::resolve_parent(dir).and_then(std::fs::read_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         other => Some(other.map_err(Error::system("use the CNI configurations in", dir))?),
@@ -112,8 +112,8 @@ pub(super) fn find(dir: &Path, name: &str) -> Result<List, Error> {
     Err(Error::NoSuchNetwork { name: name.to_owned(), dir: dir.to_owned(), others })
 }
 
-/// A plugin, in the first directory that has it: its name there, and the file to execute, which nobody can exchange but its
-/// owner and root.
+/// A plugin, from the first directory that has it: its path there, and the resolved file to execute, which only its owner and
+/// root can replace.
 fn plugin(dirs: &[PathBuf], kind: &str) -> Result<(PathBuf, PathBuf), Error> {
     for dir in dirs {
         let path = dir.join(kind);
@@ -132,11 +132,11 @@ fn joined(dirs: &[PathBuf]) -> String {
     dirs.iter().map(|dir| dir.to_string_lossy()).collect::<Vec<_>>().join(":")
 }
 
-/// A container's connection with a network: what each call about it says.
+/// A container's connection to a network: the parameters of each call.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Connection {
     pub(super) list: List,
-    /// Where plugins are.
+    /// The directories of plugins.
     pub(super) dirs: Vec<PathBuf>,
     /// `CNI_ARGS`.
     pub(super) args: String,
@@ -145,26 +145,26 @@ pub(super) struct Connection {
     pub(super) result: Option<Value>,
 }
 
-/// Name of the interface inside, as Nomad's.
+/// Name of the interface inside, the same as Nomad's.
 const INTERFACE: &str = "eth0";
 
-/// One container, for the time of a few calls.
+/// One container, for a few calls.
 #[derive(Debug)]
 pub(super) struct Caller<'a> {
     pub(super) id: &'a str,
-    /// Its namespace; empty for one that is gone.
+    /// Its namespace; empty if it no longer exists.
     pub(super) namespace: &'a Path,
-    /// How long one plugin may take.
+    /// Timeout of one plugin.
     pub(super) patience: Duration,
 }
 
 impl Connection {
-    /// That all plugins are there.
+    /// Checks that all plugins exist.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.list.kinds().try_for_each(|kind| plugin(&self.dirs, kind).map(drop))
     }
 
-    /// Connects: the result is kept. What a failed call has done stays until [`Connection::del`].
+    /// Connects the container and keeps the result. What a failed call has made stays until [`Connection::del`].
     pub(super) fn add(&mut self, locked: &mut Locked, caller: &Caller<'_>) -> Result<(), Error> {
         let mut result = None;
         for config in &self.list.plugins {
@@ -177,12 +177,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether ports of the host lead to it.
+    /// Whether ports of the host are mapped to it.
     pub(super) fn has_mappings(&self) -> bool {
         !self.mappings.is_empty()
     }
 
-    /// Disconnects. Every plugin is asked; the first error is told.
+    /// Disconnects the container. Every plugin is called; the first error is returned.
     pub(super) fn del(&self, locked: &mut Locked, caller: &Caller<'_>) -> Result<(), Error> {
         let mut first = Ok(());
         for config in self.list.plugins.iter().rev() {
@@ -222,7 +222,7 @@ impl Connection {
         if output.status.success() { Ok(output.stdout) } else { Err(failed(said(&output))) }
     }
 
-    /// The plugin's configuration with what the list, the job and the plugin before it say.
+    /// The plugin's configuration, extended by the list's, the job's and the previous plugin's values.
     fn input(&self, config: &Map<String, Value>, previous: Option<&Value>) -> Map<String, Value> {
         let mut input = config.clone();
         input.insert("name".to_owned(), self.list.name.clone().into());
@@ -239,7 +239,7 @@ impl Connection {
         input
     }
 
-    /// What the result says of the container.
+    /// The container's addresses in the result.
     pub(super) fn status(&self) -> Result<Status, Error> {
         let bad = |reason: &str| Error::BadResult { network: self.list.name.clone(), reason: reason.to_owned() };
         let result = self.result.as_ref().ok_or_else(|| bad("there is none"))?;
@@ -247,7 +247,7 @@ impl Connection {
     }
 }
 
-/// What a plugin says of its failure.
+/// The error message of a plugin.
 fn said(output: &program::Output) -> String {
     let error: Option<Value> = serde_json::from_slice(&output.stdout).ok();
     let text = |key: &str| error.as_ref().and_then(|e| e.get(key)).and_then(Value::as_str).filter(|t| !t.is_empty());
@@ -265,8 +265,8 @@ impl Mapping {
     }
 }
 
-/// As Nomad reads it: the first interface, in the order of their names, that is in the container and has an address; where
-/// none is said to be in it, any with an address.
+/// Interpreted as Nomad does: the first interface, by name, that is in the container and has an address; if none is marked as
+/// inside, any with an address.
 fn status(result: &Value) -> Option<Status> {
     let list = |key: &str| result.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -285,7 +285,7 @@ fn status(result: &Value) -> Option<Status> {
     let (interface, addresses) = if let Some((name, _, addresses)) = numbered.into_iter().next() {
         (name, addresses)
     } else {
-        // Before 0.3 there were no interfaces in a result.
+        // Results before version 0.3 have no interfaces.
         let any = ips.iter().filter_map(|ip| text(ip, "address").split('/').next()?.parse().ok());
         (INTERFACE.to_owned(), any.collect())
     };
@@ -374,7 +374,7 @@ mod tests {
             assert!(owned::is_untrusted(source), "{source}");
         }
         assert!(matches!(find(&open, "mine"), Err(Error::System { .. })));
-        // What is executed is what the link leads to, under the name of the link.
+        // The target of the link is executed, under the name of the link.
         assert_eq!(of(&links, "good").unwrap(), (links.join("good"), closed.join("plugin")));
         assert!(matches!(of(&links, "none"), Err(Error::NoPlugin { .. })));
     }

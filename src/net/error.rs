@@ -9,20 +9,20 @@ use super::Subnet;
 /// Why a network cannot be made or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A plain user asks for one.
+    /// A user other than root asks for a network.
     #[error("it needs root: run agentbin as root, or use mode \"host\"")]
     NeedsRoot,
-    /// A file of ours, or a namespace.
+    /// A file of ours, or a namespace, cannot be used.
     #[error("cannot {action} {}", path.display())]
     System {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To what.
+        /// Its path.
         path: PathBuf,
         /// Why not.
         source: io::Error,
     },
-    /// Others change it, or it may not be locked.
+    /// Another process is changing it, or it cannot be locked.
     #[error("cannot lock the network {name:?}")]
     Locked {
         /// Its name.
@@ -30,17 +30,17 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
-    /// Nobody has configured it.
+    /// It is not configured.
     #[error("there is no CNI network {name:?} in {}{others}; write a conflist of that name, or say where it is with --cni-config-dir", dir.display())]
     NoSuchNetwork {
         /// Its name.
         name: String,
-        /// Where it was looked for.
+        /// The directory that was searched.
         dir: PathBuf,
-        /// What is there instead, and files that cannot be read; empty, or beginning with what separates it.
+        /// The networks that exist, and files that cannot be read; empty, or beginning with a separator.
         others: String,
     },
-    /// What is there is no network configuration.
+    /// The file is no network configuration.
     #[error("{} is no CNI configuration: {reason}", path.display())]
     BadConfig {
         /// The file.
@@ -76,18 +76,18 @@ pub enum Error {
         /// Its address.
         address: IpAddr,
     },
-    /// The bridge is there with another subnet, and allocations use it.
+    /// The bridge exists with another subnet, and allocations use it.
     #[error(
         "allocations use the bridge with the subnet {made}, so it cannot have {asked}: give --bridge-network-subnet {made}, or stop \
          them (agentbin ps; what killed runs left: agentbin gc)"
     )]
     OtherSubnet {
-        /// The one that is asked for.
+        /// The requested subnet.
         asked: Subnet,
-        /// The one that it has.
+        /// The subnet of the bridge.
         made: String,
     },
-    /// As many allocations are on the bridge as it takes.
+    /// The bridge has the maximum number of allocations.
     #[error(
         "the bridge is full: its {most} allocations are all that {subnet}, on one bridge, has room for (never more than {}); stop some \
          (agentbin ps; what killed runs left: agentbin gc), or use another network",
@@ -99,7 +99,7 @@ pub enum Error {
         /// The bridge's subnet.
         subnet: Subnet,
     },
-    /// Something cannot be said in `CNI_ARGS`.
+    /// A value cannot be passed in `CNI_ARGS`.
     #[error("the argument {name:?} for CNI plugins {why}")]
     BadArgument {
         /// Its name.
@@ -107,20 +107,20 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// An interface of the bridge's name is there, and none of ours.
+    /// An interface with the bridge's name exists, and we have not made it.
     #[error("there is an interface {0:?} that agentbin did not make; rename or remove it")]
     NotOurs(String),
-    /// A plugin, or another program, did not do what it was asked.
+    /// A plugin, or another program, failed.
     #[error("{program}{of}: {reason}")]
     Failed {
         /// Its name.
         program: String,
-        /// What it was asked; empty, or beginning with a space.
+        /// The arguments or command; empty, or beginning with a space.
         of: String,
-        /// What it says, or how it ended.
+        /// Its message, or its exit status.
         reason: String,
     },
-    /// A plugin answers what does not read as a result.
+    /// The output of a plugin cannot be parsed as a result.
     #[error("the result of CNI network {network:?} cannot be used: {reason}")]
     BadResult {
         /// The network.

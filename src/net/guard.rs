@@ -1,13 +1,13 @@
-//! What tasks on the built-in bridge cannot send, whatever capabilities they have: rules on the host's end of an allocation's
-//! wire, which nothing inside can reach.
+//! Limits what tasks on the built-in bridge can send, whatever capabilities they have: by rules on the host's end of an
+//! allocation's veth pair, which no process inside can change.
 //!
-//! Frames pass that come from the allocation's own MAC and carry its own addresses, as IPv4, IPv6 or sender of ARP, and an answer
-//! of neighbour discovery only for its own address. Router advertisements, redirects, queries of multicast listeners, other
-//! protocols, tagged frames and packets for the host's loopback do not.
+//! Accepted are frames that come from the allocation's own MAC and carry its own addresses, as IPv4, IPv6 or sender of ARP, and
+//! neighbour advertisements only for its own address. Router advertisements, redirects, multicast listener queries, other
+//! protocols, tagged frames and packets for the host's loopback are dropped.
 //!
-//! The rules are a table of `nft(8)` of their own, which is named by data directory and allocation, and made in one transaction.
-//! They are a script, and no JSON: every program of that name reads it, and what is put into it are numbers, addresses and
-//! names of the kernel's.
+//! The rules are an `nft(8)` table per allocation, named after the data directory and the allocation, and created in one
+//! transaction. They are passed as a script and not as JSON: every version of nft reads scripts, and only numbers, addresses and
+//! names from the kernel are inserted into it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt as _;
@@ -20,25 +20,25 @@ use sha2::Digest as _;
 use super::lock::{Locked, nobodys};
 use super::{Error, bridge, cni, program};
 
-/// The program that makes the rules, and the package that has it.
+/// The program that makes the rules, and the package that contains it.
 const PROGRAM: &str = "nft";
 const PACKAGE: &str = "nftables";
 /// Longest name of an interface.
 const LONGEST_LINK: usize = 15;
 
-/// The two ends of an allocation's wire.
+/// The two ends of an allocation's veth pair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wire {
     /// The interface of the host's end.
     link: String,
-    /// Of the end inside.
+    /// The MAC of the inner end.
     mac: [u8; 6],
-    /// What the allocation was given.
+    /// The addresses of the allocation.
     addresses: Vec<IpAddr>,
 }
 
 impl Wire {
-    /// As the plugin for bridges tells of it.
+    /// Extracts it from the result of the bridge plugin.
     pub(super) fn of(result: &Value) -> Option<Wire> {
         let list = |key: &str| result.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let text = |value: &'_ Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -70,14 +70,14 @@ fn mac(text: &str) -> Option<[u8; 6]> {
     bytes.next().is_none().then_some(mac)
 }
 
-/// The address that the kernel gives an interface by itself.
+/// The link-local address that the kernel assigns to an interface.
 fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     let word = |high, low| u16::from_be_bytes([high, low]);
     let own = [word(mac[0] ^ 2, mac[1]), word(mac[2], 0xff), word(0xfe, mac[3]), word(mac[4], mac[5])];
     Ipv6Addr::new(0xfe80, 0, 0, 0, own[0], own[1], own[2], own[3])
 }
 
-/// Name of the table of an allocation, by the file of its record.
+/// Name of an allocation's table, by the path of its record.
 pub(super) fn table(record: &Path, id: &str) -> String {
     let dir = record.parent().unwrap_or(record).as_os_str().as_bytes();
     let digest = sha2::Sha256::digest(dir);
@@ -85,7 +85,7 @@ pub(super) fn table(record: &Path, id: &str) -> String {
     format!("agentbin-{dir:08x}-{id}")
 }
 
-/// Makes the table anew. What is not its last rule's, or one's before it, is dropped.
+/// Replaces the table. What no rule accepts is dropped.
 fn script(table: &str, wire: &Wire) -> String {
     let mac = wire.mac.map(|byte| format!("{byte:02x}")).join(":");
     let (mut senders, mut v4, mut v6) =
@@ -105,7 +105,7 @@ fn script(table: &str, wire: &Wire) -> String {
         }
     }
     let v4 = if v4.is_empty() { String::new() } else { format!("ether type ip ip saddr {{ {v4} }} accept\n") };
-    // A target of neighbour discovery is the 128 bits behind the first 64 of its header.
+    // The target of neighbour discovery is the 128 bits after the first 64 of its header.
     format!(
         "{}table netdev {table} {{\nchain ingress {{\ntype filter hook ingress device \"{}\" priority -500; policy drop;\n\
          ether saddr != {mac} drop\n\
@@ -123,12 +123,12 @@ fn script(table: &str, wire: &Wire) -> String {
     )
 }
 
-/// Also where it is not there.
+/// Deletes the table; succeeds also if it does not exist.
 fn gone(table: &str) -> String {
     format!("add table netdev {table}\ndelete table netdev {table}\n")
 }
 
-/// Makes the rules. Where they cannot be made the network works without, and what is said is why.
+/// Makes the rules. If they cannot be made, the network works without them, and the reason is returned.
 pub(super) fn make(locked: &mut Locked, table: &str, wire: &Wire, patience: Duration) -> Result<Option<String>, Error> {
     let Some(path) = program::find(PROGRAM) else {
         return Ok(Some(format!("{PROGRAM} is not installed (package {PACKAGE})")));
@@ -137,11 +137,11 @@ pub(super) fn make(locked: &mut Locked, table: &str, wire: &Wire, patience: Dura
     Ok((!output.status.success()).then(|| format!("{PROGRAM}: {}", output.reason())))
 }
 
-/// Removes the rules, where there are some.
+/// Removes the rules, if there are any.
 pub(super) fn remove(locked: &mut Locked, table: &str, patience: Duration) -> Result<(), Error> {
     let Some(path) = program::find(PROGRAM) else { return Ok(()) };
     let output = call(locked, &path, &["-f", "-"], &gone(table), patience)?;
-    // A kernel that knows no such tables has none.
+    // A kernel without support for such tables has none.
     let is_gone = output.status.success()
         || !call(locked, &path, &["list", "table", "netdev", table], "", patience)?.status.success();
     if is_gone { Ok(()) } else { Err(failed(&["delete table netdev", table], output.reason())) }

@@ -1,4 +1,4 @@
-//! One process at a time changes a network; a program that it started counts as itself.
+//! A lock, so that one process at a time changes a network; programs that it started keep holding the lock.
 
 use std::fs::File;
 use std::io;
@@ -14,11 +14,11 @@ use rustix::io::Errno;
 
 use crate::sys::owned::OwnDir;
 
-/// How long others may hold it: some calls of plugins, each with its deadline; and how soon it is tried again.
+/// How long other processes may hold it (a few calls of plugins, each with its deadline), and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_mins(5);
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// The network is this process's until this is dropped and the programs have ended that have the file for their input.
+/// The network is locked until this is dropped and all programs have ended that have the file as their standard input.
 #[derive(Debug)]
 pub(super) struct Locked {
     file: File,
@@ -30,36 +30,36 @@ impl Locked {
         &self.file
     }
 
-    /// What is being done is not wanted any more.
+    /// Whether the current operation was cancelled.
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancel.load(Ordering::Relaxed)
     }
 }
 
-/// For a program that changes nothing, which needs nobody to wait for it.
+/// For a program that changes nothing and so needs no lock.
 pub(super) fn nobodys() -> io::Result<Locked> {
     let file = rustix::fs::memfd_create("agentbin", MemfdFlags::CLOEXEC)?;
     Ok(Locked { file: file.into(), cancel: Arc::default() })
 }
 
-/// What is said of something that was not wanted any more.
+/// The error of a cancelled operation.
 pub(super) fn cancelled() -> io::Error {
     io::Error::new(io::ErrorKind::Interrupted, "it was given up because the allocation is to end")
 }
 
-/// Makes a directory that is this user's alone, and all above it.
+/// Creates a directory that only this user may use, and its parents.
 pub(super) fn own_dir(path: &Path) -> io::Result<OwnDir> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     OwnDir::open(path)
 }
 
-/// Waits for the network of this name, for as long as it takes.
+/// Locks the network of this name, waiting as long as it takes.
 #[cfg(test)]
 pub(super) fn lock(run_dir: &Path, network: &str) -> io::Result<Locked> {
     lock_unless(run_dir, network, &Arc::default())
 }
 
-/// Waits for the network of this name until `cancel` is set, which also ends what is then done with it.
+/// Locks the network of this name, waiting until `cancel` is set, which also cancels what is then done with it.
 pub(super) fn lock_unless(run_dir: &Path, network: &str, cancel: &Arc<AtomicBool>) -> io::Result<Locked> {
     let dir = own_dir(&run_dir.join("lock"))?;
     let file = dir.lock_file(network.as_ref())?;
@@ -68,7 +68,7 @@ pub(super) fn lock_unless(run_dir: &Path, network: &str, cancel: &Arc<AtomicBool
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK | Errno::INTR) if cancel.load(Ordering::Relaxed) => return Err(cancelled()),
             Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
-                // A lock has no event.
+                // The kernel has no event for a released lock.
                 rustix::io::retry_on_intr(|| rustix::event::poll(&mut [], Some(&AGAIN)))?;
             }
             Err(Errno::WOULDBLOCK | Errno::INTR) => {

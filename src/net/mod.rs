@@ -1,5 +1,4 @@
-//! Networks of allocations: a namespace for each, and what connects it. Never knows tasks, and is told where its own directory
-//! is.
+//! Networks of allocations: a namespace for each, and its connection. Independent of tasks; the caller gives it its directory.
 //!
 //! ```text
 //! Networks::plan ─▶ a Network, which says all that will be made: written down by the caller before anything is
@@ -9,8 +8,8 @@
 //! namespace
 //! ```
 //!
-//! A network is changed by one process at a time. The lock is also held by the plugins that it starts: one that goes on when
-//! its process was killed is waited for.
+//! A network is changed by one process at a time. The lock is also held by the plugins that it starts: if the process is killed,
+//! the next one waits until its plugins have ended.
 
 mod bridge;
 mod cni;
@@ -37,21 +36,21 @@ pub use resolver::servers_behind_stub;
 
 use cni::{Caller, Connection};
 
-/// Where CNI configurations are usually, with Nomad too.
+/// The usual directory of CNI configurations, the same as Nomad's.
 pub const CONFIG_DIR: &str = "/opt/cni/config";
-/// Where CNI plugins are: put there by hand, as for Nomad, and by a distribution's package.
+/// The usual directories of CNI plugins: installed by hand, as for Nomad, and by a distribution's package.
 pub const PLUGIN_DIRS: [&str; 3] = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
 
 /// How long one call of a plugin, or of another program, may take.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Bytes of all arguments for plugins together: half of what the kernel takes as one variable of an environment.
+/// Most bytes of all arguments for plugins together: half of what the kernel accepts as one environment variable.
 const LONGEST_ARGS: usize = 64 << 10;
-/// Allocations that one bridge takes: as many ports as the kernel numbers.
+/// Most allocations on one bridge: as many ports as the kernel has numbers for.
 pub const MOST_ON_BRIDGE: usize = 1023;
-/// How plugins get them besides what the job says: one that they do not know is no mistake.
+/// Precedes the job's arguments: plugins then ignore arguments that they do not know.
 const IGNORE_UNKNOWN: &str = "IgnoreUnknown=true";
 
-/// An IPv4 network in CIDR notation, with room for two hosts at least.
+/// An IPv4 network in CIDR notation, with space for at least two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Subnet {
     base: Ipv4Addr,
@@ -59,14 +58,15 @@ pub struct Subnet {
 }
 
 impl Subnet {
-    /// The subnet of the built-in bridge where none is given: private, and none that Nomad, Docker or podman take by themselves.
+    /// The default subnet of the built-in bridge: private, and not a default of Nomad, Docker or podman.
     pub const DEFAULT: Subnet = Subnet { base: Ipv4Addr::new(10, 126, 64, 0), prefix: 20 };
 
     fn mask(self) -> u32 {
         u32::MAX << (32 - u32::from(self.prefix))
     }
 
-    /// How many allocations can have an address in it and a port of one bridge: neither its first two addresses nor its last one.
+    /// How many allocations can have an address in it and a port of one bridge: its first two addresses and its last one are
+    /// excluded.
     fn room(self) -> usize {
         let addresses = 1_usize << (32 - self.prefix);
         MOST_ON_BRIDGE.min(addresses - 3)
@@ -100,7 +100,7 @@ impl FromStr for Subnet {
     }
 }
 
-/// A port of the host that leads to one inside.
+/// A port of the host that is mapped into the namespace.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Mapping {
     /// The host's port.
@@ -113,14 +113,14 @@ pub struct Mapping {
     pub ip: IpAddr,
 }
 
-/// What an allocation is told of its network.
+/// The network as an allocation sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Status {
-    /// The interface inside; empty where there is loopback only.
+    /// The interface inside; empty if there is loopback only.
     pub interface: String,
     /// Its address.
     pub address: Option<IpAddr>,
-    /// Name servers that the network has.
+    /// Name servers of the network.
     pub servers: Vec<String>,
     /// Search domains.
     pub searches: Vec<String>,
@@ -131,7 +131,7 @@ pub struct Status {
     pub unguarded: Option<String>,
 }
 
-/// What connects an allocation.
+/// What an allocation is connected to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind<'a> {
     /// Nothing: loopback only.
@@ -142,57 +142,57 @@ pub enum Kind<'a> {
     Cni(&'a str),
 }
 
-/// What is asked for.
+/// A request for a network.
 #[derive(Debug)]
 pub struct Wish<'a> {
-    /// The allocation's id, as which plugins know the container.
+    /// The allocation's id, which plugins get as the container id.
     pub id: &'a str,
     /// See [`Kind`].
     pub kind: Kind<'a>,
-    /// The driver that makes the namespace; `None` is made here.
+    /// The driver that makes the namespace; `None` means it is made here.
     pub driver: Option<&'a str>,
-    /// Ports of the host that lead inside.
+    /// Ports of the host that are mapped inside.
     pub mappings: Vec<Mapping>,
     /// Names and values for the plugins; see [`is_sayable`].
     pub args: Vec<(String, String)>,
-    /// The file of the allocation's record: as long as it is there, somebody will remove the network by it.
+    /// The file of the allocation's record: while it exists, the network will be removed according to it.
     pub record: PathBuf,
 }
 
 /// How networks are made on this machine.
 #[derive(Debug, Clone)]
 pub struct Networks {
-    /// For namespaces, leases and locks; root's alone, and gone after a reboot.
+    /// For namespaces, leases and locks; accessible to root only, and gone after a reboot.
     pub run_dir: PathBuf,
     /// CNI configurations.
     pub config_dir: PathBuf,
     /// CNI plugins: the first directory that has one wins.
     pub plugin_dirs: Vec<PathBuf>,
-    /// Of the built-in bridge.
+    /// The subnet of the built-in bridge.
     pub subnet: Subnet,
 }
 
 impl Networks {
-    /// The usual ones, with this directory for what is made; see [`Networks::run_dir`].
+    /// The default settings, with this directory for what is made; see [`Networks::run_dir`].
     #[must_use]
     pub fn new(run_dir: PathBuf) -> Networks {
         let plugin_dirs = PLUGIN_DIRS.map(PathBuf::from).into();
         Networks { run_dir, config_dir: PathBuf::from(CONFIG_DIR), plugin_dirs, subnet: Subnet::DEFAULT }
     }
 
-    /// The names of the CNI networks that are configured here; what cannot be read is none.
+    /// The names of the CNI networks that are configured here; unreadable files are skipped.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         cni::names(&self.config_dir)
     }
 
-    /// Why nothing can keep tasks on the built-in bridge from sending with others' addresses, and the fix; `None` where rules do.
+    /// Why tasks on the built-in bridge cannot be kept from sending with others' addresses, and the fix; `None` if they can.
     #[must_use]
     pub fn cannot_guard() -> Option<(String, &'static str)> {
         guard::lack(PATIENCE)
     }
 
-    /// Looks whether a network can be made, and says how; nothing is made yet.
+    /// Checks whether a network can be made, and plans it; nothing is made yet.
     ///
     /// # Errors
     /// [`Error`].
@@ -228,13 +228,13 @@ impl Networks {
     }
 }
 
-/// Whether an argument's name, or its value, can be said to CNI plugins.
+/// Whether an argument's name, or its value, can be passed to CNI plugins.
 #[must_use]
 pub fn is_sayable(text: &str) -> bool {
     !text.contains([';', '=', '\0'])
 }
 
-/// What plugins get as `CNI_ARGS`, with ADD and with DEL: what cannot be said now could never be disconnected.
+/// The `CNI_ARGS` for ADD and DEL. Invalid values are refused now: a network connected with them could never be disconnected.
 fn args(wanted: &[(String, String)]) -> Result<String, Error> {
     let mut all = IGNORE_UNKNOWN.to_owned();
     for (name, value) in wanted {
@@ -254,23 +254,23 @@ fn args(wanted: &[(String, String)]) -> Result<String, Error> {
     }
 }
 
-/// All that there is, or may be, of an allocation's network.
+/// Everything that exists, or may exist, of an allocation's network.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Network {
     id: String,
-    /// Empty as long as its driver has not made it.
+    /// Empty until its driver has made it.
     namespace: PathBuf,
     driver: Option<String>,
     run_dir: PathBuf,
     /// See [`Wish::record`].
     record: PathBuf,
-    /// Of the built-in bridge, for what uses it.
+    /// The subnet of the built-in bridge, if it is used.
     subnet: Option<Subnet>,
     connection: Option<Connection>,
 }
 
 impl Network {
-    /// The file of the namespace; empty as long as its driver has not made it.
+    /// The file of the namespace; empty until its driver has made it.
     #[must_use]
     pub fn namespace(&self) -> &Path {
         &self.namespace
@@ -282,21 +282,21 @@ impl Network {
         self.driver.as_deref()
     }
 
-    /// Makes the namespace, where no driver does, after noting it.
+    /// Makes the namespace, unless a driver does, after writing the note.
     ///
     /// # Errors
-    /// [`Error`]; then there is none.
+    /// [`Error`]; then there is no namespace.
     pub fn make_namespace(&self) -> Result<(), Error> {
         noted::write(self)?;
         if self.driver.is_some() { Ok(()) } else { namespace::make(&self.namespace) }
     }
 
-    /// Where its driver has made it.
+    /// Sets the namespace that its driver has made.
     pub fn made_by_driver(&mut self, namespace: PathBuf) {
         self.namespace = namespace;
     }
 
-    /// Connects the namespace. Waits while others change the network. Gives up when `cancel` is set.
+    /// Connects the namespace. Waits while others change the network. Setting `cancel` cancels it.
     ///
     /// # Errors
     /// [`Error`]; what was done by then is undone by [`Network::disconnect`]. With [`Error::Locked`] nothing was done.
@@ -320,26 +320,26 @@ impl Network {
         status.and_then(|status| noted::write(self).map(|()| status))
     }
 
-    /// It was never connected, so that there is nothing to disconnect.
+    /// The network was never connected, so there is nothing to disconnect.
     pub fn was_not_connected(&mut self) {
         self.connection = None;
     }
 
-    /// Takes the namespace off its network, before it is removed. What is not connected is disconnected.
+    /// Disconnects the namespace from its network, before it is removed. An unconnected one counts as disconnected.
     ///
     /// # Errors
-    /// [`Error`]; then it is to be tried again.
+    /// [`Error`]; then it has to be tried again.
     pub fn disconnect(&self) -> Result<(), Error> {
         self.disconnect_unless(&Arc::default())
     }
 
-    /// The same, but gives up when `cancel` is set.
+    /// The same, but setting `cancel` cancels it.
     ///
     /// # Errors
-    /// [`Error`]; then it is to be tried again.
+    /// [`Error`]; then it has to be tried again.
     pub fn disconnect_unless(&self, cancel: &Arc<AtomicBool>) -> Result<(), Error> {
         let Some(connection) = &self.connection else { return noted::remove(self) };
-        // One that is gone has no name for a plugin, also where its file is left.
+        // For a namespace that is gone, plugins get an empty path, even if its file still exists.
         let namespace = if namespace::is_there(&self.namespace) { &*self.namespace } else { Path::new("") };
         let caller = Caller { id: &self.id, namespace, patience: PATIENCE };
         let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
@@ -362,7 +362,7 @@ impl Network {
         noted::remove(self)
     }
 
-    /// Removes the namespace, where no driver does; one that is gone is removed.
+    /// Removes the namespace, unless a driver does; one that is gone counts as removed.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -373,7 +373,7 @@ impl Network {
         namespace::remove(&self.namespace).map_err(Error::system("remove the network namespace", &self.namespace))
     }
 
-    /// Whether what it names can be an allocation's of this id: somebody may have been at the record that it was read from.
+    /// Whether it can be the network of the allocation with this id: the record that it was read from may be manipulated.
     #[must_use]
     pub fn is_of(&self, id: &str) -> bool {
         let own = self.driver.is_some() || self.namespace == namespace::path(&self.run_dir, id);
@@ -381,7 +381,7 @@ impl Network {
     }
 }
 
-/// What the built-in bridge says of the allocation's wire.
+/// The allocation's veth pair, from the result of the built-in bridge.
 fn wire(connection: &Connection) -> Result<guard::Wire, Error> {
     let reason = "it does not say which interfaces are the two ends".to_owned();
     let wire = connection.result.as_ref().and_then(guard::Wire::of);

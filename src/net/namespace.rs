@@ -21,14 +21,14 @@ pub(super) fn path(run_dir: &Path, id: &str) -> PathBuf {
     run_dir.join("netns").join(id)
 }
 
-/// Makes a namespace, with its loopback up, and mounts it at the file, which is new.
+/// Makes a namespace, with its loopback up, and mounts it at the file, which must not exist.
 pub(super) fn make(path: &Path) -> Result<(), Error> {
     let dir = path.parent().unwrap_or(path);
     own_dir(dir).map_err(Error::system("make the directory", dir))?;
     let open = OpenOptions::new().write(true).create_new(true).mode(0o400).custom_flags(libc::O_NOFOLLOW).open(path);
     open.map_err(Error::system("make the file", path))?;
     let made = std::thread::scope(|scope| {
-        // It is this thread's alone, and goes with it unless it is mounted.
+        // The namespace belongs to this thread only, and ends with it unless it is mounted.
         let make = || {
             process::unshare(flags::NEW_NET)?;
             crate::sys::net::loopback_up()?;
@@ -40,20 +40,20 @@ pub(super) fn make(path: &Path) -> Result<(), Error> {
     made.or_else(|error| remove(path).and(Err(error))).map_err(Error::system("make a network namespace at", path))
 }
 
-/// Whether a namespace is at the file.
+/// Whether a namespace is mounted at the file.
 pub(super) fn is_there(path: &Path) -> bool {
     /// `NSFS_MAGIC` of `<linux/magic.h>`.
     const NSFS: rustix::fs::FsWord = 0x6e73_6673;
     rustix::fs::statfs(path).is_ok_and(|found| found.f_type == NSFS)
 }
 
-/// A TCP socket that belongs to the namespace at the file, for whoever wants to reach what listens there; it does not block.
+/// A non-blocking TCP socket in the namespace at the file, to connect to listeners in it.
 ///
 /// # Errors
 /// What `setns(2)` and `socket(2)` say.
 pub fn socket_in(path: &Path, family: AddressFamily) -> io::Result<OwnedFd> {
     std::thread::scope(|scope| {
-        // It is in the namespace from then on, so that it is for nothing else.
+        // The thread stays in the namespace, so it is used for nothing else.
         let make = || {
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let namespace = rustix::fs::open(path, flags, Mode::empty())?;
@@ -65,12 +65,12 @@ pub fn socket_in(path: &Path, family: AddressFamily) -> io::Result<OwnedFd> {
     })
 }
 
-/// Unmounts the namespace and removes the file; what is not there is removed.
+/// Unmounts the namespace and removes the file; a missing one counts as removed.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     loop {
         match rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
-            // No mount, any more.
+            // It is not mounted (any more).
             Err(Errno::INVAL | Errno::NOENT) => break,
             Err(error) => return Err(error.into()),
         }

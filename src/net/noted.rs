@@ -1,8 +1,8 @@
-//! What there is of networks, noted beside them: for whoever comes when nobody has the allocation's record any more, and for
-//! whoever looks whether a port still leads into one.
+//! Notes about existing networks, for clean-ups that no longer have the allocation's record, and to find out whether a port is
+//! still mapped into a network.
 //!
-//! One file for each network, named by the allocation's id. It is there before anything is made, and goes when the network is
-//! disconnected; a record of the allocation is there before it, and longer.
+//! One file for each network, named by the allocation's id. It is written before anything is made, and removed when the network
+//! is disconnected; the allocation's record is written earlier, and removed later.
 
 use std::io::{self, Write as _};
 use std::net::IpAddr;
@@ -17,18 +17,18 @@ use crate::spec::{Order as _, ProcessId};
 use crate::sys::owned::OwnDir;
 use crate::sys::time;
 
-/// The format that is written; others are left alone.
+/// The format version that is written; other versions are left alone.
 const VERSION: u32 = 1;
 /// Longest note that is read, in bytes: a result of plugins, and all ports of a machine.
 const LONGEST: u64 = 16 << 20;
 
-/// A network that there is, or that may be there in part.
+/// A network that exists, perhaps partially.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Noted {
     version: u32,
     /// The process that made it.
     owner: ProcessId,
-    /// The pid namespace in which that has its number.
+    /// The pid namespace in which its pid is valid.
     pid_namespace: u64,
     network: Network,
 }
@@ -41,7 +41,7 @@ fn temporary(id: &str) -> String {
     format!(".{id}.tmp")
 }
 
-/// Notes a network, or more of it.
+/// Writes the note of a network, or updates it.
 pub(super) fn write(network: &Network) -> Result<(), Error> {
     let dir = dir(&network.run_dir);
     let write = || {
@@ -56,7 +56,7 @@ pub(super) fn write(network: &Network) -> Result<(), Error> {
     write().map_err(Error::system("note the network in", &dir))
 }
 
-/// Forgets a network that is disconnected.
+/// Removes the note of a network that is disconnected.
 pub(super) fn remove(network: &Network) -> Result<(), Error> {
     let dir = dir(&network.run_dir);
     let remove = || {
@@ -75,8 +75,8 @@ pub(super) fn remove(network: &Network) -> Result<(), Error> {
     remove().map_err(Error::system("remove the note of the network in", &dir))
 }
 
-/// All networks that are noted in this directory; see [`Networks::run_dir`](super::Networks::run_dir). What cannot be read as a
-/// note is passed over.
+/// All networks with notes in this directory; see [`Networks::run_dir`](super::Networks::run_dir). A file that is not a valid note
+/// is skipped.
 ///
 /// # Errors
 /// When the directory cannot be listed, or others may write to it.
@@ -96,7 +96,7 @@ pub fn all(run_dir: &Path) -> io::Result<Vec<Noted>> {
         match read {
             Ok(noted) if noted.is_valid(run_dir, id) => found.push(noted),
             Ok(_) => tracing::debug!(id, "the note is another network's"),
-            // It may just have been removed.
+            // The file may just have been removed.
             Err(error) => tracing::debug!(id, %error, "cannot read the note of a network"),
         }
     }
@@ -115,19 +115,19 @@ impl Noted {
         &self.network.id
     }
 
-    /// The file of the record of its allocation, which says the same, where it is still there.
+    /// The file of its allocation's record, if that still exists; it describes the same network.
     #[must_use]
     pub fn record(&self) -> &Path {
         &self.network.record
     }
 
-    /// What connects it, by the name that plugins know; `none` where nothing does.
+    /// The name of the CNI network that it is connected to; `none` if there is none.
     #[must_use]
     pub fn name(&self) -> &str {
         self.network.connection.as_ref().map_or("none", |connection| &connection.list.name)
     }
 
-    /// Whether that is the built-in bridge.
+    /// Whether it is connected to the built-in bridge.
     #[must_use]
     pub const fn is_on_bridge(&self) -> bool {
         self.network.subnet.is_some()
@@ -139,7 +139,7 @@ impl Noted {
         self.network.connection.as_ref()?.status().ok()?.address
     }
 
-    /// Ports of the host that lead, or may lead, into it.
+    /// Ports of the host that are, or may be, mapped into it.
     #[must_use]
     pub fn mappings(&self) -> &[Mapping] {
         self.network.connection.as_ref().map_or(&[], |connection| &connection.mappings)
@@ -150,19 +150,19 @@ impl Noted {
         self.mappings().iter().map(|mapping| (mapping.ip, mapping.host))
     }
 
-    /// Whether whoever made it is dead, and nobody has a record by which it will be removed.
+    /// Whether the process that made it is dead, and no record exists by which it will be removed.
     ///
     /// # Errors
-    /// When `/proc`, or the place of the record, cannot be read.
+    /// When `/proc`, or the directory of the record, cannot be read.
     pub fn is_abandoned(&self) -> io::Result<bool> {
-        // In another pid namespace, or where its directories are others, it may well live.
+        // A process of another pid namespace, which may also see other directories, is assumed to live.
         if self.pid_namespace != time::pid_namespace()? || time::is_alive(&self.owner)? {
             return Ok(false);
         }
         Ok(!self.record().try_exists()?)
     }
 
-    /// Removes it. Every step is tried.
+    /// Removes the network. Every step is tried.
     pub fn remove(&self) -> Vec<Error> {
         [self.network.disconnect(), self.network.remove_namespace()].into_iter().filter_map(Result::err).collect()
     }

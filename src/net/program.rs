@@ -1,4 +1,4 @@
-//! One call of a program, with a deadline, and what it may write bounded.
+//! Runs a program with a deadline and limited output.
 
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -13,15 +13,15 @@ use super::lock::{Locked, cancelled};
 use crate::spec::Signal;
 use crate::sys::{children, process};
 
-/// Bytes that a program may write, in all.
+/// Most bytes that a program may write, in total.
 const MOST: usize = 1 << 20;
-/// Where programs are looked for that plugins use, whatever the environment of this process says.
+/// The PATH for programs and for plugins, independent of the environment of this process.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// How soon a program is ended that is not wanted any more.
+/// How soon a program is killed after it was cancelled.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What a program said.
+/// The result of a program.
 #[derive(Debug)]
 pub(super) struct Output {
     pub(super) status: ExitStatus,
@@ -30,7 +30,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// How it ended, and what it wrote to its errors.
+    /// How it ended, and what it wrote to stderr.
     pub(super) fn reason(&self) -> String {
         let text = String::from_utf8_lossy(&self.stderr);
         let how = match (self.status.code(), self.status.signal()) {
@@ -41,16 +41,16 @@ impl Output {
     }
 }
 
-/// Where a program is.
+/// The path of a program.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
     PATH.split(':').map(|dir| Path::new(dir).join(program)).find(|path| path.is_file())
 }
 
-/// Runs a program to its end, and kills it and what it started when the deadline comes first, or when nobody wants it any
-/// more. It reads `input`. The first of `words` is the name that it is started under: one file may be several programs.
+/// Runs a program to its end. Kills it, with the processes that it started, at the deadline or when it is cancelled. It reads
+/// `input`. The first of `words` is its argv[0]: one file may be several programs.
 ///
-/// Its standard input is the file that is locked: whoever comes when this process was killed waits until the program, which
-/// goes on, has ended.
+/// Its standard input is the locked file: if this process is killed, the program goes on, and the next process waits for the
+/// lock until the program has ended.
 pub(super) fn run(
     locked: &mut Locked,
     program: &Path,
@@ -76,17 +76,17 @@ pub(super) fn run(
     let pid = own.0.id().cast_signed();
     let outcome = read(&mut own.0, pid, deadline, locked);
     if outcome.is_err() {
-        // It leads a group, and was not reaped yet: the number is its own.
+        // It leads a process group and is not reaped yet, so its pid cannot be reused.
         let _gone = process::signal_group(pid, Signal::KILL);
     }
     let status = own.0.wait()?;
-    // What it was told may be secret, and nobody reads it again.
+    // The input may be secret, and is not read again.
     file.set_len(0)?;
     let (stdout, stderr) = outcome?;
     Ok(Output { status, stdout, stderr })
 }
 
-/// Reads until the program has ended.
+/// Reads its output until the program has ended.
 fn read(
     child: &mut std::process::Child,
     pid: i32,
@@ -103,7 +103,7 @@ fn read(
         if !has_ended {
             watched.push(PollFd::new(&pidfd, PollFlags::IN));
         }
-        // What it has written is there when it has ended; who else has the pipe open is not waited for.
+        // When it has ended, all of its output is in the pipe; other processes that still have the pipe open are not waited for.
         let left = if has_ended { Duration::ZERO } else { deadline.saturating_duration_since(Instant::now()) };
         if !has_ended && locked.is_cancelled() {
             return Err(cancelled());
@@ -164,7 +164,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut locked = lock(dir.path(), "x").unwrap();
         let long = Duration::from_mins(1);
-        // Each has the whole input, and no more environment than it is given.
+        // Each gets the whole input, and only the given environment.
         for _ in 0..2 {
             let out = shell(&mut locked, "cat; echo $WHO; env | grep -c .", long).unwrap();
             assert!(out.status.success() && out.stdout.starts_with(b"givenme\n"), "{out:?}");
@@ -172,7 +172,7 @@ mod tests {
         let out = shell(&mut locked, "echo no >&2; exit 3", long).unwrap();
         assert_eq!(out.reason(), "it ended with status 3: no");
         assert_eq!(shell(&mut locked, "kill -9 $$", long).unwrap().reason(), "it was killed by signal 9");
-        // Whoever has the pipe besides is not waited for.
+        // Another process that has the pipe open is not waited for.
         let out = shell(&mut locked, "sleep 1000 0</dev/null & echo $!", long).unwrap();
         let left: i32 = String::from_utf8(out.stdout).unwrap().trim().parse().unwrap();
         process::send_signal(process::open_pidfd(left).unwrap().as_fd(), Signal::KILL).unwrap();
@@ -192,7 +192,7 @@ mod tests {
         let error = shell(&mut locked, "yes", Duration::from_mins(10)).unwrap_err();
         assert!(error.to_string().contains("wrote more than"), "{error}");
         assert!(began.elapsed() < Duration::from_mins(5));
-        // What it had started is gone, too, and with it the lock.
+        // Processes that it had started are gone, too, and with them the lock.
         drop(locked);
         drop(lock(dir.path(), "x").unwrap());
     }
@@ -201,7 +201,7 @@ mod tests {
     fn the_lock_is_held_until_the_last_program_has_ended() {
         let dir = tempfile::tempdir().unwrap();
         let locked = lock(dir.path(), "x").unwrap();
-        // It ends when its other pipe does.
+        // It ends when its other pipe is closed.
         let mut program = Command::new("sh");
         program.args(["-c", "cat <&2; :"]).stdin(locked.file().try_clone().unwrap());
         let (read, write) = io::pipe().unwrap();

@@ -1,15 +1,15 @@
-//! Name servers that are reached from a network of its own.
+//! Name servers that can be reached from a network of its own.
 
 use std::net::IpAddr;
 use std::path::Path;
 
-/// What the host's resolver reads.
+/// The file that the host's resolver reads.
 const USUAL: &str = "/etc/resolv.conf";
-/// Where systemd-resolved says which servers it asks itself.
+/// The file in which systemd-resolved lists its upstream servers.
 const BEHIND_STUB: &str = "/run/systemd/resolve/resolv.conf";
 
-/// The servers that a container asks in place of the host's: those behind a stub that listens on the host's loopback, which is
-/// another one inside. Empty where the host's own can be reached, or nothing better is known.
+/// The name servers for containers instead of the host's: the upstream servers of a stub that listens on the host's loopback,
+/// which is not reachable from inside. Empty if the host's own servers can be reached, or no upstream servers are known.
 #[must_use]
 pub fn servers_behind_stub() -> Vec<String> {
     behind(&read(Path::new(USUAL)), &read(Path::new(BEHIND_STUB)))

@@ -11,17 +11,17 @@ use super::{Found, causes, failed, found, secured, tls};
 use crate::spec::CheckStatus;
 use crate::sys::stream::{Stream, stream};
 
-/// Longest answer that is read, in bytes.
+/// Longest response that is read, in bytes.
 const LONGEST_ANSWER: usize = 64 << 10;
 
-/// What is asked; everything is interpolated.
+/// A request to the health service; all values are interpolated.
 #[derive(Debug, Clone)]
 pub(in crate::alloc) struct Grpc {
-    /// The service that is asked about; empty is the whole server.
+    /// The service to ask about; empty means the whole server.
     pub(in crate::alloc) service: String,
     pub(in crate::alloc) tls: bool,
     pub(in crate::alloc) skip_verify: bool,
-    /// Empty is the address.
+    /// Empty means the address.
     pub(in crate::alloc) server_name: String,
 }
 
@@ -58,7 +58,7 @@ impl Grpc {
     }
 }
 
-/// A channel on this one connection, which is not made anew.
+/// A channel on this one connection; it never reconnects.
 async fn over(endpoint: &Endpoint, stream: Stream) -> Result<Channel, String> {
     let mut only = Some(TokioIo::new(stream));
     let connector = tower::service_fn(move |_: tonic::codegen::http::Uri| {

@@ -13,12 +13,12 @@ use crate::spec::CheckStatus;
 use crate::sys::stream::{Stream, stream};
 use crate::sys::task::boxed;
 
-/// A request; everything is interpolated.
+/// A request; all values are interpolated.
 #[derive(Debug, Clone)]
 pub(in crate::alloc) struct Http {
     pub(in crate::alloc) tls: bool,
     pub(in crate::alloc) skip_verify: bool,
-    /// Empty is the address.
+    /// Empty means the address.
     pub(in crate::alloc) server_name: String,
     /// Path and query.
     pub(in crate::alloc) path: String,
@@ -29,7 +29,7 @@ pub(in crate::alloc) struct Http {
 }
 
 impl Http {
-    /// Asks once. An answer of 2xx or 3xx passes, 429 is a warning; redirects are not followed.
+    /// Sends the request once. A response of 2xx or 3xx passes, 429 is a warning; redirects are not followed.
     pub(super) async fn ask(&self, target: &Target) -> Found {
         let scheme = if self.tls { "https" } else { "http" };
         let url = format!("{} {scheme}://{target}{}", self.method, self.path);
@@ -83,18 +83,18 @@ impl Http {
     }
 }
 
-/// The answer's status and the beginning of its body.
+/// The response's status and the beginning of its body.
 async fn exchange(request: Request<Full<Bytes>>, stream: Stream) -> Result<(hyper::StatusCode, Vec<u8>), String> {
     let told = |error: hyper::Error| causes(&error);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
-    // It ends with this try.
+    // The connection ends with this try.
     let mut connections = JoinSet::new();
     connections.spawn(boxed(async move { drop(connection.await) }));
     let mut response: Response<Incoming> = sender.send_request(request).await.map_err(told)?;
     let mut body = Vec::new();
     while body.len() < LONGEST_OUTPUT {
         let Some(frame) = response.body_mut().frame().await else { break };
-        // A body that breaks off does not change what its headers say.
+        // A body that breaks off does not change the status.
         let Ok(frame) = frame else { break };
         body.extend_from_slice(&frame.into_data().unwrap_or_default());
     }

@@ -1,4 +1,4 @@
-//! One check of a service: tries again and again, counts, and says what it found. Never knows who has the service.
+//! One check of a service: repeats the probe, counts the results and reports the status. Independent of who owns the service.
 
 mod grpc;
 mod http;
@@ -21,28 +21,28 @@ use crate::spec::{CheckStatus, shortened};
 /// Longest output of a check that is kept, in bytes.
 const LONGEST_OUTPUT: usize = 4096;
 
-/// What is tried; everything is interpolated.
+/// What a check probes; all values are interpolated.
 #[derive(Debug, Clone)]
 pub(super) enum Probe {
-    /// A connection.
+    /// A TCP connection.
     Tcp(Target),
-    /// A request.
+    /// An HTTP request.
     Http(Target, Http),
-    /// Its health service.
+    /// The health service of gRPC.
     Grpc(Target, Grpc),
     /// A command inside a task.
     Script(Vec<String>),
-    /// It cannot be tried, and why.
+    /// It cannot be probed, and why.
     Broken(String),
 }
 
-/// Where scripts run: the driver of a task and its id there, as long as it runs.
+/// Where scripts run: the driver of a task and the driver's task id, while the task runs.
 pub(super) type Inside = Box<dyn Fn() -> Option<(Arc<dyn Driver>, String)> + Send + Sync>;
 
-/// What one try found, and for people.
+/// The status that one probe found, and its output for people.
 pub(super) type Found = (CheckStatus, String);
 
-/// A try's output, not longer than it may be.
+/// The result of a probe, with its output shortened to the limit.
 fn found(status: CheckStatus, output: impl AsRef<str>) -> Found {
     (status, shortened(output.as_ref().trim_end(), LONGEST_OUTPUT).into_owned())
 }
@@ -52,7 +52,7 @@ fn failed(error: &dyn std::fmt::Display) -> Found {
 }
 
 impl Probe {
-    /// Tries once.
+    /// Probes once.
     pub(super) async fn try_once(&self, timeout: Duration, inside: &Inside) -> Found {
         let trying = async {
             match self {
@@ -66,7 +66,7 @@ impl Probe {
                 Probe::Broken(why) => failed(why),
             }
         };
-        // A script is killed when its time is up; that is waited for.
+        // When its timeout has passed, a script is killed; the driver's answer to that is waited for.
         let patience = if matches!(self, Probe::Script(_)) { timeout + SCRIPT_ENDS } else { timeout };
         match tokio::time::timeout(patience, trying).await {
             Ok(found) => found,
@@ -75,7 +75,7 @@ impl Probe {
     }
 }
 
-/// How long a driver may take to end a script whose time is up.
+/// How long a driver may take to kill a script after its timeout.
 const SCRIPT_ENDS: Duration = Duration::from_secs(5);
 
 async fn script(command: &[String], timeout: Duration, inside: &Inside) -> Found {
@@ -98,7 +98,7 @@ async fn script(command: &[String], timeout: Duration, inside: &Inside) -> Found
     found(status, output)
 }
 
-/// How often a check is tried, and how many results it takes to believe them.
+/// How often a check probes, and how many results in a row change its status.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
     pub(super) interval: Duration,
@@ -110,7 +110,7 @@ pub(super) struct Pace {
     pub(super) failures_before_warning: Option<u32>,
 }
 
-/// Results in a row, and what they make of a check.
+/// Counts results in a row and derives the status of a check.
 #[derive(Debug)]
 pub(super) struct Counter {
     pace: Pace,
@@ -124,7 +124,7 @@ impl Counter {
         Counter { pace, status: pace.initial, successes: 0, failures: 0 }
     }
 
-    /// What the check is after this result.
+    /// The status of the check after this result.
     pub(super) fn next(&mut self, result: CheckStatus) -> CheckStatus {
         if matches!(result, CheckStatus::Passing | CheckStatus::Warning) {
             self.failures = 0;
@@ -145,7 +145,7 @@ impl Counter {
     }
 }
 
-/// A check that goes on.
+/// A check that repeats its probe.
 pub(super) struct Trial {
     probe: Probe,
     inside: Inside,
@@ -154,14 +154,14 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// The first try is due at once.
+    /// The first probe is due at once.
     pub(super) fn new(probe: Probe, pace: Pace, inside: Inside) -> Trial {
         let mut ticks = tokio::time::interval_at(Instant::now(), pace.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Trial { probe, inside, counter: Counter::new(pace), ticks }
     }
 
-    /// Waits for the next try, and tries. Returns the check's status, and the output.
+    /// Waits until the next probe is due, and probes. Returns the check's status, and the output.
     pub(super) async fn next(&mut self) -> Found {
         self.ticks.tick().await;
         let (result, output) = self.probe.try_once(self.counter.pace.timeout, &self.inside).await;
@@ -169,7 +169,7 @@ impl Trial {
     }
 }
 
-/// An error with its causes, which libraries hide behind each other.
+/// An error with all of its sources: libraries hide the cause there.
 fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -183,7 +183,7 @@ fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Connects with TLS; `name` is whose certificate it has to be.
+/// Connects with TLS; `name` is the name that the server's certificate has to have.
 async fn secured<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
     stream: S,
     tls: rustls::ClientConfig,
@@ -195,7 +195,7 @@ async fn secured<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
     tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, stream).await
 }
 
-/// A client of TLS, with the authorities of this machine.
+/// A TLS client with this machine's certificate authorities.
 async fn tls(skip_verify: bool, protocol: &[u8]) -> io::Result<rustls::ClientConfig> {
     let (_, text) = if skip_verify {
         Default::default()
@@ -261,7 +261,7 @@ mod tests {
         let tcp = Probe::Tcp(here(port));
         let (status, output) = tcp.try_once(Duration::from_secs(30), &nowhere()).await;
         assert_eq!((status, output), (Passing, format!("TCP connect 127.0.0.1:{port}: success")));
-        // It accepts, and never answers.
+        // The server accepts and never answers.
         let http = Probe::Http(here(port), http::tests::get("/"));
         let (status, output) = http.try_once(Duration::from_millis(50), &nowhere()).await;
         assert_eq!((status, &*output), (Critical, "no answer within 50ms"));

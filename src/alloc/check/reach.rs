@@ -1,4 +1,4 @@
-//! Connections of checks: from the host, or from within an allocation's network.
+//! Connections of checks: from the host, or from within an allocation's network namespace.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ pub(in crate::alloc) enum Way {
     Within(PathBuf),
 }
 
-/// Where a check looks.
+/// The address that a check connects to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::alloc) struct Target {
     /// `host:port`.
@@ -35,7 +35,7 @@ impl fmt::Display for Target {
 }
 
 impl Target {
-    /// Connects; how long that may take is up to the caller.
+    /// Connects; the caller sets the timeout.
     pub(super) async fn connect(&self) -> io::Result<TcpStream> {
         let Way::Within(namespace) = &self.way else { return names::connect(&self.address).await };
         let wrong = |_| io::Error::new(io::ErrorKind::InvalidInput, format!("{:?} is no address", self.address));

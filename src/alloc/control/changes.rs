@@ -1,4 +1,4 @@
-//! What those are told who follow an allocation: that something has changed, and how it is now.
+//! What subscribers of an allocation get: a notification that something has changed, and the current state.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use crate::spec::{ExitResult, TaskEvent};
 /// Nomad's states of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskLife {
-    /// It waits for its turn, for its start or for its next one.
+    /// It waits for its turn in the group, for its start or for a restart.
     Pending,
     /// Its process runs.
     Running,
@@ -19,18 +19,18 @@ pub enum TaskLife {
     Dead,
 }
 
-/// How a task is now.
+/// The current state of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskNow {
     /// Its name.
     pub name: String,
     /// See [`TaskLife`].
     pub state: TaskLife,
-    /// It should have done better.
+    /// It failed.
     pub failed: bool,
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restarts: u64,
-    /// When it was last started again.
+    /// When it was last restarted.
     pub last_restart: Option<SystemTime>,
     /// When it was last started.
     pub started_at: Option<SystemTime>,
@@ -62,19 +62,20 @@ impl From<State> for TaskNow {
     }
 }
 
-/// Tells that something of an allocation has changed. Changes that come faster than they are looked at are told once.
+/// Notifies about changes of an allocation. Several changes between two calls are reported once.
 #[derive(Debug, Clone)]
 pub struct Changes(watch::Receiver<u64>);
 
 impl Changes {
-    /// Returns when something has changed since the last call, or since the subscription: `false` when nothing will any more.
+    /// Returns when something has changed since the last call, or since the subscription; `false` when nothing will change any
+    /// more.
     pub async fn next(&mut self) -> bool {
         self.0.changed().await.is_ok()
     }
 }
 
 impl Control {
-    /// Follows it from now on: the states and events of its tasks, and its end.
+    /// Subscribes to changes from now on: the states and events of its tasks, and its end.
     #[must_use]
     pub fn subscribe(&self) -> Changes {
         Changes(self.changes.subscribe())
@@ -86,13 +87,13 @@ impl Control {
         self.states().into_iter().map(TaskNow::from).collect()
     }
 
-    /// Its tasks have ended.
+    /// Whether its tasks have ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         *self.ended.borrow()
     }
 
-    /// Nothing is left of it.
+    /// Whether nothing of it remains.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         *self.gone.borrow()

@@ -1,4 +1,4 @@
-//! The side of the commands: finds the runs of this user, and asks them.
+//! The client side: finds the runs of this user, and sends them requests.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,15 +25,15 @@ use crate::wire::drivers::{
     ExecTaskStreamingIoOperation, ExecTaskStreamingRequest, ExecTaskStreamingResponse, exec_task_streaming_request,
 };
 
-/// How soon somebody is looked for again who does not listen yet.
+/// Pause before connecting again to a supervisor that does not listen yet.
 const AGAIN: Duration = Duration::from_millis(20);
-/// How long a run may take to say what it does.
+/// How long a run may take to answer a status request.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a run could not be asked.
+/// Why a request to a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The socket.
+    /// The socket cannot be used.
     #[error("cannot talk to the run at {}", path.display())]
     Io {
         /// The socket.
@@ -41,24 +41,24 @@ pub enum ClientError {
         /// Why not.
         source: io::Error,
     },
-    /// Whoever listens there is another user.
+    /// The process that listens there belongs to another user.
     #[error("{} belongs to user {user}, who is not believed", path.display())]
     Stranger {
         /// The socket.
         path: PathBuf,
-        /// Who listens.
+        /// The uid of that process.
         user: u32,
     },
-    /// It has ended meanwhile.
+    /// The run has ended meanwhile.
     #[error("the run ended before it answered")]
     Ended,
-    /// What the run says.
+    /// The error that the run answered.
     #[error("{0}")]
     Refused(String),
 }
 
 impl ClientError {
-    /// Nobody listens there.
+    /// Whether no process listens there.
     #[must_use]
     pub fn is_unheard(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, NotFound};
@@ -74,22 +74,22 @@ fn is_beginning(kept: &KeptSockets) -> bool {
     kept.run().is_some_and(held)
 }
 
-/// A run that answers.
+/// A run that answered.
 #[derive(Debug, Clone)]
 pub struct Reached {
     /// Its control socket.
     pub socket: PathBuf,
-    /// What it said.
+    /// Its status.
     pub run: RunView,
 }
 
-/// The runs whose directories of sockets are in `base`, and what keeps others from being asked.
+/// The runs whose socket directories are in `base`, and why some of them could not be asked.
 ///
 /// # Errors
-/// When `base` cannot be read, or is not this user's alone.
+/// When `base` cannot be read, or another user may write to it.
 pub async fn reach(base: &Path) -> io::Result<(Vec<Reached>, Vec<ClientError>)> {
     let (mut runs, mut errors) = (Vec::new(), Vec::new());
-    // All at once: each one that hangs takes its time.
+    // All runs are asked at once, so that one that hangs does not delay the others.
     let mut asking = JoinSet::new();
     let ask = |dir: &Path, kept: Option<KeptSockets>| {
         let socket = dir.join(CONTROL);
@@ -98,7 +98,7 @@ pub async fn reach(base: &Path) -> io::Result<(Vec<Reached>, Vec<ClientError>)> 
                 loop {
                     let mut connection = match Connection::open(&socket).await {
                         Err(error) if error.is_unheard() && kept.as_ref().is_some_and(is_beginning) => {
-                            // Its supervisor lives, and will listen; there is no event.
+                            // Its supervisor lives and will listen soon; the kernel has no event for that.
                             tokio::time::sleep(AGAIN).await;
                             continue;
                         }
@@ -119,7 +119,7 @@ pub async fn reach(base: &Path) -> io::Result<(Vec<Reached>, Vec<ClientError>)> 
     for (answer, socket) in asking.join_all().await {
         match answer {
             Ok(Ok(run)) => runs.push(Reached { socket, run }),
-            // It does not listen yet, or not any more.
+            // It does not listen yet, or no longer.
             Ok(Err(ClientError::Ended)) => {}
             Ok(Err(error)) if error.is_unheard() => {}
             Ok(Err(error)) => errors.push(error),
@@ -130,7 +130,7 @@ pub async fn reach(base: &Path) -> io::Result<(Vec<Reached>, Vec<ClientError>)> 
     Ok((runs, errors))
 }
 
-/// How long a run may take to end once its sockets are closed.
+/// How long a run's process may take to exit after it has closed its sockets.
 const LAST_MOMENT: Duration = Duration::from_secs(5);
 
 /// A connection to a run, for one request.
@@ -138,12 +138,12 @@ const LAST_MOMENT: Duration = Duration::from_secs(5);
 pub struct Connection {
     path: PathBuf,
     stream: UnixStream,
-    /// The run's process, where it can be named.
+    /// A pidfd of the run's process, where one can be opened.
     process: Option<OwnedFd>,
 }
 
 impl Connection {
-    /// Connects, and looks who listens.
+    /// Connects, and checks which user listens.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -175,7 +175,7 @@ impl Connection {
         sent.map_err(|e| self.error(e))
     }
 
-    /// Asks for something.
+    /// Sends a request and reads the answer.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -190,7 +190,7 @@ impl Connection {
         }
     }
 
-    /// Gives an order without waiting until it is done.
+    /// Sends a request without waiting for an answer.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -200,16 +200,16 @@ impl Connection {
 
     /// Returns when the run's process has ended.
     pub async fn ended(&mut self) {
-        // Nothing more is said on this connection; whatever ends it says that the other side is going.
+        // Nothing more is sent on this connection, so any read result means that the other side is exiting.
         let _ = self.stream.read_u8().await;
-        // It closes its sockets a moment before it is gone.
+        // The run closes its sockets shortly before its process exits.
         let process = self.process.take().map(|process| watch::register(Arc::new(process), Interest::READABLE));
         if let Some(Ok(process)) = process {
             let _ = tokio::time::timeout(LAST_MOMENT, process.readable()).await;
         }
     }
 
-    /// Begins a session; both halves are to be used at the same time.
+    /// Begins a session; both halves have to be used at the same time.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -223,7 +223,7 @@ impl Connection {
         let (reader, writer) = self.stream.into_split();
         let mut input = SessionInput(writer);
         match input.send(&setup(command, tty)).await {
-            // Refused by now; why is there to be read.
+            // The run has refused the session; its reason can be read.
             Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {}
             Err(source) => return Err(ClientError::Io { path: self.path.clone(), source }),
             Ok(()) => {}
@@ -232,7 +232,7 @@ impl Connection {
     }
 }
 
-/// What a session is told.
+/// The input side of a session.
 #[derive(Debug)]
 pub struct SessionInput(OwnedWriteHalf);
 
@@ -241,7 +241,7 @@ impl SessionInput {
         wire::write(&mut self.0, Kind::Exec, &message.encode_to_vec()).await
     }
 
-    /// Input for the command; none at all closes it.
+    /// Sends input for the command; empty `data` closes its stdin.
     ///
     /// # Errors
     /// When the session has ended.
@@ -250,7 +250,7 @@ impl SessionInput {
         self.send(&ExecTaskStreamingRequest { stdin: Some(stdin), ..ExecTaskStreamingRequest::default() }).await
     }
 
-    /// The terminal's size, in rows and columns.
+    /// Sets the terminal's size, in rows and columns.
     ///
     /// # Errors
     /// When the session has ended.
@@ -260,7 +260,7 @@ impl SessionInput {
     }
 }
 
-/// What a session says.
+/// The output side of a session.
 #[derive(Debug)]
 pub struct Incoming {
     path: PathBuf,
@@ -271,8 +271,8 @@ impl Incoming {
     /// The next message.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::Ended`] when there is none, which only the message with the command's end is to be
-    /// the last before.
+    /// [`ClientError`]; [`ClientError::Ended`] when there is no further message. A session ends in the ordinary way only after the
+    /// message with the command's exit.
     pub async fn next(&mut self) -> Result<ExecTaskStreamingResponse, ClientError> {
         let error = |source: io::Error| match source.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => ClientError::Ended,

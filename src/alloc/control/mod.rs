@@ -1,10 +1,11 @@
-//! What may be asked of a running allocation from outside, and what it tells of itself.
+//! Requests that a running allocation accepts from outside, and the status that it reports.
 //!
 //! ```text
 //! agentbin stop, exec, ... ──▶ client ──▶ <sockets>/control.sock ──▶ server ──▶ Served (a run) ──▶ Control (an allocation)
 //! ```
 //!
-//! A [`Control`] is shared by the allocation, which writes its state there and follows its orders, and by whoever gives orders.
+//! A [`Control`] is shared by the allocation, which writes its state there and obeys the requests, and by everything that makes
+//! requests.
 
 mod changes;
 mod client;
@@ -38,7 +39,7 @@ pub use wire::{
     seconds_since, timestamp,
 };
 
-/// Why an order was not followed.
+/// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
     /// The allocation has no such task.
@@ -51,7 +52,7 @@ pub enum OrderError {
         /// Those that it has.
         known: String,
     },
-    /// It is for one task, and there are several.
+    /// The request is for one task, and there are several.
     #[error("allocation {alloc} has the tasks {known}; name one with --task")]
     WhichTask {
         /// Its short id.
@@ -59,26 +60,26 @@ pub enum OrderError {
         /// Those that it has.
         known: String,
     },
-    /// It is for a task that runs.
+    /// The request is for a running task.
     #[error("task {task:?} does not run: it is {state}")]
     NotRunning {
         /// The task.
         task: String,
-        /// What it does instead.
+        /// The task's state instead.
         state: &'static str,
     },
-    /// It is for tasks that run.
+    /// The request is for running tasks, and none runs.
     #[error("no task of allocation {0} runs")]
     NothingRuns(String),
-    /// The task ended instead of being started again.
+    /// The task ended instead of being restarted.
     #[error("task {0:?} has ended and was not started again")]
     NotRestarted(String),
-    /// The driver.
+    /// The driver failed.
     #[error("task {task:?}")]
     Driver {
         /// The task.
         task: String,
-        /// What it says.
+        /// Its error.
         source: DriverError,
     },
 }
@@ -88,9 +89,9 @@ pub(super) struct Told {
     pub(super) name: String,
     pub(super) driver_name: String,
     pub(super) driver: Option<Arc<dyn Driver>>,
-    /// It comes after the start of the group.
+    /// The task is not part of the group's start: it runs later.
     pub(super) is_late: bool,
-    /// What its record says of it, or nothing.
+    /// The state from its record, or the default.
     pub(super) state: State,
 }
 
@@ -101,9 +102,9 @@ pub(super) struct TaskControl {
     driver: Option<Arc<dyn Driver>>,
     is_late: bool,
     state: watch::Sender<State>,
-    /// Counts the restarts that were asked for.
+    /// Counts the restarts that were requested.
     restart: watch::Sender<u64>,
-    /// What its checks want it restarted for.
+    /// The reason why its checks want it restarted.
     unhealthy: watch::Sender<String>,
     changes: watch::Sender<u64>,
 }
@@ -118,12 +119,12 @@ impl TaskControl {
         self.state.borrow().clone()
     }
 
-    /// Becomes ready with each restart that is asked for from now on.
+    /// Becomes ready with each restart that is requested from now on.
     pub(super) fn restarts(&self) -> watch::Receiver<u64> {
         self.restart.subscribe()
     }
 
-    /// A check wants it restarted, and why.
+    /// A check wants the task restarted, for this reason.
     pub(super) fn is_unhealthy(&self, why: String) {
         self.unhealthy.send_replace(why);
     }
@@ -133,19 +134,19 @@ impl TaskControl {
         self.unhealthy.subscribe()
     }
 
-    /// Its driver, and the driver's id of the start that runs.
+    /// The task's driver and the driver's id of the current start, while it runs.
     pub(super) fn runs(&self) -> Option<(Arc<dyn Driver>, String)> {
         self.driver.clone().zip(self.state.borrow().driver_id.clone())
     }
 
-    /// How often it was started, and when last.
+    /// How often the task was started, and when last.
     pub(super) fn starts(&self) -> (u64, Option<SystemTime>) {
         let state = self.state.borrow();
         (state.starts, state.started)
     }
 }
 
-/// What an allocation is called, and where it is.
+/// The ids and names of an allocation, and its paths.
 #[derive(Debug, Clone)]
 pub(super) struct Names {
     pub(super) id: AllocId,
@@ -170,7 +171,7 @@ impl Updated {
     }
 }
 
-/// One allocation, for those who ask and order.
+/// One allocation, for processes that query and control it.
 pub struct Control {
     names: Names,
     created: SystemTime,
@@ -179,25 +180,25 @@ pub struct Control {
     board: Board,
     messages: Mutex<Option<PathBuf>>,
     pub(super) stop: watch::Sender<Stop>,
-    /// What ends it does not wait.
+    /// The stop does not wait for `shutdown_delay`.
     skips_delay: AtomicBool,
-    /// The version of its job that it goes on with, once that is not the one that it began with.
+    /// The version of its job that the allocation was updated to; `None` while it has the version that it began with.
     update: watch::Sender<Option<Updated>>,
-    /// Counts the orders to begin again with all of its tasks.
+    /// Counts the requests to restart all of its tasks from the beginning.
     pub(super) anew: watch::Sender<u64>,
-    /// What services it has is known.
+    /// Its current services have been registered.
     announced: AtomicBool,
-    /// It has begun to end.
+    /// The allocation has begun to end.
     ending: watch::Sender<bool>,
     /// Its tasks have ended.
     ended: watch::Sender<bool>,
-    /// Nothing is left of it.
+    /// Nothing of it remains.
     gone: watch::Sender<bool>,
-    /// Its owner goes, and its tasks stay.
+    /// Its owner exits, and its tasks keep running.
     pub(super) leave: watch::Sender<bool>,
-    /// Its owner comes back: he may leave.
+    /// Its owner will return for it, so it may be left running.
     returns: bool,
-    /// Counts what changes.
+    /// Counts changes.
     changes: watch::Sender<u64>,
 }
 
@@ -208,7 +209,7 @@ impl std::fmt::Debug for Control {
 }
 
 impl Control {
-    /// `created` is when it was made; its owner `returns` when he goes or is killed.
+    /// `created` is when the allocation was made; `returns` says whether its owner will return after it exits or is killed.
     pub(super) fn new(names: Names, created: SystemTime, returns: bool, tasks: impl Iterator<Item = Told>) -> Control {
         let changes = watch::Sender::default();
         let task = |Told { name, driver_name, driver, is_late, state }| TaskControl {
@@ -247,8 +248,8 @@ impl Control {
         Control { board: Board::of_group(group), ..self }
     }
 
-    /// It goes on as one of this version of its job, which says nothing else of what its processes began with: services and their
-    /// checks, restart policies, and how tasks are ended are as it says from now on. One that has other tasks is none of its.
+    /// Updates the allocation in place to this version of its job, which differs only in what does not concern running processes:
+    /// services and their checks, restart policies, and how tasks are stopped. A version with other tasks is ignored.
     pub fn update(&self, job: &Arc<Job>) {
         let Some(group) = job.groups.iter().position(|group| group.name == self.names.group) else { return };
         if !job.groups[group].tasks.iter().map(|task| &task.name).eq(self.tasks.iter().map(|task| &task.name)) {
@@ -258,12 +259,12 @@ impl Control {
         self.update.send_replace(Some(Updated { job: Arc::clone(job), group }));
     }
 
-    /// What it was updated to last, and each time from now on.
+    /// The version that it was updated to last, and each later one.
     pub(super) fn updates(&self) -> watch::Receiver<Option<Updated>> {
         self.update.subscribe()
     }
 
-    /// What it was updated to last.
+    /// The version that it was updated to last.
     pub(super) fn updated(&self) -> Option<Updated> {
         self.update.borrow().clone()
     }
@@ -273,7 +274,7 @@ impl Control {
         self.changed();
     }
 
-    /// All that it offers at the moment is registered: also by a process that has found it again.
+    /// Whether all of its current services are registered; also true in a process that restored the allocation.
     #[must_use]
     pub fn has_announced(&self) -> bool {
         self.announced.load(Ordering::Relaxed)
@@ -289,13 +290,13 @@ impl Control {
         &self.board
     }
 
-    /// Its health by the checks of its services, from now on: how many pass, and since when all do.
+    /// The health of the allocation by the checks of its services, from now on: how many pass, and since when all of them do.
     #[must_use]
     pub fn health(&self) -> watch::Receiver<Health> {
         self.board.health()
     }
 
-    /// Becomes true when it begins to end.
+    /// Becomes true when the allocation begins to end.
     pub(super) fn ending(&self) -> watch::Receiver<bool> {
         self.ending.subscribe()
     }
@@ -327,19 +328,19 @@ impl Control {
         *lock(&self.ports) = ports.to_vec();
     }
 
-    /// Its run says from now on in this file what people must know.
+    /// Sets the file in which its run reports messages for people from now on.
     pub fn set_messages(&self, path: &Path) {
         *lock(&self.messages) = Some(path.to_owned());
     }
 
-    /// Something happened to a task of this name; an allocation's own events have none.
+    /// Adds an event to the task of this name; an allocation's own events have no task.
     pub(super) fn note(&self, event: &TaskEvent) {
         for task in self.tasks.iter().filter(|task| task.name == event.task) {
             task.update(|state| state.note(event));
         }
     }
 
-    /// What its record keeps of its tasks.
+    /// The states of its tasks, as its record keeps them.
     pub(super) fn states(&self) -> Vec<State> {
         self.tasks.iter().map(TaskControl::state).collect()
     }
@@ -364,9 +365,9 @@ impl Control {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Its owner goes: what runs goes on, its record stays, and [`Alloc::run`](super::Alloc::run) returns as soon as nothing is
-    /// half done. Its services are withdrawn, as nobody follows them, until its next owner registers them again. Returns whether it
-    /// can be left: only one whose owner comes back.
+    /// Its owner exits: running tasks go on, the record stays, and [`Alloc::run`](super::Alloc::run) returns as soon as no step is
+    /// half done. Its services are withdrawn, because no process updates them until the next owner registers them again. Returns
+    /// whether the allocation can be left running, which is so only if its owner returns.
     pub fn leave(&self) -> bool {
         if self.returns {
             self.leave.send_replace(true);
@@ -374,13 +375,13 @@ impl Control {
         self.returns
     }
 
-    /// Its owner is going, see [`Control::leave`].
+    /// Whether its owner is exiting, see [`Control::leave`].
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         *self.leave.borrow()
     }
 
-    /// Its tasks are to end: with their kill signals and timeouts, or at once.
+    /// Stops its tasks: with their kill signals and timeouts, or at once.
     pub fn stop(&self, urgency: Stop) {
         self.stop.send_if_modified(|stop| {
             let more = urgency > *stop;
@@ -390,7 +391,7 @@ impl Control {
         self.changed();
     }
 
-    /// The same, with the kill signals of its tasks, but neither the group nor a task waits for its `shutdown_delay`.
+    /// The same, with the tasks' kill signals, but without the `shutdown_delay` of the group and of its tasks.
     pub fn stop_without_delay(&self) {
         self.skips_delay.store(true, Ordering::Relaxed);
         self.stop(Stop::Gracefully);
@@ -401,7 +402,7 @@ impl Control {
         self.skips_delay.load(Ordering::Relaxed)
     }
 
-    /// Passes on to it how urgently `stop` says that it has to end, now and whenever that changes.
+    /// Forwards the urgency of `stop` to the allocation, now and whenever it changes.
     pub async fn follow(&self, mut stop: watch::Receiver<Stop>) -> Infallible {
         self.stop(*stop.borrow_and_update());
         while stop.changed().await.is_ok() {
@@ -410,19 +411,19 @@ impl Control {
         std::future::pending().await
     }
 
-    /// Somebody wants its end.
+    /// Whether a stop was requested.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         *self.stop.borrow() > Stop::No
     }
 
-    /// Returns when nothing is left of it.
+    /// Returns when nothing of it remains.
     pub async fn gone(&self) {
         // The sender lives as long as this value.
         let _ = self.gone.subscribe().wait_for(|gone| *gone).await;
     }
 
-    /// The tasks that belong to its start and have neither been started yet nor ended.
+    /// The tasks of the group's start that have neither been started yet nor ended.
     #[must_use]
     pub fn unstarted(&self) -> Vec<String> {
         let is_unstarted = |task: &&TaskControl| {
@@ -432,7 +433,7 @@ impl Control {
         self.tasks.iter().filter(is_unstarted).map(|task| task.name.clone()).collect()
     }
 
-    /// Returns when the tasks of a restored allocation that were started before have been found again, or are seen to have ended.
+    /// Returns when each task of a restored allocation that was running before has been found again, or is known to have ended.
     pub async fn taken_up(&self) {
         let mut changes = self.subscribe();
         let is_open =
@@ -444,7 +445,7 @@ impl Control {
         }
     }
 
-    /// Returns when its tasks have been started, but for those that come after the others, or when all have ended.
+    /// Returns when its tasks have been started, except those that run after the others, or when all have ended.
     pub async fn settled(&self) {
         let mut ended = self.ended.subscribe();
         let mut ending = self.ending.subscribe();
@@ -453,7 +454,7 @@ impl Control {
             if *ended.borrow_and_update() {
                 return;
             }
-            // What fails ends the group, and how is to be known.
+            // A failed task ends the group; its result must be known before this returns.
             let mut failed = false;
             for state in &mut states {
                 failed |= state.borrow_and_update().failed;
@@ -471,7 +472,7 @@ impl Control {
         }
     }
 
-    /// The task that is meant: the one of this name, or the only one.
+    /// Finds the task of this name, or the only one.
     fn find(&self, task: Option<&str>) -> Result<&TaskControl, OrderError> {
         let known = || self.tasks.iter().map(|task| task.name.as_str()).collect::<Vec<_>>().join(", ");
         let alloc = || self.names.id.short().to_owned();
@@ -486,7 +487,7 @@ impl Control {
         }
     }
 
-    /// The driver of a task that runs, and its id there.
+    /// The driver of a running task, and the driver's task id.
     fn running(task: &TaskControl) -> Result<(Arc<dyn Driver>, String), OrderError> {
         let state = task.state.borrow();
         match (&task.driver, &state.driver_id) {
@@ -495,7 +496,7 @@ impl Control {
         }
     }
 
-    /// The tasks that are meant: the one of this name, or all that run.
+    /// The task of this name, or all running tasks.
     fn targets(&self, task: Option<&str>) -> Result<Vec<&TaskControl>, OrderError> {
         if task.is_some() {
             let task = self.find(task)?;
@@ -509,8 +510,8 @@ impl Control {
         Ok(running)
     }
 
-    /// Ends the task, or all that run, as a stop would, and starts them again; the restart policy does not count it. Returns
-    /// their names when they run again.
+    /// Stops the task, or all running ones, as a stop would, and starts them again; the restart policy does not count it. Returns
+    /// their names once they run again.
     ///
     /// # Errors
     /// [`OrderError`].
@@ -530,7 +531,7 @@ impl Control {
         Ok(targets.iter().map(|task| task.name.clone()).collect())
     }
 
-    /// Ends all tasks as a stop would and begins again with all of them, also with those that have ended, from the first one on;
+    /// Stops all tasks as a stop would and starts all of them again from the first one on, including those that have ended;
     /// restart policies do not count it. Returns when the group has started.
     ///
     /// # Errors
@@ -557,12 +558,12 @@ impl Control {
         }
     }
 
-    /// All of its tasks have ended and begin again.
+    /// All of its tasks have ended and start again from the beginning.
     pub(super) fn begin_anew(&self) {
         self.tasks.iter().for_each(|task| task.update(State::begin_anew));
     }
 
-    /// Sends a signal to the main process of the task, or of all that run. Returns their names.
+    /// Sends a signal to the main process of the task, or of all running tasks. Returns their names.
     ///
     /// # Errors
     /// [`OrderError`].
@@ -577,7 +578,7 @@ impl Control {
         Ok(names)
     }
 
-    /// One sample of the use of resources of the task, or of all that run; with it the task's name.
+    /// One sample of the resource usage of the task, or of all running tasks, each with the task's name.
     ///
     /// # Errors
     /// [`OrderError`].
@@ -592,8 +593,8 @@ impl Control {
         Ok(samples)
     }
 
-    /// Holds a session inside a task; the first request is its setup, whose task id is not looked at. It ends when the
-    /// answers are dropped.
+    /// Runs a session inside a task; the first request is its setup, whose task id is ignored. The session ends when the answers
+    /// are dropped.
     ///
     /// # Errors
     /// [`OrderError`].
@@ -604,7 +605,7 @@ impl Control {
         session.map_err(|source| OrderError::Driver { task: task.name.clone(), source })
     }
 
-    /// All of it, for people and for `--json`.
+    /// The status of the allocation, for people and for `--json`.
     #[must_use]
     pub fn view(&self) -> AllocView {
         let task = |task: &TaskControl| {
@@ -697,7 +698,7 @@ fn service_view(service: Registration) -> ServiceView {
     }
 }
 
-/// Ready when one of them is.
+/// Ready when one of the futures is.
 async fn futures_any<F: Future + Unpin>(mut futures: Vec<F>) {
     std::future::poll_fn(|context| {
         let ready = futures.iter_mut().any(|future| std::pin::Pin::new(future).poll(context).is_ready());

@@ -1,4 +1,4 @@
-//! The side of the run: answers whoever may ask, which is its own user and root.
+//! The server side: a run answers requests of its own user and of root.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -26,16 +26,16 @@ use crate::sys::lock::lock;
 use crate::sys::task::boxed;
 use crate::wire::drivers::{ExecTaskStreamingRequest, exec_task_streaming_request};
 
-/// How many are answered at once; the next ones wait.
+/// How many connections are served at once; further ones wait.
 const CONNECTIONS: usize = 256;
 /// How long a request may take to arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of what a run tells of itself, without the frame's few.
+/// Bytes of a run's status, without the few of the frame.
 const MOST_TOLD: usize = wire::LONGEST as usize - 1024;
 /// Messages of a session that may wait.
 const QUEUE: usize = 16;
 
-/// Why a run cannot be reached.
+/// Why a run cannot be controlled.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on the control socket {}", path.display())]
 pub struct ServeError {
@@ -44,7 +44,7 @@ pub struct ServeError {
     source: io::Error,
 }
 
-/// What a run looks after, for those who ask.
+/// The allocations that a run supervises, for requests.
 #[derive(Debug)]
 pub struct Served {
     job: String,
@@ -56,7 +56,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// A run without allocations yet, which began then; `stop` is what ends all of it.
+    /// A run without allocations yet, which began at that time; `stop` stops all of it.
     #[must_use]
     pub fn new(
         job: &str,
@@ -69,12 +69,12 @@ impl Served {
         Arc::new(Served { job, data_dir, detached, began, allocs: Mutex::default(), stop })
     }
 
-    /// It looks after this one from now on.
+    /// Adds an allocation to the run.
     pub fn add(&self, alloc: Arc<Control>) {
         lock(&self.allocs).push(alloc);
     }
 
-    /// It does not look after this one.
+    /// Removes an allocation from the run.
     pub fn remove(&self, id: &AllocId) {
         lock(&self.allocs).retain(|alloc| alloc.id() != id);
     }
@@ -85,7 +85,7 @@ impl Served {
         lock(&self.allocs).clone()
     }
 
-    /// All of it.
+    /// The status of the run.
     #[must_use]
     pub fn view(&self) -> RunView {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
@@ -101,7 +101,7 @@ impl Served {
         }
     }
 
-    /// All of it, as far as it fits into an answer: of very many tasks without their events and what their checks found.
+    /// The status as far as it fits into one answer: with very many tasks, without their events and the output of their checks.
     fn told(&self) -> RunView {
         let mut view = self.view();
         if json::to_vec(&view).is_ok_and(|bytes| bytes.len() > MOST_TOLD) {
@@ -118,15 +118,15 @@ impl Served {
     }
 }
 
-/// Listens in the directory `sockets`, which is this user's alone and goes with its owner, as long as the runtime lives: so the
-/// end of a connection says that the run's process has nothing left to do.
+/// Listens in the directory `sockets`, which only this user may use and which is removed with its owner, as long as the runtime
+/// lives: so the end of a connection means that the run's process has nothing left to do.
 ///
 /// # Errors
 /// What the file system says.
 pub fn serve(sockets: &Path, served: &Arc<Served>) -> Result<(), ServeError> {
     let path = sockets.join(CONTROL);
     let listen = || {
-        // Of a supervisor that was killed, whose lock is ours.
+        // A socket of a supervisor that was killed; we hold its lock.
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
@@ -143,7 +143,7 @@ pub fn serve(sockets: &Path, served: &Arc<Served>) -> Result<(), ServeError> {
             tokio::select! {
                 accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
                     Ok((stream, _)) => _ = connections.spawn(boxed(answer(stream, Arc::clone(&served)))),
-                    // Most likely out of descriptors; whoever asked waits in the queue until one is free again.
+                    // Most likely out of descriptors; the client waits in the backlog until one is free again.
                     Err(error) => {
                         tracing::debug!(%error, "control socket");
                         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -156,7 +156,8 @@ pub fn serve(sockets: &Path, served: &Arc<Served>) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Whether a user may give orders here: the directory keeps others away, and this does, should it ever be opened.
+/// Whether a user may control the run: the directory keeps others out, and this check does too, should the directory ever be
+/// opened.
 pub(super) fn may_order(user: u32) -> bool {
     user == rustix::process::geteuid().as_raw() || user == 0
 }
@@ -186,7 +187,7 @@ async fn attend(stream: &mut UnixStream, served: &Served) -> io::Result<()> {
     let stops_run = matches!(request, Request::Stop { alloc: None, .. });
     let done = {
         let (mut reader, _) = stream.split();
-        // What is done for somebody who has gone needs no answer.
+        // A client that has disconnected needs no answer.
         tokio::select! {
             biased;
             done = perform(served, request) => done,
@@ -195,7 +196,7 @@ async fn attend(stream: &mut UnixStream, served: &Served) -> io::Result<()> {
     };
     say(stream, &done.map_or_else(Answer::Error, Answer::Ok)).await?;
     if stops_run {
-        // The end of the connection says that the process is gone, or that the caller is.
+        // The connection ends when this process exits, or when the client disconnects.
         let _ = stream.read_u8().await;
     }
     Ok(())
@@ -260,8 +261,8 @@ fn stats(alloc: &str, task: &str, sample: &TaskStats) -> StatsView {
     }
 }
 
-/// Hands the messages of a session on in both directions. It ends when either side does: what runs for a caller who has
-/// gone is killed.
+/// Forwards the messages of a session in both directions. It ends when either side ends: the command of a client that has
+/// disconnected is killed.
 async fn session(stream: &mut UnixStream, control: &Control, task: Option<&str>) -> io::Result<()> {
     let (mut reader, mut writer) = stream.split();
     let (sender, receiver) = mpsc::channel::<Result<ExecTaskStreamingRequest, tonic::Status>>(QUEUE);
@@ -272,7 +273,7 @@ async fn session(stream: &mut UnixStream, control: &Control, task: Option<&str>)
             };
             let request = ExecTaskStreamingRequest::decode(&bytes[..]).map_err(io::Error::other)?;
             if sender.send(Ok(request)).await.is_err() {
-                // It has ended, and takes no more; its last answers are under way.
+                // The session has ended and accepts no more input; its last answers are still being sent.
                 std::future::pending::<()>().await;
             }
         }

@@ -1,4 +1,4 @@
-//! What goes through a control socket: frames of a kind, a length and as many bytes. One request for each connection.
+//! The protocol of a control socket: frames with a kind, a length and a payload. One request per connection.
 //!
 //! ```text
 //! ▶ json request   ◀ json answer: {"ok": ...} or {"error": "..."}
@@ -20,7 +20,7 @@ pub(super) const LONGEST: u32 = 16 << 20;
 /// Bytes of a request, at most: a command line.
 pub(super) const LONGEST_REQUEST: u32 = 1 << 20;
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Exec = b'x',
 }
 
-/// Reads a frame; `None` at the end of the stream, where a frame would begin.
+/// Reads a frame; `None` at the end of the stream before a frame.
 pub(super) async fn read(from: &mut (impl AsyncRead + Unpin), most: u32) -> io::Result<Option<(Kind, Vec<u8>)>> {
     let mut kind = [0];
     if from.read(&mut kind).await? == 0 {
@@ -61,52 +61,53 @@ pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), kind: Kind, bytes:
     to.write_all(&frame).await
 }
 
-/// What is asked.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
-    /// What runs: a [`RunView`].
+    /// The status of the run: a [`RunView`].
     Status,
-    /// End the allocation, or the whole run; the answer comes when that is done, of a run as the end of the connection.
+    /// Stop the allocation, or the whole run; the answer comes when that is done. For a run, the answer is the end of the
+    /// connection.
     Stop {
-        /// Its id; `None` is the run.
+        /// Its id; `None` means the run.
         alloc: Option<String>,
         /// Kill at once, without the tasks' kill signals and timeouts.
         now: bool,
     },
-    /// Restart one task, or all that run; the answer, the tasks' names, comes when they run again.
+    /// Restart one task, or all running tasks; the answer, the tasks' names, comes when they run again.
     Restart {
         /// The allocation's id.
         alloc: String,
-        /// `None` is all that run.
+        /// `None` means all running tasks.
         task: Option<String>,
     },
-    /// Send a signal to one task, or to all that run; the answer is their names.
+    /// Send a signal to one task, or to all running tasks; the answer is their names.
     Signal {
         /// The allocation's id.
         alloc: String,
-        /// `None` is all that run.
+        /// `None` means all running tasks.
         task: Option<String>,
-        /// Its number.
+        /// The signal's number.
         signal: i32,
     },
-    /// One sample of one task, or of all that run: a list of [`StatsView`].
+    /// One sample of one task, or of all running tasks: a list of [`StatsView`].
     Stats {
         /// The allocation's id.
         alloc: String,
-        /// `None` is all that run.
+        /// `None` means all running tasks.
         task: Option<String>,
     },
-    /// Hold a session inside a task.
+    /// Run a session inside a task.
     Exec {
         /// The allocation's id.
         alloc: String,
-        /// `None` is the only one.
+        /// `None` means the only task.
         task: Option<String>,
     },
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
@@ -114,18 +115,18 @@ pub(super) enum Answer {
     Error(String),
 }
 
-/// A run: the process that looks after some allocations.
+/// A run: the process that supervises some allocations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunView {
     /// Version of agentbin.
     pub version: String,
-    /// Its process.
+    /// Its process id.
     pub pid: i32,
     /// Its job.
     pub job: String,
     /// Where its allocations are.
     pub data_dir: PathBuf,
-    /// It runs in the background.
+    /// Whether it runs in the background.
     pub detached: bool,
     /// Since when (RFC 3339).
     pub began_at: String,
@@ -149,7 +150,7 @@ pub struct AllocView {
     pub index: u32,
     /// Nomad's client status: pending, running, complete, failed.
     pub status: String,
-    /// Its tasks are being ended.
+    /// Whether its tasks are being stopped.
     #[serde(default)]
     pub stopping: bool,
     /// When it was made (RFC 3339).
@@ -161,19 +162,19 @@ pub struct AllocView {
     /// Its ports.
     #[serde(default)]
     pub ports: Vec<PortView>,
-    /// Its services that are registered.
+    /// Its registered services.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceView>,
     /// Its tasks, in the order of the job file.
     #[serde(default)]
     pub tasks: Vec<TaskView>,
-    /// The process of its run; `None` when that has ended.
+    /// The process id of its run; `None` when the run has ended.
     #[serde(default)]
     pub run: Option<i32>,
-    /// Where a run in the background says what people must know; there is no such file where it had nothing to say.
+    /// The file in which a run in the background reports messages for people; it does not exist if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<PathBuf>,
-    /// What a newer run says of it.
+    /// Fields of a newer version's answer.
     #[serde(flatten)]
     pub other: BTreeMap<String, serde_json::Value>,
 }
@@ -187,7 +188,7 @@ pub struct PortView {
     pub host_ip: String,
     /// The host's port.
     pub value: u16,
-    /// The port inside the task's network; 0 where it is the same.
+    /// The port inside the task's network; 0 if it is the same.
     pub to: u16,
 }
 
@@ -196,19 +197,19 @@ pub struct PortView {
 pub struct ServiceView {
     /// Unique among all instances.
     pub id: String,
-    /// What it is asked for by.
+    /// The name under which it is looked up.
     pub name: String,
-    /// Its task; empty where it is the group's.
+    /// Its task; empty for a service of the group.
     pub task: String,
     /// `nomad` or `consul`, as the job file says.
     pub provider: String,
-    /// Where it is.
+    /// Its address.
     pub address: String,
-    /// Where it listens; 0 where it has no port.
+    /// Its port; 0 if it has none.
     pub port: u16,
     /// In the order of the job file.
     pub tags: Vec<String>,
-    /// The worst of its checks: passing, warning, pending, critical.
+    /// The worst status of its checks: passing, warning, pending, critical.
     pub status: String,
     /// Its checks, in the order of the job file.
     pub checks: Vec<CheckView>,
@@ -224,13 +225,13 @@ pub struct CheckView {
     /// tcp, http, grpc, script.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What it means for the allocation's health: `require_healthy`, `ignore_warnings`, ignore.
+    /// How it counts for the allocation's health: `require_healthy`, `ignore_warnings`, ignore.
     pub on_update: String,
     /// passing, warning, pending, critical.
     pub status: String,
-    /// What the last try found, at most 4 KiB of it.
+    /// The output of the last probe, at most 4 KiB of it.
     pub output: String,
-    /// When (RFC 3339).
+    /// When that was (RFC 3339).
     pub time: Option<String>,
 }
 
@@ -243,29 +244,29 @@ pub struct TaskView {
     pub driver: String,
     /// Nomad's state: pending, running, dead.
     pub state: String,
-    /// It should have done better.
+    /// Whether it failed.
     pub failed: bool,
     /// How often it was restarted.
     pub restarts: u64,
-    /// When last (RFC 3339).
+    /// When it was last restarted (RFC 3339).
     pub last_restart: Option<String>,
     /// When it was started last (RFC 3339).
     pub started_at: Option<String>,
     /// When it ended last (RFC 3339).
     pub finished_at: Option<String>,
-    /// With which status.
+    /// Its exit status.
     pub exit_code: Option<i32>,
-    /// By which signal; 0 for none.
+    /// The signal that killed it; 0 for none.
     pub signal: Option<i32>,
-    /// The kernel killed a part of it for memory.
+    /// The kernel killed a process of it because of memory.
     #[serde(default)]
     pub oom_killed: bool,
-    /// The last ones.
+    /// Its last events.
     #[serde(default)]
     pub events: Vec<EventView>,
 }
 
-/// Something that happened to a task.
+/// An event of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventView {
     /// Nomad's type of the event.
@@ -273,14 +274,14 @@ pub struct EventView {
     pub kind: String,
     /// When (RFC 3339).
     pub time: String,
-    /// For people.
+    /// The message for people.
     pub message: String,
-    /// Nomad's keys.
+    /// Nomad's details.
     #[serde(default)]
     pub details: BTreeMap<String, String>,
 }
 
-/// What a task uses.
+/// The resource usage of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StatsView {
     /// Its allocation.
@@ -297,18 +298,18 @@ pub struct StatsView {
     pub by_pid: BTreeMap<i32, ProcessUse>,
 }
 
-/// What a task, or one of its processes, uses.
+/// The resource usage of a task, or of one of its processes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessUse {
-    /// Percent of one core since the sample before.
+    /// Percent of one core since the previous sample.
     pub cpu_percent: f64,
     /// The same in MHz.
     pub cpu_mhz: f64,
     /// Bytes of anonymous memory.
     pub memory_rss: u64,
-    /// Bytes of all memory that is charged to it.
+    /// Bytes of all memory that is charged to its cgroup.
     pub memory_usage: u64,
-    /// The most so far.
+    /// The maximum so far.
     pub memory_max_usage: u64,
     /// Bytes in swap.
     pub swap: u64,
@@ -316,7 +317,7 @@ pub struct ProcessUse {
     pub throttled_periods: u64,
 }
 
-/// As all times are written here.
+/// Formats a time as all times here are formatted.
 #[must_use]
 pub fn timestamp(time: SystemTime) -> String {
     humantime::format_rfc3339_nanos(time).to_string()

@@ -114,7 +114,7 @@ async fn j3_health_follows_the_checks_and_all_is_withdrawn_in_the_end() {
 async fn j3_a_check_of_the_group_restarts_its_task_and_counts() {
     let data = tempfile::tempdir().unwrap();
     let (machine, driver) = machine(&data, &[("web", &[Act::UntilStopped(0)]), ("side", &[Act::UntilStopped(0)])]);
-    // Nobody listens there any more.
+    // No process listens there any more.
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let mut web = task("web");
     let (interval, delay) = (Duration::from_mins(10), Duration::ZERO);
@@ -148,8 +148,8 @@ async fn j3_a_check_of_the_group_restarts_its_task_and_counts() {
     assert_eq!(alloc.destroy().await.len(), 0);
 }
 
-/// A later version of the job reaches what runs: what is the same goes on, with what its checks have found, and so does the task,
-/// which is ended as the new version says.
+/// A later version of the job is applied to a running allocation: unchanged services go on, with the results of their checks,
+/// and so does the task, which is finally stopped according to the new version.
 #[tokio::test]
 async fn j3_an_update_in_place_changes_registrations_and_restarts_nothing() {
     let data = tempfile::tempdir().unwrap();
@@ -209,7 +209,7 @@ async fn j3_an_update_in_place_changes_registrations_and_restarts_nothing() {
     assert_eq!(alloc.destroy().await.len(), 0);
 }
 
-/// A process that goes takes its registrations along, and the next one that looks after the tasks makes them anew.
+/// A process that exits withdraws its registrations, and the next owner of the tasks registers them again.
 #[tokio::test]
 async fn j3_who_leaves_withdraws_and_who_comes_registers_again() {
     let data = tempfile::tempdir().unwrap();
@@ -254,7 +254,7 @@ async fn j3_who_leaves_withdraws_and_who_comes_registers_again() {
     assert_eq!(alloc.destroy().await.len(), 0);
 }
 
-/// Killed between the end that a check wanted and what follows from it, an owner leaves a restart that counts.
+/// An owner is killed between an end that a check has requested and the reaction to it: the next owner's restart counts.
 #[tokio::test]
 async fn j3_a_restart_that_a_check_wanted_is_decided_by_the_next_owner() {
     for attempts in [0, 1] {
@@ -388,7 +388,7 @@ fn j3_addresses_are_those_of_nomads_modes() {
     owner.driver.as_mut().unwrap().auto_advertise = true;
     assert_eq!(located(&owner, Auto, "http"), "172.17.0.2:8000");
 
-    // A check looks from inside where there is a network, unless it is told otherwise.
+    // A check connects from inside the network if there is one, unless its address mode says otherwise.
     let mut named = service("web", 1);
     named.port = "http".to_owned();
     let target = |service: &Service, mode| {

@@ -1,19 +1,19 @@
-//! Lines out of a stream of bytes, each with its place in the files.
+//! Splits a stream of bytes into lines, each with its position in the files.
 
 use std::ops::Range;
 use std::time::SystemTime;
 
 use super::super::follower::Cursor;
 
-/// A line longer than this is cut: it is kept in memory until it ends.
+/// A longer line is split: it is kept in memory until it ends.
 pub(super) const LONGEST_LINE: usize = 256 * 1024;
 
 /// A line, or a part of one that is too long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Where it stands in the batch, without its end.
+    /// Its position in the batch, without the line end.
     text: Range<usize>,
-    /// Where it begins in the files.
+    /// The position of its beginning in the files.
     pub(super) at: Cursor,
     /// What follows belongs to the same line, or was never read.
     pub(super) partial: bool,
@@ -26,7 +26,7 @@ pub(super) struct Batch {
     pub(super) time: SystemTime,
     bytes: Vec<u8>,
     pub(super) entries: Vec<Entry>,
-    /// Where reading goes on when all of them are delivered.
+    /// Where reading continues once all of them are delivered.
     pub(super) resume: Cursor,
 }
 
@@ -35,22 +35,22 @@ impl Batch {
         &self.bytes[entry.text.clone()]
     }
 
-    /// Bytes that the files have for the entries.
+    /// The size of the entries in the files, in bytes.
     pub(super) fn size(&self) -> u64 {
         self.entries.iter().map(|e| e.text.len() as u64 + u64::from(!e.partial)).sum()
     }
 }
 
-/// Puts bytes together to lines.
+/// Assembles lines from bytes.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     pending: Vec<u8>,
-    /// Where they begin.
+    /// The position of their beginning.
     at: Option<Cursor>,
 }
 
 impl Lines {
-    /// The next bytes, which end at `end`; the lines that are complete with them.
+    /// Adds the next bytes, which end at `end`; returns the lines that are complete now.
     pub(super) fn feed(&mut self, data: &[u8], end: Cursor, time: SystemTime) -> Option<Batch> {
         let start = Cursor { offset: end.offset.saturating_sub(data.len() as u64), ..end };
         let before = self.pending.len();
@@ -83,7 +83,7 @@ impl Lines {
         (!entries.is_empty()).then_some(Batch { time, bytes, entries, resume })
     }
 
-    /// What has no end and will get none; reading goes on at `resume`.
+    /// Returns an incomplete line that will not be completed; reading continues at `resume`.
     pub(super) fn cut(&mut self, resume: Cursor, time: SystemTime) -> Option<Batch> {
         let at = self.at.take()?;
         let bytes = std::mem::take(&mut self.pending);

@@ -19,9 +19,9 @@ use super::{Labels, Stream};
 use crate::sys::mutant;
 use crate::sys::path::Root;
 
-/// How long another writer may hold the lock, who takes it for one write or rename.
+/// How long another writer may hold the lock, which is taken for one write or rename.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often the lock is tried meanwhile.
+/// Pause between two attempts to take the lock.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 /// The file of a sink.
@@ -30,7 +30,7 @@ pub(super) struct FileSink {
     path: PathBuf,
     max_bytes: Option<u64>,
     max_files: u32,
-    /// Somebody did not let go of its lock the last time: not to be waited for again.
+    /// The lock was not released the last time: do not wait for it again.
     is_held: AtomicBool,
 }
 
@@ -78,7 +78,7 @@ impl FileSink {
             let itself = if mutant::on("d63") { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
             let (metadata, named) = (file.metadata()?, rustix::fs::statat(&dir, &name, itself));
             if named.is_ok_and(|named| (named.st_dev, named.st_ino) != (metadata.dev(), metadata.ino())) {
-                // Rotated between opening and locking.
+                // The file was rotated between opening and locking.
                 continue;
             }
             let size = metadata.len();
@@ -87,14 +87,14 @@ impl FileSink {
                 continue;
             }
             return write(&file, size, lines).inspect_err(|_| {
-                // What is there of it would come twice. Under the lock nobody has written behind it.
+                // What was written of it would be duplicated by a retry. Under the lock, no other process has appended to it.
                 let _ = if alone { file.set_len(size) } else { Ok(()) };
             });
         }
     }
 
-    /// Locks the file, or gives up: whoever can read it can hold the lock for ever. What is written all the same comes whole
-    /// and behind what is there, as it is appended by one call; the file is not rotated meanwhile.
+    /// Locks the file, or gives up: any user who can read the file can hold the lock for ever. Lines written without the lock are
+    /// still written whole and at the end, because one call appends them; the file is not rotated meanwhile.
     fn lock(&self, file: &File) -> io::Result<bool> {
         if mutant::on("d77") {
             return Ok(rustix::fs::flock(file, FlockOperation::LockExclusive).map(|()| true)?);
@@ -103,7 +103,7 @@ impl FileSink {
         loop {
             match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
                 Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
-                    // A lock has no event.
+                    // The kernel has no event for a released lock.
                     rustix::event::poll(&mut [], Some(&AGAIN))?;
                 }
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {
@@ -119,8 +119,8 @@ impl FileSink {
         }
     }
 
-    /// The directory and the name of the file. No part of the path is a link: the file may lie where a task can write, and a
-    /// link there leads wherever the task wants.
+    /// The directory and the name of the file. No component of the path may be a symlink: the file may lie where a task can write,
+    /// and the task could point a symlink anywhere.
     fn dir(&self) -> io::Result<(Root, OsString)> {
         let name = self.path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let parent = self.path.parent().and_then(|parent| parent.strip_prefix("/").ok()).unwrap_or(Path::new("."));
@@ -147,7 +147,7 @@ impl FileSink {
     }
 
     fn open(&self, dir: &Root, name: &OsStr) -> io::Result<File> {
-        // A FIFO without a reader must not hold us.
+        // A FIFO without a reader must not block us.
         let mut flags =
             OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         if !mutant::on("d63") {
@@ -194,7 +194,7 @@ fn write(mut file: &File, size: u64, lines: &[u8]) -> io::Result<()> {
         file.read_exact_at(&mut last, size - 1)?;
     }
     if last != [b'\n'] {
-        // Whoever wrote there was killed.
+        // A process was killed while it wrote there.
         file.write_all(b"\n")?;
     }
     file.write_all(lines)

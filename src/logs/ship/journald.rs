@@ -1,4 +1,4 @@
-//! journald's native protocol: a datagram of fields for each entry; one that is too large is a sealed memfd
+//! journald's native protocol: a datagram of fields for each entry; an entry that is too large is sent as a sealed memfd
 //! (<https://systemd.io/JOURNAL_NATIVE_PROTOCOL>).
 
 use std::fs::File;
@@ -27,7 +27,7 @@ impl Journald {
         Ok(Journald(socket))
     }
 
-    /// Sends the entries from `done` on, and counts it up.
+    /// Sends the entries from `done` on, and advances `done`.
     pub(super) async fn send(
         &self,
         labels: &Labels,
@@ -48,7 +48,7 @@ impl Journald {
         Ok(())
     }
 
-    /// journald takes only a memfd that nobody can change while it reads.
+    /// journald accepts only a memfd that is sealed against changes.
     async fn send_sealed(&self, fields: Vec<u8>) -> io::Result<()> {
         let memfd = sys::task::spawn_blocking(move || sealed(&fields)).await??;
         let send = || {
@@ -98,7 +98,7 @@ fn encode(labels: &Labels, stream: Stream, batch: &Batch, entry: &Entry) -> Vec<
     out
 }
 
-/// `NAME=value`, or with its length where the value could be taken for something else.
+/// `NAME=value`, or with its length if the value contains a line end.
 fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(name.as_bytes());
     if value.contains(&b'\n') {

@@ -1,5 +1,5 @@
-//! Hands a task's output on to sinks, beside the rotated files and out of them: a sink that is slow or dead costs the task
-//! nothing. Never reads what the task writes before it is in its files.
+//! Ships a task's output to sinks, read from its rotated files: a slow or dead sink does not affect the task. Never reads what
+//! the task writes before it is in its files.
 //!
 //! ```text
 //!   rotated files ──follower──▶ lines ──▶ batch ──▶ outlet (one for each sink of this process) ──▶ sink
@@ -8,8 +8,8 @@
 //!        └──second follower, only while the first is behind: counts what it will miss when files are rotated away
 //! ```
 //!
-//! A line is delivered at least once, and in order. It comes twice where nobody can know that it came: after a kill within
-//! those 200 ms, or when an answer was lost. File and offset, which each sink gets, name a line uniquely.
+//! A line is delivered at least once, and in order. It is delivered twice if its delivery is unknown: after a kill within those
+//! 200 ms, or when an answer was lost. File and offset, which each sink gets, identify a line uniquely.
 
 mod entry;
 mod file;
@@ -33,13 +33,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where the records of an allocation's shipments are: in its directory, beside what its tasks can write to.
+/// The directory of the records of an allocation's shipments: inside its directory, where its tasks cannot write.
 #[must_use]
 pub fn records(alloc_dir: &Path) -> PathBuf {
     alloc_dir.join(".agentbin-ship")
 }
 
-/// Whose output it is, as each line says.
+/// The origin of the output, as each line has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Labels {
     /// Job id.
@@ -76,7 +76,7 @@ impl Stream {
     }
 }
 
-/// What a sink did not get.
+/// Output that a sink did not get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Lost {
@@ -84,7 +84,7 @@ pub struct Lost {
     pub lines: u64,
     /// Bytes, line ends too.
     pub bytes: u64,
-    /// Files that were gone before anybody could look at them: their lines and bytes are in neither of the others.
+    /// Files that were gone before they could be read: their lines and bytes are in neither of the others.
     pub files: u64,
 }
 
@@ -117,10 +117,10 @@ impl fmt::Display for Lost {
     }
 }
 
-/// What whoever started a shipment is told. Each is said once: a sink that stays down is not told of again.
+/// Reports about a shipment. Each is made once: a sink that stays down is not reported again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// A sink takes nothing.
+    /// A sink is down.
     Down {
         /// Without its secrets.
         sink: String,
@@ -132,7 +132,7 @@ pub enum Report {
         /// Without its secrets.
         sink: String,
     },
-    /// Files were rotated away, or the task's files were removed, before the sink had them.
+    /// Files were rotated away, or the task's files were removed, before they were delivered.
     Lost {
         /// Without its secrets.
         sink: String,
@@ -143,7 +143,7 @@ pub enum Report {
         /// How much since the last such report.
         lost: Lost,
     },
-    /// The sink got lines and will not have them.
+    /// The sink has rejected lines.
     Rejected {
         /// Without its secrets.
         sink: String,
@@ -153,16 +153,16 @@ pub enum Report {
         stream: Stream,
         /// How many.
         lines: u64,
-        /// What it says.
+        /// The error of the sink.
         error: String,
     },
-    /// The files, or the note of how far a sink is, cannot be read or written. Unreadable files end the shipment.
+    /// The files, or the record of the progress, cannot be read or written. Unreadable files end the shipment.
     Broken {
         /// Whose output.
         labels: Arc<Labels>,
         /// Which output.
         stream: Stream,
-        /// What was done, and why it failed.
+        /// The action that failed, and why.
         error: String,
     },
 }
@@ -188,7 +188,7 @@ impl fmt::Display for Report {
 /// Takes reports; must not block.
 pub type Reporter = Arc<dyn Fn(Report) + Send + Sync>;
 
-/// A record that can be read is the same when it is written and read again.
+/// A record that can be parsed is the same after it is serialized and parsed again.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn check_record(bytes: &[u8]) {
     if let Ok(record) = record::Record::parse(bytes) {
@@ -196,7 +196,7 @@ pub(crate) fn check_record(bytes: &[u8]) {
     }
 }
 
-/// Whatever pieces a stream comes in, the bytes and their places are the same. Each piece has its length before it.
+/// However a stream is split into pieces, the bytes and their positions are the same. Each piece has its length before it.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn check_lines(mut data: &[u8], time: std::time::SystemTime) {
     use super::follower::Cursor;

@@ -1,4 +1,4 @@
-//! OTLP over HTTP, in its JSON form: hyper is here already, and generated messages would add code that says no more
+//! OTLP over HTTP with JSON: hyper is used already, and generated protobuf messages would only add code
 //! (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>).
 
 use std::io;
@@ -21,7 +21,7 @@ use super::{Labels, Stream};
 
 /// How long a collector may take for a batch.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of an answer that are read.
+/// Most bytes of an answer that are read.
 const ANSWER: usize = 64 * 1024;
 
 /// A connection to a collector.
@@ -32,7 +32,7 @@ pub(super) struct Collector {
     to: Otlp,
 }
 
-/// What a collector would not have.
+/// The lines that a collector has rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rejected {
     pub(super) lines: u64,
@@ -57,13 +57,13 @@ impl Collector {
         let (requests, connection) =
             http1::handshake(TokioIo::new(crate::sys::stream::stream(stream))).await.map_err(io::Error::other)?;
         let connection = crate::sys::task::spawn(async move {
-            // Who sends the next request hears of it.
+            // The error is reported by the next request.
             let _ = connection.await;
         });
         Ok(Collector { requests, connection, to: to.clone() })
     }
 
-    /// Sends the entries from `done` on in one request, and counts it up when the collector has answered.
+    /// Sends the entries from `done` on in one request, and advances `done` when the collector has answered.
     pub(super) async fn send(
         &mut self,
         labels: &Labels,
@@ -80,7 +80,7 @@ impl Collector {
         } else if status.is_client_error()
             && !matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
         {
-            // It will not have it the next time either.
+            // The collector would reject it again.
             Some(Rejected { lines, error: said(status, &answer) })
         } else {
             return Err(io::Error::other(said(status, &answer)));
@@ -111,7 +111,7 @@ fn said(status: StatusCode, answer: &[u8]) -> String {
     format!("HTTP {status}{}{text}", if text.is_empty() { "" } else { ": " })
 }
 
-/// Numbers of 64 bits may be texts in protobuf's JSON.
+/// Numbers of 64 bits may be strings in protobuf's JSON.
 fn partial_success(answer: &[u8]) -> Option<Rejected> {
     let answer: Value = serde_json::from_slice(answer).ok()?;
     let partial = answer.get("partialSuccess")?;

@@ -1,4 +1,4 @@
-//! One sink of this process: its connection, which all streams share, and the patience with it.
+//! One sink of this process: its connection, which all streams share, and its retries.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ use super::syslog::{self, Carry};
 use super::{Labels, Report, Reporter, Sink, Stream};
 use crate::sys::lock::lock;
 
-/// How long a connection may take to be made.
+/// Timeout of connecting.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Pauses between attempts at a sink that is down: the first, doubled until the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Outlets {
 }
 
 impl Outlets {
-    /// None yet. What goes wrong with one is told to `report`.
+    /// Without sinks yet. Problems of sinks are passed to `report`.
     #[must_use]
     pub fn new(report: Reporter) -> Outlets {
         Outlets { report, open: Mutex::default() }
@@ -65,7 +65,7 @@ impl Outlets {
 pub(super) struct Outlet {
     sink: Sink,
     report: Reporter,
-    /// Said so, and not yet that it is up.
+    /// It was reported as down, and not yet as up again.
     down: AtomicBool,
     state: tokio::sync::Mutex<State>,
 }
@@ -79,11 +79,11 @@ impl std::fmt::Debug for Outlet {
 #[derive(Default)]
 struct State {
     connection: Option<Connection>,
-    /// A syslog receiver may not have these.
+    /// Messages that a syslog receiver may not have got.
     carry: Carry,
-    /// Attempts that failed since the last one that did not.
+    /// Failed attempts since the last successful one.
     failures: u32,
-    /// Not before that.
+    /// The earliest time of the next attempt.
     next_attempt: Option<tokio::time::Instant>,
 }
 
@@ -139,8 +139,8 @@ impl Outlet {
         self.down.load(Ordering::Relaxed)
     }
 
-    /// Delivers the entries of `batch` from `done` on, and counts it up, however long that takes; what the sink would not have is
-    /// returned. Dropping the future keeps what `done` says.
+    /// Delivers the entries of `batch` from `done` on, and advances `done`, however long that takes; returns the entries that the
+    /// sink has rejected. If the future is dropped, `done` stays correct.
     pub(super) async fn send(
         &self,
         labels: &Labels,
@@ -154,7 +154,7 @@ impl Outlet {
                 tokio::time::sleep_until(at).await;
                 state.next_attempt = None;
             }
-            // Taken out: a future that is dropped half-way through a message leaves a connection of no use.
+            // Taken out: if the future is dropped halfway through a message, the connection is of no further use.
             let (mut connection, fresh) = match state.connection.take() {
                 Some(connection) => (connection, false),
                 None => match Connection::open(self.sink.target()).await {
@@ -188,7 +188,7 @@ impl Outlet {
                         carry.append(&mut state.carry);
                         state.carry = carry;
                     }
-                    // One that was used before may just have been closed by the other side.
+                    // A connection that was used before may just have been closed by the other side.
                     if fresh {
                         self.failed(&mut state, &error);
                     }

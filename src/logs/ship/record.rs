@@ -1,4 +1,4 @@
-//! How far a sink is: a versioned record, written atomically, that says all that is needed to go on.
+//! The progress of a sink: a versioned record, written atomically, with everything that is needed to continue.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -13,12 +13,12 @@ use crate::spec::json;
 use crate::sys::mutant;
 use crate::sys::owned::{self, OwnDir};
 
-/// The format that this program writes.
+/// The format version that this program writes.
 const VERSION: u32 = 1;
-/// Bytes of a record, at most.
+/// Most bytes of a record.
 const LONGEST: u64 = 1 << 20;
 
-/// What a sink got.
+/// Output that a sink got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Shipped {
@@ -28,15 +28,15 @@ pub struct Shipped {
     pub bytes: u64,
 }
 
-/// What became of one stream's output at one sink.
+/// The counts of one stream's output for one sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Account {
-    /// The sink got it.
+    /// Output that the sink got.
     pub shipped: Shipped,
-    /// It did not.
+    /// Output that it did not get.
     pub lost: Lost,
-    /// Lines that it got and would not have; they count in neither of the others.
+    /// Lines that it has rejected; they count in neither of the others.
     pub rejected: u64,
 }
 
@@ -52,7 +52,7 @@ impl std::ops::AddAssign for Account {
 /// Why a record cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The file system.
+    /// A file cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
         /// `read`, `write` or `make`.
@@ -62,7 +62,7 @@ pub enum RecordError {
         /// Why not.
         source: io::Error,
     },
-    /// No record, or one of a newer program.
+    /// The file is not a record, or a newer program wrote it.
     #[error("{} is not a record that this version understands: {reason}", path.display())]
     Unreadable {
         /// The file.
@@ -107,7 +107,7 @@ impl Record {
         Record { sink: sink.clone(), labels: labels.clone(), stream, cursor: None, account: Account::default() }
     }
 
-    /// Reads what stands in a record's bytes.
+    /// Parses a record.
     pub(super) fn parse(bytes: &[u8]) -> Result<Record, String> {
         let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
         let version = value.get("version").and_then(serde_json::Value::as_u64);
@@ -136,7 +136,7 @@ impl Record {
         json::to_vec(&content).expect("texts and numbers can be written")
     }
 
-    /// `<task>.<stream>.<of the sink>.json`.
+    /// `<task>.<stream>.<digest of the sink>.json`.
     fn file_name(&self) -> String {
         let digest = Sha256::digest(self.sink.secret_text());
         let of_sink = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
@@ -156,7 +156,7 @@ impl Record {
         }
     }
 
-    /// All records in `folder`, which need not exist.
+    /// All records in `folder`, which may be missing.
     pub(super) fn all(folder: &Path) -> Vec<Result<Record, RecordError>> {
         let error = |source| RecordError::Io { action: "read", path: folder.to_owned(), source };
         let own = match OwnDir::open(folder) {
@@ -192,15 +192,14 @@ impl Record {
         records
     }
 
-    /// Makes the directory of records, for its owner alone: a sink's URL may hold a password.
+    /// Creates the directory of records, accessible to its owner only: a sink's URL may contain a password.
     pub(super) fn make_folder(folder: &Path) -> Result<(), RecordError> {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
         let own = made.and_then(|()| OwnDir::open(folder));
         own.map(drop).map_err(|source| RecordError::Io { action: "make", path: folder.to_owned(), source })
     }
 
-    /// Writes the record; whoever reads it sees the old one or the new one. Not synced: it says what happened since the
-    /// machine started, and after a crash of the machine lines come twice.
+    /// Writes the record atomically. Not synced: after a crash of the machine, lines may be delivered twice.
     pub(super) fn write(&self, folder: &Path) -> Result<(), RecordError> {
         let path = folder.join(self.file_name());
         let temporary = path.with_extension("tmp");

@@ -1,4 +1,4 @@
-//! The way of one task's output to its sinks.
+//! Ships one task's output to its sinks.
 
 use crate::spec::IntoSet as _;
 use std::collections::BTreeSet;
@@ -20,16 +20,17 @@ use super::record::{Account, Record, RecordError};
 use super::tally::Tally;
 use super::{Labels, Lost, Outlets, Report, Reporter, Sink, Stream};
 
-/// How long what was delivered may go without being written down.
+/// How long delivered lines may go unrecorded.
 const SAVE_EVERY: Duration = Duration::from_millis(200);
-/// A sink that takes longer for a batch is taken for slow: what it will miss is counted from then on.
+/// A sink that needs longer for a batch is considered slow: what it will miss is counted from then on.
 const SLOW: Duration = Duration::from_millis(100);
-/// Bytes read at once from which on more is taken to be waiting.
+/// If at least this many bytes are read at once, more is assumed to be waiting.
 const MORE_WAITS: usize = 32 * 1024;
 /// How long a batch that is being sent may take when the shipment is halted.
 const HALT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// One task's output on its way to its sinks. Dropping it ends that, and lines of the last moment may come twice.
+/// The shipment of one task's output to its sinks. Dropping it ends the shipment, and the most recent lines may be delivered
+/// twice.
 #[derive(Debug)]
 #[must_use = "dropping it ends the shipping"]
 pub struct Shipment(Vec<Part>);
@@ -49,11 +50,12 @@ impl Drop for Part {
 }
 
 impl Shipment {
-    /// Begins to ship the output of the task of `labels`, whose rotated files are, or will be, in `logs`. Goes on where the
-    /// records in `records` say; that directory is made, and must be one that the task cannot write to.
+    /// Begins to ship the output of the task of `labels`, whose rotated files are, or will be, in `logs`. Continues where the
+    /// records
+    /// in `records` say; that directory is created, and must be one to which the task cannot write.
     ///
     /// # Errors
-    /// When the logs or a record cannot be read, or no record be written.
+    /// When the logs or a record cannot be read, or a record cannot be written.
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O and time enabled.
@@ -80,7 +82,7 @@ impl Shipment {
         Ok(Shipment(parts))
     }
 
-    /// As [`start`](Self::start), to the sinks that the task's records name, and to `sinks`.
+    /// As [`start`](Self::start), to the sinks of the task's records, and to `sinks`.
     ///
     /// # Errors
     /// The same.
@@ -101,24 +103,24 @@ impl Shipment {
         Shipment::start(outlets, &sinks, labels, logs, records)
     }
 
-    /// The task's last byte is in its files.
+    /// To be called when the task's last byte is in its files.
     pub fn finish(&self) {
         self.0.iter().for_each(|part| part.finisher.finish());
     }
 
-    /// Waits until the sinks have everything, for at most `patience`; what they lack then is counted as lost and reported.
-    /// [`finish`](Self::finish) comes first, otherwise it waits that long.
+    /// Waits until the sinks have everything, for at most `patience`; what they lack then is counted as lost and reported. Call
+    /// [`finish`](Self::finish) first, otherwise it always waits that long.
     pub async fn drain(self, patience: Duration) -> Account {
         let deadline = Instant::now() + patience;
         let mut account = Account::default();
         for part in &self.0 {
-            // Closed by the shipper's end, which is not its result yet.
+            // Closed when the shipper ends; its result is awaited below.
             if tokio::time::timeout_at(deadline, part.halt.closed()).await.is_err() {
                 part.halt.send_replace(true);
             }
         }
         for mut part in self.0 {
-            // It panicked: its record tells how far it came.
+            // It panicked: its record has its progress.
             let Ok(mut shipper) = (&mut part.task).await else { continue };
             if !shipper.ended {
                 shipper.give_up_the_rest().await;
@@ -128,7 +130,7 @@ impl Shipment {
         account
     }
 
-    /// Ends it as it stands; a later shipment goes on from there.
+    /// Stops at the current position; a later shipment continues from there.
     pub async fn halt(self) {
         for part in &self.0 {
             part.halt.send_replace(true);
@@ -140,9 +142,9 @@ impl Shipment {
     }
 }
 
-/// Ships what is left of the tasks whose records are in `records`, now that all of their output is in `logs`, for at most
-/// `patience`; what cannot be shipped is counted as lost and reported. Returns what became of it all since the beginning, and
-/// the records that could not be used.
+/// Ships the remaining output of the tasks whose records are in `records`, now that all of their output is in `logs`, for at most
+/// `patience`; what cannot be shipped is counted as lost and reported. Returns the counts since the beginning, and the records
+/// that could not be used.
 pub async fn resume(outlets: &Outlets, logs: &Path, records: &Path, patience: Duration) -> (Account, Vec<RecordError>) {
     let (mut parts, mut errors) = (Vec::new(), Vec::new());
     for record in Record::all(records) {
@@ -184,9 +186,9 @@ impl Part {
     }
 }
 
-/// Waits until it is to halt.
+/// Waits until it has to halt.
 async fn told(halt: &mut watch::Receiver<bool>) {
-    // Without a sender nobody is there any more to ask for the result.
+    // Without a sender, no caller is left that could ask for the result.
     let _ = halt.wait_for(|halt| *halt).await;
 }
 
@@ -207,11 +209,11 @@ struct Shipper {
     records: PathBuf,
     record: Record,
     lines: Lines,
-    /// Being sent.
+    /// The batch that is being sent.
     batch: Option<Batch>,
     /// How many of its entries are delivered.
     done: usize,
-    /// Everything before it is delivered.
+    /// Everything before this position is delivered.
     position: Option<Cursor>,
     tally: Option<Tally>,
     save_by: Option<Instant>,
@@ -237,7 +239,7 @@ impl Shipper {
                     biased;
                     () = &mut delivery => {}
                     () = told(&mut halt) => {
-                        // What is not through by then may come twice.
+                        // Lines that are not delivered by then may be delivered twice.
                         let _ = tokio::time::timeout(HALT_PATIENCE, delivery).await;
                         break;
                     }
@@ -248,7 +250,7 @@ impl Shipper {
         self
     }
 
-    /// Waits for a batch; false when there will be none.
+    /// Waits for a batch; `false` if there will be none.
     async fn collect(&mut self) -> bool {
         while self.batch.is_none() {
             let due = self.save_by;
@@ -293,7 +295,7 @@ impl Shipper {
         true
     }
 
-    /// Begins to count when there is more to read than is being sent, and ends when there is not.
+    /// Begins to count when there is more to read than is being sent, and stops when there is not.
     fn look_behind(&mut self, more_waits: bool, at: Cursor) {
         if more_waits || self.outlet.is_down() {
             self.count_ahead();
@@ -304,7 +306,7 @@ impl Shipper {
 
     fn count_ahead(&mut self) {
         if self.tally.is_none() {
-            // Without it, files that are rotated away are counted as files.
+            // Without a tally, files that are rotated away are counted as files.
             self.tally = Tally::start(&self.logs, &self.base, self.follower.cursor()).ok();
         }
     }
@@ -339,7 +341,7 @@ impl Shipper {
         (self.report)(Report::Broken { labels: Arc::clone(&self.labels), stream: self.record.stream, error });
     }
 
-    /// Sends the batch, however long that takes. Dropping the future keeps what was not delivered.
+    /// Sends the batch, however long that takes. If the future is dropped, undelivered entries are kept.
     async fn deliver(&mut self) {
         let rejected = self.send().await;
         let Some(batch) = self.batch.take() else { return };
@@ -378,7 +380,7 @@ impl Shipper {
         sending.await
     }
 
-    /// Where somebody else would go on.
+    /// The position at which another shipment would continue.
     fn resume_at(&self) -> Option<Cursor> {
         let undelivered = self.batch.as_ref().map(|batch| batch.entries.get(self.done).map_or(batch.resume, |e| e.at));
         undelivered.or(self.position)
@@ -392,7 +394,7 @@ impl Shipper {
         }
     }
 
-    /// Counts what the sink will not get any more.
+    /// Counts the rest as lost.
     async fn give_up_the_rest(&mut self) {
         let rest = async {
             let start = self.resume_at().map_or(Start::Beginning, Start::At);

@@ -1,31 +1,31 @@
-//! What a sink's URL means.
+//! Parses the URL of a sink.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where lines go, as a URL says it: `file:/path`, `journald:`, `syslog:unix:/dev/log`, `syslog:udp://host:514`,
+/// The destination of lines, given as a URL: `file:/path`, `journald:`, `syslog:unix:/dev/log`, `syslog:udp://host:514`,
 /// `syslog:tcp://host:514` or `otlp:http://host:4318`.
 ///
-/// What stands between `//` and `@` is secret: neither `Debug` nor `Display` shows it.
+/// The text between `//` and `@` is secret: neither `Debug` nor `Display` shows it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sink {
     text: String,
     target: Target,
 }
 
-/// Why a text is no sink, with the fix.
+/// Why a text is no valid sink, with the fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SinkError(String);
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
-    /// JSON lines; rotated by us only where a size is given.
+    /// JSON lines; rotated by us only if a size is given.
     File { path: PathBuf, max_bytes: Option<u64>, max_files: u32 },
     /// journald's socket.
     Journald(PathBuf),
-    /// Where syslog messages go.
+    /// A syslog receiver.
     Syslog(Syslog),
     /// An OTLP/HTTP collector.
     Otlp(Otlp),
@@ -67,7 +67,7 @@ impl Sink {
         }
     }
 
-    /// Whether its URL has a secret in it.
+    /// Whether its URL contains a secret.
     #[must_use]
     pub fn has_secret(&self) -> bool {
         redacted(&self.text) != self.text
@@ -77,19 +77,19 @@ impl Sink {
         &self.target
     }
 
-    /// The URL with its secrets: for records that only we read.
+    /// The URL with its secrets: for records that only this user can read.
     #[must_use]
     pub fn secret_text(&self) -> &str {
         &self.text
     }
 }
 
-/// `text` without what may be secret, whether or not it is a URL: all up to the last `@`, from `//` on, or without that from the
-/// kind on.
+/// `text` without what may be secret, whether or not it is a URL: everything up to the last `@` is removed, beginning at `//`, or
+/// without that after the kind.
 fn redacted(text: &str) -> String {
     let Some(at) = text.rfind('@') else { return text.to_owned() };
     let begin = text.find("//").map(|begin| begin + 2).filter(|begin| *begin <= at);
-    // A file's name is no secret.
+    // A file's name is not secret.
     let Some(begin) = begin.or_else(|| text.starts_with("otlp:").then_some(5)) else { return text.to_owned() };
     format!("{}***{}", &text[..begin], &text[at..])
 }
@@ -119,7 +119,7 @@ impl FromStr for Sink {
             "journald" => Target::Journald(absolute(rest, "/run/systemd/journal/socket").map_err(|e| wrong(&e))?),
             "syslog" => Target::Syslog(syslog(rest).map_err(|e| wrong(&e))?),
             "otlp" => Target::Otlp(otlp(rest).map_err(|e| wrong(&e))?),
-            // Not named: before the first colon may stand anything.
+            // Not quoted: the text before the first colon may be anything.
             _ => return Err(wrong(&format!("unknown kind; known are {}", KINDS.join(", ")))),
         };
         Ok(Sink { text: text.to_owned(), target })
@@ -187,7 +187,7 @@ fn otlp(rest: &str) -> Result<Otlp, String> {
     Ok(Otlp { address: address(host, 4318)?, path: path.to_owned(), credentials })
 }
 
-/// `host` or `host:port`, with the port always; `[::1]` and `[::1]:514` too.
+/// `host:port` from `host` or `host:port`; also `[::1]` and `[::1]:514`.
 fn address(text: &str, port: u16) -> Result<String, String> {
     let (host, given) = match text.rsplit_once(':') {
         Some((host, given)) if !text.ends_with(']') => (host, Some(given)),
@@ -263,7 +263,7 @@ mod tests {
         );
         assert!(!format!("{sink:?}").contains("hunter2") && sink.has_secret());
         assert!(!"otlp:http://h/x".parse::<Sink>().unwrap().has_secret());
-        // Wrong ones neither, also where a slash in the password makes them so.
+        // Invalid URLs do not show secrets either, even if a slash in the password makes them invalid.
         for wrong in [
             "otlp:https://user:hunter2@h",
             "otlp:http://user:hunter2/x@h",

@@ -1,7 +1,7 @@
 //! syslog messages (RFC 5424) as datagrams (RFC 5426, and to a unix socket) or counted octets over TCP (RFC 6587).
 //!
-//! The protocol has no answers. Over TCP a line counts as delivered when the receiver's kernel has it; what was on its way
-//! when a connection breaks is sent again. A datagram counts as delivered when it was sent.
+//! The protocol has no answers. Over TCP a line counts as delivered when the receiver's kernel has acknowledged it; lines in
+//! flight when a connection breaks are sent again. A datagram counts as delivered when it was sent.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -19,13 +19,13 @@ use super::{Labels, Stream};
 use crate::names;
 use crate::sys::net::unacknowledged;
 
-/// Text of a datagram, at most: with its header below the 64 KiB that a UDP packet holds.
+/// Most bytes of text in a datagram: with its header less than the 64 KiB that a UDP packet holds.
 const DATAGRAM_TEXT: usize = 32 * 1024;
-/// Bytes that may be on their way: they are kept until they have arrived.
+/// Most bytes in flight: they are kept until they are acknowledged.
 const SEND_BUFFER: usize = 128 * 1024;
-/// How long bytes may be on their way.
+/// How long bytes may be in flight.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
-/// How long they may be on their way to a receiver that says goodbye, and how often to look: there is no event for it.
+/// How long they may be in flight to a receiver that has closed its side, and how often to check: there is no event for it.
 const GOODBYE: Duration = Duration::from_secs(1);
 const GOODBYE_LOOK: Duration = Duration::from_millis(5);
 /// Facility `user`; severities `informational` and `error`.
@@ -40,7 +40,7 @@ pub(super) enum Connection {
     Tcp(Tcp),
 }
 
-/// Messages that the receiver may not have.
+/// Messages that the receiver may not have got.
 #[derive(Debug, Default)]
 pub(super) struct Carry(VecDeque<Messages>);
 
@@ -49,7 +49,7 @@ impl Carry {
         self.0.is_empty()
     }
 
-    /// Adds what comes after.
+    /// Adds later messages.
     pub(super) fn append(&mut self, later: &mut Carry) {
         self.0.append(&mut later.0);
     }
@@ -58,18 +58,18 @@ impl Carry {
 #[derive(Debug, Default)]
 struct Messages {
     bytes: Vec<u8>,
-    /// Where each of them ends.
+    /// Where each message ends.
     ends: Vec<usize>,
 }
 
 #[derive(Debug)]
 pub(super) struct Tcp {
     stream: TcpStream,
-    /// The receiver will send no more.
+    /// The receiver has closed its side.
     goodbye: bool,
-    /// Given to the kernel, of all connections that this one carries on.
+    /// Bytes given to the kernel, including earlier connections that this one continues.
     sent: u64,
-    /// The ends of these are counted as `sent` is.
+    /// Messages in flight; their ends are counted as `sent` is.
     on_their_way: VecDeque<(u64, Messages)>,
 }
 
@@ -83,7 +83,7 @@ impl Connection {
             }
             Syslog::Udp(address) => {
                 let target = names::addresses(address).await?[0];
-                // No text: reading one asks getaddrinfo.
+                // Not as text: parsing that would call getaddrinfo.
                 let any = if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
                 let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await?;
                 socket.connect(target).await?;
@@ -98,7 +98,7 @@ impl Connection {
         })
     }
 
-    /// Sends again what was on its way when an earlier connection broke; with an error it is still carried.
+    /// Sends again what was in flight when an earlier connection broke; after an error it is still kept.
     pub(super) async fn send_carry(&mut self, carry: &mut Carry) -> io::Result<()> {
         let Connection::Tcp(tcp) = self else { return Ok(()) };
         while let Some(messages) = carry.0.front() {
@@ -110,8 +110,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the entries from `done` on, and counts it up. Over TCP with an error they are among those that the next
-    /// connection carries.
+    /// Sends the entries from `done` on, and advances `done`. Over TCP, after an error, they are among those that the next
+    /// connection
+    /// sends again.
     pub(super) async fn send(
         &mut self,
         labels: &Labels,
@@ -132,7 +133,7 @@ impl Connection {
                 while let Some(entry) = batch.entries.get(*done) {
                     for message in datagrams(labels, stream, batch, entry) {
                         socket.send(&message).await?;
-                        // On this machine a missing receiver is told at once, and of the datagram just sent.
+                        // On this machine a missing receiver is reported at once, for the datagram just sent.
                         if let Some(error) = socket.take_error()? {
                             return Err(error);
                         }
@@ -174,7 +175,7 @@ impl Connection {
 }
 
 impl Tcp {
-    /// A receiver that says goodbye reads what it was sent before, and nothing from here on.
+    /// A receiver that has closed its side has read what it was sent before, and reads nothing from now on.
     fn check_goodbye(&mut self) -> io::Result<()> {
         match self.stream.try_read(&mut [0; 256]) {
             Ok(0) => {
@@ -187,7 +188,7 @@ impl Tcp {
         }
     }
 
-    /// Ends our side, and waits for what is on its way: kernels put off saying that they have it, but not for long.
+    /// Closes our side, and waits for what is in flight: kernels delay acknowledgements, but not for long.
     async fn say_goodbye(&mut self) {
         if self.stream.shutdown().await.is_err() {
             return;
@@ -198,7 +199,7 @@ impl Tcp {
                 look.tick().await;
             }
         };
-        // What has not arrived by then is sent again.
+        // What is not acknowledged by then is sent again.
         let _ = tokio::time::timeout(GOODBYE, arrived).await;
     }
 
@@ -225,7 +226,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// How much of `sent` the receiver's kernel has.
+    /// How much of `sent` the receiver's kernel has acknowledged.
     fn arrived(&self) -> io::Result<u64> {
         Ok(self.sent.saturating_sub(unacknowledged(&self.stream)?))
     }
@@ -244,7 +245,7 @@ impl Tcp {
         for (end, mut messages) in self.on_their_way {
             let begin = end.saturating_sub(messages.bytes.len() as u64);
             let whole = usize::try_from(arrived.saturating_sub(begin)).unwrap_or(usize::MAX);
-            // A message that arrived in part is none.
+            // A message that arrived partially does not count.
             let gone = messages.ends.iter().take_while(|end| **end <= whole).count();
             let cut = if gone == 0 { 0 } else { messages.ends[gone - 1] };
             if cut == messages.bytes.len() {
@@ -259,7 +260,7 @@ impl Tcp {
     }
 }
 
-/// An entry as one message, or as several where it is too long for a datagram.
+/// An entry as one message, or as several if it is too long for a datagram.
 fn datagrams(labels: &Labels, stream: Stream, batch: &Batch, entry: &Entry) -> Vec<Vec<u8>> {
     let text = batch.text(entry);
     let parts = text.len().div_ceil(DATAGRAM_TEXT).max(1);
@@ -272,7 +273,7 @@ fn datagrams(labels: &Labels, stream: Stream, batch: &Batch, entry: &Entry) -> V
     (0..parts).map(part).collect()
 }
 
-/// All of a message but its text. The structured data is that of RFC 5424's example number, as no number is registered.
+/// A message except for its text. The structured data uses the example number of RFC 5424, as we have no registered number.
 fn header(labels: &Labels, stream: Stream, batch: &Batch, entry: &Entry, part: Option<(usize, usize)>) -> Vec<u8> {
     let uname = rustix::system::uname();
     let host = word(&uname.nodename().to_string_lossy(), 255);

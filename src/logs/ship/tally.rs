@@ -1,4 +1,4 @@
-//! Counts what a shipment that is behind will miss, should it be rotated away.
+//! Counts what a slow shipment will miss if files are rotated away.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use super::super::follower::{Cursor, Follower, Output, Start};
 use super::Lost;
 use crate::sys::lock::lock;
 
-/// How long the tally may take to catch up with a shipment that jumped ahead of it.
+/// How long the tally may take to catch up with a shipment that has jumped ahead of it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A second follower that never waits for a sink.
@@ -54,13 +54,13 @@ impl Tally {
         Ok(Tally { shared, task })
     }
 
-    /// Whether nothing is behind `cursor` that was counted.
+    /// Whether nothing was counted beyond `cursor`.
     pub(super) fn is_at(&self, cursor: Option<Cursor>) -> bool {
         lock(&self.shared.counts).at == cursor
     }
 
-    /// What was in the files between the one read last and `to`, which is being read now. The files before `to` are
-    /// forgotten.
+    /// What was in the files between the one read last and `to`, which is being read now. The counts of files before `to` are
+    /// dropped.
     pub(super) async fn between(&self, from: Option<u64>, to: u64, missing_files: u64) -> Lost {
         let caught_up = async {
             loop {
@@ -74,7 +74,7 @@ impl Tally {
                 moved.await;
             }
         };
-        // What it has not counted then is of unknown content.
+        // The content of files that are not counted by then is unknown.
         let _ = tokio::time::timeout(PATIENCE, caught_up).await;
         let mut counts = lock(&self.shared.counts);
         let later = counts.files.split_off(&to);

@@ -24,10 +24,10 @@ use super::*;
 use crate::spec::LogKeeping;
 use crate::sys::lock::lock;
 
-/// A bound that is not the thing under test.
+/// A timeout that is not under test.
 const LONG: Duration = Duration::from_mins(1);
 
-/// A task's files, and what is said of its shipments.
+/// A task's files, and the reports about its shipments.
 struct Place {
     dir: TempDir,
     reports: Arc<Mutex<Vec<Report>>>,
@@ -93,7 +93,7 @@ fn assert_lines(got: &[String], expected: &[String]) {
 
 fn json_lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    // The last may be on its way.
+    // The last line may still be incomplete.
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     whole.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -128,7 +128,7 @@ async fn a_file_gets_each_line_with_its_place_and_whose_it_is() {
     assert!(account.lost.is_nothing() && lock(&place.reports).is_empty());
 }
 
-/// Takes one connection: `limit` messages, then says goodbye, and reads on to the end.
+/// Takes one connection: reads `limit` messages, closes its side, and reads on to the end.
 async fn syslog_connection(mut stream: TcpStream, limit: usize, messages: &mut Vec<String>) {
     let (mut bytes, mut taken) = (Vec::new(), 0);
     loop {
@@ -169,7 +169,7 @@ async fn a_syslog_receiver_that_restarts_gets_each_line_once_and_in_order() {
                 None => TcpListener::bind(address).await.unwrap(),
             };
             let (stream, _) = open.accept().await.unwrap();
-            // Before it says goodbye: what a kernel took for somebody who never accepts is lost.
+            // Before it closes its side: data that a kernel received for a socket that was never accepted is lost.
             drop(open);
             syslog_connection(stream, if messages.len() < 3000 { 300 } else { usize::MAX }, &mut messages).await;
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -204,7 +204,7 @@ async fn datagrams_wait_for_a_slow_receiver_and_for_one_that_comes_again() {
     }
     let socket = bind();
     let shipment = place.start(&format!("syslog:unix:{}", path.display()));
-    // More than a socket's queue holds, before anybody reads.
+    // More than a socket's queue holds, before it is read.
     place.write(0..300);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_lines(&read(&socket, 300).await, &numbered(0..300));
@@ -307,7 +307,7 @@ async fn journald_gets_fields_and_large_entries_as_a_sealed_memfd() {
     assert_eq!(field(4, "MESSAGE"), b"\xfe\xff bytes");
 }
 
-/// What a collector is to answer next, and what it took.
+/// The next answers of a collector, and what it received.
 #[derive(Default)]
 struct Taken {
     answers: Vec<StatusCode>,
@@ -369,7 +369,7 @@ async fn a_collector_that_fails_and_restarts_gets_each_line_once_and_in_order() 
                 let http = hyper::server::conn::http1::Builder::new();
                 let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
                 if life < 4 {
-                    // Answers one request and goes away.
+                    // Answers one request and closes.
                     tokio::select! {
                         _ = &mut connection => {}
                         () = served.notified() => connection.as_mut().graceful_shutdown(),
@@ -392,7 +392,7 @@ async fn a_collector_that_fails_and_restarts_gets_each_line_once_and_in_order() 
     assert_eq!(lock(&taken).authorization, "Basic dXNlcjpodW50ZXIy");
     assert!(!format!("{:?}", lock(&place.reports)).contains("hunter2"));
 
-    // What it will not have is not offered again, and counted.
+    // Rejected lines are not sent again, and are counted.
     lock(&taken).answers = vec![StatusCode::ACCEPTED];
     let shipment = place.start(&format!("otlp:http://user:hunter2@{address}"));
     place.write(1000..1001);
@@ -446,7 +446,7 @@ async fn a_tally_knows_exactly_what_is_gone() {
 #[tokio::test]
 async fn what_is_rotated_away_from_a_dead_sink_is_counted_and_told() {
     let mut place = Place::new(4, 900);
-    // Nine bytes to a line, a hundred lines to a file.
+    // Nine bytes per line, a hundred lines per file.
     let write = |place: &mut Place, numbers: std::ops::Range<u32>| {
         numbers.for_each(|n| assert!(place.rotator.write(format!("{n:08}\n").as_bytes()).is_none()));
     };
@@ -475,7 +475,7 @@ async fn what_is_rotated_away_from_a_dead_sink_is_counted_and_told() {
     reading.abort();
     assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]) && numbers.last() == Some(&2149));
     let Lost { lines, bytes, files } = account.lost;
-    // A file that nobody could look at has its hundred lines.
+    // A file that could not be read has its hundred lines.
     assert_eq!((numbers.len() as u64 + lines + files * 100, bytes), (2150, lines * 9));
     assert!(lines + files > 0, "nothing was lost, and nothing was tested");
     let told: u64 = lock(&place.reports)
@@ -508,7 +508,7 @@ async fn a_shipment_goes_on_where_another_stood() {
     assert_lines(&lines_of(&json_lines(&out)), &numbered(0..500));
     assert_eq!(account.shipped.lines, 500);
 
-    // Killed, the last moment comes twice, with the same places.
+    // After a kill, the most recent lines are delivered twice, with the same positions.
     let shipment = place.start(&sink);
     place.write(500..600);
     let some = async {
@@ -539,7 +539,7 @@ async fn what_a_dead_sink_does_not_get_in_the_end_is_counted_exactly() {
     let reports = lock(&place.reports).clone();
     assert!(matches!(&reports[..], [Report::Down { .. }, Report::Lost { .. }]), "{reports:?}");
     assert!(reports[1].to_string().ends_with(&format!("did not get 301 lines ({bytes} bytes) of web's stdout")));
-    // Afterwards there is nothing left to ship.
+    // Afterwards nothing remains to be shipped.
     let (account, _) = resume(&place.outlets, &place.path("logs"), &place.path("ship"), LONG).await;
     assert_eq!(account.lost.lines, 301);
 }
