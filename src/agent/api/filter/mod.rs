@@ -15,10 +15,10 @@ mod parse;
 
 use serde_json::Value;
 
-/// What could not be read or compared.
+/// A syntax error or a comparison that is not possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// The expression is none.
+    /// The expression is not valid.
     #[error("failed to read filter expression: 1:{} ({at}): {why}", at + 1)]
     Syntax {
         /// Byte at which it goes wrong.
@@ -26,7 +26,7 @@ pub enum FilterError {
         /// What was expected there.
         why: String,
     },
-    /// It does not fit what it is asked of.
+    /// The expression does not apply to the value.
     #[error("{0}")]
     Value(String),
 }
