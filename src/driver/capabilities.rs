@@ -99,9 +99,9 @@ impl Allowed {
         Ok(if reader.has("allow_caps") { Allowed(names) } else { Allowed::default() })
     }
 
-    /// Resolves `cap_add` and `cap_drop` to a list of `CAP_` names; `cap_add` wins over `cap_drop`. A non-root task starts with
-    /// no capabilities, a root task with the allowed defaults except `NOT_BY_DEFAULT`; with `as_nomad` every task starts with the allowed ones, and root
-    /// with Nomad's list for root.
+    /// Resolves `cap_add` and `cap_drop` to a list of `CAP_` names; `cap_add` wins over `cap_drop`. A non-root task starts
+    /// with no capabilities, a root task with the allowed defaults except `NOT_BY_DEFAULT`; with `as_nomad` every task starts
+    /// with the allowed ones, and root with Nomad's list for root.
     pub(super) fn resolve(&self, reader: &Reader<'_>, as_nomad: bool, root: bool) -> Result<Vec<String>, DriverError> {
         let (add, drop) = (names(reader, "cap_add")?, names(reader, "cap_drop")?);
         self.check(reader, &add)?;

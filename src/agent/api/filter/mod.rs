@@ -5,10 +5,10 @@
 //!   any TaskGroups as g { g.Count != 0 }          "/Meta/a.b" contains "x"
 //! ```
 //!
-//! As in the Go package: a value is a word, a number or a string; what it is compared with says what it is read as; a member of a
-//! map that is missing is equal to nothing, holds nothing, is empty and is nil; a first word that is missing is an error. Two things
-//! differ. `null` is Go's empty list or map: it is empty, and holds nothing. A string that begins with a slash keeps it; the Go
-//! package reads such a value as a path and drops it.
+//! As in the Go package: a value is a word, a number or a string; what it is compared with says what it is read as; a member
+//! of a map that is missing is equal to nothing, holds nothing, is empty and is nil; a first word that is missing is an
+//! error. Two things differ. `null` is Go's empty list or map: it is empty, and holds nothing. A string that begins with a
+//! slash keeps it; the Go package reads such a value as a path and drops it.
 
 mod eval;
 mod parse;
