@@ -1,4 +1,5 @@
-//! Which evaluation is decided next: by priority, then by age; none before its time; blocked ones wait for what was missing.
+//! Selects the next evaluation: by priority, then by age; none before its due time; blocked ones wait for the resource that was
+//! missing.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,7 +12,7 @@ use super::model::{EvalStatus, Evaluation, Nanos};
 use super::schedule::{Change, unblocks};
 use crate::sys::lock::lock;
 
-/// What waits for a decision. Evaluations are known by their ids; what they say stands in the state.
+/// The queues of evaluations. They hold ids; the content is in the state.
 #[derive(Debug, Default)]
 pub(super) struct Broker {
     queues: Mutex<Queues>,
@@ -22,14 +23,14 @@ pub(super) struct Broker {
 struct Queues {
     /// The highest priority first, then the oldest.
     ready: BTreeMap<(Reverse<i64>, u64), String>,
-    /// By when.
+    /// By due time.
     later: BTreeSet<(Nanos, i64, String)>,
     blocked: BTreeMap<String, Evaluation>,
-    /// What blocked ones wait for came last with this index: one that was decided before may have missed it.
+    /// Index of the last change of each kind, because an evaluation that was decided earlier may have missed it.
     changes: Vec<(Change, u64)>,
-    /// What is in one of them.
+    /// The queue that each evaluation is in.
     known: HashMap<String, Place>,
-    /// Counts those that became ready.
+    /// Counter for the order in which evaluations became ready.
     came: u64,
 }
 
@@ -57,7 +58,7 @@ impl Queues {
         self.ready.insert(place, id);
     }
 
-    /// Those whose time has come become ready.
+    /// Moves evaluations that are due to the ready queue.
     fn advance(&mut self, now: Nanos) {
         while let Some((when, priority, id)) = self.later.pop_first() {
             if when > now {
@@ -71,12 +72,12 @@ impl Queues {
 }
 
 impl Broker {
-    /// Forgets all that waits.
+    /// Empties all queues.
     pub(super) fn forget(&self) {
         *lock(&self.queues) = Queues::default();
     }
 
-    /// Takes an evaluation as it stands in the state now: one that has ended is forgotten, any other waits as it says.
+    /// Queues an evaluation by its current record: an ended one is removed, any other is put into the queue for its status.
     pub(super) fn put(&self, eval: &Evaluation) {
         let mut queues = lock(&self.queues);
         queues.remove(&eval.id);
@@ -101,7 +102,7 @@ impl Broker {
         self.more.notify_one();
     }
 
-    /// Something changed, at this index: those that may have waited for it are tried again.
+    /// A resource changed at this index: evaluations that may have waited for it are retried.
     pub(super) fn unblock(&self, change: Change, index: u64) {
         let mut queues = lock(&self.queues);
         match queues.changes.iter_mut().find(|(known, _)| *known == change) {
@@ -123,7 +124,7 @@ impl Broker {
         self.more.notify_one();
     }
 
-    /// One that was taken, and could not be decided, is taken again then.
+    /// Queues an evaluation that could not be decided for a later retry.
     pub(super) fn again(&self, id: &str, when: Nanos) {
         let mut queues = lock(&self.queues);
         queues.remove(id);
@@ -133,7 +134,7 @@ impl Broker {
         self.more.notify_one();
     }
 
-    /// The next one, when there is one whose time has come. For one caller: jobs are decided one after the other.
+    /// The next evaluation that is due. There must be only one caller, because jobs are decided one after the other.
     pub(super) async fn next(&self) -> String {
         loop {
             let due = {
@@ -181,7 +182,7 @@ mod tests {
         for (id, priority) in [("a", 50), ("b", 80), ("c", 50), ("d", 80)] {
             broker.put(&eval(id, priority, EvalStatus::Pending));
         }
-        // One that is put again is there once; one that has ended is not.
+        // An evaluation that is put again is in the queues once; an ended one is not in them.
         broker.put(&eval("d", 80, EvalStatus::Pending));
         broker.put(&eval("c", 50, EvalStatus::Canceled));
         let mut order = Vec::new();
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!(broker.next().await, "other", "another node would not help");
         let (id, ()) = tokio::join!(broker.next(), async { broker.unblock(Change::AllocEnded, 9) });
         assert_eq!(id, "a");
-        // Decided before the memory was free, and heard of only now.
+        // Decided before the memory was freed, and put only now.
         broker.put(&blocked("b", 8));
         assert_eq!(broker.next().await, "b");
         broker.put(&blocked("c", 10));

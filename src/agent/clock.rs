@@ -1,10 +1,10 @@
-//! This moment, and sleeping until another one.
+//! The current time, and sleeping until a given time.
 
 use std::time::{Duration, SystemTime};
 
 use super::model::Nanos;
 
-/// The longest sleep until a moment: clocks may be set, and machines sleep, meanwhile.
+/// The longest single sleep: meanwhile clocks may be set and machines suspended.
 const NAP: Duration = Duration::from_mins(1);
 
 /// This moment.
@@ -12,7 +12,7 @@ pub(super) fn now() -> Nanos {
     Nanos::of(SystemTime::now())
 }
 
-/// How long to sleep until this moment before it is looked again whether it has come.
+/// How long to sleep before it is checked again whether this moment has come.
 pub(super) fn nap(until: Nanos) -> Duration {
     until.duration().saturating_sub(now().duration()).min(NAP)
 }

@@ -1,4 +1,4 @@
-//! What everything that decides shares: the state, the engine, the queue of evaluations, the jobs as they were read.
+//! State shared by all components that decide: the database, the engine, the evaluation queues, the parsed jobs.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use super::state::{State, StateError, View};
 use crate::spec::JobType;
 use crate::sys::lock::lock;
 
-/// So many allocations may wait in a row for one that has not ended.
+/// Longest chain of allocations that wait for their predecessors.
 const LONGEST_WAIT: usize = 64;
 
 /// See the module.
@@ -30,17 +30,17 @@ pub(super) struct Core {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) broker: Broker,
     pub(super) jobs: Jobs,
-    /// When ports were given back.
+    /// When ports were released.
     pub(super) ports: Mutex<PortHistory>,
-    /// Something came that a deployment may go on with.
+    /// Notified when deployments have to be checked.
     pub(super) deployments: Notify,
-    /// Something came that a drain may go on with.
+    /// Notified when a drain has to be checked.
     pub(super) drain: Notify,
-    /// Jobs came or went that a clock starts.
+    /// Notified when periodic jobs were added or removed.
     pub(super) periodic: Notify,
-    /// An allocation may have ended, or said what it offers.
+    /// Notified when an allocation may have ended or registered services.
     pub(super) services: Notify,
-    /// Allocations that wait for the end of another one whose place they take: by their ids, with its.
+    /// Allocations that wait for the end of the allocation that they replace: by their ids, with the id of the other one.
     waiting: Mutex<HashMap<String, (String, Wanted)>>,
 }
 
@@ -49,12 +49,12 @@ pub(super) fn new_id() -> String {
     crate::sys::random::uuid().hyphenated().to_string()
 }
 
-/// A job's key as an allocation or evaluation has it.
+/// The job key for an allocation or evaluation.
 pub(super) fn key(namespace: &str, job: &str) -> JobKey {
     JobKey { namespace: namespace.to_owned(), id: job.to_owned() }
 }
 
-/// A pending evaluation with nothing special about it.
+/// A pending evaluation with defaults.
 pub(super) fn evaluation(id: String, (namespace, job): (&str, &str), kind: JobType, why: Trigger) -> Evaluation {
     let now = now();
     Evaluation {
@@ -101,7 +101,7 @@ impl Core {
         })
     }
 
-    /// An evaluation of a job as it is now.
+    /// An evaluation of a job by its current record.
     pub(super) fn evaluation_of(&self, job: &JobVersion, why: Trigger) -> Evaluation {
         let (priority, kind) = self.jobs.of(job).map_or((50, JobType::Service), |job| (job.priority, job.kind));
         Evaluation {
@@ -111,7 +111,7 @@ impl Core {
         }
     }
 
-    /// Has the engine do what is wanted of these allocations by now; what it did before it goes on with.
+    /// Makes the engine apply the desired status of these allocations; it continues what it is doing for them already.
     ///
     /// # Errors
     /// [`StateError`].
@@ -129,14 +129,14 @@ impl Core {
         Ok(())
     }
 
-    /// Has the engine take up what an earlier process left, whatever is wanted of it by now.
+    /// Makes the engine recover allocations that an earlier process left, whatever their desired status is now.
     ///
     /// # Errors
     /// [`StateError`].
     pub(super) async fn take_up(&self, allocs: Vec<Allocation>) -> Result<(), StateError> {
         let (wanted, ending): (Vec<_>, Vec<_>) =
             allocs.into_iter().partition(|alloc| alloc.desired_status == DesiredStatus::Run);
-        // Those that end first: others may wait for them.
+        // Allocations that are ending come first: others may wait for them.
         for alloc in ending {
             if self.engine.runs(&alloc.id) {
                 self.begin(alloc.clone()).await?;
@@ -154,8 +154,8 @@ impl Core {
         };
         let job = version.as_ref().and_then(|version| self.jobs.of(version).ok());
         let Some(job) = job else {
-            // It was registered once, so that this is an older agent's job that this one does not understand. Nobody would look
-            // after what runs of it.
+            // It was registered once, so it is an older agent's job that this one does not understand. Its running tasks would
+            // not be supervised.
             if self.engine.runs(&alloc.id) {
                 self.engine.destroy(&alloc.id).await;
             }
@@ -175,7 +175,8 @@ impl Core {
         Ok(())
     }
 
-    /// The one before it that has not ended: the one whose place it takes or, where that waited itself, whose place that takes.
+    /// A predecessor that has not ended: the allocation that it replaces or, if that one was waiting itself, the one that that
+    /// one replaces.
     fn still_there(&self, view: &View, alloc: &Allocation) -> Result<Option<String>, StateError> {
         let mut id = alloc.previous_allocation.clone();
         for _ in 0..LONGEST_WAIT {
@@ -191,7 +192,7 @@ impl Core {
         Ok(None)
     }
 
-    /// Goes on with what is kept: nothing that was decided, waits or runs is known before.
+    /// Starts from the stored state, with empty queues and caches.
     ///
     /// # Errors
     /// [`StateError`].
@@ -205,7 +206,7 @@ impl Core {
         self.broker.forget();
         lock(&self.waiting).clear();
         self.catch_up().await?;
-        // Before those who wait are known: none of them heard of what came.
+        // Before the waiting evaluations are queued, so that each of them sees these changes as possibly missed.
         self.unblock_all();
         for eval in self.state.read()?.open_evals() {
             self.broker.put(&eval?);
@@ -213,7 +214,7 @@ impl Core {
         Ok(())
     }
 
-    /// Has the engine do all that is wanted by now, also what it may not have heard of.
+    /// Makes the engine apply the desired status of all live allocations, including changes that it may have missed.
     ///
     /// # Errors
     /// [`StateError`].
@@ -222,7 +223,7 @@ impl Core {
         self.take_up(live).await
     }
 
-    /// Those that waited for something may have missed that it came.
+    /// Retries evaluations that may have missed the change that they wait for.
     pub(super) fn unblock_all(&self) {
         use schedule::Change::{AllocEnded, NodeChanged, NodeEligible, PortFreed};
         for change in [AllocEnded, NodeEligible, NodeChanged, PortFreed] {
@@ -240,7 +241,7 @@ impl Core {
         Ok(())
     }
 
-    /// An allocation that the engine does not have and will not get has ended; with a reason it has failed.
+    /// Marks an allocation that the engine does not have, and will not get, as ended; with a reason, as failed.
     async fn give_up(&self, alloc: Allocation, why: &str) -> Result<(), StateError> {
         let id = alloc.id;
         let (status, text) = if why.is_empty() {
@@ -265,13 +266,13 @@ impl Core {
         Ok(())
     }
 
-    /// Those that waited for this one's end.
+    /// Removes and returns the allocations that waited for this one's end.
     pub(super) fn successors(&self, ended: &str) -> Vec<Wanted> {
         lock(&self.waiting).extract_if(|_, (previous, _)| previous == ended).map(|(_, (_, wanted))| wanted).collect()
     }
 }
 
-/// Returns when somebody says that something has changed, at the latest at `until`, and sometimes before.
+/// Returns after a notification, at `until` at the latest, and sometimes earlier.
 pub(super) async fn wait(changed: &Notify, until: Option<Nanos>) {
     let time = async {
         match until {

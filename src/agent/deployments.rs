@@ -1,4 +1,4 @@
-//! Watches deployments: says which of their allocations are healthy, and has done what `schedule` makes of that.
+//! Watches deployments: determines the health of their allocations, and applies the steps that `schedule` decides.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::schedule::{DeploymentInput, DeploymentStep, deployment_step};
 use super::state::{Change, StateError, View};
 use super::versions::{self, put_eval};
 
-/// When a step is tried again that could not be made.
+/// Delay before a failed step is retried.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Watches for ever.
+/// Runs forever.
 pub(super) async fn run(core: Arc<Core>) {
     loop {
         let next = look(&core).await.unwrap_or_else(|error| {
@@ -32,7 +32,7 @@ fn earlier(one: Option<Nanos>, other: Option<Nanos>) -> Option<Nanos> {
     one.into_iter().chain(other).min()
 }
 
-/// Goes on with all of them; answers when to look again.
+/// Advances all deployments; returns the time of the next check.
 async fn look(core: &Arc<Core>) -> Result<Option<Nanos>, StateError> {
     let (mut next, mut due) = (None, Vec::new());
     {
@@ -69,7 +69,7 @@ async fn look(core: &Arc<Core>) -> Result<Option<Nanos>, StateError> {
                 }
                 again
             }
-            // The others go on.
+            // The other deployments continue.
             Err(error) => {
                 tracing::error!(deployment = id, error = crate::alloc::chain(&error), "cannot go on with a deployment");
                 Some(now().plus(AGAIN))
@@ -80,7 +80,7 @@ async fn look(core: &Arc<Core>) -> Result<Option<Nanos>, StateError> {
     Ok(next)
 }
 
-/// What is to be said of an allocation; nothing where that has been said.
+/// The health verdict on an allocation; `None` if it is already recorded.
 fn verdict(
     core: &Core,
     view: &View,
@@ -97,12 +97,12 @@ fn verdict(
     let Some((group, update)) = group.and_then(|group| Some((group, group.scheduling.update.as_ref()?))) else {
         return Ok(None);
     };
-    // One that was updated in place has the time from then on.
+    // For an allocation that was updated in place, the time counts from the update.
     let begun = alloc.create_time.max(deployment.create_time);
     Ok(Some(judge(alloc, group, update, core.engine.checks_pass_since(&alloc.id), (begun, now()))))
 }
 
-/// Has `decide` look at a deployment.
+/// Calls `decide` with the input for a deployment.
 pub(super) fn with_input<T>(
     view: &View,
     deployment: &Deployment,
@@ -116,7 +116,7 @@ pub(super) fn with_input<T>(
     Ok(decide(&DeploymentInput { deployment, versions: &versions, allocs: &allocs, is_system, now: now() }))
 }
 
-/// Writes down what was said, and what follows.
+/// Records the verdicts and applies the resulting step.
 fn step(
     core: &Core,
     change: &mut Change<'_>,
@@ -141,7 +141,7 @@ fn step(
     Ok((keep(core, change, &deployment, step)?.0, next))
 }
 
-/// Tells people, in the events of its tasks.
+/// Adds the reason to the events of its tasks.
 fn explain(alloc: &mut Allocation, why: &str) {
     for state in alloc.task_states.values_mut() {
         state.events.push(TaskEvent {
@@ -153,7 +153,7 @@ fn explain(alloc: &mut Allocation, why: &str) {
     }
 }
 
-/// Keeps what was decided of a deployment; the evaluations that follow, and the version that came back.
+/// Stores the changes to a deployment; returns the follow-up evaluations and the version that was restored.
 pub(super) fn keep(
     core: &Core,
     change: &mut Change<'_>,
@@ -172,7 +172,7 @@ pub(super) fn keep(
         match versions::revert(core, change, &of, version, Trigger::DeploymentWatcher) {
             Ok(kept) => return Ok((kept.eval.into_iter().collect(), Some(version))),
             Err(error @ CommandError::Failed { .. }) => return Err(StateError::Invalid(crate::alloc::chain(&error))),
-            // An older agent took that version, and this one does not: the deployment has failed all the same.
+            // An older agent accepted that version, and this one does not: the deployment has failed all the same.
             Err(error) => tracing::error!(job = of.id, version, %error, "cannot go back to a version"),
         }
     }

@@ -11,10 +11,10 @@ use super::state::{Change, StateError};
 use super::versions::put_eval;
 use crate::spec::JobType;
 
-/// When it is tried again what could not be done.
+/// Delay before a failed step is retried.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Drains whenever somebody wants it.
+/// Runs forever and drains the node on request.
 pub(super) async fn run(core: Arc<Core>) {
     loop {
         let next = step(&core).await.unwrap_or_else(|error| {
@@ -25,7 +25,7 @@ pub(super) async fn run(core: Arc<Core>) {
     }
 }
 
-/// Does what is due; answers when something is due next.
+/// Does what is due; returns the time of the next step.
 async fn step(core: &Arc<Core>) -> Result<Option<Nanos>, StateError> {
     let DrainStep { migrate, is_done, next } = {
         let view = core.state.read()?;

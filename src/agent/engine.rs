@@ -1,5 +1,5 @@
-//! What runs allocations, as the agent sees it: orders go down, reports come up. The real one stands over `alloc`; tests have a
-//! small one of their own.
+//! The interface to the code that runs allocations: orders go to it, reports come from it. The real engine is built on `alloc`;
+//! tests use a fake one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,23 +13,23 @@ use crate::alloc::control;
 use crate::executor::{ExecRequests, ExecResponses};
 use crate::spec::{Job, Signal, TaskStats};
 
-/// Reports that may wait for whoever takes them.
+/// Capacity of the report queue.
 pub const REPORTS: usize = 256;
 
-/// An allocation that is to run: what was decided of it, and the version of the job that it is of.
+/// An allocation to run: the decision about it, and its version of the job.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// With its ports and its number.
+    /// Includes its ports and its index.
     pub alloc: Allocation,
     /// The version `alloc.job_version`.
     pub job: Arc<Job>,
-    /// What the job was dispatched with; empty for none.
+    /// The payload of the dispatch; empty for none.
     pub payload: Vec<u8>,
-    /// The node's metadata at this moment.
+    /// The node's current metadata.
     pub meta: BTreeMap<String, String>,
 }
 
-/// A check of a service, as it went last.
+/// The last result of a service check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct CheckState {
@@ -40,9 +40,9 @@ pub struct CheckState {
     pub mode: String,
     /// `success`, `failure` or `pending`.
     pub status: String,
-    /// Of HTTP: the answer's status.
+    /// HTTP status of the answer, for an HTTP check.
     pub status_code: u16,
-    /// What it said.
+    /// Its output.
     pub output: String,
     /// Seconds since 1970.
     pub timestamp: i64,
@@ -56,45 +56,46 @@ pub struct CheckState {
     pub check: String,
 }
 
-/// How an allocation is now. A later one replaces an earlier one of the same allocation.
+/// The state of an allocation. A report replaces earlier ones for the same allocation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// The allocation.
     pub id: String,
-    /// What it does.
+    /// Its status.
     pub client_status: ClientStatus,
-    /// Nomad's words for that.
+    /// Nomad's text for that status.
     pub client_description: String,
     /// All of its tasks.
     pub task_states: BTreeMap<String, TaskState>,
-    /// Once it has got a network of its own.
+    /// Set once it has a network of its own.
     pub network_status: Option<NetworkStatus>,
 }
 
-/// Why an order was not followed.
+/// Why an order was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
-    /// There is no such allocation here, or nothing of it any more.
+    /// The allocation does not exist here, or its remains were removed.
     #[error("Unknown allocation {0:?}")]
     UnknownAlloc(String),
-    /// The allocation.
+    /// The allocation refused it.
     #[error(transparent)]
     Refused(#[from] control::OrderError),
 }
 
-/// What runs allocations. Orders for one that is unknown are errors, or, where they only want its end, done.
+/// Runs allocations. An order for an unknown allocation is an error, except that orders to end it succeed.
 #[tonic::async_trait]
 pub trait Engine: Send + Sync {
-    /// Sets it up and runs it; one that is here already goes on, as one of this version of its job. What comes of it is reported.
+    /// Sets up and runs an allocation; one that is already here continues, with this version of its job. Its state is reported.
     async fn start(&self, wanted: Wanted);
 
-    /// It is here, or was left here by an earlier process, and has not ended.
+    /// Whether it is here, or was left by an earlier process, and has not ended.
     fn runs(&self, id: &str) -> bool;
 
-    /// Its tasks are to end, with their kill signals and timeouts. Returns at once; its end is reported.
+    /// Ends its tasks with their kill signals and timeouts. Returns at once; the end is reported.
     async fn stop(&self, id: &str, no_shutdown_delay: bool);
 
-    /// Restarts one task; without one all that run, or with `all` also those that have ended. Returns when they run again.
+    /// Restarts one task; without a task, all running ones, or with `all` also those that have ended. Returns when they run
+    /// again.
     ///
     /// # Errors
     /// [`OrderError`].
@@ -106,46 +107,46 @@ pub trait Engine: Send + Sync {
     /// [`OrderError`].
     async fn signal(&self, id: &str, task: Option<&str>, signal: Signal) -> Result<(), OrderError>;
 
-    /// Holds a session inside a task; the first request is its setup. It ends when the answers are dropped.
+    /// Runs a session inside a task; the first request is its setup. It ends when the answers are dropped.
     ///
     /// # Errors
     /// [`OrderError`].
     async fn exec(&self, id: &str, task: &str, requests: ExecRequests) -> Result<ExecResponses, OrderError>;
 
-    /// One sample of one task, or of all that run; with it the task's name.
+    /// One sample of one task, or of all running ones, with the task's name.
     ///
     /// # Errors
     /// [`OrderError`].
     async fn stats(&self, id: &str, task: Option<&str>) -> Result<Vec<(String, TaskStats)>, OrderError>;
 
-    /// Its checks by id; `None` for one that is not here.
+    /// Its checks by id; `None` if the allocation is not here.
     fn checks(&self, id: &str) -> Option<BTreeMap<String, CheckState>>;
 
-    /// Since when all checks of its services that its health depends on have passed without a break; `None` while one has not,
-    /// and of one that is not here.
+    /// Since when all checks that its health depends on have passed without interruption; `None` while one fails, and if the
+    /// allocation is not here.
     fn checks_pass_since(&self, id: &str) -> Option<Nanos>;
 
-    /// Changes whenever [`Engine::services`] may.
+    /// Changes whenever [`Engine::services`] may have changed.
     fn service_changes(&self) -> watch::Receiver<u64>;
 
-    /// What its allocations have registered.
+    /// The services that its allocations have registered.
     fn services(&self) -> Vec<ServiceRegistration>;
 
-    /// All that this allocation offers is among [`Engine::services`]: not yet where it was only just found again.
+    /// Whether [`Engine::services`] contains all services of this allocation: not yet if it was only just recovered.
     fn has_announced(&self, id: &str) -> bool;
 
-    /// Who, that is none of its allocations, has this port of the host.
+    /// The holder of this host port if it is not one of this engine's allocations.
     fn port_holder(&self, port: u16) -> Option<String>;
 
-    /// What the drivers say against the configuration of the job's tasks.
+    /// The drivers' errors about the configuration of the job's tasks.
     fn validate(&self, job: &Job) -> Vec<String>;
 
-    /// The machine as it is now. What an operator decides of it (drain, eligibility), its events and its indexes are empty.
+    /// The current state of the machine. The operator's settings (drain, eligibility), events and indexes are empty.
     async fn node(&self) -> Node;
 
-    /// Its directory, while there is one.
+    /// Its directory, if it exists.
     fn alloc_dir(&self, id: &str) -> Option<PathBuf>;
 
-    /// Removes what is left of one that has ended: directories, networks, record. Returns when that is done.
+    /// Removes the remains of an ended allocation: directories, networks, record. Returns when that is done.
     async fn destroy(&self, id: &str);
 }

@@ -1,4 +1,4 @@
-//! Forgets what has ended long ago, and removes the directories of allocations where there are many of them.
+//! Forgets records that ended long ago, and removes the directories of ended allocations when there are too many.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use super::core::{Core, now};
 use super::state::{Age, StateError};
 use crate::spec::Order as _;
 
-/// How often it is looked.
+/// Interval between two runs.
 const AGAIN: Duration = Duration::from_mins(5);
 /// Directories of allocations that have ended, at most; the oldest go first.
 const DIRECTORIES: usize = 50;
 
-/// Collects for ever.
+/// Runs forever.
 pub(super) async fn run(core: Arc<Core>) {
     loop {
         tokio::time::sleep(AGAIN).await;

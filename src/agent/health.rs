@@ -1,24 +1,24 @@
-//! Whether an allocation of a deployment is healthy: by its tasks' states and its checks, for as long as the job asks for.
+//! Whether an allocation of a deployment is healthy: by its tasks' states and its checks, over the time that the job requires.
 
 use super::model::{Allocation, ClientStatus, Nanos, TaskState, TaskStateName};
 use crate::spec::{Group, HealthCheck, Lifecycle, LifecycleHook, Task, Update};
 
-/// What is to be said of it.
+/// The verdict on an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Healthy,
     Unhealthy(&'static str),
-    /// To be looked at again then, if nothing is reported before.
+    /// Check again at this time if there is no report before.
     NotYet(Nanos),
-    /// Somebody has to say it.
+    /// Health is set by an API call only.
     Manual,
 }
 
-/// How a task stands.
+/// The state of a task.
 enum Standing {
-    /// It runs since then.
+    /// Running since this time.
     Running(Nanos),
-    /// It is not to be waited for any more.
+    /// It need not be waited for any more.
     Done,
     Waiting,
     Failed,
@@ -41,8 +41,8 @@ fn standing(task: &Task, state: Option<&TaskState>) -> Standing {
     }
 }
 
-/// How it is now, having begun then. `checks_pass_since` is since when all checks have passed without a break; `None` while one
-/// does not.
+/// The current verdict on an allocation, with the time from which it counts. `checks_pass_since` is the time since when all
+/// checks have passed without interruption; `None` while one fails.
 pub(super) fn judge(
     alloc: &Allocation,
     group: &Group,

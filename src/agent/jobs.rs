@@ -1,4 +1,4 @@
-//! Jobs as they were read from their specifications, kept while somebody needs them.
+//! A cache of parsed jobs, which are kept while they are in use.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::jobspec::{self, Diagnostic};
 use crate::spec::Job;
 use crate::sys::lock::lock;
 
-/// Jobs that are kept although nobody needs them now: whoever asks for one mostly asks again soon.
+/// Number of jobs kept after their last use, because a job is often requested again soon.
 const RECENT: usize = 16;
 
-/// A job, when it came to be (ids come again after a purge), and a version of it.
+/// A job, its create index (ids are reused after a purge), and a version of it.
 type Key = (JobKey, u64, u64);
 
 /// See the module.
@@ -29,9 +29,9 @@ struct Cache {
     recent: VecDeque<Arc<Job>>,
 }
 
-/// What the reader says of a key that a run passes over.
+/// The parser's warning about a key that `agentbin run` ignores.
 const PASSED_OVER: &str = " has no effect with agentbin run";
-/// Keys that a run passes over, and this agent does not.
+/// Keys that `agentbin run` ignores and this agent supports.
 const DECIDED: [&str; 13] = [
     "SubmitTime",
     "all_at_once",
@@ -48,10 +48,10 @@ const DECIDED: [&str; 13] = [
     "update",
 ];
 
-/// What a run refuses, and this agent does.
+/// Features that `agentbin run` refuses and this agent supports.
 const DONE: [&str; 2] = ["dispatch_payload in ", "max_run_duration in "];
 
-/// The warnings that hold for an agent, too, without places: what a program wrote has no lines.
+/// The warnings that also apply to an agent, without positions: an API job has no lines.
 fn warnings(of_run: &[String]) -> Vec<String> {
     let text = |warning: &String| warning.split_once(": ").map_or(warning.as_str(), |(_, text)| text).to_owned();
     let holds = |text: &String| {
@@ -66,18 +66,18 @@ fn warnings(of_run: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// A specification that was read.
+/// A parsed specification.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) job: Job,
-    /// What is odd about it.
+    /// Warnings about it.
     pub(super) warnings: Vec<String>,
 }
 
-/// Reads a specification as `jobspec::canonicalize` makes it.
+/// Parses a specification in the form that `jobspec::canonicalize` produces.
 ///
 /// # Errors
-/// What is wrong with it, and what it asks for that is not to be had here; one line each.
+/// Its errors, and the features that it uses and this agent lacks; one line each.
 pub(super) fn read(spec: &Map<String, Value>) -> Result<Read, Vec<String>> {
     let mut parsed = jobspec::from_api(spec, Path::new("/")).map_err(|error| lines(&error.diagnostics))?;
     parsed.refusals.retain(|refusal| !DONE.iter().any(|key| refusal.message.starts_with(key)));
@@ -88,18 +88,18 @@ pub(super) fn read(spec: &Map<String, Value>) -> Result<Read, Vec<String>> {
     }
 }
 
-/// Without places: what a program wrote has no lines.
+/// Without positions: an API job has no lines.
 fn lines(diagnostics: &[Diagnostic]) -> Vec<String> {
     diagnostics.iter().map(|diagnostic| diagnostic.message.clone()).collect()
 }
 
 impl Jobs {
-    /// Forgets all of them: other jobs may have their names and numbers from now on.
+    /// Empties the cache: other jobs may have these ids and versions from now on.
     pub(super) fn forget(&self) {
         *lock(&self.cache) = Cache::default();
     }
 
-    /// The job of a version.
+    /// The parsed job of a version.
     ///
     /// # Errors
     /// As [`read`].

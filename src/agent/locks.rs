@@ -1,4 +1,4 @@
-//! Takes the locks of variables whose holders fell silent.
+//! Releases locks of variables that their holders did not renew in time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use super::core::Core;
 use super::model::Nanos;
 use super::state::{StateError, Table};
 
-/// When it is tried again what could not be done.
+/// Delay before a failed release is retried.
 const AGAIN: Duration = Duration::from_secs(10);
-/// How long nobody has to look where there is no lock.
+/// Interval between checks while there are no locks.
 const LONG: Duration = Duration::from_hours(24);
 
-/// Looks for ever.
+/// Runs forever.
 pub(super) async fn run(core: Arc<Core>) {
     loop {
-        // Before it is looked, so that no lock is missed.
+        // Taken before the check, so that no new lock is missed.
         let index = core.state.wait(&[Table::Variables], 0, Instant::now()).await;
         let next = expire(&core).await.unwrap_or_else(|error| {
             tracing::error!(error = crate::alloc::chain(&error), "cannot take the locks of silent holders");
@@ -29,7 +29,7 @@ pub(super) async fn run(core: Arc<Core>) {
     }
 }
 
-/// Takes what is due; answers when the next one is.
+/// Releases expired locks; returns the time of the next expiry.
 async fn expire(core: &Core) -> Result<Option<Nanos>, StateError> {
     Ok(core.state.change(|change| change.expire_locks(now())).await?.1)
 }

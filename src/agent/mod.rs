@@ -1,5 +1,5 @@
-//! One node's jobs: what a Nomad server holds for one node, decided, kept and told over Nomad's API. Never starts a process,
-//! touches the kernel or speaks gRPC.
+//! The jobs of one node: the work of a Nomad server for a single node, served over Nomad's API. Never starts a process, touches
+//! the kernel or speaks gRPC.
 //!
 //! ```text
 //! commands ──▶ state ◀── reports ◀── engine (allocations)
@@ -47,30 +47,30 @@ use state::{State, StateError};
 
 use crate::sys::task::boxed;
 
-/// A node's jobs, for whoever answers questions.
+/// The agent for its API: state, engine and commands.
 #[derive(Clone)]
 pub struct Agent {
-    /// What is kept.
+    /// The stored state.
     pub state: State,
-    /// What runs allocations.
+    /// The engine that runs allocations.
     pub engine: Arc<dyn Engine>,
-    /// What can be changed.
+    /// The commands that change the state.
     pub commands: Commands,
 }
 
-/// What works on the jobs; it ends when this value is dropped.
+/// The background tasks; they end when this value is dropped.
 #[derive(Debug)]
 pub struct Working(JoinSet<()>);
 
 impl Working {
-    /// Ends it: nothing is decided, and nothing held of the state, when this returns.
+    /// Ends them: when this returns, no more decisions are made and no handle of the state is held.
     pub async fn end(mut self) {
         self.0.shutdown().await;
     }
 }
 
 impl Agent {
-    /// Describes the node, has the engine go on with what ran before, and begins to decide.
+    /// Registers the node, makes the engine recover what ran before, and starts deciding.
     ///
     /// # Errors
     /// [`StateError`].
@@ -82,7 +82,7 @@ impl Agent {
         let core = Core::new(state.clone(), Arc::clone(&engine));
         node::look(&core).await?;
         let mut working = JoinSet::new();
-        // What the engine says of what it goes on with is heard while it does.
+        // Reports are received while the engine recovers allocations.
         working.spawn(boxed(reports::run(Arc::clone(&core), reports)));
         core.begin_anew().await?;
         working.spawn(boxed(services::run(Arc::clone(&core))));

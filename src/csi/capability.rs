@@ -1,5 +1,5 @@
-//! How a volume is used: access and attachment modes in Nomad's words, options of the mount, and secrets. What may be a secret is
-//! never shown.
+//! How a volume is used: access and attachment modes by Nomad's names, mount options, and secrets. Values that may be secret
+//! are never shown.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::wire::csi as wire;
 use crate::wire::csi::volume_capability::access_mode::Mode;
 use crate::wire::csi::volume_capability::{AccessType, BlockVolume, MountVolume};
 
-/// What stands in the place of a secret.
+/// Replaces a secret in output.
 pub const REDACTED: &str = "[REDACTED]";
 
 macro_rules! words {
@@ -26,7 +26,7 @@ macro_rules! words {
             /// All of them.
             pub const ALL: &[$name] = &[$($name::$case,)*];
 
-            /// Nomad's word.
+            /// Nomad's name of the value.
             #[must_use]
             pub const fn word(self) -> &'static str {
                 match self {
@@ -34,10 +34,10 @@ macro_rules! words {
                 }
             }
 
-            /// What a word means.
+            /// Parses a name.
             ///
             /// # Errors
-            /// The words that there are.
+            /// The error lists the valid names.
             pub fn from_word(word: &str) -> Result<$name, CsiError> {
                 let known = $name::ALL.iter().copied();
                 known.clone().find(|one| one.word() == word).ok_or_else(|| {
@@ -75,7 +75,7 @@ words! {
 }
 
 words! {
-    /// As what a volume is seen.
+    /// How a volume appears to its users.
     AttachmentMode, "attachment mode",
     /// Directories and files.
     FileSystem = "file-system",
@@ -84,19 +84,19 @@ words! {
 }
 
 impl AccessMode {
-    /// Whether nobody writes.
+    /// Whether all users only read.
     #[must_use]
     pub const fn is_reader_only(self) -> bool {
         matches!(self, AccessMode::SingleNodeReaderOnly | AccessMode::MultiNodeReaderOnly)
     }
 
-    /// Whether only a plugin that tells writers of one node apart understands it.
+    /// Whether only a plugin that distinguishes several writers on one node supports it.
     #[must_use]
     pub const fn needs_multi_writer(self) -> bool {
         matches!(self, AccessMode::SingleNodeSingleWriter | AccessMode::SingleNodeMultiWriter)
     }
 
-    /// How many allocations may use a volume at a time, `None` without end: of one node, which is all that we know of.
+    /// How many allocations may use a volume at a time on one node, the only one that is known here; `None` for no limit.
     #[must_use]
     pub const fn most_writers(self) -> Option<usize> {
         match self {
@@ -125,7 +125,7 @@ impl AccessMode {
     }
 }
 
-/// Names and values that a plugin needs and nobody else may know. `Debug` shows the names.
+/// Names and values that a plugin needs and that must stay secret. `Debug` shows the names only.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secrets(pub BTreeMap<String, String>);
 
@@ -141,17 +141,17 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// How a file system is mounted. Flags may be passwords: `Debug` and `Display` only tell that there are some.
+/// How a file system is mounted. As flags may be passwords, `Debug` and `Display` only show whether there are any.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct MountOptions {
-    /// Such as `ext4`; empty is what the plugin likes.
+    /// Such as `ext4`; empty leaves the choice to the plugin.
     pub fs_type: String,
-    /// As `mount(8)` has them after `-o`.
+    /// As in `mount(8)` after `-o`.
     pub flags: Vec<String>,
 }
 
 impl MountOptions {
-    /// These of a volume, with what a job wants instead: a file system if it names one, and all flags if it has any.
+    /// These options of a volume, overridden by a job's: the file system if it names one, and all flags if it has any.
     #[must_use]
     pub fn with(mut self, wanted: &MountOptions) -> MountOptions {
         if !wanted.fs_type.is_empty() {
@@ -163,7 +163,7 @@ impl MountOptions {
         self
     }
 
-    /// The same as others may see it; this one keeps its flags.
+    /// A copy for display, without the flags' values.
     #[must_use]
     pub fn redacted(&self) -> MountOptions {
         let flags = if self.flags.is_empty() { Vec::new() } else { vec![REDACTED.to_owned()] };
@@ -184,22 +184,22 @@ impl fmt::Debug for MountOptions {
     }
 }
 
-/// What is wanted of a volume.
+/// The requested use of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
     /// Who may use it, and how.
     pub access: AccessMode,
-    /// As what it is seen.
+    /// How it appears to its users.
     pub attachment: AttachmentMode,
-    /// Of a file system.
+    /// For a file system.
     pub options: MountOptions,
 }
 
 impl Capability {
-    /// In a job's words.
+    /// Parses the names in a job.
     ///
     /// # Errors
-    /// A word that there is not, and options where nothing is mounted.
+    /// An unknown name, or mount options where nothing is mounted.
     pub fn from_words(access: &str, attachment: &str, options: MountOptions) -> Result<Capability, CsiError> {
         let (access, attachment) = (AccessMode::from_word(access)?, AttachmentMode::from_word(attachment)?);
         if attachment == AttachmentMode::BlockDevice && options != MountOptions::default() {
@@ -222,7 +222,7 @@ impl Capability {
         wire::VolumeCapability { access_type: Some(access_type), access_mode: Some(mode) }
     }
 
-    /// What a plugin says; `None` where it says nothing that has a word.
+    /// The capability in a plugin's answer; `None` if it has no name here.
     pub(super) fn from_wire(said: &wire::VolumeCapability) -> Option<Capability> {
         let access = AccessMode::from_mode(said.access_mode?.mode())?;
         Some(match said.access_type.as_ref()? {
@@ -237,7 +237,7 @@ impl Capability {
         })
     }
 
-    /// What is kept of it.
+    /// The part of it that is recorded.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut digest = Sha256::new();
@@ -254,12 +254,12 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// How a volume is used, as it stands in a record: of flags, which may be secrets, only what tells them from others.
+/// How a volume is used, as recorded: mount flags, which may be secrets, are recorded as a hash that only distinguishes them.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Usage {
     /// Who may use it, and how.
     pub access: AccessMode,
-    /// As what it is seen.
+    /// How it appears to its users.
     pub attachment: AttachmentMode,
     /// Its file system.
     #[serde(default)]
@@ -270,7 +270,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// The name of the directory where a volume is put for this use.
+    /// Name of the directory in which a volume is mounted for this use.
     pub(super) fn dir_name(&self, read_only: bool) -> String {
         let rights = if read_only { "ro" } else { "rw" };
         format!("{rights}-{}-{}", self.attachment, self.access)

@@ -1,4 +1,4 @@
-//! One plugin's socket: calls with deadlines that are made again as the specification has it. The connection is made at the first
+//! One plugin's socket: calls with deadlines, which are retried as the specification says. The connection is made at the first
 //! call, and again after it broke.
 
 use std::error::Error;
@@ -20,7 +20,7 @@ use super::retry::{TRY, Tries};
 
 /// A unix socket's path must fit into `sockaddr_un` with its NUL.
 const MAX_SOCKET_PATH: usize = 107;
-/// How long a connection may take.
+/// Timeout for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
 pub(super) type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
@@ -40,10 +40,10 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// The plugin that listens, or will, on this socket. In a runtime of tokio.
+    /// A client for the plugin that listens, or will listen, on this socket. Has to be called in a tokio runtime.
     ///
     /// # Errors
-    /// When no socket can have that path.
+    /// The path is too long for a socket.
     pub fn new(socket: &Path) -> Result<Client, CsiError> {
         let length = socket.as_os_str().len();
         if !socket.is_absolute() || length > MAX_SOCKET_PATH {
@@ -54,13 +54,13 @@ impl Client {
         }
         let path = socket.to_owned();
         let connector = tower::service_fn(move |_: Uri| connect(path.clone()));
-        // The path never becomes the `:authority`; servers refuse one with slashes.
+        // The path must not become the `:authority`; servers refuse one with slashes.
         let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CONNECT);
         let channel = endpoint.connect_with_connector_lazy(connector);
         Ok(Client { socket: socket.into(), channel, each_try: TRY })
     }
 
-    /// The same with another time for each try.
+    /// The same with another deadline for each try.
     #[must_use]
     pub fn with_deadline(mut self, each_try: Duration) -> Client {
         self.each_try = each_try;
@@ -73,7 +73,7 @@ impl Client {
         &self.socket
     }
 
-    /// Makes a call, more than once where the answer says that it helps. `subject` is what an error is about.
+    /// Makes a call, and retries it where the answer allows it. `subject` is the object named in errors.
     pub(super) async fn call<T>(
         &self,
         call: &'static str,
@@ -89,7 +89,7 @@ impl Client {
                 Err(_) => Status::deadline_exceeded(format!("no answer within {:?}", self.each_try)),
             };
             let status = reached(status);
-            // To these it says that the token is wrong, which it stays.
+            // For list calls, Aborted means that the token is invalid, which a retry does not change.
             let is_final = call.starts_with("List") && status.code() == Code::Aborted;
             let Some(wait) = tries.after(status.code()).filter(|_| !is_final) else {
                 return Err(CsiError::answer(call, subject, &status));
@@ -99,7 +99,7 @@ impl Client {
     }
 }
 
-/// What a plugin answers has no cause on our side. All else is a connection that broke or was not to be had.
+/// An answer of the plugin has no source error on this side. Everything else is a connection that broke or could not be made.
 fn reached(status: Status) -> Status {
     match status.source() {
         Some(cause) => Status::unavailable(format!("{}: {}", status.message(), root_cause(cause))),
@@ -115,7 +115,7 @@ fn root_cause(error: &dyn Error) -> String {
     cause.to_string()
 }
 
-/// Connects, and makes sure that what listens is root's or our own: it is told secrets.
+/// Connects, and checks that the listener runs as root or as this user, because calls contain secrets.
 async fn connect(path: PathBuf) -> io::Result<TokioIo<UnixStream>> {
     let socket = UnixStream::connect(&path).await?;
     let found = socket.peer_cred()?.uid();
@@ -126,7 +126,7 @@ async fn connect(path: PathBuf) -> io::Result<TokioIo<UnixStream>> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// A call of a generated client by its name. Each try has a request of its own.
+/// Makes a call of a generated client by its name. Each try builds a separate request.
 macro_rules! ask {
     ($self:expr, $client:ident, $method:ident, $call:literal, $subject:expr, $request:expr) => {{
         let request = $request;
@@ -167,7 +167,7 @@ mod tests {
         asked.store(0, Ordering::Relaxed);
         let error = client.call("ListVolumes", "p", &failing(Status::aborted("token"), 1)).await.unwrap_err();
         assert!(error.to_string().contains("starting token is invalid"), "{error}");
-        // A plugin that is silent is asked three times.
+        // A plugin that does not answer is tried three times.
         asked.store(0, Ordering::Relaxed);
         let silent = || -> Answer<u32> {
             asked.fetch_add(1, Ordering::Relaxed);

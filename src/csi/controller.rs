@@ -1,5 +1,5 @@
-//! What a controller is asked besides attaching: volumes and snapshots made, deleted, expanded and listed. What is plainly wrong is
-//! not asked.
+//! Calls of a controller except attaching: create, delete, expand and list volumes and snapshots. Requests that are invalid by
+//! themselves are not sent.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -12,40 +12,40 @@ use crate::wire::csi::controller_client::ControllerClient;
 use crate::wire::csi::node_client::NodeClient;
 use crate::wire::csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 
-/// Where something is, as its plugin says: domains with their values.
+/// A location by the plugin's topology: domains with their values.
 pub type Segments = BTreeMap<String, String>;
 
-/// A volume that is to be made.
+/// A volume to create.
 #[derive(Debug, Clone, Default)]
 pub struct NewVolume {
-    /// A name that nobody else gives.
+    /// A unique name.
     pub name: String,
-    /// Bytes: at least, and at most where it is not 0.
+    /// Size in bytes: minimum, and maximum if that is not 0.
     pub capacity: (i64, i64),
     /// How it will be used.
     pub capabilities: Vec<Capability>,
-    /// What the plugin's manual says.
+    /// Parameters from the plugin's manual.
     pub parameters: BTreeMap<String, String>,
-    /// What the plugin asks for.
+    /// The secrets that the plugin requires.
     pub secrets: Secrets,
-    /// A snapshot to begin with.
+    /// The snapshot to restore.
     pub snapshot: String,
-    /// A volume to begin with.
+    /// The volume to copy.
     pub clone: String,
-    /// Where it must be, and where it would best be.
+    /// Required and preferred locations.
     pub topology: (Vec<Segments>, Vec<Segments>),
 }
 
-/// A volume as the plugin has made it.
+/// A volume that the plugin created.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Created {
     /// The plugin's id.
     pub id: String,
     /// Bytes.
     pub capacity: i64,
-    /// What the plugin wants to hear of it again.
+    /// Data that the plugin needs in later calls.
     pub context: BTreeMap<String, String>,
-    /// From where it is reached; empty is everywhere.
+    /// Locations from which it is accessible; empty means everywhere.
     pub topology: Vec<Segments>,
 }
 
@@ -54,7 +54,7 @@ pub struct Created {
 pub struct VolumeEntry {
     /// The volume.
     pub volume: Created,
-    /// The nodes that it is attached to, as the plugin calls them.
+    /// The nodes that it is attached to, by the plugin's ids.
     pub nodes: Vec<String>,
 }
 
@@ -63,13 +63,13 @@ pub struct VolumeEntry {
 pub struct Snapshot {
     /// The plugin's id.
     pub id: String,
-    /// The volume that it was made of.
+    /// The volume that it was taken from.
     pub volume: String,
     /// Bytes.
     pub size: i64,
     /// When it was made, if the plugin says so.
     pub made: Option<SystemTime>,
-    /// It can be used.
+    /// Whether it can be used.
     pub is_ready: bool,
 }
 
@@ -78,7 +78,7 @@ pub struct Snapshot {
 pub struct Page<T> {
     /// The entries, no more than were asked for.
     pub entries: Vec<T>,
-    /// What the next part begins with; empty for none.
+    /// The token of the next part; empty for none.
     pub next: String,
 }
 
@@ -150,7 +150,7 @@ impl NewVolume {
     }
 }
 
-/// Whether what a plugin confirms is what was asked about. It may leave out what it does not look at.
+/// Checks that the confirmed capabilities cover the requested ones. A plugin may leave out what it does not check.
 fn compare(wanted: &[Capability], confirmed: &[wire::VolumeCapability]) -> Result<(), String> {
     let found: Vec<Capability> = confirmed.iter().filter_map(Capability::from_wire).collect();
     let fits = |one: &Capability| {
@@ -162,14 +162,14 @@ fn compare(wanted: &[Capability], confirmed: &[wire::VolumeCapability]) -> Resul
         })
     };
     match wanted.iter().find(|one| !found.is_empty() && !fits(one)) {
-        // Flags may be secrets: that they differ is all that is told.
+        // Flags may be secrets, so the error only says that they differ.
         Some(one) => Err(format!("{} {} with these mount options is not confirmed", one.access, one.attachment)),
         None => Ok(()),
     }
 }
 
 impl Client {
-    /// Makes a volume, or finds the one that was made with this name.
+    /// Creates a volume, or returns the one that was created with this name.
     ///
     /// # Errors
     /// See [`CsiError`]; the same holds for all other calls.
@@ -181,7 +181,7 @@ impl Client {
         Ok(created)
     }
 
-    /// Deletes a volume; one that is not there is deleted.
+    /// Deletes a volume; succeeds if it does not exist.
     ///
     /// # Errors
     /// See [`CsiError`].
@@ -191,10 +191,10 @@ impl Client {
         ask!(self, ControllerClient, delete_volume, "DeleteVolume", id, request).map(drop)
     }
 
-    /// That a volume is there and can be used so.
+    /// Checks that a volume exists and supports this use.
     ///
     /// # Errors
-    /// Also what the plugin does not confirm.
+    /// Also fails when the plugin does not confirm the use.
     pub async fn validate(&self, id: &str, wanted: &[Capability], secrets: &Secrets) -> Result<(), CsiError> {
         needed("the volume's id", id)?;
         let request = wire::ValidateVolumeCapabilitiesRequest {
@@ -209,13 +209,14 @@ impl Client {
         let refused = |why: &str| CsiError::invalid(format!("{call} of {id}: {why}"));
         match said.confirmed {
             Some(confirmed) => compare(wanted, &confirmed.volume_capabilities).map_err(|why| refused(&why)),
-            // Old plugins say nothing at all when all is well.
+            // Old plugins send an empty answer if the volume is fine.
             None if said.message.is_empty() => Ok(()),
             None => Err(refused(&said.message)),
         }
     }
 
-    /// Makes a volume larger, as far as the controller does. Tells its bytes, and whether a node has to go on.
+    /// Expands a volume, as far as the controller does it. Returns its size in bytes, and whether the node has to expand it,
+    /// too.
     ///
     /// # Errors
     /// See [`CsiError`].
@@ -241,7 +242,7 @@ impl Client {
         Ok((said.capacity_bytes, said.node_expansion_required))
     }
 
-    /// Makes the file system of a volume larger, on the node that has it at these places, as the plugin sees them.
+    /// Expands the file system of a volume on the node where it is mounted at these paths, in the plugin's view.
     ///
     /// # Errors
     /// See [`CsiError`].
@@ -265,7 +266,7 @@ impl Client {
         Ok(ask!(self, NodeClient, node_expand_volume, "NodeExpandVolume", id, request)?.capacity_bytes)
     }
 
-    /// How full a volume is at a place as the plugin sees it: available, total and used bytes.
+    /// The usage of a volume at a path in the plugin's view: available, total and used bytes.
     ///
     /// # Errors
     /// See [`CsiError`].
@@ -282,7 +283,7 @@ impl Client {
         Ok(bytes.map(|bytes| (bytes.available, bytes.total, bytes.used)))
     }
 
-    /// A part of the list of volumes: at most `most` (0: as the plugin likes), from a token of the part before.
+    /// A part of the list of volumes: at most `most` entries (0: the plugin's choice), from the token of the previous part.
     ///
     /// # Errors
     /// See [`CsiError`].
@@ -296,7 +297,7 @@ impl Client {
         Ok(page(said.entries, most, entry, said.next_token))
     }
 
-    /// Makes a snapshot of a volume, or finds the one that was made with this name.
+    /// Takes a snapshot of a volume, or returns the one that was taken with this name.
     ///
     /// # Errors
     /// See [`CsiError`].
@@ -319,7 +320,7 @@ impl Client {
         Ok(snapshot(ask!(self, ControllerClient, create_snapshot, "CreateSnapshot", name, request)?.snapshot))
     }
 
-    /// Deletes a snapshot; one that is not there is deleted.
+    /// Deletes a snapshot; succeeds if it does not exist.
     ///
     /// # Errors
     /// See [`CsiError`].

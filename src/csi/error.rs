@@ -1,11 +1,11 @@
-//! What goes wrong with a plugin, in words that say what to do.
+//! Errors of plugins, with texts that say what to do.
 
 use tonic::Code;
 
-/// Why a plugin did not do what it was asked.
+/// Why a plugin's call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CsiError {
-    /// What the plugin answers, and what the specification says that it means.
+    /// The plugin's answer, and its meaning according to the specification.
     #[error("{call} of {subject}: {}{message} ({code:?})", hint(meaning))]
     Answer {
         /// The call.
@@ -14,21 +14,21 @@ pub enum CsiError {
         subject: String,
         /// The answer's code.
         code: Code,
-        /// What the plugin says.
+        /// The plugin's message.
         message: String,
-        /// What the code means for this call; empty where nothing is specified.
+        /// The meaning of the code for this call; empty if none is specified.
         meaning: &'static str,
     },
-    /// Something that is not to be had, and is not asked for.
+    /// An invalid or unsupported request, which is not sent.
     #[error("{0}")]
     Invalid(String),
-    /// Somebody uses the volume in another way.
+    /// The volume has a user with another kind of use.
     #[error("{0}")]
     Conflict(String),
-    /// Nobody waits for it any more; nothing was asked.
+    /// The caller does not wait for it any more; no call was made.
     #[error("volume {0} was waited for, and is not wanted any more")]
     Cancelled(String),
-    /// The record of a volume cannot be written or read: without it nothing is asked.
+    /// The record of a volume cannot be written or read: without it no call is made.
     #[error("cannot keep the record of volume {volume}")]
     Record {
         /// Its id.
@@ -47,20 +47,20 @@ impl CsiError {
         CsiError::Invalid(message)
     }
 
-    /// What a failed call means.
+    /// The error for a failed call.
     pub(super) fn answer(call: &'static str, subject: &str, status: &tonic::Status) -> CsiError {
         let (code, message) = (status.code(), status.message().chars().take(LONGEST).collect());
         CsiError::Answer { call, subject: subject.to_owned(), code, message, meaning: meaning(call, code) }
     }
 
-    /// Whether what was to be undone is not there any more.
+    /// Whether the object to remove does not exist any more.
     #[must_use]
     pub const fn is_ignorable(&self) -> bool {
         let CsiError::Answer { call, code, .. } = self else { return false };
         matches!(code, Code::NotFound) && undoes(call)
     }
 
-    /// Whether the same may succeed later without anybody's help.
+    /// Whether the same call may succeed later without intervention.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         let CsiError::Answer { code, .. } = self else { return false };
@@ -75,14 +75,14 @@ impl CsiError {
     }
 }
 
-/// Characters of a plugin's message that are told.
+/// Longest part of a plugin's message that is shown, in characters.
 const LONGEST: usize = 2000;
 
 const fn undoes(call: &str) -> bool {
     matches!(call.as_bytes(), b"ControllerUnpublishVolume" | b"NodeUnpublishVolume" | b"NodeUnstageVolume")
 }
 
-/// What the specification says of a code as the answer to a call.
+/// The meaning of a code as the answer to a call, according to the specification.
 fn meaning(call: &str, code: Code) -> &'static str {
     let is = |calls: &[&str]| calls.contains(&call);
     match code {

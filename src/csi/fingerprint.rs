@@ -1,4 +1,4 @@
-//! What a plugin is and can: asked once, and afterwards only whether it is well.
+//! Properties and capabilities of a plugin: queried once, afterwards only its health.
 
 use std::collections::BTreeMap;
 
@@ -15,96 +15,96 @@ use crate::wire::csi::node_service_capability::rpc::Type as NodeRpc;
 use crate::wire::csi::plugin_capability::Type as PluginType;
 use crate::wire::csi::plugin_capability::service::Type as Service;
 
-/// The most volumes of a node that says nothing of it.
+/// The volume limit of a node that reports none.
 const UNLIMITED: i64 = i64::MAX;
 
-/// Who made a plugin, and which parts it has.
+/// Name, version and services of a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PluginInfo {
-    /// The name that its maker gave it.
+    /// The plugin's name.
     pub provider: String,
     /// Its version; may be empty.
     pub version: String,
-    /// It needs a controller.
+    /// Whether it needs a controller.
     pub needs_controller: bool,
-    /// Its volumes are not the same for all nodes.
+    /// Whether its volumes are not accessible from all nodes.
     pub has_topology: bool,
 }
 
-/// What a controller can.
+/// Capabilities of a controller.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ControllerFlags {
-    /// Make and delete volumes.
+    /// Creates and deletes volumes.
     pub create_delete: bool,
-    /// Attach volumes to nodes, and it has to.
+    /// Attaches volumes to nodes, which is then required.
     pub attach_detach: bool,
-    /// List its volumes.
+    /// Lists its volumes.
     pub list: bool,
-    /// Tell how much space is left.
+    /// Reports the available capacity.
     pub capacity: bool,
-    /// Make and delete snapshots.
+    /// Creates and deletes snapshots.
     pub create_delete_snapshot: bool,
-    /// List its snapshots.
+    /// Lists its snapshots.
     pub list_snapshots: bool,
-    /// Copy volumes.
+    /// Copies volumes.
     pub clone: bool,
-    /// Attach volumes read-only.
+    /// Attaches volumes read-only.
     pub read_only_attach: bool,
-    /// Make volumes larger.
+    /// Expands volumes.
     pub expand: bool,
-    /// Tell in its list which nodes have which volumes.
+    /// Reports in its list the nodes that volumes are attached to.
     pub list_nodes: bool,
-    /// Tell of one volume.
+    /// Returns a single volume.
     pub get: bool,
-    /// Tell writers of one node apart.
+    /// Distinguishes several writers on one node.
     pub multi_writer: bool,
 }
 
-/// What a node plugin can.
+/// Capabilities of a node service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeFlags {
     /// Volumes are staged before they are published.
     pub stage: bool,
-    /// Tell how full a volume is.
+    /// Reports the usage of a volume.
     pub stats: bool,
-    /// Make file systems larger.
+    /// Expands file systems.
     pub expand: bool,
-    /// Tell writers of one node apart.
+    /// Distinguishes several writers on one node.
     pub multi_writer: bool,
 }
 
-/// The node as a plugin calls it.
+/// The node in a plugin's view.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// The plugin's name of the node.
+    /// The plugin's id of the node.
     pub id: String,
     /// How many volumes it can have.
     pub max_volumes: i64,
-    /// Where it is, for volumes that are not the same everywhere.
+    /// Its location, for volumes that are not accessible from all nodes.
     pub topology: BTreeMap<String, String>,
-    /// What it can.
+    /// Its capabilities.
     pub flags: NodeFlags,
 }
 
-/// What is known of a plugin.
+/// The result of querying a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Who made it.
+    /// Name, version and services.
     pub info: PluginInfo,
-    /// Its controller, where one was asked.
+    /// Its controller, if that was queried.
     pub controller: Option<ControllerFlags>,
-    /// Its node part, where it was asked.
+    /// Its node service, if that was queried.
     pub node: Option<NodeInfo>,
 }
 
-/// How a plugin is, over time. What it can is kept while it is unwell.
+/// The health of a plugin over time. The last fingerprint is kept while it is unhealthy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// What it said last.
+    /// The last fingerprint.
     pub last: Option<Fingerprint>,
-    /// Whether it is well.
+    /// Whether it is healthy.
     pub is_healthy: bool,
-    /// For people.
+    /// The reason, for users.
     pub description: String,
 }
 
@@ -115,7 +115,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// With what a round of questions brought: the fingerprint and whether the plugin says that it is ready.
+    /// Updates it with the result of a query: the fingerprint, and whether the plugin reports that it is ready.
     #[must_use]
     pub fn after(self, round: Result<(Fingerprint, bool), &CsiError>) -> Health {
         match round {
@@ -136,7 +136,7 @@ impl Health {
 }
 
 impl Client {
-    /// Whether the plugin is ready. One that does not say is.
+    /// Whether the plugin is ready; a plugin that does not report it counts as ready.
     ///
     /// # Errors
     /// See [`CsiError`]; the same holds for all other calls.
@@ -145,10 +145,10 @@ impl Client {
         Ok(answer.ready.unwrap_or(true))
     }
 
-    /// Who made the plugin, and which parts it has.
+    /// Name, version and services of the plugin.
     ///
     /// # Errors
-    /// Also when it has no name.
+    /// Also fails when it has no name.
     pub async fn info(&self) -> Result<PluginInfo, CsiError> {
         let name = &self.name();
         let request = wire::GetPluginInfoRequest {};
@@ -173,7 +173,7 @@ impl Client {
         })
     }
 
-    /// What the controller can.
+    /// The controller's capabilities.
     ///
     /// # Errors
     /// See [`CsiError`].
@@ -202,10 +202,10 @@ impl Client {
         })
     }
 
-    /// What the plugin calls this node, and what its node part can.
+    /// The plugin's id of this node, and the capabilities of its node service.
     ///
     /// # Errors
-    /// Also when the node has no id.
+    /// Also fails when the node has no id.
     pub async fn node_info(&self) -> Result<NodeInfo, CsiError> {
         let name = &self.name();
         let info = ask!(self, NodeClient, node_get_info, "NodeGetInfo", name, wire::NodeGetInfoRequest {})?;
@@ -230,7 +230,7 @@ impl Client {
         Ok(NodeInfo { id: info.node_id, max_volumes, topology, flags })
     }
 
-    /// All that is to be known of a plugin, its node part and its controller asked as `node` and `controller` say.
+    /// Queries a plugin, including its node service and controller according to `node` and `controller`.
     ///
     /// # Errors
     /// See [`CsiError`].

@@ -1,4 +1,4 @@
-//! Records of volumes in files, one each: written before each step, and removed when nothing of a volume is left.
+//! Records of volumes, one file each: written before each step, and removed when no step of the volume remains to be undone.
 
 use std::io;
 use std::path::Path;
@@ -10,9 +10,9 @@ use crate::store::write_atomically;
 use crate::sys::owned::OwnDir;
 use crate::sys::time::boot_id;
 
-/// The format; a newer one is left alone.
+/// Version of the format; records of a newer one are not touched.
 const VERSION: u32 = 1;
-/// Bytes of a record, at most: some hundreds for each user.
+/// Limit of a record, in bytes: some hundred are needed for each user.
 const LONGEST: u64 = 16 << 20;
 const SUFFIX: &str = ".json";
 
@@ -32,16 +32,16 @@ pub struct Files {
 }
 
 impl Files {
-    /// Records in a directory, made (0700) where it is missing; the one above must be there.
+    /// Opens the records in a directory, which is created (0700) if it is missing; its parent must exist.
     ///
     /// # Errors
-    /// Also when others may write to it.
+    /// Also fails when other users may write to it.
     pub fn open(above: &OwnDir, name: &str) -> io::Result<Files> {
         Ok(Files { dir: above.make(safe(name).as_ref(), 0o700)?, boot: boot_id()? })
     }
 
     fn name(id: &VolumeId) -> String {
-        // Neither part has a comma of its own.
+        // Neither part contains a comma.
         format!("{}{SUFFIX}", safe(&format!("{},{}", safe(&id.namespace), safe(&id.id))))
     }
 
@@ -66,7 +66,7 @@ impl Files {
 impl Ledger for Files {
     fn load(&self) -> io::Result<Vec<Recorded>> {
         let mut all = Vec::new();
-        // By its descriptor: it is the directory that was checked.
+        // Read through the descriptor, so that it is the directory that was checked.
         for entry in rustix::fs::Dir::read_from(&self.dir)? {
             let entry = entry?;
             let Some(name) = entry.file_name().to_str().ok().filter(|name| name.ends_with(SUFFIX)) else { continue };

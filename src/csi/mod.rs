@@ -1,5 +1,5 @@
-//! Volumes of plugins of the Container Storage Interface: what a plugin is, what it is asked, and who uses its volumes. Never knows
-//! allocations: who uses a volume is a name.
+//! Volumes of CSI (Container Storage Interface) plugins: fingerprints, calls, and users of volumes. Never knows allocations: a
+//! user of a volume is a name.
 //!
 //! ```text
 //! Manager::join ─▶ the turn of the volume ─▶ VolumeUse::next ─▶ the record ─▶ Calls ─▶ Client ─▶ plugin

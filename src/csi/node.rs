@@ -1,4 +1,4 @@
-//! The steps of a volume on this node as calls on its plugin, and the directories that they need.
+//! Executes the steps of a volume on this node as calls of its plugin, and manages the directories that they need.
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
@@ -19,7 +19,7 @@ use crate::wire::csi as wire;
 use crate::wire::csi::controller_client::ControllerClient;
 use crate::wire::csi::node_client::NodeClient;
 
-/// Bytes of a name that stands for itself in a path.
+/// Longest name that is used unhashed in a path, in bytes.
 const LONGEST_NAME: usize = 180;
 
 /// Which volume: the namespace that it was registered in, and the plugin's id of it.
@@ -27,50 +27,50 @@ const LONGEST_NAME: usize = 180;
 pub struct VolumeId {
     /// Its namespace.
     pub namespace: String,
-    /// As the plugin calls it.
+    /// The plugin's id of the volume.
     pub id: String,
 }
 
-/// A volume, with what its plugin has to hear of it.
+/// A volume, with the data that its plugin needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
     /// Which one.
     pub id: VolumeId,
-    /// What the plugin said when it was made.
+    /// The context that the plugin returned when the volume was created.
     pub context: BTreeMap<String, String>,
-    /// What it asks for.
+    /// The secrets that the plugin requires.
     pub secrets: Secrets,
 }
 
-/// What a step is done with.
+/// The parameters of a step.
 #[derive(Debug, Clone)]
 pub struct Work {
     /// The volume.
     pub volume: Volume,
-    /// How it is used, as it was recorded.
+    /// How it is used, as recorded.
     pub usage: Usage,
-    /// How it is used; what only undoes something does without.
+    /// How it is used; `None` for steps that only undo something.
     pub capability: Option<Capability>,
-    /// What the controller said when it attached the volume.
+    /// The context that the controller returned when it attached the volume.
     pub context: BTreeMap<String, String>,
-    /// The user of the step does not write.
+    /// Whether the user of the step only reads.
     pub read_only: bool,
 }
 
-/// What does the steps. Each may be asked for twice, and one that fails may have been done.
+/// Executes steps. Each step may be requested twice, and one that fails may have been executed.
 #[tonic::async_trait]
 pub trait Calls: Send + Sync {
-    /// Which steps there are.
+    /// The steps that the plugin needs.
     fn needs(&self) -> Needs;
 
-    /// Does it. To attach gives what the controller says, every other step nothing.
+    /// Executes a step. Attach returns the controller's context, every other step an empty map.
     async fn make(&self, step: &Step, work: &Work) -> Result<BTreeMap<String, String>, CsiError>;
 
-    /// Whether a user has the volume at its place still.
+    /// Whether the volume is still mounted at the user's path.
     async fn has(&self, user: &str, work: &Work) -> Result<bool, CsiError>;
 }
 
-/// Where the volumes of one plugin are put: the same directory as this process and as the plugin sees it.
+/// The directory for the volumes of one plugin, by its path in this process and in the plugin.
 #[derive(Debug, Clone)]
 pub struct Places {
     host: PathBuf,
@@ -78,22 +78,22 @@ pub struct Places {
 }
 
 impl Places {
-    /// Makes the directory (0700) where it is missing.
+    /// Creates the directory (0700) if it is missing.
     ///
     /// # Errors
-    /// What `mkdir(2)` says.
+    /// The error of `mkdir(2)`.
     pub fn new(host: &Path, plugin: &Path) -> io::Result<Places> {
         DirBuilder::new().recursive(true).mode(0o700).create(host)?;
         Ok(Places { host: host.to_owned(), plugin: plugin.to_owned() })
     }
 
-    /// Where a user has a volume, on the host.
+    /// The path of a user's volume on the host.
     #[must_use]
     pub fn target(&self, user: &str, volume: &VolumeId, usage: &Usage, read_only: bool) -> PathBuf {
         self.host.join(target(user, volume, usage, read_only))
     }
 
-    /// What is shown to the plugin of a path below.
+    /// A path in the plugin's view.
     fn shown(&self, below: &Path) -> String {
         self.plugin.join(below).to_string_lossy().into_owned()
     }
@@ -103,7 +103,7 @@ impl Places {
         below: PathBuf,
         look: fn(&Root, &Path) -> io::Result<T>,
     ) -> Result<T, CsiError> {
-        // A file system that does not answer must not hold the event loop.
+        // On another thread, as a file system that does not answer must not block the event loop.
         let host = self.host.clone();
         let shown = self.host.join(&below).display().to_string();
         let done = crate::sys::task::spawn_blocking(move || look(&Root::open(&host)?, &below)).await;
@@ -118,13 +118,13 @@ fn staging(volume: &VolumeId, usage: &Usage) -> PathBuf {
 }
 
 fn target(user: &str, volume: &VolumeId, usage: &Usage, read_only: bool) -> PathBuf {
-    // Ids are the plugin's, and two namespaces may have the same.
+    // Includes the namespace: ids are chosen by the plugin, and two namespaces may have the same one.
     let names =
         ["per-alloc".to_owned(), safe(user), safe(&volume.namespace), safe(&volume.id), usage.dir_name(read_only)];
     names.iter().collect()
 }
 
-/// A name as one component of a path, and no other name the same.
+/// Escapes a name to a unique path component.
 pub(super) fn safe(name: &str) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
@@ -132,7 +132,7 @@ pub(super) fn safe(name: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-_".contains(&byte) || byte == b'.' && number > 0 {
             text.push(char::from(byte));
         } else {
-            // Writing to a text never fails.
+            // Writing to a string does not fail.
             let _ = write!(text, "%{byte:02x}");
         }
     }
@@ -172,7 +172,7 @@ fn is_mounted(root: &Root, below: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes what is at a path when nothing is in it, and the directories above in which nothing is left. What is mounted stays.
+/// Removes an empty directory or file and its parent directories as far as they are empty. Mount points are kept.
 fn remove(root: &Root, below: &Path) -> io::Result<()> {
     for path in below.ancestors().take_while(|path| path.components().count() > 1) {
         let dir = match parent(root, path) {
@@ -186,7 +186,7 @@ fn remove(root: &Root, below: &Path) -> io::Result<()> {
         };
         match removed {
             Ok(()) | Err(Errno::NOENT) => {}
-            // Of another user, or of another use.
+            // It belongs to another user, or to another use.
             Err(Errno::NOTEMPTY | Errno::EXIST) if path != below => break,
             Err(error) => return Err(error.into()),
         }
@@ -194,7 +194,7 @@ fn remove(root: &Root, below: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A plugin whose node part is here, and its controller where it has one.
+/// A plugin whose node service runs here, with its controller if it has one.
 #[derive(Debug)]
 pub struct Plugin {
     client: Client,
@@ -203,7 +203,7 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// A plugin that said this of itself.
+    /// A plugin with this fingerprint.
     #[must_use]
     pub fn new(client: Client, fingerprint: Fingerprint, places: Places) -> Plugin {
         Plugin { client, fingerprint, places }
@@ -226,7 +226,7 @@ impl Plugin {
             volume_id: volume.id.id.clone(),
             node_id: self.node_id(),
             volume_capability: Some(wanted.wire()),
-            // Others who write may come.
+            // Users that write may join later.
             readonly: wanted.access.is_reader_only() && self.fingerprint.controller.is_some_and(|c| c.read_only_attach),
             secrets: volume.secrets.wire(),
             volume_context: map(&volume.context),
@@ -298,7 +298,7 @@ impl Plugin {
     }
 }
 
-/// What was not there any more is undone.
+/// Undoing a step succeeds if its result does not exist any more.
 fn ignored(done: Result<(), CsiError>) -> Result<(), CsiError> {
     done.or_else(|error| if error.is_ignorable() { Ok(()) } else { Err(error) })
 }
@@ -345,7 +345,7 @@ impl Calls for Plugin {
 
     async fn has(&self, user: &str, work: &Work) -> Result<bool, CsiError> {
         let below = target(user, &work.volume.id, &work.usage, work.read_only);
-        // A driver may put a plain directory of its own there, or a device without a mount.
+        // A driver may put a plain directory there, or a device without a mount.
         if work.usage.attachment == AttachmentMode::BlockDevice {
             return self
                 .places

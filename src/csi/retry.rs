@@ -1,16 +1,16 @@
-//! Which answers of a plugin are asked for again, and after what wait. Every call of the interface may be made twice.
+//! Which calls of a plugin are retried, and after which wait. Every call of the interface is idempotent.
 
 use std::time::Duration;
 
 use tonic::Code;
 
-/// How long one try may take.
+/// Timeout of one try.
 pub const TRY: Duration = Duration::from_mins(2);
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(5);
-/// So many tries of what may have been done, or will not be possible soon.
+/// Limit of tries where the call may have been executed, or is not likely to succeed soon.
 const TRIES: u32 = 3;
-/// Waits that a plugin's restart, or another call on the same volume, is worth.
+/// Longest total wait for a plugin's restart, or for another call on the same volume.
 const WAITS: Duration = Duration::from_secs(30);
 
 /// The tries of one call.
@@ -21,11 +21,11 @@ pub(super) struct Tries {
 }
 
 impl Tries {
-    /// How long to wait before the next try after this answer; `None`: it is final.
+    /// The wait before the next try after this answer; `None` if the answer is final.
     pub(super) fn after(&mut self, code: Code) -> Option<Duration> {
         self.failed += 1;
         let again = match code {
-            // A plugin that is starting, or one that works on the volume for somebody who has been killed.
+            // The plugin is starting, or still executes a call on the volume for a process that was killed.
             Code::Unavailable | Code::Aborted => self.waited < WAITS,
             Code::DeadlineExceeded | Code::ResourceExhausted => self.failed < TRIES,
             _ => false,

@@ -1,5 +1,5 @@
-//! Who uses one volume, and how far its steps have come: pure. What is to be done next follows from it, and it is written down
-//! before each step, so that whoever comes after a crash does the step again, or undoes it.
+//! The users of one volume and the progress of its steps, without I/O. The next step follows from this state, and is recorded
+//! before it is executed, so that after a crash it is repeated or undone.
 //!
 //! ```text
 //!   attach ─▶ stage ─▶ publish (one for each user)      once for the volume, in this order
@@ -10,26 +10,26 @@ use std::collections::BTreeMap;
 
 use super::capability::{Capability, Usage};
 
-/// How far a step has come that is to be undone one day. One that was not begun is not there.
+/// Progress of a step that has to be undone later. A step that was not begun has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Begun, or begun to be undone: it may have been done or not.
+    /// Begun, or its undoing was begun: it may have been executed or not.
     Unsure,
-    /// The plugin has said so.
+    /// Confirmed by the plugin.
     Done,
 }
 
-/// Which steps a plugin wants.
+/// The steps that a plugin needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// The controller attaches.
+    /// The controller has to attach volumes.
     pub attach: bool,
-    /// The node stages.
+    /// The node has to stage volumes.
     pub stage: bool,
 }
 
-/// What is asked of a plugin.
+/// A call of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// `ControllerPublishVolume`.
@@ -46,15 +46,15 @@ pub enum Step {
     Detach,
 }
 
-/// Somebody who uses a volume, such as an allocation.
+/// A user of a volume, such as an allocation.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct User {
-    /// Does not write.
+    /// Whether it only reads.
     pub read_only: bool,
-    /// Has it no longer, and what was done for it is to be undone.
+    /// Whether it no longer uses the volume and its steps have to be undone.
     #[serde(default)]
     pub leaves: bool,
-    /// How far it has been published.
+    /// Progress of publishing.
     #[serde(default)]
     pub published: Option<Phase>,
 }
@@ -62,28 +62,28 @@ pub struct User {
 /// One volume on this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct VolumeUse {
-    /// How it is used: the same for all who do.
+    /// How it is used: the same for all users.
     #[serde(default)]
     pub usage: Option<Usage>,
-    /// How far it has been attached.
+    /// Progress of attaching.
     #[serde(default)]
     pub attached: Option<Phase>,
-    /// What the controller said when it was.
+    /// The context that the controller returned for it.
     #[serde(default)]
     pub context: BTreeMap<String, String>,
-    /// How far it has been staged.
+    /// Progress of staging.
     #[serde(default)]
     pub staged: Option<Phase>,
-    /// Who uses it.
+    /// The users by name.
     #[serde(default)]
     pub users: BTreeMap<String, User>,
 }
 
 impl VolumeUse {
-    /// Has somebody as a user; one who is already is left as it is.
+    /// Adds a user; an existing one is not changed.
     ///
     /// # Errors
-    /// Why not: somebody else uses it in another way, or has it for itself.
+    /// The reason of a refusal: it has a user with another kind of use, or an exclusive user.
     pub fn join(&mut self, user: &str, capability: &Capability, read_only: bool) -> Result<(), String> {
         if capability.access.is_reader_only() && !read_only {
             return Err(format!("access mode {} is for readers; use read_only = true", capability.access));
@@ -125,17 +125,17 @@ impl VolumeUse {
         Ok(())
     }
 
-    /// Has somebody use it no longer.
+    /// Marks a user as leaving.
     pub fn leave(&mut self, user: &str) {
         if let Some(user) = self.users.get_mut(user) {
             user.leaves = true;
         }
     }
 
-    /// What is to be done next for a user that has joined, wanting `usage`; `None`: it has the volume.
+    /// The next step for a user that has joined with `usage`; `None` when it has the volume.
     pub fn next_to_join(&mut self, user: &str, usage: &Usage, needs: Needs) -> Option<Step> {
         if self.usage.as_ref() != Some(usage) {
-            // Left by somebody who used it in another way and is gone.
+            // Remains of a former user with another kind of use.
             let left = self.next_to_clear();
             if left.is_some() {
                 return left;
@@ -152,7 +152,7 @@ impl VolumeUse {
         (found.published != Some(Phase::Done)).then(|| Step::Publish(user.to_owned()))
     }
 
-    /// What is to be done next for those who leave, and when nobody uses it, for the volume; `None`: nothing is left to do.
+    /// The next step for users that leave and, without users, for the volume; `None` when everything is undone.
     pub fn next_to_leave(&self) -> Option<Step> {
         let leaving = self.users.iter().find(|(_, user)| user.leaves && user.published.is_some());
         if let Some((name, _)) = leaving {
@@ -168,12 +168,12 @@ impl VolumeUse {
         self.attached.is_some().then_some(Step::Detach)
     }
 
-    /// What is written down before a step is done.
+    /// The state to record before a step is executed.
     pub fn begin(&mut self, step: &Step) {
         *self.phase(step) = Some(Phase::Unsure);
     }
 
-    /// What holds after the plugin has said that the step is done.
+    /// The state after the plugin has confirmed the step.
     pub fn end(&mut self, step: &Step) {
         let is_undone = matches!(step, Step::Unpublish(_) | Step::Unstage | Step::Detach);
         *self.phase(step) = if is_undone { None } else { Some(Phase::Done) };
@@ -193,7 +193,7 @@ impl VolumeUse {
         }
     }
 
-    /// Forgets those of whom nothing is left.
+    /// Removes users whose steps are all undone.
     pub fn forget(&mut self) {
         self.users.retain(|_, user| !user.leaves || user.published.is_some());
         if self.users.is_empty() && self.staged.is_none() && self.attached.is_none() {
@@ -201,13 +201,13 @@ impl VolumeUse {
         }
     }
 
-    /// Whether nothing is known of it that had to be kept.
+    /// Whether there is nothing to record.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == VolumeUse::default()
     }
 
-    /// After another start of the machine: nothing is mounted, and what was attached may be.
+    /// The state after a reboot: nothing is mounted, but volumes may still be attached.
     pub fn after_reboot(&mut self) {
         for phase in [&mut self.attached, &mut self.staged] {
             *phase = phase.map(|_| Phase::Unsure);
@@ -217,7 +217,7 @@ impl VolumeUse {
         }
     }
 
-    /// What a user was told to have is not there any more: it is done again, from the first step on.
+    /// The mount of a user was lost: all steps are executed again, from the first one on.
     pub fn lost(&mut self, user: &str) {
         self.staged = self.staged.map(|_| Phase::Unsure);
         if let Some(user) = self.users.get_mut(user) {

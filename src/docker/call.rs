@@ -1,5 +1,5 @@
-//! One call on the engine: what is asked, its answer as JSON, and answers that tell of progress line by line. Answers are
-//! kept as JSON, from which callers take the few values that they look at: the engine's own types are very many.
+//! One call of the engine: the request, its answer as JSON, and answers that report progress line by line. Answers are kept as
+//! JSON, from which callers read the few values that they need, because the engine's own types are very many.
 
 use std::io;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use super::error::chain;
 use super::meter::{Allowance, MAX_ANSWER, MAX_RIDDLE};
 use super::{Engine, EngineError};
 
-/// The body of a request. One type for all of them: the code of a connection is there once.
+/// The body of a request. One type for all of them, so that the connection's code is instantiated only once.
 pub(super) type Payload = UnsyncBoxBody<Bytes, io::Error>;
 
 /// No body.
@@ -25,12 +25,12 @@ pub(super) fn nothing() -> Payload {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A body that is there already.
+/// A body that is complete in memory.
 pub(super) fn bytes(bytes: impl Into<Bytes>) -> Payload {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// What is asked of the engine.
+/// A request to the engine.
 pub(super) struct Ask {
     method: Method,
     /// The path with its parameters.
@@ -89,7 +89,7 @@ impl Ask {
     }
 }
 
-/// A name as a part of a path. Names of images have slashes of their own.
+/// Escapes a name for use as a part of a path. Image names contain slashes.
 pub(super) fn escaped(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -106,7 +106,7 @@ fn hex(digit: u8) -> char {
     char::from_digit(digit.into(), 16).unwrap_or('0').to_ascii_uppercase()
 }
 
-/// What went wrong before there was an answer, as the call's own error.
+/// Converts an error from before the answer to the call's own error.
 fn unanswered(what: &'static str, error: EngineError) -> EngineError {
     match error {
         EngineError::Answer { .. } => error,
@@ -119,7 +119,7 @@ fn no_json(what: &'static str, error: &serde_json::Error) -> EngineError {
 }
 
 impl Engine {
-    /// The engine's answer; null where it says nothing.
+    /// The engine's answer; null for an empty one.
     pub(super) async fn ask(&self, what: &'static str, after: Duration, ask: Ask) -> Result<Value, EngineError> {
         tokio::time::timeout(after, self.ask_forever(what, ask))
             .await
@@ -137,7 +137,7 @@ impl Engine {
         serde_json::from_slice(&body).map_err(|e| no_json(what, &e))
     }
 
-    /// An answer in lines, asked for when the first of them is. No deadline.
+    /// An answer in lines; the request is sent when the first line is read. No deadline.
     pub(super) fn ask_for_lines(&self, what: &'static str, ask: Ask) -> Lines {
         let allowance = Allowance::new(MAX_RIDDLE);
         Lines {
@@ -153,23 +153,23 @@ impl Engine {
     }
 }
 
-/// An answer whose lines are values, as they come. What is not understood is bounded.
+/// An answer whose lines are JSON values, read as they arrive. The amount of data that cannot be parsed is bounded.
 pub(super) struct Lines {
     engine: Engine,
     what: &'static str,
     allowance: Allowance,
-    /// Until it is asked.
+    /// Set until the request is sent.
     ask: Option<Ask>,
-    /// Until its end.
+    /// Set until the end of the answer.
     body: Option<Incoming>,
-    /// What came. The first `read` bytes were given away; from there on no line ends before `searched`.
+    /// Received data. The first `read` bytes were consumed; from there on no line ends before `searched`.
     text: Vec<u8>,
     read: usize,
     searched: usize,
 }
 
 impl Lines {
-    /// The next value; `None` at the end, and after an error. It must not be given up halfway.
+    /// The next value; `None` at the end, and after an error. The future must not be dropped before it completes.
     pub(super) async fn next(&mut self) -> Option<Result<Value, EngineError>> {
         let value = self.try_next().await;
         if value.is_err() {
@@ -211,7 +211,7 @@ impl Lines {
         }
     }
 
-    /// Where the next complete line is; at the end of the answer also one without an end.
+    /// The range of the next complete line; at the end of the answer also that of a line without a line end.
     fn line(&mut self) -> Option<Range<usize>> {
         let end = memchr::memchr(b'\n', &self.text[self.searched..]).map(|at| self.searched + at + 1);
         let last = self.body.is_none() && self.read < self.text.len();
@@ -222,7 +222,7 @@ impl Lines {
     }
 }
 
-/// What a line of progress says went wrong.
+/// The error in a line of progress.
 fn complaint(line: &Value) -> Option<String> {
     let said = line.pointer("/errorDetail/message").or_else(|| line.get("error"));
     said.and_then(Value::as_str).map(str::to_owned)
@@ -248,7 +248,7 @@ pub(super) fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// The id that an answer has to name.
+/// The id in an answer, which must contain one.
 pub(super) fn id(what: &'static str, answer: &Value) -> Result<String, EngineError> {
     match text(answer, "/Id") {
         id if id.is_empty() => Err(EngineError::Broken { what, problem: "the engine's answer has no id".to_owned() }),

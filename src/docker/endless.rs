@@ -1,4 +1,4 @@
-//! An engine whose answers do not end: each call fails in bounded memory and says why.
+//! Tests with an engine whose answers do not end: each call fails with bounded memory and reports why.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use tokio::net::UnixListener;
 use super::logs::Decoder;
 use super::{Deadlines, Endpoint, Engine, EngineError};
 
-/// Where this engine stops after all, so that a test of code without bounds ends.
+/// Where this engine stops in the end, so that a test of unbounded code terminates.
 const ALL: usize = 160 << 20;
 
-/// What it says without end, behind what begins like an answer.
+/// The data that it repeats without end, after the beginning of an answer.
 #[derive(Clone, Copy)]
 struct Says {
     head: &'static str,
     again: &'static [u8],
-    /// As pieces of a chunked body.
+    /// Whether it is sent as a chunked body.
     chunked: bool,
 }
 
-/// Listens at `path` and counts what it could get rid of on connections other than those that ask for its version.
+/// Listens at `path` and counts the bytes that it could send on connections other than those that ask for its version.
 fn serve(path: &Path, says: Says) -> Arc<AtomicUsize> {
     let listener = UnixListener::bind(path).unwrap();
     let sent = Arc::new(AtomicUsize::new(0));
@@ -71,7 +71,7 @@ fn engine(says: Says) -> (Engine, Arc<AtomicUsize>, tempfile::TempDir) {
     (Engine::new(&Endpoint::Unix(dir.path().join("sock")), deadlines).unwrap(), sent, dir)
 }
 
-/// The call failed, and little enough was taken of the answer. What lies in sockets and buffers comes on top.
+/// Asserts that the call failed, and that not too much of the answer was read. Data in sockets and buffers is not counted.
 fn assert_refused<T>(what: &str, result: Result<T, EngineError>, sent: &AtomicUsize, most: usize) {
     let error = result.map(drop).expect_err(what).to_string();
     let sent = sent.load(Ordering::Relaxed);
@@ -103,7 +103,7 @@ async fn d50_values_that_do_not_end() {
     assert_refused("a list", engine.list(None, true).await, &sent, 32 << 20);
 }
 
-/// Calls whose connections are ours have errors with a bound of their own.
+/// Calls that manage their own connection have a separate bound for errors.
 #[tokio::test]
 async fn d50_errors_that_do_not_end() {
     let (engine, sent, _dir) = engine(Says { head: ERROR, again: b"no and no ", chunked: true });
@@ -128,7 +128,7 @@ async fn d50_progress_that_says_nothing() {
         let archive = rustix::fs::memfd_create("archive", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         assert_refused(what, engine.load(archive.into()).await, &sent, 1 << 20);
     }
-    // Much that is understood is no riddle.
+    // A large amount of data that can be parsed is not refused.
     let (engine, sent, _dir) =
         engine(Says { head: BODY, again: b"{\"status\":\"Downloading\",\"id\":\"0a\"}\r\n", chunked: true });
     let mut progress = engine.pull("busybox", "latest", None).unwrap();

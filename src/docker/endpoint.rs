@@ -1,4 +1,4 @@
-//! Where the engine listens, and connections to it. Never keeps one: a request has its own.
+//! The engine's address, and connections to it. Connections are not kept: each request has its own.
 
 use std::fmt;
 use std::io;
@@ -21,13 +21,13 @@ use super::call::{Ask, Payload, nothing};
 use super::meter::{Allowance, MAX_ERROR, Metered};
 use crate::sys::lock::lock;
 
-/// The newest version of the API that is asked for; what the engine does not know is not asked for.
+/// The newest API version that is used; an older engine is asked in its own version.
 const NEWEST: (u16, u16) = (1, 44);
-/// The oldest that has what is asked for.
+/// The oldest API version with all calls that are used.
 const OLDEST: (u16, u16) = (1, 41);
-/// Where an engine listens when nobody says otherwise.
+/// The default address of an engine.
 const SOCKET: &str = "/var/run/docker.sock";
-/// How long a connection may take.
+/// Timeout for a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// Files of a client's TLS.
@@ -37,11 +37,11 @@ pub struct Tls {
     pub cert: PathBuf,
     /// Its key (PEM).
     pub key: PathBuf,
-    /// Who has to have signed the engine's certificate (PEM).
+    /// The CA of the engine's certificate (PEM).
     pub ca: PathBuf,
 }
 
-/// Where an engine listens.
+/// The address of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
     /// A socket of this machine.
@@ -75,7 +75,7 @@ impl Endpoint {
         }
     }
 
-    /// What the variables `DOCKER_HOST`, `DOCKER_TLS_VERIFY` and `DOCKER_CERT_PATH` say; else the usual socket.
+    /// The address in the variables `DOCKER_HOST`, `DOCKER_TLS_VERIFY` and `DOCKER_CERT_PATH`; else the default socket.
     ///
     /// # Errors
     /// [`EngineError::Endpoint`].
@@ -104,7 +104,7 @@ impl fmt::Display for Endpoint {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Makes connections, and knows which version of the API is spoken on them.
+/// Makes connections and keeps the negotiated API version.
 pub(super) struct Connector {
     endpoint: Endpoint,
     tls: Option<(TlsConnector, ServerName<'static>)>,
@@ -130,7 +130,7 @@ impl Connector {
         Ok(Connector { endpoint: endpoint.clone(), tls, version: Mutex::default() })
     }
 
-    /// The answer to a call, when it is no error.
+    /// The answer to a call unless it is an error.
     pub(super) async fn answer(
         &self,
         what: &'static str,
@@ -146,7 +146,7 @@ impl Connector {
         *lock(&self.version) = None;
     }
 
-    /// `path` under the version of the API that both speak.
+    /// `path` prefixed with the API version that both sides support.
     pub(super) async fn versioned(&self, path: &str) -> Result<Uri, EngineError> {
         let known = *lock(&self.version);
         let (major, minor) = match known {
@@ -193,13 +193,12 @@ impl Connector {
         })
     }
 
-    /// One request on a connection of its own, whose answer is a stream that is read piece by piece: it has no bound, its
-    /// pieces have theirs.
+    /// One request on a separate connection, whose answer is a stream that is read in pieces: only its pieces are bounded.
     pub(super) async fn send(&self, request: Request<Payload>) -> Result<Response<Incoming>, EngineError> {
         self.send_for(request, None).await
     }
 
-    /// One request on a connection of its own, whose answer has a bound.
+    /// One request on a separate connection, with a bounded answer.
     async fn send_for(
         &self,
         request: Request<Payload>,
@@ -214,14 +213,14 @@ impl Connector {
             .handshake(TokioIo::new(Metered::new(stream, allowance)))
             .await
             .map_err(|e| broken(what, &e))?;
-        // Ends with the answer, or when nobody wants it any more.
+        // Ends with the answer, or when the caller drops it.
         crate::sys::task::spawn(async move {
             let _said_to_the_caller = connection.with_upgrades().await;
         });
         sender.send_request(request).await.map_err(|e| broken("speak with the engine", &e))
     }
 
-    /// An answer that is no error, or the error.
+    /// Returns the answer, or the error that it contains.
     pub(super) async fn checked(
         what: &'static str,
         response: Response<Incoming>,

@@ -1,35 +1,35 @@
 use std::time::Duration;
 
-/// Why a call on the engine gave nothing.
+/// Why a call of the engine failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// The engine answered with an error. Below 500 nothing was done; from 500 on that is not known.
     #[error("{what}: {message} (status {status})")]
     Answer {
-        /// What was asked for.
+        /// The call.
         what: &'static str,
         /// HTTP status.
         status: u16,
-        /// The engine's words.
+        /// The engine's message.
         message: String,
     },
-    /// No answer in time. Whether it was done is not known.
+    /// No answer in time. Whether the call was executed is not known.
     #[error("{what}: the engine did not answer within {after:?}")]
     Timeout {
-        /// What was asked for.
+        /// The call.
         what: &'static str,
-        /// How long it had.
+        /// The deadline.
         after: Duration,
     },
-    /// Nobody listens, the connection ended, or the answer makes no sense. Whether it was done is not known.
+    /// Nothing listens, the connection ended, or the answer cannot be parsed. Whether the call was executed is not known.
     #[error("{what}: {problem}")]
     Broken {
-        /// What was asked for.
+        /// The call.
         what: &'static str,
         /// What happened.
         problem: String,
     },
-    /// The address or the certificates of the engine cannot be used.
+    /// The address or the certificates of the engine are not usable.
     #[error("{0}")]
     Endpoint(String),
 }
@@ -44,7 +44,7 @@ impl EngineError {
         }
     }
 
-    /// There is no such thing.
+    /// The object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(404)
@@ -56,7 +56,7 @@ impl EngineError {
         self.status() == Some(409)
     }
 
-    /// Whether it was done is not known.
+    /// Whether it is unknown if the call was executed.
     #[must_use]
     pub fn is_uncertain(&self) -> bool {
         match self {
@@ -66,7 +66,7 @@ impl EngineError {
         }
     }
 
-    /// The engine itself said something.
+    /// Whether this is an error answer of the engine.
     #[must_use]
     pub fn is_answer(&self) -> bool {
         matches!(self, EngineError::Answer { .. })

@@ -16,16 +16,16 @@ use super::{Engine, EngineError};
 pub struct ExecCommand {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// It gets a terminal.
+    /// Whether it gets a terminal.
     pub tty: bool,
-    /// It gets an input.
+    /// Whether it gets a stdin.
     pub stdin: bool,
 }
 
-/// How a command is doing.
+/// The state of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExecState {
-    /// It has not ended.
+    /// Whether it is still running.
     pub running: bool,
     /// Its exit status, once it has ended.
     pub exit_code: i32,
@@ -33,8 +33,8 @@ pub struct ExecState {
     pub pid: i32,
 }
 
-/// The two directions of a command's streams: bytes as they are with a terminal, else frames ([`super::logs::Frames`]).
-/// Shutting it down for writing closes the command's input.
+/// The two directions of a command's streams: raw bytes with a terminal, else frames ([`super::logs::Frames`]). Shutting it
+/// down for writing closes the command's stdin.
 pub struct Exec(TokioIo<hyper::upgrade::Upgraded>);
 
 impl AsyncRead for Exec {
@@ -108,7 +108,7 @@ impl Engine {
         self.ask("set the size of the terminal", self.deadlines.ask, ask).await.map(drop)
     }
 
-    /// How it is doing.
+    /// The state of the command.
     ///
     /// # Errors
     /// See [`EngineError`].

@@ -14,14 +14,14 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::call::{self, Ask, Lines, escaped};
 use super::{Engine, EngineError};
 
-/// Who asks a registry for an image. Empty is what has not been given.
+/// Credentials for a registry. Unset fields are empty.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Credentials {
     /// The user's name.
     pub username: String,
     /// The password.
     pub password: String,
-    /// In their stead, what a login gave.
+    /// The token from a login, used instead of name and password.
     pub identity_token: String,
     /// The registry that they are for.
     pub server_address: String,
@@ -56,12 +56,12 @@ impl Credentials {
     }
 }
 
-/// What the engine says while it fetches an image.
+/// A progress message of the engine during a pull.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Which layer; empty when it speaks of the image.
+    /// The layer; empty for a message about the whole image.
     pub layer: String,
-    /// In words, such as `Downloading`.
+    /// The status text, such as `Downloading`.
     pub status: String,
     /// Bytes so far.
     pub current: u64,
@@ -69,11 +69,11 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// Size of the pieces in which an archive is sent.
+/// Size of the chunks in which an archive is sent.
 const PIECE: usize = 256 * 1024;
 
 impl Engine {
-    /// The id of an image that is there.
+    /// The id of an image; `None` if the engine does not have it.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -86,10 +86,10 @@ impl Engine {
         }
     }
 
-    /// Fetches an image; it is there when what is said has ended without an error. No deadline.
+    /// Pulls an image; it is available when the messages have ended without an error. No deadline.
     ///
     /// # Errors
-    /// Credentials that do not fit into a header.
+    /// The credentials do not fit into a header.
     pub fn pull(&self, repository: &str, tag: &str, credentials: Option<&Credentials>) -> Result<Pulling, EngineError> {
         let mut ask = Ask::post("/images/create").with("fromImage", repository).with("tag", tag);
         if let Some(credentials) = credentials {
@@ -141,11 +141,11 @@ impl Engine {
     }
 }
 
-/// An image that is being fetched.
+/// A running pull.
 pub struct Pulling(Lines);
 
 impl Pulling {
-    /// What the engine says next; `None` when it has said everything. Who gives this up halfway gives up the image.
+    /// The engine's next message; `None` after the last one. Dropping this before the end cancels the pull.
     pub async fn next(&mut self) -> Option<Result<Progress, EngineError>> {
         self.0.next().await.map(|said| said.map(|line| progress(&line)))
     }
@@ -168,7 +168,7 @@ mod tests {
     fn e1_credentials_are_sent_as_the_engine_reads_them_and_are_not_shown() {
         let given = Credentials { username: "u".to_owned(), password: "?>?>".to_owned(), ..Credentials::default() };
         let header = given.header().unwrap();
-        // The alphabet of URLs, as Go's `base64.URLEncoding` wants it.
+        // The URL-safe alphabet, as in Go's `base64.URLEncoding`.
         let json = URL_SAFE.decode(header.as_bytes()).unwrap();
         assert_eq!(json, br#"{"username":"u","password":"?>?>"}"#);
         assert!(header.is_sensitive() && !format!("{given:?}").contains("?>"));

@@ -1,5 +1,5 @@
-//! A container's output as the engine keeps it: messages with their time, from any moment on. Never decides which of them
-//! somebody has seen.
+//! A container's output as the engine stores it: messages with timestamps, from any time on. Never decides which of them were
+//! read before.
 
 use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
@@ -12,10 +12,10 @@ use super::{Engine, EngineError};
 
 /// Length of `2026-11-22T03:55:08.163822377Z` and the blank after it.
 const STAMP: usize = 31;
-/// The engine cuts longer lines into pieces of this size, each a message of its own.
+/// The engine splits longer lines into pieces of this size, each a separate message.
 const PIECE: usize = 16 * 1024;
-/// Longest payload of a frame, and longest piece of a terminal's output, that is believed: what engines send is a few
-/// times [`PIECE`] at most.
+/// Longest payload of a frame, and longest piece of a terminal's output, that is accepted: engines send at most a few times
+/// [`PIECE`].
 const MAX_FRAME: usize = 1024 * 1024;
 
 /// Which stream a message belongs to.
@@ -38,12 +38,12 @@ pub struct Message {
     pub data: Vec<u8>,
 }
 
-/// What does not look like the engine's stream.
+/// The data is not in the format of the engine's stream.
 #[derive(Debug, thiserror::Error)]
 #[error("the engine's log stream cannot be read: {0}")]
 pub struct Garbled(&'static str);
 
-/// Cuts a stream with eight bytes before every piece into the pieces.
+/// Splits a stream in which every piece has a header of eight bytes.
 #[derive(Debug, Default)]
 pub struct Frames {
     buffer: Vec<u8>,
@@ -51,7 +51,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Takes what came in.
+    /// Appends received data.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.read > 0 {
             self.buffer.drain(..self.read);
@@ -60,7 +60,7 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Whether nothing is left of a piece that did not come to its end.
+    /// Whether there is no incomplete piece.
     #[must_use]
     pub fn is_at_an_end(&self) -> bool {
         self.read == self.buffer.len()
@@ -69,7 +69,7 @@ impl Frames {
     /// The next complete piece.
     ///
     /// # Errors
-    /// [`Garbled`]: these are no frames.
+    /// [`Garbled`]: the data is not framed.
     pub fn next_frame(&mut self) -> Result<Option<(Channel, &[u8])>, Garbled> {
         let Some((head, rest)) = self.buffer[self.read..].split_at_checked(8) else { return Ok(None) };
         let channel = match head[..4] {
@@ -90,12 +90,12 @@ impl Frames {
     }
 }
 
-/// Makes messages of a log stream with times.
+/// Decodes a log stream with timestamps into messages.
 #[derive(Debug)]
 pub enum Decoder {
     /// Frames, one per message.
     Frames(Frames),
-    /// A terminal's: one message after the other.
+    /// A terminal's output: messages without frames.
     Terminal(Vec<u8>),
 }
 
@@ -106,7 +106,7 @@ impl Decoder {
         if tty { Decoder::Terminal(Vec::new()) } else { Decoder::Frames(Frames::default()) }
     }
 
-    /// Takes what came in.
+    /// Appends received data.
     pub fn push(&mut self, bytes: &[u8]) {
         match self {
             Decoder::Frames(frames) => frames.push(bytes),
@@ -145,7 +145,7 @@ impl Decoder {
         }
     }
 
-    /// At the stream's end: a last line of a terminal without its end.
+    /// At the end of the stream: the last line of a terminal without its line end.
     #[must_use]
     pub fn finish(self) -> Option<Message> {
         let Decoder::Terminal(buffer) = self else { return None };
@@ -154,7 +154,7 @@ impl Decoder {
     }
 }
 
-/// The time at the beginning, and what follows it.
+/// The timestamp at the beginning, and the rest.
 fn stamped(bytes: &[u8]) -> Option<(i64, &[u8])> {
     let (stamp, rest) = bytes.split_at_checked(STAMP)?;
     let digits = |from: usize, to: usize| {
@@ -182,7 +182,7 @@ const fn days(year: i64, month: i64, day: i64) -> i64 {
 pub struct LogStream(Incoming);
 
 impl LogStream {
-    /// What comes next; `None` at its end.
+    /// The next bytes; `None` at the end.
     ///
     /// # Errors
     /// [`EngineError::Broken`].
@@ -204,11 +204,12 @@ impl LogStream {
 }
 
 impl Engine {
-    /// The container's output from `since_ns` (nanoseconds since 1970; 0 is its beginning) on, with times; to be read with
-    /// a [`Decoder`]. With `follow` it goes on until the container ends. The deadline is that of its beginning.
+    /// The container's output from `since_ns` (nanoseconds since 1970; 0 is its beginning) on, with timestamps; it is decoded
+    /// with a [`Decoder`]. With `follow` it continues until the container ends. The deadline applies to the beginning of the
+    /// answer.
     ///
     /// # Errors
-    /// See [`EngineError`]; a log driver that cannot be read says so ([`is_unreadable`]).
+    /// See [`EngineError`]; [`is_unreadable`] recognises the error of a log driver that cannot be read.
     pub async fn logs(&self, container: &str, since_ns: i64, follow: bool) -> Result<LogStream, EngineError> {
         const WHAT: &str = "read the container's log";
         let asking = async {
@@ -228,7 +229,7 @@ impl Engine {
     }
 }
 
-/// Whether the engine keeps no log that could be read, and never will for this container.
+/// Whether the engine keeps no readable log for this container, and never will.
 #[must_use]
 pub fn is_unreadable(error: &EngineError) -> bool {
     let text = error.to_string().to_lowercase();

@@ -1,4 +1,4 @@
-//! How much of an engine's answer is taken. An answer that does not end is an error, not memory.
+//! Limits how much of an engine's answer is read. An answer that does not end is an error and does not fill the memory.
 
 use std::io;
 use std::pin::Pin;
@@ -8,14 +8,14 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Most bytes of an answer that is one value: the list of all containers is the longest of them.
+/// Limit of an answer that is a single value, in bytes: the list of all containers is the longest.
 pub(super) const MAX_ANSWER: usize = 32 << 20;
-/// Most bytes in which an engine that tells of progress says nothing that can be understood.
+/// Limit of data without a parsable message in a stream of progress, in bytes.
 pub(super) const MAX_RIDDLE: usize = 1 << 20;
-/// Most bytes of an error.
+/// Limit of an error answer, in bytes.
 pub(super) const MAX_ERROR: usize = 64 << 10;
 
-/// How many bytes an engine may send.
+/// The number of bytes that an engine may still send.
 #[derive(Debug, Clone)]
 pub(super) struct Allowance {
     most: usize,
@@ -23,12 +23,12 @@ pub(super) struct Allowance {
 }
 
 impl Allowance {
-    /// So many.
+    /// An allowance of this many bytes.
     pub(super) fn new(most: usize) -> Allowance {
         Allowance { most, left: Arc::new(AtomicUsize::new(most)) }
     }
 
-    /// As many again from here on.
+    /// Resets the allowance to its full size.
     pub(super) fn renew(&self) {
         self.left.store(self.most, Ordering::Relaxed);
     }
@@ -43,7 +43,7 @@ impl Allowance {
     }
 }
 
-/// A connection from which no more is read than is allowed; without an allowance as much as its reader takes.
+/// A connection that is read only up to its allowance; without an allowance, without a limit.
 #[derive(Debug)]
 pub(super) struct Metered<S> {
     stream: S,

@@ -1,7 +1,7 @@
-//! The Docker Engine API: calls with deadlines, and raw streams. Never decides what to try again.
+//! The Docker Engine API: calls with deadlines, and raw streams. Never decides about retries.
 //!
-//! Calls and connections are ours (`call`, `endpoint`); what a container is made from is described by the types of the crate
-//! `bollard-stubs`, which are generated from the engine's own description.
+//! Calls and connections are implemented here (`call`, `endpoint`); the description of a container uses the types of the crate
+//! `bollard-stubs`, which are generated from the engine's own API description.
 
 mod call;
 #[cfg(test)]
@@ -31,13 +31,13 @@ use crate::spec::IntoMap as _;
 use crate::spec::Order as _;
 use crate::spec::json;
 
-/// How long the engine may take. A call that takes longer fails with [`EngineError::Timeout`]; whether it was done is not
+/// Deadlines of calls. A call that takes longer fails with [`EngineError::Timeout`]; whether the engine executed it is not
 /// known then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadlines {
-    /// Calls that change something: create, start, remove. A stop has its grace in addition.
+    /// Calls that change something: create, start, remove. For a stop the grace period is added.
     pub change: Duration,
-    /// Calls that only ask.
+    /// Calls that only query.
     pub ask: Duration,
 }
 
@@ -47,7 +47,7 @@ impl Default for Deadlines {
     }
 }
 
-/// What the engine says of a container.
+/// The engine's description of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Container {
     /// Its id, 64 hex digits.
@@ -58,13 +58,13 @@ pub struct Container {
     pub labels: BTreeMap<String, String>,
     /// It runs (or is paused).
     pub running: bool,
-    /// It has been started at least once.
+    /// Whether it has been started at least once.
     pub was_started: bool,
-    /// Why it could not be started; empty when nothing failed.
+    /// Why it could not be started; empty for no error.
     pub error: String,
     /// Exit status of its last run.
     pub exit_code: i32,
-    /// The engine saw a kill for memory.
+    /// Whether the engine noticed an OOM kill.
     pub oom_killed: bool,
     /// Its first process on the host; 0 while it does not run.
     pub pid: i32,
@@ -72,17 +72,17 @@ pub struct Container {
     pub started_at: Option<SystemTime>,
     /// When it ended last.
     pub finished_at: Option<SystemTime>,
-    /// Its output is a terminal's.
+    /// Whether it has a terminal.
     pub tty: bool,
     /// Name and addresses (v4, v6) of each network that it is in.
     pub networks: Vec<(String, String, String)>,
-    /// The file of its network namespace.
+    /// The path of its network namespace.
     pub sandbox: String,
     /// Id of its image.
     pub image: String,
 }
 
-/// A line of the engine's list of containers.
+/// An entry of the engine's list of containers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listed {
     /// Its id.
@@ -99,7 +99,7 @@ pub struct Listed {
     pub mounts: Vec<(String, String)>,
 }
 
-/// What the engine says of itself.
+/// The engine's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Info {
     /// Its version.
@@ -114,7 +114,7 @@ pub struct Info {
     pub cgroup_version: String,
 }
 
-/// A Docker Engine. Cheap to clone; a connection per call.
+/// A Docker Engine. Cheap to clone; each call makes a connection.
 #[derive(Debug, Clone)]
 pub struct Engine {
     connector: Arc<Connector>,
@@ -122,21 +122,21 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that nobody has spoken to yet.
+    /// A client for an engine; does not connect yet.
     ///
     /// # Errors
-    /// Certificates that cannot be used.
+    /// The certificates are not usable.
     pub fn new(endpoint: &Endpoint, deadlines: Deadlines) -> Result<Engine, EngineError> {
         let connector = Arc::new(Connector::new(endpoint)?);
         Ok(Engine { connector, deadlines })
     }
 
-    /// Asks anew which version of the API is spoken: after the engine was replaced it may be another.
+    /// Negotiates the API version again, as an engine that was replaced may have another.
     pub fn renegotiate(&self) {
         self.connector.forget_version();
     }
 
-    /// What it says of itself.
+    /// The engine's description of itself.
     ///
     /// # Errors
     /// See [`EngineError`], as for all calls.
@@ -227,7 +227,7 @@ impl Engine {
         self.ask("set the container's cores", self.deadlines.change, ask).await.map(drop)
     }
 
-    /// What it knows of the container with this id or name; `None` when there is none.
+    /// The container with this id or name; `None` when there is none.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -258,7 +258,7 @@ impl Engine {
         }
     }
 
-    /// Returns when the container does not run, for whatever reason; asking it again is up to the caller. No deadline.
+    /// Returns when the container does not run, for any reason; repeating the call is up to the caller. No deadline.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -266,7 +266,7 @@ impl Engine {
         const WHAT: &str = "wait for the container";
         let ask = Ask::post(format!("/containers/{}/wait", escaped(id))).with("condition", "not-running");
         match self.ask_forever(WHAT, ask).await? {
-            // The engine went away before the container did.
+            // The engine ended before the container did.
             Value::Null => Err(EngineError::Broken { what: WHAT, problem: "no answer".to_owned() }),
             _ => Ok(()),
         }

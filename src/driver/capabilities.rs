@@ -5,7 +5,7 @@ use super::config::Reader;
 use crate::sys::mutant;
 use crate::wire::schema::Literal;
 
-/// Every capability that Linux has, in the order of their numbers.
+/// Every Linux capability, in the order of their numbers.
 const ALL: [&str; 41] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -50,10 +50,10 @@ const ALL: [&str; 41] = [
     "CHECKPOINT_RESTORE",
 ];
 
-/// How many of them root has in a task of Nomad's own drivers.
+/// How many of them, counted from the first, root has under Nomad's own drivers.
 const LEGACY_ROOT: usize = 38;
 
-/// What a plugin allows unless its operator says otherwise: Nomad's thirteen.
+/// The default of `allow_caps`: Nomad's thirteen.
 const DEFAULTS: [&str; 13] = [
     "AUDIT_WRITE",
     "CHOWN",
@@ -70,11 +70,11 @@ const DEFAULTS: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-/// What Docker's engine gives to a container unless it is told otherwise: Nomad's thirteen, and this.
+/// The default capabilities of Docker's engine are Nomad's thirteen and this one.
 const DOCKER_BESIDES: &str = "NET_RAW";
 
-/// Allowed, but only given when asked for: with them a task that is root could make the node of any disk, and files that
-/// make root of whoever executes them, in directories that it shares with others.
+/// Allowed, but given only when the job asks for them: with them a root task could create a device node for any disk, or set-id
+/// files in directories that it shares with others, which make root of every user who executes them.
 const NOT_BY_DEFAULT: [&str; 3] = ["MKNOD", "FSETID", "SETFCAP"];
 
 /// Nomad's default of `allow_caps`.
@@ -99,8 +99,9 @@ impl Allowed {
         Ok(if reader.has("allow_caps") { Allowed(names) } else { Allowed::default() })
     }
 
-    /// `cap_add` and `cap_drop` to the list of `CAP_` names; `cap_add` wins over `cap_drop`. A task that is not root
-    /// begins with none, root with the allowed ones; `as_nomad` every task begins with those, and root has its own list.
+    /// Resolves `cap_add` and `cap_drop` to a list of `CAP_` names; `cap_add` wins over `cap_drop`. A non-root task starts
+    /// with no capabilities, a root task with the allowed defaults except `NOT_BY_DEFAULT`; with `as_nomad` every task starts
+    /// with the allowed ones, and root with Nomad's list for root.
     pub(super) fn resolve(&self, reader: &Reader<'_>, as_nomad: bool, root: bool) -> Result<Vec<String>, DriverError> {
         let (add, drop) = (names(reader, "cap_add")?, names(reader, "cap_drop")?);
         self.check(reader, &add)?;
@@ -118,7 +119,8 @@ impl Allowed {
         Ok(named(result))
     }
 
-    /// What an engine is to add to its own default, and to take from it. All are one word: an engine may not know each.
+    /// What the engine has to add to its default set and to drop from it. `all` is passed on as one word, as an engine may not
+    /// know every name.
     pub(super) fn beside_docker(&self, reader: &Reader<'_>) -> Result<(Vec<String>, Vec<String>), DriverError> {
         let (add, mut drop) = (names(reader, "cap_add")?, names(reader, "cap_drop")?);
         self.check(reader, &add)?;
@@ -149,7 +151,7 @@ fn is_withheld(name: &str) -> bool {
     withheld.contains(&name)
 }
 
-/// Upper case, without prefix, `all` spelled out, sorted.
+/// Names in upper case, without the `CAP_` prefix, `all` expanded, sorted.
 fn names(reader: &Reader<'_>, key: &str) -> Result<Vec<String>, DriverError> {
     let mut names = Vec::new();
     for name in reader.strings(key)? {
@@ -189,7 +191,8 @@ mod tests {
         allowed.resolve(&reader, false, root).map_err(|e| e.to_string())
     }
 
-    /// B3, D11: nobody has nothing unless the job adds it; root keeps the allowed ones but for mknod, fsetid and setfcap.
+    /// B3, D11: a non-root task has no capabilities unless the job adds them; root keeps the allowed ones except mknod, fsetid
+    /// and setfcap.
     #[test]
     fn capabilities_are_added_and_dropped() {
         assert_eq!(resolved(None, &[], &[], false), Ok(vec![]));
@@ -229,7 +232,7 @@ mod tests {
         assert_eq!(resolved(Some(&[]), &[], &[], true), Ok(vec![]), "nothing is allowed");
     }
 
-    /// The old behaviour, bit by bit: `TestExecutor_Capabilities` gives 00000000a80405fb and 0000003fffffffff.
+    /// Nomad's own behaviour, bit by bit: `TestExecutor_Capabilities` gives 00000000a80405fb and 0000003fffffffff.
     #[test]
     fn nomads_own_lists() {
         let bits = |root, drop: &[&str]| {

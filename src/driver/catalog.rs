@@ -1,8 +1,8 @@
-//! Driver plugins of an agent: found in a directory, chosen by version, configured, started, started again when they die, and
-//! found again by a later process.
+//! The driver plugins of an agent: finds them in a directory, compares versions, configures and starts them, restarts them when
+//! they die, and lets a later process reattach to them.
 //!
-//! A plugin's program is started three times, as Nomad does it: to ask what it is ([`examine`]), to try its configuration
-//! ([`Found::check`]), and to work ([`Found::start`]).
+//! The program of a plugin is started three times, as Nomad does: to query its info and schema ([`examine`]), to validate its
+//! configuration ([`Found::check`]), and to serve tasks ([`Found::start`]).
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -25,18 +25,18 @@ use crate::spec::{PLUGIN_MARK, json};
 use crate::sys::mutant;
 use crate::sys::owned::{self, OwnDir};
 
-/// The only version of the driver interface that there is.
+/// The only version of the driver interface.
 pub const API_VERSION: &str = "v0.1.0";
-/// How long a plugin may take to a question about itself, or to its configuration.
+/// Timeout of a plugin's answers to questions about itself and its configuration.
 const ANSWER_PATIENCE: Duration = Duration::from_mins(1);
-/// First and longest time between two tries to start a plugin again.
+/// First and longest pause before a plugin is restarted.
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(2));
 /// The format of [`Record`] that this program writes.
 const RECORD_VERSION: u32 = 1;
-/// Programs of a directory of plugins at most: each of them is started.
+/// Limit of programs in a plugin directory, because each of them is started.
 const MOST_PROGRAMS: usize = 100;
 
-/// Of a plugin that is only asked something: nobody would find it again.
+/// For a plugin that is started only to be queried: no later process has to find it.
 const BRIEF: Bond = Bond { dies_with_us: true, sockets: None };
 
 /// Gets the log lines of a plugin, with its name.
@@ -53,7 +53,7 @@ pub enum CatalogError {
         /// Why not.
         source: io::Error,
     },
-    /// It does not start, or cannot be reached.
+    /// The plugin does not start, or cannot be reached.
     #[error("plugin {name}")]
     Host {
         /// Which plugin.
@@ -66,12 +66,12 @@ pub enum CatalogError {
     Call {
         /// Which plugin.
         name: String,
-        /// What was asked of it.
+        /// Which call.
         what: &'static str,
         /// Why it failed.
         source: DriverError,
     },
-    /// It is something else, or speaks something else.
+    /// The program is not a driver plugin, or speaks another version of the interface.
     #[error("plugin {name} cannot be used: {reason}")]
     Unfit {
         /// Which plugin.
@@ -81,7 +81,7 @@ pub enum CatalogError {
     },
 }
 
-/// What an operator says of a plugin: the `plugin` block.
+/// The operator's `plugin` block for one plugin.
 #[derive(Debug, Clone, Default)]
 pub struct Block {
     /// Arguments of its program.
@@ -90,29 +90,28 @@ pub struct Block {
     pub config: Option<Body>,
 }
 
-/// How the process of a plugin that works is bound to this one.
+/// How the process of a serving plugin is bound to this one.
 #[derive(Debug, Clone, Default)]
 pub struct Bond {
     /// The kernel kills it when the thread that starts it ends.
     pub dies_with_us: bool,
-    /// Where its sockets go. It and the helpers that it starts carry the path as [`PLUGIN_MARK`] in their environment, by which
-    /// they are found. `None` is the temporary directory, without a mark.
+    /// Directory of its sockets. The plugin and the helpers that it starts carry this path as [`PLUGIN_MARK`] in their
+    /// environment, which identifies them later. `None` uses the temporary directory, without a mark.
     pub sockets: Option<PathBuf>,
 }
 
 impl Bond {
-    /// The variable by which its processes are known as a plugin's of this owner.
+    /// The environment variable that marks processes as belonging to a plugin of this owner.
     pub(super) fn mark(&self) -> Option<(OsString, OsString)> {
         self.sockets.as_ref().map(|sockets| (PLUGIN_MARK.into(), sockets.into()))
     }
 }
 
-/// The programs in `dir`: regular files that somebody may execute, by their names, in the order of those. A link counts as what
-/// it leads to.
+/// The programs in `dir`: regular files with an execute bit, by name and sorted by name. Symbolic links are followed.
 ///
 /// # Errors
-/// [`CatalogError::Scan`] when the directory cannot be read, and when somebody else than this user and root could change it, what
-/// leads to it, or one of the programs.
+/// [`CatalogError::Scan`] when the directory cannot be read, or when a user other than this one and root could change it, a
+/// directory above it, or one of the programs.
 pub fn programs(dir: &Path) -> Result<Vec<(String, PathBuf)>, CatalogError> {
     let failed = |source| CatalogError::Scan { dir: dir.to_owned(), source };
     let own = owned::resolve(dir).and_then(|dir| OwnDir::open(&dir)).map_err(failed)?;
@@ -120,7 +119,7 @@ pub fn programs(dir: &Path) -> Result<Vec<(String, PathBuf)>, CatalogError> {
     for entry in std::fs::read_dir(own.path()).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-        // A link that leads nowhere, or a file that has just gone, is no program.
+        // A dangling link, or a file that was just removed, is not a program.
         let Ok(metadata) = std::fs::metadata(entry.path()) else { continue };
         if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
             continue;
@@ -136,8 +135,8 @@ pub fn programs(dir: &Path) -> Result<Vec<(String, PathBuf)>, CatalogError> {
     Ok(found)
 }
 
-/// The programs in `dir` that a block names: regular files that somebody may execute, whose file name is the block's.
-/// A directory that does not exist has none. In the order of their names.
+/// The programs in `dir` for which there is a block: regular files with an execute bit whose file name is the block's name,
+/// sorted by name. A directory that does not exist has none.
 ///
 /// # Errors
 /// [`CatalogError::Scan`].
@@ -151,7 +150,7 @@ pub fn scan(dir: &Path, blocks: &BTreeMap<String, Block>) -> Result<Vec<(String,
     for entry in entries {
         let path = entry.map_err(failed)?.path();
         let skipped = |why| tracing::debug!(path = %path.display(), why, "skipped in the directory of plugins");
-        // A link counts as what it leads to.
+        // Symbolic links are followed.
         let Ok(metadata) = std::fs::metadata(&path) else {
             skipped("it cannot be looked at");
             continue;
@@ -178,7 +177,7 @@ pub fn scan(dir: &Path, blocks: &BTreeMap<String, Block>) -> Result<Vec<(String,
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
     numbers: Vec<u64>,
-    /// What stands after `-`: earlier than the version without it.
+    /// The part after `-`: such a version is earlier than the same one without it.
     pre: Vec<String>,
     text: String,
 }
@@ -210,7 +209,7 @@ impl fmt::Display for Version {
 }
 
 impl Version {
-    /// Which one is newer. What stands after `+` does not count.
+    /// Which one is newer. The part after `+` is ignored.
     #[must_use]
     pub fn compare(&self, other: &Version) -> Ordering {
         let part = |a: &String, b: &String| match (a.parse::<u64>(), b.parse::<u64>()) {
@@ -231,24 +230,24 @@ impl Version {
     }
 }
 
-/// Whether the external plugin is taken instead of the internal driver of the same name: unless it is older.
+/// Whether the external plugin replaces the internal driver of the same name: yes unless it is older.
 #[must_use]
 pub fn prefers_external(internal: &Version, external: &Version) -> bool {
     external.compare(internal).is_ge()
 }
 
-/// A plugin that was asked what it is.
+/// A plugin that has answered the queries about itself.
 #[derive(Debug, Clone)]
 pub struct Found {
     path: PathBuf,
     args: Vec<OsString>,
-    /// What it said.
+    /// Its answer to PluginInfo.
     pub info: PluginInfo,
     /// Its version.
     pub version: Version,
-    /// The interface that both sides speak, as the plugin spells it.
+    /// The interface version that both sides speak, as the plugin spells it.
     pub api_version: String,
-    /// Describes its configuration; `None` takes none.
+    /// The schema of its configuration; `None` for a plugin that takes none.
     pub schema: Option<Schema>,
     bond: Bond,
 }
@@ -264,7 +263,7 @@ async fn launch(
     let (log, owner) = (Arc::clone(log), name.to_owned());
     let launch = Launch {
         args,
-        // Other people's drivers read what an operator exports: DOCKER_HOST, JAVA_HOME, proxies.
+        // Third-party drivers read variables that the operator exports: DOCKER_HOST, JAVA_HOME, proxies.
         env: std::env::vars_os().chain(bond.mark()).collect(),
         new_session: true,
         dies_with_us: bond.dies_with_us,
@@ -277,7 +276,7 @@ async fn launch(
     Ok((client, calls))
 }
 
-/// Starts a plugin, asks what it is and what configuration it takes, and ends it.
+/// Starts a plugin, queries its info and its configuration schema, and ends it.
 ///
 /// # Errors
 /// See [`CatalogError`]. The plugin is gone either way.
@@ -290,7 +289,7 @@ pub async fn examine(name: &str, path: &Path, args: &[OsString], log: &Log) -> R
     Ok(Found { path, args, info, version, api_version, schema, bond })
 }
 
-/// The answer to a call that must not take for ever.
+/// Applies a timeout to a call.
 async fn in_time<T>(
     name: &str,
     what: &'static str,
@@ -303,7 +302,7 @@ async fn in_time<T>(
 
 type Answers = (PluginInfo, Version, String, Option<Schema>);
 
-/// What a running plugin says of itself, checked.
+/// Queries a running plugin about itself and checks the answers.
 ///
 /// # Errors
 /// [`CatalogError::Call`] and [`CatalogError::Unfit`].
@@ -351,15 +350,14 @@ impl Found {
         move |source| CatalogError::Call { name, what, source }
     }
 
-    /// The same plugin, whose processes that work are bound to this one.
+    /// The same plugin with this bond for its serving processes.
     #[must_use]
     pub fn bound(mut self, bond: Bond) -> Found {
         self.bond = bond;
         self
     }
 
-    /// Checks a configuration: against the schema, and by giving it twice, without the node's, to an instance that is
-    /// ended afterwards.
+    /// Checks a configuration: against the schema, and by sending it twice, without the node's part, to a temporary instance.
     ///
     /// # Errors
     /// See [`CatalogError`].
@@ -379,7 +377,7 @@ impl Found {
         Ok(Config(bytes))
     }
 
-    /// Starts the plugin to work: configuration with what it has to know of the node, then Init.
+    /// Starts the plugin for serving: SetConfig with the configuration and the node's part, then Init.
     ///
     /// # Errors
     /// See [`CatalogError`]. The plugin is gone when this fails.
@@ -395,7 +393,7 @@ impl Found {
         }
     }
 
-    /// Finds the plugin again that an earlier process of ours started: it keeps its configuration.
+    /// Reattaches to the plugin that an earlier process of this program started. The plugin keeps its configuration.
     ///
     /// # Errors
     /// [`CatalogError::Host`] when it is gone; otherwise as [`Found::start`], and then it is ended.
@@ -426,8 +424,8 @@ impl Found {
         }
     }
 
-    /// Keeps the plugin running: begins with `first`, and starts a new one when it dies, after 5 s at first and 2 min at
-    /// most.
+    /// Keeps the plugin running: begins with `first` and starts a new process when it dies, after a pause of 5 s at first and 2
+    /// min at most.
     pub fn keep(self, first: Instance, config: Config, node: NodeConfig, log: Log) -> Kept {
         let (current, latest) = watch::channel(Some(Arc::clone(&first.driver)));
         let (records, record) = watch::channel(first.client.reattach_config().ok());
@@ -437,7 +435,7 @@ impl Found {
     }
 }
 
-/// A plugin at work.
+/// A plugin that serves.
 #[derive(Debug)]
 #[must_use = "a plugin that is not ended runs on"]
 pub struct Instance {
@@ -463,14 +461,14 @@ impl Instance {
         self.client.exited().await;
     }
 
-    /// Ends it in good order; its tasks run on.
+    /// Ends it with Shutdown; its tasks continue to run.
     pub async fn end(self) {
         self.driver.shutdown().await;
         self.client.kill().await;
     }
 }
 
-/// A plugin that is started again when it dies.
+/// A plugin that is restarted when it dies.
 #[derive(Debug)]
 #[must_use = "a plugin that is not ended runs on"]
 pub struct Kept {
@@ -481,19 +479,19 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// The driver as it is now; `None` between two processes. Its tasks are to be recovered in each new one.
+    /// The current driver; `None` between two processes. Its tasks have to be recovered in each new process.
     #[must_use]
     pub fn driver(&self) -> watch::Receiver<Option<Arc<DriverClient>>> {
         self.latest.clone()
     }
 
-    /// What a later process needs to find it again; changes with each process.
+    /// What a later process needs to reattach; changes with each process.
     #[must_use]
     pub fn record(&self) -> watch::Receiver<Option<Reattach>> {
         self.record.clone()
     }
 
-    /// Ends it in good order; its tasks run on.
+    /// Ends it with Shutdown; its tasks continue to run.
     pub async fn end(self) {
         let _keeper_is_there = self.stop.send(true);
         let _ended = self.keeper.await;
@@ -522,7 +520,7 @@ impl Keeper {
             tokio::select! {
                 () = instance.exited() => {}
                 end = &mut stopped => {
-                    // Whoever forgot about it did not say that it may go.
+                    // A sender that was dropped without a value does not ask for the plugin's end.
                     if end.unwrap_or(false) {
                         instance.end().await;
                     }
@@ -553,13 +551,13 @@ impl Keeper {
     }
 }
 
-/// An error with its causes.
+/// The text of an error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// The plugins that a process of ours left running, for the next one. To be written atomically.
+/// The plugins that a process of this program left running, for the next one. It has to be written atomically.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     version: u32,
@@ -577,7 +575,7 @@ impl Record {
     /// Reads a record.
     ///
     /// # Errors
-    /// Something else, or the record of a newer program, which is to be left alone.
+    /// The text is not a record, or was written by a newer version of this program and must not be changed.
     pub fn parse(text: &str) -> Result<Record, String> {
         let record: Record = json::from_str(text).map_err(|e| format!("no record of plugins: {e}"))?;
         if record.version != RECORD_VERSION {

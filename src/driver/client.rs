@@ -1,4 +1,4 @@
-//! The base and driver services: gRPC out.
+//! Client of a plugin's base and driver services, over gRPC.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -27,19 +27,19 @@ use crate::wire::drivers as wire;
 use crate::wire::drivers::driver_client;
 use crate::wire::hclspec::Spec;
 
-/// How long a plugin may take to its own Shutdown.
+/// Timeout of a plugin's Shutdown.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(2);
-/// How long until a stream that ended is asked for again.
+/// Pause before a stream that ended is requested again.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Events that may wait for a slow listener.
+/// Capacity of the event queue for a slow listener.
 const EVENTS: usize = 256;
 
-/// What a plugin says of itself.
+/// A plugin's answer to PluginInfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginInfo {
     /// `driver`, `device`, or `unknown`.
     pub kind: &'static str,
-    /// The interfaces that it speaks, such as `v0.1.0`.
+    /// The interface versions that it speaks, such as `v0.1.0`.
     pub api_versions: Vec<String>,
     /// Its own version.
     pub version: String,
@@ -49,8 +49,7 @@ pub struct PluginInfo {
 
 /// The calls of a plugin, one method each. Cheap to clone.
 ///
-/// A call on a plugin whose process is gone, or goes while it runs, fails with [`DriverError::PluginShutdown`], whichever
-/// call it is.
+/// Every call on a plugin whose process has ended, or ends during the call, fails with [`DriverError::PluginShutdown`].
 #[derive(Debug, Clone)]
 pub struct PluginClient {
     base: BasePluginClient<Channel>,
@@ -58,7 +57,7 @@ pub struct PluginClient {
     life: Life,
 }
 
-/// Messages of a call that goes on; dropping it ends the call.
+/// The messages of a streaming call; dropping it ends the call.
 #[derive(Debug)]
 pub struct Answers<T> {
     stream: Streaming<T>,
@@ -66,10 +65,10 @@ pub struct Answers<T> {
 }
 
 impl<T> Answers<T> {
-    /// The next message; `None` when the plugin has ended the call in good order.
+    /// The next message; `None` when the plugin ended the stream without an error.
     ///
     /// # Errors
-    /// [`DriverError::PluginShutdown`], or what the plugin says.
+    /// [`DriverError::PluginShutdown`], or the plugin's error.
     pub async fn next(&mut self) -> Result<Option<T>, DriverError> {
         match self.stream.message().await {
             Ok(message) => Ok(message),
@@ -78,7 +77,7 @@ impl<T> Answers<T> {
     }
 }
 
-/// The requests of a session, whose setup gets the task's id. A caller that broke off has nothing more to say.
+/// The requests of a session; fills the task's id into the setup. An error of the caller's stream ends the requests.
 struct Outgoing {
     id: String,
     requests: ExecRequests,
@@ -98,7 +97,7 @@ impl Stream for Outgoing {
     }
 }
 
-/// The error that a failed call stands for.
+/// The error for a failed call.
 async fn error_of(life: &Life, status: Status) -> DriverError {
     if life.is_shutdown(&status).await { DriverError::PluginShutdown } else { DriverError::from_status(&status) }
 }
@@ -146,7 +145,7 @@ impl PluginClient {
         Ok(PluginInfo { kind, api_versions, version, name })
     }
 
-    /// Describes the plugin's configuration; `None` takes none.
+    /// The schema of the plugin's configuration; `None` for a plugin that takes none.
     ///
     /// # Errors
     /// See [`DriverError`].
@@ -155,7 +154,7 @@ impl PluginClient {
         Ok(self.answer(answer).await?.spec)
     }
 
-    /// Gives the plugin its configuration, in the bytes that [`Schema::encode`] makes.
+    /// Gives the plugin its configuration, encoded by [`Schema::encode`].
     ///
     /// # Errors
     /// See [`DriverError`].
@@ -174,7 +173,7 @@ impl PluginClient {
         Ok(())
     }
 
-    /// Called once before work begins; success on a plugin that does not know the call.
+    /// Called once before the first task; succeeds on a plugin that does not implement the call.
     ///
     /// # Errors
     /// See [`DriverError`].
@@ -185,7 +184,7 @@ impl PluginClient {
         }
     }
 
-    /// Called before the plugin is ended; it has 2 s, and what it says does not matter.
+    /// Called before the plugin is ended, with a timeout of 2 s; the answer is ignored.
     pub async fn shutdown(&self) {
         let mut driver = self.driver.clone();
         let mut request = tonic::Request::new(wire::ShutdownRequest {});
@@ -193,7 +192,7 @@ impl PluginClient {
         let _ = tokio::time::timeout(SHUTDOWN_PATIENCE, driver.shutdown(request)).await;
     }
 
-    /// Describes a task's `config` block.
+    /// The schema of a task's `config` block.
     ///
     /// # Errors
     /// See [`DriverError`].
@@ -202,7 +201,7 @@ impl PluginClient {
         self.answer(answer).await?.spec.ok_or_else(|| absent("the task's schema"))
     }
 
-    /// What the driver can do.
+    /// The driver's capabilities.
     ///
     /// # Errors
     /// See [`DriverError`].
@@ -211,7 +210,7 @@ impl PluginClient {
         Ok(convert::capabilities(&self.answer(answer).await?.capabilities.unwrap_or_default()))
     }
 
-    /// Whether tasks can be started: now, and then whenever the plugin has something to say.
+    /// Whether tasks can be started: the current state, then every update from the plugin.
     ///
     /// # Errors
     /// See [`DriverError`].
@@ -220,7 +219,7 @@ impl PluginClient {
         self.answers(answer).await
     }
 
-    /// Starts a task. The configuration in `task` is in the bytes that [`Schema::encode`] makes.
+    /// Starts a task. The configuration in `task` is encoded by [`Schema::encode`].
     ///
     /// # Errors
     /// See [`DriverError`].
@@ -234,7 +233,7 @@ impl PluginClient {
         Ok((handle, answer.network_override.map(convert::driver_network)))
     }
 
-    /// Finds a task again by the handle that its start gave.
+    /// Recovers a task by the handle that its start returned.
     ///
     /// # Errors
     /// See [`DriverError`].
@@ -248,7 +247,7 @@ impl PluginClient {
     /// Waits for the end of a task.
     ///
     /// # Errors
-    /// See [`DriverError`]; also what the plugin says of the task.
+    /// See [`DriverError`]; also the error that the plugin reports for the task.
     pub async fn wait_task(&self, id: &str) -> Result<ExitResult, DriverError> {
         let answer = self.driver.clone().wait_task(wire::WaitTaskRequest { task_id: id.to_owned() }).await;
         let answer = self.answer(answer).await?;
@@ -258,7 +257,7 @@ impl PluginClient {
         answer.result.map(convert::exit).ok_or_else(|| absent("how the task ended"))
     }
 
-    /// Stops a task; an empty signal is the driver's default.
+    /// Stops a task; an empty signal selects the driver's default.
     ///
     /// # Errors
     /// See [`DriverError`].
@@ -279,7 +278,7 @@ impl PluginClient {
         Ok(())
     }
 
-    /// What is known of a task.
+    /// The status of a task.
     ///
     /// # Errors
     /// See [`DriverError`].
@@ -302,7 +301,7 @@ impl PluginClient {
         self.answers(self.driver.clone().task_stats(request).await).await
     }
 
-    /// What happens to tasks from now on.
+    /// Events of tasks from now on.
     ///
     /// # Errors
     /// See [`DriverError`].
@@ -351,7 +350,7 @@ impl PluginClient {
         self.answers(self.driver.clone().exec_task_streaming(outgoing).await).await
     }
 
-    /// Makes the network of an allocation; the flag says whether it is new.
+    /// Creates the network of an allocation; the flag says whether it is new.
     ///
     /// # Errors
     /// See [`DriverError`].
@@ -373,7 +372,7 @@ impl PluginClient {
         Ok(())
     }
 
-    /// Whether the plugin's process lives.
+    /// Watches whether the plugin's process is alive.
     #[must_use]
     pub fn life(&self) -> &Life {
         &self.life
@@ -381,7 +380,7 @@ impl PluginClient {
 }
 
 fn wire_duration(duration: Duration) -> prost_types::Duration {
-    // More than 10000 years is for ever.
+    // More than 10000 years means no limit.
     prost_types::Duration::try_from(duration).unwrap_or(prost_types::Duration { seconds: 315_576_000_000, nanos: 0 })
 }
 
@@ -399,7 +398,7 @@ fn event_of(event: wire::DriverTaskEvent) -> TaskEvent {
 /// A sample of resource use, from the wire.
 ///
 /// # Errors
-/// An answer without figures.
+/// An answer without stats.
 pub fn stats_of(answer: wire::TaskStatsResponse) -> Result<TaskStats, DriverError> {
     answer.stats.map(spec_stats).ok_or_else(|| absent("the figures"))
 }
@@ -410,13 +409,13 @@ pub fn fingerprint_of(answer: wire::FingerprintResponse) -> Fingerprint {
     convert::fingerprint(answer)
 }
 
-/// A task for the wire: `config` is what [`Schema::encode`] made of its configuration.
+/// A task for the wire: `config` is its configuration encoded by [`Schema::encode`].
 #[must_use]
 pub fn wire_task(task: &TaskConfig, config: Vec<u8>) -> wire::TaskConfig {
     convert::wire_task_config(task, config)
 }
 
-/// A driver in another process, as the drivers in this one are.
+/// A driver in another process, with the same interface as the internal ones.
 #[derive(Debug)]
 pub struct DriverClient {
     plugin: PluginClient,
@@ -428,7 +427,7 @@ pub struct DriverClient {
     capabilities: Capabilities,
     fingerprint: watch::Receiver<Option<Fingerprint>>,
     events: broadcast::Sender<TaskEvent>,
-    /// Read the two streams for as long as this exists.
+    /// Read the two streams as long as this value exists.
     readers: [JoinHandle<()>; 2],
 }
 
@@ -439,10 +438,10 @@ impl Drop for DriverClient {
 }
 
 impl DriverClient {
-    /// Asks a configured plugin for all that does not change, and begins to listen to it.
+    /// Queries a configured plugin for everything that does not change, and subscribes to its streams.
     ///
     /// # Errors
-    /// See [`DriverError`]; `Config` is a schema that cannot be used.
+    /// See [`DriverError`]; `Config` means that the plugin's schema is not usable.
     pub async fn connect(plugin: PluginClient) -> Result<DriverClient, DriverError> {
         let info = plugin.info().await?;
         let config_schema = plugin.config_schema().await?;
@@ -476,14 +475,14 @@ impl DriverClient {
         &self.plugin
     }
 
-    /// The newest fingerprint, and every new one; `None` until the plugin has said the first.
+    /// The newest fingerprint and all later ones; `None` until the plugin has sent the first.
     #[must_use]
     pub fn fingerprints(&self) -> watch::Receiver<Option<Fingerprint>> {
         self.fingerprint.clone()
     }
 }
 
-/// A dead plugin's driver is unhealthy; a stream that ends is asked for again.
+/// Reports a plugin that has ended as unhealthy; requests a stream that ended again.
 async fn follow_fingerprints(plugin: PluginClient, latest: watch::Sender<Option<Fingerprint>>) {
     loop {
         let mut last = DriverError::Failed { message: "the plugin ended the stream".to_owned(), recoverable: true };
@@ -519,7 +518,7 @@ async fn follow_events(plugin: PluginClient, events: broadcast::Sender<TaskEvent
     loop {
         if let Ok(mut answers) = plugin.task_events().await {
             while let Ok(Some(event)) = answers.next().await {
-                // Nobody listens at the moment.
+                // There may be no subscriber.
                 let _ = events.send(event_of(event));
             }
         }
@@ -543,7 +542,7 @@ impl Driver for DriverClient {
         self.config_schema.clone()
     }
 
-    /// A plugin got its configuration when it was started.
+    /// A plugin is configured when it is started.
     fn set_config(&self, _: &DriverConfig, _: Option<&NodeConfig>) -> Result<(), DriverError> {
         Err(DriverError::NotSupported("a plugin is configured when it is started".to_owned()))
     }
@@ -556,7 +555,7 @@ impl Driver for DriverClient {
         self.capabilities.clone()
     }
 
-    /// The newest one; waits for the first.
+    /// The newest fingerprint; waits for the first one.
     async fn fingerprint(&self) -> Fingerprint {
         let mut latest = self.fingerprint.clone();
         let first = latest.wait_for(Option::is_some).await.ok().and_then(|latest| latest.clone());
@@ -571,7 +570,7 @@ impl Driver for DriverClient {
         self.plugin.shutdown().await;
     }
 
-    /// What is known only when the task runs counts as right.
+    /// Values that are known only at run time are accepted.
     fn validate(&self, config: &DriverConfig) -> Result<(), DriverError> {
         let mut known = config.clone();
         known.values.values_mut().for_each(forget_unknown);
@@ -581,7 +580,7 @@ impl Driver for DriverClient {
     async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
         let config = self.schema.encode(&Body::of(&task.config, true)?, &serde_json::Map::new())?;
         let (handle, network) = self.plugin.start_task(convert::wire_task_config(task, config)).await?;
-        // The task itself is kept by whoever keeps the handle.
+        // The caller that keeps the handle also keeps the task itself.
         let kept = wire::TaskHandle { config: None, ..handle };
         Ok(TaskHandle { driver_state: kept.encode_to_vec(), executor: None, network })
     }
@@ -657,7 +656,7 @@ impl ExecTaskStreamingRaw for DriverClient {
     }
 }
 
-/// Takes out what a runtime reference stands for.
+/// Removes values that contain a runtime reference.
 fn forget_unknown(value: &mut serde_json::Value) {
     use serde_json::Value as Json;
     match value {

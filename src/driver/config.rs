@@ -1,4 +1,4 @@
-//! Reads a driver's `config` block: known keys of known types, everything else refused with its place.
+//! Reads a driver's `config` block: known keys with known types. Everything else is refused, with its position.
 
 use serde_json::Value;
 
@@ -6,9 +6,9 @@ use super::DriverError;
 use crate::jobspec::did_you_mean;
 use crate::spec::{DriverConfig, NamespaceMode, Pos};
 
-/// The values of one block, with the driver's name for errors.
+/// The values of one block, with the driver's name for error messages.
 ///
-/// A value that is null is taken for absent: an agent sends every key of the schema.
+/// A null value counts as absent, because an agent sends every key of the schema.
 #[derive(Debug, Clone, Copy)]
 pub struct Reader<'a> {
     driver: &'static str,
@@ -19,7 +19,7 @@ impl<'a> Reader<'a> {
     /// Refuses every key that is not in `known`.
     ///
     /// # Errors
-    /// [`DriverError::Config`], as all the others.
+    /// [`DriverError::Config`], as for all other methods.
     pub fn new(driver: &'static str, config: &'a DriverConfig, known: &[&str]) -> Result<Reader<'a>, DriverError> {
         let reader = Reader { driver, config };
         match config.values.keys().find(|key| !known.contains(&key.as_str())) {
@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads whatever keys there are, after [`new`](Self::new) has looked at them somewhere else.
+    /// A reader that accepts any keys, for a block whose keys were already checked with [`new`](Self::new).
     #[must_use]
     pub fn any(driver: &'static str, config: &'a DriverConfig) -> Reader<'a> {
         Reader { driver, config }
@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
         self.driver
     }
 
-    /// An error about the value of `key`, led by its place in the file where that is known.
+    /// An error about the value of `key`, prefixed with its position in the file where that is known.
     #[must_use]
     pub fn error(&self, key: &str, problem: &str) -> DriverError {
         let pos: &Pos = self.config.positions.get(key).unwrap_or(&self.config.pos);
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
         self.config.values.get(key).filter(|value| !value.is_null())
     }
 
-    /// A text; a number or a switch is taken as one.
+    /// A string; numbers and booleans are converted.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A text that has to be there.
+    /// A string that must be set and not be empty.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A list of texts; none is an empty one.
+    /// A list of strings; an absent one is empty.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A whole number.
+    /// An integer.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A switch.
+    /// A boolean.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The keys of a nested block that may be there once; none without it.
+    /// The keys of a nested block that may occur at most once; empty if it is absent.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
         Ok(DriverConfig { values: block.cloned().unwrap_or_default(), pos, ..DriverConfig::default() })
     }
 
-    /// The keys of each of the nested blocks that may be there any number of times.
+    /// The keys of each of the nested blocks, of which there may be any number.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -175,7 +175,7 @@ impl<'a> Reader<'a> {
         Ok(blocks.into_iter().map(config).collect())
     }
 
-    /// A number of things, at least one.
+    /// A limit of at least 1.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -210,7 +210,7 @@ impl<'a> Reader<'a> {
         pairs.map(|(k, v)| Ok((k.clone(), text(v)?))).collect()
     }
 
-    /// `private` or `host`; `None` when blank.
+    /// `private` or `host`; `None` when empty.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -224,7 +224,7 @@ impl<'a> Reader<'a> {
             .ok_or_else(|| self.error(key, &format!("{key} must be \"private\" or \"host\", got {name:?}")))
     }
 
-    /// An absolute path; empty when blank.
+    /// An absolute path; empty when not set.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -233,7 +233,7 @@ impl<'a> Reader<'a> {
         if path.is_empty() || path.starts_with('/') {
             return Ok(path);
         }
-        // Two texts, each known to people and hosts from the driver that has it.
+        // Two wordings: hosts and users know the texts of Nomad's drivers, and those differ.
         Err(self.error(
             key,
             &if self.driver == "exec" {

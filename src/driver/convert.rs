@@ -1,4 +1,4 @@
-//! Between the driver service's messages and plain values.
+//! Conversion between the driver service's messages and this crate's types.
 
 use std::time::{Duration, SystemTime};
 
@@ -21,11 +21,11 @@ use crate::wire::drivers::network_isolation_spec::NetworkIsolationMode;
 use crate::wire::structs::{self, RecoverableError, attribute};
 use crate::wire::{base, cty};
 
-/// What an error says whose status carries nothing but its text.
+/// The message of a status without details that means `TaskNotFound`.
 const NOT_FOUND: &str = "task not found for given id";
-/// Type of the detail that says whether another try may succeed.
+/// Type URL of the error detail that says whether the error is recoverable.
 const RECOVERABLE_TYPE: &str = "type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError";
-/// Seconds of 0001-01-01, Go's zero time: "not yet".
+/// Seconds of 0001-01-01, Go's zero time, which means "not set".
 const NOT_YET: i64 = -62_135_596_800;
 
 /// `google.rpc.Status`, which carries the details of an error.
@@ -40,8 +40,8 @@ struct RpcStatus {
 }
 
 impl From<DriverError> for Status {
-    /// Application errors travel as Unknown, as from Go: Unavailable or Canceled would look like a crash to a host. One
-    /// after which another try may succeed says so in its details.
+    /// Application errors are sent with code Unknown, as Go does: a host would take Unavailable or Canceled for a crash of the
+    /// plugin. A recoverable error says so in its details.
     fn from(error: DriverError) -> Status {
         match error {
             DriverError::NotSupported(text) => Status::unimplemented(text),
@@ -60,7 +60,7 @@ fn recoverable_status(message: &str) -> Status {
 }
 
 impl DriverError {
-    /// The error that a plugin's status stands for. Whether the plugin still lives is not to be seen in it.
+    /// The error for a plugin's status. The status does not say whether the plugin's process is alive.
     pub(super) fn from_status(status: &Status) -> DriverError {
         let detail = RpcStatus::decode(status.details()).ok().and_then(|s| s.details.into_iter().next());
         let recoverable = detail.filter(|d| d.type_url == RECOVERABLE_TYPE);
@@ -75,13 +75,13 @@ impl DriverError {
     }
 }
 
-/// Reads a configuration in the cty dialect; no bytes are no configuration.
+/// Decodes a configuration in the cty dialect of msgpack; no bytes mean no configuration.
 pub(super) fn config(bytes: &[u8]) -> Result<DriverConfig, DriverError> {
     let value = cty::decode(bytes).map_err(|e| DriverError::Config(format!("failed to decode driver config: {e}")))?;
     match value {
         serde_json::Value::Null => Ok(DriverConfig::default()),
         serde_json::Value::Object(mut values) => {
-            // Go hosts of 1.x that encode the java driver's struct know this field by this name only.
+            // Go hosts of version 1.x that encode the java driver's struct know this field by this name only.
             if let Some(work_dir) = values.remove("WorkDir") {
                 values.entry("work_dir").or_insert(work_dir);
             }
@@ -110,7 +110,7 @@ pub(super) fn wire_node_config(config: &NodeConfig) -> base::NomadConfig {
         let core = |id| base::ClientTopologyCore { core_id: id, base_speed: speed, ..Default::default() };
         base::ClientTopology {
             node_ids: vec![0],
-            // A node is at the distance 10 from itself; Go plugins look the table up without asking for its size.
+            // The distance of a NUMA node to itself is 10; Go plugins index the table without checking its size.
             distances: Some(base::ClientTopologySlit { dimension: 1, values: vec![10] }),
             cores: (0..compute.cores).map(core).collect(),
             override_total_compute: compute.total_mhz,
@@ -236,7 +236,7 @@ pub(super) fn fingerprint(wire: wire::FingerprintResponse) -> Fingerprint {
     Fingerprint { attributes: attributes.into_map(), health, description: wire.health_description, error: wire.err }
 }
 
-/// A task as a host sends it. What only a host needs stays in the message, which goes back with the handle.
+/// A task as a host sends it. Fields that only the host needs stay in the message, which is returned with the handle.
 pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverError> {
     let resources = task.resources.unwrap_or_default();
     let linux = resources.linux_resources.clone().unwrap_or_default();
@@ -280,7 +280,7 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
         cpuset_cgroup: linux.cpuset_cgroup.into(),
         resources: spec_resources(resources),
         alloc_dir: task.alloc_dir.into(),
-        // The messages have no such thing.
+        // The messages have no such field.
         neighbours: Neighbours::default(),
         mounts: task.mounts.into_iter().map(mount).collect::<Result<_, DriverError>>()?,
         devices: task.devices.into_iter().map(spec_device).collect(),
@@ -292,7 +292,7 @@ pub(super) fn task_config(task: wire::TaskConfig) -> Result<TaskConfig, DriverEr
     })
 }
 
-/// A task as a plugin gets it: output goes to the given paths, which an empty one discards.
+/// A task as a plugin gets it: output goes to the given paths; an empty path discards it.
 pub(super) fn wire_task_config(task: &TaskConfig, msgpack_driver_config: Vec<u8>) -> wire::TaskConfig {
     let path = |path: &std::path::Path| path.to_string_lossy().into_owned();
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -381,12 +381,12 @@ pub(super) fn exit(wire: wire::ExitResult) -> ExitResult {
     }
 }
 
-/// "Not yet" is Go's zero time: a host refuses an answer without a time.
+/// An unset time becomes Go's zero time, because a host refuses an answer without a time.
 fn wire_time(time: Option<SystemTime>) -> Timestamp {
     time.map_or(Timestamp { seconds: NOT_YET, nanos: 0 }, timestamp)
 }
 
-/// Every message that a Go host looks into without asking is there, empty or not.
+/// Sets every nested message, empty or not, because a Go host dereferences them without a check.
 pub(super) fn wire_status(status: TaskStatus) -> wire::InspectTaskResponse {
     let state = match status.state {
         TaskState::Unknown => wire::TaskState::Unknown,
@@ -443,9 +443,9 @@ pub(super) fn wire_event(event: TaskEvent) -> wire::DriverTaskEvent {
     }
 }
 
-/// A length of time that a host has to send.
+/// A duration that the host is required to send.
 pub(super) fn duration(wire: Option<prost_types::Duration>) -> Result<Duration, Status> {
     let wire = wire.ok_or_else(|| Status::unknown("nil Duration"))?;
-    // A negative one has passed already.
+    // A negative duration counts as zero.
     Ok(Duration::try_from(wire).unwrap_or_default())
 }

@@ -16,7 +16,7 @@ const OWN_TASK_KEYS: [&str; 2] = ["command", "args"];
 /// The `exec` driver: a task with its own root, assembled from read-only binds of the host's directories.
 pub type ExecDriver = OnExecutor<Exec>;
 
-/// What makes a driver `exec`.
+/// The part of `OnExecutor` that is specific to `exec`.
 #[derive(Debug)]
 pub struct Exec;
 

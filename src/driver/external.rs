@@ -1,5 +1,6 @@
-//! A driver that is somebody else's plugin, kept running. Its tasks are found again when it was killed. What an agent does for a
-//! task beside the plugin is done here: its cgroup, and the logmon that reads its output.
+//! A driver in an external plugin, which is restarted when it dies. The new plugin process recovers the tasks of the old one.
+//! This module also does what an agent does for a task in addition to the plugin: it creates the cgroup and runs the logmon
+//! that reads the task's output.
 //!
 //! ```text
 //!   present ── its process ends ─▶ absent ── the catalog starts it again ─▶ its tasks are recovered ─▶ present
@@ -32,24 +33,24 @@ use crate::sys::lock::lock;
 use crate::sys::{self, processes};
 use crate::wire::hclspec::Spec;
 
-/// The ports that plugins are told to give to helpers which listen on TCP: Nomad's.
+/// The port range that plugins get for helpers that listen on TCP: Nomad's.
 pub const EXECUTOR_PORTS: (u32, u32) = (14000, 14512);
-/// How long a call waits for a plugin that has ended.
+/// How long a call waits for the next process of a plugin that has ended.
 const ABSENCE: Duration = Duration::from_mins(2);
-/// How long what is left in a task's cgroup may resist.
+/// Timeout for removing a task's cgroup that still has processes.
 const REMOVAL: Duration = Duration::from_secs(10);
-/// The cgroup in which drivers for Nomad look for a task's on v1.
+/// The parent cgroup in which Nomad's drivers look for a task's cgroup on v1.
 const V1_PARENT: &str = "nomad";
-/// Events that may wait for a slow listener.
+/// Capacity of the event queue for a slow listener.
 const EVENTS: usize = 256;
-/// What a task of which nobody wants the output writes to.
+/// Where a task writes its output when it is not collected.
 const NOWHERE: &str = "/dev/null";
 
-/// A driver plugin as one of the drivers of this process; see the module.
+/// A driver plugin with the interface of the internal drivers; see the module.
 pub struct ExternalDriver {
     name: String,
     version: String,
-    /// Says what does not change from process to process.
+    /// The first process of the plugin, for answers that do not differ between processes.
     first: Arc<DriverClient>,
     /// The plugin, once its tasks are recovered; `None` between two processes.
     present: watch::Receiver<Option<Arc<DriverClient>>>,
@@ -60,7 +61,7 @@ pub struct ExternalDriver {
     follower: JoinHandle<()>,
 }
 
-/// What is known of its tasks, by their ids.
+/// The plugin's tasks, by id.
 struct Tasks {
     name: String,
     known: Mutex<BTreeMap<String, Known>>,
@@ -69,21 +70,21 @@ struct Tasks {
 
 struct Known {
     config: TaskConfig,
-    /// What the plugin gave to find it again.
+    /// The handle that the plugin returned for recovery.
     handle: Vec<u8>,
-    /// Why a later process of the plugin did not find it.
+    /// Why a later process of the plugin could not recover it.
     lost: Option<String>,
     helpers: Helpers,
 }
 
-/// What was made for a task beside the plugin.
+/// What was created for a task in addition to the plugin's part.
 #[derive(Default)]
 struct Helpers {
     cgroup: Option<TaskCgroup>,
     logmon: Option<plugin::Client>,
 }
 
-/// What an owner keeps who comes back.
+/// The state that an owner keeps who recovers the task later.
 #[derive(Serialize, Deserialize)]
 struct State {
     handle: Vec<u8>,
@@ -103,8 +104,8 @@ impl Drop for ExternalDriver {
 }
 
 impl ExternalDriver {
-    /// Starts a plugin whose configuration was checked. With `outlives` the readers of its tasks' output outlive this process, and
-    /// the next one recovers the tasks; the plugin itself ends with this process either way.
+    /// Starts a plugin whose configuration was checked. With `outlives` the readers of its tasks' output outlive this process,
+    /// and the next process recovers the tasks; the plugin itself ends with this process in both cases.
     ///
     /// # Errors
     /// See [`CatalogError`]; the plugin is gone then.
@@ -137,7 +138,7 @@ impl ExternalDriver {
         Ok(ExternalDriver { name, version, first, present, tasks, settings, bond, kept, follower })
     }
 
-    /// Ends the plugin in good order. Tasks that it still has run on.
+    /// Ends the plugin with Shutdown. Its tasks continue to run.
     pub async fn end(&self) {
         let kept = lock(&self.kept).take();
         if let Some(kept) = kept {
@@ -150,7 +151,7 @@ impl ExternalDriver {
         failed(format!("the driver plugin {name} has ended, and did not come back within {ABSENCE:?}"), true)
     }
 
-    /// The plugin; waits for one that has ended.
+    /// The plugin; waits for its restart if it has ended.
     async fn present(&self) -> Result<Arc<DriverClient>, DriverError> {
         let mut present = self.present.clone();
         let there = tokio::time::timeout(ABSENCE, present.wait_for(Option::is_some)).await;
@@ -165,7 +166,8 @@ impl ExternalDriver {
         ended.ok().and_then(Result::ok).map(drop).ok_or_else(|| self.gone())
     }
 
-    /// Asks the plugin about a task that it has; again when it was killed meanwhile, which the question has to bear.
+    /// Calls the plugin about a task that it knows; retries if the plugin was killed during the call, so the call has to be
+    /// idempotent.
     async fn call<T, F>(&self, id: &str, call: impl Fn(Arc<DriverClient>) -> F + Send + Sync) -> Result<T, DriverError>
     where
         F: Future<Output = Result<T, DriverError>> + Send,
@@ -180,7 +182,7 @@ impl ExternalDriver {
         }
     }
 
-    /// Where a task's output goes: to FIFOs that a logmon reads, unless the plugin collects it itself.
+    /// Sets where a task's output goes: to FIFOs that a logmon reads, unless the plugin collects it itself.
     async fn collect(&self, task: &mut TaskConfig, helpers: &mut Helpers) -> Result<(), DriverError> {
         let Some(logs) = task.logs.take() else {
             (task.stdout_path, task.stderr_path) = (NOWHERE.to_owned(), NOWHERE.to_owned());
@@ -205,7 +207,7 @@ impl ExternalDriver {
         started.map_err(|e| failed(e.to_string(), true))
     }
 
-    /// Where a task's cgroup is, relative to the root of each tree; `None` where it has none.
+    /// The task's cgroup, relative to the root of each hierarchy; `None` for a task without one.
     fn cgroup_of(&self, task: &TaskConfig) -> Option<PathBuf> {
         if task.cgroup.as_os_str().is_empty() || self.settings.cgroups.regime() == Regime::Off {
             return None;
@@ -213,7 +215,7 @@ impl ExternalDriver {
         Some(self.own_cgroup(&task.alloc_id, &task.name).unwrap_or_else(|| task.cgroup.clone()))
     }
 
-    /// Makes the cgroup that an agent would have made, and says where it is.
+    /// Creates the cgroup that an agent would have created, and enters it into the task's configuration.
     async fn place(&self, task: &mut TaskConfig, helpers: &mut Helpers) -> Result<(), DriverError> {
         let Some(relative) = self.cgroup_of(task) else { return Ok(()) };
         let (cgroups, cores) = (self.settings.cgroups.clone(), task.resources.cpuset_cpus.clone());
@@ -229,7 +231,7 @@ impl ExternalDriver {
         Ok(())
     }
 
-    /// Starts a task with what it needs beside the plugin.
+    /// Starts a task together with its helpers.
     async fn begin(&self, config: &mut TaskConfig, helpers: &mut Helpers) -> Result<TaskHandle, DriverError> {
         let driver = self.present().await?;
         self.place(config, helpers).await?;
@@ -245,7 +247,7 @@ impl ExternalDriver {
 }
 
 impl Tasks {
-    /// That a task is known, and can be asked about.
+    /// Checks that the task is known and was not lost.
     fn check(&self, id: &str) -> Result<(), DriverError> {
         match lock(&self.known).get(id) {
             None => Err(DriverError::TaskNotFound),
@@ -257,7 +259,7 @@ impl Tasks {
         }
     }
 
-    /// Has a new process of the plugin find the tasks; `false` when it has ended, too.
+    /// Lets a new process of the plugin recover the tasks; `false` when that process has ended, too.
     async fn recover(&self, driver: &DriverClient) -> bool {
         let known: Vec<_> = {
             let known = lock(&self.known);
@@ -291,7 +293,7 @@ impl Tasks {
     }
 
     fn tell(&self, config: &TaskConfig, message: String) {
-        // Nobody listens when the task has just ended.
+        // There may be no subscriber if the task has just ended.
         let _ = self.events.send(TaskEvent {
             task_id: config.id.clone(),
             alloc_id: config.alloc_id.clone(),
@@ -304,7 +306,7 @@ impl Tasks {
 }
 
 impl Helpers {
-    /// Ends them: what is still in the FIFOs is read, what is still in the cgroup is killed.
+    /// Ends the helpers: the rest of the FIFOs is read, the processes still in the cgroup are killed.
     async fn end(self) -> Result<(), DriverError> {
         let mut left = Ok(());
         if let Some(cgroup) = self.cgroup {
@@ -325,7 +327,7 @@ impl Helpers {
     }
 }
 
-/// What the logmon of a task is to collect, and from where.
+/// The logmon configuration of a task: what to collect and from where.
 fn collection(task: &str, logs: &LogCollection) -> StartConfig {
     let fifo = |stream: &str| logs.dir.join(format!(".{task}.{stream}.fifo"));
     StartConfig {
@@ -339,23 +341,23 @@ fn collection(task: &str, logs: &LogCollection) -> StartConfig {
     }
 }
 
-/// The helpers of a plugin that was killed are children of this process, where orphans come to it. They are waited for: a plugin that
-/// asks whether a helper of its predecessor has ended takes a zombie for one that runs.
+/// Reaps the helpers of a plugin that was killed, which are children of this process where it is a subreaper. Otherwise the
+/// next plugin process would take the zombie of a helper for a running process.
 fn wait_for_helpers() {
     let children = processes::own_children().unwrap_or_default();
     for pid in children.into_iter().filter(|pid| !sys::children::is_own(*pid)) {
-        // One that is gone by now needs nobody.
+        // A process that is gone by now needs no reaping.
         let Ok(pidfd) = sys::process::open_pidfd(pid) else { continue };
         let Ok(ended) = sys::watch::register(Arc::new(pidfd), Interest::READABLE) else { continue };
         sys::task::spawn(async move {
             let _ended = ended.readable().await;
-            // Somebody else who watches it may have done so.
+            // Another watcher may have reaped it already.
             let _reaped = sys::process::try_wait(ended.get_ref().as_fd());
         });
     }
 }
 
-/// Recovers the tasks in each new process of the plugin before anybody is told of it, and passes on what it says.
+/// Recovers the tasks in each new process of the plugin before that process is published, and forwards its events.
 async fn follow(
     tasks: Arc<Tasks>,
     mut latest: watch::Receiver<Option<Arc<DriverClient>>>,
@@ -384,7 +386,7 @@ async fn follow(
             let Some(mut events) = events else { return std::future::pending().await };
             loop {
                 match events.recv().await {
-                    // Nobody listens when the task has just ended.
+                    // There may be no subscriber if the task has just ended.
                     Ok(event) => _ = tasks.events.send(event),
                     Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
@@ -412,7 +414,7 @@ impl Driver for ExternalDriver {
         true
     }
 
-    /// As an agent of version 1.7 and later names it: on v1 the drivers look for it there.
+    /// The name that an agent of version 1.7 and later gives it: on v1 the drivers look for it there.
     fn own_cgroup(&self, alloc_id: &str, task: &str) -> Option<PathBuf> {
         let is_v1 = self.settings.cgroups.regime() == Regime::V1;
         is_v1.then(|| Path::new(V1_PARENT).join(format!("{alloc_id}.{task}")))
@@ -422,7 +424,7 @@ impl Driver for ExternalDriver {
         self.first.config_schema()
     }
 
-    /// A plugin got its configuration when it was started.
+    /// A plugin is configured when it is started.
     fn set_config(&self, config: &DriverConfig, node: Option<&NodeConfig>) -> Result<(), DriverError> {
         self.first.set_config(config, node)
     }
@@ -499,7 +501,7 @@ impl Driver for ExternalDriver {
             return Err(DriverError::TaskNotFound);
         }
         let destroyed = self.call(id, |driver| async move { driver.destroy_task(id, force).await }).await;
-        // Of a task that the plugin does not know any more what is in its cgroup is killed.
+        // The cgroup of a task that the plugin no longer knows is emptied by killing its processes.
         let is_lost = self.tasks.check(id).is_err() || self.present.borrow().is_none();
         if let Err(error) = destroyed
             && !matches!(error, DriverError::TaskNotFound)

@@ -1,4 +1,4 @@
-//! What the drivers on an executor share: start one per task, find it again, keep track of them, end them.
+//! Common code of the drivers on an executor: start one executor per task, reattach to it, track it, end it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
@@ -25,33 +25,35 @@ use crate::spec::{
 use crate::sys::lock::lock;
 use crate::sys::mutant;
 
-/// How the log of a task's executor ends: `<task>-executor.out` in the allocation's directory.
+/// Suffix of the log of a task's executor: `<task>-executor.out` in the allocation's directory.
 pub const EXECUTOR_LOG: &str = "-executor.out";
 /// Name of that log in the task's directory, where an agent expects it.
 const AGENT_LOG: &str = "executor.out";
-/// How long the executor of an ended task may take to say so.
+/// How long the executor of an ended task may take to report the end.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a found executor may take to answer: on a busy machine that starts up long, and its task is as good as lost
-/// when it does not.
+/// How long an executor may take to answer on reattach: long, as a machine may be busy while it boots, and without an answer
+/// its task counts as lost.
 const FOUND_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the end of a process may come after that of its connections.
+/// How long after the end of its connections an executor process may take to end.
 const DEATH_PATIENCE: Duration = Duration::from_secs(3);
-/// How long the leftovers of a lost executor may resist.
+/// Timeout for killing the remaining processes of a lost executor.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Events that a slow listener may fall behind.
+/// Capacity of the event queue for a slow listener.
 const EVENTS: usize = 64;
-/// An agent keeps the last ten events of a task: output that is lost and written in turns must not push the others out.
+/// An agent keeps the last ten events of a task: output that alternates between dropped and written must not push out the
+/// others.
 const OUTAGES_APART: Duration = Duration::from_secs(10);
 
-/// What the drivers need to know of this machine.
+/// What the drivers need to know about this machine.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The cgroup hierarchies.
     pub cgroups: CgroupFs,
     /// The node's compute.
     pub compute: Compute,
-    /// Directory of the executors' sockets; only its owner may enter it. It outlives this process: tasks are found by it.
+    /// Directory of the executors' sockets; only its owner may enter it. It outlives this process, because tasks are recovered
+    /// through it.
     pub socket_dir: PathBuf,
     /// A Nomad agent made the tasks' directories and cgroups, and looks for the executors' logs in the tasks' directories.
     pub under_agent: bool,
@@ -62,14 +64,14 @@ pub struct Settings {
 pub(super) struct Tasks {
     starter: Arc<Starter>,
     tasks: Mutex<HashMap<String, Arc<Task>>>,
-    /// Starts that are under way.
+    /// Starts in progress.
     starting: Mutex<HashSet<String>>,
     events: broadcast::Sender<TaskEvent>,
-    /// Executors are noted, as their tasks outlive this process.
+    /// Whether a note is written for each executor, because its tasks outlive this process.
     notes: bool,
 }
 
-/// A start that is under way; nobody else starts a task of this id as long as it lives.
+/// A start in progress; no other start of a task with this id can begin while this exists.
 #[derive(Debug)]
 pub(super) struct Starting<'a> {
     tasks: &'a Tasks,
@@ -87,7 +89,7 @@ impl Drop for Starting<'_> {
 struct Starter {
     isolation: Isolation,
     settings: Settings,
-    /// What the agent says of it later counts.
+    /// Replaced by what the agent reports later.
     compute: Mutex<Compute>,
 }
 
@@ -96,27 +98,27 @@ struct Task {
     name: String,
     pid: i32,
     started_at: SystemTime,
-    /// `None` once the task is to be forgotten.
+    /// `None` once the task is being destroyed.
     client: Mutex<Option<Client>>,
-    /// Another one when the task was taken over.
+    /// Changes when another executor adopts the task.
     executor: watch::Sender<ExecutorClient>,
     cgroup: PathBuf,
     note: Option<Note>,
-    /// Of a task that outlives its executor, as it is to be taken over.
+    /// For a task that outlives its executor: what is needed to adopt it.
     heir: Option<Heir>,
     end: watch::Receiver<Option<End>>,
 }
 
-/// What is kept beside a task.
+/// State that belongs to a task besides its executor.
 #[derive(Debug)]
 struct Companions {
     note: Option<Note>,
     heir: Option<Heir>,
-    /// Changes of the output's health that have been told.
+    /// Number of changes of the output's health that have been reported.
     known: u64,
 }
 
-/// What it takes to give a task that outlives its executor another one.
+/// What is needed to start another executor for a task that outlives its executor.
 #[derive(Debug, Clone)]
 struct Heir {
     log_file: PathBuf,
@@ -144,7 +146,7 @@ impl Task {
         self.executor.borrow().clone()
     }
 
-    /// Whether a call failed because the executor has ended: the end of a connection is seen a moment before that.
+    /// Whether a call failed because the executor has ended: its connection breaks a moment before the process is gone.
     async fn lost_its_executor(&self) -> bool {
         let life = lock(&self.client).as_ref().map(Client::life);
         match life {
@@ -153,7 +155,7 @@ impl Task {
         }
     }
 
-    /// Keeps a new executor, unless the task is to be forgotten.
+    /// Stores the client of a new executor, unless the task is being destroyed.
     async fn inherit(&self, client: Client) -> bool {
         let executor = ExecutorClient::new(client.channel());
         let unwanted = {
@@ -175,10 +177,10 @@ impl Task {
     }
 }
 
-/// How a task ended, or why nobody knows.
+/// How a task ended, or why that cannot be found out.
 type End = Result<ProcessState, String>;
 
-/// What is kept of a task beyond the life of this process.
+/// The state of a task that outlives this process.
 #[derive(Debug)]
 struct Kept {
     reattach: Reattach,
@@ -190,7 +192,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// Nomad's own form with a part of ours, so that its drivers can take the task over, as ours can take over theirs.
+    /// Nomad's format with an agentbin part, so that Nomad's drivers can take over the task and agentbin's can take over
+    /// theirs.
     fn to_bytes(&self, task: &TaskConfig) -> Result<Vec<u8>, DriverError> {
         let process = &self.reattach.process;
         let state = GoDriverState {
@@ -223,7 +226,7 @@ impl Kept {
         state.to_bytes().map_err(|e| failed(format!("failed to encode the task's state: {e}"), false))
     }
 
-    /// Reads it, and finds out whether the executor is still the process that it names.
+    /// Decodes the state and checks whether the executor is still the process that it names.
     async fn find(bytes: &[u8], cgroup: PathBuf) -> Result<Kept, DriverError> {
         let undecodable =
             |problem: String| failed(format!("failed to decode task state from handle: {problem}"), false);
@@ -243,10 +246,10 @@ impl Kept {
     }
 }
 
-/// Ends what a start left behind whose driver died. The agent has never heard of it, and asks for the task anew.
+/// Ends the executor of an interrupted start whose driver died. The agent never got a handle for it and starts the task again.
 async fn end_stray(note: &Note) {
     let Some(reattach) = note.read() else { return };
-    // Exactly that process, or none.
+    // Reattaches to exactly that process or to none.
     if let Ok(client) = Client::reattach(reattach).await {
         tracing::warn!(pid = client.process().pid, "ending an executor that an interrupted start left behind");
         if let Err(error) = ExecutorClient::new(client.channel()).shutdown("", Duration::ZERO).await {
@@ -261,7 +264,7 @@ fn unreachable(problem: &str) -> DriverError {
     failed(format!("failed to reattach to executor: {problem}"), false)
 }
 
-/// What a driver would do that does not tell its own environment from a task's.
+/// The environment that results for an executor if the driver's own environment is not separated from the task's.
 fn given_environment(spec: &LaunchSpec) -> Vec<(OsString, OsString)> {
     let given = spec.env.iter().filter_map(|entry| entry.split_once('='));
     role_environment().into_iter().chain(given.map(|(key, value)| (key.into(), value.into()))).collect()
@@ -272,12 +275,12 @@ impl Starter {
         if self.settings.under_agent {
             task.alloc_dir.join(&task.name).join(AGENT_LOG)
         } else {
-            // Beside the task's directory and not in it: the task cannot put a link in its place.
+            // Next to the task's directory and not in it: there the task could put a link in its place.
             task.alloc_dir.join(format!("{}{EXECUTOR_LOG}", task.name))
         }
     }
 
-    /// Starts an executor, which prepares what `ahead` will ask for.
+    /// Starts an executor, which prepares for the launch of `ahead`.
     async fn start(&self, log_file: &Path, ahead: Option<&LaunchSpec>) -> Result<Client, DriverError> {
         let compute = *lock(&self.compute);
         let mut config = serde_json::json!({
@@ -305,7 +308,8 @@ impl Starter {
             log: Box::new(|line: HclogLine| tracing::debug!(message = %line.message, "executor")),
             ..Launch::new(Program::Own(Role::Executor))
         };
-        // While it starts: its shim in the task's cgroup shall not be the first to need a page of our file.
+        // Meanwhile reads the executable into the page cache, so that its page faults are not charged to the task's cgroup,
+        // where the shim runs first.
         let warm = async { crate::sys::exe::read_ahead() };
         let (started, warmed) = tokio::join!(launch.start(), warm);
         if let Err(error) = warmed {
@@ -314,7 +318,7 @@ impl Starter {
         started.map_err(|error| executor_error(&error))
     }
 
-    /// Gives a task whose executor was killed another one, and notes that for a later driver.
+    /// Starts another executor for a task whose executor was killed, and writes the note for a later driver.
     async fn take_over(&self, heir: &Heir, note: Option<&Note>) -> Result<Client, DriverError> {
         let client = self.start(&heir.log_file, None).await?;
         let noted = match (client.reattach_config(), note) {
@@ -348,7 +352,7 @@ impl Tasks {
         Tasks { starter, tasks, starting, events, notes }
     }
 
-    /// Whether executors are noted also where there is no agent.
+    /// Writes notes of executors also when there is no agent.
     pub(super) fn note_all(&mut self, all: bool) {
         self.notes = all || self.starter.settings.under_agent;
     }
@@ -357,7 +361,7 @@ impl Tasks {
         self.events.subscribe()
     }
 
-    /// Adds a line to the task's history.
+    /// Adds an event to the task's history.
     pub(super) fn tell(&self, task: &TaskConfig, message: impl Into<String>) {
         let event = TaskEvent {
             task_id: task.id.clone(),
@@ -367,7 +371,7 @@ impl Tasks {
             message: message.into(),
             annotations: BTreeMap::new(),
         };
-        // Nobody listens at the moment.
+        // There may be no subscriber.
         let _ = self.events.send(event);
     }
 
@@ -379,11 +383,11 @@ impl Tasks {
         *lock(&self.starter.compute) = compute;
     }
 
-    /// The cgroup that the agent made for `task`, relative to each hierarchy's root; empty where there is none.
+    /// The cgroup that the agent created for `task`, relative to each hierarchy's root; empty for none.
     pub(super) fn agents_cgroup(&self, task: &TaskConfig) -> PathBuf {
         let cgroups = &self.starter.settings.cgroups;
         match cgroups.regime() {
-            // By the directory, which is what agents and executors go by: the id may be missing.
+            // Derived from the directory, as agents and executors do: the allocation's id may be missing.
             Regime::V1 => match task.alloc_dir.file_name() {
                 Some(alloc) => PathBuf::from(format!("nomad/{}.{}", alloc.to_string_lossy(), task.name)),
                 None => PathBuf::new(),
@@ -393,12 +397,13 @@ impl Tasks {
         }
     }
 
-    /// Where what is needed to take the task over is written, by the same name as its note.
+    /// Path of the record that is needed to adopt the task, named like its note.
     pub(super) fn record_of(&self, task: &TaskConfig) -> PathBuf {
         self.place_of_note(task).record()
     }
 
-    /// Under an agent beside the sockets. Else where the executor's log is: a note that is left goes with its allocation.
+    /// Under an agent next to the sockets. Otherwise next to the executor's log, so that a leftover note is removed with its
+    /// allocation.
     fn place_of_note(&self, task: &TaskConfig) -> Note {
         let settings = &self.starter.settings;
         if settings.under_agent {
@@ -408,7 +413,7 @@ impl Tasks {
         }
     }
 
-    /// Begins a start, unless there is such a task or it is being started.
+    /// Claims the id for a start; fails if the task exists or is being started.
     pub(super) fn claim<'a>(&'a self, id: &'a str) -> Result<Starting<'a>, DriverError> {
         let mut starting = lock(&self.starting);
         if lock(&self.tasks).contains_key(id) || (starting.contains(id) && !mutant::on("d98")) {
@@ -418,7 +423,7 @@ impl Tasks {
         Ok(Starting { tasks: self, id })
     }
 
-    /// Starts an executor and through it the task, whose id has been claimed. The executor is gone when this fails.
+    /// Starts an executor and then the task, whose id must be claimed. When this fails the executor has been ended.
     pub(super) async fn start(&self, task: &TaskConfig, spec: LaunchSpec) -> Result<TaskHandle, DriverError> {
         let note = self.note(task);
         if let Some(note) = &note {
@@ -428,7 +433,7 @@ impl Tasks {
         let heir = Heir::of(&self.starter, task, &spec);
         let record = heir.as_ref().and_then(Heir::record).map(Path::to_owned).unwrap_or_default();
         let started = self.starter.start(&self.starter.log_file(task), Some(&spec)).await;
-        // An executor that was killed before it launched may have made the cgroup already.
+        // An executor that was killed before the launch may have created the cgroup already.
         let client = match started {
             Ok(client) => client,
             Err(error) => {
@@ -466,13 +471,13 @@ impl Tasks {
         Ok(handle)
     }
 
-    /// A run in the foreground has records of its own, and does not come back.
+    /// A run in the foreground keeps its own records and does not recover tasks.
     fn note(&self, task: &TaskConfig) -> Option<Note> {
         self.notes.then(|| self.place_of_note(task))
     }
 
-    /// Finds the executor of a task that an earlier process started; where it was killed and the task outlived it, starts
-    /// another one, with what `spec` says.
+    /// Reattaches to the executor of a task that an earlier process started. If it was killed and the task outlived it, starts
+    /// another executor with `spec`.
     pub(super) async fn recover(
         &self,
         task: &TaskConfig,
@@ -491,7 +496,7 @@ impl Tasks {
                 Ok(spec) => {
                     heir = Heir::of(&self.starter, task, &LaunchSpec { cgroup: kept.cgroup.clone(), outlive, ..spec });
                 }
-                // A task that the operator would not start any more goes on as long as its executor does.
+                // A task that the operator would no longer allow to start continues as long as its executor does.
                 Err(error) => {
                     tracing::warn!(%error, task = task.id, "should its executor end, nobody can take the task over");
                 }
@@ -518,12 +523,12 @@ impl Tasks {
         Ok(())
     }
 
-    /// The executor that took the task over under an earlier driver, or one that does it now.
+    /// The executor that adopted the task under an earlier driver, or a new one that adopts it now.
     async fn inherited(&self, kept: &Kept, note: Option<&Note>, heir: &Heir) -> Result<Client, DriverError> {
         if let Some(noted) = note.and_then(Note::read).filter(|noted| *noted != kept.reattach)
             && let Ok(client) = Client::reattach(noted).await
         {
-            // Its driver may have died before it was told what it is for.
+            // Its driver may have died before it sent the launch specification.
             let launched = ExecutorClient::new(client.channel()).launch(LaunchSpec::clone(&heir.spec)).await;
             match launched {
                 Err(ExecutorError::Invalid(text)) if text == ALREADY_LAUNCHED => return Ok(client),
@@ -535,7 +540,7 @@ impl Tasks {
         match self.starter.take_over(heir, note).await {
             Ok(client) => Ok(client),
             Err(error) => {
-                // What cannot be taken over is nobody's.
+                // A task that cannot be adopted is killed.
                 self.sweep_after_failure(kept.cgroup.clone()).await;
                 heir.remove_record();
                 Err(error)
@@ -597,7 +602,7 @@ impl Tasks {
 
     pub(super) async fn wait(&self, id: &str) -> Result<ExitResult, DriverError> {
         let mut end = self.task(id)?.end.clone();
-        // The sender is dropped without a value only with the runtime.
+        // The sender is dropped without a value only when the async runtime shuts down.
         let end = end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());
         match end {
             Some(Ok(state)) => Ok(state.exit.unwrap_or(ExitResult { exit_code: -1, ..ExitResult::default() })),
@@ -615,7 +620,7 @@ impl Tasks {
             match executor.shutdown(&signal, timeout).await {
                 Ok(()) => return Ok(()),
                 Err(_) if task.heir.is_some() && task.lost_its_executor().await => {
-                    // The next one is told to, or there will be none.
+                    // A new executor gets the call again; if there is none, the task has ended.
                     let taken_over = tokio::select! {
                         _ = end.wait_for(Option::is_some) => false,
                         _ = owner.changed() => true,
@@ -624,7 +629,7 @@ impl Tasks {
                         return self.sweep(task.cgroup.clone()).await;
                     }
                 }
-                // An executor that has gone has taken its task along.
+                // An executor that has ended took its task with it.
                 Err(ExecutorError::PluginShutdown) => return Ok(()),
                 Err(error) => return Err(failed(format!("executor Shutdown failed: {error}"), true)),
             }
@@ -693,9 +698,9 @@ impl Tasks {
         if !force && tokio::time::timeout(ANSWER_PATIENCE, ended).await.is_err() {
             return Err(failed("cannot destroy running task".to_owned(), false));
         }
-        // From here on no other executor takes it over.
+        // From here on no other executor adopts it.
         let client = lock(&task.client).take();
-        // The executor kills what is left and removes the cgroup; when it is gone that falls to us below.
+        // The executor kills the remaining processes and removes the cgroup; if it has ended, that is done below.
         if let Err(error) = task.executor().shutdown("", Duration::ZERO).await {
             tracing::debug!(%error, id, "executor Shutdown");
         }
@@ -709,14 +714,14 @@ impl Tasks {
         swept
     }
 
-    /// The start's own error is the one to tell.
+    /// The error to return is that of the start.
     async fn sweep_after_failure(&self, cgroup: PathBuf) {
         if let Err(error) = self.sweep(cgroup).await {
             tracing::warn!(%error, "cleaning up after a failed start");
         }
     }
 
-    /// Nothing to do after an orderly end.
+    /// Does nothing after a clean end.
     async fn sweep(&self, cgroup: PathBuf) -> Result<(), DriverError> {
         let cgroups = self.starter.settings.cgroups.clone();
         if cgroup.as_os_str().is_empty() || cgroups.regime() == Regime::Off {
@@ -724,7 +729,7 @@ impl Tasks {
         }
         let deadline = Instant::now() + SWEEP_PATIENCE;
         let path = cgroup.clone();
-        // On a thread of its own: a process that resists must not keep the other tasks waiting.
+        // On a separate thread: a process that cannot be killed at once must not delay the other tasks.
         let swept = crate::sys::task::spawn_blocking(move || {
             TaskCgroup::open(&cgroups, &path).and_then(|cgroup| cgroup.destroy(deadline))
         });
@@ -733,14 +738,14 @@ impl Tasks {
     }
 }
 
-/// A number of changes that is none, so that an executor answers at once.
+/// A number of changes that never occurs, so that an executor answers at once.
 const ANY_NUMBER: u64 = u64::MAX;
 
-/// Makes events of output that is being dropped, and of its being written again, until the executor ends or has nothing to
-/// tell. What was told before this process began is not told again.
+/// Reports the start and end of outages of the output as events, until the executor ends or has no more changes to report.
+/// Outages that were reported before this process began are not reported again.
 async fn tell_of_outages(executor: ExecutorClient, known: u64, event: TaskEvent, events: broadcast::Sender<TaskEvent>) {
     let (mut known, mut told) = (known, (known == 0).then(OutputHealth::default));
-    // The executors of others do not know the call.
+    // Executors of other programs do not know this call.
     while let Ok(Some(now)) = executor.output_changed(known).await {
         known = now.changes;
         let failing = |health: &OutputHealth| health.stdout.failing.is_some() || health.stderr.failing.is_some();
@@ -750,7 +755,7 @@ async fn tell_of_outages(executor: ExecutorClient, known: u64, event: TaskEvent,
                 if let Some(message) = outage(stream, before, now) {
                     let annotations = annotations(stream, now);
                     let time = SystemTime::now();
-                    // Nobody listens at the moment.
+                    // There may be no subscriber.
                     let _ = events.send(TaskEvent { time, message, annotations, ..event.clone() });
                 }
             }
@@ -763,7 +768,7 @@ async fn tell_of_outages(executor: ExecutorClient, known: u64, event: TaskEvent,
     }
 }
 
-/// What to say of a stream that was like `before`.
+/// The event text for a stream whose previous health was `before`.
 fn outage(stream: &str, before: &StreamHealth, now: &StreamHealth) -> Option<String> {
     match (&before.failing, &now.failing) {
         (None, Some(reason)) => Some(format!("Output is being dropped: {stream}: {reason}")),
@@ -790,7 +795,7 @@ fn annotations(stream: &str, health: &StreamHealth) -> BTreeMap<String, String> 
     numbers.into_iter().chain([("stream".to_owned(), stream.to_owned())]).into_map()
 }
 
-/// What a later process reads must be what this one says: rounded alike.
+/// Rounds to milliseconds as the stored time is, so that a later process reports the same time as this one.
 fn to_milliseconds(time: SystemTime) -> SystemTime {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     SystemTime::UNIX_EPOCH + Duration::new(since.as_secs(), since.subsec_millis() * 1_000_000)

@@ -1,4 +1,4 @@
-//! Configuration against the schema of a plugin: from what an operator wrote to the value that the plugin gets.
+//! Applies a plugin's schema to a configuration: from the operator's text to the value that the plugin gets.
 //!
 //! The rules are those of Nomad: the configuration is taken as HCL's JSON, so a block is an object or a list of objects,
 //! and an attribute of the type `list(map(string))` may be written as blocks.
@@ -15,7 +15,7 @@ use crate::wire::hclspec::{Spec, spec};
 
 use super::DriverError;
 
-/// A configuration as it was written.
+/// A parsed configuration.
 #[derive(Debug, Clone)]
 pub struct Body(Node);
 
@@ -28,20 +28,20 @@ impl Body {
         config::parse(file, text).map(Body).map_err(|e| DriverError::Config(e.to_string()))
     }
 
-    /// A configuration in which nothing is set.
+    /// A configuration without any settings.
     #[must_use]
     pub fn empty() -> Body {
         Body(config::empty())
     }
 
-    /// What stands in a block of another file.
+    /// The content of a block in another file.
     #[must_use]
     pub(crate) fn of_node(node: Node) -> Body {
         Body(node)
     }
 
-    /// A configuration block as the job file's reader gives it. Its strings are templates, unless they are
-    /// `interpolated` already.
+    /// A configuration block as the job file's parser returns it. Its strings are parsed as templates, unless they are already
+    /// `interpolated`.
     ///
     /// # Errors
     /// [`DriverError::Config`]: a syntax error in a template.
@@ -50,7 +50,7 @@ impl Body {
     }
 }
 
-/// A schema, checked, with its types and literals read.
+/// A checked schema, with its types and literals parsed.
 #[derive(Debug, Clone)]
 pub struct Schema(Plan);
 
@@ -73,7 +73,7 @@ enum Plan {
         kind: Type,
         required: bool,
     },
-    /// A list, or a set.
+    /// Blocks that form a list or a set.
     Blocks {
         name: String,
         min: u64,
@@ -90,7 +90,7 @@ enum Plan {
     Literal(Typed),
 }
 
-/// A value with its type: where a schema says "any", each value has its own.
+/// A value with its type: where the schema allows any type, each value has its own.
 #[derive(Debug, Clone, PartialEq)]
 struct Typed {
     kind: Type,
@@ -98,15 +98,15 @@ struct Typed {
 }
 
 impl Schema {
-    /// Checks what a plugin says of its configuration.
+    /// Checks the schema of a plugin.
     ///
     /// # Errors
-    /// [`DriverError::Config`] says what is wrong with the schema: that is the plugin's fault, not the operator's.
+    /// [`DriverError::Config`] names the error in the schema, which is the plugin's and not the operator's.
     pub fn new(spec: &Spec) -> Result<Schema, DriverError> {
         plan(spec, "").map(Schema).map_err(|e| DriverError::Config(format!("the plugin's schema: {e}")))
     }
 
-    /// The value that the plugin gets for `body`; `variables` are what its expressions may name.
+    /// The value that the plugin gets for `body`; `variables` are the variables available in its expressions.
     ///
     /// # Errors
     /// [`DriverError::Config`] with one line for each mistake: file and line, key, and the fix.
@@ -123,7 +123,7 @@ impl Schema {
         Err(DriverError::Config(decoder.faults.join("\n")))
     }
 
-    /// The bytes for `SetConfig` or a task's driver configuration.
+    /// The encoded bytes for `SetConfig` or for a task's driver configuration.
     ///
     /// # Errors
     /// As [`Schema::decode`].
@@ -136,7 +136,7 @@ impl Schema {
     }
 }
 
-/// What a driver of this process is configured with where an operator has written `body`.
+/// The configuration of a driver in this process for the operator's block `body`.
 ///
 /// # Errors
 /// As [`Schema::decode`].
@@ -147,7 +147,7 @@ pub fn driver_config(spec: &Spec, body: &Body) -> Result<DriverConfig, DriverErr
 // ---------------------------------------------------------------------------------------------------------------
 // Reading the schema.
 
-/// `key` is the name that counts where the spec gives none: only members of an object have one.
+/// `key` is the name to use where the spec gives none: only members of an object have one.
 fn plan(spec: &Spec, key: &str) -> Result<Plan, String> {
     let block = spec.block.as_ref().ok_or("a spec is empty")?;
     let named = |name: &str, what: &str| match (name, key) {
@@ -213,7 +213,7 @@ fn plan(spec: &Spec, key: &str) -> Result<Plan, String> {
 }
 
 impl Plan {
-    /// Whether a type in it is left open.
+    /// Whether it contains a dynamic type.
     fn has_any(&self) -> bool {
         match self {
             Plan::Object(members) => members.values().any(Plan::has_any),
@@ -227,7 +227,7 @@ impl Plan {
         }
     }
 
-    /// The names that may stand in a body with this plan, in its own braces.
+    /// The names that a body with this plan may contain at its own level.
     fn names<'a>(&'a self, out: &mut Names<'a>) {
         match self {
             Plan::Object(members) => members.values().for_each(|plan| plan.names(out)),
@@ -250,7 +250,7 @@ impl Plan {
     }
 }
 
-/// Attributes, whether they are required, and blocks with what their labels are.
+/// Attributes, with whether they are required, and blocks, with the meanings of their labels.
 #[derive(Default)]
 struct Names<'a> {
     attrs: BTreeMap<&'a str, bool>,
@@ -267,7 +267,7 @@ fn has_any(kind: &Type) -> bool {
     }
 }
 
-/// Reads a type expression.
+/// Parses a type expression.
 fn parse_type(text: &str) -> Result<Type, String> {
     let mut rest = text;
     let kind = read_type(&mut rest, 0)?;
@@ -339,7 +339,7 @@ fn read_type(rest: &mut &str, depth: usize) -> Result<Type, String> {
                     needed(rest, ':')?;
                 }
                 members.insert(member, read_type(rest, depth + 1)?);
-                // A line end is as good as a comma, and blanks are all that is left of it here.
+                // A line break separates like a comma; here it has become a blank.
                 punctuation(rest, ',');
             }
             Type::Object(members)
@@ -355,11 +355,11 @@ fn read_type(rest: &mut &str, depth: usize) -> Result<Type, String> {
 
 struct Decoder {
     variables: Variables,
-    /// One line each.
+    /// Error messages, one line each.
     faults: Vec<String>,
 }
 
-/// What stands in one body.
+/// The content of one body.
 struct Content<'n> {
     attrs: BTreeMap<&'n str, (&'n Pos, &'n Node)>,
     blocks: Vec<Block<'n>>,
@@ -388,7 +388,7 @@ impl Decoder {
         self.fault(&diagnostic.pos, &diagnostic.message);
     }
 
-    /// Several nodes are one body after the other.
+    /// Several nodes are treated as one body, in their order.
     fn body(&mut self, plan: &Plan, nodes: &[&Node], pos: &Pos) -> Typed {
         let mut names = Names::default();
         plan.names(&mut names);
@@ -547,7 +547,7 @@ impl Decoder {
         }
     }
 
-    /// The one block of a name.
+    /// The only block with this name.
     fn only<'a, 'n>(&mut self, name: &str, required: bool, content: &'a Content<'n>) -> Option<&'a Block<'n>> {
         let mut blocks = content.blocks.iter().filter(|b| b.kind == name);
         let first = blocks.next();
@@ -631,7 +631,7 @@ fn number(number: Number) -> Result<cty::Number, String> {
     exact.ok_or_else(|| "the number is too large".to_owned())
 }
 
-/// A value with the type that it has by itself.
+/// A value with its natural type.
 fn type_of(value: &Value) -> Result<Typed, String> {
     Ok(match value {
         Value::Null => NULL,
@@ -651,7 +651,7 @@ fn type_of(value: &Value) -> Result<Typed, String> {
     })
 }
 
-/// A value as a type, as HCL converts by itself.
+/// Converts a value to a type, by HCL's automatic conversions.
 fn convert(value: &Value, to: &Type) -> Result<Typed, String> {
     let wrong = || Err(format!("it is {}", word_for(value)));
     let converted = match (to, value) {
@@ -713,13 +713,13 @@ fn convert(value: &Value, to: &Type) -> Result<Typed, String> {
     Ok(Typed { kind: to.clone(), value: converted })
 }
 
-/// The one type of values that were all made for the same.
+/// The common type of values that were all converted to the same type.
 fn same(items: Vec<Typed>) -> (Type, Vec<cty::Value>) {
     let kind = items.first().map_or(Type::Dynamic, |first| first.kind.clone());
     (kind, items.into_iter().map(|typed| typed.value).collect())
 }
 
-/// Brings values to one type.
+/// Converts values to one common type.
 fn unify_all(items: Vec<Typed>) -> Result<(Type, Vec<cty::Value>), String> {
     let Some(first) = items.first() else { return Ok((Type::Dynamic, Vec::new())) };
     let mut kind = first.kind.clone();
@@ -766,7 +766,7 @@ fn unify(a: &Type, b: &Type) -> Option<Type> {
     }
 }
 
-/// A value of the type `from` as one of the type that it was unified to.
+/// Converts a value of the type `from` to the type it was unified to.
 fn retype(value: cty::Value, from: &Type, to: &Type) -> cty::Value {
     match value {
         value if from == to => value,
@@ -806,7 +806,7 @@ fn compare(a: &cty::Value, b: &cty::Value, of: &Type) -> Ordering {
     }
 }
 
-/// The text by which go-cty sorts values that have no order.
+/// The text by which go-cty sorts values without a natural order.
 fn key(value: &cty::Value, kind: &Type) -> String {
     match (value, kind) {
         (cty::Value::Null, _) => "~".to_owned(),
@@ -830,7 +830,7 @@ fn key(value: &cty::Value, kind: &Type) -> String {
     }
 }
 
-/// The type of what is inside, at this index or of this name.
+/// The type of the element at this index or with this name.
 fn element(kind: &Type, at: usize, name: &str) -> Type {
     match kind {
         Type::List(of) | Type::Set(of) | Type::Map(of) => (**of).clone(),

@@ -1,8 +1,9 @@
-//! What tasks under an agent inherit of its environment, where the agent itself hands nothing on.
+//! What tasks inherit from the agent's environment where the agent itself passes nothing on.
 //!
-//! An agent merges its own environment, less `env.denylist`, below that of tasks whose driver has no image isolation. `exec` and
-//! `java` announce image isolation, so that nothing is copied into the task's directory, and get nothing. Programs that call
-//! others by name need `PATH` all the same, so the driver merges what it inherited from the agent itself.
+//! An agent merges its own environment, without the variables in `env.denylist`, into that of tasks whose driver has no image
+//! isolation; the task's variables take precedence. `exec` and `java` report image isolation, so that nothing is copied into
+//! the task's directory, and so get nothing. Programs that call others by name still need `PATH`, so the driver merges the
+//! environment that it inherited from the agent.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ pub const DENIED: [&str; 8] = [
     "GOOGLE_APPLICATION_CREDENTIALS",
 ];
 
-/// What a go-plugin host puts into the environment of a plugin it starts. None of it was the agent's.
+/// Variables that a go-plugin host sets for a plugin. They are not part of the agent's environment.
 const OF_GO_PLUGIN: [&str; 8] = [
     COOKIE_KEY,
     "PLUGIN_CLIENT_CERT",
@@ -40,7 +41,7 @@ const OF_GO_PLUGIN: [&str; 8] = [
     "PLUGIN_UNIX_SOCKET_GROUP",
 ];
 
-/// The names of inherited variables that no task gets.
+/// The names of inherited variables that tasks do not get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostEnv {
     denied: Vec<String>,
@@ -58,7 +59,7 @@ impl HostEnv {
         (KEY, schema::with_default(schema::attr(KEY, "list(string)", false), Literal::strings(&DENIED)))
     }
 
-    /// Reads the key; without it Nomad's list holds.
+    /// Reads the key; without it Nomad's list applies.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -66,14 +67,14 @@ impl HostEnv {
         Ok(if reader.has(KEY) { HostEnv { denied: reader.strings(KEY)? } } else { HostEnv::default() })
     }
 
-    /// The environment of a task whose own variables are `task`: they come last, whatever their names.
+    /// The environment of a task; its own variables `task` take precedence, including denied names.
     pub(super) fn below(
         &self,
         inherited: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
         task: &BTreeMap<String, String>,
     ) -> BTreeMap<String, String> {
         let handed_on = |key: &str| !OF_GO_PLUGIN.contains(&key) && !self.denied.iter().any(|denied| denied == key);
-        // What is no text cannot stand in a launch request, and no agent hands it on either.
+        // Non-UTF-8 values cannot be sent in a launch request, and agents do not pass them on either.
         let text = |(key, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((key.into_string().ok()?, value.into_string().ok()?))
         };

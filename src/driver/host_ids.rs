@@ -1,5 +1,5 @@
-//! Host ids of an allocation's own: when a task gets them, what of its files is given to it, and what it is told of those that
-//! it cannot read.
+//! Host ids per allocation: when a task gets them, which of its files are chowned to it, and the events about files that it
+//! cannot read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -18,12 +18,13 @@ use crate::wire::schema::{self, Literal};
 /// Keys of a plugin's configuration.
 pub(super) const KEYS: [&str; 2] = ["host_ids", "host_id_range"];
 
-/// Which host ids the users of tasks have that are in a user namespace.
+/// Which host ids the users of tasks in a user namespace map to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostIdsConfig {
-    /// Those of their allocation, which nobody else has; else the same as inside, which every other allocation has too.
+    /// Whether each allocation has ids that no other one has; otherwise they equal the ids inside, which are shared with every
+    /// other allocation.
     pub own: bool,
-    /// What is given to allocations.
+    /// The range that ids are assigned from.
     pub space: HostIdSpace,
 }
 
@@ -62,34 +63,34 @@ impl HostIdsConfig {
         Ok(HostIdsConfig { own, space })
     }
 
-    /// What is given to allocations, if anything.
+    /// The range that ids are assigned from, if they are assigned at all.
     pub(super) fn given(self) -> Option<HostIdSpace> {
         self.own.then_some(self.space)
     }
 }
 
-/// The tasks that have host ids of their own.
+/// The tasks that have host ids assigned to them.
 #[derive(Debug, Default)]
 pub(super) struct Owners(Mutex<HashMap<String, Kept>>);
 
-/// One of them.
+/// One of these tasks.
 #[derive(Debug, Clone)]
 pub(super) struct Owner {
     heir: Heir,
     task_dir: PathBuf,
-    /// What was given to it at its start.
+    /// What was chowned to it at its start.
     given: Owned,
-    /// What it has been told that it cannot read.
+    /// Files that its history already reports as not readable.
     told: Vec<PathBuf>,
 }
 
-/// A task, and what its owner keeps for it.
+/// A task, and its state here.
 type Kept = (TaskConfig, Owner);
 
 impl Owners {
-    /// Gives the allocation of a task that is in a user namespace its ids, and the task what lies in its directories. `None` for
-    /// any other task, and without root: there it may be a range of the user's subordinate ids, whose files the shim gives away,
-    /// and what the task is to be told is returned as well.
+    /// Assigns ids to the allocation of a task in a user namespace, and chowns the task's directories to them. `None` for any
+    /// other task, and without root: there the shim may map a range of the user's subordinate ids and chown the files, and the
+    /// sentence for the task's history is returned as well.
     pub(super) async fn prepare(
         space: Option<HostIdSpace>,
         task: &TaskConfig,
@@ -98,7 +99,7 @@ impl Owners {
     ) -> Result<(Option<Owner>, Option<String>), DriverError> {
         let Some(space) = space.filter(|_| spec.user_namespace) else { return Ok((None, None)) };
         if !rustix::process::geteuid().is_root() {
-            // An agent that is not root could not remove what belongs to these ids.
+            // An agent that is not root could not remove files that belong to these ids.
             if under_agent {
                 return Ok((None, None));
             }
@@ -133,7 +134,7 @@ impl Owners {
         Ok((Some(owner), None))
     }
 
-    /// Finds out whether a task that an earlier driver started has ids of its own: then its directory does.
+    /// Finds out whether a task that an earlier driver started has assigned ids: then its directory belongs to them.
     pub(super) async fn recover(&self, space: Option<HostIdSpace>, task: &TaskConfig) {
         let Some(space) = space else { return };
         let (alloc_dir, task_dir, user) = (task.alloc_dir.clone(), task.alloc_dir.join(&task.name), task.user.clone());
@@ -150,7 +151,7 @@ impl Owners {
     }
 
     pub(super) fn keep(&self, task: &TaskConfig, owner: Owner) {
-        // What an event is signed with; the rest, secrets among it, is not kept.
+        // What an event needs; the rest, which includes secrets, is not kept.
         let (id, alloc_id, name) = (task.id.clone(), task.alloc_id.clone(), task.name.clone());
         let signed = TaskConfig { id, name, alloc_id, ..TaskConfig::default() };
         lock(&self.0).insert(task.id.clone(), (signed, owner));
@@ -160,8 +161,8 @@ impl Owners {
         lock(&self.0).remove(id);
     }
 
-    /// What the agent has written since that the task cannot read, as a sentence for its history; once, as scripts may be run all
-    /// the time.
+    /// Files that the agent has written since and that the task cannot read, as a sentence for the task's history. Each file is
+    /// reported once, as this may be called often (for every script).
     pub(super) async fn unreadable(&self, id: &str) -> Option<(TaskConfig, String)> {
         let (task, owner) = lock(&self.0).get(id).cloned()?;
         let found = on_a_thread(move || owner.heir.look(&owner.task_dir)).await.ok()?.ok()?;
@@ -179,7 +180,7 @@ impl Owners {
 }
 
 impl Owner {
-    /// What the task is told at its start.
+    /// Events for the task's history at its start.
     pub(super) fn told(&self, under_agent: bool) -> impl Iterator<Item = String> {
         let later = names(&self.given.private).filter(|_| under_agent).map(|names| {
             format!(
@@ -198,13 +199,13 @@ impl Owner {
 
 const FIX: &str = "give the template perms = \"0644\", or set host_ids = \"shared\" in the plugin's configuration";
 
-/// Names that a task may have chosen, in a sentence.
+/// Lists names, which a task may have chosen, for a sentence.
 fn names(paths: &[PathBuf]) -> Option<String> {
     let all: Vec<String> = paths.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// The range of subordinate ids that an allocation of a plain user has, and what its tasks are told when it is not its alone.
+/// The range of subordinate ids for an allocation of an unprivileged user, and the event for its tasks if the range is shared.
 fn subordinate(alloc_dir: &Path) -> (Option<HostIds>, Option<String>) {
     if mutant::on("d23") {
         return (None, None);
@@ -233,18 +234,19 @@ fn subordinate(alloc_dir: &Path) -> (Option<HostIds>, Option<String>) {
         None => "it cannot be noted which they have, as this user has no home directory in /etc/passwd".to_owned(),
     };
     let text = format!("The task shares its host ids with other allocations of the user who runs agentbin: {why}");
-    // Always the same: then those that come later find others free.
+    // Always the same range, so that later allocations find the others free.
     let ids = space.after(None).next();
     shared.extend(ids.map(|ids| (alloc_dir.to_owned(), (ids, text.clone()))));
     (ids, Some(text))
 }
 
-/// The allocations of this process that share their ids, and what their tasks are told. It stays so when others become free: what
-/// is on the disk has these.
+/// The allocations of this process that share their ids, and the event for their tasks. The assignment stays when other ranges
+/// become free, because the files on disk have these ids.
 static SHARED: Mutex<BTreeMap<PathBuf, (HostIds, String)>> = Mutex::new(BTreeMap::new());
 
-/// Once for each allocation: only an agent puts an earlier one's shared data there, before the first task starts. Returns how
-/// much was left. Who is killed before it is noted, or on the way, begins anew.
+/// Chowns the shared data (alloc/data) of an earlier allocation to the ids. Runs once per allocation: only an agent puts such
+/// data there, before the first task starts. Returns how many entries were left unchanged. If this process is killed before
+/// completion is recorded, the work starts again.
 fn inherit(registry: &HostIdRegistry, heir: &Heir, alloc_dir: &Path) -> Result<u64, DriverError> {
     if registry.is_settled(heir.ids) {
         return Ok(0);

@@ -15,7 +15,7 @@ pub(super) struct DeniedIds {
 
 impl DeniedIds {
     pub(super) fn read(reader: &Reader<'_>) -> Result<DeniedIds, DriverError> {
-        // The text is one that hosts look for.
+        // Hosts look for this wording.
         let ranges = |key: &str, kind: &str| {
             let text = reader.string(key)?.unwrap_or_default();
             ranges(&text)
@@ -27,12 +27,13 @@ impl DeniedIds {
         })
     }
 
-    /// Whether any is denied. Then only the host says which numbers a user has: a passwd file that a job brings is no answer.
+    /// Whether any id is denied. Then users are looked up on the host only: a passwd file that comes with the job is not
+    /// trusted.
     pub(super) fn is_any(&self) -> bool {
         !self.users.is_empty() || !self.groups.is_empty()
     }
 
-    /// Refuses a task's user by its number, or by the number of one of its groups. An empty name is this process's user.
+    /// Refuses a task's user by its uid or by the gid of one of its groups. An empty name is the user of this process.
     pub(super) fn check(&self, user: &str) -> Result<(), DriverError> {
         if !self.is_any() || mutant::on("c04") {
             return Ok(());
@@ -42,7 +43,7 @@ impl DeniedIds {
             gids.extend(rustix::process::getgroups().unwrap_or_default().iter().map(|gid| gid.as_raw()));
             (rustix::process::geteuid().as_raw(), gids)
         } else {
-            // The same that the executor will ask.
+            // The executor uses the same lookup.
             let ids = host_user(user)
                 .ok_or_else(|| failed(format!("failed to identify user {user:?}: unknown user {user}"), false))?;
             (ids.uid, ids.groups)
@@ -92,7 +93,7 @@ mod tests {
         }
     }
 
-    /// Group 0 is denied to who is in it, and to nobody else.
+    /// A denied group 0 refuses its members, and no other users.
     #[test]
     fn users_and_their_groups_are_checked() {
         let denied =

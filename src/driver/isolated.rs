@@ -1,4 +1,4 @@
-//! What a driver has that isolates its tasks: `exec`, `java`, and whatever somebody else builds.
+//! Common code of drivers that isolate their tasks: `exec`, `java`, and drivers of other authors.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -29,39 +29,38 @@ use crate::sys::path::Root;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 
-/// Host directories that every task sees, read-only. One that this host lacks is left out.
+/// Host directories that every task sees, read-only. Those that do not exist on this host are left out.
 const HOST_FOLDERS: [&str; 9] =
     ["/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/sbin", "/usr", "/run/systemd/resolve"];
-/// The user whom nothing belongs to.
+/// The default user of tasks, which owns no files.
 const DEFAULT_USER: &str = "nobody";
 const RESOLV_CONF: &str = "resolv.conf";
 
-/// Longest profile for system calls, in bytes.
+/// Largest seccomp profile, in bytes.
 const PROFILE_MAX: u64 = 1 << 20;
 
-/// How a task is held. Each of the values can be had by itself, with a key of its own.
+/// An isolation level. Each of its values can also be set on its own, with a separate key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Level {
-    /// Nothing that was not asked for, as far as jobs do not notice.
+    /// Withholds everything that was not asked for, as far as jobs do not notice.
     #[default]
     Default,
-    /// That, and no power over the host's user namespace, no network that was not asked for, and no limit that is only a
-    /// wish.
+    /// In addition: no capabilities over the host's user namespace, no network that was not asked for, and only hard limits.
     Strict,
-    /// As Nomad's own drivers do it.
+    /// As Nomad's own drivers.
     Nomad,
 }
 
-/// What a level stands for.
+/// The settings of a level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Held {
-    /// Begins with Nomad's capabilities.
+    /// Whether tasks start with Nomad's capabilities.
     nomad_capabilities: bool,
     seccomp: Filter,
     no_new_privs: bool,
     pids_max: Option<u64>,
     pids_max_is_a_wish: bool,
-    /// No core files.
+    /// Whether core files are disabled.
     no_core: bool,
     user_namespace: bool,
     own: OwnNamespaces,
@@ -117,7 +116,8 @@ impl Filter {
         })
     }
 
-    /// The profile's text is read anew for each start. A relative path lies in the task's directory, where no link leads out.
+    /// Reads the profile again for each start. A relative path is resolved in the task's directory, without following links out
+    /// of it.
     fn load(&self, reader: &Reader<'_>, task_dir: &Path) -> Result<Seccomp, DriverError> {
         let path = match self {
             Filter::Default => return Ok(Seccomp::Default),
@@ -141,7 +141,7 @@ impl Filter {
     }
 }
 
-/// The text of a profile for system calls, which a job names: a plain file of at most 1 MiB.
+/// Reads a seccomp profile named by a job: a regular file of at most 1 MiB.
 pub(super) fn profile(file: OwnedFd) -> std::io::Result<String> {
     let file = std::fs::File::from(file);
     if !file.metadata()?.is_file() {
@@ -155,7 +155,7 @@ pub(super) fn profile(file: OwnedFd) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Plugin configuration of a driver that isolates. What `isolation_minimum` refuses, [`OnExecutor`](super::OnExecutor) refuses.
+/// Plugin configuration of a driver that isolates. [`OnExecutor`](super::OnExecutor) enforces `isolation_minimum`.
 #[derive(Debug, Clone, Default)]
 pub struct IsolatedConfig {
     common: Common,
@@ -164,12 +164,12 @@ pub struct IsolatedConfig {
     allow_caps: capabilities::Allowed,
     level: Level,
     seccomp: Option<Filter>,
-    /// 0 asks for no limit.
+    /// 0 means no limit.
     pids_max: Option<u64>,
     host_ids: HostIdsConfig,
-    /// The agent copies the host's programs into the task's directory.
+    /// Whether the agent copies the host's programs into the task's directory.
     chroot: bool,
-    /// Host path to path in the task; empty is the standard set.
+    /// Host path to path in the task; empty means the standard set.
     folders: BTreeMap<String, String>,
     host_env: HostEnv,
 }
@@ -219,7 +219,7 @@ impl IsolatedConfig {
             ("seccomp", schema::attr("seccomp", "string", false)),
             ("pids_limit", schema::attr("pids_limit", "number", false)),
             text("fs_isolation", "image"),
-            // Twice the same thing: as a block, and as a map in parentheses.
+            // Accepted in two forms: as a block, and as a map in parentheses.
             ("chroot_env", schema::block_attrs("chroot_env", "string", false)),
             HostEnv::schema(),
             devices::schema(),
@@ -272,7 +272,7 @@ impl IsolatedConfig {
         Ok(config)
     }
 
-    /// What tasks may ask for; the configuration's own defaults have to agree with it.
+    /// Reads what tasks may ask for; the configuration's own defaults have to comply with it.
     fn read_policy(&mut self, reader: &Reader<'_>) -> Result<(), DriverError> {
         let minimum = self.common.policy.minimum;
         self.common.policy.allow_devices = devices::read(reader)?;
@@ -302,17 +302,17 @@ impl IsolatedConfig {
             self.level = Level::Strict;
         }
         self.common.policy.seccomp = reader.string("seccomp")?.filter(|text| !text.is_empty());
-        // No limit is not to be had at a minimum: the level's own holds then.
+        // With a minimum set, "no limit" cannot be chosen: the level's limit applies.
         self.pids_max = self.pids_max.filter(|most| *most > 0);
         self.common.policy.pids_max = self.pids_max;
         Ok(())
     }
 
-    /// Whose processes and shared memory the task sees: as its keys say, else the plugin's.
+    /// The pid and ipc namespaces of the task: from its own keys, else the plugin's.
     ///
     /// # Errors
-    /// [`DriverError::Config`]: the operator's lists lack it, or the task is a strict one, which never sees the host's: with
-    /// them it would read what other tasks have in their environment, and could signal its own executor.
+    /// [`DriverError::Config`]: the operator's lists do not contain the mode, or the task is strict, which never allows the
+    /// host's namespaces: in them it could read the environment of other tasks, and signal its own executor.
     fn modes(&self, reader: &Reader<'_>) -> Result<(NamespaceMode, NamespaceMode), DriverError> {
         let strict = Level::read(reader)?.unwrap_or(self.level) == Level::Strict && !mutant::on("d30");
         let mode = |key: &'static str, default: NamespaceMode| {
@@ -327,7 +327,7 @@ impl IsolatedConfig {
                 return Err(reader.error(key, &text));
             }
             let listed = self.common.policy.modes.get(key).filter(|_| !mutant::on("d35"));
-            // Its own it may always have.
+            // Private namespaces are always allowed.
             let host = asked == Some(NamespaceMode::Host);
             if host && listed.is_some_and(|list| !list.iter().any(|name| name == "host")) {
                 let (driver, allow) = (reader.driver(), key.replace("_mode", "_modes"));
@@ -342,25 +342,25 @@ impl IsolatedConfig {
         Ok((mode("pid_mode", self.pid_mode)?, mode("ipc_mode", self.ipc_mode)?))
     }
 
-    /// The part that drivers have which do not isolate.
+    /// The part that non-isolating drivers have as well.
     #[must_use]
     pub fn common(&self) -> &Common {
         &self.common
     }
 
-    /// What tasks get of the agent's environment. `None` with a chroot: then the agent itself hands it on.
+    /// What tasks inherit from the agent's environment. `None` with a chroot, where the agent itself passes it on.
     #[must_use]
     pub fn host_env(&self) -> Option<&HostEnv> {
         (!self.chroot).then_some(&self.host_env)
     }
 
-    /// Whose ids on the host the users of tasks have.
+    /// How the users of tasks map to host ids.
     #[must_use]
     pub fn host_ids(&self) -> HostIdsConfig {
         self.host_ids
     }
 
-    /// Whether the users of a task have numbers of their allocation's on the host; of what cannot be read they may have.
+    /// Whether the users of a task have host ids assigned to their allocation; true where the configuration cannot be read.
     #[must_use]
     pub fn has_own_ids(&self, task: &Reader<'_>) -> bool {
         let level = Level::read(task).map(|level| level.unwrap_or(self.level).held().user_namespace);
@@ -369,7 +369,7 @@ impl IsolatedConfig {
         self.host_ids.own && asked.unwrap_or(true) && given()
     }
 
-    /// What such a driver can do.
+    /// The driver's capabilities.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -384,8 +384,8 @@ impl IsolatedConfig {
         }
     }
 
-    /// What keeps tasks from being isolated on this machine. `agents` are the cgroups of an agent; a run, which has none, also
-    /// isolates without root and without cgroups.
+    /// What prevents isolation on this machine. `agents` is the cgroup regime of an agent; a run without an agent can also
+    /// isolate without root and without cgroups.
     #[must_use]
     pub fn obstacle(agents: Option<Regime>) -> Option<Fingerprint> {
         if agents.is_some() && !rustix::process::geteuid().is_root() {
@@ -404,7 +404,7 @@ impl IsolatedConfig {
         })
     }
 
-    /// The mounts of a task, and how many of them, from the first, are the host's for every task.
+    /// The mounts of a task, and how many of them, counted from the first, are the host directories that every task has.
     fn mounts(&self, task: &TaskConfig) -> (Vec<Mount>, u32) {
         let mount = |host_path: &Path, task_path: &str, readonly| Mount {
             task_path: task_path.to_owned(),
@@ -419,7 +419,7 @@ impl IsolatedConfig {
                 let folders = HOST_FOLDERS.iter().filter(|path| Path::new(path).is_dir());
                 mounts.extend(folders.map(|path| mount(Path::new(path), path, true)));
             } else {
-                // Parents first, whatever their names.
+                // Parents before their children, independent of the names.
                 let mut folders: Vec<_> = self.folders.iter().filter(|(from, _)| Path::new(from).exists()).collect();
                 folders.order_by_key(|(_, to)| to.split('/').count());
                 mounts.extend(folders.into_iter().map(|(from, to)| mount(Path::new(from), to, true)));
@@ -449,7 +449,7 @@ impl IsolatedConfig {
         (spec.mounts, spec.host_mounts) = self.mounts(task);
         spec.filled_root = self.chroot;
         if !self.chroot {
-            // Agents from 2.0 on unmount this directory at the end, and complain of one that is not there.
+            // Agents from 2.0 on unmount this directory at the end, and log an error if it does not exist.
             let made = Root::open(&spec.task_dir)
                 .and_then(|root| root.create_dir_all(Path::new("alloc/logs"), Mode::from_raw_mode(0o755)));
             made.map_err(|e| failed(format!("failed to make {}/alloc/logs: {e}", spec.task_dir.display()), true))?;
@@ -460,14 +460,14 @@ impl IsolatedConfig {
         Ok(())
     }
 
-    /// What the task is kept from: as the task's keys say, else the plugin's, else the level.
+    /// Applies the restrictions: those of the task's keys, else the plugin's, else the level's.
     fn hold(&self, reader: &Reader<'_>, spec: &mut LaunchSpec) -> Result<(), DriverError> {
         let held = Level::read(reader)?.unwrap_or(self.level).held();
         spec.capabilities = self.allow_caps.resolve(reader, held.nomad_capabilities, spec.user == "root")?;
         let filter = Filter::read(reader)?.or_else(|| self.seccomp.clone()).unwrap_or(held.seccomp);
         spec.seccomp = filter.load(reader, &spec.task_dir)?;
         if let Seccomp::Profile(_) = &spec.seccomp {
-            // Here the error has the place in the job file.
+            // Checked here because the error can name the position in the job file.
             check_seccomp(&spec.seccomp, &spec.capabilities).map_err(|e| reader.error("seccomp", &e.to_string()))?;
         }
         spec.no_new_privs = reader.flag("no_new_privs")?.unwrap_or(held.no_new_privs);
@@ -484,7 +484,7 @@ impl IsolatedConfig {
         Ok(())
     }
 
-    /// Checks a task's configuration for what can be said without the task.
+    /// Checks the parts of a task's configuration that do not depend on the task.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -499,7 +499,7 @@ impl IsolatedConfig {
     }
 }
 
-/// What a job whose task is root notices of it, in the task's history.
+/// The event that tells a job with a root task about its restrictions.
 pub(super) fn told_of_root(spec: &LaunchSpec) -> Option<&'static str> {
     let tight = spec.masks == Masks::All && spec.user == "root";
     tight.then_some(
@@ -508,7 +508,7 @@ pub(super) fn told_of_root(spec: &LaunchSpec) -> Option<&'static str> {
     )
 }
 
-/// All that the task may do with files.
+/// The task's complete file access rules.
 fn unveil(reader: &Reader<'_>) -> Result<Vec<Unveil>, DriverError> {
     let parse = |text: String| {
         Unveil::parse(&text).ok_or_else(|| {
@@ -562,7 +562,7 @@ impl IsolatedConfig {
     }
 }
 
-/// Writes the task's resolver configuration; what `dns` leaves out is the host's.
+/// Writes the task's resolver configuration; settings that `dns` lacks are taken from the host.
 pub(super) fn resolv_conf(dns: &Dns, task_dir: &Path) -> Result<Mount, DriverError> {
     let host = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let text = resolv_conf_text(dns, &host);
@@ -572,7 +572,7 @@ pub(super) fn resolv_conf(dns: &Dns, task_dir: &Path) -> Result<Mount, DriverErr
     Ok(Mount { task_path: "/etc/resolv.conf".to_owned(), host_path: path, readonly: true, ..Mount::default() })
 }
 
-/// Writes a file of the host's in the task's directory, where the task may have put something else when it ran before.
+/// Writes a file into the task's directory, where the task may have put something else during an earlier run.
 pub(super) fn write_beneath(task_dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = Root::open(task_dir)?.open_beneath(Path::new(name), flags, Mode::from_raw_mode(0o644))?;
@@ -666,7 +666,7 @@ mod tests {
         }
     }
 
-    /// D11, D13: who is root in its jail is told what it may notice, but for where nothing is to be noticed.
+    /// D11, D13: a root task gets an event about its restrictions, except where there are none that it could notice.
     #[test]
     fn a_root_task_is_told_what_it_may_not() {
         for (user, masks, told) in
@@ -677,7 +677,7 @@ mod tests {
         }
     }
 
-    /// N6: a key of its own wins over the level, the task's over the plugin's.
+    /// N6: a key for a single value takes precedence over the level, and the task's key over the plugin's.
     #[test]
     fn n6_each_value_has_a_key() {
         let spec = |plugin, task| planned(&plugin, &task).unwrap();
@@ -710,7 +710,7 @@ mod tests {
         assert!(error.contains("seccomp of all tasks must be absolute"), "{error}");
     }
 
-    /// Point 4 of issue 14: what a minimum and the lists of modes make of the plugin's own keys.
+    /// Point 4 of issue 14: the effect of a minimum and of the lists of modes on the plugin's own keys.
     #[test]
     fn d31_a_plugin_agrees_with_its_minimum() {
         let strict = planned(&json!({ "isolation_minimum": "strict" }), &json!({})).unwrap();
@@ -723,7 +723,7 @@ mod tests {
                 json!({}),
                 "isolation = \"nomad\" is overridden by isolation_minimum; remove one of the two",
             ),
-            // D99: a root task read the copies of /etc/shadow and of private keys.
+            // D99: a root task was able to read the copies of /etc/shadow and of private keys.
             (
                 json!({ "isolation_minimum": "default", "fs_isolation": "chroot" }),
                 json!({}),
@@ -765,7 +765,7 @@ mod tests {
         assert!(planned(&private, &json!({ "pid_mode": "private" })).is_ok());
     }
 
-    /// N6: a profile is a plain file of bounded size, and a relative one lies in the task's directory.
+    /// N6: a profile is a regular file of bounded size, and a relative path is resolved in the task's directory.
     #[test]
     fn n6_profiles_are_read_from_plain_files() {
         let (task, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -796,7 +796,7 @@ mod tests {
         }
     }
 
-    /// `Test_dnsConfig`, `Test_copySystemDNS`: what is missing is the host's.
+    /// `Test_dnsConfig`, `Test_copySystemDNS`: missing settings are taken from the host.
     #[test]
     fn resolver_configurations_are_written() {
         let host = "# by hand\nnameserver 10.0.0.1\nnameserver 10.0.0.2\nsearch a b\noptions edns0 trust-ad\n";

@@ -20,13 +20,13 @@ use crate::wire::hclspec::Spec;
 use crate::wire::schema;
 
 const OWN_TASK_KEYS: [&str; 5] = ["class", "class_path", "jar_path", "jvm_options", "args"];
-/// How long a JVM may take to tell its version.
+/// Timeout for asking a JVM for its version.
 const VERSION_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The `java` driver: the `exec` driver with a JVM as its command.
 pub type JavaDriver = OnExecutor<Java>;
 
-/// What makes a driver `java`.
+/// The part of `OnExecutor` that is specific to `java`.
 #[derive(Debug)]
 pub struct Java;
 
@@ -34,7 +34,7 @@ pub struct Java;
 #[derive(Debug, Default)]
 pub struct Config(IsolatedConfig);
 
-/// What a JVM says of itself.
+/// The version information of a JVM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Version {
     version: String,
@@ -43,7 +43,7 @@ struct Version {
 }
 
 impl Version {
-    /// Reads what `java -version` prints: three lines. Anything shorter tells nothing.
+    /// Parses the output of `java -version`: three lines. Shorter output is ignored.
     fn parse(output: &str) -> Version {
         let mut lines: Vec<&str> = output.trim().lines().map(str::trim).collect();
         if lines.first().is_some_and(|line| line.contains("Picked up _JAVA_OPTIONS")) {
@@ -56,7 +56,7 @@ impl Version {
     }
 }
 
-/// The JVM on this process's PATH, links resolved: that is where it lies inside the task too.
+/// The JVM on this process's PATH with links resolved: that is its path inside the task, too.
 fn find_java() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let found = std::env::split_paths(&path).map(|dir| dir.join("java")).find(|java| is_executable(java));
@@ -68,7 +68,7 @@ fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-/// What the JVM at a path said, for as long as it is the same file: it is asked every 30 s, and a JVM is slow to start.
+/// The version of the JVM at a path, cached while the file does not change: it is asked every 30 s, and a JVM is slow to start.
 static KNOWN: Mutex<Option<(PathBuf, SystemTime, Version)>> = Mutex::new(None);
 
 async fn version(java: &Path) -> Result<Version, String> {
@@ -203,7 +203,7 @@ impl Plan for Java {
 mod tests {
     use super::*;
 
-    /// `TestDriver_parseJavaVersionOutput`: how JVMs of different makers answer.
+    /// `TestDriver_parseJavaVersionOutput`: the output of JVMs of different vendors.
     #[test]
     fn versions_are_read() {
         for (output, version, runtime, vm) in [

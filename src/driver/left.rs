@@ -1,8 +1,9 @@
-//! Log collectors that an agent's own drivers left beside a task that was taken over: the agent that started them has ended, and
-//! the one that runs now hears from the driver that it collects logs itself, so it neither finds nor ends them.
+//! Log collectors that an agent's own drivers left running for a task that agentbin took over. The agent that started them has
+//! ended, and the current one learns from the driver that it collects logs itself, so it neither reattaches to them nor ends
+//! them.
 //!
-//! As long as the task runs they are needed: its executor or `docker_logger`, which stay, too, write into their FIFOs. They are
-//! ended when the task is destroyed, once all that was written has arrived.
+//! They are needed as long as the task runs: its executor or `docker_logger`, which also keep running, write to their FIFOs.
+//! They are ended when the task is destroyed, once all written output has arrived.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,12 +20,12 @@ use crate::sys::lock::lock;
 use crate::sys::process;
 use crate::sys::processes::{self, Stat};
 
-/// Helper roles of an agent, in the order in which they end: the first writes to the second.
+/// Helper roles of an agent, in the order in which they have to end: the first one writes to the second.
 const ROLES: [&[u8]; 2] = [b"docker_logger", b"logmon"];
-/// How long a helper may still read what was written, and how long it may take to end.
+/// How long a helper may take to read the remaining output, and how long to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
-/// An agent's log collector writes its buffer out ten times a second.
+/// An agent's log collector flushes its buffer ten times a second.
 const FLUSH: Duration = Duration::from_millis(250);
 
 /// The helpers of all tasks that were taken over.
@@ -41,8 +42,8 @@ struct Helper {
 }
 
 impl LeftHelpers {
-    /// Looks for the helpers of a task that is being taken over, whose output its driver was to collect. What cannot be looked
-    /// at is passed over, with a line in the log.
+    /// Finds the helpers of a task that is being taken over and whose output its driver was to collect. Processes that cannot
+    /// be inspected are skipped, with a line in the log.
     pub(super) async fn find(&self, task: &TaskConfig) {
         let fifos: Vec<_> = [&task.stdout_path, &task.stderr_path].into_iter().filter_map(|path| fifo(path)).collect();
         if fifos.is_empty() {
@@ -56,7 +57,7 @@ impl LeftHelpers {
         }
     }
 
-    /// Ends those of a task that has ended.
+    /// Ends the helpers of a task that has ended.
     pub(super) async fn end(&self, id: &str) {
         let found = lock(&self.0).remove(id).unwrap_or_default();
         for helper in found {
@@ -88,13 +89,13 @@ impl Helper {
     }
 }
 
-/// What names the FIFO at `path`, if it is one.
+/// Device and inode of `path`, if it is a FIFO.
 fn fifo(path: &str) -> Option<(u64, u64)> {
     let found = fs::symlink_metadata(path).ok()?;
     found.file_type().is_fifo().then(|| (found.dev(), found.ino()))
 }
 
-/// Processes of this user that call themselves a helper and have one of the FIFOs open.
+/// Processes of this user with the arguments of a helper that have one of the FIFOs open.
 fn helpers(fifos: &[(u64, u64)]) -> std::io::Result<Vec<Helper>> {
     let user = Some(rustix::process::geteuid().as_raw());
     let mut found: Vec<Helper> = processes::all()?.iter().filter_map(|stat| helper(stat, user, fifos)).collect();
@@ -106,7 +107,7 @@ fn helper(stat: &Stat, user: Option<u32>, fifos: &[(u64, u64)]) -> Option<Helper
     let arguments = processes::arguments(stat.pid).ok()?;
     let role = ROLES.iter().position(|role| arguments.get(1).is_some_and(|argument| argument == role))?;
     let process = process::open_pidfd(stat.pid).ok()?;
-    // What is looked at from here on is the process of the descriptor.
+    // Checked again: from here on the pidfd guarantees that it is the same process.
     let same = processes::stat(stat.pid).ok()?.is_some_and(|now| now.start_ticks == stat.start_ticks);
     let own = processes::user(stat.pid).is_ok_and(|found| found == user);
     (same && own && has_open(stat.pid, fifos)).then(|| Helper { role, pid: stat.pid, process, fifos: fifos.to_vec() })
@@ -126,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// A helper by its second word, which reads the FIFO; and one that only is called so.
+    /// A helper is recognised by its second argument and by having the FIFO open, and not by its name alone.
     #[tokio::test]
     async fn only_who_reads_the_tasks_output_is_ended() {
         let dir = tempfile::tempdir().unwrap();
@@ -143,7 +144,7 @@ mod tests {
         }
         let reader = |role: &str, path: &str| {
             let mut command = Command::new("/bin/sh");
-            // `sh -c` would be the second word.
+            // With `sh -c`, that would be the second argument.
             command.arg0("agent").arg(role).stdin(fs::OpenOptions::new().read(true).write(true).open(path).unwrap());
             command.current_dir(dir.path()).spawn().unwrap()
         };
@@ -159,7 +160,7 @@ mod tests {
             stderr_path: "/dev/null".into(),
             ..TaskConfig::default()
         };
-        // They execute before what they are called is theirs.
+        // Waits for their exec: before it they do not have these arguments.
         for child in &all {
             let pid = i32::try_from(child.id()).unwrap();
             while processes::arguments(pid).unwrap().first().is_none_or(|first| first != b"agent") {

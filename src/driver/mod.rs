@@ -73,10 +73,10 @@ pub enum DriverError {
     /// The machine or the caller's privileges do not allow it (exit status 125 of `run`).
     #[error("{0}")]
     Unsupported(String),
-    /// The driver's process is gone, or is going: every call on a plugin says so in this one way.
+    /// The driver's process has ended or is ending: every call on a plugin reports this error.
     #[error("plugin is shut down")]
     PluginShutdown,
-    /// The driver has no such call.
+    /// The driver does not support this call.
     #[error("{0}")]
     NotSupported(String),
     /// There is no such task.
@@ -94,8 +94,8 @@ pub enum DriverError {
 
 /// A task driver: Nomad's driver interface.
 ///
-/// Only a name, a schema and the life of a task have to be written; everything else has the answer of a driver that cannot
-/// do it. All calls may come at once and from any thread.
+/// Only a name, a schema and the life cycle of a task have to be implemented; every other method has a default that reports the
+/// feature as not supported. All calls may come concurrently and from any thread.
 #[tonic::async_trait]
 pub trait Driver: Send + Sync {
     /// Nomad's name of the driver.
@@ -107,30 +107,30 @@ pub trait Driver: Send + Sync {
         env!("CARGO_PKG_VERSION")
     }
 
-    /// Whether the users of a task with this configuration have numbers of their own on the host, those of its allocation,
-    /// and not the host's. Where that cannot be said yet they may have.
+    /// Whether the users of a task with this configuration have host ids assigned to their allocation, and not the same ids as
+    /// on the host. True also where it cannot be determined yet.
     fn has_own_ids(&self, _config: &DriverConfig) -> bool {
         false
     }
 
-    /// Whether a program of somebody else does the work, which got its configuration when it was started.
+    /// Whether an external plugin does the work, which got its configuration when it was started.
     fn is_external(&self) -> bool {
         false
     }
 
-    /// The cgroup, relative to each hierarchy's root, in which it puts a task of this name instead of the one that it is given;
-    /// `None` for a driver that does not choose.
+    /// The cgroup, relative to each hierarchy's root, in which the driver puts a task of this name instead of the one it is
+    /// given; `None` for a driver that does not choose.
     fn own_cgroup(&self, _alloc_id: &str, _task: &str) -> Option<PathBuf> {
         None
     }
 
-    /// Describes the `config` of the agent's `plugin` block; `None` takes no configuration.
+    /// The schema of `config` in the agent's `plugin` block; `None` for a driver without configuration.
     fn config_schema(&self) -> Option<Spec> {
         None
     }
 
-    /// Takes the configuration. An agent calls it several times, also on plugins that it only tries out, and without
-    /// `node`: nothing that lasts may be started here.
+    /// Sets the configuration. An agent calls it several times, also on plugins that it starts only to query, and then without
+    /// `node`: nothing long-lived may be started here.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -138,7 +138,7 @@ pub trait Driver: Send + Sync {
         Ok(())
     }
 
-    /// Describes a task's `config` block.
+    /// The schema of a task's `config` block.
     fn task_config_schema(&self) -> Spec {
         crate::wire::schema::object::<String>([])
     }
@@ -148,48 +148,48 @@ pub trait Driver: Send + Sync {
         Capabilities::default()
     }
 
-    /// Whether tasks can be started now, and facts for the node. An agent hears it when it connects and every 30 s.
+    /// Whether tasks can be started now, and attributes for the node. An agent gets it when it connects and every 30 s.
     async fn fingerprint(&self) -> Fingerprint {
         Fingerprint::healthy(self.name())
     }
 
-    /// Called once, after the configuration or after a new process of the agent has found this plugin again.
+    /// Called once, after the configuration was set or after a new agent process has reattached to this plugin.
     ///
     /// # Errors
-    /// Whatever keeps the driver from working; the plugin is then ended.
+    /// Any error that prevents the driver from working; the plugin is then ended.
     async fn init(&self) -> Result<(), DriverError> {
         Ok(())
     }
 
-    /// Called before an agent ends the plugin in good order. Tasks run on.
+    /// Called before an agent ends the plugin. Tasks continue to run.
     async fn shutdown(&self) {}
 
     /// Checks a task's `config` block without starting anything.
     ///
     /// # Errors
-    /// [`DriverError::Config`], its text led by the position in the job file.
+    /// [`DriverError::Config`], its text prefixed with the position in the job file.
     fn validate(&self, _config: &DriverConfig) -> Result<(), DriverError> {
         Ok(())
     }
 
-    /// Starts a task. Nothing is left behind when it fails.
+    /// Starts a task. When it fails, everything that it created has been removed.
     ///
     /// # Errors
     /// See [`DriverError`].
     async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError>;
 
-    /// A start of this task that is under way is not wanted any more: as long as nothing has been made yet, the call of
-    /// [`Driver::start_task`] comes back soon, with an error. Returns whether it will: a driver that starts in a moment
-    /// need not care, and an error of its start is then one of its own.
+    /// Cancels a start of this task that is in progress: as long as nothing has been created, [`Driver::start_task`] returns
+    /// soon with an error. Returns whether it will: a driver whose starts are quick need not support this, and an error of its
+    /// start is then not a cancellation.
     fn give_up_start(&self, _id: &str) -> bool {
         false
     }
 
-    /// Finds a task again that an earlier process of this driver started; success when it is known already. Never starts
-    /// it anew. `task` is what the agent kept: without `config`.
+    /// Recovers a task that an earlier process of this driver started; succeeds when the task is already known. Never starts
+    /// the task again. `task` is what the agent kept: without `config`.
     ///
     /// # Errors
-    /// The task is gone (a stale handle is no reason to signal anybody), or the state cannot be read.
+    /// The task is gone (a process that reuses its pid must not be signalled), or the state cannot be decoded.
     async fn recover_task(&self, task: &TaskConfig, driver_state: &[u8]) -> Result<(), DriverError>;
 
     /// Waits for the task's main process; any number of callers, before and after its end.
@@ -204,13 +204,13 @@ pub trait Driver: Send + Sync {
     /// [`DriverError::TaskNotFound`] or `Failed`.
     async fn stop_task(&self, id: &str, timeout: Duration, signal: Option<Signal>) -> Result<(), DriverError>;
 
-    /// Forgets an ended task and removes what it left; kills it first when `force`.
+    /// Forgets an ended task and removes its resources; with `force`, kills it first.
     ///
     /// # Errors
     /// [`DriverError::TaskNotFound`], or `Failed` when it still runs.
     async fn destroy_task(&self, id: &str, force: bool) -> Result<(), DriverError>;
 
-    /// What is known of a task.
+    /// The status of a task.
     ///
     /// # Errors
     /// [`DriverError::TaskNotFound`].
@@ -243,17 +243,17 @@ pub trait Driver: Send + Sync {
         Err(DriverError::NotSupported("driver does not support exec".to_owned()))
     }
 
-    /// How sessions inside a task are held, if they are.
+    /// How the driver supports interactive sessions inside a task, if it does.
     fn exec_streaming(&self) -> ExecStreaming<'_> {
         ExecStreaming::None
     }
 
-    /// What happens to tasks from now on; `None` for a driver that has nothing to tell.
+    /// Events of tasks from now on; `None` for a driver without events.
     fn task_events(&self) -> Option<broadcast::Receiver<TaskEvent>> {
         None
     }
 
-    /// Makes the network of an allocation; the flag says whether it is new. Only called with
+    /// Creates the network of an allocation; the flag says whether it is new. Called only with
     /// [`Capabilities::must_create_network`].
     ///
     /// # Errors
@@ -262,7 +262,7 @@ pub trait Driver: Send + Sync {
         Err(DriverError::NotSupported("CreateNetwork RPC not supported by driver".to_owned()))
     }
 
-    /// Removes such a network; one that is gone is removed.
+    /// Removes such a network; succeeds if it does not exist.
     ///
     /// # Errors
     /// See [`DriverError`].

@@ -1,4 +1,4 @@
-//! A driver whose tasks each have an executor: what `exec`, `raw_exec` and `java` have in common.
+//! A driver with one executor per task: the common part of `exec`, `raw_exec` and `java`.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -32,20 +32,20 @@ use crate::sys::lock::lock;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 
-/// What makes one driver different from another.
+/// The part of a driver on executors that differs between drivers.
 #[tonic::async_trait]
 pub trait Plan: Send + Sync + Sized + 'static {
     /// Nomad's name of the driver.
     const NAME: &'static str;
-    /// Which executor its tasks have.
+    /// The isolation of its tasks' executor.
     const ISOLATION: Isolation;
-    /// What the plugin's configuration says; the default is that of `agentbin run`, which has none.
+    /// The plugin's configuration; the default is that of `agentbin run`, which has no plugin block.
     type Config: Default + Send + Sync + 'static;
 
-    /// Describes the plugin's configuration.
+    /// The schema of the plugin's configuration.
     fn config_schema() -> Spec;
 
-    /// Reads it.
+    /// Reads the plugin's configuration.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -54,38 +54,39 @@ pub trait Plan: Send + Sync + Sized + 'static {
     /// The part of it that all drivers have.
     fn common(config: &Self::Config) -> &Common;
 
-    /// The host ids that are given to allocations whose tasks are in a user namespace, where they are to have some of their own.
+    /// The range of host ids for allocations whose tasks are in a user namespace; `None` to assign no ids.
     fn host_ids(_config: &Self::Config) -> Option<HostIdSpace> {
         None
     }
 
-    /// Whether the users of a task have numbers of their allocation's on the host.
+    /// Whether the users of a task have host ids assigned to their allocation.
     fn has_own_ids(_config: &Self::Config, _task: &DriverConfig) -> bool {
         false
     }
 
-    /// Describes a task's configuration.
+    /// The schema of a task's configuration.
     fn task_config_schema() -> Spec;
 
-    /// What tasks under an agent inherit of the environment of this process; `None` where the agent hands on its own, as it
+    /// What tasks under an agent inherit from the environment of this process; `None` where the agent passes on its own, as it
     /// does for drivers without image isolation.
     fn host_env(_config: &Self::Config) -> Option<&HostEnv> {
         None
     }
 
-    /// What the driver can do.
+    /// The driver's capabilities.
     fn capabilities(config: &Self::Config) -> Capabilities;
 
-    /// Whether tasks can be started. `agents` are the cgroups of an agent, if this is one's plugin.
+    /// Whether tasks can be started. `agents` is the cgroup regime of the agent if this is an agent's plugin.
     async fn fingerprint(config: &Self::Config, agents: Option<Regime>) -> Fingerprint;
 
-    /// Checks a task's configuration for what can be said without the task.
+    /// Checks the parts of a task's configuration that do not depend on the task.
     ///
     /// # Errors
     /// [`DriverError::Config`].
     fn validate(config: &Self::Config, task: &DriverConfig) -> Result<(), DriverError>;
 
-    /// Fills in the command and what else is the driver's own. Environment, user, directory, limits and output are in `spec` already.
+    /// Fills in the command and the driver's own settings. Environment, user, directory, limits and output are already set in
+    /// `spec`.
     ///
     /// # Errors
     /// See [`DriverError`].
@@ -97,31 +98,31 @@ pub trait Plan: Send + Sync + Sized + 'static {
 pub struct Common {
     /// The executor collects the output, instead of the agent's logmon.
     collect_logs: bool,
-    /// Nobody collects it.
+    /// The output is not collected at all.
     disable_log_collection: bool,
-    /// Where the output of all tasks goes besides.
+    /// Additional destinations for the output of all tasks.
     log_sinks: Vec<Sink>,
-    /// The kinds of sinks that a task may name for itself.
+    /// The kinds of sinks that a task may name itself.
     task_log_sinks: Vec<String>,
-    /// What becomes of tasks that do not say it themselves.
+    /// The default for tasks that do not set it themselves.
     on_executor_loss: OnExecutorLoss,
-    /// What no task may ask for.
+    /// What tasks must not ask for.
     pub(super) policy: Policy,
-    /// Programs are executed whoever may write to them.
+    /// Whether programs are executed that other users may write to.
     allow_writable_programs: bool,
 }
 
-/// What becomes of a task when its executor is killed.
+/// What happens to a task when its executor is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnExecutorLoss {
-    /// The kernel kills it too.
+    /// The kernel kills the task too.
     #[default]
     Kill,
-    /// It goes on, and another executor takes it over.
+    /// The task continues to run, and another executor adopts it.
     Adopt,
 }
 
-/// Name of the key, of plugin and task.
+/// Name of the key, in plugin and task configuration.
 const ON_EXECUTOR_LOSS: &str = "on_executor_loss";
 /// Name of the plugin's key.
 const ALLOW_WRITABLE_PROGRAMS: &str = "allow_writable_programs";
@@ -201,8 +202,9 @@ impl Common {
         })
     }
 
-    /// Where the output of the task with this configuration goes besides. Under an agent whoever writes a job is not whoever runs
-    /// the machine, and a sink is written to as the agent's user: a task names only what it may.
+    /// Additional destinations for the output of the task with this configuration. Under an agent, the author of a job is not
+    /// the operator of the machine, and a sink is written to as the agent's user: a task may name only the kinds that it is
+    /// allowed.
     fn sinks_of(&self, reader: &Reader<'_>) -> Result<Vec<Sink>, DriverError> {
         let mut sinks = self.log_sinks.clone();
         for sink in log_sinks(reader)? {
@@ -216,17 +218,17 @@ impl Common {
         Ok(sinks)
     }
 
-    /// For the driver's [`Capabilities::disable_log_collection`]: the agent has no logs to collect.
+    /// For the driver's [`Capabilities::disable_log_collection`]: the agent need not collect logs.
     #[must_use]
     pub fn needs_no_logmon(&self) -> bool {
         self.collect_logs || self.disable_log_collection
     }
 }
 
-/// The sinks that `log_sinks` of a plugin's or a task's configuration names.
+/// The sinks in `log_sinks` of a plugin's or a task's configuration.
 ///
 /// # Errors
-/// [`DriverError::Config`], without what is secret in them.
+/// [`DriverError::Config`], whose text contains none of the secrets in them.
 pub fn log_sinks(reader: &Reader<'_>) -> Result<Vec<Sink>, DriverError> {
     let sink = |text: &String| text.parse().map_err(|e: SinkError| reader.error("log_sinks", &e.to_string()));
     reader.strings("log_sinks")?.iter().map(sink).collect()
@@ -258,11 +260,11 @@ pub(super) fn task_schema() -> Vec<(&'static str, Spec)> {
     restrict::task_schema().into_iter().chain([logs, sinks, loss]).collect()
 }
 
-/// Nomad's defaults of a task's `logs` block.
+/// Nomad's defaults for a task's `logs` block.
 const LOG_FILES: u32 = 10;
 const LOG_FILE_MIB: u64 = 10;
 
-/// How a task's output is collected under an agent, which does not hand over the task's `logs` block.
+/// How a task's output is collected under an agent, which does not pass on the task's `logs` block.
 pub(super) fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<LogCollection, DriverError> {
     let logs = reader.block("logs")?;
     let logs = Reader::new(reader.driver(), &logs, &["max_files", "max_file_size", "compress", "max_age"])?;
@@ -282,12 +284,12 @@ pub(super) fn agent_logs(task: &TaskConfig, reader: &Reader<'_>) -> Result<LogCo
     })
 }
 
-/// Whether somebody waits for a task's output.
+/// Whether a task's output has a reader.
 pub(super) enum Wanted {
     No,
-    /// A file, or /dev/null: a job that switches its `logs` off.
+    /// A file, or /dev/null for a job that disables its `logs`.
     File,
-    /// Somebody reads.
+    /// A FIFO with a reader.
     Fifo(Writer),
 }
 
@@ -304,20 +306,20 @@ pub(super) async fn wanted_fifo(path: &str) -> Wanted {
     match tokio::time::timeout(Duration::ZERO, fifo::open_writer(Path::new(path))).await {
         Ok(Ok(writer)) => Wanted::Fifo(writer),
         Ok(Err(FifoError::NotAFifo(_))) => Wanted::File,
-        // It is not there, or nobody reads.
+        // It does not exist, or has no reader.
         Ok(Err(_)) | Err(_) => Wanted::No,
     }
 }
 
-/// Told of a strict task that has ports.
+/// Event for a strict task that has ports.
 const UNREACHABLE: &str = "Nobody reaches the ports of this task: isolation \"strict\" has loopback only; give its group network mode \"bridge\"";
 
-/// Told of a task whose own sizes nobody goes by.
+/// Event for a task whose own log sizes have no effect.
 pub(super) const NO_SIZES: &str = "The logs block in this task's config has no effect: its log files are not written by agentbin, but by \
     the agent (collect_logs = false of the plugin, or an agent before 1.6), which goes by the logs block beside config, or by nobody \
     (disable_log_collection of the plugin, or disabled = true in that block)";
 
-/// A driver whose tasks each have an executor.
+/// A driver with one executor per task.
 #[derive(Debug)]
 pub struct OnExecutor<P: Plan> {
     tasks: Tasks,
@@ -326,7 +328,7 @@ pub struct OnExecutor<P: Plan> {
     left: LeftHelpers,
     config: Mutex<Arc<P::Config>>,
     refused: Refused,
-    /// Whoever has the driver comes back for its tasks, and is no agent.
+    /// Whether the owner of the driver is not an agent and recovers its tasks later.
     outlive: bool,
 }
 
@@ -346,8 +348,8 @@ impl<P: Plan> OnExecutor<P> {
         }
     }
 
-    /// Whether whoever has the driver comes back for its tasks, so that they outlive their executors, too, unless they say
-    /// otherwise themselves: those that have a cgroup of their own.
+    /// Sets whether the owner of the driver recovers its tasks later. Tasks with their own cgroup then also outlive their
+    /// executors, unless their configuration says otherwise.
     #[must_use]
     pub fn tasks_outlive(mut self, outlive: bool) -> OnExecutor<P> {
         self.outlive = outlive;
@@ -359,12 +361,13 @@ impl<P: Plan> OnExecutor<P> {
         Arc::clone(&lock(&self.config))
     }
 
-    /// Who says what no task may ask for.
+    /// Who sets the limits on what tasks may ask for.
     fn by(&self) -> By {
         By::of(self.tasks.settings().under_agent)
     }
 
-    /// Agents signal a task, or run a script in it, when they have written a template anew: whether it can be read is known now.
+    /// Called on signals and scripts, which agents send after they have rewritten a template: now it can be checked whether the
+    /// task can read it.
     async fn tell_of_unreadable(&self, id: &str) {
         if self.tasks.settings().under_agent
             && let Some((task, message)) = self.owners.unreadable(id).await
@@ -373,7 +376,7 @@ impl<P: Plan> OnExecutor<P> {
         }
     }
 
-    /// Where the task's own `logs` block is known, it is the only one.
+    /// Where the task's own `logs` block is available, it is the only one that is accepted.
     fn check_logs(&self, reader: &Reader<'_>) -> Result<(), DriverError> {
         if reader.has("logs") && !self.tasks.settings().under_agent {
             return Err(reader.error("logs", "logs belongs into the task, beside its config, and not into it"));
@@ -381,13 +384,13 @@ impl<P: Plan> OnExecutor<P> {
         Ok(())
     }
 
-    /// Whoever runs a task without an agent ships its output, too.
+    /// Without an agent, the task's own sinks are used without restriction.
     fn sinks(&self, config: &P::Config, task: &DriverConfig) -> Result<Vec<Sink>, DriverError> {
         let reader = Reader::any(P::NAME, task);
         if self.tasks.settings().under_agent { P::common(config).sinks_of(&reader) } else { log_sinks(&reader) }
     }
 
-    /// Whether the task goes on when its executor is killed.
+    /// Whether the task continues to run when its executor is killed.
     fn outlives(&self, config: &P::Config, reader: &Reader<'_>, cgroup: &Path) -> Result<bool, DriverError> {
         let asked = OnExecutorLoss::read(reader)?;
         let settings = self.tasks.settings();
@@ -431,7 +434,7 @@ impl<P: Plan> OnExecutor<P> {
             stderr_path: output(&task.stderr_path),
             logs,
             outlive: outlives.then(|| Outlive { record: self.tasks.record_of(task), adopt: false }),
-            // An agent says nothing of the other tasks; they may share the shared directory at least.
+            // An agent does not report the other tasks; they may at least use the shared directory.
             neighbours: if under_agent { task.neighbours.max(Neighbours::Shared) } else { task.neighbours },
             allow_writable_programs: common.allow_writable_programs,
             network_namespace: task.network.as_ref().map(|network| network.path.clone()).unwrap_or_default(),
@@ -496,13 +499,13 @@ impl<P: Plan> Driver for OnExecutor<P> {
 
     async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
         self.refused.check()?;
-        // Until this one is in the table, no other start has its name.
+        // Claims the id until this task is in the table.
         let _starting = self.tasks.claim(&task.id)?;
-        // An agent names its FIFOs whatever a driver says, and one of before 1.6 also reads them. Held until the executor
-        // has them open: a reader that sees its last writer go would end.
+        // An agent sets FIFO paths whatever a driver reports, and agents before 1.6 also read from them. They are kept open
+        // until the executor has opened them: a reader that sees its last writer close would end.
         let fifos = [wanted_fifo(&task.stdout_path).await, wanted_fifo(&task.stderr_path).await];
         let config = self.config();
-        // First, and not when a task is found again: what runs goes on when the operator raises the minimum.
+        // Checked first, and not on recovery: running tasks continue when the operator raises the minimum.
         let policy = &P::common(&config).policy;
         policy.check(P::NAME, &task.config, self.by())?;
         policy.check_mounts(P::NAME, &task.mounts, self.by())?;
@@ -511,7 +514,7 @@ impl<P: Plan> Driver for OnExecutor<P> {
         }
         let mut spec = self.launch_spec(task, &config, fifos.iter().any(Wanted::is_wanted))?;
         let sinks = self.sinks(&config, &task.config)?;
-        // A job that switches its logs off has /dev/null for both, and no files.
+        // A job that disables its logs has /dev/null for both, and no files.
         let collected = spec.logs.is_some() || fifos.iter().any(|wanted| matches!(wanted, Wanted::Fifo(_)));
         let cut_off = spec.own.network && spec.network_namespace.as_os_str().is_empty();
         let told = (P::ISOLATION == Isolation::Isolated).then(|| isolated::told_of_root(&spec)).flatten();
@@ -542,7 +545,7 @@ impl<P: Plan> Driver for OnExecutor<P> {
     }
 
     async fn recover_task(&self, task: &TaskConfig, driver_state: &[u8]) -> Result<(), DriverError> {
-        // As it would be started, but for who collects its output: that has been decided.
+        // As for a start, except for log collection, which was decided then.
         let spec = || self.launch_spec(task, &self.config(), false);
         self.tasks.recover(task, driver_state, spec).await?;
         self.owners.recover(P::host_ids(&self.config()), task).await;

@@ -1,7 +1,8 @@
-//! All that a driver needs: `use agentbin::driver::prelude::*;`.
+//! Everything that a driver needs: `use agentbin::driver::prelude::*;`.
 //!
-//! A driver whose tasks are processes is a [`Plan`] for [`OnExecutor`], and `agentbin::driver_main::<MyPlan>()` is its `main`; any
-//! other implements [`Driver`] itself and is served by `agentbin::serve_driver`. `docs/driver-authors.md` writes one from nothing.
+//! A driver whose tasks are processes is a [`Plan`] for [`OnExecutor`], and `agentbin::driver_main::<MyPlan>()` is its `main`;
+//! any other driver implements [`Driver`] and is served by `agentbin::serve_driver`. `docs/driver-authors.md` writes one from
+//! scratch.
 
 pub use tonic::async_trait;
 

@@ -15,7 +15,7 @@ const TASK_KEYS: [&str; 7] =
 /// The `raw_exec` driver: a task on the host's files as the agent's user, in a cgroup and group of its own.
 pub type RawExecDriver = OnExecutor<RawExec>;
 
-/// What makes a driver `raw_exec`.
+/// The part of `OnExecutor` that is specific to `raw_exec`.
 #[derive(Debug)]
 pub struct RawExec;
 
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// `TestRawExecDriver_validate`: texts that hosts and people know.
+    /// `TestRawExecDriver_validate`: error texts that hosts and users know.
     #[test]
     fn configs_are_checked() {
         let error = |pairs: &[(&str, serde_json::Value)]| {

@@ -1,4 +1,4 @@
-//! A configuration of a plugin that was refused: no task is started with another one in its place.
+//! Remembers that a plugin's configuration was refused: then no task is started with another configuration in its place.
 
 use std::sync::Mutex;
 
@@ -6,13 +6,13 @@ use super::DriverError;
 use crate::sys::lock::lock;
 use crate::sys::mutant;
 
-/// Why the last configuration was refused, if it was. What stood before it, or a driver's own defaults, may let through what the
+/// Why the last configuration was refused, if it was. The previous configuration, or a driver's defaults, may allow what the
 /// operator wanted to forbid.
 #[derive(Debug, Default)]
 pub(super) struct Refused(Mutex<Option<String>>);
 
 impl Refused {
-    /// Passes on what became of a configuration, and keeps it in mind.
+    /// Records the outcome of reading a configuration and passes it on.
     pub(super) fn note<T>(&self, read: Result<T, DriverError>) -> Result<T, DriverError> {
         *lock(&self.0) = read.as_ref().err().map(ToString::to_string);
         read
@@ -25,7 +25,7 @@ impl Refused {
     }
 
     /// # Errors
-    /// [`DriverError::Config`] as long as no configuration has been taken since.
+    /// [`DriverError::Config`] until a configuration is accepted.
     pub(super) fn check(&self) -> Result<(), DriverError> {
         self.why().map_or(Ok(()), |why| Err(DriverError::Config(why)))
     }

@@ -1,4 +1,4 @@
-//! Keys of a task's configuration that hold it back whether it is isolated or not.
+//! Task keys that restrict a task whether it is isolated or not.
 
 use super::DriverError;
 use super::config::Reader;
@@ -24,10 +24,10 @@ pub(super) fn task_schema() -> [(&'static str, Spec); 4] {
     ]
 }
 
-/// What they say.
+/// Their values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Restrictions {
-    /// 0 asks for no limit.
+    /// 0 means no limit.
     pub pids_max: Option<u64>,
     pub limits: Vec<ResourceLimit>,
     pub io: Vec<IoLimit>,
@@ -48,7 +48,7 @@ impl Restrictions {
         })
     }
 
-    /// Puts them in; nothing that was not said is limited.
+    /// Applies them to `spec`; values that are not set limit nothing.
     pub fn apply(self, spec: &mut LaunchSpec) {
         spec.resources.pids_max = self.pids_max.filter(|most| *most > 0);
         spec.resources.io = self.io;
@@ -57,7 +57,7 @@ impl Restrictions {
     }
 }
 
-/// A limit of processes; 0 asks for none.
+/// A limit of processes; 0 means none.
 ///
 /// # Errors
 /// [`DriverError::Config`].

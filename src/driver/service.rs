@@ -1,4 +1,4 @@
-//! The base and driver services: gRPC in.
+//! Server of the base and driver services, over gRPC.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::wire::base::{self, PluginType};
 use crate::wire::drivers as wire;
 use crate::wire::drivers::driver_server::DriverServer;
 
-/// The only version of the driver interface that Nomad has.
+/// The only version of Nomad's driver interface.
 const API_VERSION: &str = "v0.1.0";
-/// Version of the handles that this service makes; 0 is taken by what was before handles had one.
+/// Version of the handles that this service creates; 0 means a handle from before handles had versions.
 const HANDLE_VERSION: i32 = 1;
-/// Answers of a stream that may wait for a slow host.
+/// Capacity of the queue for a slow host.
 const QUEUE: usize = 1;
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -31,7 +31,7 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 pub struct DriverService(Arc<dyn Driver>);
 
 impl DriverService {
-    /// The services of a driver plugin, for a server's routes. Messages may be as large as Go hosts send them.
+    /// The services of a driver plugin, for a server's routes. The message size is not limited, as with Go hosts.
     pub fn routes(driver: Arc<dyn Driver>) -> Routes {
         let service = DriverService(driver);
         let limit = i32::MAX as usize;
@@ -40,7 +40,7 @@ impl DriverService {
     }
 }
 
-/// Serves `driver` as a Nomad plugin until the host ends it. Its tasks run on.
+/// Serves `driver` as a Nomad plugin until the host ends it. Its tasks continue to run.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -148,7 +148,7 @@ impl wire::driver_server::Driver for DriverService {
         let config = request.into_inner().task.ok_or_else(|| Status::unknown("task cannot be nil"))?;
         let task = convert::task_config(config.clone())?;
         let driver = Arc::clone(&self.0);
-        // A task of its own: a host that hangs up half-way must not leave half a task.
+        // In a separate async task: a host that disconnects during the start must not leave a half-started task.
         let started = crate::sys::task::spawn(async move { driver.start_task(&task).await }).await;
         let handle = started.map_err(|e| Status::internal(e.to_string()))??;
         Ok(Response::new(wire::StartTaskResponse {
@@ -163,7 +163,7 @@ impl wire::driver_server::Driver for DriverService {
         }))
     }
 
-    /// What went wrong with the task is part of the answer; the call itself only fails for a task that is not known.
+    /// An error of the task is part of the answer; the call itself fails only for an unknown task.
     async fn wait_task(
         &self,
         request: Request<wire::WaitTaskRequest>,
@@ -220,7 +220,7 @@ impl wire::driver_server::Driver for DriverService {
         let request = request.into_inner();
         let interval = convert::duration(request.collection_interval)?;
         let interval = if interval.is_zero() { std::time::Duration::from_secs(1) } else { interval };
-        // Errors of the first call are the call's, not the stream's.
+        // Errors of the first sample are errors of the call and not of the stream.
         let first = self.0.task_stats(&request.task_id).await?;
         let driver = Arc::clone(&self.0);
         let (sender, receiver) = mpsc::channel(QUEUE);
@@ -251,7 +251,7 @@ impl wire::driver_server::Driver for DriverService {
 
     type TaskEventsStream = Answers<wire::DriverTaskEvent>;
 
-    /// Stays open also for a driver that has nothing to tell: a host calls again when it ends.
+    /// Stays open also for a driver without events: a host repeats the call when the stream ends.
     async fn task_events(
         &self,
         _: Request<wire::TaskEventsRequest>,

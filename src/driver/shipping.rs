@@ -10,8 +10,7 @@ use crate::sys::lock::lock;
 /// How long the sinks of an ended task may take for the rest of its output.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The shipping of a driver's tasks under an agent. What goes wrong with it is told in the agent's log, and never the task's
-/// problem.
+/// Ships the output of a driver's tasks to sinks under an agent. Errors are logged in the agent's log and never fail the task.
 #[derive(Debug)]
 pub(super) struct Shipping {
     outlets: Outlets,
@@ -22,7 +21,7 @@ pub(super) struct Shipping {
 struct State {
     /// By the id of the task's start.
     running: HashMap<String, Shipped>,
-    /// Of ended tasks, by where their files are: the next start of the same task goes on with them.
+    /// Of ended tasks, by the location of their files: the next start of the same task continues with them.
     ending: HashMap<Place, Ending>,
     ended: u64,
 }
@@ -38,7 +37,7 @@ struct Shipped {
 
 #[derive(Debug)]
 struct Ending {
-    /// Which end of the task it was.
+    /// The sequence number of the task's end.
     number: u64,
     shipment: Shipment,
 }
@@ -49,7 +48,7 @@ fn place(task: &TaskConfig) -> Place {
 
 fn labels(task: &TaskConfig) -> Labels {
     let job = if task.job_id.is_empty() { &task.job_name } else { &task.job_id };
-    // The id may be missing; the directory is what agents go by.
+    // The id may be missing; agents derive it from the directory.
     let folder = task.alloc_dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let alloc = if task.alloc_id.is_empty() { folder } else { task.alloc_id.clone() };
     Labels { job: job.clone(), group: task.group.clone(), task: task.name.clone(), alloc }
@@ -95,7 +94,7 @@ impl Shipping {
         }
     }
 
-    /// The task has ended and its output is in its files.
+    /// Called when the task has ended and its output is in its files.
     pub(super) fn finish(self: &Arc<Self>, id: &str) {
         let mut state = lock(&self.state);
         let Some(Shipped { place, shipment }) = state.running.remove(id) else { return };
@@ -107,7 +106,7 @@ impl Shipping {
         crate::sys::task::spawn(Arc::clone(self).give_up(place, number));
     }
 
-    /// Waits for the sinks of an ended task, unless it is started again meanwhile.
+    /// Gives the sinks of an ended task time, then stops them unless the task was started again meanwhile.
     async fn give_up(self: Arc<Self>, place: Place, number: u64) {
         tokio::time::sleep(PATIENCE).await;
         let ending = {
@@ -120,7 +119,7 @@ impl Shipping {
         }
     }
 
-    /// Ends all of it as it stands: the next process goes on from there.
+    /// Stops all shipping at its current position; the next process continues from there.
     pub(super) async fn halt(&self) {
         let (running, ending) = {
             let mut state = lock(&self.state);

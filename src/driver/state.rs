@@ -1,7 +1,7 @@
-//! What Nomad's own drivers on an executor (`exec`, `raw_exec`, `java`) keep of a task, so that a task that one of them started
-//! can be taken over, and the other way round.
+//! The state that Nomad's own drivers on an executor (`exec`, `raw_exec`, `java`) keep of a task, so that agentbin can take
+//! over a task that one of them started, and vice versa.
 //!
-//! The names are Go's. What is empty is written as nil, as Go writes what nobody set.
+//! The names are Go's. Empty values are written as nil, as Go writes unset ones.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::wire::msgpack::{self, GoTime};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct GoDriverState {
-    /// Only in what our own drivers keep.
+    /// Only in the state of agentbin's own drivers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agentbin: Option<OwnState>,
     /// Where the task's executor listens.
@@ -31,7 +31,7 @@ impl GoDriverState {
     /// Reads the state that a Go driver left in a task's handle.
     ///
     /// # Errors
-    /// Bytes that no Go driver on an executor wrote.
+    /// The bytes were not written by a Go driver on an executor.
     pub fn from_bytes(bytes: &[u8]) -> Result<GoDriverState, msgpack::Error> {
         msgpack::from_slice(bytes)
     }
@@ -39,14 +39,13 @@ impl GoDriverState {
     /// The bytes that a Go driver writes.
     ///
     /// # Errors
-    /// A start time whose zone has no binary form.
+    /// The start time has a zone without a binary form.
     pub fn to_bytes(&self) -> Result<Vec<u8>, msgpack::Error> {
         msgpack::to_vec(self)
     }
 }
 
-/// What a driver of ours keeps beside it, to know its executor for certain and to clean up after it. Go's drivers pass over
-/// it.
+/// agentbin's part, to identify the executor reliably and to clean up after it. Go's drivers ignore it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct OwnState {
@@ -56,11 +55,11 @@ pub struct OwnState {
     pub boot_id: String,
     /// The task's cgroup relative to each hierarchy's root; empty for none.
     pub cgroup: String,
-    /// By which the task is taken over when its executor was killed; empty for a task that dies with it.
+    /// Path of the record by which the task is adopted when its executor was killed; empty for a task that is killed with it.
     pub record: String,
 }
 
-/// A task as Go's drivers keep it: everything but its `config`.
+/// A task as Go's drivers store it: everything but its `config`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "the fields of Nomad's task, by its names")]

@@ -1,5 +1,5 @@
-//! Notes of executors that were started and not yet handed over: a driver that dies in the middle of a start leaves one
-//! behind that nobody knows of, and that the next start of the same task finds by its note.
+//! Notes of executors that were started but whose handle was not returned yet. A driver that dies during a start leaves such an
+//! executor behind; the next start of the same task finds it by its note.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -11,7 +11,7 @@ use crate::plugin::Reattach;
 use crate::spec::json;
 use crate::sys::owned;
 
-/// Bytes of a note, at most.
+/// Largest size of a note, in bytes.
 const LONGEST: u64 = 1 << 20;
 
 /// The note of one task, in the directory of the executors' sockets.
@@ -20,7 +20,7 @@ pub(super) struct Note(PathBuf);
 
 impl Note {
     pub(super) fn of(dir: &Path, task: &TaskConfig) -> Note {
-        // By its directory, as its cgroup: not every host says the allocation's id.
+        // Named after its directory, as its cgroup is: not every host sends the allocation's id.
         let alloc = task.alloc_dir.file_name().unwrap_or_default().to_string_lossy();
         Note(dir.join(format!("{alloc}.{}.json", task.name).replace('/', "_")))
     }
@@ -30,12 +30,12 @@ impl Note {
         Note(log_file.with_extension("json"))
     }
 
-    /// The name of what the task's executor writes beside it.
+    /// Path of the record that the task's executor writes next to the note.
     pub(super) fn record(&self) -> PathBuf {
         self.0.with_extension("task")
     }
 
-    /// Another writer of the same note does not exist: an agent starts a task once at a time.
+    /// There is only one writer of a note: an agent runs one start of a task at a time.
     pub(super) fn write(&self, executor: &Reattach) -> io::Result<()> {
         let temporary = self.0.with_extension("tmp");
         let mut options = OpenOptions::new();
@@ -45,7 +45,7 @@ impl Note {
         std::fs::rename(temporary, &self.0)
     }
 
-    /// The executor that was noted last; one that cannot be read was never finished.
+    /// The executor that was noted last; `None` for a note that cannot be read, because its write was never completed.
     pub(super) fn read(&self) -> Option<Reattach> {
         json::from_slice(&owned::read(&self.0, LONGEST).ok()?).ok()
     }
@@ -55,7 +55,7 @@ impl Note {
     }
 }
 
-/// Removes a note, or the record beside it, that may be gone already.
+/// Removes a note, or the record next to it, which may be gone already.
 pub(super) fn remove(path: &Path) {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

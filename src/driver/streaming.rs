@@ -1,4 +1,4 @@
-//! Sessions inside a task: what a driver may offer, and the frames that they are made of on the wire.
+//! Interactive sessions inside a task: the interfaces for drivers, and the frames on the wire.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use crate::spec::ExitResult;
 use crate::wire::drivers::exec_task_streaming_request::Setup;
 use crate::wire::drivers::{self as wire, ExecTaskStreamingIoOperation, ExecTaskStreamingRequest};
 
-/// How many bytes travel in one frame.
+/// Size of one frame, in bytes.
 const FRAME: usize = 4096;
-/// Answers of a session that may wait.
+/// Capacity of the queue of a session's answers.
 const QUEUE: usize = 1;
-/// What lies between a session's input and output and the program in between.
+/// Size of the pipes between a session's streams and the command.
 const PIPE: usize = 64 * 1024;
 
-/// How a driver holds sessions inside a task.
+/// How a driver supports sessions inside a task.
 pub enum ExecStreaming<'a> {
-    /// Not at all.
+    /// Not supported.
     None,
-    /// Over readers and writers: the one to choose.
+    /// With readers and writers: the recommended interface.
     HighLevel(&'a dyn ExecTaskStreaming),
-    /// Over the messages of the wire, for a driver that hands them on.
+    /// With the messages of the wire, for a driver that forwards them.
     Raw(&'a dyn ExecTaskStreamingRaw),
 }
 
@@ -46,29 +46,30 @@ pub struct TerminalSize {
 pub struct ExecOptions {
     /// Program and arguments; never empty.
     pub command: Vec<String>,
-    /// It gets a terminal.
+    /// Whether it gets a terminal.
     pub tty: bool,
-    /// Its input; ends when the caller has closed it.
+    /// Its stdin; ends when the caller has closed it.
     pub stdin: Pin<Box<dyn AsyncRead + Send>>,
-    /// Its output; with a terminal also its errors.
+    /// Its stdout; with a terminal also its stderr.
     pub stdout: Pin<Box<dyn AsyncWrite + Send>>,
-    /// Its errors.
+    /// Its stderr.
     pub stderr: Pin<Box<dyn AsyncWrite + Send>>,
     /// The terminal's size, and every change of it; the first value is all zero.
     pub resize: watch::Receiver<TerminalSize>,
 }
 
-/// Sessions over readers and writers.
+/// Sessions with readers and writers.
 #[tonic::async_trait]
 pub trait ExecTaskStreaming: Send + Sync {
-    /// Runs the command to its end. It is to be killed when the returned future is dropped: the caller has gone.
+    /// Runs the command to its end. When the returned future is dropped, the caller has disconnected and the command has to be
+    /// killed.
     ///
     /// # Errors
     /// [`DriverError::TaskNotFound`], or `Failed` when it could not be started. A command that fails is no error.
     async fn exec_task_streaming(&self, id: &str, options: ExecOptions) -> Result<ExitResult, DriverError>;
 }
 
-/// Sessions over the messages of the wire.
+/// Sessions with the messages of the wire.
 #[tonic::async_trait]
 pub trait ExecTaskStreamingRaw: Send + Sync {
     /// Runs a session; the first request is its setup.
@@ -78,25 +79,25 @@ pub trait ExecTaskStreamingRaw: Send + Sync {
     async fn exec_task_streaming(&self, id: &str, requests: ExecRequests) -> Result<ExecResponses, DriverError>;
 }
 
-/// Exit status of a command that is not there, as shells and engines have it.
+/// Exit status of a command that does not exist, as in shells and engines.
 pub(super) const NOT_FOUND: i32 = 127;
-/// Exit status of a command that is there and cannot be executed.
+/// Exit status of a command that exists but cannot be executed.
 pub(super) const NOT_EXECUTABLE: i32 = 126;
-/// Most characters of a command, and of a reason, in what a session's caller is told.
+/// Longest command and longest reason, in characters, in the message to a session's caller.
 const LONGEST: usize = 1024;
 
-/// Why a session's command never ran. Its caller is told so as a command's output and status: an error of the whole call
-/// reaches a person behind an agent as a connection that broke.
+/// Why a session's command never ran. The caller gets this as the command's output and exit status: an error of the whole call
+/// would reach the user behind an agent as a broken connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotStarted {
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// It is there and cannot be executed.
+    /// It exists but cannot be executed.
     NotExecutable,
 }
 
 impl NotStarted {
-    /// What an executor's error says of the command; `None` for what has nothing to do with it.
+    /// Derives it from an executor's error; `None` for an error that has another cause.
     pub(super) fn of(error: &ExecutorError) -> Option<NotStarted> {
         match error {
             ExecutorError::CommandNotFound(_) => Some(NotStarted::Missing),
@@ -113,7 +114,7 @@ impl NotStarted {
         }
     }
 
-    /// One line for the caller, without control characters. A terminal's lines end as terminals want them.
+    /// One line for the caller, without control characters. With a terminal, it ends with CR LF.
     pub(super) fn line(self, command: &str, reason: &str, tty: bool) -> String {
         let what = match self {
             NotStarted::Missing => "command not found",
@@ -123,7 +124,7 @@ impl NotStarted {
         format!("\"{}\": {what} ({}){end}", printable(command), printable(reason.trim()))
     }
 
-    /// A whole session that says it.
+    /// A complete session that reports it.
     pub(super) fn session(self, setup: &Setup, reason: &str) -> ExecResponses {
         let command = setup.command.first().map_or("", String::as_str);
         let data = self.line(command, reason, setup.tty).into_bytes();
@@ -156,7 +157,7 @@ fn printable(text: &str) -> String {
     if text.chars().nth(LONGEST).is_some() { shown + "..." } else { shown }
 }
 
-/// The first request of a session, which has to be its setup, and the whole stream again.
+/// Reads the first request of a session, which has to be its setup, and returns it with the complete stream.
 pub(super) async fn take_setup(mut requests: ExecRequests) -> Result<(Setup, ExecRequests), Status> {
     let missing = || Status::unknown("first message should always be setup");
     let first = requests.next().await.ok_or_else(missing)??;
@@ -164,11 +165,11 @@ pub(super) async fn take_setup(mut requests: ExecRequests) -> Result<(Setup, Exe
     Ok((setup, Box::pin(tokio_stream::once(Ok(first)).chain(requests))))
 }
 
-/// Holds a session inside a task by the messages of the wire, with whatever the driver offers; the first request is its setup. It
-/// ends when the answers are dropped.
+/// Runs a session inside a task by the messages of the wire, with the interface that the driver offers; the first request is
+/// its setup. The session ends when the answers are dropped.
 ///
 /// # Errors
-/// As [`ExecTaskStreaming::exec_task_streaming`]; `Failed` where the driver has no sessions.
+/// As [`ExecTaskStreaming::exec_task_streaming`]; `Failed` if the driver does not support sessions.
 pub async fn session(
     driver: Arc<dyn Driver>,
     id: String,
@@ -183,7 +184,7 @@ pub async fn session(
             let (sender, receiver) = mpsc::channel(QUEUE);
             let holder = Arc::clone(&driver);
             crate::sys::task::spawn(async move {
-                // Borrowed from the driver that this task of ours keeps.
+                // Borrowed from the driver that this async task keeps alive.
                 let ExecStreaming::HighLevel(high) = holder.exec_streaming() else { return };
                 if let Err(error) = hold(high, &id, setup, requests, sender.clone()).await {
                     let _gone = sender.send(Err(error.into())).await;
@@ -194,7 +195,7 @@ pub async fn session(
     }
 }
 
-/// Translates the messages of a session for a driver that wants readers and writers. Returns when all has been sent.
+/// Translates a session's messages for a driver with readers and writers. Returns when everything has been sent.
 pub(super) async fn hold(
     driver: &dyn ExecTaskStreaming,
     id: &str,
@@ -214,11 +215,11 @@ pub(super) async fn hold(
         tty: setup.tty,
         stdin: Box::pin(stdin),
         stdout: Box::pin(stdout),
-        // With a terminal there are no errors apart.
+        // A terminal has no separate stderr.
         stderr: if setup.tty { Box::pin(tokio::io::sink()) } else { Box::pin(stderr) },
         resize,
     };
-    // Input never ends the session: the caller may hang up its half and still listen.
+    // The end of the input never ends the session: the caller may close its sending half and still receive.
     let input = async {
         let mut open = true;
         while let Some(Ok(request)) = requests.next().await {
@@ -250,7 +251,7 @@ pub(super) async fn hold(
     let exit = tokio::select! {
         exit = session => exit?,
         never = input => match never {},
-        // The caller has gone: what runs is dropped, and so killed.
+        // The caller has disconnected: the command's future is dropped, which kills the command.
         () = responses.closed() => return Ok(()),
     };
     let result = super::convert::wire_exit(exit);
@@ -259,7 +260,7 @@ pub(super) async fn hold(
     Ok(())
 }
 
-/// Sends what there is to read, and at its end the frame that says so.
+/// Sends the output, and at its end the frame that says so.
 async fn send_output(
     mut from: impl AsyncRead + Unpin,
     responses: &mpsc::Sender<Result<wire::ExecTaskStreamingResponse, Status>>,
@@ -290,7 +291,7 @@ mod tests {
     use super::*;
     use crate::wire::drivers::exec_task_streaming_request::TerminalSize as WireSize;
 
-    /// Repeats its input in capitals, says the terminal's size as its error, and ends with status 3.
+    /// Echoes its input in upper case, prints the terminal's size on stderr, and exits with status 3.
     struct Shouter;
 
     #[tonic::async_trait]
@@ -323,7 +324,7 @@ mod tests {
         ExecTaskStreamingRequest { tty_size, ..Default::default() }
     }
 
-    /// The whole session, with a caller that never closes its half.
+    /// A whole session with a caller that never closes its sending half.
     async fn session(
         id: &str,
         messages: Vec<ExecTaskStreamingRequest>,
@@ -355,13 +356,13 @@ mod tests {
         assert_eq!(of(answers.iter().filter_map(|a| a.stderr.clone()).collect()), ("24x80".to_owned(), 1));
         assert!(answers.iter().all(|a| !a.exited && a.result.is_none()));
 
-        // With a terminal there is one stream.
+        // With a terminal there is one stream only.
         let terminal = [vec![setup(true)], messages[1..].to_vec()].concat();
         let answers = session("task", terminal).await.unwrap();
         assert!(answers.iter().all(|a| a.stderr.is_none()), "{answers:?}");
     }
 
-    /// Says more than the pipe in between holds, and ends with that.
+    /// Writes more than the pipe holds, and ends.
     struct Talker;
 
     #[tonic::async_trait]
@@ -393,7 +394,7 @@ mod tests {
         assert_eq!((length(|a| a.stdout.as_ref()), length(|a| a.stderr.as_ref())), (3 * PIPE + 1, PIPE));
     }
 
-    /// What is told of a command that did not start: one line, bounded, without control characters, then the status.
+    /// The message for a command that did not start: one line, bounded, without control characters, then the status.
     #[tokio::test]
     async fn h1_a_command_that_cannot_start_has_a_status() {
         for (reason, tty, status) in [

@@ -55,25 +55,25 @@ pub struct Capabilities {
     pub no_mounts: bool,
     /// The driver collects the tasks' output itself; the agent starts no logmon.
     pub disable_log_collection: bool,
-    /// A task can run as a user that the agent makes up.
+    /// Whether a task can run as a dynamic user that the agent allocates.
     pub dynamic_workload_users: bool,
 }
 
-/// A fact about a driver, as the agent publishes it for the node.
+/// An attribute of a driver, as the agent publishes it for the node.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Attribute {
     /// Text.
     String(String),
-    /// A switch.
+    /// A boolean.
     Bool(bool),
-    /// A whole number and its unit (may be empty).
+    /// An integer and its unit (may be empty).
     Int(i64, String),
     /// A number and its unit (may be empty).
     Float(f64, String),
 }
 
 impl fmt::Display for Attribute {
-    /// As agents write it into the attributes of a node.
+    /// In the form in which agents publish node attributes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Attribute::String(text) => f.write_str(text),
@@ -87,30 +87,30 @@ impl fmt::Display for Attribute {
 /// Whether tasks can be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Health {
-    /// Not on this machine.
+    /// Not available on this machine.
     #[default]
     Undetected,
-    /// There, but not working.
+    /// Available but not working.
     Unhealthy,
     /// Ready.
     Healthy,
 }
 
-/// What a driver tells of itself.
+/// A driver's fingerprint.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Fingerprint {
     /// Published as node attributes, such as `driver.exec`.
     pub attributes: BTreeMap<String, Attribute>,
     /// See [`Health`].
     pub health: Health,
-    /// Why, for people.
+    /// The reason, for users.
     pub description: String,
     /// The fingerprint itself failed; the driver counts as unhealthy.
     pub error: String,
 }
 
 impl Fingerprint {
-    /// The driver works; `driver.<name>` says so.
+    /// The driver works; sets the attribute `driver.<name>`.
     #[must_use]
     pub fn healthy(name: &str) -> Fingerprint {
         let attributes = BTreeMap::from([(format!("driver.{name}"), Attribute::Bool(true))]);
@@ -124,10 +124,10 @@ impl Fingerprint {
     }
 }
 
-/// What a driver is told of its node.
+/// The node's configuration for a driver.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeConfig {
-    /// The node's compute; `None` when the agent does not say.
+    /// The node's compute; `None` when the agent does not report it.
     pub compute: Option<Compute>,
     /// Range of ports for helpers that listen on TCP.
     pub ports: (u32, u32),
@@ -140,7 +140,7 @@ pub struct NetworkIsolation {
     pub mode: NetworkMode,
     /// Namespace to join; empty is the host's.
     pub path: PathBuf,
-    /// Values that whoever made it needs to remove it.
+    /// Values that the creator of the network needs to remove it.
     pub labels: BTreeMap<String, String>,
     /// Host name and address for the task's hosts file.
     pub hosts: Option<(String, String)>,
@@ -164,13 +164,13 @@ pub struct Port {
     pub label: String,
     /// The host's port.
     pub value: u16,
-    /// The port inside the network namespace; 0 is the same.
+    /// The port inside the network namespace; 0 means the same.
     pub to: u16,
     /// The host's address.
     pub host_ip: Option<IpAddr>,
 }
 
-/// A task as a driver gets it: everything interpolated, every path decided.
+/// A task as a driver gets it: everything interpolated, all paths final.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TaskConfig {
     /// `<alloc id>/<task>/<8 hex digits>`, new for each start.
@@ -205,7 +205,7 @@ pub struct TaskConfig {
     pub percent_ticks: f64,
     /// Ports of the allocation.
     pub ports: Vec<Port>,
-    /// Ports of the task's own network, which jobs had before groups had networks.
+    /// Ports of the task's own network, which jobs used before groups had networks.
     pub task_ports: Vec<Port>,
     /// Cgroup of the task relative to each hierarchy's root; empty for none.
     pub cgroup: PathBuf,
@@ -231,7 +231,7 @@ pub struct TaskConfig {
     pub dns: Option<Dns>,
 }
 
-/// The network of a task as its driver sees it, where that is not the allocation's.
+/// The network of a task as its driver sees it, if it differs from the allocation's.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct DriverNetwork {
     /// Host ports by label.
@@ -242,18 +242,18 @@ pub struct DriverNetwork {
     pub auto_advertise: bool,
 }
 
-/// A task that was started, and how it is found again.
+/// A started task, and how to recover it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TaskHandle {
     /// What [`Driver::recover_task`](super::Driver::recover_task) needs; only its driver can read it.
     pub driver_state: Vec<u8>,
-    /// The task's executor and where it listens, for cleaning up after this process; `None` where there is none.
+    /// The task's executor and its address, for cleaning up after this process; `None` if there is none.
     pub executor: Option<Reattach>,
     /// See [`DriverNetwork`].
     pub network: Option<DriverNetwork>,
 }
 
-/// Where a task is in its life.
+/// The life cycle state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TaskState {
     /// Its executor is lost.
@@ -265,7 +265,7 @@ pub enum TaskState {
     Exited,
 }
 
-/// What a driver knows of a task.
+/// What a driver knows about a task.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TaskStatus {
     /// Task id.
@@ -280,13 +280,13 @@ pub struct TaskStatus {
     pub completed_at: Option<SystemTime>,
     /// How it ended; `None` while it runs.
     pub exit: Option<ExitResult>,
-    /// What else there is to know, such as its `pid`.
+    /// Further details, such as its `pid`.
     pub attributes: BTreeMap<String, String>,
     /// See [`DriverNetwork`].
     pub network: Option<DriverNetwork>,
 }
 
-/// Something that happened to a task and that its owner should see.
+/// An event of a task for its owner.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskEvent {
     /// Task id.
@@ -297,22 +297,22 @@ pub struct TaskEvent {
     pub task_name: String,
     /// When it happened.
     pub time: SystemTime,
-    /// What, for people.
+    /// The message, for users.
     pub message: String,
     /// Details.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What a command printed that ran inside a task, and how it ended.
+/// The output of a command that ran inside a task, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExecTaskResult {
-    /// Its output; the executors mix both streams here and keep the last 4096 bytes.
+    /// Its stdout; the executors mix both streams here and keep the last 4096 bytes.
     pub stdout: Vec<u8>,
-    /// Its errors, where the driver keeps them apart.
+    /// Its stderr, where the driver keeps them apart.
     pub stderr: Vec<u8>,
     /// How it ended.
     pub exit: ExitResult,
 }
 
-/// How often an agent is told of a driver's health when nothing changes (Nomad's drivers: 30 s).
+/// Interval at which an agent gets a driver's fingerprint when nothing changes (Nomad's drivers: 30 s).
 pub const FINGERPRINT_PERIOD: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! The database itself: opened with its schema, opened again after an error of input or output.
+//! The database: opens it with its schema, and reopens it after an I/O error.
 
 use std::io;
 use std::path::Path;
@@ -12,42 +12,42 @@ use super::error::StoreError;
 use super::file::DirLock;
 use super::source::{Definition, Snapshot, Source as _, TableName};
 
-/// Bytes of the database's cache: the agent's memory is small, and the kernel has the file's pages anyway.
+/// Size of the database's cache, in bytes: the agent's memory is small, and the kernel caches the file's pages anyway.
 const CACHE: usize = 512 << 10;
-/// A file of this length that is mostly empty is made smaller when it is opened.
+/// A file of at least this length that is mostly empty is compacted when it is opened.
 const COMPACT_FROM: u64 = 16 << 20;
 
-/// About the database itself.
+/// Table of metadata about the database.
 const META: TableName = "meta";
-/// The schema's number, 4 bytes, big-endian.
+/// The schema's version, 4 bytes, big-endian.
 const SCHEMA: &[u8] = b"schema";
-/// The version of the program that wrote it last.
+/// The version of the program that last wrote it.
 const WRITER: &[u8] = b"writer";
 
-/// One step from a schema to the next: the number that it starts from, and what it does.
+/// One schema upgrade: the version that it starts from, and the function.
 pub type Upgrade = (u32, fn(&Draft) -> Result<(), StoreError>);
 
-/// Which tables there are, and how older ones become these.
+/// The tables, and the upgrades from older schemas.
 #[derive(Debug, Clone, Copy)]
 pub struct Schema {
-    /// Its number, from 1. Other bytes in a table, or another meaning of them, are another number.
+    /// Its version, from 1. Any change in the bytes of a table or in their meaning requires a new version.
     pub version: u32,
     /// The tables.
     pub tables: &'static [TableName],
-    /// The steps, each to the next number.
+    /// The upgrades, each to the next version.
     pub upgrades: &'static [Upgrade],
 }
 
-/// Opens it, and says how long the file is.
+/// Opens the database and returns the length of its file.
 type Opener = Box<dyn Fn() -> Result<(Database, u64), redb::Error> + Send + Sync>;
 
 /// The open database.
 pub(super) struct Base {
     opener: Opener,
-    /// `None` while it is opened again.
+    /// `None` while it is being reopened.
     current: RwLock<Option<Database>>,
     path: Arc<Path>,
-    // After the database: others may have it only once it is closed.
+    // Dropped after the database: another process may open it only once it is closed.
     _lock: Option<DirLock>,
 }
 
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Base {
 }
 
 impl Base {
-    /// Opens or makes it.
+    /// Opens or creates it.
     pub(super) fn open<B, F>(make: F, path: &Path, schema: Schema, held: Option<DirLock>) -> Result<Base, StoreError>
     where
         B: StorageBackend,
@@ -85,7 +85,7 @@ impl Base {
         &self.path
     }
 
-    /// What is committed now.
+    /// A snapshot of the committed records.
     pub(super) fn snapshot(&self) -> Result<Snapshot, StoreError> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         let database = current.as_ref().ok_or_else(|| self.closed())?;
@@ -93,7 +93,7 @@ impl Base {
         Ok(Snapshot::new(transaction, Arc::clone(&self.path)))
     }
 
-    /// A transaction. Only the writer's thread asks.
+    /// Begins a transaction. Called only on the writer's thread.
     pub(super) fn begin(&self) -> Result<Open, StoreError> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         let database = current.as_ref().ok_or_else(|| self.closed())?;
@@ -101,16 +101,16 @@ impl Base {
         Ok(Open::new(transaction, Arc::clone(&self.path)))
     }
 
-    /// Closes it and opens it again: after an error of input or output the library trusts nothing that it has in memory.
+    /// Closes and reopens it: after an I/O error the library does not trust its state in memory.
     pub(super) fn reopen(&self) -> Result<(), StoreError> {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        // Closed before it is opened.
+        // It has to be closed before it is opened.
         drop(current.take());
         *current = Some((self.opener)().map_err(|error| failed("open", &self.path, error))?.0);
         Ok(())
     }
 
-    /// Makes the tables of a new database, upgrades an old one, refuses a newer one.
+    /// Creates the tables of a new database, upgrades an old one, refuses a newer one.
     fn settle(&self, schema: Schema) -> Result<(), StoreError> {
         let found = self.version(schema)?;
         if found == Some(schema.version) {
@@ -137,7 +137,7 @@ impl Base {
         open.finish(true)
     }
 
-    /// The schema that is there; `None` for a new database.
+    /// The version of the stored schema; `None` for a new database.
     fn version(&self, schema: Schema) -> Result<Option<u32>, StoreError> {
         let snapshot = {
             let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
@@ -180,7 +180,7 @@ fn failed(doing: &'static str, path: &Path, error: impl Into<redb::Error>) -> St
     StoreError::Database { doing, path: path.to_path_buf(), source: Arc::new(error.into()) }
 }
 
-/// What was removed leaves room in the file, which is used again but never given back by itself.
+/// Compacts the file: the space of removed records is reused, but otherwise never returned to the file system.
 fn compact(database: &mut Database, length: u64) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     let stats = transaction.stats()?;

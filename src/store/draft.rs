@@ -1,4 +1,4 @@
-//! A change that is being made: its writes lie over what is there, until they are taken or dropped.
+//! A change in progress: its writes overlay the stored records until it is committed or dropped.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -34,7 +34,7 @@ impl Open {
         work(transaction).map_err(|error| self.failed(doing, error))
     }
 
-    /// Ends it: whoever still has a draft reads no more.
+    /// Ends it: drafts that still exist cannot read any more.
     pub(super) fn finish(&self, keep: bool) -> Result<(), StoreError> {
         let Some(transaction) = lock(&self.transaction).take() else { return Ok(()) };
         if keep {
@@ -52,11 +52,10 @@ impl Open {
 /// Key and value.
 type Record = (Vec<u8>, Vec<u8>);
 
-/// What a change wrote: `None` is a record that it removed.
+/// The writes of a change: `None` is a removed record.
 type Writes = BTreeMap<TableName, BTreeMap<Vec<u8>, Option<Vec<u8>>>>;
 
-/// A change that is being made. It sees what was committed, what changes before it in the same batch wrote, and its own
-/// writes.
+/// A change in progress. It sees the committed records, the writes of earlier changes in the same batch, and its own writes.
 pub struct Draft {
     open: Open,
     writes: Mutex<Writes>,
@@ -89,7 +88,7 @@ impl Draft {
         lock(&self.writes).is_empty()
     }
 
-    /// Hands the writes to the transaction.
+    /// Applies the writes to the transaction.
     pub(super) fn apply(&self) -> Result<(), StoreError> {
         let writes = std::mem::take(&mut *lock(&self.writes));
         self.open.with("write to", |transaction| -> Result<(), redb::Error> {
@@ -136,7 +135,7 @@ impl Source for Draft {
             let (mut page, mut bytes) = (Page::default(), 0);
             let mut theirs = next()?;
             loop {
-                // What was written comes first, and takes the place of what was there.
+                // Written records take precedence over stored ones.
                 let written = match (&theirs, own.peek()) {
                     (None, None) => return Ok(page),
                     (Some((key, _)), Some((written, _))) => written.as_slice() <= key.as_slice(),

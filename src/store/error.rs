@@ -4,15 +4,15 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why the database is not opened, read or written. It can be told to several whose changes were to be committed together.
+/// Why the database is not opened, read or written. Can be cloned for several changes of one commit.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// Another process has it.
+    /// Another process has it open.
     #[error("{} is held by {}: end that one first, or use another data directory", path.display(), holder(*pid))]
     Held {
         /// The lock's file.
         path: PathBuf,
-        /// Which process, if it said so.
+        /// The holder's pid, if known.
         pid: Option<u32>,
     },
     /// A newer program wrote it.
@@ -28,10 +28,10 @@ pub enum StoreError {
         found: u32,
         /// The newest that this program knows.
         known: u32,
-        /// The program's version.
+        /// The version of that program.
         by: String,
     },
-    /// An older program wrote it, and nobody knows how to go on from there.
+    /// An older program wrote it, and there is no upgrade from its schema.
     #[error("{} has the schema {found}, from which no way leads to {known}", path.display())]
     TooOld {
         /// The database.
@@ -41,7 +41,7 @@ pub enum StoreError {
         /// The one of this program.
         known: u32,
     },
-    /// Something else is in the file.
+    /// The file is not a database of this program.
     #[error("{} is no database of agentbin: {reason}; move it away", path.display())]
     Foreign {
         /// The database.
@@ -52,7 +52,7 @@ pub enum StoreError {
     /// The file system.
     #[error("cannot {doing}")]
     Io {
-        /// What was done to what.
+        /// The failed operation.
         doing: String,
         /// Why not.
         #[source]
@@ -61,7 +61,7 @@ pub enum StoreError {
     /// The database.
     #[error("cannot {doing} {}", path.display())]
     Database {
-        /// What was done.
+        /// The failed operation.
         doing: &'static str,
         /// The database.
         path: PathBuf,
@@ -69,13 +69,13 @@ pub enum StoreError {
         #[source]
         source: Arc<redb::Error>,
     },
-    /// It is closed, or is being opened again after an error.
+    /// It is closed, or is being reopened after an error.
     #[error("the database {} is closed", path.display())]
     Closed {
         /// The database.
         path: PathBuf,
     },
-    /// A change that did not come to its end.
+    /// A change panicked.
     #[error("a change of the database broke off: {0}")]
     Panicked(String),
 }

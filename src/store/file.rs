@@ -1,4 +1,4 @@
-//! Files beside the database: the lock, and small files that are replaced in one step.
+//! Files next to the database: the lock, and small files that are replaced atomically.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -11,10 +11,10 @@ use rustix::io::Errno;
 use super::error::StoreError;
 use crate::sys::owned::OwnDir;
 
-/// Bytes of a lock's file: a pid.
+/// Largest size of a lock file, which contains a pid, in bytes.
 const PID: u64 = 16;
 
-/// The directory, made (0700) where it is missing; nobody else may write to it.
+/// Opens the directory, which is created (0700) if it is missing; other users must not be able to write to it.
 pub(super) fn own_dir(path: &Path) -> Result<OwnDir, StoreError> {
     let doing = || format!("open the data directory {}", path.display());
     match rustix::fs::mkdir(path, Mode::RWXU) {
@@ -24,17 +24,17 @@ pub(super) fn own_dir(path: &Path) -> Result<OwnDir, StoreError> {
     OwnDir::open(path).map_err(StoreError::io(doing()))
 }
 
-/// That this process has a directory for itself. The kernel gives it up with the process.
+/// Exclusive use of a directory by this process. The kernel releases the lock when the process ends.
 #[derive(Debug)]
 pub struct DirLock {
     _file: File,
 }
 
 impl DirLock {
-    /// Takes the lock of this name in the directory, and writes down who has it.
+    /// Takes the lock of this name in the directory, and writes this process's pid to it.
     ///
     /// # Errors
-    /// [`StoreError::Held`]; what `open(2)`, `flock(2)` and `write(2)` say.
+    /// [`StoreError::Held`]; the errors of `open(2)`, `flock(2)` and `write(2)`.
     pub fn take(dir: &OwnDir, name: &str) -> Result<DirLock, StoreError> {
         let path = dir.path().join(name);
         let failed = |error| StoreError::io(format!("lock {}", path.display()))(error);
@@ -43,7 +43,7 @@ impl DirLock {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 let mut text = String::new();
-                // Who is just writing it has not written it yet.
+                // The holder may not have written its pid yet.
                 let pid = file.take(PID).read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
                 return Err(StoreError::Held { path, pid });
             }
@@ -55,11 +55,11 @@ impl DirLock {
     }
 }
 
-/// Writes a file of mode 0600 so that whoever reads it finds the old content or all of the new one, also after a loss of
+/// Writes a file of mode 0600 atomically: readers find either the old content or all of the new one, also after a loss of
 /// power.
 ///
 /// # Errors
-/// What `open(2)`, `write(2)`, `fsync(2)` and `rename(2)` say.
+/// The errors of `open(2)`, `write(2)`, `fsync(2)` and `rename(2)`.
 pub fn write_atomically(dir: &OwnDir, name: &str, content: &[u8]) -> io::Result<()> {
     let temporary = format!("{name}.{}.new", std::process::id());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -69,14 +69,15 @@ pub fn write_atomically(dir: &OwnDir, name: &str, content: &[u8]) -> io::Result<
         .and_then(|()| file.sync_all())
         .and_then(|()| Ok(rustix::fs::renameat(dir, &temporary, dir, name)?));
     if written.is_err() {
-        // What is left of it is of no use to anybody; the error before says more than one of this.
+        // The temporary file is useless now; the earlier error is more informative than one of the removal.
         let _ = rustix::fs::unlinkat(dir, &temporary, AtFlags::empty());
     }
     written?;
     sync(dir)
 }
 
-/// The content of a file that is this user's alone and not longer than `most`; where there is none, `make` is written to it.
+/// The content of a file that belongs to this user alone and is not longer than `most`; if there is none, it is created with
+/// `make`.
 ///
 /// # Errors
 /// As [`write_atomically`] and [`OwnDir::read`].
@@ -91,7 +92,7 @@ pub fn read_or_make(dir: &OwnDir, name: &str, most: u64, make: impl FnOnce() -> 
     }
 }
 
-/// That the directory's entries are on the disk.
+/// Syncs the directory's entries to the disk.
 pub(super) fn sync(dir: &OwnDir) -> io::Result<()> {
     let itself = rustix::fs::openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     Ok(rustix::fs::fsync(itself)?)

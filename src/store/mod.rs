@@ -1,9 +1,9 @@
-//! Records that outlive the process: tables of bytes by key over one embedded database, with snapshots for readers and one
-//! writer, and files that are replaced in one step. Never knows what the bytes mean.
+//! Persistent records: tables of bytes by key in one embedded database, with snapshots for readers and one writer, and files
+//! that are replaced atomically. Never knows what the bytes mean.
 //!
-//! A change is made on a [`Draft`]: it reads what is there with its own writes over it, and is either taken as a whole or
-//! dropped. Drafts that come while the disk is busy are committed together, by one sync. A change is acknowledged, and seen
-//! by others, once it is on the disk.
+//! A change is made on a [`Draft`], which reads the stored records overlaid with its own writes, and is committed as a whole or
+//! dropped. Drafts that arrive while the disk is busy are committed together, with one sync. A change is acknowledged, and
+//! visible to others, once it is on the disk.
 
 mod again;
 mod bulk;
@@ -39,23 +39,23 @@ use writer::Writer;
 
 /// The database's file.
 const FILE: &str = "state.redb";
-/// Who has it open.
+/// The lock file.
 const LOCK: &str = "state.lock";
 
-/// An open database. The last clone that is dropped closes it.
+/// An open database, which is closed when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct Store {
-    // Before what it works on: it ends first.
+    // Declared first, so that it is dropped before the database that it works on.
     writer: Arc<Writer>,
     base: Arc<Base>,
 }
 
 impl Store {
-    /// Opens the database in this directory, which is made where it is missing (0700), and so is the database.
+    /// Opens the database in this directory; both are created if they are missing, the directory with mode 0700.
     ///
     /// # Errors
-    /// [`StoreError::Held`] when another process has it, [`StoreError::Newer`] when a newer program wrote it, else what is
-    /// wrong with it by name.
+    /// [`StoreError::Held`] when another process has it open, [`StoreError::Newer`] when a newer program wrote it, else the
+    /// specific error.
     pub fn open(dir: &Path, schema: Schema) -> Result<Store, StoreError> {
         let dir = file::own_dir(dir)?;
         let lock = DirLock::take(&dir, LOCK)?;
@@ -63,14 +63,14 @@ impl Store {
         let dir = Arc::new(dir);
         let make = move || {
             let file = dir.lock_file(FILE.as_ref())?;
-            // The entry of a file that was just made.
+            // Syncs the directory entry of a new file.
             file::sync(&dir)?;
             FileBackend::new(file).map_err(io::Error::other)
         };
         Store::start(Base::open(make, &path, schema, Some(lock))?)
     }
 
-    /// Opens a database on something else than a file: `make` is called again after an error of input or output.
+    /// Opens a database on another backend than a file: `make` is called again after an I/O error.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -88,17 +88,18 @@ impl Store {
         Ok(Store { writer, base })
     }
 
-    /// What is there now.
+    /// A snapshot of the committed records.
     ///
     /// # Errors
-    /// [`StoreError`]; after an error of input or output until the writer has opened the database again, which this asks for.
+    /// [`StoreError`]; after an I/O error until the writer has reopened the database, which this call requests.
     pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
         self.base.snapshot().inspect_err(|_| self.writer.nudge())
     }
 
-    /// Has `work` make a change, on the writer's thread. What it returns is told whether the change is on the disk.
+    /// Runs `work` on the writer's thread to make a change. The callback in its verdict is called with the result of the
+    /// commit.
     ///
-    /// `soon` lets the change wait some milliseconds for others that are committed with it.
+    /// `soon` lets the change wait some milliseconds to be committed together with others.
     pub async fn submit(
         &self,
         soon: bool,
@@ -107,7 +108,7 @@ impl Store {
         self.writer.submit(soon, Box::new(work)).await;
     }
 
-    /// Has `work` make a change and waits for it, on this thread: for the start, when nobody else writes.
+    /// Runs `work` and waits for its commit on this thread: for startup, when there are no other writers.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -124,8 +125,8 @@ impl Store {
         receiver.recv().unwrap_or_else(|_| Err(lost()))
     }
 
-    /// Has `work` write directly, without holding what it writes in memory; the same holds for its verdict. Nothing else is
-    /// committed together with it.
+    /// Runs `work` to write directly to the transaction, without buffering in memory; the same holds for its verdict. It is not
+    /// committed together with other changes.
     pub async fn submit_bulk(&self, work: impl FnOnce(Result<&Bulk, StoreError>) -> Verdict + Send + 'static) {
         self.writer.submit_bulk(Box::new(work)).await;
     }

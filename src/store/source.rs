@@ -1,4 +1,4 @@
-//! Reading: a snapshot, and what is common to it and to a change that is being made.
+//! Reading: snapshots, and the interface that they share with changes in progress.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::error::StoreError;
 
 /// The name of a table.
 pub type TableName = &'static str;
-/// A table as the database has it.
+/// A table of the database.
 pub(super) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
 /// Some records of a table, in the order of their keys.
@@ -18,15 +18,15 @@ pub(super) type Definition = TableDefinition<'static, &'static [u8], &'static [u
 pub struct Page {
     /// Key and value.
     pub records: Vec<(Vec<u8>, Vec<u8>)>,
-    /// There may be more behind the last one.
+    /// Whether there may be more records after the last one.
     pub more: bool,
 }
 
-/// Bytes of a page, about; a single record may be longer.
+/// Approximate size of a page, in bytes; a single record may be larger.
 const PAGE_BYTES: usize = 64 << 10;
 
 impl Page {
-    /// Adds a record, and says whether there is room for another one.
+    /// Adds a record, and returns whether there is space for another one.
     pub(super) fn push(&mut self, key: Vec<u8>, value: Vec<u8>, bytes: &mut usize, most: usize) -> bool {
         *bytes += key.len() + value.len();
         self.records.push((key, value));
@@ -34,7 +34,7 @@ impl Page {
     }
 }
 
-/// What can be read.
+/// An object that records can be read from.
 pub trait Source: Send + Sync {
     /// A record.
     ///
@@ -42,19 +42,19 @@ pub trait Source: Send + Sync {
     /// [`StoreError`].
     fn get(&self, table: TableName, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// At most `most` records whose keys begin with `prefix`, behind the key `after`; fewer where they are long.
+    /// At most `most` records whose keys begin with `prefix` and follow the key `after`; fewer if they are large.
     ///
     /// # Errors
     /// [`StoreError`].
     fn page(&self, table: TableName, prefix: &[u8], after: Option<&[u8]>, most: usize) -> Result<Page, StoreError>;
 }
 
-/// Where a page begins.
+/// The lower bound of a page.
 pub(super) fn begin<'k>(prefix: &'k [u8], after: Option<&'k [u8]>) -> Bound<&'k [u8]> {
     after.map_or(Bound::Included(prefix), Bound::Excluded)
 }
 
-/// The database as it was at one moment. Cheap to clone.
+/// The database at one point in time. Cheap to clone.
 #[derive(Clone)]
 pub struct Snapshot {
     transaction: Arc<ReadTransaction>,

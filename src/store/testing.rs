@@ -1,4 +1,4 @@
-//! Disks for tests: one in memory, of which one can see what it would hold after a loss of power, and which fails when told.
+//! Disks for tests: one in memory that fails on request, and that shows what it would contain after a loss of power.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -7,10 +7,10 @@ use redb::StorageBackend;
 
 use crate::sys::lock::lock;
 
-/// Bytes that a disk writes at once.
+/// Bytes that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// What was done to a disk.
+/// An operation on a disk.
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
     Write(u64, Vec<u8>),
@@ -18,16 +18,16 @@ pub(crate) enum Op {
     Sync,
 }
 
-/// What fails next.
+/// The next failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// This write, counted from 0, for want of room, and all after it until it is fixed.
+    /// This write, counted from 0, fails with ENOSPC, and all after it until the fault is removed.
     Write(u64),
     /// This sync, and all after it.
     Sync(u64),
-    /// This write, half of which is done; those after it work.
+    /// This write is executed by half; those after it succeed.
     Once(u64),
-    /// This sync; what was to be written by it never reaches the disk, and is read as if it had. Those after it work.
+    /// This sync; the data that it should write never reaches the disk, but is read as if it had. Later ones succeed.
     Lost(u64),
 }
 
@@ -39,7 +39,7 @@ struct Inner {
     writes: u64,
     syncs: u64,
     failed: u64,
-    /// What is on the disk, where that is not what is read, and what the next sync is to write there.
+    /// The content of the medium, where it differs from what is read, and the operations that the next sync applies to it.
     medium: Option<(Vec<u8>, Vec<Op>)>,
 }
 
@@ -48,32 +48,32 @@ struct Inner {
 pub(crate) struct Disk(Arc<Mutex<Inner>>);
 
 impl Disk {
-    /// One that has these bytes.
+    /// A disk with this content.
     pub(crate) fn of(bytes: Vec<u8>) -> Disk {
         Disk(Arc::new(Mutex::new(Inner { bytes, ..Inner::default() })))
     }
 
-    /// Keeps a log from now on.
+    /// Starts a log of operations.
     pub(crate) fn record(&self) {
         lock(&self.0).log = Some(Vec::new());
     }
 
-    /// What was done since, at most once.
+    /// Returns and ends the log.
     pub(crate) fn log(&self) -> Vec<Op> {
         lock(&self.0).log.take().unwrap_or_default()
     }
 
-    /// How much was done since.
+    /// Number of operations in the log.
     pub(crate) fn logged(&self) -> usize {
         lock(&self.0).log.as_ref().map_or(0, Vec::len)
     }
 
-    /// What it holds.
+    /// Its content as it is read.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         lock(&self.0).bytes.clone()
     }
 
-    /// Lets it fail, counted from now.
+    /// Makes it fail, counted from now.
     pub(crate) fn fail(&self, fault: Option<Fault>) {
         let mut inner = lock(&self.0);
         (inner.writes, inner.syncs) = (0, 0);
@@ -83,7 +83,7 @@ impl Disk {
         }
     }
 
-    /// What a loss of power would leave.
+    /// Its content after a loss of power.
     pub(crate) fn medium(&self) -> Vec<u8> {
         let inner = lock(&self.0);
         inner.medium.as_ref().map_or_else(|| inner.bytes.clone(), |(medium, _)| medium.clone())
@@ -112,7 +112,7 @@ impl Inner {
         match self.fault {
             Some(Fault::Sync(from)) if self.syncs > from => {}
             Some(Fault::Lost(at)) if self.syncs == at + 1 => {
-                // The kernel has given up on these.
+                // The kernel drops dirty pages after a failed sync.
                 self.medium.iter_mut().for_each(|(_, dirty)| dirty.clear());
             }
             _ => {
@@ -186,7 +186,7 @@ fn apply(bytes: &mut Vec<u8>, offset: u64, data: &[u8]) {
     bytes[from..from + data.len()].copy_from_slice(data);
 }
 
-/// Numbers that look random and are the same for the same seed.
+/// A deterministic pseudo-random number generator.
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(pub(crate) u64);
 
@@ -202,23 +202,23 @@ impl Dice {
     }
 }
 
-/// What becomes of the writes after the last sync when the power goes.
+/// What happens to the writes after the last sync in a loss of power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
     /// All of them reached the disk.
     Nothing,
     /// None of them did.
     Unsynced,
-    /// Some did, some did not, some in part.
+    /// Some did, some did not, some partially.
     Torn,
 }
 
-/// The disks that a loss of power after each operation of a log leaves, from the first one on.
+/// Iterates over the disks that result from a loss of power after each operation of a log.
 pub(crate) struct Crashes<'a> {
     log: &'a [Op],
     /// The disk at the last sync.
     synced: Vec<u8>,
-    /// The operations since.
+    /// The index of the first operation after that.
     since: usize,
     at: usize,
 }
@@ -228,7 +228,7 @@ impl<'a> Crashes<'a> {
         Crashes { log, synced: start, since: 0, at: 0 }
     }
 
-    /// Goes on to the moment after so many operations.
+    /// Advances to the time after this many operations.
     pub(crate) fn go(&mut self, to: usize) {
         for at in self.at..to {
             if matches!(self.log[at], Op::Sync) {
@@ -241,7 +241,7 @@ impl<'a> Crashes<'a> {
         self.at = to;
     }
 
-    /// What the disk holds when the power goes now.
+    /// The disk's content if the power is lost now.
     pub(crate) fn image(&self, loss: Loss, dice: &mut Dice) -> Vec<u8> {
         let mut bytes = self.synced.clone();
         for op in &self.log[self.since..self.at] {
@@ -255,7 +255,7 @@ impl<'a> Crashes<'a> {
                         }
                     }
                 }
-                // A longer file may be there without its content, and one that was to be shorter may be so or not.
+                // A file that grew may lack its new content, and a truncation may or may not have happened.
                 (Loss::Torn, op) => {
                     if dice.roll(2) == 0 {
                         act(&mut bytes, op);

@@ -1,5 +1,5 @@
-//! The one writer: a thread that makes the changes, in the order in which they came, and commits those together that are
-//! there at the same time.
+//! The only writer: a thread that executes changes in the order of their arrival, and commits those together that are waiting
+//! at the same time.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -16,23 +16,23 @@ use super::draft::{Draft, Open};
 use super::error::StoreError;
 use crate::sys::lock::lock;
 
-/// Changes that wait, at most; whoever comes then waits for room.
+/// Limit of waiting changes; further submitters wait for a place.
 const WAITING: usize = 256;
-/// Changes of one commit, at most.
+/// Limit of changes per commit.
 const TOGETHER: usize = 64;
-/// How long a change that has time waits for others.
+/// How long a change that is not urgent waits for others.
 const COMPANY: Duration = Duration::from_millis(4);
-/// The stack of the thread: a change decodes records, of which none is nested deeply.
+/// Stack size of the thread: a change decodes records, none of which is nested deeply.
 const STACK: usize = 512 << 10;
 
-/// Is told whether a change is on the disk.
+/// Callback with the result of the commit.
 pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
-/// What becomes of a change.
+/// The decision about a change.
 pub enum Verdict {
-    /// It is committed, and then told.
+    /// Commit it, then call back.
     Keep(Done),
-    /// It is dropped; what was written to the draft is forgotten. Told once what it has seen is committed.
+    /// Drop it with its writes. The callback runs once the data that it has read is committed.
     Drop(Done),
 }
 
@@ -55,7 +55,7 @@ enum Task {
 
 struct Job {
     task: Task,
-    /// It has time for others to come.
+    /// It may wait for others.
     soon: bool,
     _room: OwnedSemaphorePermit,
 }
@@ -63,7 +63,7 @@ struct Job {
 #[derive(Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
-    /// Somebody saw that the database is broken.
+    /// A reader found that the database has to be reopened.
     nudged: bool,
     closed: bool,
 }
@@ -74,7 +74,7 @@ struct Queue {
     come: Condvar,
 }
 
-/// The thread and what it works on.
+/// The thread and its queue.
 pub(super) struct Writer {
     queue: Arc<Queue>,
     room: Arc<Semaphore>,
@@ -109,14 +109,14 @@ impl Writer {
         self.push(false, Task::Bulk(work)).await;
     }
 
-    /// Says whether there was room.
+    /// Returns whether there was a free place.
     pub(super) fn submit_now(&self, work: Work) -> bool {
         let room = Arc::clone(&self.room).try_acquire_owned();
         room.map(|room| self.add(false, Task::Change(work), room)).is_ok()
     }
 
     async fn push(&self, soon: bool, task: Task) {
-        // Never closed: it lives as long as the writer, which outlives this call.
+        // Never closed: the semaphore lives as long as the writer, which outlives this call.
         if let Ok(room) = Arc::clone(&self.room).acquire_owned().await {
             self.add(soon, task, room);
         }
@@ -127,7 +127,7 @@ impl Writer {
         self.queue.come.notify_one();
     }
 
-    /// Has the thread open the database again, should it be broken.
+    /// Makes the thread reopen the database if that is necessary.
     pub(super) fn nudge(&self) {
         lock(&self.queue.waiting).nudged = true;
         self.queue.come.notify_one();
@@ -138,18 +138,18 @@ impl Drop for Writer {
     fn drop(&mut self) {
         lock(&self.queue.waiting).closed = true;
         self.queue.come.notify_one();
-        // A change may hold the last clone of the store itself.
+        // A change may hold the last clone of the store.
         if std::thread::current().id() == self.id {
             return;
         }
         if let Some(thread) = lock(&self.thread).take() {
-            // Its panics have been told to whose change it was.
+            // Panics of changes were reported to their submitters.
             let _ = thread.join();
         }
     }
 }
 
-/// What is to be done next: jobs, or to open the database again. `None` when nobody will come any more.
+/// The next batch: changes, or a request to reopen the database. `None` when the queue is closed.
 fn next(queue: &Queue) -> Option<Vec<Job>> {
     let mut waiting = lock(&queue.waiting);
     while waiting.jobs.is_empty() && !waiting.nudged {
@@ -169,7 +169,7 @@ fn next(queue: &Queue) -> Option<Vec<Job>> {
     waiting.nudged = false;
     let bulk = waiting.jobs.iter().position(|job| matches!(job.task, Task::Bulk(_)));
     let most = waiting.jobs.len().min(TOGETHER);
-    // What writes directly is alone.
+    // A bulk change is executed alone.
     let count = bulk.map_or(most, |at| at.clamp(usize::from(most > 0), most));
     Some(waiting.jobs.drain(..count).collect())
 }

@@ -13,12 +13,12 @@ use super::{Api, LogLine, files};
 use crate::agent::model::ClientStatus;
 use crate::http::stream::stream;
 
-/// The address under which the one server is known. Nobody listens there: there is no second server to talk to.
+/// The address reported for the single server. Nothing listens there, because there is no second server to talk to.
 pub(super) const SERVER: &str = "127.0.0.1:4647";
-/// How often a quiet monitor says that it is alive.
+/// Interval of heartbeats on an idle monitor stream.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// The agent as a member of a cluster of one. Tags are texts, and `port` makes it the leader in the command line's eyes.
+/// The agent as the only member of a cluster. Tags are strings; from `port` the command line recognises the leader.
 fn member(api: &Api) -> Value {
     json!({
         "Name": format!("{}.{}", api.about.name, api.about.region),
@@ -61,7 +61,7 @@ pub(super) async fn own(call: Call) -> Result<Answer, Refusal> {
         "Version": {
             "Version": about.nomad_version, "VersionPrerelease": "", "VersionMetadata": "agentbin", "Revision": about.version, "BuildDate": "0001-01-01T00:00:00Z",
         },
-        // Else each command prints a link to pages that are not here.
+        // Otherwise each command prints a link to web pages that do not exist here.
         "UI": {"Enabled": false, "ShowCLIHints": false},
         "ACL": {"Enabled": false},
     });
@@ -113,7 +113,7 @@ pub(super) async fn regions(call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::of(json!([call.api.about.region])))
 }
 
-/// It works when its state can be read.
+/// Healthy when the state can be read.
 pub(super) async fn health(call: Call) -> Result<Answer, Refusal> {
     call.api.state.read()?.index()?;
     let ok = json!({"ok": true, "message": "ok"});
@@ -127,7 +127,7 @@ pub(super) async fn health(call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::of(value.into()))
 }
 
-/// The machine, for a report of what is wrong. No environment: it may hold secrets.
+/// The machine, for a debug report. Without the environment, which may contain secrets.
 pub(super) async fn host(call: Call) -> Result<Answer, Refusal> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let name = read("/proc/sys/kernel/hostname");

@@ -1,4 +1,4 @@
-//! What handlers answer, and how that goes over the wire: headers, form, packing.
+//! Answers of handlers, and how they are sent: headers, format, compression.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,7 @@ use crate::http::{Body, HeaderMap, HeaderName, HeaderValue, Response, StatusCode
 /// The index headers of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Meta {
-    /// `X-Nomad-Index`; every answer has one, as monitors of the command line spin without.
+    /// `X-Nomad-Index`; every answer has one, as the command line's monitors loop without pause if it is missing.
     pub(super) index: u64,
     /// Where the next page begins.
     pub(super) next_token: Option<String>,
@@ -23,7 +23,7 @@ pub(super) struct Meta {
 pub(super) enum Answer {
     /// JSON.
     Json(Value, Meta),
-    /// JSON with another status: a variable that somebody else has changed.
+    /// JSON with another status: for a variable that another client has changed.
     Other(StatusCode, Value, Meta),
     /// A body as it is, with its type.
     Text(&'static str, Vec<u8>),
@@ -34,7 +34,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// JSON of no moment.
+    /// JSON without an index.
     pub(super) fn of(value: Value) -> Answer {
         Answer::Json(value, Meta::default())
     }
@@ -44,7 +44,7 @@ impl Answer {
         Answer::Json(value, Meta { index, next_token: None })
     }
 
-    /// What a write answers: its members, and the index that clients read out of the body, too.
+    /// The answer to a write: its members and the index, which clients also read from the body.
     pub(super) fn written(index: u64, mut value: Value) -> Answer {
         if let Value::Object(map) = &mut value {
             with_meta(map, index);
@@ -58,13 +58,13 @@ pub(super) fn with_meta(map: &mut Map<String, Value>, index: u64) {
     super::shape::lay(map, json!({"Index": index, "LastContact": 0, "KnownLeader": true, "NextToken": ""}));
 }
 
-/// Why there is no answer: a status and a text, as Nomad says it.
+/// An error answer: status and text, in Nomad's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
     pub(super) text: String,
-    /// Of what was looked at.
+    /// The index of the data that was read.
     pub(super) index: u64,
 }
 
@@ -81,12 +81,12 @@ impl Refusal {
         Refusal::new(StatusCode::NOT_FOUND, text)
     }
 
-    /// What Nomad answers where one of its calls to itself failed.
+    /// What Nomad answers when one of its internal calls failed.
     pub(super) fn failed(text: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     }
 
-    /// As [`Refusal::failed`], where a command did not find what it is about; `text` says so in Nomad's words.
+    /// As [`Refusal::failed`] when a command did not find its object; `text` is Nomad's message for that.
     pub(super) fn unfound(error: CommandError, text: impl Into<String>) -> Refusal {
         if let CommandError::NotFound(_) = error { Refusal::failed(text) } else { error.into() }
     }
@@ -106,7 +106,7 @@ impl From<CommandError> for Refusal {
     fn from(error: CommandError) -> Refusal {
         match &error {
             CommandError::Denied(text) => Refusal::new(StatusCode::FORBIDDEN, text),
-            // Nomad has 500 for all of them, and the command line shows the number.
+            // Nomad uses 500 for all of them, and the command line shows the number.
             CommandError::NotFound(text) | CommandError::Invalid(text) | CommandError::Conflict(text) => {
                 Refusal::failed(text)
             }
@@ -130,7 +130,7 @@ impl From<OrderError> for Refusal {
     }
 }
 
-/// An answer on its way.
+/// Builds the HTTP response.
 pub(super) fn respond(answer: Result<Answer, Refusal>, query: &Query, headers: &HeaderMap) -> Response<Body> {
     let (status, kind, bytes, meta) = match answer {
         Ok(Answer::Raw(response)) => return response,
@@ -156,7 +156,8 @@ pub(super) fn respond(answer: Result<Answer, Refusal>, query: &Query, headers: &
         put(out, header::CONTENT_TYPE, kind);
     }
     if status == StatusCode::FORBIDDEN {
-        // Whoever has shown nothing gets no more than this: a connection that is asked on without being read would stay for ever.
+        // A client without a valid token gets this answer only: a connection that sends requests and reads no answers would
+        // stay open forever.
         put(out, header::CONNECTION, "close");
     }
     put(out, HeaderName::from_static("x-content-type-options"), "nosniff");
@@ -170,7 +171,7 @@ pub(super) fn respond(answer: Result<Answer, Refusal>, query: &Query, headers: &
 }
 
 fn put(headers: &mut HeaderMap, name: HeaderName, value: &str) {
-    // A value that no header can have is left out.
+    // A value that is not valid in a header is left out.
     if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
         headers.insert(name, value);
     }

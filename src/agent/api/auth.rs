@@ -1,4 +1,4 @@
-//! Who may ask: by the socket that they come through, by a token, and never for a web page.
+//! Access control: by the listening socket, by a token, and never for a web page of another site.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,20 +13,20 @@ use crate::http::{HeaderMap, StatusCode, header};
 /// Longest token, in bytes.
 const LONGEST: usize = 256;
 
-/// How requests are let in.
+/// Settings of access control.
 #[derive(Debug, Clone)]
 pub struct Security {
     /// The user that this agent runs as; it and root may do everything over the unix socket.
     pub own_uid: u32,
-    /// What other users may who can open the unix socket: those of its group.
+    /// Role of other users that can open the unix socket: those in its group.
     pub socket_role: Role,
     /// What jobs of the role `submit` may use.
     pub submit: Allowed,
-    /// Names of this machine that a `Host` header over TCP may have, beside its addresses and `localhost`.
+    /// Names of this machine that a `Host` header over TCP may contain, in addition to its addresses and `localhost`.
     pub names: BTreeSet<String>,
 }
 
-/// What jobs of the role `submit` may use. It is isolated, and reaches nothing of the host's.
+/// What jobs of the role `submit` may use. Such jobs are isolated and cannot reach the host's resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allowed {
     /// Drivers.
@@ -42,20 +42,20 @@ impl Default for Allowed {
     }
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// What they may do.
+    /// What the sender may do.
     pub(super) role: Role,
-    /// The token that they showed, by its accessor; empty for the socket.
+    /// The accessor of the token; empty for the unix socket.
     pub(super) accessor: String,
 }
 
 impl Security {
-    /// Who a request comes from.
+    /// Identifies the sender of a request.
     ///
-    /// Over TCP, also on the loopback address, there is nothing without a token; a web page of another origin, or one whose name
-    /// was made to mean this machine, is refused before its token is looked at.
+    /// Over TCP, including the loopback address, a token is required. A web page of another origin, or one whose name was made
+    /// to resolve to this machine (DNS rebinding), is refused before its token is looked at.
     pub(super) fn caller(&self, state: &State, peer: Peer, headers: &HeaderMap) -> Result<Caller, Refusal> {
         let token = token(headers);
         let by_socket = match peer {
@@ -78,7 +78,7 @@ impl Security {
                 };
                 match (known, by_socket) {
                     (Some(known), _) => Ok(Caller { role: known.role, accessor: known.accessor_id }),
-                    // A token for another agent, left in the environment, takes nothing away.
+                    // A token for another agent, left in the environment, does not reduce the rights of the socket.
                     (None, Some(role)) => Ok(Caller { role, accessor: String::new() }),
                     (None, None) => Err(Refusal::denied()),
                 }
@@ -86,8 +86,8 @@ impl Security {
         }
     }
 
-    /// That no browser asks for the page of another site. `Host` must be this machine, `Origin` (which browsers send with whatever
-    /// a page may not read, and with every WebSocket) must be absent or the same.
+    /// Checks that the request does not come from another site's web page. `Host` must be this machine; `Origin` (which
+    /// browsers send with requests whose answers a page may not read, and with every WebSocket) must be absent or the same.
     fn same_site(&self, headers: &HeaderMap, local: IpAddr) -> Result<(), Refusal> {
         let wrong =
             |what: &str| Refusal::new(StatusCode::FORBIDDEN, format!("this agent does not answer under that {what}"));

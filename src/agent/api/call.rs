@@ -19,17 +19,17 @@ use crate::http::body::{self, BodyError};
 use crate::http::query::Query;
 use crate::http::{Bytes, Incoming, Parts, StatusCode};
 
-/// KiB that the larger bodies of all requests have together, until they are answered.
+/// Budget in KiB for the larger bodies of all requests together, held until they are answered.
 pub(super) const ROOM: usize = 16 << 10;
-/// Bytes of a body that takes nothing of that.
+/// Largest body, in bytes, that does not count against this budget.
 const FREE: usize = 64 << 10;
-/// How long a larger one waits for its place.
+/// How long a larger body waits for its share of the budget.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a handler gives.
+/// The future that a handler returns.
 pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Answer, Refusal>> + Send>>;
 
-/// A request whose route was found and whose sender may take it.
+/// A request whose route was found and whose sender is authorized.
 pub(super) struct Call {
     pub(super) api: Arc<Api>,
     /// The ids in the path, in its order.
@@ -40,7 +40,7 @@ pub(super) struct Call {
     pub(super) body: Option<Incoming>,
     /// Bytes of a body, at most.
     pub(super) limit: usize,
-    /// What the body has of the room for large ones.
+    /// The body's share of the budget for large bodies.
     pub(super) place: Option<OwnedSemaphorePermit>,
 }
 
@@ -55,7 +55,7 @@ impl Call {
         self.ids.get(1).map_or("", String::as_str)
     }
 
-    /// The namespace that is meant; `None` for all.
+    /// The requested namespace; `None` for all.
     pub(super) fn namespace(&self) -> Option<&str> {
         match self.query.text("namespace").unwrap_or("default") {
             "*" => None,
@@ -63,12 +63,12 @@ impl Call {
         }
     }
 
-    /// One namespace, where all make no sense.
+    /// The requested namespace, where a request for all of them makes no sense.
     pub(super) fn one_namespace(&self) -> &str {
         self.namespace().unwrap_or("default")
     }
 
-    /// Whether a record of this namespace is meant.
+    /// Whether a record of this namespace is requested.
     pub(super) fn wants(&self, namespace: &str) -> bool {
         self.namespace().is_none_or(|wanted| wanted == namespace)
     }
@@ -100,7 +100,7 @@ impl Call {
         let Some(incoming) = self.body.take() else { return Ok(Bytes::new()) };
         let size = incoming.size_hint();
         let most = size.upper().and_then(|most| usize::try_from(most).ok()).map_or(self.limit, |n| n.min(self.limit));
-        // One that is too large is refused at once.
+        // A body that is too large is refused at once.
         if most > FREE && size.lower() <= self.limit as u64 {
             let place = self.api.room.clone().acquire_many_owned((most / 1024).min(ROOM) as u32);
             let busy = || Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too many large requests at once; try again");
@@ -109,7 +109,7 @@ impl Call {
         body::read(incoming, self.limit).await.map_err(|e| unread(&e))
     }
 
-    /// The body into a file, from whose beginning it is read then.
+    /// Writes the body to a file and rewinds it.
     pub(super) async fn file(&mut self, file: File) -> Result<File, Refusal> {
         let mut writing = BufWriter::new(file);
         let mut written = Ok(());
@@ -144,7 +144,7 @@ fn unread(error: &BodyError) -> Refusal {
     Refusal::new(status, error.to_string())
 }
 
-/// An id that a database of ours, and Nomad's, can look up.
+/// An id in the form that this agent's and Nomad's databases can look up.
 pub(super) fn uuid<'a>(id: &'a str, what: &str) -> Result<&'a str, Refusal> {
     let fits = id.len() == 36 && id.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit());
     if fits {

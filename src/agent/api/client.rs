@@ -12,10 +12,10 @@ use crate::alloc::control;
 use crate::spec::json;
 use crate::spec::{CpuField, MemoryField, Signal, TaskStats, Usage};
 
-/// Between the two looks that the use of processors is taken from.
+/// Time between the two samples from which CPU use is computed.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// The allocation that a path names; every one is this node's.
+/// The allocation named in the path; all allocations belong to this node.
 pub(super) fn known(call: &Call) -> Result<Allocation, Refusal> {
     let found = call.api.state.read()?.alloc(uuid(call.id(), "alloc")?)?;
     found.ok_or_else(|| Refusal::missing(format!("Unknown allocation {:?}", call.id())))
@@ -25,7 +25,7 @@ pub(super) async fn stats(call: Call) -> Result<Answer, Refusal> {
     let alloc = known(&call)?;
     let task = call.query.text("task");
     let samples = if alloc.client_status.is_terminal() {
-        // It uses nothing any more, which is no error: the command line asks always.
+        // An ended allocation uses nothing, which is not an error: the command line always asks.
         Vec::new()
     } else {
         call.api.engine.stats(call.id(), task).await.or_else(none_if_idle)?
@@ -42,7 +42,7 @@ pub(super) async fn stats(call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::of(json!({"ResourceUsage": usage, "Tasks": tasks, "Timestamp": latest})))
 }
 
-/// An allocation none of whose tasks runs uses nothing.
+/// An allocation without running tasks uses nothing.
 fn none_if_idle(error: OrderError) -> Result<Vec<(String, TaskStats)>, Refusal> {
     use control::OrderError::{NotRunning, NothingRuns};
     match error {
@@ -123,7 +123,7 @@ fn usage(of: &Usage, devices: &Value) -> Value {
     })
 }
 
-/// By id: each check's last outcome.
+/// The last result of each check, by id.
 pub(super) async fn checks(call: Call) -> Result<Answer, Refusal> {
     known(&call)?;
     let checks = call.api.engine.checks(call.id()).unwrap_or_default();
@@ -162,7 +162,7 @@ pub(super) async fn gc_alloc(call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::of(json!({})))
 }
 
-/// What the machine uses. The use of processors is that of the time since the look before this one.
+/// Resource use of the machine. CPU use is that between two samples.
 pub(super) async fn host_stats(call: Call) -> Result<Answer, Refusal> {
     let before = ticks();
     tokio::time::sleep(SAMPLE).await;
@@ -179,7 +179,7 @@ pub(super) async fn host_stats(call: Call) -> Result<Answer, Refusal> {
     let uptime: f64 = uptime.split_whitespace().next().and_then(|text| text.parse().ok()).unwrap_or(0.0);
     Ok(Answer::of(json!({
         "AllocDirStats": disk(&call.api.about.data_dir, "", ""),
-        // The one that allocations lie on, by the name that the command line looks for.
+        // The disk with the allocations, by the name that the command line looks for.
         "DiskStats": [disk(&call.api.about.data_dir, &device, "")],
         "CPU": cpu,
         "CPUTicksConsumed": consumed,

@@ -13,10 +13,10 @@ use crate::agent::state::{StateError, Table, View};
 use crate::spec::Order as _;
 use crate::spec::json;
 
-/// Evaluations that follow each other and are shown with one, at most.
+/// Limit of related evaluations shown with one.
 const RELATED: usize = 100;
 
-/// What a filter is asked of.
+/// The value that a filter is applied to.
 #[expect(clippy::unnecessary_wraps, reason = "as a list asks for it")]
 pub(super) fn whole(eval: &Evaluation) -> Result<Value, StateError> {
     Ok(shape::evaluation(eval))

@@ -1,4 +1,4 @@
-//! `/v1/event/stream`: what happens, a line of JSON for each change.
+//! `/v1/event/stream`: changes of the state, one line of JSON per change.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::agent::model::Role;
 use crate::agent::state::{Event, EventBatch, Object, State, StateError, Topic};
 use crate::http::stream::stream;
 
-/// How often a quiet stream says that it is alive.
+/// Interval of heartbeats on an idle stream.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
-/// What is wanted of a topic.
+/// A topic that was subscribed to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
     topic: String,
@@ -46,7 +46,7 @@ pub(super) async fn stream_events(call: Call) -> Result<Answer, Refusal> {
     let namespace = call.namespace().map(str::to_owned);
     let tokens = call.caller.role == Role::Manage;
     let state = call.api.state.clone();
-    // Subscribed before the answer begins: nothing that happens after it is missed.
+    // Subscribed before the answer begins, so that no later event is missed.
     let mut events = state.events(index);
     let body = stream(move |out| async move {
         let fits = |event: &Event| {
@@ -73,7 +73,7 @@ pub(super) async fn stream_events(call: Call) -> Result<Answer, Refusal> {
     Ok(files::raw("application/json", body))
 }
 
-/// The events of a change that somebody wants.
+/// The events of a change that match the subscription.
 fn told(state: &State, batch: &EventBatch, fits: impl Fn(&Event) -> bool) -> Result<Option<Value>, StateError> {
     let mut events = Vec::new();
     for event in batch.events.iter().filter(|event| fits(event)) {

@@ -1,4 +1,4 @@
-//! Sessions inside a task over WebSocket: output is complete before the exit status, and the socket stays open through quiet times.
+//! Sessions inside a task over WebSocket: all output is sent before the exit status, and pings keep an idle socket open.
 
 use std::time::Duration;
 
@@ -21,22 +21,22 @@ use crate::spec::json;
 use crate::wire::drivers::exec_task_streaming_request::{Setup, TerminalSize};
 use crate::wire::drivers::{ExecTaskStreamingIoOperation, ExecTaskStreamingRequest, ExecTaskStreamingResponse};
 
-/// Sessions at once.
+/// Limit of concurrent sessions.
 pub(super) const SESSIONS: usize = 128;
-/// Requests of a client that wait for the task.
+/// Capacity of the queue of a client's requests for the task.
 const QUEUE: usize = 1;
-/// Bytes of one message of a client, at most; the command line sends 2 KiB at once. All sessions together hold some 25 MiB when
-/// none of their tasks reads what is sent.
+/// Largest message of a client, in bytes; the command line sends 2 KiB at once. All sessions together hold some 25 MiB when
+/// none of their tasks reads its input.
 const MESSAGE: usize = 128 << 10;
-/// Bytes that are read at once: the library's 128 KiB are there from the beginning.
+/// Size of the read buffer: the library's default of 128 KiB would be allocated for every socket at once.
 const READ: usize = 8 << 10;
-/// How often a quiet socket is shown to be alive.
+/// Interval of pings on an idle socket.
 const PING: Duration = Duration::from_secs(10);
-/// How long a client has for the first message where one is agreed on.
+/// Timeout for the client's first message in sessions that begin with a handshake.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// How long it may leave one of ours unread: somebody looks at a pager meanwhile.
+/// How long a client may leave a message unread: its user may be in a pager.
 const STALL: Duration = Duration::from_mins(15);
-/// Bytes of a close frame's text, at most (RFC 6455, 5.5).
+/// Largest text of a close frame, in bytes (RFC 6455, 5.5).
 const REASON: usize = 123;
 
 /// What is to be run, and where.
@@ -54,7 +54,7 @@ pub(super) async fn exec(mut call: Call) -> Result<Answer, Refusal> {
     upgrade(&mut call, wanted).await
 }
 
-/// What the query asks for. The refusal is told over the socket, whose text the command line shows.
+/// Reads the query. An error is reported over the socket, whose text the command line shows.
 fn wanted(call: &Call) -> Result<Wanted, Refusal> {
     let alloc = client::known(call)?;
     let task = call.query.text("task").ok_or_else(|| Refusal::bad("task name is not provided"))?.to_owned();
@@ -79,7 +79,7 @@ fn wanted(call: &Call) -> Result<Wanted, Refusal> {
     Ok(Wanted { alloc: alloc.id, task, command, tty, handshake })
 }
 
-/// `/v1/job/:id/action`: a command that the job's file names.
+/// `/v1/job/:id/action`: runs a command that is defined in the job file.
 pub(super) async fn action(mut call: Call) -> Result<Answer, Refusal> {
     let wanted = named(&call);
     upgrade(&mut call, wanted).await
@@ -114,11 +114,11 @@ fn named(call: &Call) -> Result<Wanted, Refusal> {
     Ok(Wanted { alloc, task: task.to_owned(), command, tty, handshake })
 }
 
-/// Switches to WebSocket first and says there what is wrong: a client of a socket shows no other text.
+/// Switches to WebSocket first and reports errors there: a WebSocket client shows no other text.
 async fn upgrade(call: &mut Call, wanted: Result<Wanted, Refusal>) -> Result<Answer, Refusal> {
     let upgrade = WebSocketUpgrade::from_request_parts(&mut call.parts, &()).await;
     let upgrade = upgrade.map_err(|e| Refusal::new(e.status(), e.body_text()))?;
-    // A connection that became a socket is none of its listener's any more.
+    // A connection that was upgraded no longer counts against its listener's limit.
     let busy = || Refusal::new(StatusCode::TOO_MANY_REQUESTS, format!("{SESSIONS} sessions are open; end one of them"));
     let place = call.api.sessions.clone().try_acquire_owned().map_err(|_| busy())?;
     let engine = call.api.engine.clone();
@@ -149,7 +149,7 @@ async fn upgrade(call: &mut Call, wanted: Result<Wanted, Refusal>) -> Result<Ans
 
 type Requests = mpsc::Sender<Result<ExecTaskStreamingRequest, tonic::Status>>;
 
-/// Takes the first message where one is agreed on, and queues the setup.
+/// Receives the handshake message if there is one, and queues the setup.
 async fn begin(socket: &mut WebSocket, wanted: &Wanted, requests: &Requests) -> Result<(), Refusal> {
     if wanted.handshake {
         let first = tokio::time::timeout(PATIENCE, socket.recv()).await;
@@ -167,16 +167,16 @@ async fn begin(socket: &mut WebSocket, wanted: &Wanted, requests: &Requests) -> 
 /// How a session ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Ended {
-    /// With the command; its exit status was told.
+    /// The command has ended and its exit status was sent.
     Command,
-    /// The client went.
+    /// The client has disconnected.
     Client,
 }
 
 async fn session(socket: &mut WebSocket, requests: Requests, mut responses: ExecResponses) -> Result<Ended, Refusal> {
-    // Whether the session still takes input.
+    // Whether the session still accepts input.
     let mut takes = true;
-    // What of the client's the task has not taken yet: nothing more is read from the client meanwhile.
+    // A client's message that the task has not accepted yet: meanwhile no further messages are read from the client.
     let mut pending: Option<ExecTaskStreamingRequest> = None;
     let mut ping = tokio::time::interval(PING);
     ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -198,7 +198,7 @@ async fn session(socket: &mut WebSocket, requests: Requests, mut responses: Exec
             place = place => if let Ok(place) = place {
                 if let Some(request) = pending.take() { place.send(Ok(request)); }
             } else {
-                // The session takes no more input; its output may go on.
+                // The session accepts no more input; its output may continue.
                 (takes, pending) = (false, None);
             },
             message = socket.recv(), if pending.is_none() => match message {
@@ -236,7 +236,7 @@ fn request(text: &[u8]) -> Result<Option<ExecTaskStreamingRequest>, Refusal> {
     Ok(None)
 }
 
-/// Sends what the task said: its outputs before its exit status.
+/// Sends the task's output before its exit status.
 async fn tell(socket: &mut WebSocket, response: &ExecTaskStreamingResponse) -> Result<(), axum::Error> {
     for (name, output) in [("stdout", &response.stdout), ("stderr", &response.stderr)] {
         let Some(output) = output else { continue };
@@ -264,7 +264,7 @@ async fn send(socket: &mut WebSocket, message: Message) -> Result<(), axum::Erro
     tokio::time::timeout(STALL, socket.send(message)).await.unwrap_or_else(|e| Err(axum::Error::new(e)))
 }
 
-/// Says how it ended, and waits until the client has heard it.
+/// Sends the close frame and waits until the client has acknowledged it.
 async fn close(mut socket: WebSocket, ended: Result<Ended, Refusal>) {
     let (code, reason) = match ended {
         Ok(Ended::Client) => return,
@@ -280,7 +280,7 @@ async fn close(mut socket: WebSocket, ended: Result<Ended, Refusal>) {
     }
     if send(&mut socket, Message::Close(Some(CloseFrame { code, reason: reason.into() }))).await.is_ok() {
         let heard = async { while let Some(Ok(_)) = socket.recv().await {} };
-        // A client that does not answer is cut off.
+        // A client that does not answer is disconnected.
         let _ = tokio::time::timeout(PING, heard).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Files of allocations. A task may have planted anything there: names are resolved by the kernel below the allocation's
-//! directory, no link is followed, only regular files are read, and no task's secrets are shown.
+//! Files of allocations. As a task may have put anything there, names are resolved by the kernel below the allocation's
+//! directory, links are not followed, only regular files are read, and tasks' secrets are not shown.
 
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -21,11 +21,11 @@ use crate::spec::Order as _;
 use crate::spec::json;
 use crate::sys::path::Root;
 
-/// Entries of a directory that are shown, at most.
+/// Limit of directory entries in an answer.
 const ENTRIES: usize = 65_536;
-/// Bytes that are read at once.
+/// Size of one read, in bytes.
 const CHUNK: usize = 64 * 1024;
-/// How often a file is looked at while somebody follows it.
+/// How often a followed file is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The directory of an allocation.
@@ -68,7 +68,7 @@ fn is_of_executor(name: &str, stat: &Stat) -> bool {
 
 fn open(dir: &Path, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let fd = Root::open(dir)?.open_beneath(path, flags | OFlags::CLOEXEC, Mode::empty())?;
-    // No task is told that these are there.
+    // These files are hidden from listings and reads.
     let is_top = path.components().nth(1).is_none();
     if is_top && is_of_executor(&path.to_string_lossy(), &rustix::fs::fstat(&fd)?) {
         return Err(io::Error::from_raw_os_error(libc::ENOENT));
@@ -76,7 +76,7 @@ fn open(dir: &Path, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Why something is not to be had, as Go's library says it.
+/// An error text as Go's library would word it.
 fn why(doing: &str, dir: &Path, path: &Path, error: &io::Error) -> String {
     let text = error.to_string();
     if error.raw_os_error().is_none() {
@@ -112,7 +112,7 @@ fn entries(dir: &Path, path: &Path) -> io::Result<Value> {
         if name.to_bytes() == b"." || name.to_bytes() == b".." {
             continue;
         }
-        // What was removed in between is not there.
+        // An entry that was removed in between is skipped.
         let Ok(stat) = rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
         let name = name.to_string_lossy();
         if !is_top || !is_of_executor(&name, &stat) {
@@ -127,7 +127,7 @@ fn entries(dir: &Path, path: &Path) -> io::Result<Value> {
 }
 
 fn info(name: &str, stat: &Stat) -> Value {
-    // A task sets what time it likes.
+    // A task can set any modification time.
     let nanos = Nanos(stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64));
     json!({
         "Name": name,
@@ -177,7 +177,7 @@ pub(super) async fn stat(call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::of(made.await.map_err(|e| Refusal::failed(e.to_string()))??))
 }
 
-/// A regular file, opened so that nothing else can make us wait.
+/// Opens a regular file; opening cannot block.
 fn regular(dir: &Path, path: &Path) -> io::Result<std::fs::File> {
     let fd = open(dir, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
     match FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) {
@@ -187,7 +187,7 @@ fn regular(dir: &Path, path: &Path) -> io::Result<std::fs::File> {
     }
 }
 
-/// Text or bytes, never a page: a browser must not run what a task wrote.
+/// Plain text or binary, never HTML: a browser must not run what a task wrote.
 fn content_type(file: &std::fs::File) -> &'static str {
     let mut head = [0; 512];
     let length = rustix::io::pread(file, &mut head, 0).unwrap_or(0);
@@ -259,7 +259,7 @@ pub(super) async fn read(mut file: std::fs::File, most: usize) -> io::Result<(st
     reading.await.map_err(io::Error::other)?
 }
 
-/// The place that `origin` and `offset` mean, from a size.
+/// The position given by `origin` and `offset`, relative to the file's size.
 pub(super) fn origin(call: &Call) -> Result<(bool, u64), Refusal> {
     let from_end = match call.query.text("origin").unwrap_or("start") {
         "start" => false,
@@ -273,7 +273,7 @@ pub(super) fn origin(call: &Call) -> Result<(bool, u64), Refusal> {
     Ok((from_end, u64::try_from(offset).unwrap_or(0)))
 }
 
-/// A file as it grows.
+/// A file that is followed.
 struct Growing {
     dir: PathBuf,
     path: PathBuf,
@@ -282,16 +282,16 @@ struct Growing {
     follow: bool,
 }
 
-/// What there is of a file.
+/// The result of one read.
 enum Look {
     Data(Vec<u8>),
-    /// Nothing more for now.
+    /// No more data for now.
     End,
-    /// Its name stands for something else, or for nothing, or it was cut.
+    /// The name refers to another file or to none, or the file was truncated.
     Became(FileEvent, Option<std::fs::File>),
 }
 
-/// Reads on; where there is nothing, and the file is followed, looks what became of its name. May wait for a disk.
+/// Reads on; at the end of a followed file, checks what its name refers to now. May block on the disk.
 fn look(file: &std::fs::File, at: u64, follow: Option<(&Path, &Path)>) -> io::Result<Look> {
     let mut data = vec![0; CHUNK];
     let length = rustix::io::pread(file, &mut data, at)?;
@@ -345,7 +345,7 @@ pub(super) async fn stream(call: Call) -> Result<Answer, Refusal> {
     Ok(framed(growing, std::future::pending()))
 }
 
-/// An answer of frames. What runs beside it ends with it, and ends it.
+/// An answer of frames. The future `beside` is cancelled when the answer ends, and ends the answer when it completes.
 pub(super) fn framed<S: Source + Send + 'static>(source: S, beside: impl Future<Output = ()> + Send + 'static) -> Answer
 where
     Framer<S>: Frames,

@@ -1,4 +1,4 @@
-//! Answers that are the same for every agent: what one machine does not have.
+//! Answers that are the same for every agent, for features that a single machine does not have.
 
 use serde_json::json;
 
@@ -30,15 +30,15 @@ pub(super) async fn enterprise(_: Call) -> Result<Answer, Refusal> {
     unimplemented("Nomad Enterprise only endpoint")
 }
 
-/// Nothing, which the command line reads as Nomad Enterprise's alone.
+/// An empty answer, which the command line takes for a feature of Nomad Enterprise.
 pub(super) async fn no_license(_: Call) -> Result<Answer, Refusal> {
     let mut nothing = Response::new(Body::from(Vec::new()));
     *nothing.status_mut() = StatusCode::NO_CONTENT;
     Ok(Answer::Raw(nothing))
 }
 
-/// The table of routes, for programs that want to know what there is. No `async fn`: the table, which it reads, asks what kind of
-/// future it returns.
+/// The table of routes, for programs that discover the API. Not an `async fn`: the table, which this function reads, depends on
+/// the type of the future that it returns.
 pub(super) fn routes(_: Call) -> std::future::Ready<Result<Answer, Refusal>> {
     let row = |route: &super::routes::Route| {
         json!({
@@ -67,7 +67,7 @@ fn of_type(call: &Call, types: &[&str]) -> Result<Answer, Refusal> {
     if types.contains(&wanted) { Ok(Answer::at(1, json!([]))) } else { Err(Refusal::missing("resource not found")) }
 }
 
-/// Never null: the command line's client reads a member of it without looking.
+/// Not null: the command line's client reads a member of it without a check.
 pub(super) async fn external(_: Call) -> Result<Answer, Refusal> {
     Ok(Answer::at(1, json!({"Volumes": [], "NextToken": ""})))
 }
@@ -105,7 +105,7 @@ fn pool(name: &str) -> serde_json::Value {
     })
 }
 
-/// Who asks, in the form that Nomad gives where there are no ACLs.
+/// The sender's token, in the form that Nomad uses without ACLs.
 pub(super) async fn own_token(call: Call) -> Result<Answer, Refusal> {
     let accessor = if call.caller.accessor.is_empty() { "acls-disabled" } else { &call.caller.accessor };
     let kind = if call.caller.role == crate::agent::model::Role::Manage { "management" } else { "client" };

@@ -1,4 +1,4 @@
-//! Bodies of requests: JSON whose members are found without regard to case, as Go's are.
+//! Request bodies: JSON whose members are looked up case-insensitively, as in Go.
 
 use crate::spec::TryIntoMap as _;
 use std::collections::BTreeMap;
@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use super::answer::Refusal;
 use crate::http::StatusCode;
 
-/// Values in a body, at most: each takes some hundred bytes when it is read, however few it has there.
+/// Limit of values in a body: each takes some hundred bytes in memory, however short it is in the text.
 const VALUES: usize = 200_000;
 
-/// How many values a text of JSON has, or a few more.
+/// An upper estimate of the number of values in a JSON text.
 fn values(body: &[u8]) -> usize {
     let (mut count, mut in_text, mut escaped) = (0, false, false);
     for byte in body {
@@ -48,7 +48,7 @@ impl Input {
         }
     }
 
-    /// A member, unless it is null. One of exactly this name goes before one that differs in case.
+    /// A member unless it is null. An exact match of the name takes precedence over one that differs in case.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         let exact = self.0.get(key);
         let found = exact.or_else(|| self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, v)| v));

@@ -32,7 +32,7 @@ pub(super) async fn stop(call: Call) -> Result<Answer, Refusal> {
     };
     let key = call.job();
     let known = call.api.state.read()?.job(&key)?.is_some();
-    // What is not there is stopped: there is nothing to wait for.
+    // A job that does not exist is stopped already.
     let done = if known { call.api.commands.deregister(&key, how).await? } else { Evaluated::default() };
     let value = json!({
         "EvalID": done.eval_id,
@@ -44,7 +44,7 @@ pub(super) async fn stop(call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::written(done.index, value))
 }
 
-/// All of a job's, or only those of the job that has its id now.
+/// All allocations of a job id, or only those of the job that has the id now.
 pub(super) async fn allocations(call: Call) -> Result<Answer, Refusal> {
     let all = call.switch("all")?;
     let page = Page::of(&call)?;
@@ -77,7 +77,7 @@ pub(super) async fn evaluations(call: Call) -> Result<Answer, Refusal> {
     .await
 }
 
-/// The deployments of the job that has its id now, the newest first; of all that had it where `all` says so.
+/// The deployments of the job that has the id now, newest first; with `all`, of every job that had it.
 fn deployments_of(call: &Call, view: &View) -> Result<Vec<Deployment>, StateError> {
     let key = call.job();
     let all = call.query.switch("all").ok().flatten().unwrap_or(false);
@@ -154,7 +154,7 @@ pub(super) async fn evaluate(mut call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::written(done.index, value))
 }
 
-/// That a body that names a job names the one of the path.
+/// Checks that a job named in the body is the one in the path.
 pub(super) fn same_job(call: &Call, input: &super::input::Input) -> Result<(), Refusal> {
     let named = input.text("JobID")?;
     if named.is_empty() || named == call.id() { Ok(()) } else { Err(Refusal::bad("Job ID does not match")) }
@@ -165,7 +165,7 @@ pub(super) async fn dispatch(mut call: Call) -> Result<Answer, Refusal> {
     same_job(&call, &input)?;
     let payload = input.text("Payload")?;
     let payload_bytes = STANDARD.decode(&payload).map_err(|_| Refusal::bad("Payload must be base64"))?.len();
-    // The library for Python sends the token in the body.
+    // The Python library sends the token in the body.
     let token = call.query.text("idempotency_token").map(str::to_owned);
     let given = Dispatch {
         payload,
@@ -187,7 +187,7 @@ pub(super) async fn dispatch(mut call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::written(done.index, value))
 }
 
-/// That whoever asks may have tasks of the job started.
+/// Checks that the sender may start tasks of the job.
 pub(super) fn may_start(call: &Call) -> Result<(), Refusal> {
     limits::admit_again(call, call.api.state.read()?.job(&call.job())?.as_ref())
 }

@@ -8,7 +8,7 @@ use super::call::Call;
 use crate::agent::model::{JobVersion, Role};
 use crate::http::StatusCode;
 
-/// Keys of a driver's `config` that say what is run. Any other may loosen the isolation of a task, or reach past it.
+/// Keys of a driver's `config` that only select what is run. Any other key may weaken a task's isolation or bypass it.
 const HARMLESS: &[&str] = &[
     "args",
     "class",
@@ -24,15 +24,16 @@ const HARMLESS: &[&str] = &[
     "work_dir",
 ];
 
-/// Of drivers that have it: the level at which the tasks of the role `submit` are isolated.
+/// The key that sets the isolation level at which tasks of the role `submit` run, for drivers that have it.
 const ISOLATION: &str = "isolation";
 const STRICT: &str = "strict";
 /// The drivers that have it.
 const ISOLATING: [&str; 2] = ["exec", "java"];
-/// Networks that reach nothing of the operator's.
+/// Network modes that do not reach the operator's networks.
 const NETWORKS: [&str; 4] = ["", "host", "bridge", "none"];
 
-/// The specification, if the one who submits it may. `manage` is equal to root; `submit` runs isolated tasks only, at `strict`.
+/// Returns the specification if its sender may submit it. `manage` is equal to root; `submit` runs isolated tasks only, at
+/// `strict`.
 pub(super) fn admit(call: &Call, mut spec: Map<String, Value>) -> Result<Map<String, Value>, Refusal> {
     if call.caller.role < Role::Manage {
         allow(call, &spec)?;
@@ -41,7 +42,7 @@ pub(super) fn admit(call: &Call, mut spec: Map<String, Value>) -> Result<Map<Str
     Ok(spec)
 }
 
-/// That whoever asks may have tasks started of a job that is there, whoever submitted it; what is not there is looked for later.
+/// Checks that the sender may start tasks of an existing job, whoever submitted it; a missing job is handled by the caller.
 pub(super) fn admit_again(call: &Call, job: Option<&JobVersion>) -> Result<(), Refusal> {
     match job {
         Some(job) if call.caller.role < Role::Manage => allow(call, &job.spec),
@@ -53,7 +54,7 @@ fn allow(call: &Call, spec: &Map<String, Value>) -> Result<(), Refusal> {
     check(spec, &call.api.security.submit).map_err(|why| Refusal::new(StatusCode::FORBIDDEN, why))
 }
 
-/// Isolates all tasks as far as their drivers can.
+/// Sets the isolation level of all tasks whose drivers have one.
 fn hold(spec: &mut Map<String, Value>) {
     let groups = spec.get_mut("TaskGroups").and_then(Value::as_array_mut).into_iter().flatten();
     for task in groups.filter_map(|group| group.get_mut("Tasks")?.as_array_mut()).flatten() {
@@ -76,7 +77,7 @@ fn check(spec: &Map<String, Value>, allowed: &Allowed) -> Result<(), String> {
         }
         for volume in group.get("Volumes").and_then(Value::as_object).into_iter().flat_map(Map::values) {
             let source = volume.get("Source").and_then(Value::as_str).unwrap_or_default();
-            // One of each allocation's own has another name, with a number behind it.
+            // A per-allocation volume has another name, with an index appended.
             let is_per_alloc = volume.get("PerAlloc").is_some_and(|own| *own == true);
             if is_per_alloc || !allowed.volumes.contains(source) {
                 return Err(needs(&format!("the volume {source}")));
@@ -92,7 +93,7 @@ fn check_task(task: &Map<String, Value>, allowed: &Allowed) -> Result<(), String
     if !allowed.drivers.contains(driver) {
         return Err(needs(&format!("the driver {driver}")));
     }
-    // A name may be a variable, another name of root's, or bring a group of the host's along. An image has users of its own.
+    // A name may be a variable, an alias of root, or add a group of the host. An image has its own users.
     let user = text(task, "User");
     if driver != "docker" && !matches!(user, "" | "nobody") {
         return Err(needs(&format!("the user {user}")));
@@ -116,7 +117,8 @@ fn check_task(task: &Map<String, Value>, allowed: &Allowed) -> Result<(), String
     Ok(())
 }
 
-/// Whether an artifact is fetched over http, whatever its variables are: never a file of this machine, and never with its keys.
+/// Whether an artifact is fetched over http whatever its variables contain: never a file of this machine, and never with its
+/// keys.
 fn is_remote(source: &str) -> bool {
     let address = source.split_once("::").filter(|(getter, _)| matches!(*getter, "git" | "s3" | "http" | "https"));
     let address = address.map_or(source, |(_, address)| address);
@@ -163,7 +165,7 @@ mod tests {
             (plain.clone(), json!({"Volumes": {"v": {"Source": "data"}}}), "volume data"),
             (plain.clone(), json!({"Networks": [{"Mode": "cni/x"}]}), "cni/x"),
             (plain.clone(), json!({"Networks": [{"Mode": "container:x"}]}), "container:x"),
-            // Whatever it is called: a variable of the job's own, root's number, a group of the host's.
+            // In any spelling: a variable of the job, root's uid, a group of the host.
             (json!({"Driver": "exec", "User": "${NOMAD_META_who}"}), json!({}), "user ${NOMAD_META_who}"),
             (json!({"Driver": "exec", "User": "00"}), json!({}), "user 00"),
             (json!({"Driver": "exec", "User": "nobody:shadow"}), json!({}), "user nobody:shadow"),

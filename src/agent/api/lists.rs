@@ -11,7 +11,7 @@ use super::filter::Filter;
 use crate::agent::state::{StateError, Table, View};
 use crate::http::query;
 
-/// The longest that a query waits, and how long it waits unless it says so.
+/// The longest and default time that a blocking query waits.
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
 /// Rows of a page, at most.
 const LARGEST_PAGE: usize = 100_000;
@@ -36,8 +36,8 @@ impl Found {
     }
 }
 
-/// Reads, and where the query says so waits until what was read is newer than the index that it has. Only changes of `tables` are
-/// waited for. Past the time the answer is what there is.
+/// Reads; a blocking query waits until the result is newer than the client's index. Only changes of `tables` wake it up. After
+/// the timeout it answers with the current result.
 pub(super) async fn read(
     call: &Call,
     tables: &[Table],
@@ -74,7 +74,7 @@ fn waiting(call: &Call) -> Result<(u64, Duration), Refusal> {
     Ok((index, if wait.is_zero() { LONGEST_WAIT } else { wait.min(LONGEST_WAIT) }))
 }
 
-/// What a list is asked for.
+/// The paging and filter parameters of a list.
 pub(super) struct Page {
     filter: Option<Filter>,
     per_page: usize,
@@ -100,8 +100,8 @@ impl Page {
         })
     }
 
-    /// The rows of the page and where the next one begins. `rows` come in the order of the list; `token` names a row's place;
-    /// `whole` is what a filter is asked of, `shown` what is answered.
+    /// The rows of the page and the token of the next one. `rows` are in the order of the list; `token` gives a row's position;
+    /// `whole` is the value that a filter is applied to, `shown` the one in the answer.
     pub(super) fn rows<T>(
         &self,
         rows: impl Iterator<Item = Result<T, StateError>>,
@@ -142,7 +142,7 @@ impl Page {
     }
 }
 
-/// A row's place in its list: by a number first where the list is sorted by when rows came to be.
+/// A row's position in its list; starts with an index where the list is sorted by creation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Token {
     number: u64,

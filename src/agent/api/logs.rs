@@ -1,4 +1,4 @@
-//! A task's output as it was rotated, in frames or as it is.
+//! A task's output from its rotated files, as frames or plain.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::http::stream::stream;
 use crate::logs::follower::{Finisher, Follower, Output, Start};
 use crate::logs::framer::Followed;
 
-/// The longest that one wait for the end of a task is.
+/// The longest single wait for the end of a task.
 const LOOK: Duration = Duration::from_hours(1);
 
 pub(super) async fn logs(call: Call) -> Result<Answer, Refusal> {
@@ -37,8 +37,8 @@ pub(super) async fn logs(call: Call) -> Result<Answer, Refusal> {
     let missing = || Refusal::missing(format!("log entry for task {task:?} and log type {kind:?} not found"));
     let follower = Follower::open(&dir, &base, start).map_err(|_| missing())?;
     let finisher = follower.finisher();
-    // `alloc logs -f` without more asks for both outputs from their ends, and spins when one of them ends. All other streams end
-    // with their task.
+    // `alloc logs -f` without further options asks for both outputs from their ends, and loops without pause when one of them
+    // ends. All other streams end with their task.
     let ends = follow && !(from_end && offset == 0);
     if !follow {
         finisher.finish();
@@ -63,7 +63,7 @@ fn dir(call: &Call, task: &str) -> Result<PathBuf, Refusal> {
     let alloc = super::client::known(call)?;
     let state = alloc.task_states.get(task);
     let has = state.is_some() || alloc.allocated_resources.tasks.contains_key(task);
-    // The name becomes a part of a file's name: only a task's is taken.
+    // The name becomes part of a file name, so it must be that of a task.
     if !has || task.contains('/') {
         return Err(Refusal::bad(format!("unknown task name {task:?}")));
     }

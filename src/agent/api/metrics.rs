@@ -9,7 +9,7 @@ use super::answer::{Answer, Refusal};
 use super::call::Call;
 use crate::agent::model::{ClientStatus, Eligibility, EvalStatus, JobStatus};
 
-/// How often a task was started again; the only number that never falls.
+/// Number of restarts of a task; the only counter.
 const RESTARTS: &str = "nomad.client.allocs.restart";
 
 /// One number; a counter only grows.
@@ -31,7 +31,7 @@ pub(super) async fn metrics(call: Call) -> Result<Answer, Refusal> {
     let (counters, gauges): (Vec<_>, Vec<_>) = gauges.iter().partition(|gauge| gauge.is_counter);
     let gauge = |gauge: &&Gauge| json!({"Name": gauge.name, "Value": gauge.value, "Labels": labels(gauge)});
     let gauges: Vec<Value> = gauges.iter().map(gauge).collect();
-    // Since the allocation was made, as one reading.
+    // Totals since the allocation was created, as one sample.
     let counter = |of: &&Gauge| {
         json!({
             "Name": of.name, "Count": of.value, "Sum": of.value, "Rate": 0, "Min": of.value, "Max": of.value, "Mean": of.value, "Stddev": 0,

@@ -1,5 +1,5 @@
-//! Nomad's HTTP API of one node: what comes in is checked and routed here, and answered from the state, by the commands and by the
-//! engine. One file for each family of questions. Never decides about jobs.
+//! Nomad's HTTP API of one node: checks and routes requests here, and answers them from the state, the commands and the engine.
+//! One file per group of endpoints. Never decides about jobs.
 //!
 //! ```text
 //!   request ──▶ auth: who ──▶ routes: what, with which ids, for which role ──▶ handler ──▶ answer: headers, form, gzip
@@ -62,7 +62,7 @@ pub use auth::{Allowed, Security};
 use call::Call;
 use routes::{Route, Verb};
 
-/// What the agent says of itself.
+/// The agent's description of itself.
 #[derive(Debug, Clone)]
 pub struct About {
     /// Its name.
@@ -86,7 +86,7 @@ pub struct About {
 /// A line of the agent's own log.
 #[derive(Debug, Clone)]
 pub struct LogLine {
-    /// How much it matters.
+    /// Its severity.
     pub level: tracing::Level,
     /// The line as text, with its line end.
     pub text: Arc<str>,
@@ -101,9 +101,9 @@ pub struct Api {
     security: Security,
     log: broadcast::Sender<LogLine>,
     router: Router<Vec<Route>>,
-    /// Places of sessions.
+    /// Limits the number of sessions.
     sessions: Arc<Semaphore>,
-    /// KiB of large bodies that are read and worked on.
+    /// Budget in KiB for large bodies in progress.
     room: Arc<Semaphore>,
 }
 
@@ -114,7 +114,7 @@ impl std::fmt::Debug for Api {
 }
 
 impl Api {
-    /// Of this agent. `log` is what `/v1/agent/monitor` tells.
+    /// The API of this agent. `log` feeds `/v1/agent/monitor`.
     #[must_use]
     #[expect(clippy::new_ret_no_self, reason = "a server takes nothing but a handler")]
     pub fn new(agent: Agent, about: About, security: Security, log: broadcast::Sender<LogLine>) -> Arc<dyn Handler> {
@@ -164,7 +164,7 @@ impl Handler for Answers {
     }
 }
 
-/// Answers. What changes something goes on when its sender has gone: between its change and what follows from it nobody may be lost.
+/// Runs the handler. A write continues when its client disconnects, so that the follow-up steps of a change are not lost.
 async fn run(route: Route, call: Call) -> Result<answer::Answer, Refusal> {
     if route.verb == Verb::Get {
         return (route.run)(call).await;
@@ -174,7 +174,8 @@ async fn run(route: Route, call: Call) -> Result<answer::Answer, Refusal> {
         .unwrap_or_else(|error| Err(Refusal::failed(format!("it broke down: {error}"))))
 }
 
-/// Who asks what, and whether they may. Nobody learns which paths there are before they have said who they are.
+/// Authenticates and authorizes a request. Paths are matched only after authentication, so that unauthenticated clients learn
+/// nothing about them.
 fn admit(
     api: &Api,
     parts: &crate::http::Parts,
@@ -198,7 +199,7 @@ fn admit(
 }
 
 impl Verb {
-    /// What a method means; writing is one thing, by either name.
+    /// The action for a method; PUT and POST both mean writing.
     fn of(method: &Method) -> Option<Verb> {
         match *method {
             Method::GET | Method::HEAD => Some(Verb::Get),

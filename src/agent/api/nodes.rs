@@ -65,7 +65,7 @@ pub(super) async fn allocations(call: Call) -> Result<Answer, Refusal> {
         let mut all: Vec<Value> = Vec::new();
         for alloc in view.allocs("") {
             let alloc = alloc?;
-            // Here a query without a namespace means all.
+            // For this endpoint, a query without a namespace means all namespaces.
             if call.query.text("namespace").is_none() || call.wants(&alloc.namespace) {
                 all.push(shape::allocation(&alloc, view.version_of(&alloc)?.as_ref()));
             }
@@ -123,12 +123,12 @@ pub(super) async fn purge(call: Call) -> Result<Answer, Refusal> {
     Ok(changed(&call.api.commands.purge_node()?))
 }
 
-/// The node's metadata: as it is, what of it was changed, and what is configured.
+/// The node's metadata: effective, changed over the API, and configured.
 fn shown_metadata(node: &Node) -> Value {
     json!({"Meta": node.meta, "Dynamic": node.dynamic_meta, "Static": node.static_meta})
 }
 
-/// The node that a request means: this one, by its id or by none.
+/// The node that a request refers to: this one, by its id or by an empty one.
 fn require_own(call: &Call, id: &str) -> Result<Node, Refusal> {
     let node = call.api.state.read()?.node()?.filter(|node| id.is_empty() || node.id == id);
     node.ok_or_else(|| Refusal::missing(format!("Unknown node {id:?}")))

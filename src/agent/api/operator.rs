@@ -1,4 +1,4 @@
-//! What operators of a cluster ask.
+//! Endpoints for operators of a cluster.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +14,7 @@ use crate::agent::state::{Saved, Table, nameless};
 use crate::http::stream::stream;
 use crate::http::{HeaderName, HeaderValue, Response};
 
-/// Bytes of a snapshot that are sent at a time.
+/// Size of the chunks of a snapshot, in bytes.
 const PIECE: usize = 64 << 10;
 /// The setting's name in the state.
 const SCHEDULER: &str = "scheduler";
@@ -33,7 +33,7 @@ pub(super) async fn reconcile(call: Call) -> Result<Answer, Refusal> {
     Ok(Answer::Empty)
 }
 
-/// The archive, with its sum in a header, by which the command line knows that it is whole.
+/// The snapshot archive, with its checksum in a header, by which the command line verifies that it is complete.
 pub(super) async fn save(call: Call) -> Result<Answer, Refusal> {
     let (state, dir) = (call.api.state.clone(), call.api.about.data_dir.clone());
     let saved = crate::sys::task::spawn_blocking(move || state.save_snapshot(&dir)).await;

@@ -1,4 +1,4 @@
-//! Jobs that are only looked at: parse, validate, plan.
+//! Jobs that are checked and not registered: parse, validate, plan.
 
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
@@ -12,10 +12,10 @@ use crate::jobspec::{self, PlannedUpdates};
 use crate::spec::IntoMap as _;
 use crate::spec::json;
 
-/// Job files that are evaluated at once: each may take a second of a processor.
+/// Limits concurrent evaluations of job files: each may take a second of CPU time.
 static PARSES: Semaphore = Semaphore::const_new(2);
 
-/// `PUT /v1/jobs/parse`: what was sent reads nothing of this machine: no files, no environment.
+/// `PUT /v1/jobs/parse`: the submitted text cannot read this machine's files or environment.
 pub(super) async fn parse(mut call: Call) -> Result<Answer, Refusal> {
     let input = call.input().await?;
     let text = input.text("JobHCL")?;
@@ -64,7 +64,7 @@ pub(super) async fn plan(mut call: Call) -> Result<Answer, Refusal> {
     if spec.get("ID").and_then(Value::as_str) != Some(call.id()) {
         return Err(Refusal::bad("Job ID does not match"));
     }
-    // As it would be registered.
+    // With the changes that registering it would make.
     let spec = if call.caller.role == Role::Submit { limits::admit(&call, spec)? } else { spec };
     let wants_diff = input.switch("Diff")?;
     let planned = call.api.commands.plan(spec).await?;

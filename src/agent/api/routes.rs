@@ -1,4 +1,4 @@
-//! The one table of routes: what is asked, who may ask it, how large a body may be, who answers. `docs/api.md` is made of it.
+//! The table of routes: method and path, required role, size limit of the body, handler. `docs/api.md` is generated from it.
 
 use super::call::{Answering, Call};
 use super::{
@@ -8,25 +8,25 @@ use super::{
 use crate::agent::model::Role;
 use crate::http::route::Router;
 
-/// What is done with what a path names.
+/// The action on the resource in the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verb {
-    /// It is read.
+    /// Read.
     Get,
-    /// It is written, or something is done with it: PUT and POST.
+    /// Write or execute: PUT and POST.
     Put,
-    /// It is removed.
+    /// Remove.
     Delete,
 }
 
-/// How an answer comes about.
+/// How an answer is produced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// From what there is.
+    /// From the agent's data.
     Served,
-    /// The same for every agent: what one machine has not.
+    /// The same for every agent, for features that a single machine does not have.
     Fixed,
-    /// With 501 and why.
+    /// Status 501 with the reason.
     Refused,
 }
 
@@ -42,7 +42,7 @@ impl Verb {
 }
 
 impl Kind {
-    /// In a word.
+    /// As one word.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Kind::Served => "served",
@@ -62,15 +62,15 @@ pub(super) struct Route {
     /// Bytes of a body, at most.
     pub(super) limit: usize,
     pub(super) run: fn(Call) -> Answering,
-    /// For people.
+    /// For users.
     pub(super) about: &'static str,
 }
 
-/// Bodies of requests are small, ...
+/// Limit of ordinary request bodies.
 const SMALL: usize = 1 << 20;
-/// ... but jobs, with their files in them.
+/// Limit of jobs, which may contain files.
 const JOB: usize = 16 << 20;
-/// A snapshot goes to the disk.
+/// Limit of a snapshot, which is written to disk.
 const ARCHIVE: usize = 4 << 30;
 
 macro_rules! table {

@@ -6,7 +6,7 @@ use super::answer::{Answer, Refusal, with_meta};
 use super::call::Call;
 use crate::agent::state::{StateError, View};
 
-/// Matches of a context, at most.
+/// Limit of matches per context.
 const MOST: usize = 20;
 /// The contexts whose objects have UUIDs.
 const BY_ID: &[&str] = &["allocs", "evals", "deployment", "nodes"];
@@ -14,11 +14,11 @@ const BY_ID: &[&str] = &["allocs", "evals", "deployment", "nodes"];
 const BY_NAME: &[&str] =
     &["jobs", "namespaces", "vars", "node_pools", "plugins", "volumes", "host_volumes", "scaling_policy"];
 
-/// What is said of another context.
+/// Error text for an unknown context.
 const CONTEXTS: &str = "context must be one of [allocs jobs nodes node_pools evals deployment plugins volumes scaling_policy vars namespaces \
                         host_volumes] or 'all' for all contexts";
 
-/// What a context has of ids that begin with a prefix; one more than is shown, so that more can be told.
+/// The ids in a context that begin with a prefix; one more than is shown, so that truncation can be reported.
 fn found(call: &Call, view: &View, context: &str, prefix: &str) -> Result<Vec<String>, StateError> {
     let most = MOST + 1;
     let wants = |namespace: &str| call.wants(namespace);
@@ -52,7 +52,7 @@ fn found(call: &Call, view: &View, context: &str, prefix: &str) -> Result<Vec<St
 fn contexts(wanted: &str, prefix: &str) -> Result<Vec<&'static str>, Refusal> {
     let all = BY_ID.iter().chain(BY_NAME).copied();
     if wanted.is_empty() || wanted == "all" {
-        // What can be no id begins none.
+        // A prefix that is not hexadecimal cannot begin a UUID.
         let may_be_id = prefix.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit());
         return Ok(all.filter(|context| may_be_id || !BY_ID.contains(context)).collect());
     }

@@ -1,4 +1,4 @@
-//! Tokens of this agent: a role each. The secret is told once, when one is made.
+//! This agent's tokens: each has a role. The secret is shown once, when the token is created.
 
 use std::time::SystemTime;
 

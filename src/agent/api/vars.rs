@@ -24,7 +24,7 @@ fn meta(meta: &VariableMeta) -> Value {
         "ModifyTime": meta.modify_time,
     });
     if meta.locked {
-        // Who holds it is nobody's business.
+        // The lock's holder is not shown.
         value["Lock"] = json!({});
     }
     value
@@ -66,7 +66,7 @@ pub(super) async fn info(call: Call) -> Result<Answer, Refusal> {
     .await
 }
 
-/// What a variable is to hold; `None` where the body says nothing of it.
+/// The new items of a variable; `None` if the body does not set them.
 fn items(input: &Input) -> Result<Option<BTreeMap<String, Secret>>, Refusal> {
     if input.get("Items").is_none() {
         return Ok(None);
@@ -74,7 +74,7 @@ fn items(input: &Input) -> Result<Option<BTreeMap<String, Secret>>, Refusal> {
     Ok(Some(input.texts("Items")?.into_iter().map(|(key, text)| (key, Secret::new(text))).into_map()))
 }
 
-/// What the body says of a lock.
+/// The lock in the body.
 struct Lock {
     id: Option<Secret>,
     ttl: Nanos,
@@ -126,20 +126,20 @@ pub(super) async fn put(mut call: Call) -> Result<Answer, Refusal> {
         }
     });
     let (index, written) = written.await.map_err(|error| match error {
-        // As Nomad's servers say it to each other.
+        // Nomad reports it as an RPC error between servers.
         StateError::Invalid(why) => Refusal::bad(format!("RPC Error:: 400,{why}")),
         error => error.into(),
     })?;
     Ok(match written {
         Written::Done(variable) => {
-            // The holder learns the lock's id here and nowhere else.
+            // Only this answer contains the lock's id, for its holder.
             Answer::at(index, shown(&variable, matches!(how, How::Acquire | How::Renew)))
         }
         Written::Conflict(variable) => conflict(index, variable.as_deref(), &call),
     })
 }
 
-/// What is asked of a variable.
+/// The operation on a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     Write,
@@ -148,7 +148,7 @@ enum How {
     Release,
 }
 
-/// Somebody was there before: the variable as it is, which whoever may write may see.
+/// Another client has changed the variable: answers with its current value, which every client that may write it may see.
 fn conflict(index: u64, variable: Option<&Variable>, call: &Call) -> Answer {
     let value = variable.map_or_else(
         || json!({"Namespace": call.one_namespace(), "Path": call.id(), "CreateIndex": 0, "ModifyIndex": 0, "Items": null}),

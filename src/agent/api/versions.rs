@@ -1,4 +1,4 @@
-//! Versions of a job: what they were, what they changed, their names, and the way back.
+//! Versions of a job: listing, differences, tags, and reverting.
 
 use serde_json::{Map, Value, json};
 
@@ -42,7 +42,7 @@ fn unknown(version: &str) -> Refusal {
     Refusal::failed(format!("job version {version} not found"))
 }
 
-/// What each version changed, the newest first: of the one before it, or of the one that all are compared with.
+/// What each version changed, newest first: compared with the one before it, or with one version given for all.
 fn differences(versions: &[JobVersion], against: Option<&JobVersion>) -> Vec<Value> {
     let one = |old: &JobVersion, new: &JobVersion| {
         json::to_value(&crate::jobspec::diff(Some(&old.spec), Some(&new.spec), true)).unwrap_or_default()

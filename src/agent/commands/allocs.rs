@@ -12,7 +12,7 @@ fn alloc(view: &View, id: &str) -> Result<Allocation, CommandError> {
 }
 
 impl Commands {
-    /// Stops an allocation, which is placed anew where its job wants it.
+    /// Stops an allocation; a replacement is placed if its job wants one.
     ///
     /// # Errors
     /// [`CommandError::NotFound`].
@@ -22,14 +22,14 @@ impl Commands {
             let mut alloc = alloc(change, &id)?;
             let job = change.job(&key(&alloc.namespace, &alloc.job_id))?;
             alloc.desired_transition.migrate = Some(true);
-            // Said in any case, as Nomad says it.
+            // Set in every case, as in Nomad.
             alloc.desired_transition.no_shutdown_delay = Some(no_shutdown_delay);
             alloc.desired_transition.reschedule.get_or_insert(false);
             let (index, (namespace, of)) = (alloc.job_version, (alloc.namespace.clone(), alloc.job_id.clone()));
             change.put_alloc(alloc)?;
             let eval = match job {
                 Some(job) => core.evaluation_of(&job, Trigger::AllocStop),
-                // Its job was purged: what is left of it ends.
+                // Its job was purged: the evaluation ends its remaining allocations.
                 None => Evaluation {
                     job_modify_index: index,
                     ..crate::agent::core::evaluation(
@@ -52,10 +52,10 @@ impl Commands {
         })
     }
 
-    /// Removes what is left of an allocation that has ended: its directory with its logs.
+    /// Removes the remains of an ended allocation: its directory with its logs.
     ///
     /// # Errors
-    /// [`CommandError::NotFound`] for one that still runs, too.
+    /// [`CommandError::NotFound`], also for one that is still running.
     pub async fn gc_alloc(&self, id: &str) -> Result<(), CommandError> {
         let ended = self.core.state.read()?.alloc(id)?.is_some_and(|alloc| alloc.client_status.is_terminal());
         if !ended || self.core.engine.alloc_dir(id).is_none() {

@@ -14,7 +14,7 @@ fn deployment(view: &View, id: &str) -> Result<Deployment, CommandError> {
 }
 
 impl Commands {
-    /// Takes the canaries of these groups for good, or of all.
+    /// Promotes the canaries of these groups, or of all groups.
     ///
     /// # Errors
     /// [`CommandError`]: no such deployment, nothing to promote, canaries that are not healthy.
@@ -22,7 +22,7 @@ impl Commands {
         self.decided(id, move |input| promote_deployment(input, groups.as_deref())).await
     }
 
-    /// Says that a deployment has failed.
+    /// Marks a deployment as failed.
     ///
     /// # Errors
     /// [`CommandError`]: no such deployment, or one that has ended.
@@ -30,7 +30,7 @@ impl Commands {
         self.decided(id, fail_deployment).await
     }
 
-    /// Pauses a deployment, or lets it go on.
+    /// Pauses or resumes a deployment.
     ///
     /// # Errors
     /// [`CommandError`]: no such deployment, or one that has ended.
@@ -38,7 +38,7 @@ impl Commands {
         self.decided(id, move |input| pause_deployment(input, pause)).await
     }
 
-    /// Says which allocations of a deployment are healthy, and which are not.
+    /// Sets which allocations of a deployment are healthy, and which are not.
     ///
     /// # Errors
     /// [`CommandError`]: no such deployment, one that has ended, or allocations of another one.

@@ -2,22 +2,22 @@
 
 use crate::agent::state::StateError;
 
-/// A refusal, which whoever answers turns into a status once.
+/// The refusal of a command; each API maps it to a status in one place.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// What it is about is not there.
+    /// The object of the command does not exist.
     #[error("{0}")]
     NotFound(String),
     /// It is not allowed.
     #[error("{0}")]
     Denied(String),
-    /// It makes no sense as it was given.
+    /// The parameters are not valid.
     #[error("{0}")]
     Invalid(String),
-    /// It is at odds with what there is by now.
+    /// It conflicts with the current state.
     #[error("{0}")]
     Conflict(String),
-    /// The agent could not do it.
+    /// The agent failed to execute it.
     #[error("{doing}")]
     Failed {
         /// What was being done.
@@ -28,7 +28,7 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    /// Something of the agent's own went wrong.
+    /// An internal error of the agent.
     pub fn failed(doing: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> CommandError {
         CommandError::Failed { doing: doing.to_owned(), source: source.into() }
     }

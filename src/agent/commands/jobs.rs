@@ -1,4 +1,4 @@
-//! Commands for jobs that are there.
+//! Commands for existing jobs.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -23,7 +23,7 @@ fn evaluated(index: u64, eval: Option<&Evaluation>, job: &JobVersion) -> Evaluat
 }
 
 impl Commands {
-    /// Stops a job, and forgets it where that is asked for.
+    /// Stops a job, and with `purge` forgets it.
     ///
     /// # Errors
     /// [`CommandError::NotFound`].
@@ -47,7 +47,7 @@ impl Commands {
             } else if old.stop {
                 old
             } else {
-                // Whoever starts it again asks for the text of this version.
+                // Kept for users who start the job again from this version's text.
                 let submission = change.submission(&key, old.version)?;
                 change.put_job(JobVersion { stop: true, submit_time: now(), ..old }, submission)?
             };
@@ -66,10 +66,11 @@ impl Commands {
         Ok(evaluated(index, eval.as_ref(), &stopped))
     }
 
-    /// Has a job decided anew; with `force_reschedule` failed allocations are replaced although their policy says no.
+    /// Creates an evaluation of a job; with `force_reschedule`, failed allocations are replaced even if their policy does not
+    /// allow it.
     ///
     /// # Errors
-    /// [`CommandError`]: no such job, or one that does not run itself.
+    /// [`CommandError`]: no such job, or one that does not run itself (a periodic or parameterized one).
     pub async fn evaluate(&self, key: &JobKey, force_reschedule: bool) -> Result<Evaluated, CommandError> {
         let key = key.clone();
         let made = self.change(move |core, change| {
@@ -98,7 +99,7 @@ impl Commands {
         Ok(evaluated(index, Some(&eval), &job))
     }
 
-    /// Makes an older version of a job its newest one. `enforce` is the version that the job must have.
+    /// Makes an older version of a job its newest one. `enforce` is the version that the job must currently have.
     ///
     /// # Errors
     /// [`CommandError`]: no such job or version, or a job that has changed meanwhile.
@@ -115,7 +116,7 @@ impl Commands {
         Ok(registered(index, &kept, String::new()))
     }
 
-    /// Says whether a version is stable. Returns the index.
+    /// Sets whether a version is stable. Returns the index.
     ///
     /// # Errors
     /// [`CommandError::NotFound`].
@@ -124,26 +125,26 @@ impl Commands {
         Ok(self.change(move |_, change| Ok(change.set_stable(&key, version, stable)?)).await?.0)
     }
 
-    /// Gives a version a name, or takes it. Returns the index.
+    /// Sets or removes the tag of a version. Returns the index.
     ///
     /// # Errors
-    /// [`CommandError`]: no such version, or another one has the name.
+    /// [`CommandError`]: no such version, or another version has this tag.
     pub async fn tag(&self, key: &JobKey, version: u64, tag: Option<VersionTag>) -> Result<u64, CommandError> {
         let key = key.clone();
         Ok(self.change(move |_, change| Ok(change.set_tag(&key, version, tag)?)).await?.0)
     }
 
-    /// Changes how many allocations a group has, or only notes what somebody says of that.
+    /// Changes the count of a group, or only records a scaling event.
     ///
     /// # Errors
-    /// [`CommandError`]: no such job or group, a count that cannot be.
+    /// [`CommandError`]: no such job or group, or an invalid count.
     pub async fn scale(&self, key: &JobKey, scale: Scale) -> Result<Registered, CommandError> {
         let key = key.clone();
         let made = self.change(move |core, change| {
             let old = job(change, &key)?;
             enforce(scale.enforce_index, Some(&old))?;
             let name = &scale.group;
-            // One that is stopped stays stopped, as in Nomad.
+            // A stopped job stays stopped, as in Nomad.
             let mut new = JobVersion { submit_time: now(), ..old.clone() };
             let (previous_count, kept) = match scale.count {
                 Some(_) if scale.error => {
@@ -185,10 +186,10 @@ impl Commands {
         Ok(registered(index, &kept, String::new()))
     }
 
-    /// Runs a parameterized job with these parameters.
+    /// Dispatches a parameterized job with these parameters.
     ///
     /// # Errors
-    /// [`CommandError`]: no such job, or parameters that it does not take.
+    /// [`CommandError`]: no such job, or parameters that it does not accept.
     pub async fn dispatch(&self, key: &JobKey, given: Dispatch) -> Result<Dispatched, CommandError> {
         let key = key.clone();
         let made = self.change(move |core, change| {
@@ -215,7 +216,7 @@ impl Commands {
                 priority: given.priority.unwrap_or(0),
                 idempotency_token: &given.idempotency_token,
             };
-            // A part of chance is chance.
+            // The low bits of a random number are random, too.
             let random = crate::sys::random::bits() as u32;
             let child = dispatch::child(&parent, &read, &parameters, now(), random).map_err(CommandError::Invalid)?;
             keep(core, change, child, None, Trigger::JobRegister, 0)
@@ -231,10 +232,10 @@ impl Commands {
         })
     }
 
-    /// Starts a job now that a clock starts.
+    /// Launches a periodic job now.
     ///
     /// # Errors
-    /// [`CommandError`]: no such job, or none that a clock starts.
+    /// [`CommandError`]: no such job, or one that is not periodic.
     pub async fn periodic_force(&self, key: &JobKey) -> Result<Evaluated, CommandError> {
         let key = key.clone();
         let made = self.change(move |core, change| {

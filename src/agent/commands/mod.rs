@@ -1,4 +1,4 @@
-//! What may be asked to be changed: one function for each, which says what became of it or why not.
+//! The commands that change the agent's state: one function each, which returns the result or the reason of a refusal.
 
 mod allocs;
 mod deployments;
@@ -32,7 +32,7 @@ impl Commands {
         Commands { core }
     }
 
-    /// Makes a change that may be refused; a refusal changes nothing.
+    /// Makes a change that may be refused; a refused one changes nothing.
     async fn change<T: Send + 'static>(
         &self,
         make: impl FnOnce(&Core, &mut Change<'_>) -> Result<T, CommandError> + Send + 'static,
@@ -41,7 +41,7 @@ impl Commands {
         let (refused, heard) = std::sync::mpsc::sync_channel(1);
         let made = self.core.state.change(move |change| {
             make(&core, change).map_err(|error| {
-                // An error ends the change; what it was is told beside it.
+                // An error rolls back the change; the original error is sent through the channel.
                 let _ = refused.try_send(error);
                 StateError::Invalid("the command is refused".to_owned())
             })
@@ -52,13 +52,13 @@ impl Commands {
         }
     }
 
-    /// Has an evaluation decided.
+    /// Queues an evaluation.
     fn decide(&self, eval: &Evaluation) {
         self.core.broker.put(eval);
     }
 }
 
-/// A job that has to be there.
+/// Looks up a job that must exist.
 fn job(view: &View, key: &JobKey) -> Result<JobVersion, CommandError> {
     view.job(key)?.ok_or_else(|| CommandError::NotFound("job not found".to_owned()))
 }

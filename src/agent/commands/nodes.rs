@@ -12,15 +12,15 @@ use crate::agent::state::{Change, View};
 use crate::agent::versions::put_eval;
 use crate::spec::JobType;
 
-/// Bytes of metadata that is changed over the API, at most.
+/// Limit of metadata changed over the API, in bytes.
 const MAX_META: usize = 64 << 10;
 
-/// The node, which is described before anybody can ask for it.
+/// The node, whose record exists before requests are accepted.
 fn node(view: &View) -> Result<Node, CommandError> {
     view.node()?.ok_or_else(|| CommandError::NotFound("node not found".to_owned()))
 }
 
-/// An evaluation for each job of a system kind, which runs wherever it may, and with `all` for each that has allocations.
+/// Creates an evaluation for each system job, which runs wherever it can, and with `all` for each job that has allocations.
 pub(crate) fn evaluate(core: &Core, change: &mut Change<'_>, all: bool) -> Result<Vec<Evaluation>, CommandError> {
     let mut wanted = Vec::new();
     for job in change.jobs(None, "") {
@@ -69,7 +69,7 @@ impl Commands {
         Ok(self.changed(index, &evals))
     }
 
-    /// Says whether anything may be placed.
+    /// Sets whether allocations may be placed.
     ///
     /// # Errors
     /// [`CommandError`]: a node that is drained cannot be eligible.
@@ -96,8 +96,8 @@ impl Commands {
         Ok(self.changed(index, &evals))
     }
 
-    /// Changes the node's metadata; `None` takes a key away, also one of the configuration. The index, and the node as it is
-    /// then.
+    /// Changes the node's metadata; `None` removes a key, also one from the configuration. Returns the index and the changed
+    /// node.
     ///
     /// # Errors
     /// [`CommandError::Invalid`]: nothing to change, a key without a name, more than 64 KiB.
@@ -119,7 +119,7 @@ impl Commands {
                 return Err(CommandError::Invalid(format!("the metadata has more than {MAX_META} bytes")));
             }
             change.put_node(node.clone())?;
-            // Jobs that run wherever they may, may run here now.
+            // System jobs may fit here now.
             let evals = if node.meta == before { Vec::new() } else { evaluate(core, change, false)? };
             Ok((node, evals))
         });
@@ -131,7 +131,7 @@ impl Commands {
         Ok((index, node))
     }
 
-    /// Has all jobs of the node decided anew.
+    /// Creates evaluations for all jobs of the node.
     ///
     /// # Errors
     /// [`CommandError`].
@@ -140,7 +140,7 @@ impl Commands {
         Ok(self.changed(index, &evals))
     }
 
-    /// Refused: the node is this agent, which describes it anew.
+    /// Always refused: the node is this agent, which would register it again.
     ///
     /// # Errors
     /// Always.

@@ -1,4 +1,4 @@
-//! Jobs that are submitted: kept as a new version, looked at without being kept, or only read.
+//! Submitted jobs: registered as a new version, planned, or validated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::agent::worker;
 use crate::jobspec;
 use crate::spec::Job;
 
-/// A job that was read, and can be kept.
+/// A job that was parsed and can be stored.
 struct Prepared {
     key: JobKey,
     spec: Map<String, Value>,
@@ -26,7 +26,7 @@ struct Prepared {
     warnings: Vec<String>,
 }
 
-/// Reads a specification as it was submitted.
+/// Parses a submitted specification.
 fn prepare(given: Map<String, Value>) -> Result<Prepared, Vec<String>> {
     let now = now();
     let spec = jobspec::canonicalize(&Value::Object(given), now.0);
@@ -54,7 +54,7 @@ fn told(warnings: &[String]) -> String {
     }
 }
 
-/// That the namespace is there.
+/// Checks that the namespace exists.
 fn check_namespace(view: &View, key: &JobKey) -> Result<(), CommandError> {
     match view.namespace(&key.namespace)? {
         Some(_) => Ok(()),
@@ -63,7 +63,7 @@ fn check_namespace(view: &View, key: &JobKey) -> Result<(), CommandError> {
     }
 }
 
-/// That the job is the one that was looked at before.
+/// Checks that the job still has the index that the client has seen.
 pub(super) fn enforce(index: Option<u64>, old: Option<&JobVersion>) -> Result<(), CommandError> {
     let Some(index) = index else { return Ok(()) };
     let why = match old {
@@ -82,7 +82,7 @@ fn groups(spec: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
     groups.filter_map(|group| Some((group.get("Name")?.as_str()?, group)))
 }
 
-/// Takes over what the job has now, where it is to stay.
+/// Copies the counts and resources of the current version that have to be preserved.
 fn preserve(spec: &mut Map<String, Value>, old: &JobVersion, counts: bool, resources: bool) {
     let new = spec.get_mut("TaskGroups").and_then(Value::as_array_mut);
     for group in new.into_iter().flatten() {
@@ -105,7 +105,7 @@ fn preserve(spec: &mut Map<String, Value>, old: &JobVersion, counts: bool, resou
     }
 }
 
-/// What is answered.
+/// The answer to a registration.
 pub(super) fn registered(index: u64, kept: &Kept, warnings: String) -> Registered {
     Registered {
         eval_id: kept.eval.as_ref().map(|eval| eval.id.clone()).unwrap_or_default(),
@@ -117,10 +117,10 @@ pub(super) fn registered(index: u64, kept: &Kept, warnings: String) -> Registere
 }
 
 impl Commands {
-    /// Keeps a job, new or as its next version, and has it decided.
+    /// Stores a job, new or as its next version, and queues its evaluation.
     ///
     /// # Errors
-    /// [`CommandError`]: what is wrong with the job; a job that has changed meanwhile.
+    /// [`CommandError`]: the errors in the job; a job that has changed meanwhile.
     pub async fn register(&self, given: Register) -> Result<Registered, CommandError> {
         let Register { spec, submission, enforce_index, preserve_counts, preserve_resources, eval_priority } = given;
         let Prepared { key, spec, warnings, .. } = prepare(spec).map_err(|errors| mistakes(&errors))?;
@@ -143,7 +143,7 @@ impl Commands {
         Ok(registered(index, &kept, told(&warnings)))
     }
 
-    /// Has done what follows from a version that was kept.
+    /// Triggers the follow-up work for a stored version.
     pub(super) fn follow(&self, kept: &Kept) {
         if let Some(eval) = &kept.eval {
             self.decide(eval);
@@ -153,7 +153,7 @@ impl Commands {
         }
     }
 
-    /// What a job would be and what would be done, of which nothing is.
+    /// Computes the job and the actions that registering it would lead to, without doing anything.
     ///
     /// # Errors
     /// As [`Commands::register`].
@@ -163,7 +163,7 @@ impl Commands {
         planned.map_err(|error| CommandError::failed("cannot plan the job", error))?
     }
 
-    /// What is wrong with a job.
+    /// The errors and warnings for a job.
     pub fn validate(&self, given: Map<String, Value>) -> Validated {
         match prepare(given) {
             Ok(Prepared { job, warnings, .. }) => {

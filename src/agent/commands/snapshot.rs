@@ -1,4 +1,4 @@
-//! The command that puts a snapshot in the place of all that is kept.
+//! The command that replaces the whole state by a snapshot.
 
 use std::fs::File;
 
@@ -8,11 +8,11 @@ use crate::agent::node;
 use crate::agent::state::{Change, StateError, View};
 
 impl Commands {
-    /// Puts a snapshot in the place of all that is kept, and goes on with that: allocations that it does not know are stopped and
-    /// removed, those that have ended since stay ended, and what it wants is started. Returns the index.
+    /// Replaces the state by a snapshot and continues from it: allocations that the snapshot does not contain are stopped and
+    /// removed, those that have ended since stay ended, and those that it wants are started. Returns the index.
     ///
     /// # Errors
-    /// [`CommandError`]: an archive that cannot be used; then nothing is changed.
+    /// [`CommandError`]: an archive that is not usable; then nothing is changed.
     pub async fn restore_snapshot(&self, archive: File) -> Result<u64, CommandError> {
         let core = &self.core;
         let before = core.state.read()?;
@@ -22,7 +22,7 @@ impl Commands {
             core.engine.stop(id, false).await;
         }
         let engine = std::sync::Arc::clone(&core.engine);
-        // Their ends may take as long as they may take to stop.
+        // In the background, as stopping them may take up to their kill timeouts.
         crate::sys::task::spawn(async move {
             for id in unknown {
                 engine.destroy(&id).await;
@@ -37,7 +37,7 @@ impl Commands {
     }
 }
 
-/// What has ended stays ended. Answers the allocations that nobody knows any more.
+/// Keeps ended allocations ended. Returns the ids of allocations that the snapshot does not contain.
 fn settle(change: &mut Change<'_>, before: &View) -> Result<Vec<String>, StateError> {
     let mut unknown = Vec::new();
     for old in before.allocs("") {

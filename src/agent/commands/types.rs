@@ -1,4 +1,4 @@
-//! What commands are given, and what they answer: what an answer of Nomad's needs, in no form yet.
+//! Parameters and results of commands: the content of Nomad's answers, without their format.
 
 use std::collections::BTreeMap;
 
@@ -6,33 +6,33 @@ use serde_json::{Map, Value};
 
 use crate::agent::model::{AllocMetric, DesiredUpdates, DrainSpec, Evaluation, JobVersion, Nanos, Submission};
 
-/// A job that somebody submits.
+/// A submitted job.
 #[derive(Debug, Clone, Default)]
 pub struct Register {
     /// The specification in API form.
     pub spec: Map<String, Value>,
-    /// The text that it was made from.
+    /// The job file that it was made from.
     pub submission: Option<Submission>,
-    /// The job's modify index must be this one; 0 is that there is no such job.
+    /// The job's modify index must equal this; 0 means that the job must not exist.
     pub enforce_index: Option<u64>,
-    /// The counts of groups stay as they are.
+    /// Keep the groups' current counts.
     pub preserve_counts: bool,
-    /// The resources of tasks stay as they are.
+    /// Keep the tasks' current resources.
     pub preserve_resources: bool,
-    /// Of the evaluation; 0 is the job's.
+    /// Priority of the evaluation; 0 uses the job's.
     pub eval_priority: i64,
 }
 
-/// What became of a job that was changed.
+/// The result of changing a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Registered {
-    /// Empty for a job that does not run itself.
+    /// Empty for a job that does not run itself (a periodic or parameterized one).
     pub eval_id: String,
-    /// Index at which the evaluation came to be.
+    /// Create index of the evaluation.
     pub eval_create_index: u64,
     /// The specification's index.
     pub job_modify_index: u64,
-    /// What is odd about the job, for people; lines.
+    /// Warnings about the job, for users; one per line.
     pub warnings: String,
     /// The index of the change.
     pub index: u64,
@@ -41,15 +41,15 @@ pub struct Registered {
 /// How a job is stopped.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Deregister {
-    /// It is forgotten, too.
+    /// Also forget the job.
     pub purge: bool,
-    /// Of the evaluation; 0 is the job's.
+    /// Priority of the evaluation; 0 uses the job's.
     pub eval_priority: i64,
-    /// Its tasks do not wait for their `shutdown_delay`.
+    /// Stop its tasks without waiting for their `shutdown_delay`.
     pub no_shutdown_delay: bool,
 }
 
-/// An evaluation that a command made.
+/// An evaluation that a command created.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Evaluated {
     /// Empty for none.
@@ -62,30 +62,30 @@ pub struct Evaluated {
     pub index: u64,
 }
 
-/// What is looked at without being done.
+/// The result of a plan, which changes nothing.
 #[derive(Debug, Clone)]
 pub struct Planned {
-    /// The job as it is, if it is.
+    /// The current version of the job, if there is one.
     pub old: Option<JobVersion>,
-    /// The specification as it would be kept.
+    /// The specification as it would be stored.
     pub new: Map<String, Value>,
-    /// What would be done, by group.
+    /// The actions, by group.
     pub desired: BTreeMap<String, DesiredUpdates>,
-    /// What could not be placed, by group.
+    /// The allocations that could not be placed, by group.
     pub failed: BTreeMap<String, AllocMetric>,
-    /// Evaluations that would follow.
+    /// Evaluations that would be created.
     pub created: Vec<Evaluation>,
-    /// When a clock would start it next.
+    /// The next launch of a periodic job.
     pub next_periodic_launch: Option<Nanos>,
-    /// What is odd about the job; lines.
+    /// Warnings about the job; one per line.
     pub warnings: String,
-    /// The specification's index as it is; 0 for a new job.
+    /// The specification's current index; 0 for a new job.
     pub job_modify_index: u64,
-    /// What it was looked at.
+    /// The index of the state that the plan is based on.
     pub index: u64,
 }
 
-/// What was found wrong with a job.
+/// The result of validating a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Validated {
     /// One for each mistake.
@@ -94,31 +94,31 @@ pub struct Validated {
     pub warnings: String,
 }
 
-/// A parameterized job is to run with this.
+/// Parameters of a dispatch.
 #[derive(Debug, Clone, Default)]
 pub struct Dispatch {
-    /// What its task finds in a file, base64.
+    /// Content of the payload file, base64.
     pub payload: String,
-    /// Bytes of that.
+    /// Decoded size of the payload, in bytes.
     pub payload_bytes: usize,
-    /// Over the job's.
+    /// Metadata that is merged over the job's.
     pub meta: BTreeMap<String, String>,
-    /// Stands in the name of the job that is made.
+    /// Part of the new job's id.
     pub id_prefix: String,
-    /// Another priority than the job's.
+    /// Priority that replaces the job's.
     pub priority: Option<i64>,
-    /// The same one makes one job only.
+    /// Dispatches with the same token create one job only.
     pub idempotency_token: String,
 }
 
 /// A job that was dispatched.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Dispatched {
-    /// The job that was made, or had been.
+    /// The job that this dispatch, or an earlier one with its token, created.
     pub job_id: String,
     /// Index at which it came to be.
     pub job_create_index: u64,
-    /// Its evaluation; empty for a parameterized one that a clock starts.
+    /// Its evaluation; empty for a periodic one.
     pub eval_id: String,
     /// Index at which that came to be.
     pub eval_create_index: u64,
@@ -131,15 +131,15 @@ pub struct Dispatched {
 pub struct Scale {
     /// The group.
     pub group: String,
-    /// `None` only notes the event.
+    /// `None` only records the event.
     pub count: Option<i64>,
     /// Why, for people.
     pub message: String,
-    /// It tells of something that went wrong; there is no count then.
+    /// The event reports an error; then there is no count.
     pub error: bool,
-    /// More of it.
+    /// Further details.
     pub meta: BTreeMap<String, Value>,
-    /// The job's modify index must be this one.
+    /// The job's modify index must equal this.
     pub enforce_index: Option<u64>,
 }
 
@@ -152,18 +152,18 @@ pub struct DeploymentChanged {
     pub eval_create_index: u64,
     /// The deployment's index.
     pub deployment_modify_index: u64,
-    /// The version that comes back.
+    /// The version that the job was reverted to.
     pub reverted_job_version: Option<u64>,
     /// The index of the change.
     pub index: u64,
 }
 
-/// A drain that is asked for.
+/// Parameters of a drain.
 #[derive(Debug, Clone, Default)]
 pub struct Drain {
-    /// `None` ends the one that goes on.
+    /// `None` ends the current drain.
     pub spec: Option<DrainSpec>,
-    /// Without `spec`: the node is eligible again.
+    /// Without `spec`: also make the node eligible.
     pub mark_eligible: bool,
     /// For people.
     pub meta: BTreeMap<String, String>,

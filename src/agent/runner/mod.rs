@@ -1,4 +1,4 @@
-//! The engine over `alloc`: one task of the runtime for each allocation, from its set-up until nothing is left of it.
+//! The engine over `alloc`: one async task for each allocation, from its setup until its remains are removed.
 //!
 //! ```text
 //! start ─▶ set_up or restore ─▶ run ─▶ finish ─▶ (destroy) ─▶ gone
@@ -28,37 +28,37 @@ use crate::executor::{ExecRequests, ExecResponses};
 use crate::spec::{AllocId, Job, Signal, TaskStats};
 use crate::sys::lock::lock;
 
-/// Allocations of this machine.
+/// The allocations of this machine.
 pub struct Runner {
     machine: Arc<Machine>,
     advertised: Advertised,
     reports: mpsc::Sender<Report>,
     allocs: Mutex<HashMap<String, Entry>>,
-    /// What an earlier process left, by id.
+    /// Records that an earlier process left, by id.
     records: Mutex<HashMap<String, Record>>,
-    /// This process goes, and the tasks stay.
+    /// Set when this process ends and leaves the tasks running.
     leaving: watch::Sender<bool>,
-    /// Allocations whose lives go on here.
+    /// Number of allocations that this process manages.
     alive: watch::Sender<usize>,
 }
 
-/// One of them, for those who give orders.
+/// An allocation, for orders to it.
 #[derive(Clone)]
 struct Entry {
     control: Arc<Control>,
     dir: PathBuf,
-    /// Its tasks have ended, or were never started.
+    /// Whether its tasks have ended, or were never started.
     ended: Arc<watch::Sender<bool>>,
-    /// Nothing of it is wanted any more.
+    /// Set when its remains are to be removed.
     destroy: Arc<watch::Sender<bool>>,
 }
 
 impl Runner {
-    /// Of this machine, whose owner the agent is; its reports come from the receiver. What an earlier agent left goes on when it is
-    /// started.
+    /// An engine for this machine on behalf of the agent; its reports arrive at the receiver. An allocation of an earlier agent
+    /// process continues when it is started.
     ///
     /// # Errors
-    /// When the records of the data directory cannot be listed.
+    /// The records in the data directory cannot be listed.
     pub fn new(
         machine: Arc<Machine>,
         advertised: Advertised,
@@ -83,13 +83,13 @@ impl Runner {
         Ok((Arc::new(runner), receiver))
     }
 
-    /// The ids of what an earlier process left and nobody has started yet.
+    /// The ids of allocations that an earlier process left and that were not started yet.
     #[must_use]
     pub fn left(&self) -> Vec<String> {
         lock(&self.records).keys().cloned().collect()
     }
 
-    /// Returns when the tasks of all that was started have been taken up, or started; after this time also before that.
+    /// Returns when the tasks of all started allocations have been recovered or started, or after this time.
     pub async fn settled(&self, patience: std::time::Duration) {
         let controls: Vec<Arc<Control>> = lock(&self.allocs).values().map(|entry| Arc::clone(&entry.control)).collect();
         let all = async {
@@ -97,11 +97,12 @@ impl Runner {
                 control.settled().await;
             }
         };
-        // What takes longer is reported when it is done.
+        // Slower ones are reported when they are done.
         let _ = tokio::time::timeout(patience, all).await;
     }
 
-    /// This process goes: tasks go on, and their records say how the next one finds them. Returns when nothing is half done.
+    /// Ends this process's part: tasks continue, and their records let the next process recover them. Returns when no operation
+    /// is in progress.
     pub async fn leave(&self) {
         self.leaving.send_replace(true);
         for entry in lock(&self.allocs).values() {
@@ -110,7 +111,7 @@ impl Runner {
         self.none_alive().await;
     }
 
-    /// This process goes, and takes everything along. Returns when nothing is left.
+    /// Ends this process's part and all tasks. Returns when all allocations have ended.
     pub async fn end(&self) {
         for entry in lock(&self.allocs).values() {
             entry.control.stop(Stop::Gracefully);
@@ -133,13 +134,13 @@ impl Runner {
         let _ = self.reports.send(report).await;
     }
 
-    /// The same, for whoever may be waited for by those who take reports.
+    /// The same in the background, for callers that the receiver of reports may be waiting for.
     fn report_soon(self: &Arc<Self>, report: Report) {
         let runner = Arc::clone(self);
         crate::sys::task::spawn(async move { runner.report(report).await });
     }
 
-    /// The allocation, new or as an earlier process left it.
+    /// The allocation, new or recovered from an earlier process.
     async fn make(&self, wanted: &Wanted) -> Result<Alloc, String> {
         let record = lock(&self.records).remove(&wanted.alloc.id);
         let previous = AllocId::parse(&wanted.alloc.previous_allocation);
@@ -151,7 +152,7 @@ impl Runner {
                 }
                 Err(RestoreError::NeverMade(_)) => self.clean(record).await,
                 Err(error) => {
-                    // Another one takes its place: what it has started must not go on beside that.
+                    // It will be replaced, so its processes must not continue next to the replacement.
                     self.clean(record).await;
                     return Err(chain(&error));
                 }
@@ -167,7 +168,7 @@ impl Runner {
             .after(previous))
     }
 
-    /// Removes what a record tells of.
+    /// Removes everything that a record lists.
     async fn clean(&self, record: Record) {
         let (machine, id) = (Arc::clone(&self.machine), record.alloc_id.clone());
         let remove = move || {
@@ -185,7 +186,7 @@ impl Runner {
         }
     }
 
-    /// The life of an allocation ended in the middle, by a mistake of ours: what it has started must not go on without one.
+    /// Called when the task of an allocation panicked: its processes must not continue unsupervised.
     async fn broke_down(&self, control: &Control, why: &str) {
         let id = control.id().to_string();
         tracing::error!(alloc = id, why, "looking after an allocation broke down");
@@ -198,14 +199,14 @@ impl Runner {
         self.report(told::unstarted(control, Some(why))).await;
     }
 
-    /// Nothing of what was started needs this process, or its return.
+    /// Whether no started task needs this process, or its successor.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         lock(&self.allocs).values().all(|entry| *entry.ended.borrow())
     }
 }
 
-/// The allocation as `alloc` takes it; `None` where the job has no such group.
+/// The allocation in the form that `alloc` uses; `None` if the job has no such group.
 fn assignment(alloc: &Allocation, job: &Job) -> Option<Assignment> {
     let port = |port: &super::model::AllocatedPort| {
         Some(AllocPort {
@@ -225,7 +226,7 @@ fn assignment(alloc: &Allocation, job: &Job) -> Option<Assignment> {
     })
 }
 
-/// Counts an allocation as long as its life goes on here.
+/// Counts an allocation while this process manages it.
 struct Alive(Arc<Runner>);
 
 impl Alive {
@@ -241,7 +242,7 @@ impl Drop for Alive {
     }
 }
 
-/// The life of one allocation, until nothing is left of it, or this process leaves it.
+/// Manages one allocation until its remains are removed, or this process leaves it.
 async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, mut destroy: watch::Receiver<bool>) {
     let runner = &alive.0;
     let (control, id) = (alloc.control(), alloc.id().to_string());
@@ -251,7 +252,7 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
             if run(&mut alloc, runner).await {
                 return;
             }
-            // Before others hear of the end: what it had is free then.
+            // Before the end is reported: then its resources must be free.
             warn_of(&id, &alloc.finish().await);
             ended.send_replace(true);
             runner.report(told::ended(&control, alloc.network(), limit(&alloc))).await;
@@ -272,22 +273,22 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
     lock(&runner.allocs).remove(&id);
 }
 
-/// How long it may run.
+/// The time until which it may run.
 fn limit(alloc: &Alloc) -> Option<SystemTime> {
     alloc.control().created().checked_add(alloc.group().scheduling.max_run_duration?)
 }
 
-/// Runs its tasks and reports how they are; `true` when this process has left them.
+/// Runs its tasks and reports their states; `true` when this process has left them.
 async fn run(alloc: &mut Alloc, runner: &Runner) -> bool {
     let (control, network) = (alloc.control(), alloc.network().cloned());
     let (mut changes, mut health) = (control.subscribe(), control.health());
-    // Events are in what is reported.
+    // Reports contain the events.
     let (events, _) = mpsc::unbounded_channel();
     let stop = watch::Sender::new(Stop::No);
     let telling = async {
         loop {
             runner.report(told::of(&control, network.as_ref())).await;
-            // Who sends outlives this.
+            // The senders outlive this loop.
             tokio::select! {
                 _ = changes.next() => {}
                 _ = health.changed() => {}
@@ -424,7 +425,7 @@ impl Engine for Arc<Runner> {
         if let Ok(entry) = self.entry(id) {
             return Some(entry.dir);
         }
-        // One that had ended before this process began.
+        // An allocation that had ended before this process started.
         let dir = self.machine.data_dir.join("alloc").join(AllocId::parse(id)?.as_str());
         dir.is_dir().then_some(dir)
     }
@@ -433,7 +434,7 @@ impl Engine for Arc<Runner> {
         if let Ok(entry) = self.entry(id) {
             entry.control.stop(Stop::Gracefully);
             entry.destroy.send_replace(true);
-            // Its life holds the other end.
+            // The allocation's async task holds the receiver.
             return entry.destroy.closed().await;
         }
         let record = lock(&self.records).remove(id);

@@ -1,4 +1,4 @@
-//! The services of allocations, and what their checks found.
+//! The services of allocations, and the results of their checks.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::alloc::Registration;
 use crate::alloc::control::Control;
 use crate::spec::{CheckStatus, OnUpdate};
 
-/// As the state keeps it: without what its checks found.
+/// A registration in the form of the state: without check results.
 pub(super) fn service(of: Registration) -> ServiceRegistration {
     ServiceRegistration {
         id: of.id,
@@ -58,10 +58,10 @@ pub(super) fn checks(control: &Control) -> BTreeMap<String, CheckState> {
     all
 }
 
-/// Since when all of those pass without a break that its health depends on.
+/// Since when all checks that its health depends on have passed without interruption.
 pub(super) fn pass_since(control: &Control) -> Option<Nanos> {
     let health = control.health();
     let health = health.borrow();
-    // Without checks its tasks say it all.
+    // Without checks its health depends on its tasks only.
     if health.checks == 0 { Some(Nanos(0)) } else { health.since.map(Nanos::of) }
 }

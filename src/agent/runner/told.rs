@@ -1,4 +1,4 @@
-//! What is reported of an allocation.
+//! Reports about an allocation.
 
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -10,7 +10,7 @@ use crate::net::Status;
 use crate::spec::IntoMap as _;
 use crate::spec::{self, EventKind, Job};
 
-/// Nomad's words for what all tasks make.
+/// Nomad's description of a client status.
 const fn described(status: ClientStatus) -> &'static str {
     match status {
         ClientStatus::Failed => "Failed tasks",
@@ -20,11 +20,11 @@ const fn described(status: ClientStatus) -> &'static str {
     }
 }
 
-/// As it is now.
+/// The current state.
 pub(super) fn of(control: &Control, network: Option<&Status>) -> Report {
     let tasks = control.tasks();
     let is = |state: TaskLife| tasks.iter().any(|task| task.state == state);
-    // Until all tasks have ended, one that failed only has the others end.
+    // Until all tasks have ended, a failed task only makes the others end.
     let client_status = match control.has_ended() {
         true if tasks.iter().any(|task| task.failed) => ClientStatus::Failed,
         true => ClientStatus::Complete,
@@ -44,7 +44,7 @@ pub(super) fn of(control: &Control, network: Option<&Status>) -> Report {
     }
 }
 
-/// One whose tasks have ended; one that was ended because it had run as long as it may has failed.
+/// An allocation whose tasks have ended; it has failed if it was stopped because of its run time limit.
 pub(super) fn ended(control: &Control, network: Option<&Status>, limit: Option<SystemTime>) -> Report {
     let report = of(control, network);
     let last = control.tasks().into_iter().filter_map(|task| task.finished_at).max();
@@ -58,7 +58,7 @@ pub(super) fn ended(control: &Control, network: Option<&Status>, limit: Option<S
     }
 }
 
-/// One whose tasks were not started: it could not be set up, or was stopped before.
+/// An allocation whose tasks were not started: its setup failed, or it was stopped before.
 pub(super) fn unstarted(control: &Control, why: Option<&str>) -> Report {
     let mut report = of(control, None);
     let mut ended = true;
@@ -66,13 +66,13 @@ pub(super) fn unstarted(control: &Control, why: Option<&str>) -> Report {
         end(state, why);
         ended = false;
     }
-    // One that an earlier process saw end needs nothing that could not be taken up.
+    // An allocation that had ended under an earlier process does not need what could not be recovered.
     let failed = report.task_states.values().any(|state| state.failed) || why.is_some() && !ended;
     let client_status = if failed { ClientStatus::Failed } else { ClientStatus::Complete };
     Report { client_status, client_description: described(client_status).to_owned(), ..report }
 }
 
-/// One that the engine cannot make at all.
+/// An allocation that the engine cannot create at all.
 pub(super) fn refused(alloc: &Allocation, job: &Job, why: &str) -> Report {
     let group = job.groups.iter().find(|group| group.name == alloc.task_group);
     let tasks = group.into_iter().flat_map(|group| &group.tasks);

@@ -1,22 +1,22 @@
-//! What wakes evaluations that wait.
+//! Changes that unblock evaluations.
 
 use crate::agent::model::{EvalStatus, Evaluation};
 use crate::spec::JobType;
 
-/// Something that may give an evaluation what it waits for.
+/// A change that may provide what a blocked evaluation waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// An allocation ended, or is to stop: there is CPU, memory, a port again; and its job's groups are apart again.
     AllocEnded,
-    /// The node became eligible, or is not drained any more.
+    /// The node became eligible, or its drain ended.
     NodeEligible,
     /// Drivers, attributes, metadata, volumes, networks or resources of the node changed.
     NodeChanged,
-    /// A program that is no allocation may have left a port; the host cannot tell.
+    /// A program that is not an allocation may have released a port; the host gives no notification.
     PortFreed,
 }
 
-/// Whether a change may give a blocked evaluation what it waits for.
+/// Whether a change may provide what a blocked evaluation waits for.
 #[must_use]
 pub fn unblocks(eval: &Evaluation, change: Change) -> bool {
     if eval.status != EvalStatus::Blocked {
@@ -36,8 +36,8 @@ pub fn unblocks(eval: &Evaluation, change: Change) -> bool {
         })
 }
 
-/// Whether a job without a blocked evaluation is to be evaluated (`node-update`): system jobs do not wait for a node that cannot
-/// have them.
+/// Whether a job without a blocked evaluation has to be evaluated (`node-update`): system jobs do not wait for a node that
+/// cannot run them.
 #[must_use]
 pub fn is_evaluated(kind: JobType, change: Change) -> bool {
     matches!(kind, JobType::System | JobType::Sysbatch) && matches!(change, Change::NodeEligible | Change::NodeChanged)

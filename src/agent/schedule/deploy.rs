@@ -1,4 +1,4 @@
-//! What becomes of a deployment: by the health of its allocations, by its deadlines, and by what somebody asks of it.
+//! The steps of a deployment: by the health of its allocations, by its deadlines, and by users' requests.
 
 use crate::agent::model::{
     Allocation, Deployment, DeploymentGroup, DeploymentHealth, DeploymentStatus, DesiredStatus, JobVersion, Nanos,
@@ -13,33 +13,34 @@ use super::versions::is_same_spec;
 pub struct DeploymentInput<'a> {
     /// The deployment as it is kept.
     pub deployment: &'a Deployment,
-    /// The versions of its job that are kept; none where it was purged.
+    /// The stored versions of its job; none if the job was purged.
     pub versions: &'a [JobVersion],
-    /// Its allocations, with what is known of their health: of the client, which knows `min_healthy_time` and
-    /// `healthy_deadline`, or of somebody who said so.
+    /// Its allocations with their health: as set by the client, which knows `min_healthy_time` and `healthy_deadline`, or by a
+    /// user.
     pub allocs: &'a [Allocation],
-    /// Whether the job is of a system kind, whose failed allocations no policy replaces: the first one fails the deployment.
+    /// Whether the job is a system job, whose failed allocations are not replaced by a policy: the first one fails the
+    /// deployment.
     pub is_system: bool,
     /// This moment.
     pub now: Nanos,
 }
 
-/// What becomes of a deployment.
+/// The next step of a deployment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeploymentStep {
     /// The deployment, where it changed.
     pub deployment: Option<Deployment>,
-    /// Allocations of it that changed: what failed may be replaced, canaries are none any more.
+    /// Its changed allocations: failed ones may be replaced, promoted ones are no canaries any more.
     pub allocs: Vec<Allocation>,
-    /// The job is to be evaluated (`deployment-watcher`).
+    /// The job has to be evaluated (`deployment-watcher`).
     pub evaluate: bool,
-    /// The job is to go back to this version, which becomes its newest.
+    /// The job has to be reverted to this version.
     pub revert: Option<u64>,
-    /// When to look again, although nothing happens until then.
+    /// The time of the next check if nothing happens before.
     pub next: Option<Nanos>,
 }
 
-/// What the health of its allocations and the time make of a deployment.
+/// Computes the next step from the health of the allocations and the time.
 #[must_use]
 pub fn deployment_step(input: &DeploymentInput<'_>) -> DeploymentStep {
     let old = input.deployment;
@@ -71,7 +72,7 @@ pub fn deployment_step(input: &DeploymentInput<'_>) -> DeploymentStep {
     step
 }
 
-/// The deployment with its allocations counted anew.
+/// The deployment with its allocations counted again.
 fn counted(input: &DeploymentInput<'_>) -> Deployment {
     let mut deployment = input.deployment.clone();
     for (name, part) in &mut deployment.task_groups {
@@ -80,7 +81,7 @@ fn counted(input: &DeploymentInput<'_>) -> Deployment {
         (part.healthy_allocs, part.unhealthy_allocs) = (healthy(true), healthy(false));
         let since = allocs().filter(|alloc| health(alloc) == Some(true));
         let newest = since.filter_map(|alloc| alloc.deployment_status.as_ref()?.timestamp.0).max();
-        // Each one that becomes healthy is progress.
+        // Each allocation that becomes healthy extends the progress deadline.
         if let Some(newest) = newest.filter(|_| part.progress_deadline.0 > 0) {
             let until = newest.plus(part.progress_deadline.duration());
             part.require_progress_by = Stamp(part.require_progress_by.0.max(Some(until)));
@@ -182,7 +183,7 @@ fn promote_groups(
     step.evaluate = true;
 }
 
-/// A deployment that fails, and the version that takes its place.
+/// The failed deployment, and the version to revert to.
 fn fail(input: &DeploymentInput<'_>, mut deployment: Deployment, why: &str, reverts: bool) -> DeploymentStep {
     deployment.status = DeploymentStatus::Failed;
     deployment.modify_time = input.now;
@@ -191,7 +192,7 @@ fn fail(input: &DeploymentInput<'_>, mut deployment: Deployment, why: &str, reve
     DeploymentStep { deployment: Some(deployment), evaluate: true, revert, ..DeploymentStep::default() }
 }
 
-/// The last stable version before the deployment's, and what is said of going back to it.
+/// The last stable version before the deployment's, and the description of the rollback.
 fn rollback(input: &DeploymentInput<'_>, why: &str) -> (String, Option<u64>) {
     let own = input.deployment.job_version;
     let stable = input.versions.iter().filter(|version| version.stable && version.version < own);
@@ -209,20 +210,20 @@ fn rollback(input: &DeploymentInput<'_>, why: &str) -> (String, Option<u64>) {
     (format!("{why} - rolling back to job version {number}"), Some(number))
 }
 
-/// Somebody says that a deployment has failed.
+/// Marks a deployment as failed, on request.
 ///
 /// # Errors
-/// When it has ended.
+/// The deployment has ended.
 pub fn fail_deployment(input: &DeploymentInput<'_>) -> Result<DeploymentStep, String> {
     live(input, "fail")?;
     let reverts = input.deployment.task_groups.values().any(|part| part.auto_revert);
     Ok(fail(input, input.deployment.clone(), texts::FAILED_BY_USER, reverts))
 }
 
-/// Somebody pauses a deployment, or lets it go on.
+/// Pauses or resumes a deployment, on request.
 ///
 /// # Errors
-/// When it has ended.
+/// The deployment has ended.
 pub fn pause_deployment(input: &DeploymentInput<'_>, pause: bool) -> Result<DeploymentStep, String> {
     live(input, if pause { "pause" } else { "resume" })?;
     let mut deployment = input.deployment.clone();
@@ -233,7 +234,7 @@ pub fn pause_deployment(input: &DeploymentInput<'_>, pause: bool) -> Result<Depl
     } else {
         deployment.status = DeploymentStatus::Running;
         running_text(&deployment).clone_into(&mut deployment.status_description);
-        // The pause is no lack of progress.
+        // The time of the pause does not count against the progress deadline.
         for part in deployment.task_groups.values_mut().filter(|part| part.require_progress_by.0.is_some()) {
             part.require_progress_by = Stamp(Some(input.now.plus(part.progress_deadline.duration())));
         }
@@ -241,10 +242,10 @@ pub fn pause_deployment(input: &DeploymentInput<'_>, pause: bool) -> Result<Depl
     Ok(DeploymentStep { deployment: Some(deployment), evaluate: !pause, ..DeploymentStep::default() })
 }
 
-/// Somebody takes the canaries for good: those of some groups, or of all.
+/// Promotes the canaries of some groups, or of all, on request.
 ///
 /// # Errors
-/// When it has ended, has nothing to promote, or a group's canaries are not healthy.
+/// The deployment has ended, has nothing to promote, or a group's canaries are not healthy.
 pub fn promote_deployment(input: &DeploymentInput<'_>, groups: Option<&[String]>) -> Result<DeploymentStep, String> {
     live(input, "promote")?;
     let is_asked = |name: &String| groups.is_none_or(|groups| groups.contains(name));
@@ -272,10 +273,10 @@ pub fn promote_deployment(input: &DeploymentInput<'_>, groups: Option<&[String]>
     Ok(step)
 }
 
-/// Somebody says which allocations are healthy: the allocations as they are then, for [`deployment_step`].
+/// Sets the health of allocations, on request; returns the changed allocations, as input for [`deployment_step`].
 ///
 /// # Errors
-/// When the deployment has ended, or an allocation is none of its own.
+/// The deployment has ended, or an allocation does not belong to it.
 pub fn set_health(
     input: &DeploymentInput<'_>,
     healthy: &[String],

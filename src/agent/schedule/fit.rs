@@ -1,4 +1,4 @@
-//! What the node still has: CPU, cores, memory, disk, ports, and room on the bridge.
+//! The node's free resources: CPU, cores, memory, disk, ports, and ports of the bridge.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::spec::{IntoMap as _, Order as _};
 
 use super::feasible::{No, host_address, lookup};
 
-/// Who has a port.
+/// The holder of a port.
 #[derive(Debug, Clone)]
 struct Holder {
     alloc: String,
@@ -17,8 +17,8 @@ struct Holder {
     who: String,
 }
 
-/// What allocations use of the node. CPU, memory and disk are free as soon as an allocation is to stop, as its successor waits
-/// for its end; ports, of the bridge too, and cores only when it has ended, but for its successor.
+/// The node's resources in use. CPU, memory and disk of an allocation are free as soon as it is told to stop, because its
+/// successor waits for its end; ports (also of the bridge) and cores only when it has ended, except for its successor.
 pub(super) struct Usage<'a> {
     node: &'a Node,
     outside: &'a dyn Fn(u16) -> Option<String>,
@@ -56,7 +56,7 @@ impl<'a> Usage<'a> {
         }
     }
 
-    /// An allocation whose processes may be there; `stays` where it is not to stop.
+    /// Adds an allocation whose processes may exist; `stays` if it is not to stop.
     pub(super) fn add(&mut self, alloc: &Allocation, stays: bool) {
         if alloc.client_status.is_terminal() {
             return;
@@ -90,7 +90,7 @@ impl<'a> Usage<'a> {
         }
     }
 
-    /// What an allocation of a group gets, in the place of another one.
+    /// The resources that an allocation of a group gets when it replaces `previous`.
     pub(super) fn fit(&mut self, group: &Group, previous: Option<&Allocation>) -> Result<AllocatedResources, No> {
         let on_bridge = self.takes_bridge(group, previous)?;
         let ports = self.take_ports(group, previous)?;
@@ -121,7 +121,7 @@ impl<'a> Usage<'a> {
                 number(disk_mb),
             ),
         ] {
-            // A node that does not know what it has refuses nothing.
+            // A resource whose total is unknown is not checked.
             if total > 0 && asked > left {
                 let reason = format!("it asks for {asked} {unit} of {what}, and the node has {} left", left.max(0));
                 let of_task = |(name, task): (&String, &AllocatedTask)| {
@@ -141,7 +141,7 @@ impl<'a> Usage<'a> {
         Ok(has)
     }
 
-    /// How full the node is with `has` in the place of another allocation, from 0 to 1, by the rule "best fit" of Borg.
+    /// How full the node is with `has` in place of the replaced allocation, from 0 to 1, by Borg's "best fit" rule.
     pub(super) fn fullness(&self, has: &AllocatedResources, replaced: Option<&Allocation>) -> f64 {
         let node = &self.node.resources;
         let own = replaced.filter(|replaced| self.counted.contains(&replaced.id));
@@ -233,7 +233,7 @@ impl<'a> Usage<'a> {
         Ok(taken)
     }
 
-    /// Who keeps a fixed port from an allocation that takes the place of `previous`.
+    /// The holder of a fixed port that an allocation replacing `previous` cannot get.
     fn holder(&self, port: u16, ip: &str, previous: Option<&Allocation>, shares: bool) -> Option<String> {
         if self.node.resources.reserved_ports.contains(&port) {
             return Some("the node's configuration, which reserves it".to_owned());
@@ -282,7 +282,7 @@ impl<'a> Usage<'a> {
     }
 }
 
-/// CPU and memory of its tasks. What somebody asks for may be any number: too much stays too much.
+/// CPU and memory of its tasks. Requested values may be any number, so the sums saturate.
 fn sums(has: &AllocatedResources) -> (i64, i64) {
     has.tasks.values().fold((0, 0), |(cpu, memory): (i64, i64), task| {
         (cpu.saturating_add(number(task.cpu_shares)), memory.saturating_add(task.memory_mb.max(0)))

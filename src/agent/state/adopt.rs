@@ -1,4 +1,4 @@
-//! Coming back without the database: jobs and allocations are made again from what the records of the allocations say.
+//! Recovery without the database: jobs and allocations are recreated from the records of the allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::agent::model::{
 use crate::spec::JobType;
 use crate::sys::random;
 
-/// What is known of an allocation that was found.
+/// An allocation that was found, from its record.
 #[derive(Debug, Clone)]
 pub struct Adoptable {
     /// Its id.
@@ -23,7 +23,7 @@ pub struct Adoptable {
     pub job: JobKey,
     /// The version of its job.
     pub job_version: u64,
-    /// That version's specification in API form; empty when nobody knows it.
+    /// That version's specification in API form; empty if it is not known.
     pub spec: Map<String, Value>,
     /// Its group.
     pub group: String,
@@ -45,22 +45,22 @@ pub struct Adoptable {
     pub create_time: Nanos,
 }
 
-/// What came of it.
+/// The result of an adoption.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Adoption {
-    /// Jobs that are known again.
+    /// Jobs that were recreated.
     pub jobs: Vec<JobKey>,
-    /// Allocations that are known again.
+    /// Allocations that were recreated.
     pub allocs: Vec<String>,
-    /// Allocations that were known anyway.
+    /// Allocations that the state contained already.
     pub known: Vec<String>,
-    /// Allocations that go on without anybody who decides of them: nobody knows their job.
+    /// Allocations that continue without a job, and so without decisions about them, because their job is not known.
     pub without_job: Vec<String>,
 }
 
 impl Change<'_> {
-    /// Makes the jobs and allocations of these records again, in the versions that they had. What is known is left as it is,
-    /// and nothing is stopped.
+    /// Recreates the jobs and allocations of these records, in their versions. Existing ones are not changed, and nothing is
+    /// stopped.
     ///
     /// # Errors
     /// [`StateError`].
@@ -93,7 +93,7 @@ impl Change<'_> {
         Ok(adoption)
     }
 
-    /// Keeps the versions of a job that the records have. Answers all that there are then.
+    /// Stores the versions of a job in the records. Returns all versions that exist afterwards.
     fn adopt_versions(
         &mut self,
         key: &JobKey,
@@ -146,14 +146,14 @@ impl Change<'_> {
         Ok(versions)
     }
 
-    /// Keeps a job in the version that it says.
+    /// Stores a job with its version number unchanged.
     fn put_known_job(&mut self, job: &JobVersion) -> Result<(), StateError> {
         let next = JobVersion { version: job.version, ..self.put_job(job.clone(), None)? };
         self.put(Table::Jobs, &table::job(&job.key), &next)
     }
 }
 
-/// That the job was decided on before.
+/// An evaluation that marks the job as decided.
 fn decided(job: &JobVersion, now: Nanos) -> Evaluation {
     let kind = job.spec.get("Type").and_then(Value::as_str).unwrap_or("service");
     let all = [JobType::Service, JobType::Batch, JobType::System, JobType::Sysbatch];

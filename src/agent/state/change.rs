@@ -1,4 +1,4 @@
-//! Changing: what one change writes, with its index.
+//! Changes: the writes of one change, with its index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -15,21 +15,21 @@ use crate::agent::model::{
 use crate::spec::json;
 use crate::store::{Draft, TableName};
 
-/// A change that is being made: it reads as a [`View`] does, with its own writes. What it wrote is kept as a whole or, when
-/// it ends with an error, not at all.
+/// A change in progress: it reads as a [`View`] does, including its own writes. Its writes are committed as a whole or, when it
+/// ends with an error, not at all.
 #[derive(Debug)]
 pub struct Change<'a> {
     view: View,
     draft: &'a Draft,
     index: u64,
-    /// Which records were written first to last, and what they were before.
+    /// The written records in order, with their content before.
     before: Vec<Before>,
     seen: BTreeSet<(Table, Vec<u8>)>,
     /// Tables that were written.
     pub(super) touched: BTreeSet<Table>,
-    /// Jobs whose status may be another one now.
+    /// Jobs whose status has to be computed again.
     pub(super) affected: BTreeSet<JobKey>,
-    /// What summaries are to count, by job.
+    /// Updates to the counters of summaries, by job.
     pub(super) counts: BTreeMap<JobKey, Vec<Count>>,
 }
 
@@ -41,12 +41,12 @@ pub(super) struct Before {
     pub(super) value: Option<Vec<u8>>,
 }
 
-/// What happened to an allocation or an evaluation, for its job's summary.
+/// A change of an allocation or an evaluation, for its job's summary.
 #[derive(Debug)]
 pub(super) enum Count {
-    /// What it did, and what it does.
+    /// Its client status before and after.
     Alloc {
-        /// Index at which its job came to be.
+        /// Create index of its job.
         create_index: u64,
         group: String,
         was: Option<ClientStatus>,
@@ -80,7 +80,7 @@ impl<'a> Change<'a> {
         })
     }
 
-    /// The index that this change has when it is kept.
+    /// The index that this change gets when it is committed.
     #[must_use]
     pub fn next_index(&self) -> u64 {
         self.index
@@ -134,7 +134,7 @@ impl<'a> Change<'a> {
         self.draft.remove(table, key);
     }
 
-    /// Keeps an evaluation, new or changed.
+    /// Stores an evaluation, new or changed.
     ///
     /// # Errors
     /// [`StateError`], here and below: [`StateError::Invalid`] for what cannot be kept, or the database.
@@ -178,7 +178,7 @@ impl<'a> Change<'a> {
         self.take(Table::Evals, id.as_bytes())
     }
 
-    /// Keeps an allocation, new or changed. A new one belongs to the job that has its id now, unless it says which.
+    /// Stores an allocation, new or changed. A new one belongs to the job that has its id now, unless it names another.
     ///
     /// # Errors
     /// [`StateError`].
@@ -229,7 +229,7 @@ impl<'a> Change<'a> {
         }
         self.affected.insert(owner);
         self.put(Table::Allocs, alloc.id.as_bytes(), &alloc)?;
-        // Who was in another version may have been the last one there.
+        // An allocation that changed its version may have been the last one of the old version.
         old.map_or(Ok(()), |old| self.release_version(&old))
     }
 
@@ -240,7 +240,7 @@ impl<'a> Change<'a> {
         self.unlink(table::ALLOCS_LIVE, &table::key(&[&alloc.namespace, &alloc.job_id, &alloc.id]));
     }
 
-    /// Forgets an allocation, and the version of its job that nobody else has.
+    /// Forgets an allocation, and the version of its job if no other allocation has it.
     ///
     /// # Errors
     /// [`StateError`].
@@ -252,7 +252,7 @@ impl<'a> Change<'a> {
         self.release_version(&alloc)
     }
 
-    /// Keeps a deployment, new or changed.
+    /// Stores a deployment, new or changed.
     ///
     /// # Errors
     /// [`StateError`].
@@ -282,7 +282,7 @@ impl<'a> Change<'a> {
         self.take(Table::Deployments, id.as_bytes())
     }
 
-    /// Keeps what the node is. There is one.
+    /// Stores the node. There is only one.
     ///
     /// # Errors
     /// [`StateError`].
@@ -306,7 +306,7 @@ impl<'a> Change<'a> {
         self.put(Table::Nodes, node.id.as_bytes(), &node)
     }
 
-    /// Keeps a namespace.
+    /// Stores a namespace.
     ///
     /// # Errors
     /// [`StateError`].
@@ -328,10 +328,10 @@ impl<'a> Change<'a> {
         self.put(Table::Namespaces, namespace.name.as_bytes(), &namespace)
     }
 
-    /// Forgets a namespace in which nothing runs and no variable is.
+    /// Forgets a namespace without running jobs and variables.
     ///
     /// # Errors
-    /// [`StateError::Conflict`] for one that is used, and for `default`; [`StateError::NotFound`].
+    /// [`StateError::Conflict`] for one in use, and for `default`; [`StateError::NotFound`].
     pub fn delete_namespace(&mut self, name: &str) -> Result<(), StateError> {
         if name == "default" {
             return Err(StateError::Conflict("the namespace \"default\" cannot be deleted".to_owned()));
@@ -355,7 +355,7 @@ impl<'a> Change<'a> {
         self.take(Table::Namespaces, name.as_bytes())
     }
 
-    /// Keeps a registration of a service.
+    /// Stores a registration of a service.
     ///
     /// # Errors
     /// [`StateError`].
@@ -377,7 +377,7 @@ impl<'a> Change<'a> {
         self.put(Table::Services, service.id.as_bytes(), &service)
     }
 
-    /// Forgets a registration of a service, and says whether there was one.
+    /// Forgets a registration of a service; returns whether it existed.
     ///
     /// # Errors
     /// [`StateError`].
@@ -388,7 +388,7 @@ impl<'a> Change<'a> {
         Ok(true)
     }
 
-    /// Writes down when a periodic job started one last, before it is started.
+    /// Records the last launch of a periodic job, before the launch.
     ///
     /// # Errors
     /// [`StateError`].
@@ -396,7 +396,7 @@ impl<'a> Change<'a> {
         self.put(Table::Launches, &table::job(key), &at)
     }
 
-    /// Keeps a setting of the operator.
+    /// Stores an operator's setting.
     ///
     /// # Errors
     /// [`StateError`].
@@ -406,12 +406,12 @@ impl<'a> Change<'a> {
     }
 }
 
-/// What is written into the database.
+/// The bytes that are written to the database.
 pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, StateError> {
     json::to_vec(value).map_err(|error| StateError::Invalid(format!("it cannot be written as JSON: {error}")))
 }
 
-/// That a text can be a part of a key.
+/// Checks that a text can be a part of a key.
 pub(super) fn valid(what: &str, text: &str) -> Result<(), StateError> {
     if text.is_empty() || text.contains('\0') || text.len() > 1024 {
         return Err(StateError::Invalid(format!("{what} is 1 to 1024 bytes without NUL, not {text:?}")));
@@ -419,7 +419,7 @@ pub(super) fn valid(what: &str, text: &str) -> Result<(), StateError> {
     Ok(())
 }
 
-/// Whether more has changed than what the client says.
+/// Whether the change concerns more than the fields that the client reports.
 fn is_wanted_otherwise(old: &Allocation, new: &Allocation) -> bool {
     let mut as_told = new.clone();
     as_told.client_status = old.client_status;

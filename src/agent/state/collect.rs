@@ -1,4 +1,4 @@
-//! Forgetting what ended long ago, after the times that Nomad has.
+//! Garbage collection: forgets what ended long ago, with Nomad's retention times.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -12,21 +12,21 @@ use crate::agent::model::{Allocation, ClientStatus, DesiredStatus, Evaluation, J
 
 /// An evaluation with its allocations, and a deployment.
 const EVALS: Duration = Duration::from_hours(1);
-/// An evaluation of a job that runs to its end.
+/// An evaluation of a batch job.
 const BATCH_EVALS: Duration = Duration::from_hours(24);
-/// A job with all that it had.
+/// A job with all its records.
 const JOBS: Duration = Duration::from_hours(4);
-/// Records that one change forgets, about: others come in between.
+/// Approximate number of records per change, so that other changes can be made in between.
 const TOGETHER: usize = 200;
 
-/// What goes together or not at all.
+/// Records that are forgotten together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Garbage {
-    /// With all that it had.
+    /// A job with all its records.
     Job(JobKey),
     /// With the allocations that it placed.
     Eval(String),
-    /// One whose evaluation went before it.
+    /// An allocation whose evaluation was forgotten before.
     Alloc(String),
     /// A deployment.
     Deployment(String),
@@ -34,12 +34,12 @@ pub enum Garbage {
     Token(String),
 }
 
-/// When something is old enough.
+/// The age from which records are forgotten.
 #[derive(Debug, Clone, Copy)]
 pub struct Age {
     /// This moment.
     pub now: Nanos,
-    /// Whatever has ended is (`system gc`).
+    /// Everything that has ended (`system gc`).
     pub force: bool,
 }
 
@@ -50,12 +50,12 @@ impl Age {
 }
 
 impl State {
-    /// Forgets what is old enough, some of it at a time. `remove` has to remove what allocations left on the machine before they
-    /// are forgotten: whoever breaks off between the two finds it again. What is in use again by the time that it is its turn
-    /// stays. Answers what was forgotten.
+    /// Forgets what is old enough, in several changes. `remove` has to remove the remains of allocations from the machine
+    /// before they are forgotten, so that they are found again after an interruption. Records that are in use again by then are
+    /// kept. Returns what was forgotten.
     ///
     /// # Errors
-    /// [`StateError`]; what was forgotten until then is gone.
+    /// [`StateError`]; what was forgotten before the error stays forgotten.
     pub async fn collect<F: Future<Output = ()>>(
         &self,
         age: Age,
@@ -74,7 +74,7 @@ impl State {
     }
 }
 
-/// The allocations that go with it.
+/// The allocations that are forgotten with it.
 fn allocs(view: &View, garbage: &[Garbage]) -> Result<Vec<String>, StateError> {
     let mut all = Vec::new();
     for one in garbage {
@@ -89,7 +89,7 @@ fn allocs(view: &View, garbage: &[Garbage]) -> Result<Vec<String>, StateError> {
     Ok(all)
 }
 
-/// What may go; what is forgotten first is last.
+/// What can be forgotten; the last item is forgotten first.
 fn find(view: &View, age: Age) -> Result<Vec<Garbage>, StateError> {
     let mut garbage = Vec::new();
     for token in view.tokens() {
@@ -179,7 +179,8 @@ fn is_batch(job: &JobVersion) -> bool {
     job.spec.get("Type").and_then(|kind| kind.as_str()).is_some_and(|kind| kind.ends_with("batch"))
 }
 
-/// Whether a job is over with all that it had: somebody stopped it, or it ran to its end. One with a tagged version is kept.
+/// Whether a job has ended with everything that belongs to it: it was stopped, or ran to its end. A job with a tagged version
+/// is kept.
 fn is_over(view: &View, job: &JobVersion, age: Age) -> Result<bool, StateError> {
     let ends = is_batch(job) && !job.is_template();
     let over = job.status == JobStatus::Dead && (job.stop || ends) && age.over(job.submit_time, JOBS);
@@ -194,7 +195,7 @@ fn is_over(view: &View, job: &JobVersion, age: Age) -> Result<bool, StateError> 
     Ok(allocs.iter().all(|alloc| alloc.client_status.is_terminal() && age.over(alloc.modify_time, JOBS)))
 }
 
-/// Whether an evaluation is done with, and all that it placed.
+/// Whether an evaluation and everything that it placed have ended.
 fn is_decided(view: &View, eval: &Evaluation, age: Age) -> Result<bool, StateError> {
     let batch = matches!(eval.kind, crate::spec::JobType::Batch | crate::spec::JobType::Sysbatch);
     let threshold = if batch { BATCH_EVALS } else { EVALS };
@@ -203,14 +204,15 @@ fn is_decided(view: &View, eval: &Evaluation, age: Age) -> Result<bool, StateErr
     }
     let owner = JobKey { namespace: eval.namespace.clone(), id: eval.job_id.clone() };
     let job = view.job(&owner)?;
-    // What a batch job has done says that it need not be done again.
+    // The records of a batch job show that it need not be run again.
     if batch && job.as_ref().is_some_and(|job| !job.stop) {
         return Ok(false);
     }
     Ok(view.allocs_of_eval(&eval.id)?.iter().all(|alloc| is_ended(job.as_ref(), alloc, threshold, age)))
 }
 
-/// Whether nobody will ask for an allocation any more. One that failed is kept until it was replaced: its history says when.
+/// Whether an allocation is not needed any more. A failed one is kept until it was replaced, because its history says when that
+/// is due.
 fn is_ended(job: Option<&JobVersion>, alloc: &Allocation, threshold: Duration, age: Age) -> bool {
     if !alloc.client_status.is_terminal() || !age.over(alloc.modify_time, threshold) {
         return false;

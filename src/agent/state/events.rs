@@ -1,4 +1,4 @@
-//! The feed of `/v1/event/stream`: what changed, in Nomad's topics and types.
+//! The feed of `/v1/event/stream`: changes in Nomad's topics and types.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,12 +12,12 @@ use super::view::{damaged, decode};
 use crate::agent::model::{Allocation, Deployment, Evaluation, JobVersion, Node, ServiceRegistration, Token};
 use crate::sys::lock::lock;
 
-/// Changes that are kept for who comes later.
+/// Changes that are kept for later subscribers.
 const KEPT: usize = 100;
-/// Bytes of their records, at most; the last change is kept however long it is.
+/// Limit of their records, in bytes; the last change is kept whatever its size.
 const BYTES: usize = 256 << 10;
 
-/// What something happened to.
+/// The kind of object that an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "Nomad's topics")]
 pub enum Topic {
@@ -59,7 +59,7 @@ pub enum Object {
     Token(Box<Token>),
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Clone)]
 pub struct Event {
     /// See [`Topic`].
@@ -70,9 +70,9 @@ pub struct Event {
     pub key: String,
     /// Its namespace; empty for none.
     pub namespace: String,
-    /// Other ids by which it is found.
+    /// Other ids that filters match.
     pub filter_keys: Vec<String>,
-    /// The object was removed.
+    /// Whether the object was removed.
     pub deleted: bool,
     record: Arc<[u8]>,
 }
@@ -111,12 +111,12 @@ impl EventBatch {
     }
 }
 
-/// That somebody was too slow: events are gone that were not given out.
+/// The subscriber was too slow: events that it has not read were dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("events were lost: the reader was too slow; subscribe again")]
 pub struct Behind;
 
-/// What is kept, and who waits.
+/// The stored changes, and the notification of subscribers.
 #[derive(Debug)]
 pub(super) struct Feed {
     ring: Mutex<Ring>,
@@ -154,7 +154,7 @@ impl Feed {
         self.next.send_replace(next);
     }
 
-    /// Forgets all: there was a change whose events are not known. Who reads is told so.
+    /// Drops all changes, because the events of one are not known. Subscribers get an error.
     pub(super) fn lose(&self) {
         let mut ring = lock(&self.ring);
         let next = ring.first + ring.batches.len() as u64 + 1;
@@ -164,7 +164,7 @@ impl Feed {
     }
 }
 
-/// A subscription. It holds nothing up: who is too slow is told so.
+/// A subscription. It does not block the feed: a subscriber that is too slow gets an error.
 #[derive(Debug)]
 pub struct Events {
     feed: Arc<Feed>,
@@ -173,7 +173,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// From the first change that is kept and has at least this index; 0 is from the oldest.
+    /// Begins at the first stored change with at least this index; 0 begins at the oldest.
     pub(super) fn new(feed: &Arc<Feed>, from: u64) -> Events {
         let changed = feed.next.subscribe();
         let next = {
@@ -187,7 +187,7 @@ impl Events {
     /// The events of the next change. Can be dropped and called again.
     ///
     /// # Errors
-    /// [`Behind`]; the next call goes on with the oldest that is kept.
+    /// [`Behind`]; the next call continues with the oldest stored change.
     pub async fn next(&mut self) -> Result<Arc<EventBatch>, Behind> {
         loop {
             self.changed.borrow_and_update();
@@ -210,7 +210,7 @@ impl Events {
     }
 }
 
-/// What a change did, in Nomad's types.
+/// The events of a change, in Nomad's types.
 pub(super) fn of(change: &Change<'_>) -> Result<EventBatch, StateError> {
     let mut events = Vec::new();
     let mut kind = Kind::default();
@@ -245,7 +245,7 @@ fn event(change: &Change<'_>, before: &Before, record: &[u8], deleted: bool) -> 
         }
         Table::Evals => {
             let eval: Evaluation = decode(table, &before.key, record)?;
-            // Nomad has the deployment here also when there is none.
+            // Nomad has the deployment's id here even if it is empty.
             (Topic::Evaluation, eval.id, eval.namespace, vec![eval.job_id, eval.deployment_id], Arc::from(record))
         }
         Table::Allocs => {
@@ -280,7 +280,7 @@ fn event(change: &Change<'_>, before: &Before, record: &[u8], deleted: bool) -> 
     Ok(Some(Event { topic, kind: "", key, namespace, filter_keys, deleted, record }))
 }
 
-/// What all of a change is called: by its most telling record.
+/// The type of all events of a change: that of its most significant record.
 #[derive(Debug, Default)]
 struct Kind(Option<(u8, &'static str)>);
 
@@ -302,7 +302,7 @@ impl Kind {
             (Table::Jobs, old, Some(new)) => {
                 let new: JobVersion = decode(table, &before.key, new)?;
                 let old: Option<JobVersion> = old.as_deref().map(|old| decode(table, &before.key, old)).transpose()?;
-                // Its status alone is told with what changed it.
+                // A change of the status alone takes the type of the change that caused it.
                 if old.is_none_or(|old| old.version != new.version) {
                     self.say(0, if new.stop { "JobDeregistered" } else { "JobRegistered" });
                 }

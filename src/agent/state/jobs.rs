@@ -11,8 +11,8 @@ use crate::agent::model::{
 };
 
 impl Change<'_> {
-    /// Keeps a job, new or as its next version. Its version, status and indexes are set here: also a job that was stopped is a
-    /// new version. Answers what was kept.
+    /// Stores a job, new or as its next version. Sets its version, status and indexes; stopping a job creates a new version,
+    /// too. Returns the stored job.
     ///
     /// # Errors
     /// [`StateError`], here and below.
@@ -24,7 +24,7 @@ impl Change<'_> {
         job.create_index = old.as_ref().map_or(index, |old| old.create_index);
         job.version = old.as_ref().map_or(0, |old| old.version + 1);
         job.status = JobStatus::Pending;
-        // A name is of the version that it was given to.
+        // A tag belongs to the version that it was given to.
         job.version_tag = None;
         job.modify_index = index;
         job.job_modify_index = index;
@@ -50,7 +50,7 @@ impl Change<'_> {
         Ok(job)
     }
 
-    /// Says whether a version is stable.
+    /// Sets whether a version is stable.
     ///
     /// # Errors
     /// [`StateError::NotFound`].
@@ -58,7 +58,7 @@ impl Change<'_> {
         self.edit_version(key, version, |job| job.stable = stable)
     }
 
-    /// Gives a version a name, or takes it. A name is given once in a job.
+    /// Sets or removes the tag of a version. A tag is unique in its job.
     ///
     /// # Errors
     /// [`StateError::NotFound`]; [`StateError::Conflict`] for a name that another version has.
@@ -96,12 +96,12 @@ impl Change<'_> {
         }
         let at = table::version(key, job.create_index, number);
         self.link(table::VERSIONS, &at, super::change::encode(&version)?);
-        // Who waits for the job's versions waits for the job.
+        // Blocking queries on the job's versions wait for the job's record.
         job.modify_index = self.next_index();
         self.put(Table::Jobs, &table::job(key), &job)
     }
 
-    /// Forgets a job with its versions; those that an allocation has are kept until it goes.
+    /// Forgets a job with its versions; versions of existing allocations are kept until those are forgotten.
     ///
     /// # Errors
     /// [`StateError`].
@@ -132,7 +132,7 @@ impl Change<'_> {
         self.take(Table::Jobs, &at)
     }
 
-    /// A child that goes before it is dead is counted as dead; those that were dead stay counted.
+    /// A child that is forgotten before it is dead is counted as dead; dead ones stay counted.
     fn child_gone(&mut self, job: &JobVersion) -> Result<(), StateError> {
         let parent = JobKey { namespace: job.key.namespace.clone(), id: job.parent_id.clone() };
         if job.status == JobStatus::Dead {
@@ -158,7 +158,7 @@ impl Change<'_> {
         self.put_summary(&summary)
     }
 
-    /// Has each group of a job in its summary.
+    /// Adds each group of a job to its summary.
     fn summarize(&mut self, job: &JobVersion) -> Result<(), StateError> {
         let old = self.summary(&job.key)?;
         let mut summary = old.clone().unwrap_or_else(|| JobSummary {
@@ -180,7 +180,7 @@ impl Change<'_> {
         self.put(Table::Summaries, &key, &summary)
     }
 
-    /// Notes that somebody changed how many allocations a group has.
+    /// Records a change of a group's count.
     ///
     /// # Errors
     /// [`StateError`].
@@ -193,7 +193,7 @@ impl Change<'_> {
         self.put(Table::Scaling, &table::job(key), &all)
     }
 
-    /// Forgets the version of an allocation's job when nobody has it any more.
+    /// Forgets the version of an allocation's job if nothing refers to it any more.
     pub(super) fn release_version(&mut self, alloc: &Allocation) -> Result<(), StateError> {
         let key = JobKey { namespace: alloc.namespace.clone(), id: alloc.job_id.clone() };
         let at = table::version(&key, alloc.job_create_index, alloc.job_version);
@@ -209,7 +209,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Forgets the versions that are neither listed nor had by an allocation, and what they were made from.
+    /// Forgets the versions that are neither listed nor used by an allocation, and their submissions.
     fn prune_versions(&self, key: &JobKey) -> Result<(), StateError> {
         let Some(job) = self.job(key)? else { return Ok(()) };
         let prefix = table::of_incarnation(key, job.create_index);

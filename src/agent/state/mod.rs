@@ -1,8 +1,8 @@
-//! Everything that outlives the agent: jobs with their versions, evaluations, deployments, allocations, services, variables,
-//! namespaces, the node and tokens. Never decides what is to be done.
+//! The agent's persistent state: jobs with their versions, evaluations, deployments, allocations, services, variables,
+//! namespaces, the node and tokens. Never makes decisions.
 //!
-//! A change is one transaction and takes the next index; what is acknowledged is on the disk, and is seen by nobody before.
-//! Readers have snapshots, which hold nothing up.
+//! A change is one transaction and takes the next index; it is acknowledged, and visible to readers, only once it is on the
+//! disk. Readers use snapshots, which block nothing.
 
 mod adopt;
 mod change;
@@ -48,10 +48,10 @@ use events::{EventBatch as Batch, Feed};
 use secret::Keys;
 use wait::Indexes;
 
-/// Where the id of the key stands with which secrets are sealed.
+/// Key under which the id of the encryption key is stored.
 const KEY_ID: &[u8] = b"\0key";
 
-/// What the agent keeps. Cheap to clone.
+/// The agent's state. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct State {
     store: Store,
@@ -66,7 +66,7 @@ struct Shared {
     feed: Arc<Feed>,
 }
 
-/// What others are told of a change once it is on the disk.
+/// Notifications of a change, sent once it is on the disk.
 struct Effects {
     index: u64,
     tables: BTreeSet<Table>,
@@ -81,11 +81,11 @@ impl Shared {
 }
 
 impl State {
-    /// Opens the state of a data directory; both are made where they are missing.
+    /// Opens the state of a data directory; both are created if they are missing.
     ///
     /// # Errors
-    /// [`StateError::Store`] when another process has it, a newer program wrote it, or it cannot be read;
-    /// [`StateError::Key`] for a key file that is not the one with which its secrets were sealed.
+    /// [`StateError::Store`] when another process has it open, a newer program wrote it, or it cannot be read;
+    /// [`StateError::Key`] for a key file that is not the one that its secrets were encrypted with.
     pub fn open(dir: &Path) -> Result<State, StateError> {
         let store = Store::open(dir, table::SCHEMA)?;
         let id = key_id(&store)?;
@@ -123,7 +123,7 @@ impl State {
         Ok(State { store, shared })
     }
 
-    /// What is kept now.
+    /// A snapshot of the current state.
     ///
     /// # Errors
     /// [`StateError::Store`].
@@ -137,11 +137,11 @@ impl State {
         self.shared.indexes.last()
     }
 
-    /// Makes a change, and returns its index and what `f` returned, once it is on the disk. Changes are made one after the
-    /// other, on a thread of their own. One that writes nothing takes no index: the last one is returned.
+    /// Makes a change, and returns its index and the result of `f`, once it is on the disk. Changes are made one after the
+    /// other, on a separate thread. A change without writes takes no index: the last one is returned.
     ///
     /// # Errors
-    /// What `f` says: then nothing is changed. [`StateError::Store`] when it could not be written, or not be known to be.
+    /// The error of `f`: then nothing is changed. [`StateError::Store`] when the write failed, or its outcome is not known.
     pub async fn change<T, F>(&self, f: F) -> Result<(u64, T), StateError>
     where
         T: Send + 'static,
@@ -150,8 +150,8 @@ impl State {
         self.submit(false, f).await
     }
 
-    /// As [`State::change`], for what comes often and has time, as the states of tasks do: it waits some milliseconds for others
-    /// that are written together with it.
+    /// As [`State::change`], for frequent changes that are not urgent, such as the states of tasks: it waits some milliseconds
+    /// for others to be committed with it.
     ///
     /// # Errors
     /// As [`State::change`].
@@ -185,7 +185,7 @@ impl State {
                         Ok((made.index, made.value))
                     }
                 };
-                // Who asked may have gone.
+                // The caller may have gone.
                 let _ = sender.send(result);
             });
             if keep { Verdict::Keep(done) } else { Verdict::Drop(done) }
@@ -198,10 +198,10 @@ impl State {
         result
     }
 
-    /// A change of which nobody knows whether it was written may be there after all: who waits for its index learns of it, and
-    /// who reads its events that there are some that are not told.
+    /// After a change with an unknown outcome: if it was written, blocking queries that wait for its index are woken, and event
+    /// subscribers are notified of lost events.
     fn catch_up(&self) {
-        // Where it cannot be read either, the next one who is told an error looks.
+        // If it cannot be read now, this is repeated after the next error.
         let Ok(view) = self.read() else { return };
         let numbers = Table::ALL.iter().map(|table| Ok((*table, view.table_index(*table)?)));
         let (Ok(numbers), Ok(last)) = (numbers.collect::<Result<Vec<_>, StateError>>(), view.index()) else { return };
@@ -210,31 +210,31 @@ impl State {
         }
     }
 
-    /// Waits until one of these tables (none: any) has an index above this one, or until the deadline, and says the highest of
-    /// theirs. Who waits for one object asks again when the object has not changed.
+    /// Waits until one of these tables (none: any) has an index above this one, or until the deadline, and returns the highest
+    /// of their indexes. A caller that waits for one object has to call again when that has not changed.
     pub async fn wait(&self, tables: &[Table], above: u64, until: Instant) -> u64 {
         self.shared.indexes.wait(tables, above, until).await
     }
 
-    /// The index of this table; tells when it changes.
+    /// The index of this table; the receiver is notified of changes.
     #[must_use]
     pub fn changes(&self, of: Table) -> watch::Receiver<u64> {
         self.shared.indexes.changes(of)
     }
 
-    /// What happens from this index on, as far as it is still known; 0 is from the oldest that is.
+    /// The events from this index on, as far as they are stored; 0 begins at the oldest.
     pub fn events(&self, from: u64) -> Events {
         Events::new(&self.shared.feed, from)
     }
 }
 
-/// A change that was made and is to be written.
+/// A finished change that is to be written.
 struct Made<T> {
     index: u64,
     value: T,
-    /// There is something to be written.
+    /// Whether it has writes.
     writes: bool,
-    /// What others are told; nothing when they need not know.
+    /// The notifications; `None` if there are none.
     effects: Option<Effects>,
 }
 
@@ -263,7 +263,7 @@ fn key_id(store: &Store) -> Result<Option<Vec<u8>>, StateError> {
     Ok(store.snapshot()?.get(table::INDEXES, KEY_ID)?)
 }
 
-/// What a new database has in it.
+/// Writes the initial records of a new database.
 fn begin(draft: &Draft, key_id: Vec<u8>) {
     let namespace = Namespace {
         name: "default".to_owned(),
@@ -273,7 +273,7 @@ fn begin(draft: &Draft, key_id: Vec<u8>) {
         ..Namespace::default()
     };
     let name = Table::Namespaces.name();
-    // A struct of texts and numbers.
+    // Cannot fail: a struct of strings and numbers.
     draft.put(name, b"default", crate::spec::json::to_vec(&namespace).unwrap_or_default());
     draft.put(table::INDEXES, name.as_bytes(), 1_u64.to_be_bytes().to_vec());
     draft.put(table::INDEXES, table::LAST, 1_u64.to_be_bytes().to_vec());

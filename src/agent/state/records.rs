@@ -1,4 +1,5 @@
-//! Records in the order of their keys, a page at a time: a list is never wholly in memory unless its reader collects it.
+//! Iterates over records in the order of their keys, page by page: a list is never completely in memory unless its reader
+//! collects it.
 
 use std::marker::PhantomData;
 use std::vec::IntoIter;
@@ -9,15 +10,15 @@ use crate::store::{Source, TableName};
 /// Records of a page, at most.
 const PAGE: usize = 32;
 
-/// What a record becomes; `None` leaves it out.
+/// Converts a record; `None` skips it.
 type Read<'a, T> = Box<dyn Fn(&[u8], &[u8]) -> Result<Option<T>, StateError> + Send + 'a>;
 
-/// An iterator over records. After an error it is at its end.
+/// An iterator over records. It ends after an error.
 pub struct Records<'a, T> {
     source: &'a dyn Source,
     table: TableName,
     prefix: Vec<u8>,
-    /// Where the page before ended.
+    /// The last key of the previous page.
     after: Option<Vec<u8>>,
     page: IntoIter<(Vec<u8>, Vec<u8>)>,
     more: bool,

@@ -1,7 +1,7 @@
-//! The key file, and what is encrypted with it.
+//! The key file, and encryption with its key.
 //!
-//! The key lies beside the database and never in it, so that a copy of the database or a snapshot shows no secret. Each record
-//! is sealed by AES-256-GCM together with its table and key, so that one record cannot be put in the place of another.
+//! The key is stored next to the database and never in it, so that a copy of the database or a snapshot reveals no secret. Each
+//! record is encrypted by AES-256-GCM with its table and key as associated data, so that one record cannot replace another.
 
 use std::fmt::Write as _;
 use std::io;
@@ -24,7 +24,7 @@ const KEY: usize = 32;
 /// Bytes of the file, at most: the key as text, and a line's end.
 const FILE: u64 = 128;
 
-/// What is made from the key file.
+/// The keys that are derived from the key file.
 pub(super) struct Keys {
     seal: RandomizedNonceKey,
     hash: hmac::Key,
@@ -38,12 +38,12 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Reads the key file of a directory, which is made where it is missing.
+    /// Reads the key file of a directory; creates it if it is missing.
     pub(super) fn open(dir: &Path) -> Result<Keys, StateError> {
         Keys::read(dir, true)
     }
 
-    /// Reads the key file of a directory in which there are secrets already.
+    /// Reads the key file of a directory that contains secrets already; fails if it is missing.
     pub(super) fn existing(dir: &Path) -> Result<Keys, StateError> {
         Keys::read(dir, false)
     }
@@ -93,15 +93,15 @@ impl Keys {
         }
     }
 
-    /// By which the key is known, and which says nothing of it.
+    /// An id of the key that reveals nothing about it.
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 
-    /// Encrypts what belongs into this record.
+    /// Encrypts the content of this record.
     pub(super) fn seal(&self, table: TableName, key: &[u8], mut plain: Vec<u8>) -> Vec<u8> {
         let nonce = self.seal.seal_in_place_append_tag(Aad::from(place(table, key)), &mut plain);
-        // AES-GCM fails for texts of 64 GiB and more, which no variable is.
+        // AES-GCM fails for texts of 64 GiB and more only.
         let nonce = nonce.unwrap_or_else(|_| unreachable!("a record is shorter than 64 GiB"));
         let mut sealed = nonce.as_ref().to_vec();
         sealed.extend(plain);

@@ -1,5 +1,5 @@
-//! The volumes of one plugin on this node: has their steps done one after the other, writes down each before it is done, and knows
-//! at its start what was done before. There is one for each plugin, however many processes of it come and go.
+//! The volumes of one plugin on this node: executes their steps one after the other, records each step before it is executed,
+//! and loads the records at start. There is one manager per plugin, across restarts of the plugin's process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,34 +16,34 @@ use super::usage::{Step, VolumeUse};
 use crate::sys::lock::lock;
 use crate::sys::task::spawn;
 
-/// What was written down of a volume.
+/// The record of a volume.
 pub type Recorded = (VolumeId, VolumeUse);
 
-/// Where it is written down what is about to be done.
+/// Stores the records.
 pub trait Ledger: Send + Sync {
-    /// All that was written down and not removed.
+    /// All records.
     ///
     /// # Errors
-    /// Also when one of the records is not understood.
+    /// Also fails when one of the records cannot be parsed.
     fn load(&self) -> io::Result<Vec<Recorded>>;
 
-    /// Replaces what stands there of a volume; an empty one is removed. It stays when the machine stops at once.
+    /// Replaces the record of a volume; an empty one is removed. The record survives a loss of power.
     ///
     /// # Errors
-    /// Then nothing is done.
+    /// The step is not executed then.
     fn save(&self, id: &VolumeId, volume: &VolumeUse) -> io::Result<()>;
 }
 
-/// Somebody who wants to use a volume.
+/// A request to use a volume.
 #[derive(Debug, Clone)]
 pub struct Join {
-    /// Who.
+    /// The user.
     pub user: String,
     /// Which volume.
     pub volume: Volume,
     /// How.
     pub capability: Capability,
-    /// Without writing to it.
+    /// Whether the user only reads.
     pub read_only: bool,
 }
 
@@ -62,33 +62,34 @@ impl fmt::Debug for Manager {
     }
 }
 
-/// A volume that nobody else works on.
+/// A volume that is locked for one operation.
 struct Taken {
     id: VolumeId,
     volume: OwnedMutexGuard<VolumeUse>,
 }
 
 impl Manager {
-    /// With what is written down. Nothing is done yet.
+    /// Loads the records; executes no step.
     ///
     /// # Errors
-    /// When the records cannot be read: who does not know them would unstage volumes below their users.
+    /// The records cannot be read: without them, volumes would be unstaged while they are in use.
     pub fn open(calls: Arc<dyn Calls>, ledger: Arc<dyn Ledger>) -> io::Result<Arc<Manager>> {
         let turn = |(id, volume)| (id, Arc::new(tokio::sync::Mutex::new(volume)));
         let volumes = ledger.load()?.into_iter().map(turn).collect();
         Ok(Arc::new(Manager { calls: Mutex::new(calls), ledger, volumes: Mutex::new(volumes) }))
     }
 
-    /// Another process of the plugin, or one that can more.
+    /// Replaces the calls after the plugin was restarted or has gained capabilities.
     pub fn replace(&self, calls: Arc<dyn Calls>) {
         *lock(&self.calls) = calls;
     }
 
-    /// Has a volume for a user, if it is free for that. What fails is undone as far as it can be; the rest is undone by
-    /// [`Manager::settle`]. Once begun it goes on without whoever waits for it.
+    /// Gives a user a volume if its current use allows it. After a failure the executed steps are undone as far as possible;
+    /// the rest is undone by [`Manager::settle`]. Once begun, it continues when the caller's future is dropped.
     ///
     /// # Errors
-    /// [`CsiError`]; [`CsiError::Cancelled`] when `cancel` comes while others have their turn, and then nothing was done.
+    /// [`CsiError`]; [`CsiError::Cancelled`] when `cancel` completes while the volume is locked by others; then nothing was
+    /// done.
     pub async fn join(self: &Arc<Self>, join: Join, cancel: impl Future<Output = ()>) -> Result<(), CsiError> {
         let mut taken = self.take(&join.volume.id, cancel).await?;
         let own = Arc::clone(self);
@@ -100,10 +101,10 @@ impl Manager {
         done.await.unwrap_or_else(|error| Err(broken(&error)))
     }
 
-    /// Ends a user's use of a volume; one that it has not is left already.
+    /// Ends a user's use of a volume; succeeds if there is none.
     ///
     /// # Errors
-    /// As [`Manager::join`]; what could not be undone is tried again by [`Manager::settle`].
+    /// As [`Manager::join`]; steps that could not be undone are retried by [`Manager::settle`].
     pub async fn leave(
         self: &Arc<Self>,
         user: &str,
@@ -122,8 +123,8 @@ impl Manager {
         done.await.unwrap_or_else(|error| Err(broken(&error)))
     }
 
-    /// Undoes what nobody uses: at the start, when `live` are all users that there are, and again after something failed.
-    /// Returns what is left, and why.
+    /// Undoes the steps of volumes without users: at start, when `live` are all existing users, and again after a failure.
+    /// Returns the errors of those that could not be undone.
     pub async fn settle(self: &Arc<Self>, live: &BTreeSet<String>) -> Vec<CsiError> {
         let ids: Vec<VolumeId> = lock(&self.volumes).keys().cloned().collect();
         let mut errors = Vec::new();
@@ -144,7 +145,7 @@ impl Manager {
         errors
     }
 
-    /// The users of each volume, with those who leave.
+    /// The users of each volume, including those that are leaving.
     pub async fn users(&self) -> BTreeMap<VolumeId, Vec<String>> {
         let volumes: Vec<_> = lock(&self.volumes).iter().map(|(id, turn)| (id.clone(), Arc::clone(turn))).collect();
         let mut users = BTreeMap::new();
@@ -154,7 +155,7 @@ impl Manager {
         users
     }
 
-    /// Waits for the turn of a volume. That nobody waits any more is an error: it must not be taken for a turn.
+    /// Waits for the lock of a volume. A cancelled wait is an error, so that it cannot be taken for a lock.
     async fn take(&self, id: &VolumeId, cancel: impl Future<Output = ()>) -> Result<Taken, CsiError> {
         let turn = Arc::clone(lock(&self.volumes).entry(id.clone()).or_default());
         tokio::select! {
@@ -164,7 +165,7 @@ impl Manager {
         }
     }
 
-    /// Gives up the turn, and forgets a volume of which nothing is left and for which nobody waits.
+    /// Releases the lock, and forgets a volume that has no record and no waiting operation.
     fn put_back(&self, taken: Taken) {
         let mut volumes = lock(&self.volumes);
         let is_empty = taken.volume.is_empty();
@@ -176,7 +177,7 @@ impl Manager {
 
     async fn join_now(&self, taken: &mut Taken, join: &Join) -> Result<(), CsiError> {
         if taken.volume.users.values().any(|user| user.leaves) {
-            // What cannot be undone now may be in nobody's way.
+            // Steps that cannot be undone now need not prevent this use.
             let _ = self.clear(taken, &join.volume.secrets).await;
         }
         let conflict = |why| CsiError::Conflict(format!("volume {}: {why}", taken.id.id));
@@ -186,11 +187,11 @@ impl Manager {
         *taken.volume = volume;
         let Err(error) = self.mount(taken, join).await else { return Ok(()) };
         if had_it {
-            // Somebody may be using it: what could not be looked at, or done again, is not taken away.
+            // It may be in use: if that could not be checked, or the mount not restored, it is not unpublished.
             return Err(error);
         }
         taken.volume.leave(&join.user);
-        // It is the first error that tells what to do; what is left is tried again by `settle`.
+        // The first error is the one to report; the remaining steps are retried by `settle`.
         let _ = self.clear(taken, &join.volume.secrets).await;
         Err(error)
     }
@@ -204,7 +205,7 @@ impl Manager {
             context: volume.context.clone(),
             read_only: join.read_only,
         };
-        // Written down before anything is done, and before it is believed that it was done before.
+        // Recorded before a step is executed, and before an earlier execution is relied on.
         self.save(taken)?;
         let is_done = taken.volume.next_to_join(&join.user, &usage, calls.needs()).is_none();
         if is_done && !calls.has(&join.user, &work(&taken.volume)).await? {
@@ -217,7 +218,7 @@ impl Manager {
         self.save(taken)
     }
 
-    /// Undoes what is nobody's any more.
+    /// Undoes the steps that no user needs any more.
     async fn clear(&self, taken: &mut Taken, secrets: &Secrets) -> Result<(), CsiError> {
         let calls = Arc::clone(&*lock(&self.calls));
         self.save(taken)?;

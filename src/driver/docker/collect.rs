@@ -1,10 +1,10 @@
-//! A container's output, from the engine's log into a task's files or FIFOs: every line once, whoever restarts in between.
-//! Never decides whether the task lives.
+//! Copies a container's output from the engine's log to the task's files or FIFOs: every line exactly once, across restarts of
+//! this process, the engine and the reader. Never decides whether the task is alive.
 //!
-//! The engine keeps the output, with times. What was handed on last is a cursor: for each stream the time of a message, its
-//! number among those of that time, and how many of its bytes. Before a piece is written its length is noted there, and a
-//! place in the files: a process that is killed before it can note that it wrote leaves to the next one a question which
-//! the size of the files answers. Behind a FIFO, these are the files of its reader.
+//! The engine keeps the output with timestamps. A cursor records what was passed on last: for each stream the time of a
+//! message, its index among the messages with that time, and how many of its bytes. Before a piece is written, the cursor notes
+//! its length and a position in the files. When the process is killed before it can note that the write was done, its successor
+//! finds out from the size of the files. Behind a FIFO those are the files of the FIFO's reader.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,22 +21,24 @@ use crate::logs::place::Place;
 use crate::logs::rotator::{Change, Limits, Rotator};
 use crate::spec::LogCollection;
 
-/// Bounds of the pause before the engine is asked again.
+/// First and longest pause before the engine is asked again.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
-/// A stream that lived this long was a good one: the next pause is the first again.
+/// A stream that lasted this long resets the pause to the first one.
 const GOOD: Duration = Duration::from_secs(5);
-/// How long the reader of a FIFO is waited for that has something in hand, and how often it is looked for.
+/// How long the reader of a FIFO, which may hold data in its memory, is waited for without progress, and how often progress is
+/// checked.
 const QUIET: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
-/// After how many bytes through a FIFO a new place in the files behind it is looked for, so that few files lie between.
+/// After this many bytes through a FIFO a new position in the files behind it is recorded, so that few files lie between the
+/// two.
 const MARK_EVERY: u64 = 1 << 20;
 
 /// Where the output of one stream goes.
 enum Sink {
     Nowhere,
     Files(Box<Rotator>, PathBuf),
-    /// Opened when its reader is there.
+    /// Opened when its reader has opened it.
     Fifo(Pipe),
 }
 
@@ -46,7 +48,7 @@ struct Pipe {
     writer: Option<Writer>,
     /// Directory and base name.
     files: Option<(PathBuf, String)>,
-    /// From how many bytes on a new place is looked for.
+    /// From this many passed-on bytes on a new position is recorded.
     mark_at: u64,
 }
 
@@ -62,20 +64,21 @@ impl Pipe {
         self.writer.as_ref().and_then(|writer| writer.unread().ok()).unwrap_or(0)
     }
 
-    /// Where the files end, and by how much they have grown since `place`.
+    /// The end of the files, and by how much they have grown since `place`.
     fn grown(&self, place: Place) -> Option<(Place, u64)> {
         let (dir, base) = self.files.as_ref()?;
         place.until_end(dir, base).ok().flatten()
     }
 
-    /// Begins to count where the files end now. What is in the pipe will follow.
+    /// Starts to count at the current end of the files. The bytes still in the pipe follow it there.
     fn mark(&mut self, position: &mut Position) {
         position.place = self.files.as_ref().and_then(|(dir, base)| Place::end(dir, base).ok());
         position.handed = self.unread();
         self.mark_at = MARK_EVERY;
     }
 
-    /// The same, once all is in the files that was handed on: a place far back may be rotated away when it is needed.
+    /// The same, once everything that was passed on is in the files: the file of an old position may have been rotated away
+    /// when it is needed.
     fn mark_again(&mut self, position: &mut Position) {
         if position.handed < self.mark_at {
             return;
@@ -91,13 +94,13 @@ impl Pipe {
         }
     }
 
-    /// How much of the piece arrived that the process before had in hand. The pipe, or the files behind it, hold it then.
-    /// Waits for a reader that may have it in its memory.
+    /// How many bytes of the piece that the previous process was writing have arrived, either in the pipe or in the files
+    /// behind it. Waits for a reader that may still hold some of them in its memory.
     async fn arrived(&self, position: &Position) -> u64 {
         let Some(place) = position.place else { return 0 };
         let (mut seen, mut changed) = ((0, 0), Instant::now());
         loop {
-            // In this order: what is read and written in between is counted once, or not.
+            // In this order, bytes that move from the pipe to the files in between are counted once or not at all, never twice.
             let Some((_, grown)) = self.grown(place) else { return 0 };
             let unread = self.unread();
             let arrived = (grown + unread).saturating_sub(position.handed);
@@ -135,14 +138,14 @@ impl Sink {
         open_fifo(path).await.map_or(Sink::Nowhere, |writer| Sink::Fifo(Pipe::new(path, writer)))
     }
 
-    /// Finds out what became of the piece that the process before was killed over.
+    /// Finds out how much of the piece was written that the previous process was writing when it was killed.
     async fn resume(&mut self, position: &mut Position) {
         if position.pending > 0 {
             let arrived = match self {
                 Sink::Nowhere => position.pending,
                 Sink::Files(rotator, dir) => {
                     let grown = position.place.map(|place| place.until_end(dir, rotator.base()).ok().flatten());
-                    // What is rotated away or packed by now was written.
+                    // Bytes in files that were rotated away or compressed by now were written.
                     grown.flatten().map_or(position.pending, |(_, bytes)| bytes.min(position.pending))
                 }
                 Sink::Fifo(pipe) => pipe.arrived(position).await,
@@ -158,7 +161,7 @@ impl Sink {
         }
     }
 
-    /// Notes that the next `len` bytes are about to be handed on, so that a successor can tell whether they were.
+    /// Notes that the next `len` bytes are about to be written, so that a successor can find out whether they were.
     fn announce(&mut self, position: &mut Position, len: usize) {
         match self {
             Sink::Nowhere => {}
@@ -168,12 +171,12 @@ impl Sink {
         position.pending = len as u64;
     }
 
-    /// Whether the files alone tell a successor that a piece was written.
+    /// Whether the files alone show a successor that a piece was written.
     fn tells(&self) -> bool {
         matches!(self, Sink::Files(..))
     }
 
-    /// Hands on what can be handed on at once, at least a byte.
+    /// Writes as much as can be written at once, at least one byte.
     async fn write(&mut self, data: &[u8]) -> usize {
         loop {
             match self {
@@ -198,8 +201,8 @@ impl Sink {
                         },
                         None => io::ErrorKind::NotConnected.into(),
                     };
-                    // Its reader has gone, and will come again: the engine keeps what it misses. Until the new end is open the
-                    // old one keeps what is in the pipe.
+                    // The reader has closed the FIFO and is expected to return: the engine keeps the output meanwhile. The old
+                    // descriptor keeps the bytes in the pipe until the new one is open.
                     tracing::debug!(error = %broken, "a FIFO of a container's output has no reader");
                     match open_fifo(&pipe.path).await {
                         Some(writer) => pipe.writer = Some(writer),
@@ -211,12 +214,12 @@ impl Sink {
     }
 }
 
-/// Where a container's output is to go.
+/// Destination of a container's output.
 #[derive(Debug, Clone)]
 pub(super) enum Target {
     /// Rotated files.
     Files(LogCollection),
-    /// FIFOs that somebody reads; what is no FIFO gets nothing.
+    /// FIFOs with a reader. A path that is not a FIFO gets no output.
     Fifos(PathBuf, PathBuf),
 }
 
@@ -239,11 +242,11 @@ impl Target {
 /// Why collecting ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// The container has ended, and all that it wrote was handed on.
+    /// The container has ended, and all of its output was passed on.
     Complete,
-    /// The engine does not know the container any more.
+    /// The engine no longer knows the container.
     Gone,
-    /// The engine's log driver keeps nothing that could be read.
+    /// The engine's log driver keeps no logs that can be read.
     Unreadable,
     /// The files cannot be opened.
     NoSink,
@@ -255,14 +258,14 @@ pub(super) struct Collector {
     pub(super) container: String,
     pub(super) tty: bool,
     pub(super) target: Target,
-    /// Where the cursor is kept.
+    /// File of the cursor.
     pub(super) bookmark: Option<PathBuf>,
-    /// Held until the FIFOs are open: a reader that sees its last writer go would end.
+    /// Kept open until the FIFOs are open: a reader that sees its last writer close would end.
     pub(super) held: Vec<Writer>,
 }
 
 impl Collector {
-    /// Runs to the end of the container's output. What is dropped in between can be taken up by another one.
+    /// Runs to the end of the container's output. If the future is dropped before that, another collector can continue.
     pub(super) async fn run(mut self) -> Ended {
         let mut sinks = match self.target.open().await {
             Ok(sinks) => sinks,
@@ -280,7 +283,8 @@ impl Collector {
         let mut last_round = false;
         loop {
             let began = Instant::now();
-            // A container that has ended is read once more without following: then the end is the end.
+            // When the container has ended, its log is read once more without following: then the end of the stream is the end
+            // of the output.
             let asked = self.engine.logs(&self.container, cursor.since_ns(), !last_round).await;
             let read = match asked {
                 Ok(stream) => self.copy(stream, &mut cursor, &bookmark, &mut sinks).await,
@@ -313,7 +317,7 @@ impl Collector {
             if began.elapsed() > GOOD {
                 pause = FIRST_PAUSE;
             }
-            // Many collectors that lost one engine do not come back in one moment.
+            // A random part, so that many collectors that lost the same engine do not reconnect at the same moment.
             let spread = u32::from(crate::sys::random::uuid().as_bytes()[0]);
             tokio::time::sleep(pause + pause * spread / 255).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -349,7 +353,8 @@ impl Collector {
     }
 }
 
-/// Everything of the messages that was not handed on before, in one piece for each stream, and the cursor around it.
+/// Passes on everything in the messages that was not passed on before, in one piece per stream, and updates the cursor before
+/// and after.
 async fn hand_on(
     batch: &[Message],
     cursor: &mut Cursor,
@@ -397,7 +402,7 @@ mod tests {
         Message { channel, time_ns, data: text.as_bytes().to_vec() }
     }
 
-    /// What the files hold after the messages were read, with the reader killed after each of `cuts` messages.
+    /// The content of the files after the messages were read, with the reader killed after each of `cuts` messages.
     async fn read(dir: &Path, messages: &[Message], cuts: &[usize]) -> (String, String) {
         let logs = LogCollection {
             dir: dir.to_owned(),
@@ -425,7 +430,7 @@ mod tests {
         (text("o.0"), text("e.0"))
     }
 
-    /// D3: every line once, whatever the restarts, with equal times and with times of the two streams out of order.
+    /// D3: every line once across restarts, with equal timestamps and with timestamps of the two streams out of order.
     #[tokio::test]
     async fn d3_a_reader_that_begins_anew_goes_on_with_the_next_byte() {
         use Channel::{Stderr, Stdout};
@@ -449,7 +454,7 @@ mod tests {
         }
     }
 
-    /// The same for a piece that was written, and not noted as written, and for one of which only a part was.
+    /// The same for a piece that was written but not recorded as written, and for one that was written in part.
     #[tokio::test]
     async fn d3_a_piece_that_was_in_hand_is_written_once() {
         let dir = tempfile::tempdir().unwrap();
@@ -480,7 +485,7 @@ mod tests {
                 let mut position = Position::default();
                 sink.resume(&mut position).await;
                 sink.announce(&mut position, text.len());
-                // Here it is killed.
+                // The process is killed here.
                 std::fs::write(&file, format!("before\n{}", &text[..written])).unwrap();
                 if let Sink::Fifo(pipe) = &mut sink {
                     pipe.writer.as_mut().unwrap().write_all(&text.as_bytes()[..in_pipe]).await.unwrap();

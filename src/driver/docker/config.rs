@@ -1,4 +1,4 @@
-//! The plugin's configuration: Nomad's keys, and ours. Never asks the engine.
+//! The plugin's configuration: Nomad's keys and agentbin's own. Never calls the engine.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -44,10 +44,10 @@ const KEYS: [&str; 27] = [
     policy::KEYS[1],
     devices::KEY,
 ];
-/// Shortest grace of a container that nobody knows, and shortest pause of a pull.
+/// Smallest creation grace of a dangling container, and smallest activity timeout of a pull.
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// How containers are looked for that nobody knows.
+/// Settings for the removal of dangling containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Dangling {
     pub(super) enabled: bool,
@@ -56,7 +56,7 @@ pub(super) struct Dangling {
     pub(super) dry_run: bool,
 }
 
-/// Namespaces of the host that a task may ask for although it may not be privileged.
+/// Host namespaces that an unprivileged task may ask for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct AllowedModes {
     pub(super) pid: Vec<String>,
@@ -72,7 +72,7 @@ pub(super) struct Config {
     pub(super) deadlines: Deadlines,
     /// A docker `config.json`.
     pub(super) auth_file: Option<PathBuf>,
-    /// Last part of the name of a credential helper.
+    /// Suffix of the name of a credential helper.
     pub(super) auth_helper: String,
     pub(super) extra_labels: Vec<String>,
     pub(super) log_driver: String,
@@ -97,21 +97,21 @@ pub(super) struct Config {
     pub(super) disable_log_collection: bool,
     pub(super) collect_logs: bool,
     pub(super) allowed_modes: AllowedModes,
-    /// Where containers are put in the tree of cgroups; empty is the driver's choice.
+    /// Cgroup parent of containers; empty leaves the choice to the driver.
     pub(super) cgroup_parent: String,
-    /// What no task may ask for.
+    /// What tasks must not ask for.
     pub(super) policy: Policy,
 }
 
-/// What Nomad's driver uses as infrastructure image for this machine.
+/// Nomad's default infrastructure image for this machine's architecture.
 pub(super) fn infra_image() -> String {
     let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
     format!("registry.k8s.io/pause-{arch}:3.3")
 }
 
 impl Default for Config {
-    /// What `agentbin run` has, which knows no configuration: all defaults, and volumes allowed as root may mount what it
-    /// likes anyway.
+    /// The configuration of `agentbin run`, which has no plugin block: all defaults, and volumes allowed, because root can
+    /// mount anything anyway.
     fn default() -> Config {
         Config {
             endpoint: Endpoint::from_env(|name| std::env::var(name).ok()).unwrap_or_default(),
@@ -239,7 +239,7 @@ pub(super) fn schema() -> Spec {
     ])
 }
 
-/// A duration, or the default where there is none.
+/// A duration; the default when it is not set.
 pub(super) fn duration(reader: &Reader<'_>, key: &str, default: Duration) -> Result<Duration, DriverError> {
     match reader.string(key)?.filter(|text| !text.is_empty()) {
         None => Ok(default),
@@ -350,7 +350,7 @@ impl AllowedModes {
         Ok(AllowedModes { pid: read("pid")?, ipc: read("ipc")?, userns: read("userns")?, uts: read("uts")? })
     }
 
-    /// What no task may ask for; at `default` what is listed here may be asked for all the same.
+    /// What tasks must not ask for. At minimum `default`, the modes listed here are allowed all the same.
     fn policy(&self, reader: &Reader<'_>, pids_limit: i64) -> Result<Policy, DriverError> {
         let modes =
             [("pid_mode", &self.pid), ("ipc_mode", &self.ipc), ("userns_mode", &self.userns), ("uts_mode", &self.uts)];
@@ -363,7 +363,7 @@ impl AllowedModes {
     }
 }
 
-/// Whether any mode that the engine knows is meant by the pattern.
+/// Whether the pattern can match any mode that the engine knows.
 fn can_be(key: &str, glob: &str) -> bool {
     let known: &[&str] = match key {
         "pid" => &["host", "container:"],

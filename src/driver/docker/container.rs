@@ -1,4 +1,4 @@
-//! From a task to the body of the engine's create call. Never calls the engine.
+//! Translates a task into the body of the engine's create call. Never calls the engine.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -28,29 +28,29 @@ use crate::sys::path::open_resolved;
 const MIB: i64 = 1024 * 1024;
 /// Option of an engine: no program gains privileges.
 const NO_NEW_PRIVILEGES: &str = "no-new-privileges";
-/// What an engine gives every container by itself, and no task may ask for at a minimum.
+/// Capabilities that an engine grants to every container by default, and that no task may ask for when a minimum is set.
 const WITHHELD: [&str; 4] = ["CAP_FSETID", "CAP_SETFCAP", "CAP_MKNOD", "CAP_NET_RAW"];
-/// How the paths of Nvidia's devices begin.
+/// Path prefix of Nvidia's devices.
 const NVIDIA: &str = "/dev/nvidia";
-/// Least shares that the kernel takes.
+/// Smallest number of CPU shares that the kernel accepts.
 const LEAST_SHARES: u64 = 2;
 
-/// What a container depends on besides task and configuration.
+/// What a container depends on besides the task and the configuration.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
     /// Runtimes that the engine has.
     pub(super) runtimes: Vec<String>,
-    /// Where the container goes in the tree of cgroups; empty leaves it to the engine.
+    /// Cgroup parent of the container; empty leaves the choice to the engine.
     pub(super) cgroup_parent: String,
-    /// What the machine computes with.
+    /// The compute capacity of this machine.
     pub(super) compute: Compute,
-    /// Whether the kernel has a swappiness per cgroup: only v1.
+    /// Whether the kernel has a swappiness per cgroup: cgroup v1 only.
     pub(super) swappiness: bool,
-    /// Who this driver is: containers of another are never touched.
+    /// The node of this driver: containers of other nodes are never touched.
     pub(super) node: String,
 }
 
-/// The one name that a task of an allocation has on an engine.
+/// The container name of a task, the same for every start of the task in its allocation.
 pub(super) fn name(task: &TaskConfig) -> String {
     format!("{}-{}", task.name.replace('/', "_"), task.alloc_id)
 }
@@ -59,7 +59,7 @@ fn bad(text: String) -> DriverError {
     failed(text, false)
 }
 
-/// A path without `.` and `..`, by name only.
+/// The path with `.` and `..` resolved lexically.
 fn lexical(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for part in path.components() {
@@ -74,7 +74,7 @@ fn lexical(path: &Path) -> PathBuf {
     clean
 }
 
-/// Whether `path` lies below `dir`, by its name and by what links in it lead to.
+/// Whether `path` lies below `dir`, both lexically and with its symbolic links resolved.
 fn is_below(dir: &Path, path: &Path) -> bool {
     let path = lexical(path);
     let Ok(relative) = path.strip_prefix(dir) else { return false };
@@ -82,7 +82,7 @@ fn is_below(dir: &Path, path: &Path) -> bool {
         Ok(root) => root,
         Err(error) => return error.kind() == std::io::ErrorKind::NotFound,
     };
-    // The longest part that is there must not lead out; what is missing the engine makes.
+    // The longest existing prefix must not lead out of `dir`; the engine creates the missing rest.
     let mut part = relative.to_owned();
     loop {
         if part.as_os_str().is_empty() {
@@ -92,7 +92,7 @@ fn is_below(dir: &Path, path: &Path) -> bool {
         match root.open_beneath(&part, flags, mode) {
             Ok(_) => return true,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                // A link to nowhere is not what is missing.
+                // A dangling link does not count as missing.
                 if root.open_beneath(&part, flags | OFlags::NOFOLLOW, mode).is_ok() {
                     return false;
                 }
@@ -103,7 +103,7 @@ fn is_below(dir: &Path, path: &Path) -> bool {
     }
 }
 
-/// `src:dst[:mode]`: split, and nothing else.
+/// Splits `src:dst[:mode]` without checking the parts.
 fn split_volume(volume: &str) -> Result<(&str, &str, &str), DriverError> {
     let mut parts = volume.splitn(3, ':');
     match (parts.next(), parts.next(), parts.next()) {
@@ -112,7 +112,7 @@ fn split_volume(volume: &str) -> Result<(&str, &str, &str), DriverError> {
     }
 }
 
-/// Builds a container's description.
+/// Builds the description of a container.
 pub(super) struct Builder<'a> {
     pub(super) task: &'a TaskConfig,
     pub(super) read: &'a Task,
@@ -153,7 +153,7 @@ impl Builder<'_> {
             networking_config: networking,
             ..ContainerCreateBody::default()
         };
-        // Two starts of one configuration have the same mark: that one that runs may be adopted.
+        // Two starts with the same configuration have the same digest, so that the second may adopt a running container.
         let mark = mark(&body);
         body.labels.get_or_insert_default().insert(LABEL_CONFIG.to_owned(), mark);
         Ok(body)
@@ -166,7 +166,7 @@ impl Builder<'_> {
         (!words.is_empty()).then_some(words)
     }
 
-    /// The task's, where a port that `port_map` moves is the one inside.
+    /// The task's environment; a port that `port_map` maps has the container's port in it.
     fn environment(&self) -> Vec<String> {
         let mut env = self.task.env.clone();
         for (label, inside) in &self.read.port_map {
@@ -206,7 +206,7 @@ impl Builder<'_> {
         let (hard, soft) = (bytes(resources.memory.hard_bytes), bytes(resources.memory.soft_bytes));
         let own = read.memory_hard_limit_mib.saturating_mul(MIB);
         let (hard, reservation) = match (hard, soft) {
-            // The job wants none.
+            // The job asks for no hard limit.
             (0, soft) => (0, soft),
             (memory, 0) if own > 0 => (own, memory),
             (memory, 0) => (memory, 0),
@@ -218,7 +218,7 @@ impl Builder<'_> {
         }
         if hard > 0 {
             host.memory = Some(hard);
-            // No swap beyond it.
+            // No swap in addition to the memory limit.
             host.memory_swap = Some(hard);
             host.memory_swappiness = self.facts.swappiness.then_some(0);
         }
@@ -256,7 +256,7 @@ impl Builder<'_> {
         let mut ulimits: Vec<_> =
             read.ulimit.iter().map(|(name, text)| ulimit(name, text)).collect::<Result<_, _>>()?;
         if minimum.is_some() {
-            // One of the job's own can only say the same.
+            // A core limit of the job can only be the same.
             ulimits.retain(|limit| limit.name.as_deref().is_none_or(|name| !name.eq_ignore_ascii_case("core")));
             ulimits.push(ulimit("core", "0")?);
         }
@@ -275,7 +275,8 @@ impl Builder<'_> {
         host.init = read.init.then_some(true);
         host.readonly_rootfs = Some(read.readonly_rootfs);
         let (add, mut drop) = config.allow_caps.beside_docker(&Reader::any(NAME, &self.task.config))?;
-        // What root does not begin with at the level of that name; nothing, where the host's user namespace is the container's.
+        // At minimum `default`, drops what root does not start with at that level; drops nothing when the container uses the
+        // host's user namespace.
         match config.policy.minimum {
             Some(Minimum::Default) => {
                 let has = |name: &&str| !drop.iter().any(|other| other == "ALL" || other == *name);
@@ -302,7 +303,8 @@ impl Builder<'_> {
         (host.pid_mode, host.ipc_mode) = (some(&read.pid_mode), some(&read.ipc_mode));
         (host.userns_mode, host.uts_mode) = (some(&read.userns_mode), some(&read.uts_mode));
         host.cgroupns_mode = match read.cgroupns.as_str() {
-            // The engine may have been told otherwise. On v1 it may not be able to.
+            // The engine's default may have been changed to `host`. On cgroup v1 the engine may not support private cgroup
+            // namespaces.
             "" if config.policy.minimum.is_some() && !self.facts.swappiness => {
                 Some(HostConfigCgroupnsModeEnum::PRIVATE)
             }
@@ -318,7 +320,8 @@ impl Builder<'_> {
             options.push(NO_NEW_PRIVILEGES.to_owned());
         }
         host.security_opt = (!options.is_empty()).then_some(options);
-        // A job can write that variable itself. Only beside a device of that kind it is the device plugin's, which wins.
+        // A job can set that variable itself. Only next to an Nvidia device does it come from the device plugin, whose value
+        // takes precedence.
         let of_plugin = |device: &Device| device.host_path.to_string_lossy().starts_with(NVIDIA);
         let given = self.task.devices.iter().any(|device| config.policy.minimum.is_none() || of_plugin(device));
         let gpu = self.task.env.contains_key("NVIDIA_VISIBLE_DEVICES") && given;
@@ -359,7 +362,7 @@ impl Builder<'_> {
             (&own.join("secrets"), "/secrets", ""),
             (&shared.join("logs"), "/alloc/logs", "ro"),
         ] {
-            // Whoever had the directory above it as a volume may have put a link there, which the engine would follow.
+            // A task that had the parent directory as a volume may have put a link there, which the engine would follow.
             if !is_below(&task.alloc_dir, source) {
                 let source = source.display();
                 return Err(bad(format!("cannot mount \"{source}\" to {target}: it is a link; remove it")));
@@ -500,7 +503,7 @@ impl Builder<'_> {
         host.log_config = Some(HostConfigLogConfig { typ: Some(driver.clone()), config });
     }
 
-    /// Name and address for the hosts file of a group's network.
+    /// Host name and address for the hosts file of a group's network.
     fn hosts(&self) -> Option<(&str, &str)> {
         let network = self.task.network.as_ref()?;
         let (hostname, address) = network.hosts.as_ref()?;
@@ -518,7 +521,7 @@ impl Builder<'_> {
         let mode = match self.sandbox() {
             _ if !read.network_mode.is_empty() => read.network_mode.clone(),
             Some(id) => format!("container:{id}"),
-            // A strict task has no network that it did not ask for.
+            // At minimum `strict` a task has no network unless it asks for one.
             None if self.config.policy.minimum == Some(Minimum::Strict) => "none".to_owned(),
             None => "default".to_owned(),
         };
@@ -594,7 +597,7 @@ impl Builder<'_> {
     }
 }
 
-/// A digest of what is asked for, whichever start asks.
+/// A digest of the requested configuration, independent of the start.
 fn mark(body: &ContainerCreateBody) -> String {
     use sha2::Digest as _;
     let mut value = json::to_value(body).unwrap_or_default();
@@ -604,7 +607,7 @@ fn mark(body: &ContainerCreateBody) -> String {
     sort(&mut value);
     let digest = sha2::Sha256::digest(value.to_string().as_bytes());
     digest.iter().fold(String::new(), |mut text, byte| {
-        // Writing into a string does not fail.
+        // Writing to a string does not fail.
         let _ = write!(text, "{byte:02x}");
         text
     })
@@ -622,7 +625,7 @@ fn filled_list(list: &[String]) -> Option<Vec<String>> {
     (!list.is_empty()).then(|| list.to_vec())
 }
 
-/// Keys in order, so that equal values have equal texts.
+/// Sorts the keys, so that equal values have equal text forms.
 fn sort(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Object(object) => {
@@ -634,7 +637,8 @@ fn sort(value: &mut serde_json::Value) {
     }
 }
 
-/// That the path still leads to what was found there when it was resolved. The engine opens it once more, by itself.
+/// Checks that the path still leads to the file that was found when it was resolved. The engine opens the path again, on its
+/// own.
 fn check_identity(mount: &spec::Mount) -> Result<(), DriverError> {
     let Some(identity) = mount.identity else { return Ok(()) };
     let found = || {
@@ -650,7 +654,7 @@ fn check_identity(mount: &spec::Mount) -> Result<(), DriverError> {
     }
 }
 
-/// A bind in the form that can have a label: it has no room for a colon in a path.
+/// A bind in the string form, which can carry an SELinux label but no path with a colon.
 fn labelled(mount: &spec::Mount) -> Result<String, DriverError> {
     let (source, target) = (mount.host_path.display().to_string(), &mount.task_path);
     if source.contains(':') || target.contains(':') {
@@ -707,7 +711,7 @@ fn ulimit(name: &str, text: &str) -> Result<ResourcesUlimits, DriverError> {
     Ok(ResourcesUlimits { name: Some(name.to_owned()), soft: Some(soft), hard: Some(hard) })
 }
 
-/// `key=value`, `key:value` or `no-new-privileges`; a seccomp profile is read here and handed over whole.
+/// `key=value`, `key:value` or `no-new-privileges`; a seccomp profile is read here and passed on as text.
 fn security_option(text: &str) -> Result<String, DriverError> {
     let (key, value) = match text.split_once('=').or_else(|| text.split_once(':')) {
         Some(pair) => pair,
@@ -791,7 +795,7 @@ mod tests {
         body_of(&task(config), plugin)
     }
 
-    /// A key that no row names, or that does nothing, is a mistake here.
+    /// Fails for a key without a row in the table, and for a key without an effect.
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table")]
     fn e1_every_key_of_a_task_reaches_the_engine() {
@@ -951,13 +955,13 @@ mod tests {
             assert_eq!(built.pointer(pointer), Some(&expected), "{key}: {config}");
             seen.insert(key);
         }
-        // What is no part of the container: fetching its image, its name, our own files; two that have no effect.
+        // Not part of the container: fetching its image, its name, agentbin's own log files; and two keys without an effect.
         seen.extend(["image", "auth", "auth_soft_fail", "force_pull", "image_pull_timeout", "load", "logs"]);
         seen.extend(["container_exists_attempts", "advertise_ipv6_address", "isolation", "cpuset_cpus"]);
         assert_eq!(seen, KEYS.into_iter().collect());
     }
 
-    /// D93: a task that says nothing has no more at a minimum than one may ask for there.
+    /// D93: with a minimum set, a task without settings has no more capabilities than a task may ask for.
     #[test]
     fn d93_a_container_begins_with_what_it_may_ask_for() {
         let all = ["CAP_FSETID", "CAP_SETFCAP", "CAP_MKNOD", "CAP_NET_RAW"];
@@ -976,7 +980,8 @@ mod tests {
         }
     }
 
-    /// D94: `runtime = "nvidia"` is refused at a minimum, and had by a variable of the job's beside any device.
+    /// D94: with a minimum set, `runtime = "nvidia"` is refused; without one, the job's own variable selects that runtime next
+    /// to any device.
     #[test]
     fn d94_a_variable_of_the_job_chooses_no_runtime() {
         let mut given = task(&json!({}));
@@ -997,7 +1002,8 @@ mod tests {
         }
     }
 
-    /// `TestDockerDriver_memoryLimits`: hard and soft of the job in MiB, the task's own limit; the container's.
+    /// `TestDockerDriver_memoryLimits`: the job's hard and soft limits in MiB, the task's own limit; then the container's
+    /// limits.
     #[test]
     fn e1_memory_is_limited_as_nomad_does() {
         for (hard, soft, own, expected) in [
@@ -1028,7 +1034,7 @@ mod tests {
         }
     }
 
-    /// Keys of the plugin; those that are no part of a container have tests in `config` and on an engine.
+    /// Keys of the plugin; those that are not part of a container have tests in `config` and on an engine.
     #[test]
     fn e1_what_the_plugin_decides_reaches_the_engine() {
         let labels = |key: &str| format!("/Labels/com.hashicorp.nomad.{key}");
@@ -1068,14 +1074,14 @@ mod tests {
             assert_eq!(built.pointer(&pointer), Some(&expected), "{pointer}");
         }
         assert_eq!(built.pointer(&labels("task_group_name")), None, "not asked for");
-        // Each under Nomad's prefix, and under no other; what is ours names no job.
+        // Each under Nomad's prefix and under no other; agentbin's own labels do not name the job.
         let names = built["Labels"].as_object().unwrap().keys().map(String::as_str);
         let mut rest: Vec<&str> = names.map(|name| name.strip_prefix("com.hashicorp.nomad.").unwrap_or(name)).collect();
         rest.sort_unstable();
         let ours = ["agentbin.config", "agentbin.node", "agentbin.start"];
         let nomads = ["alloc_id", "job_id", "job_name", "namespace", "parent_job_id"];
         assert_eq!(rest, [&ours[..2], &ours[2..], &nomads].concat());
-        // One without a parent has no label for it.
+        // A job without a parent has no label for it.
         asked.parent_job_id.clear();
         assert_eq!(body_of(&asked, &base).unwrap().pointer(&labels("parent_job_id")), None);
         for (plugin, config, problem) in [
@@ -1120,19 +1126,19 @@ mod tests {
         assert_eq!(built["Env"], json!(["A=b=c"]));
         assert_eq!((&built["User"], &host["CpusetCpus"]), (&json!("1000:1000"), &json!("0-1")));
         assert_eq!(host["NetworkMode"], json!("container:pause"));
-        // In another one's network, names and ports are that one's.
+        // In another container's network namespace, host names and ports are that container's.
         assert!(["PortBindings", "Dns", "ExtraHosts"].iter().all(|key| host[key].is_null()), "{host}");
         let targets: Vec<&str> =
             host["Mounts"].as_array().unwrap().iter().map(|mount| mount["Target"].as_str().unwrap()).collect();
         assert_eq!(targets, ["/etc/resolv.conf", "/etc/hosts"]);
         let hosts = std::fs::read_to_string(dir.path().join("web/hosts")).unwrap();
         assert!(hosts.contains("10.0.0.2 name\n") && hosts.ends_with("1.2.3.4 h\n"), "{hosts}");
-        // Shares that the kernel does not take.
+        // Shares outside of the kernel's range.
         for (shares, expected) in [(1, 2), (300_000, 262_144)] {
             given.resources.cpu_shares = shares;
             assert_eq!(body_of(&given, &json!({})).unwrap()["HostConfig"]["CpuShares"], json!(expected));
         }
-        // Equal wishes have one mark, whichever start wishes.
+        // Equal configurations have the same digest, whichever start asks.
         let mark = |task: &TaskConfig| body_of(task, &json!({})).unwrap()["Labels"][LABEL_CONFIG].clone();
         let before = mark(&given);
         "a/web/2".clone_into(&mut given.id);

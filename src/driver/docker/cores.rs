@@ -1,5 +1,5 @@
-//! The cores of tasks that have none for themselves: what the agent leaves to them changes with every reservation, and on v1 a
-//! container does not inherit it. Never moves a process.
+//! The shared cores of tasks without reserved cores. The agent changes the shared set with every reservation, and on cgroup v1
+//! a container does not inherit it, so the driver updates the container through the engine. Never moves a process.
 
 use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use crate::cgroup::Regime;
 use crate::driver::TaskConfig;
 use crate::sys::lock::lock;
 
-/// The file that the agent writes.
+/// The cpuset file that the agent writes.
 const WRITTEN: &str = "cpuset.cpus";
-/// After how long an engine is asked again that did not do it.
+/// Pause before an update that the engine failed to apply is retried.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// What the kernel gives to a cgroup; empty where there is none.
+/// The cores of a cgroup; empty if there is no cgroup.
 pub(super) fn read(cgroup: &Path) -> String {
     let read = |name: &&str| std::fs::read_to_string(cgroup.join(name)).ok();
     if cgroup.as_os_str().is_empty() {
@@ -30,20 +30,21 @@ pub(super) fn read(cgroup: &Path) -> String {
 }
 
 impl Shared {
-    /// On v2 the agent's own cgroup is above the container's, and says it at any time.
+    /// Whether the container has to follow shared cores: on v2 it need not, because the agent's own cgroup is a parent of the
+    /// container's and limits it.
     pub(super) fn shares_cores(&self, task: &TaskConfig) -> bool {
         self.settings.cgroups.regime() == Regime::V1
             && task.resources.cpuset_cpus.is_empty()
             && !task.cpuset_cgroup.as_os_str().is_empty()
     }
 
-    /// Keeps the container's cores those of the task's cgroup; `has` is what it has now.
+    /// Keeps the container's cores equal to those of the task's cgroup; `has` are the cores that the container has now.
     pub(super) fn follow_cores(self: &Arc<Self>, task: &TaskConfig, has: &str) {
         let Ok(known) = self.task(&task.id) else { return };
         let cgroup = task.cpuset_cgroup.clone();
         *lock(&known.shared_cores) = Some((cgroup.clone(), has.to_owned()));
         match lock(&self.followed).entry(cgroup.clone()) {
-            // It may have changed since it was read.
+            // The cores may have changed since they were read.
             Entry::Occupied(look) => look.get().notify_one(),
             Entry::Vacant(none) => {
                 let look = Arc::clone(none.insert(Arc::default()));
@@ -62,7 +63,7 @@ impl Shared {
     }
 }
 
-/// Until the driver ends, or the cgroup.
+/// Runs until the driver or the cgroup is gone.
 async fn follow(driver: Weak<Shared>, cgroup: PathBuf, look: Arc<Notify>) {
     let watch = || {
         let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
@@ -80,7 +81,7 @@ async fn follow(driver: Weak<Shared>, cgroup: PathBuf, look: Arc<Notify>) {
         }
     };
     loop {
-        // First the watch, then the look: nothing is missed in between.
+        // The watch is set before the read, so that no change in between is missed.
         let Some(shared) = driver.upgrade() else { return };
         let cores = read(&cgroup);
         let mut failed = false;

@@ -1,4 +1,5 @@
-//! How far a container's output was handed on, kept where the next process finds it. Never knows where the output goes.
+//! The cursor: how far a container's output was passed on, stored where the next process finds it. Never knows where the output
+//! goes.
 
 use std::fs::File;
 use std::io;
@@ -11,33 +12,33 @@ use crate::docker::logs::{Channel, Message};
 use crate::logs::place::Place;
 use crate::sys::path::Root;
 
-/// First word of a cursor's file, and its version.
+/// First word of a cursor's file, and the version of its format.
 const MARK: &str = "agentbin-cursor 2";
-/// The engine's own times are in order within a stream; between the two they may be this far apart.
+/// Within a stream the engine's timestamps are ordered; the timestamps of the two streams may differ by this much.
 const SKEW_NS: i64 = 10_000_000_000;
-/// Stands for no place.
+/// Sentinel for "no position in the files".
 const NOWHERE: u64 = u64::MAX;
 
-/// How far a stream was handed on.
+/// How far one stream was passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Position {
-    /// Time of the last message that was handed on wholly.
+    /// Time of the last message that was passed on completely.
     pub(super) time_ns: i64,
-    /// Its number among the messages of that time.
+    /// Its index among the messages with that time.
     pub(super) index: u32,
-    /// How many bytes of those after it were handed on.
+    /// Number of bytes after that message that were passed on.
     pub(super) ahead: u64,
-    /// How many more are being handed on: whether they arrived, the files tell.
+    /// Number of further bytes whose write is in progress; the files show whether they arrived.
     pub(super) pending: u64,
     /// Time of the last message that these bytes belong to.
     pub(super) until_ns: i64,
-    /// A place in the files.
+    /// A position in the files.
     pub(super) place: Option<Place>,
-    /// How many bytes follow it there when all arrives that was handed on.
+    /// Number of bytes after that position once everything that was passed on has arrived.
     pub(super) handed: u64,
 }
 
-/// How far both streams were handed on.
+/// How far both streams were passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Cursor {
     pub(super) stdout: Position,
@@ -45,7 +46,7 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// From where on the engine is to be asked.
+    /// The time from which the engine has to be asked for output.
     pub(super) fn since_ns(&self) -> i64 {
         let last = self.stdout.time_ns.max(self.stderr.time_ns);
         (last - SKEW_NS).max(0)
@@ -58,7 +59,7 @@ impl Cursor {
         }
     }
 
-    /// A line of one length: a shorter one would leave a piece of the longer.
+    /// A line of fixed length: after a shorter one, the end of the longer one would stay in the file.
     fn to_line(self, container: &str) -> String {
         let part = |p: Position| {
             let place = p.place.unwrap_or(Place { index: NOWHERE, size: 0 });
@@ -91,7 +92,7 @@ impl Cursor {
     }
 }
 
-/// Where a cursor is kept.
+/// The file that stores a cursor.
 #[derive(Debug)]
 pub(super) struct Bookmark {
     file: Option<File>,
@@ -99,7 +100,8 @@ pub(super) struct Bookmark {
 }
 
 impl Bookmark {
-    /// Opens the file, or makes it, and reads what it says of this container. Without a file the cursor is only remembered.
+    /// Opens or creates the file and reads the cursor of this container from it. Without a file the cursor is kept in memory
+    /// only.
     pub(super) fn open(path: Option<&Path>, container: &str) -> (Bookmark, Cursor) {
         let container = container.to_owned();
         let Some(path) = path else { return (Bookmark { file: None, container }, Cursor::default()) };
@@ -127,30 +129,30 @@ impl Bookmark {
 
     pub(super) fn save(&self, cursor: Cursor) {
         let line = cursor.to_line(&self.container);
-        // One that cannot be written costs lines that come twice after a crash, and nothing now.
+        // If the write fails, lines may be repeated after a crash; there is no other effect.
         if let Some(Err(error)) = self.file.as_ref().map(|file| file.write_all_at(line.as_bytes(), 0)) {
             tracing::debug!(%error, "keeping where a container's output was left");
         }
     }
 }
 
-/// Which messages of a stream were handed on before.
+/// Filters out the messages of a stream that were passed on before.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Replay {
     time_ns: i64,
     index: u32,
-    /// Bytes of what comes next that were handed on; nothing more is known while the position was not passed.
+    /// Number of already passed-on bytes in what follows; `None` until the position has been passed.
     ahead: Option<u64>,
 }
 
 impl Replay {
-    /// What of the message is still to be handed on; `None` for one that the position has behind it.
+    /// The part of the message that still has to be passed on; `None` for a message before the position.
     pub(super) fn admit<'a>(&mut self, position: &Position, message: &'a Message) -> Option<&'a [u8]> {
         self.index = if message.time_ns == self.time_ns { self.index + 1 } else { 0 };
         self.time_ns = message.time_ns;
         let ahead = match self.ahead {
             None if (message.time_ns, self.index) <= (position.time_ns, position.index) => return None,
-            // The engine may have thrown away by now what these bytes were of.
+            // The engine may have deleted the messages that these bytes belonged to.
             None if message.time_ns > position.until_ns => 0,
             None => position.ahead,
             Some(ahead) => ahead,
@@ -161,7 +163,7 @@ impl Replay {
         Some(&message.data[before..])
     }
 
-    /// Makes the message that was admitted last the position's.
+    /// Moves the position to the message that was admitted last.
     pub(super) fn pass(&self, position: &mut Position) {
         (position.time_ns, position.index) = (self.time_ns, self.index);
         position.ahead = self.ahead.unwrap_or(0);
@@ -199,9 +201,9 @@ mod tests {
         assert_eq!(rest(&mut replay, &position, 7, "efgh").as_deref(), Some("gh"));
         replay.pass(&mut position);
         assert_eq!(position, Position { time_ns: 7, until_ns: 7, handed: 9, ..Position::default() });
-        // A clock that was set back costs nothing while somebody reads along.
+        // A clock that was set back has no effect while the stream is read continuously.
         assert_eq!(rest(&mut replay, &position, 4, "back").as_deref(), Some("back"));
-        // What the bytes were of is gone: nothing of what follows is.
+        // The messages that these bytes belonged to are gone; none of the following bytes are skipped.
         let position = Position { time_ns: 5, ahead: 6, until_ns: 7, ..Position::default() };
         assert_eq!(rest(&mut Replay::default(), &position, 8, "later").as_deref(), Some("later"));
 

@@ -1,4 +1,5 @@
-//! Commands inside a running container. Never leaves one behind whose caller has gone, where the engine's machine is ours.
+//! Commands inside a running container. Where the engine runs on this machine, no command is left running after its caller has
+//! disconnected.
 
 use std::os::fd::AsFd as _;
 use std::time::Duration;
@@ -17,26 +18,27 @@ use crate::driver::{DriverError, ExecOptions, ExecTaskResult, ExecTaskStreaming,
 use crate::spec::{ExitResult, Signal};
 use crate::sys;
 
-/// How much of a command's output is kept, the last of it.
+/// How much of a command's output is kept: the last bytes.
 const KEPT: usize = 4096;
 const BUFFER: usize = 16 * 1024;
-/// What a terminal takes for the end of its input.
+/// The character that a terminal interprets as the end of its input (EOT).
 const END_OF_TRANSMISSION: u8 = 4;
-/// Bounds of the pause between two looks whether a command has ended whose streams have.
+/// First and longest pause between checks whether a command has ended after its streams have.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long a command is looked for whose caller has gone, while the engine is slow to start it or to answer.
+/// For how long an abandoned command is searched for, while the engine is slow to start it or to answer.
 const ABANDONED: Duration = Duration::from_secs(30);
-/// How often what is left of its session is looked for: those that were just being forked appear the next time.
+/// How often the remaining processes of its session are searched for: those that are being forked at the time appear in the
+/// next round.
 const ROUNDS: usize = 3;
-/// How often a terminal's size is set again that the engine refused, each time a little later: 2.75 s in all.
+/// How often a resize of the terminal that the engine refused is retried, each time after a longer pause: 2.75 s in total.
 const RESIZE_TRIES: u32 = 10;
 const RESIZE_WAIT: Duration = Duration::from_millis(50);
 
-/// How the words begin that the engine puts in the place of output when a command could not be started.
+/// First words of the message that the engine puts in place of output when a command could not be started.
 const REFUSED: &[u8] = b"OCI runtime exec failed";
 
-/// What the engine says of a command that it could not start, as its output.
+/// Detects the engine's message about a command that it could not start, which arrives as output.
 #[derive(Default)]
 struct Refusal {
     heard: bool,
@@ -44,8 +46,8 @@ struct Refusal {
 }
 
 impl Refusal {
-    /// Takes output that is none of the command's; `false` for the command's own. Only what comes first can be the engine's,
-    /// and a command may say the same words: the engine is asked.
+    /// Consumes data that is not the command's output; `false` for the command's own output. Only the first data can be the
+    /// engine's message. As a command may print the same words, the engine is asked.
     async fn takes(&mut self, engine: &Engine, id: &str, data: &[u8]) -> bool {
         let first = !data.is_empty() && !std::mem::replace(&mut self.heard, true);
         if first
@@ -60,14 +62,14 @@ impl Refusal {
     }
 }
 
-/// The status that the engine gives a command which it could not start; `None` for one that was started.
+/// The exit code that the engine reports for a command that it could not start; `None` for one that was started.
 async fn never_started(engine: &Engine, id: &str) -> Option<i32> {
     let state = engine.exec_inspect(id).await.ok()?;
     let refused = !state.running && state.pid == 0 && matches!(state.exit_code, NOT_FOUND | NOT_EXECUTABLE);
     refused.then_some(state.exit_code)
 }
 
-/// Older engines have one status for both: their words tell the two apart.
+/// Older engines report the same exit code for both reasons; the text of the message distinguishes them.
 fn reason(status: i32, words: &str) -> NotStarted {
     let words = words.to_lowercase();
     let names_a_program = words.contains("exec: \"") || words.contains("executable file");
@@ -75,7 +77,7 @@ fn reason(status: i32, words: &str) -> NotStarted {
     if status == NOT_FOUND || (names_a_program && missing) { NotStarted::Missing } else { NotStarted::NotExecutable }
 }
 
-/// A stream of frames has ended. What is lost of the last one must not look like a command that wrote no more.
+/// Checks the end of a stream of frames. A truncated last frame must not look like a command that wrote no more.
 fn whole(frames: &Frames) -> Result<(), DriverError> {
     if frames.is_at_an_end() {
         return Ok(());
@@ -89,11 +91,11 @@ fn keep_last(kept: &mut Vec<u8>, more: &[u8]) {
     kept.drain(..surplus);
 }
 
-/// A command inside a container, killed with its session when this is dropped before it has ended.
+/// A command inside a container. Its session is killed when this is dropped before the command has ended.
 struct Command {
     engine: Engine,
     id: String,
-    /// The container's own; none on another machine.
+    /// The container's own cgroup; `None` when the engine runs on another machine.
     cgroup: Option<TaskCgroup>,
     ended: bool,
 }
@@ -109,7 +111,7 @@ impl Command {
         Ok(Command { engine: engine.clone(), id, cgroup, ended: false })
     }
 
-    /// Tells the caller of one that the engine could not start; `status` is the engine's.
+    /// Reports to the caller that the engine could not start the command; `status` is the engine's exit code.
     async fn refused(
         &mut self,
         status: i32,
@@ -120,12 +122,12 @@ impl Command {
     ) -> ExitResult {
         self.ended = true;
         let why = reason(status, words);
-        // A caller that does not read any more is seen by the one who called this.
+        // The code that drives the session notices a caller that has stopped reading.
         let _gone = to_caller.write_all(why.line(program, words, tty).as_bytes()).await;
         ExitResult { exit_code: why.status(), ..ExitResult::default() }
     }
 
-    /// Its exit status; to be asked for when its streams have ended.
+    /// The exit status; has to be called after the streams have ended.
     async fn status(&mut self) -> Result<ExitResult, DriverError> {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -134,7 +136,7 @@ impl Command {
                 self.ended = true;
                 return Ok(ExitResult { exit_code: state.exit_code, ..ExitResult::default() });
             }
-            // It may close its output and go on; the caller says for how long.
+            // The command may have closed its output and still run; the caller decides how long to wait.
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -157,8 +159,8 @@ impl Drop for Command {
     }
 }
 
-/// Kills a command of the engine's and what is left of its session. Nothing is signalled that is not in the container's
-/// cgroup.
+/// Kills a command that the engine started, and the rest of its session. Only processes in the container's cgroup are
+/// signalled.
 async fn kill(engine: &Engine, id: &str, cgroup: &TaskCgroup) -> std::io::Result<()> {
     let mut pause = FIRST_PAUSE;
     let (lead, pidfd) = loop {
@@ -172,7 +174,7 @@ async fn kill(engine: &Engine, id: &str, cgroup: &TaskCgroup) -> std::io::Result
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
                 pidfd => pidfd?,
             };
-            // The number may have passed on before the descriptor was there.
+            // The pid may have been reused before the pidfd was opened.
             let again = asked().await?;
             let inside = cgroup.pids().map_err(std::io::Error::other)?.contains(&state.pid);
             if inside && again.running && again.pid == state.pid {
@@ -190,7 +192,7 @@ async fn kill(engine: &Engine, id: &str, cgroup: &TaskCgroup) -> std::io::Result
         for pid in &members {
             let Ok(pidfd) = sys::process::open_pidfd(*pid) else { continue };
             if belongs(*pid) {
-                // ESRCH: it has ended by itself.
+                // ESRCH: the process has already ended.
                 let _ = sys::process::send_signal(pidfd.as_fd(), Signal::KILL);
             }
         }
@@ -201,7 +203,7 @@ async fn kill(engine: &Engine, id: &str, cgroup: &TaskCgroup) -> std::io::Result
     Ok(())
 }
 
-/// Runs a command to its end and keeps the last of what it says.
+/// Runs a command to its end and keeps the last part of its output.
 pub(super) async fn run(
     engine: &Engine,
     container: &str,
@@ -266,10 +268,11 @@ impl ExecTaskStreaming for DockerDriver {
         };
         let (mut from, mut to) = tokio::io::split(streams);
         let input = async {
-            // It may end before its input does.
+            // The command may end before its input does.
             let _closed = tokio::io::copy(&mut options.stdin, &mut to).await;
             if tty {
-                // Hanging up would end what still runs: a terminal says it with a character.
+                // Closing the connection would end a command that still runs; a terminal signals the end of input with a
+                // character.
                 let _gone = to.write_all(&[END_OF_TRANSMISSION]).await;
             } else {
                 let _closed = to.shutdown().await;
@@ -283,7 +286,7 @@ impl ExecTaskStreaming for DockerDriver {
                 if size != TerminalSize::default() {
                     match engine.exec_resize(&id, size.height, size.width).await {
                         Ok(()) => {}
-                        // An engine answers a start before there is a process, and refuses a size until then.
+                        // An engine answers a start before the process exists, and refuses a resize until then.
                         Err(error) if tries < RESIZE_TRIES => {
                             tracing::debug!(%error, "setting the size of a terminal");
                             tries += 1;
@@ -305,13 +308,13 @@ impl ExecTaskStreaming for DockerDriver {
                 let length = match from.read(&mut buffer).await {
                     Ok(0) => break,
                     Ok(length) => length,
-                    // So does an engine close that has input left which the command did not read.
+                    // An engine also closes the connection this way when there is input left that the command did not read.
                     Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
                     Err(error) => return Err(failed(format!("read the output of a command: {error}"), true)),
                 };
                 if tty {
                     if !refusal.takes(engine, &id, &buffer[..length]).await {
-                        // A caller that does not read any more is seen by the one who called this.
+                        // The code that drives the session notices a caller that has stopped reading.
                         let _gone = options.stdout.write_all(&buffer[..length]).await;
                     }
                     continue;

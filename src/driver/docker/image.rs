@@ -1,4 +1,5 @@
-//! Images: fetched once however many tasks wait, and removed when the last task is long gone. Never knows containers.
+//! Images: fetched once however many tasks wait for them, and removed some time after the last task that used them. Never knows
+//! containers.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,18 +20,18 @@ use crate::driver::handle::failed;
 use crate::sys::children;
 use crate::sys::lock::lock;
 
-/// How often those who wait hear how far a pull is.
+/// How often waiting tasks get a report on the progress of a pull.
 const REPORT: Duration = Duration::from_mins(2);
-/// How often a removal is tried, and the pause in between.
+/// How often the removal of an image is tried, and the pause between tries.
 const REMOVALS: u32 = 3;
 const REMOVAL_PAUSE: Duration = Duration::from_secs(3);
-/// How long a credential helper may take.
+/// Timeout of a credential helper.
 const HELPER: Duration = Duration::from_secs(30);
 
 /// The parts of an image's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reference {
-    /// With the registry, where the name has one.
+    /// Includes the registry, if the name has one.
     pub(super) repository: String,
     /// A tag, or a digest.
     pub(super) tag: String,
@@ -40,7 +41,7 @@ impl Reference {
     pub(super) fn parse(image: &str) -> Reference {
         let image = image.strip_prefix("https://").unwrap_or(image);
         if let Some((repository, digest)) = image.split_once('@') {
-            // The tag beside a digest says nothing.
+            // A tag next to a digest is ignored.
             let slash = repository.rfind('/').map_or(0, |at| at + 1);
             let repository = repository[slash..].find(':').map_or(repository, |at| &repository[..slash + at]);
             return Reference { repository: repository.to_owned(), tag: digest.to_owned() };
@@ -57,7 +58,7 @@ impl Reference {
         format!("{}{sign}{}", self.repository, self.tag)
     }
 
-    /// The registry, as credentials name it.
+    /// The registry by the name that credentials use for it.
     fn registry(&self) -> &str {
         match self.repository.split_once('/') {
             Some((host, _)) if is_registry(host) => host,
@@ -66,15 +67,15 @@ impl Reference {
     }
 }
 
-/// Whether an engine takes the first part of an image's name for a registry, as it must be asked with that one's credentials and
-/// no other's: names of Docker Hub's users have no capitals.
+/// Whether an engine takes the first part of an image's name for a registry, so that this registry's credentials, and no
+/// others, are sent: user names on Docker Hub have no capital letters.
 fn is_registry(part: &str) -> bool {
     part.contains(['.', ':']) || part == "localhost" || part.chars().any(char::is_uppercase)
 }
 
 type Outcome = Result<String, DriverFailure>;
 
-/// A [`DriverError::Failed`] that several can have.
+/// A [`DriverError::Failed`] that can be cloned for several waiting tasks.
 #[derive(Debug, Clone)]
 struct DriverFailure {
     message: String,
@@ -87,16 +88,16 @@ impl DriverFailure {
     }
 }
 
-/// What somebody who waits for an image hears in between.
+/// Callback for the progress reports to a task that waits for an image.
 pub(super) type Report<'a> = &'a (dyn Fn(String) + Send + Sync);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Pulls that run, by name.
+    /// Running pulls, by image name.
     pulls: HashMap<String, Arc<Pull>>,
-    /// Who uses an image, by its id.
+    /// The users of an image, by its id.
     users: HashMap<String, BTreeSet<String>>,
-    /// Removals that wait.
+    /// Scheduled removals.
     removals: HashMap<String, tokio::task::AbortHandle>,
 }
 
@@ -106,12 +107,12 @@ struct Pull {
     said: watch::Receiver<String>,
 }
 
-/// One pull per image, and who uses which.
+/// Makes one pull per image and tracks the users of each image.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Images(Arc<Mutex<State>>);
 
 impl Images {
-    /// The id of the image, which is there when this returns; `user` is one more that uses it.
+    /// Makes sure that the image exists on the engine and returns its id; registers `user` as one of its users.
     pub(super) async fn get(
         &self,
         engine: &Engine,
@@ -125,7 +126,7 @@ impl Images {
         let here = engine.image(&name).await.map_err(|e| failed(format!("image {name}: {e}"), true))?;
         let id = match here {
             Some(id) if !wanted.force_pull && reference.tag != "latest" => id,
-            // An archive of the task's is the image, whatever a registry has.
+            // The task's own archive is the image, whatever a registry has.
             _ if wanted.force_pull && wanted.archive.is_none() => {
                 self.pull(engine, config, wanted, &reference, report).await?
             }
@@ -137,7 +138,7 @@ impl Images {
                 }
                 None => match (self.pull(engine, config, wanted, &reference, report).await, here) {
                     (Ok(id), _) => id,
-                    // "latest" is asked for anew each time; where no registry knows it, what is here is meant.
+                    // "latest" is pulled each time; if the registry does not answer with it, the local image is used.
                     (Err(error), Some(id)) => {
                         tracing::warn!(%error, name, "cannot look for a newer image; using the one that is here");
                         id
@@ -196,7 +197,7 @@ impl Images {
         }
     }
 
-    /// On its own: those who wait may go.
+    /// Runs the pull as a separate task, as the waiting tasks may be dropped.
     fn start(
         &self,
         engine: &Engine,
@@ -209,7 +210,7 @@ impl Images {
         let (saying, said) = watch::channel("No progress".to_owned());
         let pull = Arc::new(Pull { outcome, said });
         let name = reference.name();
-        // Another may have been first.
+        // Another pull of this image may have been first.
         match lock(&self.0).pulls.entry(name.clone()) {
             Entry::Occupied(other) => return Arc::clone(other.get()),
             Entry::Vacant(none) => drop(none.insert(Arc::clone(&pull))),
@@ -222,7 +223,7 @@ impl Images {
                 let message = format!("Failed to pull `{name}`: not done within {timeout:?}");
                 Err(DriverFailure { message, recoverable: true })
             });
-            // Only its own entry: by now another pull may have the name.
+            // Removes only its own entry: another pull may have this name by now.
             let mut state = lock(&images.0);
             if state.pulls.get(&name).is_some_and(|pull| Arc::ptr_eq(pull, &own)) {
                 state.pulls.remove(&name);
@@ -233,7 +234,7 @@ impl Images {
         pull
     }
 
-    /// `user` uses the image no more. The last one's going begins the time after which the image is removed.
+    /// Unregisters `user`. When the last user of the image is gone, the removal delay starts.
     pub(super) fn release(&self, engine: &Engine, config: &Config, id: &str, user: &str) {
         let mut state = lock(&self.0);
         let Some(users) = state.users.get_mut(id) else { return };
@@ -246,7 +247,7 @@ impl Images {
         let removal = crate::sys::task::spawn(async move {
             tokio::time::sleep(delay).await;
             for _ in 0..REMOVALS {
-                // From here on a new user finds it gone, or the engine refuses because of the container.
+                // From here on a new user finds the image gone, or the engine refuses the removal because of the new container.
                 match engine.remove_image(&image).await {
                     Err(error) if !error.is_not_found() && !error.is_conflict() => {
                         tracing::debug!(%error, image, "removing an image");
@@ -260,7 +261,7 @@ impl Images {
         state.removals.insert(id.to_owned(), removal.abort_handle());
     }
 
-    /// A task that was found again uses its image, too.
+    /// Registers a recovered task as a user of its image.
     pub(super) fn adopt(&self, config: &Config, id: &str, user: &str) {
         if config.gc_image && !id.is_empty() {
             lock(&self.0).users.entry(id.to_owned()).or_default().insert(user.to_owned());
@@ -268,14 +269,14 @@ impl Images {
     }
 }
 
-/// Which image a task wants, and how.
+/// Which image a task needs, and how to get it.
 pub(super) struct Wanted<'a> {
     pub(super) image: &'a str,
     pub(super) auth: &'a Auth,
     pub(super) auth_soft_fail: bool,
     pub(super) force_pull: bool,
     pub(super) timeout: Duration,
-    /// An archive in the task's directory `local`.
+    /// An archive in the task's `local` directory.
     pub(super) archive: Option<(&'a Path, &'a str)>,
 }
 
@@ -283,7 +284,7 @@ async fn load(engine: &Engine, dir: &Path, archive: &str) -> Result<(), DriverEr
     let problem = |e: String| failed(format!("unable to load image from archive {archive:?}: {e}"), false);
     let open = || {
         let root = crate::sys::path::Root::open(dir)?;
-        // What a task puts there is not waited for: a FIFO would hold up everything.
+        // Opened without blocking: a FIFO that a task put there would block everything.
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
         let file: std::fs::File = root.open_beneath(Path::new(archive), flags, rustix::fs::Mode::empty())?.into();
         if !file.metadata()?.is_file() {
@@ -330,13 +331,13 @@ async fn fetch(
     }
 }
 
-/// How far the layers of an image are.
+/// Progress of an image's layers.
 #[derive(Debug, Default)]
 struct Layers(BTreeMap<String, Progress>);
 
 impl Layers {
     fn add(&mut self, progress: Progress) {
-        // What the engine says of the image as a whole has the tag for its layer, and no size.
+        // Messages about the image as a whole have the tag in place of the layer's id, and no size.
         if progress.layer.len() != 12 {
             return;
         }
@@ -365,7 +366,7 @@ impl std::fmt::Display for Layers {
     }
 }
 
-/// The task's own, then those of the file, then the helper's.
+/// The credentials: first the task's own, then those in the file, then those of the helper.
 async fn credentials(config: &Config, auth: &Auth, reference: &Reference) -> Result<Option<Credentials>, String> {
     if !auth.username.is_empty() || !auth.password.is_empty() {
         return Ok(Some(Credentials {
@@ -433,7 +434,7 @@ async fn from_helper(helper: &str, registry: &str) -> Result<Option<Credentials>
         tokio::time::timeout(HELPER, asking).await.map_err(|_| format!("{program}: no answer in {HELPER:?}"))?;
     let output = output.map_err(|e| format!("{program}: {e}"))?;
     if !output.status.success() {
-        // It says on stdout what is wrong.
+        // Helpers print their errors on stdout.
         return Err(format!("{program}: {}", String::from_utf8_lossy(&output.stdout).trim()));
     }
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).map_err(|e| format!("{program}: {e}"))?;
@@ -450,7 +451,7 @@ async fn from_helper(helper: &str, registry: &str) -> Result<Option<Credentials>
     }))
 }
 
-/// An engine that cannot be asked is worth another try.
+/// An engine that cannot be reached makes the error recoverable.
 pub(super) fn unknown(error: &EngineError) -> DriverError {
     failed(error.to_string(), error.is_uncertain())
 }
@@ -480,7 +481,8 @@ mod tests {
         assert_eq!(Reference::parse("r.io:1/b").registry(), "r.io:1");
     }
 
-    /// D95: the operator's credentials of one registry are not sent to another, which an engine reads from the same name.
+    /// D95: the operator's credentials for one registry are not sent to the registry that an engine derives from the same image
+    /// name.
     #[test]
     fn d95_credentials_go_to_the_registry_that_the_engine_asks() {
         for (image, registry) in [

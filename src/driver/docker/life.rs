@@ -1,5 +1,5 @@
-//! Changes that converge: after whatever the engine answers, or does not, there is exactly the container that is wanted, or
-//! none. Never trusts an answer that is not a clear one.
+//! Idempotent operations on containers: whatever the engine answers, or fails to answer, the result is exactly one container of
+//! the wanted kind, or none. An unclear answer is never trusted.
 //!
 //! ```text
 //! create ── yes ─────────────────────────────────────────────▶ one
@@ -9,7 +9,8 @@
 //!                                  └ none ─▶ pause ──────────┴─▶ create
 //! ```
 //!
-//! The name is the same for every start of a task in its allocation, so two cannot be; a label says which start made it.
+//! The name is the same for every start of a task in its allocation, so there cannot be two containers; a label says which
+//! start created it.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -29,14 +30,14 @@ use crate::sys::lock::lock;
 /// First and longest pause between two tries.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How often a call is made whose outcome stays unclear.
+/// How often a call with an unclear outcome is made.
 const TRIES: u32 = 6;
-/// How long an engine that says nothing is asked for what it has done.
+/// For how long an engine that does not answer is asked about the outcome.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// How often what could not be removed is tried again.
+/// Interval between further tries to remove a container whose removal failed.
 const BURY_EVERY: Duration = Duration::from_secs(10);
 
-/// Pauses that double.
+/// Pauses that double each time.
 struct Pauses(Duration);
 
 impl Pauses {
@@ -50,10 +51,10 @@ impl Pauses {
     }
 }
 
-/// What was asked for and has come about, or why it could not be found out.
+/// The established outcome of a call, or why it could not be established.
 type Known<T> = Result<T, EngineError>;
 
-/// Asks until there is an answer, for as long as an engine may be silent.
+/// Repeats a query until there is an answer or `patience` has passed.
 async fn ask<T, F: Future<Output = Known<T>>>(patience: Duration, call: impl Fn() -> F) -> Known<T> {
     let deadline = Instant::now() + patience;
     let mut pauses = Pauses::new();
@@ -65,7 +66,7 @@ async fn ask<T, F: Future<Output = Known<T>>>(patience: Duration, call: impl Fn(
     }
 }
 
-/// A container that is there and belongs to the start.
+/// A container that exists and belongs to this start.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) id: String,
@@ -73,11 +74,11 @@ pub(super) struct Made {
     pub(super) adopted: bool,
 }
 
-/// What a driver has on an engine.
+/// The lifecycle of a driver's containers on one engine.
 #[derive(Debug, Clone)]
 pub(super) struct Life {
     pub(super) engine: Engine,
-    /// Names of what could not be removed yet, with the start that has to go.
+    /// Names of containers that could not be removed yet, each with the start that created the container.
     graves: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
@@ -86,7 +87,7 @@ impl Life {
         Life { engine, graves: Arc::default() }
     }
 
-    /// Makes the container of this name, or finds the one that an earlier call made.
+    /// Creates the container of this name, or finds the one that an earlier call created.
     pub(super) async fn create(
         &self,
         name: &str,
@@ -106,7 +107,7 @@ impl Life {
             };
             let text = format!("Failed to create container: {error}");
             if !error.is_conflict() && !error.is_uncertain() {
-                // "duplicate mount point" comes from two tasks that are about to share a directory; later it may work.
+                // "duplicate mount point" happens when two tasks are about to share a directory; a later try may succeed.
                 let recoverable = error.is_not_found() || text.to_lowercase().contains("duplicate mount point");
                 return Err(failed(text, recoverable));
             }
@@ -145,7 +146,7 @@ impl Life {
                         return Err(failed(format!("Failed to purge container {id}: {error}"), true));
                     }
                 }
-                // It was not made, or is still being made: its name says so next time.
+                // It was not created, or is still being created; the next try finds it by its name.
                 None => {
                     unclear += 1;
                     if unclear >= TRIES {
@@ -158,7 +159,7 @@ impl Life {
         }
     }
 
-    /// Starts the container. One that runs, or has run, is a success: what it came to is for those who wait to see.
+    /// Starts the container. Succeeds for one that runs or has run; its exit status is left to the code that waits for it.
     pub(super) async fn start(&self, id: &str) -> Result<Container, DriverError> {
         let mut pauses = Pauses::new();
         let mut tries = 0;
@@ -199,7 +200,7 @@ impl Life {
         }
     }
 
-    /// Kills and removes the container of this id or name; it is gone when this returns.
+    /// Kills and removes the container with this id or name; it is gone when this returns.
     pub(super) async fn remove(&self, id: &str) -> Known<()> {
         let deadline = Instant::now() + PATIENCE;
         let mut pauses = Pauses::new();
@@ -207,7 +208,7 @@ impl Life {
             let result = self.engine.remove(id).await;
             match self.engine.inspect(id).await {
                 Ok(None) => return Ok(()),
-                // It is going (the engine answers a conflict), or nobody knows.
+                // The removal is in progress (the engine answers with a conflict), or its state is unknown.
                 Ok(Some(_)) | Err(_) if Instant::now() < deadline => pauses.next().await,
                 Ok(Some(_)) => {
                     let what = "remove the container";
@@ -219,7 +220,7 @@ impl Life {
         }
     }
 
-    /// Removes it now, or as soon as the engine can be asked.
+    /// Removes it now, or later as soon as the engine answers.
     pub(super) async fn remove_surely(&self, name: &str, start: &str) -> Known<()> {
         let removed = self.remove(name).await;
         if removed.is_err() {
@@ -228,7 +229,7 @@ impl Life {
         removed
     }
 
-    /// Ends the container's processes. `signal` is sent first, or its own stop signal where there is none.
+    /// Ends the container's processes. `signal` is sent first; without one, the container's own stop signal.
     pub(super) async fn stop(&self, id: &str, grace: Duration, signal: Option<i32>) -> Known<()> {
         let deadline = Instant::now() + grace;
         let gone = |container: Option<Container>| container.is_none_or(|container| !container.running);
@@ -239,13 +240,13 @@ impl Life {
                 if gone(ask(PATIENCE, || self.engine.inspect(id)).await?) {
                     return Ok(());
                 }
-                // A signal that may have arrived is not sent twice.
+                // A signal that may have been delivered is not sent again.
                 if !sent.is_err_and(|error| error.is_conflict()) || Instant::now() >= deadline {
                     break;
                 }
                 pauses.next().await;
             }
-            // Its end, not an answer, is what is waited for.
+            // Waits for the container's end, as the answer to the signal does not prove it.
             let mut pauses = Pauses::new();
             while Instant::now() < deadline {
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -261,7 +262,7 @@ impl Life {
         let mut pauses = Pauses::new();
         let mut first = true;
         loop {
-            // The second time the grace is over.
+            // On the second try the grace period has passed.
             let grace = if first { grace } else { Duration::ZERO };
             let said = self.engine.stop(id, grace).await;
             match self.engine.inspect(id).await {
@@ -279,7 +280,8 @@ impl Life {
         }
     }
 
-    /// Removes a container later whose engine cannot be asked now, unless by then another start has its name.
+    /// Schedules the removal of a container whose engine does not answer now. It is skipped when another start has the name by
+    /// then.
     fn bury(&self, name: &str, start: &str) {
         let mut graves = lock(&self.graves);
         let idle = graves.is_empty();

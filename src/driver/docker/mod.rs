@@ -1,7 +1,7 @@
-//! The `docker` driver: a task as a container of a Docker Engine. Never believes that an answer that did not come means that
-//! nothing was done.
+//! The `docker` driver: runs a task as a container of a Docker Engine. A missing answer is never taken to mean that the engine
+//! did nothing.
 //!
-//! What the engine is asked for is in `container`, how it is made sure in `life`, the output in `collect`.
+//! The create request is built in `container`, `life` makes sure that it takes effect, `collect` copies the output.
 
 pub mod logger;
 
@@ -61,31 +61,31 @@ use crate::wire::hclspec::Spec;
 const NAME: &str = "docker";
 /// Nomad's label: the allocation of a container.
 const LABEL_ALLOC: &str = "com.hashicorp.nomad.alloc_id";
-/// Ours: the node whose agent made it. Another one's are never touched.
+/// agentbin's label: the node whose agent created the container. Containers of other nodes are never touched.
 const LABEL_NODE: &str = "agentbin.node";
-/// Ours: the start that made it.
+/// agentbin's label: the start that created the container.
 const LABEL_START: &str = "agentbin.start";
-/// Ours: a digest of what was asked for.
+/// agentbin's label: a digest of the requested configuration.
 const LABEL_CONFIG: &str = "agentbin.config";
-/// How long the last lines of a container that has ended may take.
+/// How long the last lines of a container that has ended are waited for.
 const LAST_LINES: Duration = Duration::from_secs(20);
-/// Pauses of those who wait for a container of an engine that does not answer.
+/// First and longest pause while waiting for a container of an engine that does not answer.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How often a container is made anew that is gone before it was started.
+/// How often a container that disappeared before its start is created again.
 const REMADE: u32 = 5;
-/// How long what a cgroup still holds may resist.
+/// Timeout for emptying a cgroup that still has processes.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
-/// Digits of a container's id.
+/// Length of a container id, in hex digits.
 const ID_LENGTH: usize = 64;
-/// How long an engine may take to say how a container ended that was killed without it.
+/// How long an engine may take to report the exit of a container that was killed without it.
 const LAST_WORD: Duration = Duration::from_secs(5);
-/// Exit status of what was killed.
+/// Exit status of a killed process.
 const KILLED: i32 = 128 + libc::SIGKILL;
-/// Events that wait for a slow listener.
+/// Capacity of the event queue for a slow listener.
 const EVENTS: usize = 64;
 
-/// How a task ended, or why nobody will know.
+/// How a task ended, or why that cannot be found out.
 type End = Result<ExitResult, String>;
 
 /// A task that this process knows.
@@ -98,15 +98,15 @@ struct Task {
     started_at: SystemTime,
     ended_at: Mutex<Option<SystemTime>>,
     end: watch::Receiver<Option<End>>,
-    /// Its processes were killed without the engine.
+    /// Set when its processes were killed without the engine.
     killed: watch::Sender<bool>,
-    /// The engine did not answer when it was asked last.
+    /// The engine did not answer the last query.
     lost: AtomicBool,
     network: Option<DriverNetwork>,
     sampler: Mutex<Sampler>,
     waiting: Mutex<Option<JoinHandle<()>>>,
     bookmark: PathBuf,
-    /// The cgroup whose cores it shares, and those that its container has; none for one with cores of its own.
+    /// The cgroup whose cores it shares, and the cores that its container has; `None` for a task with reserved cores.
     shared_cores: Mutex<Option<(PathBuf, String)>>,
 }
 
@@ -116,18 +116,18 @@ impl Drop for Task {
     }
 }
 
-/// What a driver and what it does in the background share.
+/// State that a driver shares with its background tasks.
 #[derive(Debug)]
 struct Shared {
     settings: Settings,
     config: Mutex<Arc<Config>>,
     refused: Refused,
-    /// The node's compute, as the agent says it.
+    /// The node's compute, as reported by the agent.
     compute: Mutex<Compute>,
     life: Mutex<Option<(Endpoint, Life)>>,
     images: Images,
     tasks: Mutex<HashMap<String, Arc<Task>>>,
-    /// Starts that are under way, and how to give one up.
+    /// Starts in progress, each with the sender that cancels it.
     starting: Mutex<BTreeMap<String, watch::Sender<bool>>>,
     left: LeftHelpers,
     sandboxes: Mutex<BTreeSet<String>>,
@@ -136,10 +136,10 @@ struct Shared {
     events: broadcast::Sender<TaskEvent>,
     /// The engine has answered at least once.
     detected: AtomicBool,
-    /// It answered the last time.
+    /// It answered the last query.
     healthy: AtomicBool,
     reconciling: OnceLock<()>,
-    /// Cgroups whose cores are followed, and how to have one looked at now.
+    /// Cgroups whose cores are followed, each with the notifier that triggers a check.
     followed: Mutex<HashMap<PathBuf, Arc<Notify>>>,
 }
 
@@ -148,7 +148,7 @@ struct Shared {
 pub struct DockerDriver(Arc<Shared>);
 
 impl DockerDriver {
-    /// A driver without tasks; the engine is not asked yet.
+    /// A driver without tasks; does not contact the engine.
     #[must_use]
     pub fn new(settings: Settings) -> DockerDriver {
         DockerDriver(Arc::new(Shared {
@@ -172,8 +172,8 @@ impl DockerDriver {
         }))
     }
 
-    /// Looks once for containers that are this agent's and that nobody knows, without waiting for the period; `grace` is how
-    /// old one has to be. Returns the ids of what was removed.
+    /// Looks once, without waiting for the period, for containers of this agent that no task is known for. `grace` is the
+    /// minimum age of such a container. Returns the ids of those that were removed.
     ///
     /// # Errors
     /// The engine does not answer.
@@ -185,10 +185,10 @@ impl DockerDriver {
         self.0.reconcile(dangling).await.map_err(|e| image::unknown(&e))
     }
 
-    /// Whether an allocation, by its directory, may have containers.
+    /// Whether the allocation with this directory may have containers.
     ///
     /// # Errors
-    /// What reading the directory says.
+    /// The error of reading the directory.
     pub fn may_have_containers(alloc_dir: &Path) -> std::io::Result<bool> {
         let is = |name: std::ffi::OsString| name.to_string_lossy().ends_with(state::BOOKMARK);
         match std::fs::read_dir(alloc_dir) {
@@ -198,10 +198,10 @@ impl DockerDriver {
         }
     }
 
-    /// Removes the containers of an allocation that nobody looks after any more.
+    /// Removes the containers of an allocation that no longer has an owner.
     ///
     /// # Errors
-    /// The engine does not answer, or does not let go of one.
+    /// The engine does not answer, or fails to remove a container.
     pub async fn remove_allocation(&self, alloc_id: &str) -> Result<(), DriverError> {
         let life = self.0.life()?;
         let label = format!("{LABEL_ALLOC}={alloc_id}");
@@ -212,11 +212,11 @@ impl DockerDriver {
         Ok(())
     }
 
-    /// A container's output as its engine keeps it, for a task whose output is not collected: standard output and standard
-    /// error, as they are now.
+    /// A container's output from the engine's log, for a task whose output is not collected: standard output and standard error
+    /// up to now.
     ///
     /// # Errors
-    /// [`DriverError::TaskNotFound`], or what the engine says; some of its log drivers cannot be read.
+    /// [`DriverError::TaskNotFound`], or the engine's error; some of its log drivers cannot be read.
     pub async fn task_logs(&self, id: &str) -> Result<(Vec<u8>, Vec<u8>), DriverError> {
         use crate::docker::logs::{Channel, Decoder};
         let (life, task) = (self.0.life()?, self.0.task(id)?);
@@ -277,12 +277,12 @@ impl Shared {
         lock(&self.identity).clone()
     }
 
-    /// Which node this is, as its last task named it.
+    /// The id of this node, as given by the last task.
     fn node(&self) -> String {
         lock(&self.identity).nodes.last().cloned().unwrap_or_default()
     }
 
-    /// The agent says who it is with every task.
+    /// Learns the agent's identity, which every task carries.
     fn learn(&self, task: &TaskConfig) {
         let mut identity = lock(&self.identity);
         if !task.node_id.is_empty() {
@@ -294,7 +294,7 @@ impl Shared {
     }
 
     fn event(&self, task: &TaskConfig, message: &str, annotations: &[(&str, &str)]) {
-        // Nobody may be listening.
+        // There may be no subscriber.
         let _ = self.events.send(TaskEvent {
             task_id: task.id.clone(),
             alloc_id: task.alloc_id.clone(),
@@ -312,7 +312,7 @@ impl Shared {
         }
         let info = life.engine.info().await.map_err(|e| {
             let text = format!("Failed to connect to docker daemon: {e}");
-            // One that nobody started is the machine's fault, one that was there may come again.
+            // An engine that has never answered is not available on this machine; one that has answered before may come back.
             let may_come = self.settings.under_agent || self.detected.load(Ordering::Relaxed);
             if may_come { failed(text, true) } else { DriverError::Unsupported(text) }
         })?;
@@ -320,8 +320,8 @@ impl Shared {
         Ok(info)
     }
 
-    /// The cgroup that a container of this task is put into at its creation, relative to each hierarchy's root, and whether
-    /// it is there for this task alone. Processes are never moved later.
+    /// The cgroup parent that a container of this task is created with, relative to each hierarchy's root, and whether it
+    /// exists for this task alone. Processes are never moved later.
     fn cgroup_parent(&self, task: &TaskConfig, config: &Config, info: &Info) -> (String, bool) {
         if !config.cgroup_parent.is_empty() {
             return (config.cgroup_parent.clone(), false);
@@ -336,7 +336,7 @@ impl Shared {
             return (String::new(), false);
         }
         if info.cgroup_driver == "systemd" {
-            // It takes slices only, by their last name.
+            // The systemd driver accepts slices only, by the last part of their path.
             let above = task.cgroup.parent().and_then(Path::file_name).and_then(OsStr::to_str);
             let slice = if self.settings.under_agent { Some("nomad.slice") } else { above };
             let slice = slice.filter(|name| regime == Regime::V2 && name.ends_with(".slice"));
@@ -353,7 +353,7 @@ impl Shared {
         if own.as_os_str().is_empty() { (String::new(), false) } else { (format!("/{}", own.display()), true) }
     }
 
-    /// Where the container's own cgroup is.
+    /// The path of the container's own cgroup.
     fn cgroup(parent: &str, info: &Info, id: &str) -> String {
         if info.cgroup_driver == "systemd" {
             let slice = if parent.is_empty() { "system.slice" } else { parent };
@@ -363,7 +363,7 @@ impl Shared {
         format!("{}/{id}", if parent.is_empty() { "docker" } else { parent })
     }
 
-    /// Where the output goes, and what keeps its readers waiting until it comes.
+    /// The destination of the output, and writers that keep its readers waiting until there is output.
     async fn target(&self, task: &TaskConfig, config: &Config) -> Result<(Option<Target>, Vec<Writer>), DriverError> {
         if config.disable_log_collection {
             return Ok((None, Vec::new()));
@@ -392,7 +392,7 @@ impl Shared {
         Ok((Some(Target::Files(logs)), Vec::new()))
     }
 
-    /// Until there may be a container, the start ends when it is given up.
+    /// The start can be cancelled as long as no container may exist.
     async fn start(
         self: &Arc<Self>,
         task: &TaskConfig,
@@ -424,7 +424,7 @@ impl Shared {
         }
         let task = &task;
         let builder = Builder { task, read: &read, config: &config, facts: &facts };
-        // Before anything is fetched: what is wrong is wrong without the image.
+        // Before anything is fetched: a configuration error does not depend on the image.
         builder.body("")?;
         let sizes = Reader::any(NAME, &task.config).has("logs");
         if sizes && !matches!(target, Some(Target::Files(_))) {
@@ -442,7 +442,7 @@ impl Shared {
         let report = |far: String| self.event(task, &format!("Docker image pull progress: {far}"), &[]);
         self.event(task, "Downloading image", &[("image", &read.image)]);
         let image = unless(given_up, self.images.get(&life.engine, &config, &wanted, &task.id, &report)).await?;
-        // From here on there may be a container: who comes after a crash sees it by this file.
+        // From here on a container may exist: after a crash this file shows that.
         let bookmark = state::bookmark(task);
         drop(Bookmark::open(Some(&bookmark), ""));
         if parent_is_own {
@@ -477,7 +477,7 @@ impl Shared {
         let driver_state = match kept.to_bytes() {
             Ok(bytes) => bytes,
             Err(error) => {
-                // What matters is why.
+                // The error to return is the first one.
                 let _retried_later = life.remove_surely(&container.name, &task.id).await;
                 return Err(failed(format!("failed to encode the task's state: {error}"), false));
             }
@@ -489,7 +489,7 @@ impl Shared {
         Ok(TaskHandle { driver_state, executor: None, network })
     }
 
-    /// The container runs, or has run, when this returns; else there is none.
+    /// When this succeeds, the container runs or has run; otherwise there is none.
     async fn start_container(
         &self,
         life: &Life,
@@ -536,8 +536,8 @@ impl Shared {
         #[expect(clippy::cast_precision_loss, reason = "MHz")]
         let core_mhz = compute.total_mhz as f64 / f64::from(compute.cores.max(1));
         let mut sampler = Sampler::new(core_mhz);
-        // From here on time is counted, so that the first answer to an agent has a share of it. What cannot be read now is
-        // met again, and told, then.
+        // Sampling starts here, so that the first answer to an agent has a CPU share. A read error is ignored here: it occurs
+        // again, and is reported, at that answer.
         let _first = TaskCgroup::open(&self.settings.cgroups, Path::new(&own.cgroup))
             .and_then(|cgroup| cgroup.stats(&mut sampler));
         let bookmark = state::bookmark(task);
@@ -583,22 +583,22 @@ impl Shared {
             };
             let (end, at, patience) = tokio::select! {
                 (end, at) = wait_for_end(&life, &id, lost) => (end, at, LAST_LINES),
-                // An engine that says nothing has no last lines either.
+                // An engine that does not answer provides no last lines either.
                 () = is_killed => {
                     let exit = ExitResult { exit_code: KILLED, ..ExitResult::default() };
                     (Ok(exit), SystemTime::now(), Duration::ZERO)
                 }
             };
             if let Some(AbortOnDrop(collecting)) = &mut collecting {
-                // The last lines belong to the task's life. One whose reader is away is not waited for.
+                // The task ends after its last lines. If the reader of the output is away, this does not wait for it.
                 let _late = tokio::time::timeout(patience, collecting).await;
             }
             if let Some(task) = weak.upgrade() {
-                // The engine notes both by itself, and of a short life the wrong way round.
+                // The engine takes both times by its own clock, and for a short run may report the end before the start.
                 *lock(&task.ended_at) = Some(at.max(task.started_at));
             }
             sender.send_replace(Some(end));
-            // A reader that comes later still gets what is left.
+            // A reader that opens the FIFO later still gets the rest.
             if let Some(AbortOnDrop(collecting)) = &mut collecting
                 && !collecting.is_finished()
             {
@@ -623,7 +623,7 @@ impl Shared {
         let gone = || failed(format!("failed to inspect container {}: it is gone", state.container), false);
         let container = match life.engine.inspect(&state.container).await {
             Ok(found) => found.ok_or_else(gone)?,
-            // Nothing is known of it, which is no reason to start another.
+            // The container's state is unknown, which is no reason to start another one.
             Err(error) if error.is_uncertain() => {
                 tracing::warn!(%error, id = task.id, "the engine does not answer; the task's container is looked for later");
                 Container { id: state.container.clone(), ..Container::default() }
@@ -648,28 +648,28 @@ impl Shared {
             self.left.find(task).await;
         }
         if self.shares_cores(task) {
-            // Nobody knows what it had; the next look says it to the engine.
+            // The cores that it had are not known; the next check sets them on the engine.
             self.follow_cores(task, "");
         }
         Ok(())
     }
 
-    /// The container's own cgroup, with nobody else in it, where this machine is the engine's.
+    /// The container's own cgroup, which contains no other processes, if the engine runs on this machine.
     fn own_cgroup(&self, task: &Task) -> Option<TaskCgroup> {
         let here = matches!(self.config().endpoint, Endpoint::Unix(_));
-        // Engines name it by the container's id, which no other one has.
+        // Engines name it after the container's id, which is unique.
         let name = Path::new(&task.own.cgroup).file_name()?.to_str()?;
         let own = task.container.len() == ID_LENGTH && name.contains(&task.container);
         (here && own).then(|| TaskCgroup::open(&self.settings.cgroups, Path::new(&task.own.cgroup)).ok()).flatten()
     }
 
-    /// The last resort of a stop, when the engine cannot: kills what is in the container's own cgroup. True when nothing
-    /// runs in it any more.
+    /// Last resort of a stop when the engine cannot do it: kills the processes in the container's own cgroup. True when none of
+    /// them runs any more.
     async fn kill_without_engine(&self, task: &Task) -> bool {
         let Some(cgroup) = self.own_cgroup(task) else { return false };
         let deadline = Instant::now() + SWEEP_PATIENCE;
         let killing = crate::sys::task::spawn_blocking(move || {
-            // One that is not where it was looked for is not known to be dead.
+            // If the cgroup is not where it was expected, its processes are not known to be dead.
             if !cgroup.exists() {
                 return Ok(false);
             }
@@ -690,17 +690,17 @@ impl Shared {
         }
     }
 
-    /// Makes the cgroup for one container, below which the engine makes its own.
+    /// Creates the parent cgroup for one container, below which the engine creates the container's own.
     async fn make_parent(&self, parent: &str) {
         let (cgroups, path) = (self.settings.cgroups.clone(), PathBuf::from(parent.trim_start_matches('/')));
         let making = crate::sys::task::spawn_blocking(move || TaskCgroup::make_for_engine(&cgroups, &path));
-        // The engine makes what is missing.
+        // If this fails, the engine creates the missing directories.
         if let Ok(Err(error)) = making.await {
             tracing::warn!(%error, parent, "making the cgroup of a container");
         }
     }
 
-    /// Removes the cgroup that was made for one container.
+    /// Removes the parent cgroup that was created for one container.
     async fn sweep(&self, parent: &str) {
         let cgroups = self.settings.cgroups.clone();
         if parent.is_empty() || cgroups.regime() == Regime::Off {
@@ -726,7 +726,7 @@ impl Shared {
         }
         if config.gc_container {
             if let Err(error) = life.remove_surely(&task.container, id).await {
-                // It is removed when the engine can be asked; until then it does not run on.
+                // The container is removed once the engine answers; until then it must not continue to run.
                 if running {
                     self.kill_without_engine(&task).await;
                 }
@@ -741,12 +741,12 @@ impl Shared {
         if config.gc_container {
             self.sweep(&task.own.cgroup_parent).await;
         }
-        // It says nothing any more; one that is not there never had to.
+        // The cursor is obsolete now; a missing file is fine.
         let _ = std::fs::remove_file(&task.bookmark);
         Ok(())
     }
 
-    /// Who says what no task may ask for.
+    /// Who sets the limits on what tasks may ask for.
     fn by(&self) -> By {
         By::of(self.settings.under_agent)
     }
@@ -812,7 +812,7 @@ impl Shared {
         fingerprint
     }
 
-    /// The containers of groups' networks that an earlier process made.
+    /// Registers the containers of groups' networks that an earlier process created.
     async fn know_sandboxes(&self, life: &Life) {
         match life.engine.list(Some(LABEL_ALLOC), false).await {
             Ok(listed) => {
@@ -824,7 +824,7 @@ impl Shared {
     }
 }
 
-/// Ends a task of the runtime with its owner.
+/// Aborts an async task when its owner is dropped.
 struct AbortOnDrop<T>(JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
@@ -849,7 +849,7 @@ fn network_of(container: &Container, read: &Read, builder: &Builder<'_>) -> Opti
     Some(DriverNetwork { port_map: builder.port_map(), ip: ip.clone(), auto_advertise })
 }
 
-/// How and when the container ended. An engine that does not answer means nothing.
+/// How and when the container ended. An engine that does not answer proves nothing.
 async fn wait_for_end(life: &Life, id: &str, lost: impl Fn(bool)) -> (End, SystemTime) {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -871,7 +871,7 @@ async fn wait_for_end(life: &Life, id: &str, lost: impl Fn(bool)) -> (End, Syste
             Ok(Some(_)) => {
                 lost(false);
                 if waited.is_ok() {
-                    // Restarted by a policy of the engine, or about to be seen as ended.
+                    // Restarted by the engine's restart policy, or about to be reported as ended.
                     pause = FIRST_PAUSE;
                 }
             }
@@ -885,7 +885,7 @@ async fn wait_for_end(life: &Life, id: &str, lost: impl Fn(bool)) -> (End, Syste
     }
 }
 
-/// A start that is under way, in the list of those that can be given up.
+/// Registers a start in progress in the map of those that can be cancelled.
 struct Starting<'a> {
     starting: &'a Mutex<BTreeMap<String, watch::Sender<bool>>>,
     id: &'a str,
@@ -897,14 +897,14 @@ impl Drop for Starting<'_> {
     }
 }
 
-/// The engine's answer, unless the start is given up before: an engine may let one wait for as long as it likes.
+/// The engine's answer, unless the start is cancelled first: an engine may take any time to answer.
 async fn unless<T>(
     given_up: &mut watch::Receiver<bool>,
     answer: impl Future<Output = Result<T, DriverError>>,
 ) -> Result<T, DriverError> {
     tokio::select! {
         biased;
-        // Whoever could give it up is gone only when the start is over.
+        // The sender is dropped only when the start is over.
         Ok(_) = given_up.wait_for(|given_up| *given_up) => Err(failed("the start was given up".to_owned(), false)),
         answered = answer => answered,
     }
@@ -973,7 +973,7 @@ impl Driver for DockerDriver {
         if !is_new {
             return Err(failed(format!("task with ID {id:?} already started"), false));
         }
-        // Also when the caller drops the call in the middle of it.
+        // Deregistered also when the caller drops the call in the middle of it.
         let _under_way = Starting { starting: &self.0.starting, id };
         if lock(&self.0.tasks).contains_key(id) {
             return Err(failed(format!("task with ID {id:?} already started"), false));
@@ -1013,7 +1013,7 @@ impl Driver for DockerDriver {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) if self.0.kill_without_engine(&task).await => Ok(()),
             Ok(Err(error)) => Err(error),
-            // It may have ended meanwhile: an answer is still awaited.
+            // The container may have ended meanwhile: the stop's answer is still awaited.
             Err(_) => stopping.await,
         }
     }
@@ -1044,7 +1044,7 @@ impl Driver for DockerDriver {
         })
     }
 
-    /// From the files of the container's cgroup: the engine has nothing to do with it.
+    /// Read from the files of the container's cgroup, without the engine.
     async fn task_stats(&self, id: &str) -> Result<TaskStats, DriverError> {
         let task = self.0.task(id)?;
         let cgroup = TaskCgroup::open(&self.0.settings.cgroups, Path::new(&task.own.cgroup));

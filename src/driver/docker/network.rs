@@ -1,4 +1,4 @@
-//! The network of a group: a container that does nothing but hold it. Never joins one itself.
+//! The network of a group: a container that only holds the network namespace. Never joins one itself.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,12 +11,12 @@ use crate::docker::models::{ContainerCreateBody, HostConfig, RestartPolicy, Rest
 use crate::driver::handle::failed;
 use crate::driver::{DriverError, NetworkIsolation, NetworkMode};
 
-/// Label of the network that names its container; Nomad's.
+/// Label of the network that holds its container's id; Nomad's.
 pub(super) const LABEL_SANDBOX: &str = "docker_sandbox_container_id";
 const LABEL_HOSTNAME: &str = "docker_sandbox_hostname";
-/// How the names of these containers begin; Nomad's.
+/// Name prefix of these containers; Nomad's.
 pub(super) const PREFIX: &str = "nomad_init_";
-/// How often one that cannot be started is made anew.
+/// How often such a container that cannot be started is created again.
 const CONFLICTS: u32 = 3;
 
 fn network(container: &Container, hostname: &str) -> NetworkIsolation {
@@ -80,7 +80,7 @@ impl Shared {
             }
             other => {
                 self.forget_sandbox(&made.id);
-                // What matters is why it does not run.
+                // The error to return is why it does not run.
                 let _retried_later = life.remove_surely(&name, &start).await;
                 Err(other.err().unwrap_or_else(|| {
                     failed(format!("the container {name} of the group's network ended at once"), true)

@@ -1,5 +1,5 @@
-//! The image of the containers that hold a group's network, where the operator names none: one program of a few machine
-//! instructions, which waits for ever. Nothing is fetched for it.
+//! The default image for the containers that hold a group's network, used when the operator names none: a program of a few
+//! machine instructions that waits forever. Nothing is downloaded for it.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -11,14 +11,14 @@ use crate::docker::Engine;
 use crate::driver::DriverError;
 use crate::driver::handle::failed;
 
-/// Another program gets another tag.
+/// The tag has to change when the program changes.
 pub(super) const IMAGE: &str = "agentbin-pause:1";
-/// Where the program is in the image.
+/// Path of the program in the image.
 const PROGRAM: &str = "pause";
 /// A block of a tar archive.
 const BLOCK: usize = 512;
 
-/// The id of the image, which is loaded where the engine does not have it.
+/// The id of the image, which is loaded if the engine does not have it.
 pub(super) async fn image(engine: &Engine) -> Result<String, DriverError> {
     let look = async || engine.image(IMAGE).await.map_err(|e| super::image::unknown(&e));
     if let Some(id) = look().await? {
@@ -37,7 +37,7 @@ pub(super) async fn image(engine: &Engine) -> Result<String, DriverError> {
     look().await?.ok_or_else(|| problem("the engine has taken it and does not know it".to_owned()))
 }
 
-/// What `docker save` would write of it.
+/// The archive that `docker save` would write for it.
 fn archive() -> Vec<u8> {
     let layer = tar(&[(PROGRAM, 0o755, &program())]);
     let mut digest = String::new();
@@ -72,7 +72,7 @@ fn tar(files: &[(&str, u32, &[u8])]) -> Vec<u8> {
         put(116, "0000000");
         put(124, &format!("{:011o}", content.len()));
         put(136, "00000000000");
-        // While it is summed up, the place of the sum is blank.
+        // While the checksum is computed, its own field is filled with blanks.
         put(148, "        ");
         put(156, "0");
         put(257, "ustar");
@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn the_program_runs_until_it_is_killed() {
         let dir = tempfile::tempdir().unwrap();
-        // Not written by this process: what another test starts meanwhile would have it open for writing, and nobody could
-        // execute it.
+        // Not written by this process: a child that another test forks meanwhile would hold it open for writing, and executing
+        // it would fail.
         let (text, path) = (dir.path().join("text"), dir.path().join(PROGRAM));
         std::fs::write(&text, program()).unwrap();
         std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -151,7 +151,7 @@ mod tests {
         let mut child = Command::new(&path).env_clear().spawn().unwrap();
         let stat = format!("/proc/{}/stat", child.id());
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        // Asleep: it waits, and does not run in circles.
+        // Sleeping: it waits and does not spin.
         while !std::fs::read_to_string(&stat).unwrap().contains(" S ") {
             assert!(child.try_wait().unwrap().is_none() && std::time::Instant::now() < deadline);
             std::thread::yield_now();

@@ -1,4 +1,5 @@
-//! Containers that the engine started although nobody heard of it. Never touches what is not certainly this agent's.
+//! Removes dangling containers: those that the engine started but that no task is known for. Touches only containers that
+//! certainly belong to this agent.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,18 +12,18 @@ use super::{LABEL_ALLOC, LABEL_NODE, Shared};
 use crate::docker::{EngineError, Listed};
 use crate::spec::AllocId;
 
-/// What this agent is known by.
+/// What identifies the containers of this agent.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Identity {
-    /// Ids of its node, as its tasks name it.
+    /// Ids of its node, as given by its tasks.
     pub(super) nodes: BTreeSet<String>,
-    /// Directories above the allocations, in which only this agent works.
+    /// Parent directories of the allocations, which only this agent uses.
     pub(super) dirs: BTreeSet<PathBuf>,
 }
 
 impl Identity {
-    /// By the label of ours. A container of Nomad's own driver has none: it is ours when what it has mounted are the directories
-    /// of an allocation of this agent, and its name ends with the same allocation.
+    /// Decides by agentbin's node label. A container of Nomad's own driver has no such label: it belongs to this agent when its
+    /// mounts are the directories of one of this agent's allocations and its name ends with the same allocation id.
     fn owns(&self, listed: &Listed) -> bool {
         if let Some(node) = listed.labels.get(LABEL_NODE) {
             return self.nodes.contains(node);
@@ -40,7 +41,7 @@ impl Identity {
     }
 }
 
-/// Which of the engine's containers nobody knows any more.
+/// The engine's containers that no task is known for.
 pub(super) fn dangling<'a>(
     listed: &'a [Listed],
     tracked: &BTreeSet<String>,
@@ -48,7 +49,8 @@ pub(super) fn dangling<'a>(
     created_before: i64,
 ) -> Vec<&'a Listed> {
     let is = |container: &&Listed| {
-        // One that was made and never started is left over from a start, too; what has ended is kept for whoever looks.
+        // A container that was created and never started is also left over from a start; containers that have ended are kept
+        // for inspection.
         let live =
             container.state == "running" || (container.state == "created" && container.labels.contains_key(LABEL_NODE));
         live && !tracked.contains(&container.id) && container.created <= created_before && identity.owns(container)
@@ -57,7 +59,7 @@ pub(super) fn dangling<'a>(
 }
 
 impl Shared {
-    /// Looks every period, until the driver ends. The first time is late enough for all tasks to have been found again.
+    /// Runs once per period until the driver ends. The first run is late enough for all tasks to have been recovered.
     pub(super) async fn reconcile_for_ever(self: Arc<Self>) {
         let dangling = self.config().dangling;
         if !dangling.enabled {
@@ -82,10 +84,10 @@ impl Shared {
         }
     }
 
-    /// One look. Returns the ids of what was removed, or would have been.
+    /// One run. Returns the ids of the containers that were removed, or would have been with a dry run.
     pub(super) async fn reconcile(&self, dangling: Dangling) -> Result<Vec<String>, EngineError> {
         let life = self.life().map_err(|e| EngineError::Endpoint(e.to_string()))?;
-        // What is known first, then what there is: one that is made in between is too young.
+        // The known tasks are read before the containers are listed: a container that is created in between is too young.
         let tracked = self.tracked();
         let identity = self.identity();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -136,7 +138,7 @@ mod tests {
         Listed { mounts, ..container(id, &[]) }
     }
 
-    /// `TestDanglingContainerRemoval_normal`, and everybody else's containers beside them.
+    /// `TestDanglingContainerRemoval_normal`, together with containers of other owners.
     #[test]
     fn e4_only_what_is_certainly_ours_is_dangling() {
         let identity = Identity {

@@ -1,4 +1,4 @@
-//! What is kept of a task beyond this process: Nomad's form, with a part of ours that Go passes over.
+//! The state of a task that outlives this process: Nomad's format, with an agentbin part that Go ignores.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,26 +12,26 @@ use crate::plugin::ReattachConfig;
 use crate::spec::{LogCollection, LogKeeping};
 use crate::wire::msgpack;
 
-/// How the name of a cursor's file ends.
+/// Suffix of a cursor's file name.
 pub(super) const BOOKMARK: &str = "-docker.cursor";
 
 /// The state in a task's handle.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub(super) struct State {
-    /// Only in what our own driver keeps.
+    /// Only in the state of agentbin's own driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) agentbin: Option<Own>,
-    /// The process that collects the output; none with ours.
+    /// The process that collects the output; `None` with agentbin's driver.
     pub(super) reattach_config: Option<ReattachConfig>,
     /// The container.
     #[serde(rename = "ContainerID")]
     pub(super) container: String,
-    /// What agents announce.
+    /// The network that agents announce.
     pub(super) driver_network: Option<Network>,
 }
 
-/// A network, as Go has it.
+/// A network in Go's format.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub(super) struct Network {
@@ -40,7 +40,7 @@ pub(super) struct Network {
     /// The container's address.
     #[serde(rename = "IP")]
     pub(super) ip: String,
-    /// Services are announced at it.
+    /// Whether services are announced at it.
     pub(super) auto_advertise: bool,
 }
 
@@ -58,31 +58,31 @@ impl From<Network> for DriverNetwork {
     }
 }
 
-/// What the engine does not say of a container.
+/// Properties of a container that the engine does not report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub(super) struct Own {
     /// Its name.
     pub(super) name: String,
-    /// Its output is a terminal's.
+    /// Whether it has a terminal.
     pub(super) tty: bool,
     /// Id of its image.
     pub(super) image: String,
-    /// Where it is in the tree of cgroups.
+    /// Its path in the cgroup hierarchy.
     pub(super) cgroup: String,
-    /// Where its own cgroup's parent is, when that was made for it; to be removed with it.
+    /// Path of the parent of its cgroup, if that was created for it; it has to be removed with it.
     pub(super) cgroup_parent: String,
-    /// Directory of its log files; empty where it has none.
+    /// Directory of its log files; empty for none.
     pub(super) log_dir: String,
-    /// File names or FIFOs of its output; empty collects none.
+    /// File name or FIFO of its stdout; empty for an output that is not collected.
     pub(super) stdout: String,
-    /// The same.
+    /// The same for its stderr.
     pub(super) stderr: String,
-    /// Limits of the files.
+    /// Largest number of log files.
     pub(super) max_files: u32,
-    /// In bytes.
+    /// Largest size of a log file, in bytes.
     pub(super) max_file_size: u64,
-    /// Full files are compressed.
+    /// Whether full files are compressed.
     pub(super) compress: bool,
     /// Seconds until full files are deleted; 0 for never.
     pub(super) max_age: u64,
@@ -136,7 +136,7 @@ impl State {
     }
 }
 
-/// Where the cursor of a task's output is kept: beside the task's directory, where no task can put anything in its place.
+/// Path of the cursor of a task's output: next to the task's directory, where the task cannot replace it.
 pub(super) fn bookmark(task: &TaskConfig) -> PathBuf {
     task.alloc_dir.join(format!("{}{BOOKMARK}", task.name.replace('/', "_")))
 }

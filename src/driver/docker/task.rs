@@ -1,4 +1,4 @@
-//! A task's configuration: Nomad's keys. Never looks at the plugin's.
+//! A task's configuration: Nomad's keys. Never reads the plugin's.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -72,7 +72,7 @@ pub(super) const KEYS: [&str; 59] = [
     "logs",
 ];
 
-/// A device of the host in the container.
+/// A device of the host that the container gets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) host_path: String,
@@ -80,7 +80,7 @@ pub(super) struct Device {
     pub(super) permissions: String,
 }
 
-/// What is mounted.
+/// A mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Mount {
     pub(super) kind: String,
@@ -96,7 +96,7 @@ pub(super) struct Mount {
     pub(super) driver_options: BTreeMap<String, String>,
 }
 
-/// How the registry knows the task.
+/// Credentials for the registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Auth {
     pub(super) username: String,
@@ -452,7 +452,7 @@ impl Task {
 mod tests {
     use super::*;
 
-    /// What is read is what agents are told of, in both directions.
+    /// The keys in the schema are exactly the keys that are read.
     #[test]
     fn e1_the_schema_has_the_keys_that_are_read() {
         let Some(crate::wire::hclspec::spec::Block::Object(object)) = schema().block else { panic!("no object") };

@@ -1,4 +1,4 @@
-//! Devices that an agent hands over beside the configuration: a job asks for them, and a device plugin of the operator's gives
+//! Devices that an agent passes outside of the configuration: a job requests them, and the operator's device plugin provides
 //! them.
 
 use std::path::{Component, Path};
@@ -20,10 +20,10 @@ pub fn schema() -> (&'static str, Spec) {
     (KEY, schema::attr(KEY, "list(string)", false))
 }
 
-/// Paths of the host's devices that a task may be given, with `*` for any text; `None` where the operator does not say.
+/// Patterns for paths of host devices that tasks may get, with `*` for any text; `None` if the operator does not set the key.
 ///
 /// # Errors
-/// [`DriverError::Config`]: one that is no absolute path.
+/// [`DriverError::Config`]: an entry that is not an absolute path.
 pub fn read(reader: &Reader<'_>) -> Result<Option<Vec<String>>, DriverError> {
     let globs = reader.strings(KEY)?;
     if let Some(glob) = globs.iter().find(|glob| !glob.starts_with('/')) {
@@ -33,15 +33,16 @@ pub fn read(reader: &Reader<'_>) -> Result<Option<Vec<String>>, DriverError> {
     Ok(reader.has(KEY).then_some(globs))
 }
 
-/// Whether a path of the host is one that the pattern means: by its name, so one with `..` is none.
+/// Whether the pattern matches a host path, lexically; a path with `..` never matches.
 fn is_meant(glob: &str, path: &Path) -> bool {
     let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     plain && path.to_str().is_some_and(|path| matches(glob, path))
 }
 
 impl Policy {
-    /// Refuses devices that the operator does not list. Where he lists none, at `default` a task has what his device plugins
-    /// give, as it has his volumes; a strict one, which shares nothing with other tasks, has none.
+    /// Refuses devices that the operator's list does not contain. Without a list, tasks at `default` get the devices of the
+    /// operator's device plugins, as they get the operator's volumes; a strict task, which shares nothing with other tasks,
+    /// gets none.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
     use crate::spec::DriverConfig;
 
-    /// D90: whether a task is given a device, by the operator's list and minimum.
+    /// D90: whether a task gets a device, by the operator's list and minimum.
     #[test]
     fn d90_devices_are_given_where_the_operator_says_so() {
         let globs = |globs: &[&str]| Some(globs.iter().map(|&glob| glob.to_owned()).collect::<Vec<_>>());

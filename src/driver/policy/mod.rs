@@ -1,7 +1,7 @@
 //! What an operator demands of every task of a driver: `isolation_minimum` and `allow_drivers`.
 //!
-//! A minimum wins over whatever else the plugin's configuration lets a job ask for. What each key of a task may be is one
-//! table per driver, in `rules`; a key that has no row there is refused.
+//! A minimum takes precedence over everything else that the plugin's configuration allows to a job. The permitted values of
+//! each task key are in one table per driver, in `rules`; a key without a row there is refused.
 
 pub(super) mod devices;
 mod rules;
@@ -23,20 +23,20 @@ use crate::wire::schema;
 pub(super) const KEYS: [&str; 2] = [MINIMUM, ALLOW_DRIVERS];
 const MINIMUM: &str = "isolation_minimum";
 const ALLOW_DRIVERS: &str = "allow_drivers";
-/// Keys of a plugin with values that bring back what a level takes from all of its tasks: with a minimum they are an error.
+/// Plugin keys with values that undo a level's restrictions for all of its tasks: together with a minimum they are an error.
 const OVERRIDDEN: [(&str, &str); 5] = [
     ("isolation", "nomad"),
     ("seccomp", "unconfined"),
     ("allow_writable_programs", "true"),
     ("host_ids", "shared"),
-    // The agent then copies the host's /etc into the task's directory, with what only root may read.
+    // With it the agent copies the host's /etc into the task's directory, including files that only root may read.
     ("fs_isolation", "chroot"),
 ];
-/// Processes and threads of a task that does not say how many; at a minimum none has more.
+/// Limit of processes and threads for a task that sets none; with a minimum set, the highest possible limit.
 pub(super) const PIDS: u64 = 4096;
-/// Longest part of a value that an error shows, in characters.
+/// Longest part of a value shown in an error, in characters.
 const SHOWN: usize = 120;
-/// Said wherever a task is sent to `strict`.
+/// Added to every error that recommends `strict`.
 const LOOPBACK: &str = "without a network of its group a strict task has loopback only";
 
 /// Their schema.
@@ -47,7 +47,7 @@ pub(super) fn schema() -> [(&'static str, Spec); 2] {
     ]
 }
 
-/// The loosest that a task may be held.
+/// The lowest isolation level that a task may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Minimum {
     /// As `isolation = "default"`.
@@ -67,7 +67,7 @@ impl Minimum {
     }
 }
 
-/// Who demands it, for errors.
+/// Who sets the minimum, for error messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     /// The configuration of the agent's plugin.
@@ -82,12 +82,12 @@ impl By {
     }
 }
 
-/// What the operator demands.
+/// The operator's requirements.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Policy {
     pub(super) minimum: Option<Minimum>,
     pub(super) allow_drivers: Vec<String>,
-    /// Of `pid_mode` and the like, by the task's key: what the operator's lists name, with `*` for any text.
+    /// For `pid_mode` and similar task keys: the values in the operator's lists, with `*` for any text.
     pub(super) modes: BTreeMap<&'static str, Vec<String>>,
     /// The plugin's `seccomp`.
     pub(super) seccomp: Option<String>,
@@ -99,18 +99,18 @@ pub(super) struct Policy {
     pub(super) allow_devices: Option<Vec<String>>,
 }
 
-/// Whether a driver runs a task below this minimum only when the operator names the driver: it does not hold a task as that
-/// level says, or nobody knows how it does.
+/// Whether a driver runs tasks at this minimum only when the operator names the driver: it does not isolate a task as that
+/// level requires, or how it does is not known.
 fn needs_a_word(driver: &str, minimum: Minimum) -> bool {
     match driver {
         "exec" | "java" => false,
-        // The user namespace and the filter of an engine are its own.
+        // The user namespace and the seccomp filter are configured in the engine.
         "docker" => minimum == Minimum::Strict,
         _ => true,
     }
 }
 
-/// Why a driver runs nothing at this minimum unless `allow_drivers` names it; `None` when it does.
+/// Why a driver runs no tasks at this minimum unless `allow_drivers` names it; `None` if it does.
 #[must_use]
 fn closed(driver: &str, needs_a_word: bool, minimum: Minimum, allowed: &[String], by: By) -> Option<String> {
     if !needs_a_word || allowed.iter().any(|name| name == driver) || mutant::on("d32") {
@@ -129,11 +129,11 @@ fn closed(driver: &str, needs_a_word: bool, minimum: Minimum, allowed: &[String]
     Some(format!("driver {driver:?} does not isolate as {demand} demands; use the driver \"exec\", or {instead}"))
 }
 
-/// As the drivers of `agentbin run` do: why one that is not agentbin's own runs nothing at this minimum. A plugin of somebody else
-/// is not, whatever its name.
+/// The same check for the drivers of `agentbin run`: why a driver that is not agentbin's own runs no tasks at this minimum. An
+/// external plugin is not agentbin's own, whatever its name.
 ///
 /// # Errors
-/// The text for whoever runs the job.
+/// The text for the user who runs the job.
 pub fn admit(driver: &str, is_ours: bool, minimum: Minimum, allowed: &[String]) -> Result<(), String> {
     let needs_a_word = !is_ours || needs_a_word(driver, minimum);
     closed(driver, needs_a_word, minimum, allowed, By::CommandLine).map_or(Ok(()), Err)
@@ -160,7 +160,7 @@ impl Policy {
         Ok(Policy { minimum, allow_drivers: reader.strings(ALLOW_DRIVERS)?, ..Policy::default() })
     }
 
-    /// Why this driver runs nothing.
+    /// Why this driver runs no tasks.
     pub(super) fn closed(&self, driver: &str, by: By) -> Option<String> {
         let minimum = self.minimum?;
         closed(driver, needs_a_word(driver, minimum), minimum, &self.allow_drivers, by)
@@ -184,7 +184,7 @@ impl Policy {
                     asked.one_of(if minimum == Minimum::Strict { strict } else { default })?;
                 }
                 Some(Row { rule: Rule::Check(check), .. }) => check(&asked)?,
-                // Of a driver that the operator has named nothing is known.
+                // Nothing is known about the keys of a foreign driver that the operator has named.
                 None if rules::is_ours(driver) => return Err(asked.loose(asked.shown(), "leave it out")),
                 None => {}
             }
@@ -192,7 +192,7 @@ impl Policy {
         Ok(())
     }
 
-    /// The same of the volumes that an agent hands over beside the configuration.
+    /// The same for the volumes that an agent passes outside of the configuration.
     ///
     /// # Errors
     /// [`DriverError::Config`].
@@ -202,10 +202,10 @@ impl Policy {
     }
 }
 
-/// The same of one volume of a run, before anything starts.
+/// The same for one volume of `agentbin run`, before anything starts.
 ///
 /// # Errors
-/// What is looser than `--isolation-minimum` allows, and the fix.
+/// The setting that is looser than `--isolation-minimum` allows, and the fix.
 pub fn admit_mount(driver: &str, minimum: Minimum, mount: &Mount) -> Result<(), String> {
     if is_ours(driver) { check_mount(driver, minimum, mount, By::CommandLine) } else { Ok(()) }
 }
@@ -232,7 +232,7 @@ fn demand(minimum: Minimum, driver: &str, by: By) -> String {
     }
 }
 
-/// A job's text for a line of an error: of bounded length, and without control characters.
+/// A job's text for use in an error line: of bounded length, and without control characters.
 fn shorten(text: &str) -> String {
     let mut shown = String::new();
     for (number, letter) in text.chars().enumerate() {
@@ -245,7 +245,7 @@ fn shorten(text: &str) -> String {
     shown
 }
 
-/// One key of a task, and who asks about it.
+/// One key of a task that is being checked, and the context.
 struct Asked<'a> {
     reader: Reader<'a>,
     key: &'a str,
@@ -255,7 +255,7 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Its value, as the job has it.
+    /// Its value, as in the job.
     fn shown(&self) -> String {
         self.reader.value(self.key).map_or_else(String::new, Value::to_string)
     }
@@ -268,7 +268,7 @@ impl Asked<'_> {
         self.minimum == Minimum::Strict
     }
 
-    /// A refusal of `value`, which is the key's or a part of it.
+    /// An error that refuses `value`, which is the key's value or a part of it.
     fn loose(&self, value: impl AsRef<str>, instead: &str) -> DriverError {
         let (key, value) = (self.key, shorten(value.as_ref()));
         let demand = demand(self.minimum, self.reader.driver(), self.by);
@@ -312,7 +312,7 @@ mod tests {
         ]
     }
 
-    /// All keys of a schema, those of nested blocks with the names of the blocks in front.
+    /// All keys of a schema; keys of nested blocks are prefixed with the blocks' names.
     fn paths(spec: &Spec, above: &str, into: &mut BTreeSet<String>) {
         match spec.block.as_ref() {
             Some(Block::Object(object)) => {
@@ -333,7 +333,7 @@ mod tests {
         DriverConfig { values: values.as_object().unwrap().clone(), ..DriverConfig::default() }
     }
 
-    /// As an operator has it: every driver may run, so that what is refused is refused for its key.
+    /// A policy that names every driver, so that each refusal is due to a key.
     fn policy(minimum: Minimum) -> Policy {
         Policy {
             minimum: Some(minimum),
@@ -347,7 +347,7 @@ mod tests {
         checked.err().map(|error| error.to_string()).unwrap_or_default()
     }
 
-    /// What each key that is no harmless one must not be, at `default` and so at `strict`, and what it may be at both.
+    /// For each key with a rule: the values refused at `default` (and so at `strict`), and the values allowed at both.
     fn loose(driver: &str, key: &str) -> (Vec<Value>, Vec<Value>) {
         let text = |texts: &[&str]| texts.iter().map(|text| json!(text)).collect::<Vec<_>>();
         let lists = |texts: &[&str]| texts.iter().map(|text| json!([text])).collect::<Vec<_>>();
@@ -458,13 +458,13 @@ mod tests {
                 vec![json!([{ "type": "json-file", "config": [{ "max-size": "1m" }] }]), json!({})],
             ),
             "runtime" => (text(&["nvidia", "/bin/sh", "io.containerd.mine"]), text(&["runc", "runsc"])),
-            // Only its `false` is looser, and only than strict.
+            // Only its `false` is looser, and only at strict.
             "user_namespace" => (vec![], vec![json!(true)]),
             _ => panic!("{driver}: {key} has a rule; say here what it refuses, and what it lets through"),
         }
     }
 
-    /// Point 4 of issue 14: no key is without a rule, no rule without a key, and each rule refuses what it is there for.
+    /// Point 4 of issue 14: every key has a rule, every rule has a key, and each rule refuses what it is meant to refuse.
     #[test]
     fn d36_every_key_of_every_driver_has_a_rule_that_holds() {
         for driver in drivers() {
@@ -503,7 +503,7 @@ mod tests {
         }
     }
 
-    /// A key within a block is judged by the rule of the block: a new one has to be thought of there first.
+    /// Keys within a block are checked by the rule of the block: a new one has to be handled there first.
     #[test]
     fn d36_no_key_of_a_block_is_unthought_of() {
         let mut nested = BTreeSet::new();
@@ -562,7 +562,7 @@ mod tests {
             let text = refusal(&policy(Minimum::Strict), driver, &values);
             assert!(text.contains(at_strict) && text.is_empty() == at_strict.is_empty(), "{values}: {text}");
         }
-        // What the operator lists by name may be asked for at default, and never at strict.
+        // Values that the operator lists may be asked for at default, but never at strict.
         for (driver, key, value) in [("exec", "pid_mode", "host"), ("docker", "ipc_mode", "container:x")] {
             let listing = |minimum| Policy {
                 modes: [(key, vec!["host".to_owned(), "container:*".to_owned()])].into(),
@@ -571,7 +571,7 @@ mod tests {
             assert_eq!(refusal(&listing(Minimum::Default), driver, &json!({ key: value })), "");
             assert!(refusal(&listing(Minimum::Strict), driver, &json!({ key: value })).contains("is looser"));
         }
-        // The operator's own filter and limit are kept.
+        // The operator's own filter and limit apply.
         let own = Policy { seccomp: Some("/p.json".to_owned()), pids_max: Some(9), ..policy(Minimum::Default) };
         assert!(refusal(&own, "exec", &json!({ "seccomp": "default" })).contains("write \"/p.json\""));
         assert_eq!(refusal(&own, "exec", &json!({ "seccomp": "/p.json", "pids_limit": 9 })), "");
@@ -580,7 +580,8 @@ mod tests {
         assert_eq!(refusal(&sinks, "exec", &json!({ "log_sinks": ["journald:"] })), "");
     }
 
-    /// A key that no table has is refused, whatever it is; a driver that is not ours has only those that it shares.
+    /// A key without a row is refused, whatever it is; a foreign driver may use only the keys that it shares with agentbin's
+    /// drivers.
     #[test]
     fn d36_what_has_no_rule_is_refused() {
         assert!(refusal(&policy(Minimum::Default), "exec", &json!({ "new_key": 1 })).contains("new_key = 1 is looser"));
@@ -596,7 +597,7 @@ mod tests {
         assert!(text.len() < 500 && !text.chars().any(char::is_control), "{text}");
     }
 
-    /// Drivers that hold nothing, or that nobody knows, run only where the operator names them.
+    /// Drivers without isolation, and unknown ones, run only where the operator names them.
     #[test]
     fn d32_drivers_run_where_they_are_named() {
         for (driver, at_default, at_strict) in [

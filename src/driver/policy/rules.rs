@@ -1,7 +1,7 @@
-//! What each key of a task may be at a minimum: one table per driver.
+//! The permitted values of each task key when a minimum is set: one table per driver.
 //!
-//! A new key needs a row: the tests go over the drivers' key tables. [`Rule::Harmless`] is for one by which a task can only be
-//! held tighter, or which has nothing to do with what holds it.
+//! A new key needs a row: the tests iterate over the drivers' key tables. [`Rule::Harmless`] is for a key that can only make
+//! the isolation tighter, or that does not affect it.
 
 use std::path::{Component, Path};
 
@@ -13,13 +13,13 @@ use crate::logs::ship::{Sink, SinkError};
 use crate::spec::{DriverConfig, LimitedResource, ResourceLimit};
 use crate::sys::mutant;
 
-/// What a key may be.
+/// The permitted values of a key.
 pub(super) enum Rule {
-    /// Anything.
+    /// Any value.
     Harmless,
-    /// Nothing, or one of these texts or switches.
+    /// Not set, or one of these texts or booleans.
     OneOf { default: &'static [&'static str], strict: &'static [&'static str] },
-    /// What this function lets through.
+    /// The values that this function accepts.
     Check(fn(&Asked<'_>) -> Result<(), DriverError>),
 }
 
@@ -68,11 +68,12 @@ const ISOLATED: &[Row] = &[
 /// Keys of `exec` alone.
 const EXEC: &[Row] = &[harmless("command"), harmless("args")];
 
-/// Keys of `java` alone. What a JVM does with them, it does inside.
+/// Keys of `java` alone. The JVM applies them inside the task.
 const JAVA: &[Row] =
     &[harmless("class"), harmless("class_path"), harmless("jar_path"), harmless("jvm_options"), harmless("args")];
 
-/// Keys of `raw_exec` alone, which runs at a minimum only where it is named. It holds nothing back: what it has is limits.
+/// Keys of `raw_exec` alone, which runs only where it is named when a minimum is set. It does not isolate; its restrictions are
+/// limits.
 const RAW_EXEC: &[Row] = &[
     harmless("command"),
     harmless("args"),
@@ -110,7 +111,7 @@ const DOCKER: &[Row] = &[
     harmless("auth_soft_fail"),
     harmless("force_pull"),
     harmless("image_pull_timeout"),
-    // An archive gives its images names that other tasks' images may have.
+    // An archive can give its images the names of images that other tasks use.
     check("load", nothing),
     check("cap_add", capabilities),
     harmless("cap_drop"),
@@ -149,7 +150,7 @@ const DOCKER: &[Row] = &[
     harmless("logs"),
 ];
 
-/// The tables of a driver; those of one that is not ours are what it shares with ours.
+/// The tables of a driver; a foreign driver has those that it shares with agentbin's drivers.
 fn tables(driver: &str) -> &'static [&'static [Row]] {
     match driver {
         "exec" => &[EXEC, ISOLATED, ON_EXECUTOR],
@@ -160,7 +161,7 @@ fn tables(driver: &str) -> &'static [&'static [Row]] {
     }
 }
 
-/// Whether a driver is one of agentbin's own: all keys of its tasks have a row.
+/// Whether a driver is one of agentbin's own, whose task keys all have a row.
 #[must_use]
 pub fn is_ours(driver: &str) -> bool {
     matches!(driver, "exec" | "java" | "raw_exec" | "docker")
@@ -171,7 +172,7 @@ pub(super) fn find(driver: &str, key: &str) -> Option<&'static Row> {
     tables(driver).iter().copied().flatten().find(|row| row.key == key)
 }
 
-/// Nothing at all.
+/// Accepts only an empty value.
 fn nothing(asked: &Asked<'_>) -> Result<(), DriverError> {
     use serde_json::Value;
     let empty = match asked.reader.value(asked.key) {
@@ -193,7 +194,7 @@ fn level(asked: &Asked<'_>) -> Result<(), DriverError> {
     Err(asked.loose(asked.shown(), &instead))
 }
 
-/// Namespaces by `pid_mode` and its like: the task's own, and at `default` what the operator lists by name.
+/// Namespaces selected by `pid_mode` and similar keys: private ones, and at `default` those that the operator lists.
 fn mode(asked: &Asked<'_>) -> Result<(), DriverError> {
     let mode = asked.text()?;
     let own = match asked.key {
@@ -207,7 +208,7 @@ fn mode(asked: &Asked<'_>) -> Result<(), DriverError> {
     Err(asked.loose(asked.shown(), "leave it out"))
 }
 
-/// What root has at `default`, but for what only a job that asks for it gets.
+/// The capabilities of root at `default`, without those that a job gets only on request.
 const CAPABILITIES: [&str; 10] = [
     "AUDIT_WRITE",
     "CHOWN",
@@ -221,7 +222,7 @@ const CAPABILITIES: [&str; 10] = [
     "SYS_CHROOT",
 ];
 
-/// A container's are those of the host, so a strict one has none.
+/// A container's capabilities apply to the host's user namespace, so at strict none may be added.
 fn capabilities(asked: &Asked<'_>) -> Result<(), DriverError> {
     let none = asked.is_strict() && asked.reader.driver() == "docker";
     for name in asked.reader.strings(asked.key)? {
@@ -234,7 +235,7 @@ fn capabilities(asked: &Asked<'_>) -> Result<(), DriverError> {
     Ok(())
 }
 
-/// A profile of the job's own may let through anything; the operator's is kept.
+/// A profile of the job may allow anything; only the operator's is accepted.
 fn seccomp(asked: &Asked<'_>) -> Result<(), DriverError> {
     asked.one_of(&[asked.policy.seccomp.as_deref().unwrap_or("default")])
 }
@@ -243,18 +244,19 @@ fn processes(asked: &Asked<'_>) -> Result<(), DriverError> {
     let most = i64::try_from(asked.policy.pids_max.unwrap_or(PIDS)).unwrap_or(i64::MAX);
     match asked.reader.integer(asked.key)? {
         None => Ok(()),
-        // Docker's 0 says nothing.
+        // For Docker, 0 means not set.
         Some(0) if asked.reader.driver() == "docker" => Ok(()),
         Some(limit) if (1..=most).contains(&limit) => Ok(()),
         Some(limit) => Err(asked.loose(limit.to_string(), &format!("write 1 to {most}, or leave it out"))),
     }
 }
 
-/// Limits whose use the task's cgroup accounts for. Memory in cores, and precedence over the host's own processes, it does not.
+/// Only resources whose use the task's cgroup accounts for. Core dumps, and priority over the host's own processes, are not
+/// accounted for.
 fn ulimit(asked: &Asked<'_>) -> Result<(), DriverError> {
     use LimitedResource as R;
     for (name, value) in asked.reader.pairs(asked.key)? {
-        // One that is not known is refused, or left to an engine that may know it.
+        // An unknown limit is refused, or left to an engine that may know it.
         let known = R::from_name(&name);
         let counted = known.is_some_and(|resource| !matches!(resource, R::Core | R::Nice | R::Rtprio));
         let zero = |resource| {
@@ -267,7 +269,7 @@ fn ulimit(asked: &Asked<'_>) -> Result<(), DriverError> {
     Ok(())
 }
 
-/// A sink is written to as the driver's user: files of the host, its sockets.
+/// A sink is written to as the driver's user, which can reach files and sockets of the host.
 fn sinks(asked: &Asked<'_>) -> Result<(), DriverError> {
     for text in asked.reader.strings(asked.key)? {
         let sink: Sink = text.parse().map_err(|e: SinkError| asked.reader.error(asked.key, &e.to_string()))?;
@@ -278,7 +280,7 @@ fn sinks(asked: &Asked<'_>) -> Result<(), DriverError> {
     Ok(())
 }
 
-/// The task's own network, or one of the engine's.
+/// The task's own network, or one of the engine's networks.
 fn network(asked: &Asked<'_>) -> Result<(), DriverError> {
     let mode = asked.text()?;
     let kind = mode.split(':').next().unwrap_or_default().to_ascii_lowercase();
@@ -311,7 +313,7 @@ fn oom_score(asked: &Asked<'_>) -> Result<(), DriverError> {
     }
 }
 
-/// Settings that each network or ipc namespace has for itself.
+/// Sysctls that each network or ipc namespace has separately.
 fn sysctl(asked: &Asked<'_>) -> Result<(), DriverError> {
     const OWN: [&str; 8] = [
         "kernel.msgmax",
@@ -333,8 +335,8 @@ fn sysctl(asked: &Asked<'_>) -> Result<(), DriverError> {
     Ok(())
 }
 
-/// Whether a path is below the task's own directory, or is the directory that the tasks of an allocation share, by its name.
-/// What links do, whoever mounts it finds out; below the shared one another task could put a link after that.
+/// Whether a path, lexically, is below the task's own directory or is the allocation's shared directory. Symbolic links are
+/// checked when it is mounted; a path below the shared directory is refused because another task could put a link there later.
 fn is_own(source: &str) -> bool {
     let mut parts = vec!["."];
     for part in Path::new(source).components() {
@@ -344,7 +346,7 @@ fn is_own(source: &str) -> bool {
                 Some(name) => parts.push(name),
                 None => return false,
             },
-            // Above the allocation.
+            // Above the allocation's directory.
             Component::ParentDir => {
                 if parts.pop().is_none() {
                     return false;
@@ -378,7 +380,7 @@ fn mounts(asked: &Asked<'_>) -> Result<(), DriverError> {
     asked.reader.blocks(asked.key)?.iter().try_for_each(|block| mount(asked, block))
 }
 
-/// Volumes by name are shared with whoever knows the name, and their options may make them a bind of the host.
+/// A named volume is shared with every task that knows its name, and its options may turn it into a bind mount of the host.
 fn mount(asked: &Asked<'_>, block: &DriverConfig) -> Result<(), DriverError> {
     let reader = Reader::any(asked.reader.driver(), block);
     let text = |reader: &Reader<'_>, key: &str| reader.string(key).map(Option::unwrap_or_default);
@@ -396,14 +398,15 @@ fn mount(asked: &Asked<'_>, block: &DriverConfig) -> Result<(), DriverError> {
         "tmpfs" => Ok(()),
         "bind" if is_own(&source) => Ok(()),
         "bind" => Err(asked.loose(format!("{{ type = {kind:?}, source = {source:?} }}"), OWN_PATHS)),
-        // What options say may be secret.
+        // The options are not shown because they may contain secrets.
         _ if named => Err(asked.loose("{ driver_config }", "leave it out")),
         _ if source.is_empty() => Ok(()),
         _ => Err(asked.loose(format!("{{ type = {kind:?}, source = {source:?} }}"), "leave the source out")),
     }
 }
 
-/// Log drivers that stay on this machine and write where the engine says: the others connect to whatever a job names, as root.
+/// Log drivers that stay on this machine and write where the engine decides: the others connect, as root, to any address that a
+/// job names.
 fn logging(asked: &Asked<'_>) -> Result<(), DriverError> {
     let block = asked.reader.block(asked.key)?;
     let reader = Reader::any(asked.reader.driver(), &block);
@@ -416,7 +419,7 @@ fn logging(asked: &Asked<'_>) -> Result<(), DriverError> {
             return Err(asked.loose(format!("{{ {key} = {kind:?} }}"), instead));
         }
     }
-    // Else they are those of the plugin's log driver, which may be one that connects.
+    // Without a type, the options apply to the plugin's log driver, which may be one that connects.
     if unnamed && !reader.pairs("config")?.is_empty() {
         return Err(asked.loose("{ config }", "write type = \"json-file\" beside it, or leave it out"));
     }

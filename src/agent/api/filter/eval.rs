@@ -1,17 +1,17 @@
-//! Asks a value whether it fits.
+//! Evaluates a filter on a value.
 
 use serde_json::Value;
 
 use super::{Expression, Test};
 
-/// Comparisons of one value, at most: braces within braces multiply.
+/// Limit of comparisons for one value, because nested braces multiply them.
 pub(super) const STEPS: u32 = 5000;
 
-/// A name of the braces around, with what it stands for.
+/// A name bound by an enclosing brace, with its meaning.
 pub(super) enum Local<'a> {
     /// A key or a number.
     Key(&'a str, Value),
-    /// A place of the value that is asked.
+    /// A path in the value.
     Path(&'a str, Vec<String>),
 }
 
@@ -53,7 +53,7 @@ pub(super) fn evaluate<'a>(
     }
 }
 
-/// What a path leads to.
+/// The value at a path.
 enum Found<'v> {
     Absent,
     There(&'v Value),
@@ -70,7 +70,7 @@ impl Found<'_> {
     }
 }
 
-/// Names of the braces around stand for places, the innermost first, each as often as it is met.
+/// Replaces names that enclosing braces have bound by their paths, the innermost first and as often as they occur.
 fn resolve(path: &[String], locals: &[Local<'_>]) -> Result<Result<Vec<String>, Value>, String> {
     let mut path = path.to_vec();
     for local in locals.iter().rev() {

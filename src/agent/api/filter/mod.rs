@@ -5,20 +5,20 @@
 //!   any TaskGroups as g { g.Count != 0 }          "/Meta/a.b" contains "x"
 //! ```
 //!
-//! As in the Go package: a value is a word, a number or a string; what it is compared with says what it is read as; a member of a
-//! map that is missing is equal to nothing, holds nothing, is empty and is nil; a first word that is missing is an error. Two things
-//! differ. `null` is Go's empty list or map: it is empty, and holds nothing. A string that begins with a slash keeps it; the Go
-//! package reads such a value as a path and drops it.
+//! As in the Go package: a value is a word, a number or a string; what it is compared with says what it is read as; a member
+//! of a map that is missing is equal to nothing, holds nothing, is empty and is nil; a first word that is missing is an
+//! error. Two things differ. `null` is Go's empty list or map: it is empty, and holds nothing. A string that begins with a
+//! slash keeps it; the Go package reads such a value as a path and drops it.
 
 mod eval;
 mod parse;
 
 use serde_json::Value;
 
-/// What could not be read or compared.
+/// A syntax error or a comparison that is not possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// The expression is none.
+    /// The expression is not valid.
     #[error("failed to read filter expression: 1:{} ({at}): {why}", at + 1)]
     Syntax {
         /// Byte at which it goes wrong.
@@ -26,7 +26,7 @@ pub enum FilterError {
         /// What was expected there.
         why: String,
     },
-    /// It does not fit what it is asked of.
+    /// The expression does not apply to the value.
     #[error("{0}")]
     Value(String),
 }

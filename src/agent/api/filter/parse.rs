@@ -1,5 +1,5 @@
-//! Reads an expression: one function per rule of the grammar, each of which takes what it can and leaves the place where it was
-//! when it cannot.
+//! Parses an expression: one function per grammar rule, each of which consumes its match, or restores the position if it does
+//! not match.
 
 use super::{Expression, FilterError, Names, Test};
 
@@ -30,11 +30,11 @@ pub(super) fn parse(text: &str) -> Result<Expression, FilterError> {
 struct Parser<'a> {
     text: &'a str,
     at: usize,
-    /// Where the furthest try ended, which is what a message speaks of.
+    /// End of the furthest attempt, which error messages refer to.
     furthest: usize,
     expected: String,
     depth: usize,
-    /// Those that were made.
+    /// Number of regular expressions compiled so far.
     regexes: usize,
 }
 
@@ -58,7 +58,7 @@ impl Parser<'_> {
         &self.text[self.at..]
     }
 
-    /// Notes what would have been right here.
+    /// Records what was expected here.
     fn miss<T>(&mut self, expected: &str) -> Option<T> {
         if self.at >= self.furthest {
             self.furthest = self.at;
@@ -67,7 +67,7 @@ impl Parser<'_> {
         None
     }
 
-    /// Goes back to where it began unless all of `f` fits.
+    /// Restores the position unless all of `f` matches.
     fn all<T>(&mut self, f: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         let began = self.at;
         let found = f(self);
@@ -114,7 +114,7 @@ impl Parser<'_> {
             });
             let Some((next, is_each)) = next else { break };
             all.push(next);
-            // Behind its braces there is nothing more.
+            // Nothing may follow its closing brace.
             last = is_each;
         }
         Some(one_of(all, Expression::Or))

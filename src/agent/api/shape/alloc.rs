@@ -8,11 +8,11 @@ use super::metric::{metric, resources};
 use super::{kept, lay, moment, null_if_empty};
 use crate::agent::model::{AllocatedPort, AllocatedTask, Allocation, JobVersion, TaskEvent, TaskState};
 
-/// An allocation with its job and all that it has; `version` is `None` for a job that nobody knows any more: then what the
-/// allocation says of it stands in, as clients read members of the job without looking.
+/// An allocation with its job and all details. `version` is `None` when the job was forgotten: then a job is made up from the
+/// allocation, because clients read members of the job without a check.
 pub(in super::super) fn allocation(alloc: &Allocation, version: Option<&JobVersion>) -> Value {
     let mut all = common(alloc);
-    // Here Nomad has Go's zero time where a list has null.
+    // Nomad sends Go's zero time here, and null in lists.
     for (name, state) in &alloc.task_states {
         let times =
             json!({"LastRestart": state.last_restart, "StartedAt": state.started_at, "FinishedAt": state.finished_at});
@@ -151,11 +151,11 @@ fn task_state(state: &TaskState) -> Value {
     })
 }
 
-/// An event with the members that older clients read, which all stand in its details too.
+/// An event with the members that older clients read, which are also in its details.
 fn event(event: &TaskEvent) -> Value {
     let text = |key: &str| event.details.get(key).cloned().unwrap_or_default();
     let number = |key: &str| event.details.get(key).and_then(|text| text.parse::<i64>().ok()).unwrap_or(0);
-    // A duration stands in the details as Go writes it.
+    // In the details, a duration is written in Go's format.
     let nanos = |key: &str| {
         let text = event.details.get(key);
         text.and_then(|text| crate::http::query::duration(text)).map_or(0, |d| d.as_nanos() as i64)
@@ -188,7 +188,7 @@ fn event(event: &TaskEvent) -> Value {
     })
 }
 
-/// Nomad's nesting of what an allocation has.
+/// The allocated resources in Nomad's nesting.
 fn allocated(alloc: &Allocation, version: Option<&JobVersion>, networks: &Value) -> Value {
     let has = &alloc.allocated_resources;
     let tasks: BTreeMap<&str, Value> = has

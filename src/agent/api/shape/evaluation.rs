@@ -6,7 +6,7 @@ use super::metric::metric;
 use super::{instant, kept, null_if_empty};
 use crate::agent::model::{Deployment, Evaluation};
 
-/// An evaluation. Empty members are left out, as Nomad leaves them out, but those that a client reads without asking.
+/// An evaluation. Empty members are left out, as in Nomad, except for those that a client reads without a check.
 pub(in super::super) fn evaluation(eval: &Evaluation) -> Value {
     let mut value = kept(eval);
     let failed: Map<String, Value> = eval.failed.iter().map(|(group, of)| (group.clone(), metric(of, ""))).collect();

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{kept, lay, null_if_empty};
 use crate::agent::model::{JobSummary, JobVersion};
 
-/// A version of a job: its specification, and what a server knows of it laid over that.
+/// A version of a job: its specification, overlaid with the fields that a server adds.
 pub(in super::super) fn job(version: &JobVersion) -> Map<String, Value> {
     let mut job = version.spec.clone();
     let over = json!({

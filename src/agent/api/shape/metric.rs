@@ -19,7 +19,7 @@ pub(in super::super) fn metric(metric: &AllocMetric, node: &str) -> Value {
         .map(|(name, task)| (name.clone(), resources(task, 0, &Value::Null)))
         .collect();
     let scores = metric.scores.as_ref().map(|scores| {
-        // The mean of those that say something.
+        // The mean of the scores that are set.
         let told = [scores.job_anti_affinity, scores.node_affinity, scores.node_reschedule_penalty];
         let told = told.iter().filter(|score| **score < 0.0);
         let score = told.clone().fold(scores.binpack, |sum, score| sum + score) / (1 + told.count()) as f64;
@@ -40,7 +40,7 @@ pub(in super::super) fn metric(metric: &AllocMetric, node: &str) -> Value {
     Value::Object(value)
 }
 
-/// Resources as clients read them that are older than `AllocatedResources`.
+/// Resources for clients that are older than `AllocatedResources`.
 pub(super) fn resources(task: &AllocatedTask, disk_mb: u64, networks: &Value) -> Value {
     json!({
         "CPU": task.cpu_shares,

@@ -1,5 +1,5 @@
-//! Records in the form of Nomad's answers: what the record has, and what an answer adds. Each key that a real agent of 1.11.3
-//! answers with is here with its type (`testdata/shapes.json` holds that); more are allowed.
+//! Records in the format of Nomad's answers: the record's fields, and those that an answer adds. Every key in the answers of a
+//! real agent of 1.11.3 is here with its type (checked against `testdata/shapes.json`); further ones are allowed.
 
 mod alloc;
 mod evaluation;
@@ -22,7 +22,7 @@ use crate::spec::json;
 pub(super) fn kept<T: serde::Serialize>(record: &T) -> Map<String, Value> {
     match json::to_value(record) {
         Ok(Value::Object(map)) => map,
-        // No record is anything else, and none has keys that are no texts.
+        // Records always serialize to an object with string keys.
         _ => Map::new(),
     }
 }

@@ -9,8 +9,8 @@ use crate::agent::model::{Node, NodeEvent};
 pub(in super::super) fn node(node: &Node) -> Value {
     let mut all = common(node);
     let over = json!({
-        // "Not advertised": clients go on with the address that they have, be it a socket. Else the command line would ask over TCP
-        // for files and logs, where it may have no token.
+        // "Not advertised": clients continue to use the address that they have, which may be a socket. Otherwise the command
+        // line would ask for files and logs over TCP, where it may have no token.
         "HTTPAddr": "",
         "TLSEnabled": node.tls_enabled,
         "Attributes": node.attributes,
@@ -18,11 +18,11 @@ pub(in super::super) fn node(node: &Node) -> Value {
         "Links": {},
         "NodeResources": node_resources(node),
         "ReservedResources": reserved(node),
-        // What the two members before them say, as clients before 0.9 read it.
+        // The same as the two members before, for clients before 0.9.
         "Resources": null,
         "Reserved": null,
         "DrainStrategy": node.drain_strategy.as_ref().map(|drain| json!({
-            // Go embeds the specification: its members stand beside the others.
+            // Go embeds the specification, so its members are inlined.
             "Deadline": drain.spec.deadline,
             "IgnoreSystemJobs": drain.spec.ignore_system_jobs,
             "ForceDeadline": drain.force_deadline,
@@ -175,7 +175,7 @@ fn node_resources(node: &Node) -> Value {
     })
 }
 
-/// What of that is kept from tasks.
+/// The part of it that is reserved for the host.
 fn reserved(node: &Node) -> Value {
     let has = &node.resources;
     let ports: Vec<String> = has.reserved_ports.iter().map(u16::to_string).collect();

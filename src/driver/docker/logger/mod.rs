@@ -11,22 +11,22 @@ use super::collect::{Collector, Target};
 use crate::docker::{Deadlines, Endpoint, Engine, EngineError, Tls};
 use crate::sys::lock::lock;
 
-/// What a `docker_logger` is to copy: the `StartRequest` as values.
+/// What a `docker_logger` has to copy: the fields of `StartRequest`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StartConfig {
-    /// Where the engine listens; empty is what the environment says.
+    /// The engine's endpoint; empty uses the environment.
     pub endpoint: String,
     /// The container.
     pub container_id: String,
-    /// FIFO that gets its standard output; with a terminal everything.
+    /// FIFO for standard output; with a terminal it gets all output.
     pub stdout_fifo: PathBuf,
     /// FIFO that gets its standard error.
     pub stderr_fifo: PathBuf,
-    /// Files of the client's TLS; without any there is none.
+    /// Files for the client's TLS; without any, TLS is off.
     pub tls: Tls,
     /// The container has a terminal.
     pub tty: bool,
-    /// Where it is written down how far the output was copied; empty is a file beside the FIFO of stdout.
+    /// File of the cursor; empty uses a file next to the stdout FIFO.
     pub cursor: PathBuf,
 }
 
@@ -35,11 +35,11 @@ pub struct StartConfig {
 pub struct DockerLogger(Mutex<Option<JoinHandle<()>>>);
 
 impl DockerLogger {
-    /// Begins, or begins anew, and returns at once. The FIFOs are opened when somebody reads them; both are closed when the
+    /// Starts or restarts copying and returns at once. Each FIFO is opened when it has a reader; both are closed when the
     /// output has ended.
     ///
     /// # Errors
-    /// An endpoint or certificates that cannot be used.
+    /// The endpoint or the certificates are not usable.
     pub fn start(&self, config: StartConfig) -> Result<(), EngineError> {
         let tls = (config.tls != Tls::default()).then_some(config.tls);
         let endpoint = if config.endpoint.is_empty() {
@@ -72,12 +72,12 @@ impl DockerLogger {
         Ok(())
     }
 
-    /// Ends it and closes both FIFOs.
+    /// Stops copying and closes both FIFOs.
     pub async fn stop(&self) {
         let copying = lock(&self.0).take();
         if let Some(copying) = copying {
             copying.abort();
-            // Until then its descriptors are open.
+            // Its descriptors stay open until the task has ended.
             let _aborted = copying.await;
         }
     }
