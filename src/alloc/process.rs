@@ -199,7 +199,7 @@ fn executor_of(arguments: &[Vec<u8>], data_dir: &Path) -> Option<String> {
 /// Kills the processes that have the allocation's id in their environment: those that remain of its tasks when their executors
 /// were killed. Spares this process and its ancestors.
 ///
-/// With `must_end`, processes of all other users are killed once, and not waited for: any user can put the allocation's id into
+/// With `must_end`, processes of users other than that one are killed once, and not waited for: any user can put the allocation's id into
 /// an environment, and start such processes faster than they are killed.
 ///
 /// # Errors

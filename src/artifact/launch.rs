@@ -27,7 +27,7 @@ use crate::sys::{self, mutant, process};
 
 /// How long to wait for a message of the fetcher before checking again whether the artifact is still wanted.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// How long the fetcher may take until it accepts the request.
+/// How long the fetcher may take to read the request.
 const LISTENS: Duration = Duration::from_secs(30);
 /// Longest line from the fetcher, in bytes.
 const LONGEST_LINE: usize = 64 * 1024;

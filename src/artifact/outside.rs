@@ -83,7 +83,8 @@ fn end_what_is_left() -> io::Result<()> {
     }
 }
 
-/// Whether this machine does not let this process create such namespaces; other errors, such as exceeded limits, do not count.
+/// Whether the error means that this process cannot create such namespaces on this machine; every other one is temporary, such
+/// as a limit that is reached.
 fn is_refused(error: &io::Error) -> bool {
     let refused = [libc::EPERM, libc::EACCES, libc::EINVAL, libc::ENOSYS, libc::ENOSPC, libc::EUSERS];
     error.raw_os_error().is_some_and(|number| refused.contains(&number))

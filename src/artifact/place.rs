@@ -210,7 +210,7 @@ impl Moving<'_> {
         let copy = if stat.st_nlink == 1 { None } else { Some(self.copied(&file, from)?) };
         let source = copy.as_ref().map_or(name, |copy| &copy.name);
         let file = copy.as_ref().map_or(&file, |copy| &copy.file);
-        // The owner first: changing the owner clears set-id bits, so it must not come after the mode.
+        // The owner first: changing the owner clears set-id bits, and the mode that is set afterwards is the final one.
         self.give(file)?;
         rustix::fs::fchmod(file, mode)?;
         match rustix::fs::renameat(from, source, &parent, &last) {
