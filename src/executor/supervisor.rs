@@ -127,7 +127,7 @@ pub(super) struct Running {
     pub(super) limits: Mutex<Resources>,
 }
 
-/// Collects the task's output, or keeps its sinks open.
+/// Collects the task's output, or keeps its FIFOs open while their readers are away.
 #[derive(Debug)]
 enum Output {
     Collected(Collector),
