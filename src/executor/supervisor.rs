@@ -143,7 +143,7 @@ impl Output {
     }
 }
 
-/// The task's stdout and stderr.
+/// The task's stdout and stderr (descriptors 1 and 2).
 struct ChildEnds {
     stdout: OwnedFd,
     stderr: OwnedFd,
