@@ -1,4 +1,4 @@
-//! hashicorp/go-plugin over gRPC on unix sockets, as plugin and as host. Independent of the services on top of it.
+//! hashicorp/go-plugin over gRPC on unix sockets, as plugin and as host. Never knows the services on top of it.
 //!
 //! A host starts a program, reads one line from its stdout (the [`handshake`](Handshake)) and dials the socket that it names.
 //! Besides its own services every plugin serves health, stdio, broker and controller; it logs hclog JSON lines and ends when the

@@ -1,4 +1,4 @@
-//! Decides which role this process has, runs it, and ends the process. Contains no logic that other modules need.
+//! Decides which role this process has, runs it, and ends the process. Never holds logic that other modules need.
 
 mod artifact_fetcher;
 mod docker_logger;
