@@ -1,9 +1,10 @@
-//! Which cores tasks run on: those that some tasks have reserved for themselves, and the rest, which all others share.
+//! The cores on which tasks run: those that some tasks have reserved, and the rest, which all others share.
 //!
-//! The cgroups are the only record. A reservation is a mark on the task's directory, so it ends with the directory, whoever
-//! removes it; and every process that starts or ends tasks sees the same, under one lock. The directory above all tasks is
-//! never narrowed, so that no order of writes meets a child that has more than its parent (EBUSY), and one core always
-//! stays for those that share (an empty v1 cpuset takes nobody, ENOSPC; an empty v2 one means all).
+//! The cgroups are the only record. A reservation is a mark (an extended attribute) on the task's directory, so it ends with the
+//! directory, no matter which process removes it; and every process that starts or ends tasks sees the same state, under one lock.
+//! The directory above all tasks is never narrowed, so that no order of writes leaves a child with more cores than its parent
+//! (EBUSY), and one core is always left for the sharing tasks (an empty v1 cpuset accepts no process, ENOSPC; an empty v2 one means
+//! all cores).
 
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
@@ -21,25 +22,25 @@ use super::regime::Regime;
 use crate::spec::{CpuSet, Order as _};
 use crate::sys::owned::OwnDir;
 
-/// The value is what the task has reserved. Not below the names that mark a directory as ours.
+/// The value is the list of reserved cores. The names are distinct from those that mark a directory as ours.
 const RESERVED: [&str; 2] = ["trusted.agentbin-cores", "user.agentbin-cores"];
-/// On the directory above: some task has reserved cores, or had when it was last looked.
+/// Set on the directory above: some task has reserved cores, or had at the last check.
 const IN_USE: [&str; 2] = ["trusted.agentbin-cpuset", "user.agentbin-cpuset"];
-/// As long as for a task's directory.
+/// The same limit as for a task's directory.
 const RACE: Duration = Duration::from_secs(1);
 /// The file that is locked.
 const LOCK: &str = "cpuset.lock";
-/// How the directory of a reservation begins that outlives the task's own.
+/// Prefix of the directory that holds a reservation beyond the life of the task's own directory.
 const KEPT: &str = "kept-";
-/// Levels of cgroups that a v1 task may have made below its own.
+/// Most levels of cgroups that a v1 task may have made below its own.
 const DEPTH: usize = 32;
 
-/// Cores that a task wants for itself.
+/// Cores that a task wants to reserve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cores {
     /// These.
     Exactly(CpuSet),
-    /// So many, whichever are free.
+    /// This many, whichever are free.
     Any(u32),
 }
 
@@ -51,12 +52,12 @@ pub struct Cpusets {
     parent: PathBuf,
     /// Which directories in `parent` are tasks of ours, by name.
     is_task: fn(&str) -> bool,
-    /// Where the lock is; the tree's root, which anybody can open, unless it is given.
+    /// The directory of the lock file; without it the tree's root is locked, which every user can open.
     lock_dir: Option<PathBuf>,
 }
 
 impl Cpusets {
-    /// The tasks in `parent`, relative to the tree's root: of its directories those whose name `is_task` knows. Makes and
+    /// The tasks in `parent`, relative to the tree's root: those of its directories whose name `is_task` accepts. Creates and
     /// changes nothing.
     ///
     /// # Errors
@@ -72,14 +73,15 @@ impl Cpusets {
         Ok(Cpusets { regime: fs.regime(), tree: Arc::clone(tree), parent: checked(parent)?, is_task, lock_dir: None })
     }
 
-    /// The same under a lock in a directory that only this user can enter, and that is made where it is missing: whoever can
-    /// open what is locked can hold up everybody who reserves cores.
+    /// The same with a lock file in a directory that only this user can enter, created if missing: a user who can open the locked
+    /// file can block all processes that reserve cores.
     #[must_use]
     pub fn locked_in(self, dir: PathBuf) -> Cpusets {
         Cpusets { lock_dir: Some(dir), ..self }
     }
 
-    /// The cores that tasks may have: those of the directory above them, or before that exists of the nearest one that does.
+    /// The cores that tasks may have: those of the directory above them, or if that does not exist of its nearest existing
+    /// ancestor.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Malformed`].
@@ -99,7 +101,7 @@ impl Cpusets {
         Err(Error::NoController("cpuset".to_owned()))
     }
 
-    /// The cores that tasks share which have reserved none.
+    /// The cores shared by the tasks that have reserved none.
     ///
     /// # Errors
     /// As [`reservable`](Self::reservable).
@@ -111,7 +113,7 @@ impl Cpusets {
         Ok(self.reservable()?.without(&reserved))
     }
 
-    /// As [`shared`](Self::shared), or `None` while nobody has reserved any and everybody has what the directory above has.
+    /// As [`shared`](Self::shared), or `None` while no cores are reserved and all tasks have those of the directory above.
     ///
     /// # Errors
     /// As [`reservable`](Self::reservable).
@@ -122,20 +124,19 @@ impl Cpusets {
         }
     }
 
-    /// The name under which what the task `name` has [reserved](Self::reserve) is its own also while it has no directory:
-    /// between two runs. Such a directory takes no process.
+    /// The name of the directory that holds what the task `name` has [reserved](Self::reserve) while it has no directory itself:
+    /// between two runs. No process is ever put into this directory.
     #[must_use]
     pub fn keeper(name: &str) -> String {
         format!("{KEPT}{name}")
     }
 
-    /// Gives the task `name` cores of its own and takes them from all others. Its directory is made, if it is not there; the
-    /// cores are its own until that is removed, and its [`keeper`](Self::keeper). What the task had reserved under this
-    /// name before is replaced.
+    /// Reserves cores for the task `name` and takes them from all others. Its directory is created if missing; the reservation
+    /// lasts until that directory and its [`keeper`](Self::keeper) are removed. An earlier reservation under this name is replaced.
     ///
     /// # Errors
-    /// [`Error::Cores`] when they cannot be had, with nothing changed; else what the files say, and then
-    /// [`settle`](Self::settle) puts in order what was begun.
+    /// [`Error::Cores`] when the cores are not available, with nothing changed; else what the files say, and then
+    /// [`settle`](Self::settle) applies the reservations that are stored.
     pub fn reserve(&self, name: &str, wanted: &Cores) -> Result<CpuSet> {
         let _lock = self.lock()?;
         let scope = self.parent.join(checked(Path::new(name))?);
@@ -146,7 +147,7 @@ impl Cpusets {
         let reservable = self.reservable()?;
         let cores = pick(wanted, &reservable, &taken)?;
 
-        // First the sign that there is something to put in order, then the claim, then the others make room.
+        // First the mark that there is work for `settle`, then the reservation, then the other tasks give up the cores.
         self.tree.make(&scope, RACE)?;
         let parent = self.tree.dir(&self.parent)?;
         parent.set_mark(&IN_USE, b"1")?;
@@ -155,11 +156,11 @@ impl Cpusets {
         Ok(cores)
     }
 
-    /// Puts all tasks where they belong: to be called after a task was started or its directory removed. Where nobody has
-    /// reserved anything that is one look.
+    /// Writes every task's cores: call it after a task was started or its directory removed. If no cores are reserved, this only
+    /// reads one mark.
     ///
     /// # Errors
-    /// What the files say; every task was tried.
+    /// What the files say; all tasks were tried.
     pub fn settle(&self) -> Result<()> {
         match self.parent_dir()? {
             Some(parent) if parent.mark(&IN_USE).is_some() => {}
@@ -172,14 +173,15 @@ impl Cpusets {
         }
     }
 
-    /// To be called under the lock.
+    /// Call it with the lock held.
     fn arrange(&self, parent: &Dir) -> Result<()> {
         let tasks = self.tasks(parent)?;
         let reserved = reserved(&tasks);
-        // Also without reservations by name: a cpuset with a process in it is not emptied again, on v2 neither (ENOSPC).
+        // The cores are written explicitly even without reservations: a cpuset with a process in it cannot be emptied again, not on
+        // v2 either (ENOSPC).
         let shared = self.reservable()?.without(&reserved).to_string();
         let mut first = Ok(());
-        // Who shares makes room before anybody moves in.
+        // Sharing tasks give up cores before reserving tasks get them.
         for (task, cores) in tasks.iter().map(|task| match &task.reserved {
             None => (task, shared.clone()),
             Some(own) => (task, own.to_string()),
@@ -265,7 +267,7 @@ struct TaskCores {
     reserved: Option<CpuSet>,
 }
 
-/// The task that a directory is for.
+/// The task to which a directory belongs.
 fn owner(name: &str) -> &str {
     name.strip_prefix(KEPT).unwrap_or(name)
 }
@@ -274,8 +276,8 @@ fn reserved(tasks: &[TaskCores]) -> CpuSet {
     tasks.iter().filter_map(|task| task.reserved.as_ref()).fold(CpuSet::default(), |all, cores| all.union(cores))
 }
 
-/// What `wanted` gets of the cores that nobody has, of which one stays. The highest numbers first: the lowest are those
-/// that everything else on a machine prefers.
+/// Picks cores for `wanted` from the free ones, of which one must remain. Takes the highest numbers first: other software prefers
+/// the lowest ones.
 fn pick(wanted: &Cores, reservable: &CpuSet, taken: &CpuSet) -> Result<CpuSet> {
     let free = reservable.without(taken);
     let (cores, text) = match wanted {

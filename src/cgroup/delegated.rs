@@ -1,8 +1,8 @@
-//! The part of a v2 tree that was given to a plain user: where it begins, and how tasks get cgroups in it.
+//! The subtree of a v2 tree that is delegated to a plain user: where it begins, and how tasks get cgroups in it.
 //!
-//! A cgroup whose children have controllers takes no processes itself, and nobody but root moves a process across the
-//! border of what was given. So tasks go beside the cgroup that this process is in, or, where it is alone in its own,
-//! below that, after it has stepped down into a child.
+//! A cgroup whose children have controllers cannot contain processes itself, and only root can move a process across the border of
+//! the delegated subtree. So task cgroups are made beside the cgroup of this process; or, if this process is alone in its own,
+//! below that, after it has moved itself into a child.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use super::error::{Error, Result};
 use super::fs::{Backoff, CgroupFs, Dir, Tree, V2_REQUIRED};
 use super::regime::Regime;
 
-/// Where this process waits while its own cgroup holds those of tasks.
+/// The child cgroup into which this process moves while its own cgroup contains those of tasks.
 const STEP: &str = "agentbin-supervisors";
 /// How long processes that have just ended may keep that directory busy.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A cgroup below which this process may make those of tasks, without root.
+/// A cgroup below which this process may make task cgroups, without root.
 #[derive(Debug)]
 pub struct Delegated {
     tree: Arc<Tree>,
@@ -29,8 +29,8 @@ pub struct Delegated {
 }
 
 impl Delegated {
-    /// Looks where tasks of this process could have cgroups; changes nothing. `None` where nothing was given to this user,
-    /// or not the controllers that limits need (cpu, memory, pids), or others are in the way.
+    /// Finds where tasks of this process can have cgroups; changes nothing. `None` where nothing is delegated to this user, or not
+    /// the controllers that limits need (cpu, memory, pids), or other processes are in the way.
     ///
     /// # Errors
     /// [`Error::Io`] when `/proc/self/cgroup` cannot be read.
@@ -48,19 +48,19 @@ impl Delegated {
             let delegated = Delegated { tree: Arc::clone(tree), base: base.to_owned(), alone, entered: false };
             has_controllers(tree, base).then_some(delegated)
         };
-        // The topmost of ours only: what lies between belongs to whoever made it, as a user's systemd.
+        // Only the topmost delegated one: those below it belong to the software that made them, such as a user's systemd.
         let topmost = |path: &&Path| is_given(tree, path) && path.parent().is_none_or(|above| !is_given(tree, above));
         let parent = own.parent().filter(topmost).and_then(|parent| found(parent, false));
         Ok(parent.or_else(|| is_alone_in(tree, &own).then(|| found(&own, true)).flatten()))
     }
 
-    /// The cgroup below which those of tasks can be made, relative to the tree's root.
+    /// The cgroup below which task cgroups can be made, relative to the tree's root.
     #[must_use]
     pub fn relative(&self) -> &Path {
         &self.base
     }
 
-    /// Steps out of the way, where this process is in it; all that it starts from now on is then out of the way, too.
+    /// Moves this process into a child cgroup if it is in the base; all that it starts from now on is in the child, too.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Write`].
@@ -83,7 +83,7 @@ impl Delegated {
 }
 
 impl Drop for Delegated {
-    /// Back to where it came from. With tasks still there that is not possible, and whoever gave the cgroup removes it.
+    /// Moves this process back. That fails while there are still tasks; then the delegating manager has to remove the cgroup.
     fn drop(&mut self) {
         if self.entered {
             let _best_effort = self.leave();
@@ -91,7 +91,7 @@ impl Drop for Delegated {
     }
 }
 
-/// Whether this user may make cgroups in `path`, move processes there and hand on controllers.
+/// Whether this user may make cgroups in `path`, move processes there and enable controllers.
 fn is_given(tree: &Tree, path: &Path) -> bool {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let Ok(dir) = tree.dir(path) else { return false };

@@ -1,4 +1,4 @@
-//! Which devices a task may make and open. On v1 the kernel keeps a list, on v2 it asks a program.
+//! Restricts the devices that a task may make nodes for and open. On v1 the kernel keeps a list, on v2 it runs a BPF program.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use super::regime::Regime;
 use super::task::{Member, TaskCgroup};
 use crate::sys::bpf::{self, Instruction};
 
-/// By this name a program is known to be ours.
+/// The name by which our programs are recognized.
 const PROGRAM: &str = "agentbin_dev";
 
 /// The two kinds of device nodes.
@@ -21,7 +21,7 @@ pub enum DeviceKind {
     Char,
 }
 
-/// What may be done with a device.
+/// Kinds of access to a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceAccess(u8);
 
@@ -38,7 +38,7 @@ impl DeviceAccess {
     const LETTERS: [(char, DeviceAccess); 3] =
         [('r', DeviceAccess::READ), ('w', DeviceAccess::WRITE), ('m', DeviceAccess::MKNOD)];
 
-    /// Reads letters out of `rwm`; none at all is all three. `None` for any other letter.
+    /// Parses letters of `rwm`; an empty text means all three. `None` for any other letter.
     #[must_use]
     pub fn from_letters(letters: &str) -> Option<DeviceAccess> {
         if letters.is_empty() {
@@ -48,14 +48,14 @@ impl DeviceAccess {
         letters.chars().try_fold(0, |all, letter| Some(all | one(letter)?)).map(DeviceAccess)
     }
 
-    /// Either of the two.
+    /// Both kinds of access together.
     #[must_use]
     pub const fn or(self, other: DeviceAccess) -> DeviceAccess {
         DeviceAccess(self.0 | other.0)
     }
 }
 
-/// Allows some access to a device, or to many. What no rule allows is forbidden.
+/// Permits some access to one device or several. Access that no rule permits is denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceRule {
     /// Block or character.
@@ -64,12 +64,12 @@ pub struct DeviceRule {
     pub major: Option<u32>,
     /// Minor number; `None` is any.
     pub minor: Option<u32>,
-    /// What is allowed. An access that asks for two things at once needs one rule with both.
+    /// The permitted access. An access that asks for two kinds at once needs one rule with both.
     pub access: DeviceAccess,
 }
 
 impl fmt::Display for DeviceRule {
-    /// As the v1 files want it: `c 1:3 rwm`.
+    /// In the format of the v1 files: `c 1:3 rwm`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             DeviceKind::Block => 'b',
@@ -82,7 +82,7 @@ impl fmt::Display for DeviceRule {
     }
 }
 
-/// Forbids every device but those that `rules` allow, in the directory that is ours.
+/// Denies access to every device except those that `rules` permit, in the directory if it is ours.
 pub(super) fn set(task: &TaskCgroup, rules: &[DeviceRule]) -> Result<()> {
     if task.is_host_given() {
         return Ok(());
@@ -97,11 +97,11 @@ pub(super) fn set(task: &TaskCgroup, rules: &[DeviceRule]) -> Result<()> {
     }
 }
 
-/// Takes away what an earlier task in the same directory was forbidden, as far as possible.
+/// Removes the restrictions of an earlier task in the same directory, as far as possible.
 pub(super) fn lift(task: &TaskCgroup) {
     for member in task.members.iter().filter(|m| m.ours) {
         if task.regime == Regime::V1 && member.tree.hierarchy.has("devices") {
-            // Refused where the parent has a list: then this directory can have no other than a part of it.
+            // Refused where the parent has a list: then this directory can only have a part of that list.
             let _best_effort = member.dir().and_then(|d| d.write("devices.allow", "a"));
         }
         if task.regime == Regime::V2
@@ -116,7 +116,7 @@ fn v1(member: &Member, rules: &[DeviceRule]) -> Result<()> {
     let dir = member.dir()?;
     dir.write("devices.deny", "a")?;
     let allowed = rules.iter().map(ToString::to_string);
-    // What the directory above may not do, this one may not either, and there is nothing to be done about it.
+    // A rule that the parent directory does not have cannot be set here, so it is skipped.
     dir.write_each("devices.allow", allowed, libc::EPERM)
 }
 
@@ -133,7 +133,8 @@ fn v2(member: &Member, rules: &[DeviceRule]) -> Result<()> {
     Ok(())
 }
 
-/// Programs that we attached to this very cgroup. Those of others stay: a device needs the consent of all.
+/// The programs that we attached to exactly this cgroup. Those of others stay: a device is only accessible if all programs allow
+/// it.
 fn own_programs(folder: BorrowedFd<'_>) -> Vec<OwnedFd> {
     let attached = bpf::device_programs(folder).unwrap_or_default();
     let programs = attached.into_iter().filter_map(|id| bpf::open_program(id).ok());
@@ -142,17 +143,17 @@ fn own_programs(folder: BorrowedFd<'_>) -> Vec<OwnedFd> {
 
 fn detach(folder: BorrowedFd<'_>, programs: &[OwnedFd]) {
     for program in programs {
-        // Somebody else may have been quicker; one that stays forbids more than it should, never less.
+        // Another process may have detached it already; a program that stays denies more than it should, never less.
         let _gone = bpf::detach_device_program(folder, program.as_fd());
     }
 }
 
-/// What the program is given, `struct bpf_cgroup_dev_ctx`: kind and access in one word, major, minor.
+/// The input of the program, `struct bpf_cgroup_dev_ctx`: kind and access in one word, major, minor.
 const ACCESS_TYPE: i16 = 0;
 const MAJOR: i16 = 4;
 const MINOR: i16 = 8;
 
-/// Registers: the answer, what was given, and where the program keeps its parts.
+/// Registers: the result, the input, and those in which the program keeps its parts.
 const ANSWER: u8 = 0;
 const GIVEN: u8 = 1;
 const KIND: u8 = 2;
@@ -160,7 +161,7 @@ const ACCESS: u8 = 3;
 const MAJOR_NUMBER: u8 = 4;
 const MINOR_NUMBER: u8 = 5;
 
-/// Codes of instructions, bpf.h: load of a 32-bit word, arithmetic on 32 bits, comparison, end.
+/// Instruction codes from bpf.h: load of a 32-bit word, 32-bit arithmetic, comparison, exit.
 const LOAD_WORD: u8 = 0x61;
 const MOVE_REGISTER: u8 = 0xbc;
 const MOVE: u8 = 0xb4;
@@ -173,7 +174,7 @@ fn instruction(code: u8, destination: u8, source: u8, offset: i16, immediate: i3
     Instruction { code, registers: source << 4 | destination, offset, immediate }
 }
 
-/// One comparison after the other, for each rule: what differs goes on with the next.
+/// Compares field by field, for each rule; a mismatch continues with the next rule.
 fn instructions(rules: &[DeviceRule]) -> Vec<Instruction> {
     let mut program = vec![
         instruction(LOAD_WORD, KIND, GIVEN, ACCESS_TYPE, 0),
@@ -227,7 +228,7 @@ mod tests {
         rule(DeviceKind::Block, Some(4095), Some(0xf_ffff), DeviceAccess::READ.or(DeviceAccess::WRITE)),
     ];
 
-    /// What the rules say, by their words.
+    /// Evaluates the rules naively.
     fn allowed(rules: &[DeviceRule], kind: DeviceKind, major: u32, minor: u32, access: u8) -> bool {
         rules.iter().any(|rule| {
             rule.kind == kind
@@ -237,7 +238,7 @@ mod tests {
         })
     }
 
-    /// The kernel's machine, as far as these programs use it; like the verifier it reads no register that has no value.
+    /// An interpreter for the instructions that these programs use; like the verifier it rejects reads of uninitialized registers.
     fn interpret(program: &[Instruction], given: [u32; 3]) -> u32 {
         let mut registers = [None; 11];
         registers[usize::from(GIVEN)] = Some(0);

@@ -1,39 +1,39 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What went wrong with a cgroup.
+/// An error of a cgroup operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no cgroup tree to put a task into.
+    /// There is no cgroup tree for tasks.
     #[error("cgroups are off: nothing usable is mounted at the cgroup root")]
     Off,
-    /// A path that names no cgroup below a root: empty, the root itself, leaving it, or absolute elsewhere.
+    /// A path that does not name a cgroup below a root: empty, the root itself, leaving it, or absolute elsewhere.
     #[error("{} does not name a cgroup below its root", .0.display())]
     BadPath(PathBuf),
-    /// A limit was asked for whose controller is not mounted (v1) or not enabled (v2).
+    /// A limit whose controller is not mounted (v1) or not enabled (v2).
     #[error("the {0} controller is not available for tasks")]
     NoController(String),
-    /// The kernel takes no device program: it has none, or this process has not the privilege.
+    /// The kernel accepts no device program: it does not support them, or this process lacks the privilege.
     #[error("the kernel takes no rules for devices (it needs CONFIG_CGROUP_BPF, and this process root)")]
     NoDeviceRules(#[source] io::Error),
-    /// Cores were asked for that are reserved, do not exist, or are the last ones of those who reserve none.
+    /// The requested cores are reserved, do not exist, or are the last ones for tasks without a reservation.
     #[error("cannot reserve {wanted}: {free} of the cores {} can be reserved, as one stays for tasks without cores of \
              their own", if .all.is_empty() { "of this machine".to_owned() } else { .all.to_string() })]
     Cores {
-        /// What was asked for.
+        /// The requested cores.
         wanted: String,
-        /// How many can still be had.
+        /// How many are still free.
         free: usize,
-        /// All that tasks may use.
+        /// All cores that tasks may use.
         all: crate::spec::CpuSet,
     },
-    /// What is no disk whose use can be limited.
+    /// The device is not a disk whose use can be limited.
     #[error("cannot limit the use of {}: {problem}", path.display())]
     Disk {
         /// The device.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         problem: String,
     },
     /// A call on a file or directory failed.
@@ -41,7 +41,7 @@ pub enum Error {
     Io {
         /// What was being done, as a verb.
         doing: &'static str,
-        /// To what.
+        /// The file or directory.
         path: PathBuf,
         /// What the kernel said.
         source: io::Error,
@@ -56,7 +56,7 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
-    /// A file does not read as documented.
+    /// A file does not have the documented format.
     #[error("{} does not read as expected: {text:?}", path.display())]
     Malformed {
         /// The file.
@@ -64,7 +64,7 @@ pub enum Error {
         /// Its text, or the line that was not understood.
         text: String,
     },
-    /// The cgroup was given by the host and may hold other processes: its members are not ours to kill.
+    /// The cgroup was given by the host and may hold other processes: they must not be killed.
     #[error("cgroup {} was given by the host, its processes are not ours", .0.display())]
     HostGiven(PathBuf),
     /// The cgroup holds process 1 or this process, which a kill would end.
@@ -75,7 +75,7 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
-    /// Processes that were still there at the deadline; 0 is one outside our pid namespace.
+    /// Processes that had not ended by the deadline; 0 is one outside our pid namespace.
     #[error("processes {pids:?} in cgroup {} did not end before the deadline", path.display())]
     Survivors {
         /// The cgroup.
@@ -111,19 +111,19 @@ impl Error {
         }
     }
 
-    /// Descriptors or memory have run out, so that another try may find some.
+    /// Descriptors or memory are exhausted, so a retry may succeed.
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         matches!(self.errno(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
     }
 
-    /// The file or the whole cgroup is not there; ENODEV is what an open file of a removed cgroup answers, ENOTDIR a path through
-    /// a file of the kernel's, as `tasks` is.
+    /// The file or the whole cgroup does not exist; an open file of a removed cgroup returns ENODEV, and a path through a kernel
+    /// file such as `tasks` ENOTDIR.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self.errno(), Some(libc::ENOENT | libc::ENODEV | libc::ENOTDIR))
     }
 
-    /// What somebody else creating or removing the same directories at the same time looks like.
+    /// An error that occurs when another process creates or removes the same directories at the same time.
     pub(super) fn is_race(&self) -> bool {
         self.is_gone() || matches!(self.errno(), Some(libc::EEXIST | libc::EBUSY | libc::EAGAIN | libc::EINTR))
     }

@@ -1,4 +1,4 @@
-//! What of the cgroup trees a caller could use, privileges left aside.
+//! What a caller could use of the cgroup trees, regardless of privileges.
 
 use std::path::{Path, PathBuf};
 
@@ -10,19 +10,19 @@ use super::regime::{Mounts, Regime, scan};
 /// How the cgroups of a machine are set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// The regime, whoever asks.
+    /// The regime, regardless of the caller's privileges.
     pub regime: Regime,
-    /// v1, and a v2 tree beside it.
+    /// v1, with a v2 tree beside it.
     pub hybrid: bool,
-    /// Those of cpu, memory, pids, cpuset and io that tasks cannot have.
+    /// Those of cpu, memory, pids, cpuset and io that are not available for tasks.
     pub missing: Vec<&'static str>,
     /// v2: one write kills a whole cgroup (Linux 5.14).
     pub kills_at_once: bool,
-    /// v2, for who is not root: the cgroup below which this process may make those of tasks.
+    /// v2, for a plain user: the cgroup below which this process may make task cgroups.
     pub delegated: Option<PathBuf>,
 }
 
-/// Looks at the cgroup root `root` (`/sys/fs/cgroup`).
+/// Inspects the cgroup root `root` (`/sys/fs/cgroup`).
 ///
 /// # Errors
 /// [`Error::Io`] when mountinfo or a tree cannot be read.

@@ -1,4 +1,4 @@
-//! The mounted trees, their directories and files; nothing here knows what a limit means.
+//! The mounted trees, their directories and files; nothing here knows the meaning of limits.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,20 +17,20 @@ use super::regime::{Hierarchy, Mounts, Regime, scan};
 use crate::spec::Order as _;
 use crate::sys::path::Root;
 
-/// Controllers a v2 task cgroup needs for its limits and figures.
+/// Controllers that a v2 task cgroup needs for its limits and stats.
 pub(super) const V2_REQUIRED: [&str; 3] = ["cpu", "memory", "pids"];
 /// Controllers that are enabled where the kernel has them.
 const V2_OPTIONAL: [&str; 2] = ["cpuset", "io"];
-/// Says that we made a directory that is not a task's own, so that we may remove it again.
+/// Marks a directory that we made and that is not a task's own, so that we may remove it again.
 const MARKS: [&str; 2] = ["trusted.agentbin", "user.agentbin"];
 
-/// More than `memory.stat` has, the longest file that is read for figures.
+/// Longer than `memory.stat`, the longest file that is read for stats.
 const LONGEST_FIGURES: usize = 8192;
 
 /// Longest value of a mark.
 const MARK_LENGTH: usize = 4096;
 
-/// Says in the directory above that we are about to make and mark the directory `name`.
+/// Names of the marks that announce, on the directory above, that we are about to make and mark the directory `name`.
 fn announcements(name: &OsStr) -> [Vec<u8>; 2] {
     MARKS.map(|mark| [mark.as_bytes(), b".", name.as_bytes()].concat())
 }
@@ -43,7 +43,7 @@ pub struct CgroupFs {
     beside: Option<PathBuf>,
 }
 
-/// One mounted tree and its open root.
+/// A mounted tree and its open root.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) hierarchy: Hierarchy,
@@ -51,9 +51,9 @@ pub(super) struct Tree {
 }
 
 impl CgroupFs {
-    /// Finds the regime of the cgroup root `root` (`/sys/fs/cgroup`) in `/proc/self/mountinfo`.
+    /// Determines the regime of the cgroup root `root` (`/sys/fs/cgroup`) from `/proc/self/mountinfo`.
     ///
-    /// v1 without root's rights is off: every write there needs them.
+    /// v1 without root's privileges counts as off: every write there needs them.
     ///
     /// # Errors
     /// [`Error::Io`] when mountinfo cannot be read or a tree cannot be opened.
@@ -67,7 +67,7 @@ impl CgroupFs {
         CgroupFs::open(mounts)
     }
 
-    /// Opens trees that were found before, or that a test made.
+    /// Opens trees that were found earlier, or that a test made.
     ///
     /// # Errors
     /// [`Error::Io`] when the root of a tree cannot be opened.
@@ -78,7 +78,8 @@ impl CgroupFs {
             Ok(Arc::new(Tree { hierarchy, root }))
         };
         let mut trees = mounts.hierarchies.into_iter().map(open).collect::<Result<Vec<_>>>()?;
-        // Whatever is in any of a task's v1 cgroups is then also in its freezer, where the kill looks first.
+        // The freezer comes first, so that a process that is in any of a task's v1 cgroups is also in the freezer's, which the kill
+        // reads first.
         trees.order_by_key(|t| !t.hierarchy.has("freezer"));
         Ok(CgroupFs { regime: mounts.regime, trees, beside: mounts.beside })
     }
@@ -92,13 +93,13 @@ impl CgroupFs {
         CgroupFs::open(Mounts { regime: Regime::V2, hierarchies: vec![hierarchy], beside: None })
     }
 
-    /// No cgroups.
+    /// No cgroup trees.
     #[must_use]
     pub fn off() -> CgroupFs {
         CgroupFs { regime: Regime::Off, trees: Vec::new(), beside: None }
     }
 
-    /// The unified tree beside those of v1, which has no controllers; none elsewhere.
+    /// The unified tree beside those of v1, which has no controllers; `None` elsewhere.
     ///
     /// # Errors
     /// [`Error::Io`] when its root cannot be opened.
@@ -106,7 +107,7 @@ impl CgroupFs {
         self.beside.as_deref().map(CgroupFs::v2).transpose()
     }
 
-    /// Which regime it is.
+    /// The regime.
     #[must_use]
     pub fn regime(&self) -> Regime {
         self.regime
@@ -117,7 +118,7 @@ impl CgroupFs {
         self.trees.iter().map(|t| &t.hierarchy)
     }
 
-    /// Those of cpu, memory, pids, cpuset and io that tasks cannot have here. v1 calls the last one `blkio`.
+    /// Those of cpu, memory, pids, cpuset and io that are not available for tasks here. v1 calls the last one `blkio`.
     ///
     /// # Errors
     /// [`Error::Io`] when `cgroup.controllers` of the v2 root cannot be read.
@@ -133,11 +134,11 @@ impl CgroupFs {
         }
     }
 
-    /// Turns a path that a host handed over, absolute below a tree of ours or relative, into the relative path that
-    /// [`TaskCgroup::create`](super::TaskCgroup::create) takes. On v1 any controller's directory may stand in front.
+    /// Turns a path from a host, absolute below one of these trees or relative, into the relative path that
+    /// [`TaskCgroup::create`](super::TaskCgroup::create) takes. On v1 the path may begin with any controller's directory.
     ///
     /// # Errors
-    /// [`Error::BadPath`] when it lies in none of the trees, is a root, or leaves it with `..`.
+    /// [`Error::BadPath`] when it is in none of the trees, is a root, or leaves it with `..`.
     pub fn relative(&self, path: &Path) -> Result<PathBuf> {
         let inner = if path.is_absolute() {
             let inside = self.trees.iter().find_map(|t| t.strip(path));
@@ -158,7 +159,7 @@ impl CgroupFs {
 }
 
 impl Tree {
-    /// Opens the directory `relative` for its files.
+    /// Opens the directory `relative` to access its files.
     pub(super) fn dir(&self, relative: &Path) -> Result<Dir> {
         let path = self.path(relative);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -168,13 +169,13 @@ impl Tree {
         }
     }
 
-    /// A descriptor that only names the directory, as `CLONE_INTO_CGROUP` wants it.
+    /// An `O_PATH` descriptor of the directory, as `CLONE_INTO_CGROUP` needs it.
     pub(super) fn handle(&self, relative: &Path) -> Result<OwnedFd> {
         let open = self.root.open_beneath(relative, OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
         open.map_err(|e| Error::io("open", &self.path(relative), e))
     }
 
-    /// A descriptor that names the directory to calls that take none of `O_PATH`, as `bpf(2)`.
+    /// A descriptor of the directory for calls that do not accept `O_PATH`, such as `bpf(2)`.
     pub(super) fn descriptor(&self, relative: &Path) -> Result<OwnedFd> {
         self.dir(relative).map(|dir| dir.fd)
     }
@@ -183,23 +184,23 @@ impl Tree {
         self.hierarchy.mount_point.join(relative)
     }
 
-    /// `path` without the mount point in front; a v1 mount `cpu,cpuacct` is also known as `cpu` and as `cpuacct`.
+    /// `path` without the mount point as prefix; a v1 mount `cpu,cpuacct` is also known as `cpu` and as `cpuacct`.
     pub(super) fn strip(&self, path: &Path) -> Option<PathBuf> {
         let mount_point = &self.hierarchy.mount_point;
         let aliases = self.hierarchy.controllers.iter().map(|c| mount_point.with_file_name(c));
         std::iter::once(mount_point.clone()).chain(aliases).find_map(|p| path.strip_prefix(p).ok().map(Path::to_owned))
     }
 
-    /// Whether `dir` is the root of this tree, whatever way led there.
+    /// Whether `dir` is the root of this tree, no matter by which path it was opened.
     pub(super) fn is_root(&self, dir: &Dir) -> Result<bool> {
         let stat = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).map_err(|e| Error::io("stat", &dir.path, e));
         let (root, this) = (stat(self.root.as_fd())?, stat(dir.fd.as_fd())?);
         Ok((root.st_dev, root.st_ino) == (this.st_dev, this.st_ino))
     }
 
-    /// Makes the directory and its parents; true when the last one is new.
+    /// Creates the directory and its parents; true when the last one is new.
     ///
-    /// Somebody else may be removing the same parents because they were empty: then it starts again at the top, for
+    /// Another process may remove the same parents because they were empty: then this starts again at the top, for at most
     /// `patience`.
     pub(super) fn make(&self, relative: &Path, patience: Duration) -> Result<bool> {
         let mut backoff = Backoff::until(Instant::now() + patience);
@@ -233,17 +234,17 @@ impl Tree {
     }
 }
 
-/// `path` when it is one or more plain names without control characters.
+/// `path`, if it consists of one or more plain names without control characters.
 pub(super) fn checked(path: &Path) -> Result<PathBuf> {
     let plain = path.components().all(|c| matches!(c, Component::Normal(_)));
-    // `a/./b` and `a//b` have plain components only, and are rebuilt without the rest.
+    // `a/./b` and `a//b` have only plain components, and are rebuilt without the other parts.
     let clean: PathBuf = path.components().collect();
-    // The kernel refuses a newline, but only when the directories above are made.
+    // The kernel refuses a newline, but only after the directories above are made.
     let short = clean.as_os_str().len() < 4000 && !clean.as_os_str().as_bytes().iter().any(u8::is_ascii_control);
     if plain && short && !clean.as_os_str().is_empty() { Ok(clean) } else { Err(Error::BadPath(path.to_owned())) }
 }
 
-/// A cgroup directory that is read for figures: of many tasks at once, so with as few system calls as can be.
+/// A cgroup directory that is read for stats: of many tasks at once, so with as few system calls as possible.
 pub(super) struct Figures {
     fd: OwnedFd,
     path: PathBuf,
@@ -254,7 +255,8 @@ impl Figures {
         Ok(Figures { fd: tree.handle(relative)?, path: tree.path(relative) })
     }
 
-    /// The text of a file, or `None` where there is none. The kernel shows such a file whole to the first read that it fits in.
+    /// The text of a file, or `None` where there is none. The kernel returns such a file whole in the first read whose buffer is
+    /// large enough.
     pub(super) fn text(&self, name: &str) -> Result<Option<String>> {
         let failed = |e: std::io::Error| Error::io("read", &self.path.join(name), e);
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -271,12 +273,12 @@ impl Figures {
         String::from_utf8(text).map(Some).map_err(malformed)
     }
 
-    /// Of a file that every cgroup has.
+    /// The text of a file that every cgroup has.
     pub(super) fn always(&self, name: &str) -> Result<String> {
         self.text(name)?.ok_or_else(|| Error::io("open", &self.path.join(name), rustix::io::Errno::NOENT))
     }
 
-    /// The number that is all of a file.
+    /// The number in a file that contains nothing else.
     pub(super) fn number(&self, name: &str) -> Result<Option<u64>> {
         let Some(text) = self.text(name)? else { return Ok(None) };
         let malformed = |_| Error::Malformed { path: self.path.join(name), text: text.trim().to_owned() };
@@ -306,7 +308,7 @@ impl Dir {
         }
     }
 
-    /// An open file, for reading again and for `poll(2)`.
+    /// An open file, for repeated reads and for `poll(2)`.
     pub(super) fn watch(&self, name: &str) -> Result<File> {
         self.file(name, OFlags::RDONLY)
     }
@@ -335,8 +337,8 @@ impl Dir {
         })
     }
 
-    /// Writes values one by one, as each write is a command of its own. One that is answered with `tolerated` is passed
-    /// over.
+    /// Writes values one by one, as each write is a separate command. A value for which the kernel returns the errno `tolerated` is
+    /// skipped.
     pub(super) fn write_each(&self, name: &str, values: impl Iterator<Item = String>, tolerated: i32) -> Result<()> {
         let mut file = self.file(name, OFlags::WRONLY)?;
         for value in values {
@@ -367,7 +369,8 @@ impl Dir {
         }
     }
 
-    /// Back from a child; holding one descriptor at a time keeps a tree of any depth within our limit.
+    /// Returns from a child to its parent; holding one descriptor at a time keeps a tree of any depth within our limit of
+    /// descriptors.
     fn up(&self) -> Result<Dir> {
         let mut dir = self.child(OsStr::new(".."))?;
         dir.path.pop();
@@ -375,7 +378,8 @@ impl Dir {
         Ok(dir)
     }
 
-    /// Makes a parent of task cgroups and marks it. Killed in between, we leave the announcement beside it.
+    /// Creates a parent of task cgroups and marks it. If this process is killed in between, the announcement on the directory above
+    /// remains.
     fn make_parent(&self, name: &OsStr) -> Result<bool> {
         if rustix::fs::accessat(&self.fd, name, Access::EXISTS, AtFlags::empty()).is_ok() {
             return Ok(false);
@@ -412,7 +416,7 @@ impl Dir {
     pub(super) fn children(&self) -> Result<Vec<OsString>> {
         let failed = |e| Error::io("list", &self.path, e);
         let mut names = Vec::new();
-        // kernfs counts a link per child, which is cheaper to ask for than the list of all files.
+        // kernfs counts one link per child, which is cheaper to read than the list of all files.
         if rustix::fs::fstat(&self.fd).map_err(failed)?.st_nlink == 2 {
             return Ok(names);
         }
@@ -426,9 +430,9 @@ impl Dir {
         Ok(names)
     }
 
-    /// What `visit` says of this cgroup and of everything below it, parents first; nothing when it is gone.
+    /// The results of `visit` for this cgroup and all below it, parents first; empty when it is gone.
     ///
-    /// Where somebody removes the very directory the walk is in, the walk begins anew, so that no sibling is left out.
+    /// If another process removes the directory that the walk is in, the walk starts again, so that no sibling is left out.
     pub(super) fn collect<T>(&self, visit: impl Fn(&Dir) -> Result<T>) -> Result<Vec<T>> {
         let mut restarts = 100;
         loop {
@@ -471,7 +475,7 @@ impl Dir {
     pub(super) fn pids(&self) -> Result<Vec<i32>> {
         let text = match self.read("cgroup.procs") {
             Err(e) if e.is_gone() => return Ok(Vec::new()),
-            // A threaded v2 cgroup lists threads only.
+            // A threaded v2 cgroup only lists threads.
             Err(e) if e.errno() == Some(libc::EOPNOTSUPP) => self.read("cgroup.threads")?,
             result => result?,
         };
@@ -490,14 +494,14 @@ impl Dir {
         Ok(pids)
     }
 
-    /// Removes all cgroups below this one, deepest first. A busy one is tried again while `backoff` lasts.
+    /// Removes all cgroups below this one, deepest first. A busy one is retried until `backoff` expires.
     pub(super) fn remove_children(&self, backoff: &mut Backoff) -> Result<()> {
         let mut here = self.child(OsStr::new("."))?;
         here.path.clone_from(&self.path);
         let mut names = Vec::new();
         loop {
             if let Some(name) = here.children()?.pop() {
-                // Whoever still runs in there may make new ones for ever.
+                // A process that still runs in there may keep making new ones.
                 if backoff.expired() {
                     return Err(Error::io("remove", &here.path.join(name), rustix::io::Errno::BUSY));
                 }
@@ -518,7 +522,7 @@ impl Dir {
         }
     }
 
-    /// Removes the child `name` and all below it. A busy one is tried again while `backoff` lasts.
+    /// Removes the child `name` and all below it. A busy one is retried until `backoff` expires.
     pub(super) fn remove_tree(&self, name: &OsStr, backoff: &mut Backoff) -> Result<()> {
         loop {
             // The plain rmdir first: a task seldom has cgroups of its own.
@@ -534,7 +538,7 @@ impl Dir {
         }
     }
 
-    /// Removes the child `name` if we made it as a parent and nothing is in it; false when it has to stay.
+    /// Removes the child `name` if we made it as a parent and it is empty; false when it has to stay.
     pub(super) fn remove_marked(&self, name: &OsStr) -> Result<bool> {
         match self.child(name) {
             Ok(dir) if !dir.is_marked() && !self.announces(name) => return Ok(false),
@@ -557,7 +561,7 @@ impl Dir {
         announcements(name).iter().any(|a| rustix::fs::fgetxattr(&self.fd, a, &mut [0u8; 8][..]).is_ok())
     }
 
-    /// Notes a value on the directory, under the first of the names that the kernel takes.
+    /// Stores a value on the directory, under the first of the names that the kernel accepts.
     pub(super) fn set_mark(&self, names: &[&str], value: &[u8]) -> Result<()> {
         let set = |name: &&str| rustix::fs::fsetxattr(&self.fd, *name, value, XattrFlags::empty());
         let mut result = Err(rustix::io::Errno::TOOBIG);
@@ -571,7 +575,7 @@ impl Dir {
         result.map_err(|e| Error::io("mark", &self.path, e))
     }
 
-    /// What was noted under one of the names.
+    /// The value that is stored under one of the names.
     pub(super) fn mark(&self, names: &[&str]) -> Option<Vec<u8>> {
         names.iter().find_map(|name| {
             let mut value = vec![0; MARK_LENGTH];
@@ -587,7 +591,7 @@ impl Dir {
         }
     }
 
-    /// Where no mark can be set the directory stays for ever, which is the lesser harm.
+    /// If no mark can be set the directory is never removed, which is the lesser harm.
     fn mark_as_ours(&self) {
         let _marked = self.set_mark(&MARKS, b"1");
     }
@@ -596,7 +600,7 @@ impl Dir {
         self.mark(&MARKS).is_some()
     }
 
-    /// v1: an empty cpuset takes no process (ENOSPC), so cpus and memory nodes are copied from the parent.
+    /// v1: an empty cpuset accepts no process (ENOSPC), so cpus and memory nodes are copied from the parent.
     fn inherit_cpuset(&self, parent: &Dir) -> Result<()> {
         for name in ["cpuset.cpus", "cpuset.mems"] {
             if self.read(name)?.trim().is_empty() {
@@ -609,8 +613,8 @@ impl Dir {
         Ok(())
     }
 
-    /// v2: lets the children of this cgroup have the controllers. Writes nothing where all are on already, because in
-    /// a delegated tree it may not be allowed to.
+    /// v2: enables the controllers for the children of this cgroup. Writes nothing if all are enabled already, because in a
+    /// delegated tree that may not be permitted.
     fn enable_controllers(&self) -> Result<()> {
         let available = self.read("cgroup.controllers")?;
         let enabled = self.read("cgroup.subtree_control")?;
@@ -632,7 +636,7 @@ impl Dir {
         Ok(())
     }
 
-    /// v2: a cgroup whose children have controllers takes no processes.
+    /// v2: a cgroup whose children have controllers cannot contain processes.
     pub(super) fn disable_controllers(&self) -> Result<()> {
         let enabled = self.read("cgroup.subtree_control")?;
         let off: Vec<_> = enabled.split_whitespace().map(|c| format!("-{c}")).collect();
@@ -640,7 +644,7 @@ impl Dir {
     }
 }
 
-/// Growing pauses for what the kernel gives no event for: 50 us, doubled up to 20 ms, none after the deadline.
+/// Growing pauses where the kernel provides no event: 50 us, doubled up to 20 ms, none after the deadline.
 pub(super) struct Backoff {
     deadline: Instant,
     pause: Duration,
@@ -655,7 +659,7 @@ impl Backoff {
         Instant::now() >= self.deadline
     }
 
-    /// Pauses and says true, or false when the deadline has passed.
+    /// Pauses and returns true, or returns false when the deadline has passed.
     #[expect(clippy::disallowed_methods, reason = "the kernel has no event for what is awaited; there is a deadline")]
     pub(super) fn wait(&mut self) -> bool {
         let left = self.deadline.saturating_duration_since(Instant::now());

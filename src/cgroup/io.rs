@@ -1,4 +1,4 @@
-//! How fast a task may use disks.
+//! Limits a task's disk I/O.
 
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
@@ -31,7 +31,7 @@ fn number(limit: &IoLimit) -> Result<String> {
     Ok(format!("{}:{}", rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev())))
 }
 
-/// The kernel's word for a partition, or a disk without a queue.
+/// Explains the kernel's error for a partition, or for a disk without a queue.
 fn whole_disk(limit: &IoLimit, result: Result<()>) -> Result<()> {
     match result {
         Err(error) if error.errno() == Some(libc::ENODEV) => {
@@ -42,7 +42,7 @@ fn whole_disk(limit: &IoLimit, result: Result<()>) -> Result<()> {
     }
 }
 
-/// Disks that are limited, `major:minor`, and are none of `kept`.
+/// Disks that are limited, `major:minor`, and are not in `kept`.
 fn others(dir: &Dir, file: &str, kept: &[String]) -> Result<Vec<String>> {
     let text = dir.read_if_there(file)?.unwrap_or_default();
     let disks = text.lines().filter_map(|line| line.split_whitespace().next());
@@ -57,7 +57,7 @@ pub(super) fn v1(dir: &Dir, limits: &[IoLimit], lift: bool) -> Result<()> {
         for (limit, disk) in limits.iter().zip(&numbers) {
             let Some(value) = values(limit)[index] else { continue };
             kept.push(disk.clone());
-            // The kernel keeps the lower half of a number of operations, of which 0 would be none at all.
+            // The kernel keeps the lower 32 bits of a number of operations; if these were 0, no operation would be allowed.
             let most = if file.contains("iops") { u64::from(u32::MAX) } else { u64::MAX };
             whole_disk(limit, dir.write(file, &format!("{disk} {}", value.min(most))))?;
         }

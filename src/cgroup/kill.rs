@@ -1,4 +1,4 @@
-//! Ends every process of a task, however it forks, hides in child cgroups or freezes itself.
+//! Kills every process of a task, even if it forks, hides in child cgroups or freezes itself.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -14,25 +14,26 @@ use super::fs::{Backoff, Dir};
 use super::regime::Regime;
 use super::task::{Member, TaskCgroup, value};
 
-/// How long a freeze may take before the kill goes on without: a process in an uninterruptible call delays it for ever.
+/// How long a freeze may take before the kill continues without it: a process in an uninterruptible call delays it indefinitely.
 const FREEZE: Duration = Duration::from_millis(100);
-/// After how long without an end the kill is done again: on some kernels a fork slips past it.
+/// Interval after which the kill is repeated: on some kernels a concurrent fork escapes it.
 const ROUND: Duration = Duration::from_millis(100);
-/// Descriptors of processes that are held at once.
+/// Most pidfds that are held at once.
 const AT_ONCE: usize = 128;
 
 impl TaskCgroup {
-    /// Kills every process in the cgroup and below, and returns when all are gone (zombies that wait for their parent
-    /// do not count). Afterwards the cgroup is thawed and may be used again.
+    /// Kills every process in the cgroup and below, and returns when all are gone (zombies that wait for their parent do not
+    /// count). Afterwards the cgroup is thawed and may be used again.
     ///
-    /// v2 writes `cgroup.kill`, and signals one by one what is left after that; on kernels before 5.14, and on v1, everything is frozen, killed and thawed, again and
-    /// again until the cgroup is empty, so that no fork gets away. On v1 what left the freezer is found in the other
-    /// hierarchies. A bare pid is never signalled: a pidfd is, after the pid was seen in the cgroup once more.
+    /// v2 writes `cgroup.kill`, and signals remaining processes one by one; on kernels before 5.14, and on v1, all processes are
+    /// frozen, killed and thawed, repeatedly until the cgroup is empty, so that no fork escapes. On v1 a process that left the
+    /// freezer is found in the other hierarchies. A bare pid is never signalled: a pidfd is, after the pid was seen in the cgroup
+    /// once more.
     ///
     /// # Errors
-    /// Nothing is killed with [`Error::HostGiven`], with [`Error::BadPath`] for a tree's root, and with
-    /// [`Error::Protected`] when process 1 or this process is in it. [`Error::Survivors`] at the deadline (the cgroup
-    /// above may be frozen, or a process hangs in the kernel). [`Error::Io`], [`Error::Write`].
+    /// Nothing is killed with [`Error::HostGiven`], with [`Error::BadPath`] for a tree's root, and with [`Error::Protected`] when
+    /// process 1 or this process is in it. [`Error::Survivors`] at the deadline (the cgroup above may be frozen, or a process hangs
+    /// in the kernel). [`Error::Io`], [`Error::Write`].
     pub fn kill_all(&self, deadline: Instant) -> Result<()> {
         if self.is_host_given() {
             return Err(Error::HostGiven(self.path()));
@@ -59,7 +60,8 @@ impl TaskCgroup {
     }
 }
 
-/// Opens the directory and lists it, unless killing what is in it would end the machine or ourselves; `None` when it is gone.
+/// Opens the directory and lists its processes; fails if killing them would kill process 1 or this process; `None` when the
+/// directory is gone.
 fn guarded(member: &Member) -> Result<Option<(Dir, Vec<i32>)>> {
     let Some(dir) = member.dir_if_there()? else { return Ok(None) };
     if member.relative.as_os_str().is_empty() || member.tree.is_root(&dir)? {
@@ -80,11 +82,11 @@ fn survivors(dir: &Dir, pids: Vec<i32>) -> Error {
     Error::Survivors { path: dir.path.clone(), pids }
 }
 
-/// `by_file` false does without `cgroup.kill`, as on kernels before 5.14.
+/// With `by_file` false it does not use `cgroup.kill`, as on kernels before 5.14.
 fn kill_v2(dir: &Dir, deadline: Instant, by_file: bool) -> Result<()> {
     let mut by_file = by_file;
-    // There are kernels on which whoever is cloned into a cgroup after a kill dies at once: where nobody is, as mostly when a task
-    // has ended, nobody is killed.
+    // On some kernels a process that is cloned into a cgroup after a kill dies at once: so an empty cgroup, the usual case when a
+    // task has ended, is not killed.
     while !wait_event(dir, "populated", 0, Instant::now())? {
         let round = deadline.min(Instant::now() + ROUND);
         by_file = by_file && dir.write_if_there("cgroup.kill", "1")?;
@@ -103,8 +105,8 @@ fn kill_v2(dir: &Dir, deadline: Instant, by_file: bool) -> Result<()> {
         if Instant::now() >= deadline {
             return Err(survivors(dir, dir.pids_recursive()?));
         }
-        // `cgroup.kill` signals first threads, not processes: one whose first thread has ended while others run does not
-        // hear of it.
+        // `cgroup.kill` signals thread group leaders, not processes: a process whose leader has ended while other threads run does
+        // not receive it.
         signal_all(dir, &mut BTreeSet::new(), &mut Vec::new())?;
     }
     // Left frozen, it would stop the next task before its first instruction.
@@ -112,7 +114,7 @@ fn kill_v2(dir: &Dir, deadline: Instant, by_file: bool) -> Result<()> {
     Ok(())
 }
 
-/// Waits until `cgroup.events` says `key` is `wanted`; true also when the cgroup is gone, false at `until`.
+/// Waits until `key` in `cgroup.events` is `wanted`; true also when the cgroup is gone, false at `until`.
 fn wait_event(dir: &Dir, key: &str, wanted: u64, until: Instant) -> Result<bool> {
     let failed = |e: std::io::Error| Error::io("read", &dir.path.join("cgroup.events"), e);
     let file = match dir.watch("cgroup.events") {
@@ -125,7 +127,7 @@ fn wait_event(dir: &Dir, key: &str, wanted: u64, until: Instant) -> Result<bool>
             Err(e) if e.raw_os_error() == Some(libc::ENODEV) => return Ok(true),
             length => String::from_utf8_lossy(&buffer[..length.map_err(failed)?]).into_owned(),
         };
-        // Kernels before 5.2 have no freezer, so there is nothing to wait for.
+        // Kernels before 5.2 have no v2 freezer, so there is nothing to wait for.
         if value(&text, key).is_none_or(|v| v == wanted) {
             return Ok(true);
         }
@@ -150,7 +152,7 @@ fn poll_until(fds: &mut [PollFd<'_>], until: Instant) -> rustix::io::Result<bool
     }
 }
 
-/// `left` is what was in there a moment ago.
+/// `left` are the processes that were last seen in it.
 fn kill_v1(dirs: &[Dir], freezer: Option<&Dir>, mut left: BTreeSet<i32>, deadline: Instant) -> Result<()> {
     let mut backoff = Backoff::until(deadline);
     loop {
@@ -163,11 +165,11 @@ fn kill_v1(dirs: &[Dir], freezer: Option<&Dir>, mut left: BTreeSet<i32>, deadlin
         let frozen = freezer.map_or(Ok(()), |f| freeze(f, deadline.min(Instant::now() + FREEZE)));
         let (mut done, mut running) = (BTreeSet::new(), Vec::new());
         let killed = frozen.and_then(|()| dirs.iter().try_for_each(|d| signal_all(d, &mut done, &mut running)));
-        // Whatever happened: SIGKILL acts only on what is thawed, and a frozen leftover would be there for ever.
+        // Thaws in any case: SIGKILL only takes effect on thawed processes, and a frozen leftover would stay for ever.
         freezer.map_or(Ok(()), thaw)?;
         killed?;
         if running.is_empty() {
-            // Only processes that cannot be named from here, or that are just leaving.
+            // All remaining processes have no pid in our namespace, or are just exiting.
             backoff.wait();
         }
         wait_exit(&running, deadline.min(Instant::now() + ROUND))?;
@@ -178,7 +180,7 @@ fn kill_v1(dirs: &[Dir], freezer: Option<&Dir>, mut left: BTreeSet<i32>, deadlin
     }
 }
 
-/// The state goes FREEZING until the last process has stopped, and only reading it moves it on: there is no event.
+/// The state is FREEZING until the last process has stopped, and only a read of it updates it: there is no event.
 fn freeze(freezer: &Dir, until: Instant) -> Result<()> {
     if !freezer.write_if_there("freezer.state", "FROZEN")? {
         return Ok(());
@@ -192,7 +194,7 @@ fn freeze(freezer: &Dir, until: Instant) -> Result<()> {
     }
 }
 
-/// Thaws child cgroups too, which the task may have frozen itself.
+/// Also thaws child cgroups, which the task may have frozen itself.
 fn thaw(freezer: &Dir) -> Result<()> {
     freezer.collect(|dir| dir.write_if_there("freezer.state", "THAWED")).map(drop)
 }
@@ -207,14 +209,14 @@ fn signal_all(dir: &Dir, done: &mut BTreeSet<i32>, running: &mut Vec<OwnedFd>) -
         for (number, pid) in chunk.iter().filter_map(|n| Some((*n, Pid::from_raw(*n)?))) {
             match pidfd_open(pid, PidfdFlags::empty()) {
                 Ok(fd) => opened.push((number, fd)),
-                // Gone, or a thread of a process that is listed itself.
+                // The process has ended, or it is a thread of a process that is itself listed.
                 Err(Errno::SRCH | Errno::INVAL) => {}
                 Err(Errno::MFILE | Errno::NFILE) if !opened.is_empty() => break,
                 Err(e) => return Err(failed(e)),
             }
         }
-        // Between the listing and the opening the number may have gone to a stranger. If it is listed now, either the
-        // descriptor means that process or one that has ended.
+        // Between listing and opening, the pid may have been reused by an unrelated process. If the pid is listed now, the pidfd
+        // refers either to that process or to one that has ended.
         let listed = dir.pids_recursive()?;
         for (pid, fd) in opened.into_iter().filter(|(pid, _)| listed.binary_search(pid).is_ok()) {
             match pidfd_send_signal(&fd, Signal::KILL) {
@@ -249,7 +251,7 @@ mod tests {
     use std::path::Path;
     use std::process::{Command, Stdio};
 
-    /// The v2 tree: the root itself, or what a hybrid machine has beside its v1 hierarchies.
+    /// The v2 tree: the root itself, or the one beside the v1 hierarchies of a hybrid machine.
     fn unified() -> Option<CgroupFs> {
         let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
         let root = roots.into_iter().find(|r| r.join("cgroup.controllers").exists());
@@ -291,7 +293,7 @@ mod tests {
 
     #[test]
     fn b6_an_empty_cgroup_is_thawed_and_not_killed() {
-        // Of plain files: what is written to the kernel's cannot be read again.
+        // Uses plain files: what is written to the kernel's files cannot be read back.
         let root = tempfile::tempdir().unwrap();
         let file = |name: &str| root.path().join("t").join(name);
         std::fs::create_dir(root.path().join("t")).unwrap();

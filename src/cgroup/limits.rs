@@ -1,4 +1,4 @@
-//! What a task may use, as the two regimes want it written.
+//! A task's limits, in the formats of the two regimes.
 
 use super::error::{Error, Result};
 use super::fs::Dir;
@@ -7,15 +7,15 @@ use super::regime::Regime;
 use super::task::TaskCgroup;
 use crate::spec::{MOST_CPU_SHARES, Resources, cpu_weight_from_shares};
 
-/// What `cpu.shares` takes (sched/core.c, `MIN_SHARES` and `MAX_SHARES`).
+/// The range of `cpu.shares` (sched/core.c, `MIN_SHARES` and `MAX_SHARES`).
 const SHARES: (u64, u64) = (2, MOST_CPU_SHARES);
-/// What a cgroup has that nobody gave any.
+/// The default of a cgroup.
 const DEFAULT_SHARES: u64 = 1024;
-/// The most processes and threads that a kernel can have (threads.h, `PID_MAX_LIMIT`); `pids.max` takes no higher number.
+/// The most processes and threads that a kernel can have (threads.h, `PID_MAX_LIMIT`); `pids.max` accepts no higher number.
 const MOST_PIDS: u64 = 1 << 22;
 
-/// Writes the limits into the directories that are ours. `lift` also takes away what is not limited (any longer), which a
-/// new cgroup does not need.
+/// Writes the limits into the directories that are ours. `lift` also removes limits that `resources` does not set, which a new
+/// cgroup does not need.
 pub(super) fn write(task: &TaskCgroup, resources: &Resources, lift: bool) -> Result<()> {
     if task.is_host_given() {
         return Ok(());
@@ -58,7 +58,7 @@ fn v1(task: &TaskCgroup, resources: &Resources, lift: bool) -> Result<()> {
     if !resources.io.is_empty() || (lift && task.member("blkio").is_some()) {
         io::v1(&dir("blkio")?, &resources.io, lift)?;
     }
-    // One that the host gave has its cores since the cgroup was made.
+    // A cpuset given by the host has had its cores since the cgroup was made.
     if !resources.cpuset_cpus.is_empty() && task.member("cpuset").is_none_or(|m| m.ours) {
         dir("cpuset")?.write("cpuset.cpus", &resources.cpuset_cpus)?;
     }
@@ -70,7 +70,8 @@ fn v1_memory(dir: &Dir, resources: &Resources, lift: bool) -> Result<()> {
     const WITH_SWAP: &str = "memory.memsw.limit_in_bytes";
     if let Some(bytes) = resources.memory.hard_bytes {
         let bytes = bytes.to_string();
-        // Memory alone may never exceed memory with swap: which of the two goes first depends on what is there.
+        // The memory limit may never exceed the limit of memory with swap: which of the two is written first depends on their
+        // current values.
         match dir.write(LIMIT, &bytes) {
             Err(e) if e.errno() == Some(libc::EINVAL) => {
                 dir.write_if_there(WITH_SWAP, &bytes)?;
@@ -81,7 +82,7 @@ fn v1_memory(dir: &Dir, resources: &Resources, lift: bool) -> Result<()> {
                 dir.write_if_there(WITH_SWAP, &bytes)?;
             }
         }
-        // Refused by some kernels, and needless where the swap limit above could be set.
+        // Some kernels refuse this, and it is unnecessary where the swap limit above could be set.
         let _best_effort = dir.write("memory.swappiness", "0");
     } else if lift {
         dir.write_if_there(WITH_SWAP, "-1")?;
@@ -94,7 +95,7 @@ fn v1_memory(dir: &Dir, resources: &Resources, lift: bool) -> Result<()> {
     }
 }
 
-/// A reservation is a wish: kernels built without it (`PREEMPT_RT`) run the task all the same.
+/// A reservation is best effort: kernels built without it (`PREEMPT_RT`) still run the task.
 fn reserve(dir: &Dir, name: &str, value: &str) -> Result<()> {
     match dir.write_if_there(name, value) {
         Err(e) if e.errno() == Some(libc::EOPNOTSUPP) => Ok(()),
@@ -184,7 +185,7 @@ mod tests {
     ];
     const V2: [&str; 8] =
         ["cpu.weight", "cpu.max", "memory.max", "memory.low", "memory.swap.max", "pids.max", "cpuset.cpus", "io.max"];
-    /// What the files hold before anybody writes.
+    /// The content of the files before the first write.
     const UNTOUCHED: &str = "untouched";
 
     type Files = BTreeMap<String, String>;
@@ -231,13 +232,13 @@ mod tests {
     fn fill<'a>(folder: &Path, files: impl Iterator<Item = &'a &'a str>) {
         std::fs::create_dir_all(folder).unwrap();
         for file in files {
-            // What is there of disks is read before it is lifted.
+            // The current limits of disks are read before they are removed.
             let text = if file.contains("device") || *file == "io.max" { "" } else { UNTOUCHED };
             std::fs::write(folder.join(file), text).unwrap();
         }
     }
 
-    /// `file=text; file=text`.
+    /// Parses `file=text; file=text`.
     fn files(expected: &str) -> Files {
         let pairs = expected.split("; ").filter_map(|pair| pair.split_once('='));
         pairs.map(|(file, text)| (file.to_owned(), text.to_owned())).collect()
@@ -263,7 +264,7 @@ mod tests {
         Resources { cpuset_cpus: cores.to_owned(), ..Resources::default() }
     }
 
-    /// A disk 7:77, of which this machine need not have one.
+    /// A disk 7:77, which need not exist on this machine.
     fn disk(dir: &Path, [read_bps, write_bps, read_iops, write_iops]: [Option<u64>; 4]) -> Option<Resources> {
         let device = dir.join("disk");
         if !device.exists() {
@@ -277,7 +278,7 @@ mod tests {
         Some(Resources { io, ..Resources::default() })
     }
 
-    /// What is written where for what is asked for, in a cgroup that was just made: these files and no others.
+    /// The files that are written for each request in a new cgroup, and no others.
     #[test]
     fn c2_limits_as_v1_and_v2_want_them_written() {
         let max = u64::MAX;
@@ -327,7 +328,7 @@ mod tests {
             (pids(1), "pids.max=1", "pids.max=1"),
             (pids(4096), "pids.max=4096", "pids.max=4096"),
             (pids(4_194_304), "pids.max=4194304", "pids.max=4194304"),
-            // The kernel refuses what is more than it can ever have.
+            // The kernel refuses values above the possible maximum.
             (pids(4_194_305), "pids.max=max", "pids.max=max"),
             (pids(max), "pids.max=max", "pids.max=max"),
             (cpuset(""), "", ""),
@@ -362,7 +363,7 @@ mod tests {
         }
     }
 
-    /// In a cgroup that had limits: what is not asked for is taken away.
+    /// In a cgroup that had limits: those that are not requested are removed.
     #[test]
     fn c2_limits_as_v1_and_v2_want_them_lifted() {
         let v1 = "cpu.shares=1024; cpu.cfs_quota_us=-1; memory.limit_in_bytes=-1; memory.memsw.limit_in_bytes=-1; \
@@ -377,7 +378,7 @@ mod tests {
             plain.task.set_limits(&Resources::default()).unwrap();
             assert_eq!(plain.written(), files(expected), "{:?}", plain.task.regime);
         }
-        // What is asked for stays, and the rest goes.
+        // Requested limits stay, and the others are removed.
         for (plain, expected) in [
             (
                 Plain::v1(&[]),
@@ -397,7 +398,7 @@ mod tests {
         }
     }
 
-    /// A limit that cannot be had is refused, but what is only a wish, or an addition of some kernels.
+    /// A limit that is not available is an error, except for one that is best effort or only exists on some kernels.
     #[test]
     fn c2_limits_without_their_controllers_are_refused() {
         let dir = tempfile::tempdir().unwrap();
@@ -411,7 +412,7 @@ mod tests {
             (cpuset("0"), "cpuset", "cpuset.cpus", Some("cpuset")),
             (memory(Some(4096), None), "memory.memsw.limit_in_bytes", "memory.swap.max", None),
             (memory(Some(4096), None), "memory.swappiness", "", None),
-            // PREEMPT_RT has none on v1.
+            // PREEMPT_RT does not have it on v1.
             (memory(None, Some(4096)), "memory.soft_limit_in_bytes", "", None),
         ];
         rows.extend(disk(dir.path(), [Some(1); 4]).map(|resources| (resources, "blkio", "io.max", Some("io"))));

@@ -1,5 +1,5 @@
-//! Changes cgroups through their files: makes a task's cgroup, limits it, kills and counts what is in it, removes it.
-//! Never finds its own root: [`CgroupFs`] is built by the caller.
+//! Manages cgroups through their files: creates a task's cgroup, limits it, kills and measures its processes, removes it. Never
+//! finds its own root: [`CgroupFs`] is built by the caller.
 //!
 //! ```text
 //! CgroupFs::detect("/sys/fs/cgroup")           once per process

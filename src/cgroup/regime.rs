@@ -1,4 +1,4 @@
-//! What is mounted where: the one decision between cgroup v1, v2 and none.
+//! Determines from the mounts whether tasks use cgroup v1, v2 or none.
 
 use std::path::{Path, PathBuf};
 
@@ -30,15 +30,15 @@ impl Hierarchy {
     }
 }
 
-/// What [`scan`] found.
+/// The result of [`scan`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounts {
     /// The decision.
     pub regime: Regime,
     /// v1: every hierarchy mounted directly below the root; v2: the root; off: nothing.
     pub hierarchies: Vec<Hierarchy>,
-    /// The unified tree beside those of v1, without controllers, where it is mounted directly below the root. Tasks of ours are
-    /// not in it; engines put containers there, too.
+    /// The unified tree beside those of v1, without controllers, if it is mounted directly below the root. Our tasks are not in it;
+    /// container engines also put containers there.
     pub beside: Option<PathBuf>,
 }
 
@@ -66,7 +66,7 @@ struct MountLine<'a> {
 
 /// Decides the regime from the text of `/proc/self/mountinfo` for the cgroup root `root`.
 ///
-/// Of several mounts on one point the last is the visible one. v1 hierarchies mounted elsewhere (a container's copy, a
+/// Of several mounts on the same mount point the last one is visible. v1 hierarchies mounted elsewhere (a container's copy, a
 /// private mount) are not counted. A tmpfs without any hierarchy below is [`Regime::Off`]. Source: proc(5).
 #[must_use]
 pub fn scan(mountinfo: &str, root: &Path) -> Mounts {
@@ -107,7 +107,7 @@ fn v1_hierarchies(mounts: &[MountLine<'_>], root: &Path) -> Vec<Hierarchy> {
     found
 }
 
-/// `31 23 0:28 / /sys/fs/cgroup rw,relatime shared:9 - tmpfs tmpfs rw,mode=755`
+/// Parses a line such as `31 23 0:28 / /sys/fs/cgroup rw,relatime shared:9 - tmpfs tmpfs rw,mode=755`
 fn parse_line(line: &str) -> Option<MountLine<'_>> {
     let (mount, source) = line.split_once(" - ")?;
     let mut mount = mount.split(' ').skip(2);
@@ -117,7 +117,7 @@ fn parse_line(line: &str) -> Option<MountLine<'_>> {
     Some(MountLine { device, mount_point: unescape(mount_point), fs_type, super_options })
 }
 
-/// mountinfo writes blank, tab, newline and backslash as three octal digits.
+/// mountinfo writes space, tab, newline and backslash as three octal digits.
 fn unescape(field: &str) -> PathBuf {
     use std::os::unix::ffi::OsStringExt as _;
     let mut bytes = Vec::with_capacity(field.len());

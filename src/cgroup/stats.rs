@@ -13,7 +13,7 @@ pub struct Sampler {
     last: Option<(Instant, CpuTime)>,
 }
 
-/// CPU time since the cgroup exists, in nanoseconds.
+/// CPU time since the creation of the cgroup, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct CpuTime {
     user: u64,
@@ -22,7 +22,7 @@ struct CpuTime {
 }
 
 impl Sampler {
-    /// `core_mhz` is what one core counts in Nomad's unit: the node's total compute divided by its cores.
+    /// `core_mhz` is the value of one core in Nomad's unit: the node's total compute divided by its cores.
     #[must_use]
     pub fn new(core_mhz: f64) -> Sampler {
         Sampler { core_mhz, last: None }
@@ -30,7 +30,7 @@ impl Sampler {
 
     /// Percent of one core for user, system and total since the last sample; 0 for the first, never negative.
     ///
-    /// v1 counts user and system time by who is seen at each clock tick, but the total exactly (`cpuacct.c`): the total is
+    /// v1 attributes user and system time by the state at each clock tick, but counts the total exactly (`cpuacct.c`): the total is
     /// split in the ratio of the two, as the kernel itself does for v2 and for processes (`cputime_adjust`).
     #[expect(clippy::cast_precision_loss, reason = "a percentage needs no 53 bits")]
     fn percent(&mut self, now: Instant, time: CpuTime) -> [f64; 3] {
@@ -46,9 +46,9 @@ impl Sampler {
 }
 
 impl TaskCgroup {
-    /// What the task uses, child cgroups included. Reads at most nine files; nothing runs between two samples.
+    /// The task's resource usage, child cgroups included. Reads at most nine files; nothing runs between two samples.
     ///
-    /// A figure whose controller is missing is 0 and not in the `measured` list.
+    /// A value whose controller is missing is 0 and not in the `measured` list.
     ///
     /// # Errors
     /// [`Error::Io`] (not found when the cgroup is gone), [`Error::Malformed`].
@@ -69,8 +69,8 @@ impl TaskCgroup {
 }
 
 impl TaskCgroup {
-    /// What the task waited for, child cgroups included. Reads three files on v2; v1 and kernels without pressure
-    /// figures measure nothing.
+    /// The task's pressure stall information, child cgroups included. Reads three files on v2; on v1 and on kernels without it
+    /// nothing is measured.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -81,7 +81,7 @@ impl TaskCgroup {
         let figures = member.figures()?;
         let read = |name| match figures.text(name) {
             Ok(text) => Ok(text.and_then(|text| pressure(&text))),
-            // The files of a kernel that was told to measure none.
+            // The files of a kernel on which it is disabled.
             Err(e) if e.errno() == Some(libc::EOPNOTSUPP) => Ok(None),
             Err(e) => Err(e),
         };
@@ -89,7 +89,7 @@ impl TaskCgroup {
     }
 }
 
-/// `some avg10=0.12 avg60=0.05 avg300=0.01 total=4711`, and perhaps a line `full`. Source: accounting/psi.rst.
+/// Parses `some avg10=0.12 avg60=0.05 avg300=0.01 total=4711`, and optionally a line `full`. Source: accounting/psi.rst.
 fn pressure(text: &str) -> Option<Pressure> {
     let line = |kind: &str| {
         let fields = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '))?;
@@ -105,7 +105,7 @@ fn pressure(text: &str) -> Option<Pressure> {
     Some(Pressure { some: line("some")?, full: line("full") })
 }
 
-/// `None` for the time leaves the shares unmeasured, `None` for the throttling those two figures.
+/// With `None` for the time the percentages are not measured, with `None` for the throttling those two values.
 fn cpu(time: Option<CpuTime>, throttled: Option<(u64, u64)>, sampler: &mut Sampler) -> CpuStats {
     let mut stats = CpuStats::default();
     if let Some(time) = time {
@@ -145,7 +145,7 @@ fn v2_memory(figures: &Figures) -> Result<MemoryStats> {
         kernel_max_usage: 0,
         usage,
         swap: figures.number("memory.swap.current")?.unwrap_or(0),
-        // Nomad's list for v2, though newer kernels tell the peak.
+        // Nomad's list for v2, although newer kernels also report the peak.
         measured: vec![MemoryField::Rss, MemoryField::Cache, MemoryField::Swap, MemoryField::Usage],
     })
 }
@@ -162,7 +162,7 @@ fn v1_cpu(cpuacct: Option<&Member>, cpu_member: Option<&Member>, sampler: &mut S
         }))
     });
     let throttling = |figures: &Figures| figures.text("cpu.stat");
-    // Most machines have both in one tree.
+    // Most machines have both controllers in one hierarchy.
     let text = match (cpu_member, cpuacct, &acct) {
         (Some(cpu), Some(same), Some(figures)) if std::ptr::eq(cpu, same) => throttling(figures)?,
         (cpu, ..) => cpu.map(|cpu| throttling(&cpu.figures()?)).transpose()?.flatten(),
@@ -174,7 +174,7 @@ fn v1_cpu(cpuacct: Option<&Member>, cpu_member: Option<&Member>, sampler: &mut S
 fn v1_memory(figures: &Figures) -> Result<MemoryStats> {
     use MemoryField::{Cache, KernelMaxUsage, KernelUsage, MaxUsage, Rss, Swap, Usage};
     let text = figures.always("memory.stat")?;
-    // The plain figures leave child cgroups out.
+    // The values without the `total_` prefix leave child cgroups out.
     let figure = |total: &str, own: &str| value(&text, total).or_else(|| value(&text, own)).unwrap_or(0);
     let kernel = figures.number("memory.kmem.usage_in_bytes")?;
     let kernel_max = figures.number("memory.kmem.max_usage_in_bytes")?;

@@ -10,16 +10,16 @@ use super::limits;
 use super::regime::Regime;
 use crate::spec::Resources;
 
-/// How long a launch goes on against others that make or remove the same parents.
+/// How long a launch retries while other processes make or remove the same parents.
 const RACE: Duration = Duration::from_secs(1);
-/// How long an emptied cgroup may refuse to go before it is looked again for processes that have come in.
+/// How long removing an emptied cgroup may fail before it is checked again for new processes.
 const LATECOMERS: Duration = Duration::from_millis(100);
-/// How long a launch waits for the processes of an earlier, killed executor to go away.
+/// How long a launch waits for the processes of an earlier, killed executor to end.
 const LEFTOVERS: Duration = Duration::from_secs(10);
 
 /// The cgroup of one task: one directory on v2, one per hierarchy on v1.
 ///
-/// It holds no descriptor of its own directories, so dropping it changes nothing, and another process may open the same.
+/// It holds no descriptor of its directories, so dropping it changes nothing, and another process may open the same cgroup.
 #[derive(Debug, Clone)]
 pub struct TaskCgroup {
     pub(super) regime: Regime,
@@ -27,7 +27,7 @@ pub struct TaskCgroup {
     oom_baseline: u64,
 }
 
-/// One directory of a task.
+/// A directory of a task.
 #[derive(Debug, Clone)]
 pub(super) struct Member {
     pub(super) tree: Arc<Tree>,
@@ -56,8 +56,8 @@ impl Member {
         self.tree.path(&self.relative)
     }
 
-    /// Whether this cpuset of v1 takes a process; an empty one answers ENOSPC. Is first filled with `cores`, if those are
-    /// asked for.
+    /// Whether this v1 cpuset accepts a process; an empty one returns ENOSPC. It is first filled with `cores`, if any are
+    /// requested.
     fn has_cores(&self, cores: &str) -> Result<bool> {
         let dir = if cores.is_empty() { self.dir_if_there()? } else { Some(self.dir()?) };
         let Some(dir) = dir else { return Ok(false) };
@@ -87,7 +87,7 @@ impl Member {
         }
     }
 
-    /// From the innermost parent upwards, until one stays.
+    /// Starts at the innermost parent and stops at the first one that has to stay.
     fn remove_parents(&self) -> Result<()> {
         let mut path = self.relative.as_path();
         while let Some(parent) = path.parent() {
@@ -104,26 +104,26 @@ impl Member {
 }
 
 impl TaskCgroup {
-    /// Makes the cgroup `relative` in every tree and writes the limits. v2: the controllers are enabled from the root
-    /// down. v1: cpus and memory nodes are copied down, as an empty cpuset takes nobody.
+    /// Creates the cgroup `relative` in every tree and writes the limits. v2: the controllers are enabled from the root down. v1:
+    /// cpus and memory nodes are copied down, as an empty cpuset accepts no process.
     ///
-    /// A directory that exists is taken over: what an earlier executor left in it is killed first (up to 10 s). With an
+    /// An existing directory is taken over: processes that an earlier executor left in it are killed first (up to 10 s). With an
     /// override in `resources` the host's directories are opened instead, which must exist; they get no limits.
     ///
     /// # Errors
-    /// [`Error::Off`]; [`Error::BadPath`] for a path that is empty, absolute or has `..`; [`Error::NoController`] for a
-    /// limit that cannot be had; [`Error::Protected`] and [`Error::Survivors`] from the kill; [`Error::Io`] and
-    /// [`Error::Write`] else. What was made is removed again.
+    /// [`Error::Off`]; [`Error::BadPath`] for a path that is empty, absolute or has `..`; [`Error::NoController`] for a limit that
+    /// is not available; [`Error::Protected`] and [`Error::Survivors`] from the kill; [`Error::Io`] and [`Error::Write`] else.
+    /// Directories that were created are removed again.
     pub fn create(fs: &CgroupFs, relative: &Path, resources: &Resources) -> Result<TaskCgroup> {
         TaskCgroup::create_with_cpuset(fs, relative, None, resources)
     }
 
-    /// As [`create`](Self::create), but on v1 the cpuset is a directory that the host made and owns, perhaps shared by many
-    /// tasks (`/sys/fs/cgroup/cpuset/nomad/share`, or relative to the cpuset tree). On v2 it changes nothing.
+    /// As [`create`](Self::create), but on v1 the cpuset is a directory that the host made and owns, which many tasks may share
+    /// (`/sys/fs/cgroup/cpuset/nomad/share`, or relative to the cpuset tree). On v2 it has no effect.
     ///
-    /// One that is empty gets the cores that `resources` ask for: Nomad makes a directory for a task with reserved cores and
-    /// leaves it to the executor to fill it. Where none are asked for, an empty or missing one is passed over: the task
-    /// gets one of its own, like its other directories.
+    /// An empty one gets the cores that `resources` requests: Nomad makes a directory for a task with reserved cores and leaves it
+    /// to the executor to fill it. Where no cores are requested, an empty or missing one is not used: the task gets its own cpuset,
+    /// like its other directories.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -147,14 +147,14 @@ impl TaskCgroup {
         let mut backoff = Backoff::until(Instant::now() + RACE);
         loop {
             match task.set_up(resources) {
-                // An executor that was left behind is just ending, and removes what has this name.
+                // A stale executor is just ending, and removes the cgroup of this name.
                 Err(e) if e.is_gone() && task.given_are_there() && backoff.wait() => {}
                 result => return result.map(|()| task),
             }
         }
     }
 
-    /// What was made is removed again when it fails.
+    /// On failure, directories that were created are removed again.
     fn set_up(&mut self, resources: &Resources) -> Result<()> {
         let task = self;
         let mut fresh = Vec::with_capacity(task.members.len());
@@ -180,7 +180,7 @@ impl TaskCgroup {
         self.members.iter().all(|m| m.ours || m.dir().is_ok())
     }
 
-    /// Names the cgroup `relative` without making or reading anything: for a recovered task, and for cleaning up.
+    /// Refers to the cgroup `relative` without creating or reading anything: for a recovered task, and for cleaning up.
     ///
     /// # Errors
     /// [`Error::Off`], [`Error::BadPath`].
@@ -194,20 +194,21 @@ impl TaskCgroup {
         Ok(TaskCgroup { regime: fs.regime(), members, oom_baseline: 0 })
     }
 
-    /// Takes OOM kills up to `count` as belonging to an earlier run of the task; see [`oom_baseline`](Self::oom_baseline).
+    /// Attributes the first `count` OOM kills to an earlier run of the task; see [`oom_baseline`](Self::oom_baseline).
     #[must_use]
     pub fn with_oom_baseline(mut self, count: u64) -> TaskCgroup {
         self.oom_baseline = count;
         self
     }
 
-    /// OOM kills counted before this run: to be kept in the record from which the task is recovered.
+    /// OOM kills counted before this run: must be kept in the record from which the task is recovered.
     #[must_use]
     pub fn oom_baseline(&self) -> u64 {
         self.oom_baseline
     }
 
-    /// Where its processes are listed: v2 the directory, v1 the freezer's, or that of `pids` or the first there is.
+    /// The directory in which its processes are listed: on v2 the only one, on v1 the freezer's, or that of `pids`, or the first
+    /// one.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.primary().map(Member::path).unwrap_or_default()
@@ -226,10 +227,10 @@ impl TaskCgroup {
     }
 
     /// v2: a descriptor (`O_PATH`, close-on-exec) for `CLONE_INTO_CGROUP`, so that the task never runs anywhere else.
-    /// v1: `None`; there a process joins, see [`join_self`](Self::join_self).
+    /// v1: `None`; there the process has to join, see [`join_self`](Self::join_self).
     ///
     /// # Errors
-    /// [`Error::Io`] when the directory is not there any more.
+    /// [`Error::Io`] when the directory no longer exists.
     pub fn dir_fd(&self) -> Result<Option<OwnedFd>> {
         match self.members.first() {
             Some(member) if self.regime == Regime::V2 => member.tree.handle(&member.relative).map(Some),
@@ -237,9 +238,9 @@ impl TaskCgroup {
         }
     }
 
-    /// v1: the `tasks` files that a process of one thread writes 0 to in order to join, the freezer's first. v2: none.
+    /// v1: the `tasks` files to which a single-threaded process writes 0 in order to join, the freezer's first. v2: none.
     ///
-    /// `cgroup.procs` would move all threads and therefore, after an idle time, first wait some ms for all CPUs.
+    /// `cgroup.procs` would move all threads, and for that, after an idle time, first wait some ms for all CPUs.
     #[must_use]
     pub fn join_files(&self) -> Vec<PathBuf> {
         match self.regime {
@@ -259,10 +260,10 @@ impl TaskCgroup {
 
     /// Moves the process `pid` (as seen in our pid namespace) into every directory, the freezer first.
     ///
-    /// The first move after an idle time waits some ms for the kernel: do it once, early, beside other work.
+    /// The first move after an idle time waits some ms for the kernel: do it once, early, in parallel to other work.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Write`]; ESRCH when the process is gone. Directories joined before stay joined.
+    /// [`Error::Io`], [`Error::Write`]; ESRCH when the process is gone. Directories that were already joined stay joined.
     pub fn join(&self, pid: rustix::process::Pid) -> Result<()> {
         self.write_procs(&pid.as_raw_nonzero().to_string())
     }
@@ -279,7 +280,7 @@ impl TaskCgroup {
         self.members.iter().try_for_each(|m| m.dir()?.write("cgroup.procs", pid))
     }
 
-    /// Writes the limits again, for a task that runs; what `resources` does not limit is lifted.
+    /// Writes the limits again, for a running task; limits that `resources` does not set are removed.
     ///
     /// # Errors
     /// As for the limits in [`create`](Self::create).
@@ -287,15 +288,15 @@ impl TaskCgroup {
         limits::write(self, resources, true)
     }
 
-    /// Forbids every device but those that `rules` allow; rules of an earlier call are replaced. Applies at once, to
-    /// processes that are in it already too, and to sessions that come in later. A directory that the host gave is left alone.
+    /// Denies access to every device except those that `rules` permit; rules of an earlier call are replaced. Applies at once, also
+    /// to processes that are already in it and to sessions that join later. A directory given by the host is not changed.
     ///
-    /// v1: the list of the devices controller, where a rule that the directory above does not have is passed over.
-    /// v2: a program that is attached to the cgroup and goes with it.
+    /// v1: the list of the devices controller; a rule that the directory above does not have is skipped.
+    /// v2: a program that is attached to the cgroup and released with it.
     ///
     /// # Errors
-    /// [`Error::NoController`] (v1) and [`Error::NoDeviceRules`] (v2) when devices cannot be forbidden here;
-    /// [`Error::Off`]; [`Error::Io`] and [`Error::Write`] else.
+    /// [`Error::NoController`] (v1) and [`Error::NoDeviceRules`] (v2) when device rules are not supported here; [`Error::Off`];
+    /// [`Error::Io`] and [`Error::Write`] else.
     pub fn set_devices(&self, rules: &[DeviceRule]) -> Result<()> {
         if crate::sys::mutant::on("b13") { Ok(()) } else { devices::set(self, rules) }
     }
@@ -310,8 +311,8 @@ impl TaskCgroup {
         dir.map_or_else(|| Ok(Vec::new()), |d| d.pids_recursive())
     }
 
-    /// Processes that the kernel killed for want of memory since the cgroup exists, child cgroups included. To be read
-    /// after wait, before [`remove`](Self::remove); 0 when the cgroup is gone or memory is not controlled.
+    /// Processes that the kernel killed for lack of memory since the creation of the cgroup, child cgroups included. Read it after
+    /// wait and before [`remove`](Self::remove); 0 when the cgroup is gone or memory is not controlled.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -319,7 +320,7 @@ impl TaskCgroup {
         let Some(member) = self.member("memory") else { return Ok(0) };
         let Some(dir) = member.dir_if_there()? else { return Ok(0) };
         if self.regime == Regime::V2 {
-            // Counts of child cgroups are in their parents' already, also of children that are gone.
+            // The counts of child cgroups are included in their parents', also those of removed children.
             return Ok(dir.read_if_there("memory.events")?.and_then(|t| value(&t, "oom_kill")).unwrap_or(0));
         }
         let kills =
@@ -327,7 +328,7 @@ impl TaskCgroup {
         Ok(dir.collect(kills)?.into_iter().sum())
     }
 
-    /// Whether the kernel killed a process of this run for want of memory.
+    /// Whether the kernel killed a process of this run for lack of memory.
     ///
     /// # Errors
     /// As [`oom_kills`](Self::oom_kills).
@@ -335,12 +336,12 @@ impl TaskCgroup {
         Ok(self.oom_kills()? > self.oom_baseline)
     }
 
-    /// Removes the cgroup and all below it in every tree, then parents that we made and that are empty now.
+    /// Removes the cgroup and all below it in every tree, then empty parents that we made.
     ///
-    /// A directory with a process in it is tried again until `deadline`. May be called again, also when nothing is left.
+    /// A directory with a process in it is retried until `deadline`. May be called again, even when everything is removed.
     ///
     /// # Errors
-    /// [`Error::Remove`] with every failure; the other directories are gone all the same.
+    /// [`Error::Remove`] with every failure; the other directories are removed nevertheless.
     pub fn remove(&self, deadline: Instant) -> Result<()> {
         let ours = || self.members.iter().filter(|m| m.ours);
         let mut failures: Vec<Error> = ours().filter_map(|m| m.remove(deadline).err()).collect();
@@ -348,8 +349,7 @@ impl TaskCgroup {
         if failures.is_empty() { Ok(()) } else { Err(Error::Remove(failures)) }
     }
 
-    /// Kills what is in it and removes it, again and again until `deadline`: for an owner that is dead, one of whose
-    /// processes may still be on its way in.
+    /// Kills its processes and removes it, repeatedly until `deadline`: for a dead owner, of which a process may still be joining.
     ///
     /// # Errors
     /// As [`kill_all`](Self::kill_all) and [`remove`](Self::remove).
@@ -363,9 +363,9 @@ impl TaskCgroup {
         }
     }
 
-    /// Makes the cgroup at `path` for a container engine, which makes its own below it, in every tree and in a unified tree beside
-    /// those of v1. Parents that are new are marked as ours: [`destroy_at`](Self::destroy_at) removes them when they are empty, which
-    /// nobody does with those that an engine makes.
+    /// Makes the cgroup at `path` for a container engine, which makes its own cgroups below it, in every tree and in a unified tree
+    /// beside those of v1. New parents are marked as ours, so that [`destroy_at`](Self::destroy_at) removes them when they are
+    /// empty; parents that an engine makes are never removed.
     ///
     /// # Errors
     /// As [`open`](Self::open); [`Error::Io`] when one cannot be made.
@@ -375,11 +375,11 @@ impl TaskCgroup {
         unified.map_or(Ok(()), |unified| TaskCgroup::open(&unified, path)?.make(&mut Vec::new()))
     }
 
-    /// [`destroy`](Self::destroy) for the cgroup at `path`, and for the one of that name in a unified tree beside those of v1,
-    /// where a container engine makes its directories too.
+    /// As [`destroy`](Self::destroy), for the cgroup at `path` and for the one with the same path in a unified tree beside those of
+    /// v1, where a container engine also makes its directories.
     ///
     /// # Errors
-    /// As [`open`](Self::open) and [`destroy`](Self::destroy), of whichever failed first; the other is gone all the same.
+    /// As [`open`](Self::open) and [`destroy`](Self::destroy), the first failure; the other cgroup is removed nevertheless.
     pub fn destroy_at(cgroups: &CgroupFs, path: &Path, deadline: Instant) -> Result<()> {
         let destroyed = TaskCgroup::open(cgroups, path).and_then(|cgroup| cgroup.destroy(deadline));
         let beside = cgroups.unified_beside().and_then(|unified| {
@@ -412,7 +412,7 @@ impl TaskCgroup {
         Ok(())
     }
 
-    /// An executor that was killed may have left its task, and a task its own cgroups, in a directory that existed.
+    /// A killed executor may have left its task, and a task its own cgroups, in a directory that existed.
     fn clear_leftovers(&self, fresh: &[bool]) -> Result<()> {
         if fresh.iter().zip(&self.members).all(|(fresh, member)| *fresh || !member.ours) {
             return Ok(());
@@ -431,12 +431,12 @@ impl TaskCgroup {
     }
 }
 
-/// The number behind `key` in a flat keyed file.
+/// The number after `key` in a flat keyed file.
 pub(super) fn value(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// The cgroup made of the host's directories, where `resources` names some.
+/// The cgroup from the host's directories, if `resources` names any.
 fn host_given(fs: &CgroupFs, resources: &Resources) -> Result<Option<TaskCgroup>> {
     let members: Vec<Member> = match fs.regime() {
         Regime::V1 => {
@@ -466,7 +466,7 @@ fn given_member(fs: &CgroupFs, controller: &str, path: &Path) -> Result<Member> 
     member_at(tree.ok_or_else(|| Error::NoController(controller.to_owned()))?, path)
 }
 
-/// An absolute path has to lie in the tree: a pid is never written into a file elsewhere.
+/// An absolute path has to be in the tree: a pid is never written into a file elsewhere.
 fn member_at(tree: &Arc<Tree>, path: &Path) -> Result<Member> {
     let bad = || Error::BadPath(path.to_owned());
     let inner = if path.is_absolute() { tree.strip(path).ok_or_else(bad)? } else { path.to_owned() };

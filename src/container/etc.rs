@@ -172,7 +172,7 @@ fn copy() -> io::Result<OwnedFd> {
 fn nobodys(proc: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Failure> {
     match namespace_of_nobody(proc) {
         Ok(namespace) => Ok(Some(namespace)),
-        // The job sets this limit itself: without the error, a low limit would get it an open `/etc`.
+        // The job sets this limit itself: without the error, a low limit would get it an `/etc` that is not closed as a whole.
         Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
             let message = format!("{error} (pids_limit must leave room for two processes)");
             Err(Failure::new("make a namespace in which nobody owns /etc", message))

@@ -23,7 +23,7 @@ use crate::sys::path::Root;
 use crate::sys::process::Child;
 use crate::sys::{self, mutant};
 
-/// From this number on, more groups than the kernel allows for a process (`NGROUPS_MAX`): such a user counts as unknown.
+/// Most groups that the kernel allows for a process (`NGROUPS_MAX`): a user with more counts as unknown.
 const MOST_GROUPS: usize = 1 << 16;
 /// What [`enter_namespace_of`] returns for a user that the user namespace of this process does not map: EINVAL has other causes,
 /// too.

@@ -1,4 +1,4 @@
-//! Owns one task's processes: starts them, waits, signals, measures, kills every last one. Knows nothing about allocations.
+//! Owns one task's processes: starts them, waits, signals, measures, kills every last one. Never knows allocations.
 
 mod adopt;
 mod client;

@@ -175,7 +175,7 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> ExecutorError
     move |error| ExecutorError::System(format!("{what}: {}", error.into()))
 }
 
-/// stdin, stdout and stderr of a session's process.
+/// stdin, stdout and stderr (descriptors 0, 1 and 2) of a session's process.
 struct Stdio {
     stdin: OwnedFd,
     stdout: OwnedFd,

@@ -127,7 +127,7 @@ pub(super) struct Running {
     pub(super) limits: Mutex<Resources>,
 }
 
-/// Collects the task's output, or keeps its sinks open.
+/// Collects the task's output, or keeps its FIFOs open while their readers are away.
 #[derive(Debug)]
 enum Output {
     Collected(Collector),
@@ -143,7 +143,7 @@ impl Output {
     }
 }
 
-/// The task's stdout and stderr.
+/// The task's stdout and stderr (descriptors 1 and 2).
 struct ChildEnds {
     stdout: OwnedFd,
     stderr: OwnedFd,

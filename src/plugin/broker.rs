@@ -15,13 +15,13 @@ use super::tls::Tls;
 use crate::sys::lock::lock;
 use crate::wire::goplugin::ConnInfo;
 
-/// How long an announced connection waits for the side that wants it, and the other way round.
+/// How long an announced connection waits to be dialled, and a dial waits for the announcement.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Lets either side serve further gRPC services to the other: one accepts an id, the other dials it.
 ///
-/// The side that chose an id tells the other one in a message of its own. All connections have the same TLS, or none,
-/// as the main one. Multiplexing over the main connection is not offered; Nomad never asks for it.
+/// The side that chose an id announces it to the other one in a separate message. All connections use the same TLS settings as the
+/// main one. Multiplexing over the main connection is not offered; Nomad never asks for it.
 #[derive(Debug)]
 pub struct Broker {
     last_id: AtomicU32,
@@ -34,7 +34,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// `plugin` is the user of the other side's process, where that is known.
+    /// `plugin` is the uid of the process on the other side, if known.
     pub(super) fn new(sockets: Sockets, tls: Option<Tls>, plugin: Option<u32>) -> Broker {
         Broker {
             plugin,
@@ -47,12 +47,12 @@ impl Broker {
         }
     }
 
-    /// A fresh id, from 1.
+    /// A new id, starting from 1.
     pub fn next_id(&self) -> u32 {
         self.last_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Listens for the other side to dial `id`, and tells it where. Waits up to 5 s for its broker stream.
+    /// Listens for the other side to dial `id`, and sends it the address. Waits up to 5 s for its broker stream.
     ///
     /// # Errors
     /// When no socket can be bound, or `NotConnected` when the other side has no broker stream.
@@ -78,11 +78,10 @@ impl Broker {
         }
     }
 
-    /// Connects to what the other side accepts under `id`, waiting up to 5 s for its announcement.
+    /// Connects to the listener that the other side announced for `id`, waiting up to 5 s for the announcement.
     ///
     /// # Errors
-    /// `TimedOut` without an announcement, Unsupported for a network that is neither unix nor tcp, else what connecting
-    /// says.
+    /// `TimedOut` without an announcement, Unsupported for a network that is neither unix nor tcp, else what connecting says.
     pub async fn dial(&self, id: u32) -> io::Result<Channel> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -106,7 +105,7 @@ impl Broker {
 
     pub(super) fn received(&self, info: ConnInfo) {
         if info.knock.is_some() {
-            // Multiplexing, which was not agreed on.
+            // Multiplexing, which was not negotiated.
             return;
         }
         let now = Instant::now();

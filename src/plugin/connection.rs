@@ -1,4 +1,4 @@
-//! Where a plugin listens, and one connection to it, with or without TLS.
+//! The address of a plugin, and one connection to it, with or without TLS.
 
 use std::fmt;
 use std::io;
@@ -27,25 +27,25 @@ use crate::sys::mutant;
 
 /// A unix socket's path must fit into `sockaddr_un` with its NUL.
 const MAX_SOCKET_PATH: usize = 107;
-/// How many may wait to be let in.
+/// Most connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// How long the other side may take to its TLS handshake.
+/// Time limit for the other side's TLS handshake.
 const TLS_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where a plugin listens.
+/// The address on which a plugin listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A unix socket.
     Unix(PathBuf),
-    /// A TCP port; plugins in some languages have nothing else.
+    /// A TCP port; plugins in some languages support nothing else.
     Tcp(SocketAddr),
 }
 
 impl Address {
-    /// Reads go-plugin's two fields.
+    /// Parses go-plugin's two fields.
     ///
     /// # Errors
-    /// The text says what is wrong with them.
+    /// The text names the mistake.
     pub(super) fn parse(network: &str, address: &str) -> Result<Address, String> {
         match network {
             "unix" => Ok(Address::Unix(PathBuf::from(address))),
@@ -132,8 +132,8 @@ where
     }
 }
 
-/// That what listens on a socket is of this user, of root, or of the user `plugin`, as the kernel tells it. A plugin that ends
-/// removes its socket, and in a directory such as `/tmp` anybody can then listen there; a connection that breaks is made anew.
+/// Checks with the kernel that the listener on a socket runs as this user, as root, or as the user `plugin`. A plugin that ends
+/// removes its socket, and in a directory such as `/tmp` any user can then listen there; a broken connection is made anew.
 fn check_listener(socket: &UnixStream, path: &Path, plugin: Option<u32>) -> io::Result<()> {
     let found = socket.peer_cred()?.uid();
     if found == 0 || found == rustix::process::geteuid().as_raw() || Some(found) == plugin || mutant::on("d75") {
@@ -143,7 +143,7 @@ fn check_listener(socket: &UnixStream, path: &Path, plugin: Option<u32>) -> io::
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Dials a plugin, whose process is of the user `plugin` where that is known.
+/// Dials a plugin, whose process runs as the user `plugin` if that is known.
 ///
 /// # Errors
 /// What connecting or the TLS handshake says; `TimedOut` after `patience`; `PermissionDenied` when another user listens there.
@@ -153,7 +153,7 @@ pub(super) async fn dial(
     patience: Duration,
     plugin: Option<u32>,
 ) -> io::Result<Channel> {
-    // The path never becomes the `:authority`; servers refuse one with slashes.
+    // The path is never used as the `:authority`; servers refuse one with slashes.
     let endpoint = Endpoint::from_static(if tls.is_some() { "https://localhost" } else { "http://localhost" });
     let address = address.clone();
     let connector = tower::service_fn(move |_: Uri| {
@@ -185,23 +185,23 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// Which sockets one side makes.
+/// How one side creates its sockets.
 #[derive(Debug, Clone)]
 pub(super) struct Sockets {
     /// Their directory.
     pub(super) dir: PathBuf,
-    /// The group, by name or number, that may connect besides their owner.
+    /// The group, by name or number, that may connect, besides their owner.
     pub(super) group: Option<String>,
 }
 
 impl Sockets {
-    /// Binds a socket with a fresh name.
+    /// Binds a socket with a new name.
     ///
     /// # Errors
-    /// What `bind(2)` and `chown(2)` say, `InvalidInput` for a directory whose path is too long, `NotFound` for no such
-    /// group. No socket is left behind.
+    /// What `bind(2)` and `chown(2)` say, `InvalidInput` for a directory whose path is too long, `NotFound` for no such group. No
+    /// socket is left behind.
     pub(super) fn bind(&self) -> io::Result<(StdUnixListener, PathBuf)> {
-        // Short, as paths of sockets have to be. By the number its host finds what a killed plugin has left.
+        // Short, as socket paths are limited. It contains the pid, by which the host finds the sockets of a killed plugin.
         let name = format!(
             "{}{:08x}",
             prefix(rustix::process::getpid().as_raw_nonzero().get()),
@@ -218,7 +218,7 @@ impl Sockets {
         if let Some(group) = group
             && let Err(error) = open_to_group(&path, group)
         {
-            // The first error is the one to tell.
+            // The first error is the one to report.
             let _ = std::fs::remove_file(&path);
             return Err(error);
         }
@@ -226,12 +226,12 @@ impl Sockets {
     }
 }
 
-/// Whoever may connect may start tasks: that is our own user, whatever umask this process was started with.
+/// A process that can connect can start tasks: so only our own user may, whatever umask this process was started with.
 fn listen(path: &Path) -> io::Result<StdUnixListener> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
     if !mutant::on("c09") {
-        // Before it has a name: `bind(2)` gives the file the socket's mode, less the umask.
+        // Before the bind: `bind(2)` gives the file the socket's mode, less the umask.
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
     }
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -239,13 +239,13 @@ fn listen(path: &Path) -> io::Result<StdUnixListener> {
     Ok(socket.into())
 }
 
-/// How the sockets of one of our processes begin.
+/// Prefix of the sockets of one of our processes.
 fn prefix(pid: i32) -> String {
     format!("plugin{pid:x}-")
 }
 
-/// The directory of the sockets of a process of ours that is about to start. Opened beforehand, as what has to be removed when
-/// the start fails may fail for want of a descriptor.
+/// The directory of the sockets of one of our processes that is about to start. Opened beforehand, as cleaning up after a failed
+/// start may fail for lack of a descriptor.
 #[derive(Debug)]
 pub(super) struct SocketFolder(OwnedFd);
 
@@ -257,14 +257,15 @@ impl SocketFolder {
         Ok(SocketFolder(rustix::fs::open(path, flags, Mode::empty())?))
     }
 
-    /// Removes the sockets that the process left. To be called when it has ended and its number is still its own.
+    /// Removes the sockets that the process left. Call it when the process has ended and before it is reaped, so that its pid is
+    /// not reused.
     pub(super) fn remove_sockets(&self, pid: i32) {
         let prefix = prefix(pid);
         let mut buffer = Vec::with_capacity(4096);
         let mut entries = RawDir::new(&self.0, buffer.spare_capacity_mut());
         while let Some(Ok(entry)) = entries.next() {
             if entry.file_name().to_bytes().starts_with(prefix.as_bytes()) {
-                // Gone already: nothing to fix.
+                // Already removed: nothing to do.
                 let _ = rustix::fs::unlinkat(&self.0, entry.file_name(), AtFlags::empty());
             }
         }
@@ -292,7 +293,7 @@ fn group_id(group: &str) -> io::Result<u32> {
 
 type Connections = Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>;
 
-/// What arrives at a listener, after its TLS handshake when there is one.
+/// The connections to a listener, each after its TLS handshake if there is one.
 pub(super) fn connections(listener: UnixListener, tls: Option<Tls>) -> Connections {
     let Some(tls) = tls else {
         let plain = UnixListenerStream::new(listener);
@@ -306,7 +307,7 @@ pub(super) fn connections(listener: UnixListener, tls: Option<Tls>) -> Connectio
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                // On their own, so that one who connects and says nothing holds nobody up.
+                // Each in a separate task, so that a client that connects and sends nothing blocks no other.
                 Ok((socket, _)) => drop(crate::sys::task::spawn(greet(tls.clone(), socket, sender.clone()))),
                 Err(error) => drop(sender.send(Err(error)).await),
             }
@@ -327,7 +328,7 @@ async fn greet(tls: Tls, socket: UnixStream, sender: mpsc::Sender<io::Result<Con
     }
 }
 
-/// The listener of one broker id: a stream of connections, for `serve_with_incoming`. Its socket goes with it.
+/// The listener of one broker id: a stream of connections, for `serve_with_incoming`. Dropping it removes its socket.
 pub struct Incoming {
     connections: Connections,
     socket: PathBuf,
@@ -340,14 +341,14 @@ impl Incoming {
     /// See [`Sockets::bind`].
     pub(super) fn bind(sockets: &Sockets, tls: Option<Tls>) -> io::Result<Incoming> {
         let (listener, socket) = sockets.bind()?;
-        // Owned from here on, so that a failure below removes it too.
+        // Owned from here on, so that a failure below also removes the socket.
         let mut incoming = Incoming { connections: Box::pin(tokio_stream::empty()), socket };
         listener.set_nonblocking(true)?;
         incoming.connections = connections(UnixListener::from_std(listener)?, tls);
         Ok(incoming)
     }
 
-    /// Where it listens.
+    /// The socket on which it listens.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
@@ -370,7 +371,7 @@ impl Stream for Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        // Gone already when somebody cleaned the directory: nothing to fix.
+        // Already removed if another process cleaned the directory: nothing to do.
         let _ = std::fs::remove_file(&self.socket);
     }
 }

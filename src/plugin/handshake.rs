@@ -3,31 +3,31 @@ use std::fmt;
 use super::connection::Address;
 use super::tls;
 
-/// Environment variable that tells a plugin it was started by a host.
+/// Environment variable that shows a plugin that a host started it.
 pub const COOKIE_KEY: &str = "NOMAD_PLUGIN_MAGIC_COOKIE";
-/// The value that Nomad's hosts give it. Not a secret: it only catches a start by hand.
+/// The value that Nomad's hosts set. Not a secret: it only detects a manual start.
 pub const COOKIE_VALUE: &str = "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255";
-/// The one app protocol version that Nomad speaks.
+/// The only app protocol version that Nomad supports.
 pub const PROTOCOL_VERSION: u32 = 2;
 
 const CORE_VERSION: u32 = 1;
 
-/// Go hosts take the field for a certificate only when it is longer than this many characters.
+/// Go hosts treat the field as a certificate only if it is longer than this many characters.
 const NO_CERTIFICATE: usize = 50;
 
-/// What a host and its plugins agree on beforehand.
+/// What a host and its plugins agree on in advance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Protocol {
-    /// Name of the environment variable that tells a plugin from a program started by hand.
+    /// Name of the environment variable by which a plugin detects that a host started it.
     pub cookie_key: String,
     /// Its value.
     pub cookie_value: String,
-    /// The app protocol versions that are spoken, at least one.
+    /// The supported app protocol versions, at least one.
     pub versions: Vec<u32>,
 }
 
 impl Protocol {
-    /// Nomad's, which is also the default.
+    /// Nomad's protocol, which is also the default.
     #[must_use]
     pub fn nomad() -> Protocol {
         Protocol {
@@ -37,13 +37,13 @@ impl Protocol {
         }
     }
 
-    /// The versions as a host offers them, and as messages quote them.
+    /// The versions in the form in which a host offers them, and messages quote them.
     pub(super) fn offer(&self) -> String {
         self.versions.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// The version that a plugin answers to an offer: the highest that both speak, else its own lowest, and the host
-    /// will complain.
+    /// The version that a plugin chooses from an offer: the highest that both support, else its own lowest, which the host will
+    /// refuse.
     pub(super) fn choose(&self, offer: &str) -> u32 {
         let offered: Vec<u32> = offer.split(',').filter_map(|version| version.trim().parse().ok()).collect();
         let both = self.versions.iter().copied().filter(|version| offered.contains(version)).max();
@@ -57,12 +57,12 @@ impl Default for Protocol {
     }
 }
 
-/// The line with which a plugin tells its host where it listens.
+/// The line by which a plugin announces its address to its host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handshake {
     /// App protocol version that the plugin chose.
     pub version: u32,
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: Address,
     /// Its TLS certificate in DER; `None` when the host did not ask for TLS.
     pub certificate: Option<Vec<u8>>,
@@ -70,7 +70,7 @@ pub struct Handshake {
     pub multiplex: Option<bool>,
 }
 
-/// Why a handshake line was not understood, or not accepted.
+/// Why a handshake line could not be parsed, or was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// Fewer than four fields.
@@ -117,7 +117,7 @@ impl fmt::Display for Handshake {
 }
 
 impl Handshake {
-    /// Reads a plugin's first line, for a host that offered these versions and asked for TLS or did not.
+    /// Parses a plugin's first line, for a host that offered these versions and asked for TLS or did not.
     ///
     /// # Errors
     /// See [`HandshakeError`].
@@ -135,7 +135,7 @@ impl Handshake {
             return Err(HandshakeError::Version { answered: (*version).to_owned(), offered });
         };
         let address = Address::parse(network, address).map_err(HandshakeError::Network)?;
-        // A line without the field comes from a net/rpc plugin.
+        // A line without the field is from a net/rpc plugin.
         let protocol = rest.first().copied().unwrap_or("netrpc");
         if protocol != "grpc" {
             return Err(HandshakeError::Protocol(protocol.to_owned()));
@@ -198,7 +198,7 @@ mod tests {
         assert!(matches!(Handshake::parse(&garbled, &[7], true), Err(HandshakeError::Certificate(_))));
     }
 
-    /// A3: the highest common version, whatever the order; the lowest of our own when there is none.
+    /// A3: the highest common version, in any order; our own lowest when there is none.
     #[test]
     fn versions_are_negotiated() {
         let plugin = Protocol { versions: vec![3, 5, 4], ..Protocol::nomad() };

@@ -1,4 +1,4 @@
-//! hclog's JSON lines, written and read.
+//! Writes and parses hclog's JSON lines.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -32,7 +32,7 @@ impl Level {
         }
     }
 
-    /// Reads hclog's name, in any case.
+    /// Parses hclog's name, in upper or lower case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Level> {
         let name = name.trim();
@@ -56,8 +56,7 @@ impl From<&tracing::Level> for Level {
 
 /// A `tracing` layer that writes each event as one hclog JSON line.
 ///
-/// A line that cannot be written is lost without a word: after an agent restart the other end of stderr is gone, and
-/// nothing about logging may ever disturb a task.
+/// Errors of writing are ignored: after an agent restart the other end of stderr is gone, and logging must never disturb a task.
 pub struct HclogLayer<W> {
     module: String,
     least: Level,
@@ -65,7 +64,7 @@ pub struct HclogLayer<W> {
 }
 
 impl<W: Write> HclogLayer<W> {
-    /// Lines go to `out` under the logger name `module`, from severity `least` on.
+    /// Writes lines to `out` under the logger name `module`, from severity `least` on.
     pub fn new(module: &str, least: Level, out: W) -> HclogLayer<W> {
         HclogLayer { module: module.to_owned(), least, out: Mutex::new(out) }
     }
@@ -77,7 +76,7 @@ where
     W: Write + 'static,
 {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
-        // Libraries below us (h2, hyper) have nothing to say to an operator.
+        // Log lines of libraries (h2, hyper) are of no use to an operator.
         metadata.target().starts_with(env!("CARGO_PKG_NAME")) && Level::from(metadata.level()) >= self.least
     }
 
@@ -97,7 +96,7 @@ where
         };
         bytes.push(b'\n');
         if let Ok(mut out) = self.out.lock() {
-            // One write per line, so that lines of several threads or a crash never mix.
+            // One write per line, so that lines of several threads never mix and a crash leaves no partial line.
             let _ = out.write_all(&bytes);
         }
     }
@@ -137,15 +136,15 @@ impl Visit for Fields {
     }
 }
 
-/// hclog's time form. Go hosts take a line for unparsable unless the fraction has exactly six digits.
+/// hclog's time format. Go hosts treat a line as unparsable unless the fraction has exactly six digits.
 fn timestamp(time: SystemTime) -> String {
     humantime::format_rfc3339_micros(time).to_string()
 }
 
-/// A line that a plugin wrote to its stderr, as its host reads it.
+/// A line of a plugin's stderr, as parsed by its host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HclogLine {
-    /// Severity; debug for a line that does not say.
+    /// Severity; debug for a line without one.
     pub level: Level,
     /// The message, or the whole line.
     pub message: String,
@@ -154,7 +153,7 @@ pub struct HclogLine {
 }
 
 impl HclogLine {
-    /// Reads a line by itself: a JSON object, or text with an optional `[LEVEL]` prefix.
+    /// Parses a single line: a JSON object, or text with an optional `[LEVEL]` prefix.
     #[must_use]
     pub fn parse(line: &str) -> HclogLine {
         HclogLines::default().next(line)
@@ -165,7 +164,7 @@ impl HclogLine {
         let level = Level::from_name(object.remove("@level")?.as_str()?)?;
         let Some(serde_json::Value::String(message)) = object.remove("@message") else { return None };
         let pairs = object.into_iter().map(|(key, value)| {
-            // A re-logged line has a time of its own.
+            // A re-logged line gets a new time.
             let key = if key == "@timestamp" { "timestamp".to_owned() } else { key };
             match value {
                 serde_json::Value::String(text) => (key, text),
@@ -176,14 +175,14 @@ impl HclogLine {
     }
 }
 
-/// The lines of one plugin, in order: text after the head of a Go panic belongs to it.
+/// The lines of one plugin, in order: text after the first line of a Go panic belongs to the panic.
 #[derive(Debug, Default)]
 pub struct HclogLines {
     panicking: bool,
 }
 
 impl HclogLines {
-    /// Reads the next line.
+    /// Parses the next line.
     pub fn next(&mut self, line: &str) -> HclogLine {
         let line = line.trim_end_matches(['\r', '\n']);
         HclogLine::parse_json(line).unwrap_or_else(|| self.text(line))

@@ -1,4 +1,4 @@
-//! The host side: start a plugin, dial it, end it, find it again.
+//! The host side: starts a plugin, dials it, ends it, reattaches to it.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -33,21 +33,21 @@ use crate::wire::goplugin::grpc_controller_client::GrpcControllerClient;
 use crate::wire::goplugin::grpc_stdio_client::GrpcStdioClient;
 use crate::wire::goplugin::stdio_data::Channel as StdioChannel;
 
-/// How long a plugin may take to answer Shutdown, and then to end.
+/// Time limit for a plugin to answer Shutdown, and then to end.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a plugin may take to its handshake, unless the launch says otherwise.
+/// Time limit for a plugin's handshake, unless the launch sets another one.
 const START_PATIENCE: Duration = Duration::from_mins(1);
-/// How long connecting to a plugin that runs already may take.
+/// Time limit for connecting to a plugin that already runs.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a broken call waits for the end of the plugin's process to be seen.
+/// How long a failed call waits for the end of the plugin's process to be noticed.
 const DEATH_PATIENCE: Duration = Duration::from_secs(3);
 /// How long SIGKILL may take.
 const KILL_PATIENCE: Duration = Duration::from_secs(1);
-/// How long what a dead plugin wrote may take to be read: somebody else may hold the other end of the pipe.
+/// How long to read remaining output of a dead plugin: another process may hold the other end of the pipe.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes of a line at most, on stdout and stderr.
+/// Longest line on stdout and stderr, in bytes.
 const LONGEST_LINE: u64 = 64 * 1024;
-/// Lines of a plugin's stderr that an error quotes.
+/// Lines of a plugin's stderr that are quoted in an error.
 const QUOTED_LINES: usize = 5;
 
 /// Why a plugin could not be started or reached.
@@ -69,15 +69,15 @@ pub enum HostError {
         /// `: ` and what it wrote to stderr, or nothing.
         said: String,
     },
-    /// It said nothing in time.
+    /// It sent no handshake in time.
     #[error("plugin {program} sent no handshake within {timeout:?}")]
     Timeout {
         /// Which program.
         program: String,
-        /// How long it had.
+        /// The time limit.
         timeout: Duration,
     },
-    /// Its first line was something else.
+    /// Its first line was not a valid handshake.
     #[error("plugin {program}: {source}")]
     Handshake {
         /// Which program.
@@ -85,7 +85,7 @@ pub enum HostError {
         /// What was wrong.
         source: HandshakeError,
     },
-    /// No certificate of our own for it.
+    /// Our own certificate for it could not be made.
     #[error("cannot make TLS certificates for plugin {program}: {source}")]
     Tls {
         /// Which program.
@@ -101,10 +101,10 @@ pub enum HostError {
         /// What the system, or TLS, said.
         source: io::Error,
     },
-    /// The process that a reattach record names is gone; its number may belong to somebody else by now.
+    /// The process in a reattach record has ended; its pid may belong to another process by now.
     #[error("reattachment process not found: pid {0} has ended")]
     Gone(i32),
-    /// Somebody else listens on the socket that a reattach record names.
+    /// Another process listens on the socket in a reattach record.
     #[error("reattachment process not found: socket {socket} belongs to process {found}, the record says {recorded}")]
     Stranger {
         /// Which socket.
@@ -117,26 +117,26 @@ pub enum HostError {
     /// This plugin can only be used by the process that started it.
     #[error("this plugin cannot be reattached: {0}")]
     NotReattachable(&'static str),
-    /// It cannot be told whether the process lives.
+    /// It is unknown whether the process is alive.
     #[error("cannot look at the plugin's process {pid}: {source}")]
     Watch {
-        /// Its number.
+        /// Its pid.
         pid: i32,
         /// What the system said.
         source: io::Error,
     },
 }
 
-/// What to start as a plugin.
+/// The program to start as a plugin.
 #[derive(Debug, Clone, Copy)]
 pub enum Program<'a> {
-    /// This very executable in another role.
+    /// This executable in another role.
     Own(Role),
     /// Another program.
     Path(&'a Path),
 }
 
-/// What a plugin printed on one of its language-level streams.
+/// Output of a plugin on one of its language-level streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stdio {
     /// Printed to stderr instead of stdout.
@@ -145,30 +145,30 @@ pub struct Stdio {
     pub data: Vec<u8>,
 }
 
-/// How to start a plugin. `..Launch::new(program)` fills in what is not asked for.
+/// How to start a plugin. `..Launch::new(program)` sets the defaults.
 pub struct Launch<'a> {
     /// What to start.
     pub program: Program<'a>,
     /// Arguments after the program's (or the role's) name.
     pub args: &'a [OsString],
-    /// The plugin gets this environment; nothing else but the protocol's variables, which are ours to set.
+    /// The plugin's environment, in addition to the protocol's variables; nothing is inherited.
     pub env: Vec<(OsString, OsString)>,
     /// Start it as leader of a new session, out of reach of our terminal's signals.
     pub new_session: bool,
-    /// The kernel kills it when the thread that starts it ends: nobody would find it again.
+    /// The kernel kills it when the thread that starts it ends: for plugins to which no later process reattaches.
     pub dies_with_us: bool,
-    /// Cookie and app protocol versions; Nomad's unless given.
+    /// Cookie and app protocol versions; Nomad's by default.
     pub protocol: Protocol,
-    /// Protect the connection with certificates made for this launch. Such a plugin cannot be reattached. Nomad never asks
-    /// for it; for a socket in a directory that only its owner can enter it adds little.
+    /// Protect the connection with certificates made for this launch. Such a plugin cannot be reattached. Nomad never asks for it;
+    /// it adds little for a socket in a directory that only its owner can enter.
     pub auto_mtls: bool,
-    /// Where its sockets go; the temporary directory unless given.
+    /// The directory of its sockets; the temporary directory by default.
     pub socket_dir: Option<&'a Path>,
-    /// The group, by name or number, that its sockets are given to, with mode 0660.
+    /// The group, by name or number, to which its sockets are chowned, with mode 0660.
     pub socket_group: Option<&'a str>,
-    /// How long it may take to its handshake, and then to answer on its socket.
+    /// Time limit for its handshake, and then for the answer on its socket.
     pub start_timeout: Duration,
-    /// Gets the lines that it writes to stderr.
+    /// Receives the lines that it writes to stderr.
     pub log: Box<dyn Fn(HclogLine) + Send + Sync>,
 }
 
@@ -190,7 +190,7 @@ pub struct Client {
 }
 
 impl<'a> Launch<'a> {
-    /// Nomad's protocol, no arguments, no environment, no TLS, a minute to start; log lines are thrown away.
+    /// Nomad's protocol, no arguments, no environment, no TLS, a minute to start; log lines are discarded.
     pub fn new(program: Program<'a>) -> Launch<'a> {
         Launch {
             program,
@@ -210,7 +210,7 @@ impl<'a> Launch<'a> {
     /// Starts the plugin and connects to it.
     ///
     /// # Errors
-    /// See [`HostError`]. The process is gone when this fails.
+    /// See [`HostError`]. When this fails, the process has been ended.
     pub async fn start(self) -> Result<Client, HostError> {
         let (mut command, program) = self.command()?;
         let start_error = |source| HostError::Start { program: program.clone(), source };
@@ -233,9 +233,9 @@ impl<'a> Launch<'a> {
         let owned = |fd: Option<OwnedFd>| fd.ok_or_else(|| start_error(io::ErrorKind::BrokenPipe.into()));
         let stdout = owned(child.stdout.take().map(OwnedFd::from))?;
         let stderr = owned(child.stderr.take().map(OwnedFd::from))?;
-        // The number cannot be reused before somebody reaps the child, and only the watcher below does.
+        // The pid cannot be reused before the child is reaped, and only the watcher below does that.
         let pidfd = Arc::new(sys::process::open_pidfd(pid).map_err(|source| {
-            // Nobody would know of it. It cannot resist, so this does not take long.
+            // Without a pidfd nobody would watch it, so it is killed. SIGKILL cannot be blocked, so this does not take long.
             let _ = child.kill();
             let _ = child.wait();
             if let Some(dir) = &sockets {
@@ -277,7 +277,7 @@ impl<'a> Launch<'a> {
             broker,
             stdio: Arc::default(),
         };
-        // Our own roles print nothing, ever; a stream for it would cost each of them some memory.
+        // Our own roles never print anything; a stream for it would cost each of them some memory.
         if matches!(self.program, Program::Path(_)) {
             client.drain_stdio();
         }
@@ -290,7 +290,8 @@ impl<'a> Launch<'a> {
                 let name = role.name().to_owned();
                 let exe = sys::exe::own().map_err(|source| HostError::Start { program: name.clone(), source })?;
                 let mut command = Command::new(format!("/proc/self/fd/{}", exe.as_raw_fd()));
-                // A descriptor has no name, so argv[0] decides: one that is no role's, and then the role.
+                // A descriptor has no file name, so argv[0] decides: it is not the name of a role, and the role follows as an
+                // argument.
                 std::os::unix::process::CommandExt::arg0(&mut command, env!("CARGO_PKG_NAME"));
                 command.arg(role.name());
                 (command, name)
@@ -298,7 +299,7 @@ impl<'a> Launch<'a> {
             Program::Path(path) => (Command::new(path), path.display().to_string()),
         };
         command.args(self.args).env_clear().envs(self.env.iter().map(|(key, value)| (key, value)));
-        // A host that is a plugin itself must not pass its own host's wishes on.
+        // A host that is a plugin itself must not pass on the settings of its own host.
         for ours in
             ["PLUGIN_CLIENT_CERT", "PLUGIN_MULTIPLEX_GRPC", "PLUGIN_UNIX_SOCKET_DIR", "PLUGIN_UNIX_SOCKET_GROUP"]
         {
@@ -322,15 +323,15 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// A plugin that was started and is not yet known to anybody.
+/// A plugin that was started, but is not yet owned by a client.
 struct Launched {
     pid: i32,
     pidfd: Arc<OwnedFd>,
-    /// Where it makes its sockets, if it is one of ours.
+    /// The directory of its sockets, if it is one of ours.
     sockets: Option<SocketFolder>,
 }
 
-/// Kills the plugin when starting it fails half-way, and removes the socket that it may have made.
+/// Kills the plugin when its start fails half-way, and removes the socket that it may have made.
 struct KillOnDrop(Option<Launched>);
 
 impl KillOnDrop {
@@ -342,7 +343,7 @@ impl KillOnDrop {
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let Some(Launched { pid, pidfd, sockets }) = &self.0 else { return };
-        // ESRCH: it has ended by itself.
+        // ESRCH: it has already ended.
         let _ = sys::process::send_signal(pidfd.as_fd(), Signal::KILL);
         let patience = Timespec { tv_sec: KILL_PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
         let ended = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&patience)).is_ok_and(|ready| ready > 0);
@@ -360,7 +361,7 @@ impl Client {
     /// [`HostError::Gone`] unless exactly that process still runs, [`HostError::Connect`].
     pub async fn reattach(reattach: Reattach) -> Result<Client, HostError> {
         let pid = reattach.process.pid;
-        // Opened first, checked second: the descriptor cannot change its process after the check.
+        // Opened first, checked second: the descriptor keeps referring to the process that was checked.
         let watch_error = |source: io::Error| match source.raw_os_error() {
             Some(libc::ESRCH) => HostError::Gone(pid),
             _ => HostError::Watch { pid, source },
@@ -371,7 +372,7 @@ impl Client {
         }
         let pidfd = Arc::new(pidfd);
         let life = watch_exit(Arc::clone(&pidfd), false).map_err(watch_error)?;
-        // Beside the plugin's own, where it is known to be able to look.
+        // Next to the plugin's own socket, in a directory that the plugin can certainly access.
         let dir = reattach.socket.parent().map_or_else(std::env::temp_dir, Path::to_owned);
         let address = Address::Unix(reattach.socket);
         let user = sys::processes::user(pid).map_err(watch_error)?;
@@ -396,7 +397,7 @@ impl Client {
         Arc::clone(&self.broker)
     }
 
-    /// The app protocol version that the plugin chose; `None` after a reattach, where nobody says it.
+    /// The app protocol version that the plugin chose; `None` after a reattach, where it is unknown.
     #[must_use]
     pub fn version(&self) -> Option<u32> {
         self.version
@@ -408,7 +409,7 @@ impl Client {
         &self.process
     }
 
-    /// What a later process of ours needs to find this plugin again.
+    /// The record with which a later process of ours can reattach to this plugin.
     ///
     /// # Errors
     /// [`HostError::NotReattachable`] when it was launched with `AutoMTLS`, or listens on a TCP port.
@@ -422,7 +423,7 @@ impl Client {
         }
     }
 
-    /// How the plugin's process is doing, for those who only hold its channel.
+    /// The state of the plugin's process, for code that only holds its channel.
     #[must_use]
     pub fn life(&self) -> Life {
         self.life.clone()
@@ -444,7 +445,7 @@ impl Client {
         self.life.is_shutdown(status).await
     }
 
-    /// Asks the plugin's health service. Only the call's success counts, as in Go hosts.
+    /// Calls the plugin's health service. Only the success of the call counts, as in Go hosts.
     ///
     /// # Errors
     /// The gRPC status of the failed call.
@@ -454,8 +455,8 @@ impl Client {
         Ok(())
     }
 
-    /// What the plugin prints on its language-level stdout and stderr, from now on. A plugin without the service prints
-    /// nothing. Whoever asks last gets it; while nobody asks it is read and thrown away, so that the plugin never blocks.
+    /// The plugin's output on its language-level stdout and stderr, from now on. A plugin without the service has no output. The
+    /// latest caller receives it; without one it is read and discarded, so that the plugin never blocks.
     pub fn stdio(&self) -> mpsc::UnboundedReceiver<Stdio> {
         let (sender, receiver) = mpsc::unbounded_channel();
         lock(&self.stdio.0).reader = Some(sender);
@@ -478,28 +479,28 @@ impl Client {
                     printed.pass_on(Stdio { stderr, data: item.data });
                 }
             }
-            // Whoever reads sees the end.
+            // The receiver sees the end of the stream.
             lock(&printed.0).reader = None;
         });
     }
 
-    /// Ends the plugin: asks it to shut down, waits 2 s, then kills it. Its socket is gone afterwards.
+    /// Ends the plugin: asks it to shut down, waits 2 s, then kills it. Its socket is removed afterwards.
     pub async fn kill(self) {
         let mut controller = GrpcControllerClient::new(self.channel());
-        // A Go plugin tears the connection down before it answers: any result will do.
+        // A Go plugin closes the connection before it answers: the result is ignored.
         let _ = tokio::time::timeout(END_PATIENCE, controller.shutdown(Empty {})).await;
         if tokio::time::timeout(END_PATIENCE, self.exited()).await.is_err() {
             let _ = sys::process::send_signal(self.pidfd.as_fd(), Signal::KILL);
             self.exited().await;
         }
         if let Address::Unix(socket) = &self.address {
-            // An orderly plugin has removed it; a killed one could not.
+            // A plugin that exits orderly has removed it; a killed one could not.
             let _ = std::fs::remove_file(socket);
         }
     }
 }
 
-/// Whether a plugin's process lives. Cheap to clone.
+/// Whether a plugin's process is alive. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Life(watch::Receiver<bool>);
 
@@ -512,24 +513,24 @@ impl Life {
 
     /// Waits for the end of the process.
     pub async fn exited(&self) {
-        // An error would mean that nobody watches any more: the runtime is going down.
+        // An error would mean that the watcher has ended: the runtime is shutting down.
         let _ = self.0.clone().wait_for(|gone| *gone).await;
     }
 
-    /// Whether a failed call failed because the plugin is gone, which is what Nomad calls `PluginShutdown`.
+    /// Whether a call failed because the plugin is gone, which Nomad calls `PluginShutdown`.
     ///
-    /// A process that has ended explains any status. A call that broke (Unavailable, Cancelled, or an error that this side
-    /// made up because the connection ended) waits up to 3 s for the end to be seen; everything else is the plugin's own
-    /// answer. Do not ask about calls that the caller itself cancelled.
+    /// If the process has ended, that explains any status. A call that broke (Unavailable, Cancelled, or an error that this side
+    /// created because the connection ended) waits up to 3 s for the end to be noticed; every other status is the plugin's own
+    /// answer. Do not use this for calls that the caller itself cancelled.
     pub async fn is_shutdown(&self, status: &Status) -> bool {
-        // What the transport reports has a source; what came over the wire has none.
+        // An error of the transport has a source; one received from the plugin has none.
         let broken =
             matches!(status.code(), Code::Unavailable | Code::Cancelled) || std::error::Error::source(status).is_some();
         self.has_exited() || (broken && timeout(DEATH_PATIENCE, self.exited()).await.is_ok())
     }
 }
 
-/// Where the plugin's printed output goes.
+/// Destination of the plugin's output.
 #[derive(Debug, Default)]
 struct Printed(Mutex<Printing>);
 
@@ -565,7 +566,7 @@ async fn connect(
 /// Opens the broker stream that hosts keep open for the life of the connection.
 async fn open_broker(channel: Channel, broker: Arc<Broker>) {
     let (sender, outgoing) = mpsc::unbounded_channel();
-    // Before the answer: a Go plugin sends none, not even headers, until it has something to announce.
+    // Set before the response: a Go plugin sends none, not even headers, until it has something to announce.
     broker.set_peer(sender);
     let Ok(stream) = GrpcBrokerClient::new(channel).start_stream(UnboundedReceiverStream::new(outgoing)).await else {
         return;
@@ -576,14 +577,14 @@ async fn open_broker(channel: Channel, broker: Arc<Broker>) {
     }
 }
 
-/// Tells when the process has ended, and reaps it when it is our child.
+/// Reports when the process has ended, and reaps it if it is our child.
 fn watch_exit(pidfd: Arc<OwnedFd>, reap: bool) -> io::Result<Life> {
     let ended = sys::watch::register(pidfd, tokio::io::Interest::READABLE)?;
     let (sender, receiver) = watch::channel(false);
     crate::sys::task::spawn(async move {
         let _ = ended.readable().await;
         if reap {
-            // Readable means ended; ECHILD would mean that it was reaped before, which is as good.
+            // Readable means that it has ended; ECHILD would mean that it was already reaped, which is fine.
             let _ = sys::process::try_wait(ended.get_ref().as_fd());
         }
         sender.send_replace(true);
@@ -591,7 +592,7 @@ fn watch_exit(pidfd: Arc<OwnedFd>, reap: bool) -> io::Result<Life> {
     Ok(Life(receiver))
 }
 
-/// What a plugin writes to stderr: its last lines, and whether that was all.
+/// A plugin's stderr: its last lines, and whether the stream has ended.
 struct Stderr {
     lines: Arc<Mutex<VecDeque<String>>>,
     ended: watch::Receiver<bool>,
@@ -615,7 +616,7 @@ fn follow_stderr(stderr: OwnedFd, log: Box<dyn Fn(HclogLine) + Send + Sync>) -> 
     crate::sys::task::spawn(async move {
         let mut lines = HclogLines::default();
         let mut line = Vec::new();
-        // 64 KiB without a line end is a line of its own, as in Go hosts.
+        // 64 KiB without a line end count as a line, as in Go hosts.
         while let Ok(1..) = (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).await {
             let parsed = lines.next(&String::from_utf8_lossy(&line));
             let mut quoted = lock(&quoted);
@@ -632,13 +633,13 @@ fn follow_stderr(stderr: OwnedFd, log: Box<dyn Fn(HclogLine) + Send + Sync>) -> 
     Ok(followed)
 }
 
-/// The first line of stdout; whatever follows is read and thrown away, so that the plugin never blocks.
+/// The first line of stdout; everything after it is read and discarded, so that the plugin never blocks.
 fn read_first_line(stdout: OwnedFd) -> io::Result<impl Future<Output = Option<String>>> {
     let reader = pipe::Receiver::from_owned_fd(stdout)?;
     Ok(async move {
         let mut reader = BufReader::with_capacity(512, reader);
         let mut line = Vec::new();
-        // An error is as good as the end: no line.
+        // An error is treated like the end: no line.
         let _ = (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line).await;
         crate::sys::task::spawn(async move {
             let mut sink = [0u8; 512];
@@ -648,7 +649,8 @@ fn read_first_line(stdout: OwnedFd) -> io::Result<impl Future<Output = Option<St
     })
 }
 
-/// The first line, or `None` once the process has ended without one. One that closes its stdout and lives on is waited for.
+/// The first line, or `None` once the process has ended without one. If the plugin closes its stdout and keeps running, this waits
+/// for its end.
 async fn first_line_or_end(first: impl Future<Output = Option<String>>, life: &Life) -> Option<String> {
     let mut first = std::pin::pin!(first);
     tokio::select! {
@@ -659,12 +661,12 @@ async fn first_line_or_end(first: impl Future<Output = Option<String>>, life: &L
             }
             line
         }
-        // The line may still be in the pipe; the pipe's end may be held by somebody else.
+        // The line may still be in the pipe; another process may hold the other end of the pipe.
         () = life.exited() => timeout(REST_PATIENCE, first).await.ok().flatten(),
     }
 }
 
-/// The environment that our own roles get: enough to find programs and temporary files, and no secret of ours.
+/// The environment of our own roles: enough to find programs and temporary files, and none of our secrets.
 #[must_use]
 pub fn role_environment() -> Vec<(OsString, OsString)> {
     ["PATH", "TMPDIR", "RUST_BACKTRACE", PLUGIN_MARK]

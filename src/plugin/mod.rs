@@ -1,10 +1,10 @@
-//! hashicorp/go-plugin over gRPC on unix sockets, as plugin and as host. Never knows which service is being spoken.
+//! hashicorp/go-plugin over gRPC on unix sockets, as plugin and as host. Never knows the services on top of it.
 //!
-//! A host starts a program, reads one line from its stdout (the [`handshake`](Handshake)) and dials the socket that it
-//! names. Beside its own services every plugin serves health, stdio, broker and controller; it logs hclog JSON lines
-//! and ends when the controller says so.
+//! A host starts a program, reads one line from its stdout (the [`handshake`](Handshake)) and dials the socket that it names.
+//! Besides its own services every plugin serves health, stdio, broker and controller; it logs hclog JSON lines and ends when the
+//! controller's Shutdown is called.
 //!
-//! A host that wants it (`AutoMTLS`) gets mutual TLS with certificates made for that launch alone.
+//! A host that asks for it (`AutoMTLS`) gets mutual TLS with certificates made for that launch only.
 
 mod broker;
 mod connection;

@@ -1,4 +1,4 @@
-//! What is written down to find a running plugin again: our form, and Nomad's.
+//! Records with which a running plugin can be reattached: our format, and Nomad's.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::spec::ProcessId;
 use crate::spec::json;
 use crate::sys;
 
-/// Everything needed to reach a plugin again after this process has been replaced.
+/// Everything needed to reattach to a plugin after this process has been replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reattach {
     /// The plugin's process.
@@ -20,10 +20,10 @@ pub struct Reattach {
     pub socket: PathBuf,
 }
 
-/// The same as Go hosts and drivers write it into their state: keys are Go's field names, and the process is a bare
-/// number, which may belong to somebody else by now.
+/// The same in the format that Go hosts and drivers write into their state: keys are Go's field names, and the process is a bare
+/// pid, which may belong to another process by now.
 ///
-/// [`ReattachConfig::adopt`] proves that it does not.
+/// [`ReattachConfig::adopt`] checks that it does not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ReattachConfig {
@@ -49,10 +49,10 @@ impl From<&Reattach> for ReattachConfig {
 }
 
 impl ReattachConfig {
-    /// Reads the JSON form, which Nomad keeps for logmon.
+    /// Parses the JSON form, which Nomad keeps for logmon.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The mistake in the text.
     pub fn parse(json: &str) -> Result<ReattachConfig, serde_json::Error> {
         json::from_str(json)
     }
@@ -64,15 +64,15 @@ impl ReattachConfig {
         serde_json::json!({ "Protocol": protocol, "Network": network, "Addr": addr, "Pid": pid }).to_string()
     }
 
-    /// Turns a record that somebody else wrote into one of ours, once it is proven to be true: what listens on the socket
-    /// is the recorded process. Nothing is signalled and no byte is sent.
+    /// Turns a record of another program into one of ours, after checking that it is correct: the listener on the socket is the
+    /// recorded process. Sends no signal and no data.
     ///
-    /// The connection that this takes is closed at once, as Go hosts do it too. The kernel says who listens
-    /// (`SO_PEERCRED`), so a number that went to another process is never taken for the plugin.
+    /// The connection that this takes is closed at once, as Go hosts also do. The kernel reports the listener's pid
+    /// (`SO_PEERCRED`), so a process that reuses the recorded pid is never mistaken for the plugin.
     ///
     /// # Errors
-    /// [`HostError::Gone`] when the process has ended or nobody listens, [`HostError::Stranger`] when somebody else
-    /// listens, [`HostError::NotReattachable`] for anything but gRPC on a unix socket, [`HostError::Connect`].
+    /// [`HostError::Gone`] when the process has ended or nothing listens, [`HostError::Stranger`] when another process listens,
+    /// [`HostError::NotReattachable`] for anything but gRPC on a unix socket, [`HostError::Connect`].
     pub async fn adopt(&self) -> Result<Reattach, HostError> {
         if self.protocol != "grpc" {
             return Err(HostError::NotReattachable("its record names a protocol other than grpc"));
@@ -99,7 +99,7 @@ impl ReattachConfig {
         if found != pid {
             return Err(HostError::Stranger { socket, recorded: pid, found });
         }
-        // The process was there before the question and is there after it, so the answer was about it.
+        // The process existed before the query and still exists after it, so the answer was about this process.
         if !sys::time::is_alive(&process).map_err(gone)? {
             return Err(HostError::Gone(pid));
         }
@@ -119,7 +119,7 @@ mod tests {
         ReattachConfig { protocol: "grpc".to_owned(), network: "unix".to_owned(), addr, pid }
     }
 
-    /// A3: the text that Nomad keeps for logmon, there and back.
+    /// A3: the text that Nomad keeps for logmon, parsed and written.
     #[test]
     fn the_json_is_nomads() {
         let text = r#"{"Protocol":"grpc","Network":"unix","Addr":"/tmp/plugin123","Pid":4242}"#;
@@ -131,7 +131,7 @@ mod tests {
         assert!(ReattachConfig::parse("null").is_err());
     }
 
-    /// A3: who listens on the socket decides, not the number.
+    /// A3: the listener on the socket decides, not the recorded pid.
     #[tokio::test]
     async fn only_the_process_that_listens_is_adopted() {
         let dir = tempfile::tempdir().unwrap();

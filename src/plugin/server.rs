@@ -1,4 +1,4 @@
-//! The plugin side: handshake, the common services, orderly end.
+//! The plugin side: handshake, the common services, orderly shutdown.
 
 use std::convert::Infallible;
 use std::io::{self, Write as _};
@@ -24,13 +24,13 @@ use crate::wire::goplugin::grpc_controller_server::{GrpcController, GrpcControll
 use crate::wire::goplugin::grpc_stdio_server::{GrpcStdio, GrpcStdioServer};
 use crate::wire::goplugin::{ConnInfo, Empty, StdioData};
 
-/// Hosts wait 2 s for the exit after Shutdown; calls that still run by then are cut off after this long.
+/// Hosts wait 2 s for the exit after Shutdown; calls that are still running are aborted after this time.
 const DRAIN: Duration = Duration::from_millis(200);
 
-/// After so long a plugin's start, and that of the task it was started for, is over.
+/// After this time a plugin's start, and that of its task, is over.
 const STARTED: Duration = Duration::from_secs(2);
 
-/// What a start needed is given back, once.
+/// Releases memory that was only needed for the start, once.
 async fn rest_once() -> Infallible {
     tokio::time::sleep(STARTED).await;
     if let Err(error) = crate::sys::pages::rest() {
@@ -42,16 +42,16 @@ async fn rest_once() -> Infallible {
 /// Why a plugin could not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The cookie is missing: a person started this program, not a host.
+    /// The cookie is missing: this program was started manually, not by a host.
     #[error("this program is a plugin: it is started by a go-plugin host, not by hand")]
     NotAPlugin,
-    /// No certificate of our own.
+    /// Our own certificate could not be made.
     #[error("cannot make a TLS certificate for this host: {0}")]
     Tls(#[source] io::Error),
-    /// No socket.
+    /// The socket could not be made.
     #[error("cannot listen on a socket in {dir}: {source}")]
     Listen {
-        /// Where it was to be.
+        /// Its directory.
         dir: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -59,12 +59,12 @@ pub enum ServeError {
     /// The handshake line could not be written.
     #[error("cannot tell the host where this plugin listens")]
     Handshake(#[source] io::Error),
-    /// The gRPC server ended by itself.
+    /// The gRPC server failed.
     #[error("plugin server failed")]
     Serve(#[source] tonic::transport::Error),
 }
 
-/// A plugin that listens, before it serves.
+/// A plugin that listens, but does not serve yet.
 #[derive(Debug)]
 pub struct Server {
     listener: StdUnixListener,
@@ -77,7 +77,7 @@ pub struct Server {
     host_is_unreadable: bool,
 }
 
-/// Ends a [`Server`] from elsewhere, as the host's Shutdown call does.
+/// Ends a [`Server`] from other code, as the host's Shutdown call does.
 #[derive(Debug, Clone)]
 pub struct Stop(watch::Sender<bool>);
 
@@ -89,7 +89,7 @@ impl Stop {
 }
 
 impl Server {
-    /// Checks that a Nomad host (or one that speaks as Nomad's do) started this process, and binds its socket.
+    /// Checks that a Nomad host (or one with the same protocol) started this process, and binds its socket.
     ///
     /// # Errors
     /// See [`Server::from_env_for`].
@@ -97,7 +97,7 @@ impl Server {
         Server::from_env_for(&Protocol::nomad())
     }
 
-    /// Checks that a host that speaks `protocol` started this process, and binds its socket.
+    /// Checks that a host with the protocol `protocol` started this process, and binds its socket.
     ///
     /// # Errors
     /// [`ServeError::NotAPlugin`] when the cookie is missing, [`ServeError::Listen`], [`ServeError::Tls`].
@@ -127,7 +127,7 @@ impl Server {
             version: protocol.choose(&text("PLUGIN_PROTOCOL_VERSIONS").unwrap_or_default()),
             address: Address::Unix(socket.clone()),
             certificate,
-            // Answered only when the variable says something: older hosts would glue it onto the certificate.
+            // Answered only when the variable is set to a value: older hosts would append the answer to the certificate.
             multiplex: said("PLUGIN_MULTIPLEX_GRPC").map(|_| false),
         };
         Ok(Server {
@@ -154,7 +154,7 @@ impl Server {
         Stop(self.stop.clone())
     }
 
-    /// Prints the handshake. The host may connect from here on; it is answered once [`Server::serve`] runs, so that work in
+    /// Prints the handshake. The host may connect from here on; requests are answered once [`Server::serve`] runs, so that work in
     /// between overlaps with the host's.
     ///
     /// # Errors
@@ -163,8 +163,8 @@ impl Server {
         if self.announced {
             return Ok(());
         }
-        // Ctrl-C on the host's terminal is for the host, which then ends its plugins. Before the handshake: from that
-        // line on the host counts on it.
+        // Ctrl-C on the host's terminal is meant for the host, which then ends its plugins. Done before the handshake, after which
+        // the host relies on it.
         sys::prctl::ignore_signal(rustix::process::Signal::INT);
         if self.host_is_unreadable {
             tracing::error!("PLUGIN_CLIENT_CERT holds no certificate that can be read: nobody will be able to connect");
@@ -174,8 +174,8 @@ impl Server {
         Ok(())
     }
 
-    /// Prints the handshake, unless that is done, and serves `services` beside the common ones until the host or a [`Stop`] ends it. The
-    /// socket is gone afterwards.
+    /// Prints the handshake, unless that is done, and serves `services` and the common ones until the host or a [`Stop`] ends it.
+    /// The socket is removed afterwards.
     ///
     /// # Errors
     /// See [`ServeError`].
@@ -226,12 +226,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Gone already when somebody cleaned the directory: nothing to fix.
+        // Already removed if another process cleaned the directory: nothing to do.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
 
-/// The services that every plugin has.
+/// The services of every plugin.
 #[derive(Debug, Clone)]
 struct Common {
     broker: Arc<Broker>,
@@ -241,7 +241,7 @@ struct Common {
 type Boxed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Common {
-    /// A stream towards the host that ends with the server, so that an orderly end need not wait for it.
+    /// A stream to the host that ends with the server, so that an orderly shutdown need not wait for it.
     fn open_stream<T: Send + 'static>(&self) -> (mpsc::UnboundedSender<T>, Boxed<T>) {
         let (outside, mut items) = mpsc::unbounded_channel();
         let (inside, stream) = mpsc::unbounded_channel();
@@ -251,7 +251,7 @@ impl Common {
                 tokio::select! {
                     _ = stopped.wait_for(|stop| *stop) => break,
                     () = inside.closed() => break,
-                    // Without a sender there is nothing to say any more; the stream stays open and silent.
+                    // Without a sender there is nothing more to send; the stream stays open and idle.
                     Some(item) = items.recv() => {
                         let _ = inside.send(Ok(item));
                     }
@@ -294,7 +294,7 @@ impl GrpcBroker for Common {
         let mut incoming = request.into_inner();
         let mut stopped = self.stop.subscribe();
         crate::sys::task::spawn(async move {
-            // A request stream that is still held would keep the connection, and with it an orderly end, waiting.
+            // A request stream that is still open would delay the end of the connection, and with it an orderly shutdown.
             loop {
                 tokio::select! {
                     _ = stopped.wait_for(|stop| *stop) => break,

@@ -1,6 +1,6 @@
-//! Mutual TLS whose certificates live as long as one launch: go-plugin's `AutoMTLS`.
+//! Mutual TLS with certificates that are valid for one launch: go-plugin's `AutoMTLS`.
 //!
-//! Nothing here runs, and nothing is allocated, unless a host asks for it.
+//! Nothing here runs or allocates memory unless a host asks for it.
 
 use std::fmt::Write as _;
 use std::io;
@@ -25,13 +25,13 @@ use rustls::{
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// The name in every certificate, and the one that clients ask for.
+/// The name in every certificate, and the one that clients request.
 const NAME: &str = "localhost";
-/// Both sides insist on HTTP/2.
+/// Both sides require HTTP/2.
 const ALPN: &[u8] = b"h2";
-/// A certificate is valid from a little before now, for clocks that differ.
+/// A certificate is valid from a little before now, as clocks may differ.
 const BEFORE: Duration = Duration::from_secs(30);
-/// ... until this long after, which is 30 years: no running plugin is ever cut off.
+/// ... until this long after, which is 30 years: it never expires under a running plugin.
 const AFTER: Duration = Duration::from_hours(262_980);
 
 /// A key that never leaves this process, and its certificate, made for one launch.
@@ -47,14 +47,14 @@ impl Identity {
     /// # Errors
     /// When the system has no random numbers.
     pub(super) fn new() -> io::Result<Identity> {
-        // Named, never the process's default: that one is ambiguous as soon as a second provider is linked.
+        // Specified explicitly, not the process's default: that is ambiguous as soon as a second provider is linked.
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P521_SHA512).map_err(io::Error::other)?;
         let mut serial = [0; 16];
         provider.secure_random.fill(&mut serial).map_err(|_| io::Error::other("no random numbers"))?;
         let mut params = CertificateParams::new([NAME.to_owned()]).map_err(io::Error::other)?;
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        // Whole seconds: the certificate has no finer ones.
+        // Whole seconds: certificates have no finer resolution.
         let now = rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(since_epoch.as_secs());
         (params.not_before, params.not_after) = (now - BEFORE, now + AFTER);
         params.serial_number = Some(SerialNumber::from_slice(&serial));
@@ -93,7 +93,7 @@ impl Identity {
         self.certificate.to_vec()
     }
 
-    /// Both roles of this side, towards a peer that shows one of `peers` and nothing else.
+    /// The TLS settings of this side as client and as server, for a peer with one of the certificates `peers` only.
     ///
     /// # Errors
     /// What rustls says of our own certificate.
@@ -123,18 +123,18 @@ impl Identity {
     }
 }
 
-/// The certificates in the text of `PLUGIN_CLIENT_CERT`; none when it cannot be read.
+/// The certificates in the text of `PLUGIN_CLIENT_CERT`; none when it cannot be parsed.
 pub(super) fn certificates_in(pem: &str) -> Vec<CertificateDer<'static>> {
     let blocks = CertificateDer::pem_slice_iter(pem.as_bytes()).flatten();
     blocks.filter(|certificate| ParsedCertificate::try_from(certificate).is_ok()).collect()
 }
 
-/// The handshake line's form of a certificate: base64 without padding, which Go hosts insist on.
+/// A certificate's form in the handshake line: base64 without padding, which Go hosts require.
 pub(super) fn encode_field(der: &[u8]) -> String {
     STANDARD_NO_PAD.encode(der)
 }
 
-/// Reads the handshake line's form of a certificate; the error says what is wrong with it.
+/// Parses a certificate's form in the handshake line; the error names the mistake.
 pub(super) fn decode_field(field: &str) -> Result<Vec<u8>, String> {
     let der = STANDARD_NO_PAD.decode(field).map_err(|error| format!("base64 without padding: {error}"))?;
     ParsedCertificate::try_from(&CertificateDer::from(der.as_slice())).map_err(|error| error.to_string())?;
@@ -155,10 +155,10 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Greets a peer that connected.
+    /// Performs the handshake with a peer that connected to us.
     ///
     /// # Errors
-    /// When it is not the pinned one, or does not speak HTTP/2.
+    /// When the certificate is not the pinned one, or the peer does not negotiate HTTP/2.
     pub(super) async fn accept<S>(&self, socket: S) -> io::Result<tokio_rustls::server::TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -168,10 +168,10 @@ impl Tls {
         Ok(stream)
     }
 
-    /// Greets a peer that we connected to.
+    /// Performs the handshake with a peer to which we connected.
     ///
     /// # Errors
-    /// When it is not the pinned one, or does not speak HTTP/2.
+    /// When the certificate is not the pinned one, or the peer does not negotiate HTTP/2.
     pub(super) async fn connect<S>(&self, socket: S) -> io::Result<tokio_rustls::client::TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -183,16 +183,16 @@ impl Tls {
     }
 }
 
-/// rustls lets a peer pass that says nothing of ALPN.
+/// rustls accepts a peer that does not use ALPN.
 fn check_alpn(protocol: Option<&[u8]>) -> io::Result<()> {
     if protocol == Some(ALPN) { Ok(()) } else { Err(io::Error::other("the peer did not choose HTTP/2 by ALPN")) }
 }
 
-/// Takes exactly these certificates, byte for byte, and then asks for a proof of the key.
+/// Accepts exactly these certificates, byte for byte, and then requires proof of the key.
 ///
-/// Chains, names and usages do not matter: the certificate came through the pipe or the environment of this very
-/// launch, and is its own root. Dates do not either: the peer made it just now, and a clock that jumps must not cut a
-/// running plugin off. The usual verifier would refuse it, because it calls itself an authority.
+/// Chains, names and usages are not checked: the certificate came through the pipe or the environment of this launch, and is its
+/// own root. Dates are not checked either: the peer has just made it, and a clock change must not cut a running plugin off. The
+/// usual verifier would refuse it, because it is marked as a CA.
 #[derive(Debug)]
 struct Pinned {
     peers: Vec<CertificateDer<'static>>,
@@ -286,7 +286,7 @@ mod tests {
 
     async fn meet(client: &Tls, server: &Tls) -> (io::Result<()>, io::Result<()>) {
         let (near, far) = tokio::io::duplex(16 * 1024);
-        // What the server says of a refused client reaches a TLS 1.3 client with its first read only.
+        // A TLS 1.3 client sees the server's refusal only in its first read.
         let connect = async {
             let mut stream = client.connect(near).await?;
             tokio::io::AsyncReadExt::read_u8(&mut stream).await.map(drop)
@@ -299,7 +299,7 @@ mod tests {
         tokio::join!(connect, accept)
     }
 
-    /// A3: either side may be the client; nobody else gets in, on either side.
+    /// A3: either side may be the client; no other peer is accepted, on either side.
     #[tokio::test]
     async fn only_the_pinned_peer_is_let_in() {
         let (host, plugin) = pair();
@@ -331,7 +331,7 @@ mod tests {
         silent.alpn_protocols.clear();
         let silent = TlsConnector::from(Arc::new(silent));
         let (near, far) = tokio::io::duplex(16 * 1024);
-        // Kept, so that it is the server that ends this.
+        // Kept, so that the server is the one that closes the connection.
         let (_client, accepted) = tokio::join!(silent.connect(NAME.try_into().unwrap(), near), plugin.accept(far));
         assert!(accepted.unwrap_err().to_string().contains("ALPN"));
         let mut silent = ServerConfig::clone(plugin.acceptor.config());

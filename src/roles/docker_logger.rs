@@ -10,8 +10,7 @@ use crate::spec::Role;
 use crate::sys;
 use crate::wire::docker_logger::docker_logger_server::DockerLoggerServer;
 
-/// Copies a container's output into a task's FIFOs for a host. Logs go to stderr, everything from trace on: the host
-/// filters.
+/// Copies a container's output into a task's FIFOs for a host. Logs everything from trace level on to stderr: the host filters.
 pub(super) fn run(args: &[OsString]) -> i32 {
     if !args.is_empty() {
         return super::explain(Role::DockerLogger, "expected no arguments");
@@ -21,7 +20,7 @@ pub(super) fn run(args: &[OsString]) -> i32 {
         Err(error) => return super::explain(Role::DockerLogger, &error.to_string()),
     };
     let layer = HclogLayer::new(Role::DockerLogger.name(), Level::Trace, std::io::stderr());
-    // Fails only when somebody set one before, and nobody runs before a role.
+    // Fails only if a subscriber was set before, and no code runs before a role.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer));
     sys::prctl::set_name(Role::DockerLogger.name());
     let served = Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from).and_then(|runtime| {

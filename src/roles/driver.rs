@@ -15,10 +15,10 @@ use crate::sys;
 use crate::sys::mutant;
 use crate::sys::owned::OwnDir;
 
-/// The drivers that this program is.
+/// The drivers in this program.
 pub(super) const NAMES: [&str; 4] = ["exec", "raw_exec", "java", "docker"];
 
-/// Is a Nomad task driver for the agent that started this process.
+/// Runs as a Nomad task driver for the agent that started this process.
 pub(super) fn run(name: &str) -> i32 {
     let make: fn(Settings) -> Arc<dyn Driver> = match name {
         "exec" => |settings| Arc::new(ExecDriver::new(settings)),
@@ -33,7 +33,7 @@ pub(super) fn run(name: &str) -> i32 {
     serve_driver(make)
 }
 
-/// The `main` of a driver that is a [`Plan`]: the roles of this crate, then [`serve_driver`].
+/// The `main` function for a driver that is a [`Plan`]: the roles of this crate, then [`serve_driver`].
 #[must_use]
 pub fn driver_main<P: Plan>() -> ExitCode {
     super::init();
@@ -41,11 +41,11 @@ pub fn driver_main<P: Plan>() -> ExitCode {
     ExitCode::from(u8::try_from(status).unwrap_or(1))
 }
 
-/// Serves the driver that `make` makes as a Nomad plugin, until the agent that started this process ends it, and returns
-/// the exit status: 0, or 1 when nothing could be served. Started by hand it says so on stderr and returns 1.
+/// Serves the driver from `make` as a Nomad plugin, until the agent that started this process ends it, and returns the exit status:
+/// 0, or 1 when it could not be served. Started manually, it prints an explanation to stderr and returns 1.
 ///
-/// To be called in `main`, after [`init`](crate::init). Log lines (`tracing`) go to the agent's log. Executors listen in
-/// `/run/agentbin/driver` (without root in `$XDG_RUNTIME_DIR/agentbin/driver`), so that a later process finds them again.
+/// Call it in `main`, after [`init`](crate::init). Log lines (`tracing`) go to the agent's log. Executors listen in
+/// `/run/agentbin/driver` (without root in `$XDG_RUNTIME_DIR/agentbin/driver`), so that a later process can find them.
 pub fn serve_driver(make: impl FnOnce(Settings) -> Arc<dyn Driver>) -> i32 {
     let server = match Server::from_env() {
         Ok(server) => server,
@@ -60,7 +60,7 @@ pub fn serve_driver(make: impl FnOnce(Settings) -> Arc<dyn Driver>) -> i32 {
     };
     let subscriber = tracing_subscriber::registry().with(HclogLayer::new("agentbin", Level::Trace, std::io::stderr()));
     sys::prctl::set_name("agentbin-driver");
-    // Fails only when the program has set one itself, which then is the one that it wants.
+    // Fails only if the program has already set one itself, which is then kept.
     let _ = tracing::subscriber::set_global_default(subscriber);
     let served = Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from).and_then(|runtime| {
         runtime.block_on(async {
@@ -77,7 +77,7 @@ pub fn serve_driver(make: impl FnOnce(Settings) -> Arc<dyn Driver>) -> i32 {
     }
 }
 
-/// What a driver can find out by itself; the agent tells it the rest.
+/// Settings that a driver determines itself; the agent sends the others.
 fn settings() -> anyhow::Result<Settings> {
     Ok(Settings {
         cgroups: CgroupFs::detect(Path::new("/sys/fs/cgroup")).context("look at the cgroups")?,
@@ -87,8 +87,8 @@ fn settings() -> anyhow::Result<Settings> {
     })
 }
 
-/// Only its owner may enter it: who can connect to an executor commands its task. Each directory on the way that we make is
-/// ours: in one that another user made first, that user could put something else in the place of ours.
+/// Only its owner may enter the directory: a process that can connect to an executor controls its task. Every directory on the way
+/// that we create must be ours: if another user had created one, that user could replace our directory in it.
 fn socket_dir() -> anyhow::Result<PathBuf> {
     let own = rustix::process::geteuid();
     let (base, top) = match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {

@@ -20,7 +20,7 @@ use crate::sys;
 use crate::sys::path::Root;
 use crate::sys::signals::Signals;
 
-/// What a host passes on the command line; keys are Go's field names.
+/// The configuration that a host passes on the command line; keys are Go's field names.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct ExecutorConfig {
@@ -29,7 +29,7 @@ struct ExecutorConfig {
     #[serde(rename = "FSIsolation")]
     fs_isolation: bool,
     compute: ComputeConfig,
-    /// Ours: what the task's launch will ask for, so that it can be made before.
+    /// Our extension: what the task's launch will need, so that it can be prepared in advance.
     prepare: Option<PrepareConfig>,
 }
 
@@ -40,7 +40,7 @@ struct PrepareConfig {
     cpuset: PathBuf,
     cores: String,
     cgroup_namespace: bool,
-    /// The first of the range; 0 for none.
+    /// The first id of the range; 0 for none.
     host_ids: u32,
 }
 
@@ -53,7 +53,7 @@ struct ComputeConfig {
     cores: u32,
 }
 
-/// Owns one task for a host. In Nomad's order: arguments, log file, and only then the cookie.
+/// Owns one task for a host. Checks in Nomad's order: arguments, log file, and only then the cookie.
 pub(super) fn run(args: &[OsString]) -> i32 {
     let [json] = args else {
         return super::explain(Role::Executor, "expected exactly one argument, a JSON configuration");
@@ -76,8 +76,8 @@ pub(super) fn run(args: &[OsString]) -> i32 {
     let isolation = if config.fs_isolation { Isolation::Isolated } else { Isolation::Universal };
     start_logging(&config, isolation, log);
     sys::prctl::set_name(Role::Executor.name());
-    // Its memory holds what tasks were given; a core of it may lie where they look. Without root it could then not write the id
-    // maps of its children.
+    // Its memory holds data of tasks, and a core file may be in a directory that they can read. Not without root, as an undumpable
+    // process could not write the id maps of its children then.
     if rustix::process::geteuid().is_root()
         && !sys::mutant::on("c12")
         && let Err(error) = sys::prctl::set_undumpable()
@@ -93,22 +93,22 @@ pub(super) fn run(args: &[OsString]) -> i32 {
     }
 }
 
-/// The log lies in the task's directory under a Nomad host: a link that the task planted there is not followed, and a FIFO
-/// does not make this process wait.
+/// With a Nomad host the log is in the task's directory: a link that the task planted there is not followed, and a FIFO does not
+/// block this process.
 fn open_log(path: &Path) -> io::Result<File> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NONBLOCK;
-    // It quotes commands: for its owner alone.
+    // The log quotes commands, so only its owner may read it.
     let root = Root::open(dir)?;
     let open = |flags| root.open_beneath(Path::new(name), flags, Mode::from_raw_mode(0o600)).map(File::from);
     let mut file = open(flags)?;
     let mut metadata = file.metadata()?;
     let own = rustix::process::geteuid().as_raw();
     if metadata.is_file() && metadata.uid() != own && metadata.uid() != 0 && !sys::mutant::on("d76") {
-        // Whoever made it can read it.
+        // The user who created it can read it.
         rustix::fs::unlinkat(&root, name, AtFlags::empty())?;
         file = open(flags | OFlags::EXCL)?;
         metadata = file.metadata()?;
@@ -118,7 +118,7 @@ fn open_log(path: &Path) -> io::Result<File> {
     if plain || is_null_device(&metadata) { Ok(file) } else { error() }
 }
 
-/// What a host names that wants no log.
+/// The file that a host names if it wants no log.
 fn is_null_device(metadata: &std::fs::Metadata) -> bool {
     metadata.file_type().is_char_device() && metadata.rdev() == rustix::fs::makedev(1, 3)
 }
@@ -130,18 +130,18 @@ fn start_logging(config: &ExecutorConfig, isolation: Isolation, log: File) {
     };
     let least = Level::from_name(&config.log_level).unwrap_or(Level::Debug);
     let subscriber = tracing_subscriber::registry().with(HclogLayer::new(module, least, log));
-    // Fails only when somebody set one before, and nobody runs before a role.
+    // Fails only if a subscriber was set before, and no code runs before a role.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
 fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> anyhow::Result<()> {
-    // Whatever the task leaves behind becomes this process's child instead of init's, and is found and killed.
+    // Orphans of the task become children of this process instead of init's, so that they are found and killed.
     sys::prctl::become_subreaper()?;
     let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup"))?;
     let compute = Compute { total_mhz: config.compute.total_mhz, cores: config.compute.cores };
     let executor = Arc::new(LocalExecutor::new(isolation, compute, cgroups));
     server.announce()?;
-    // A host that has the launch prepared is one of ours, and has done this.
+    // A host that sends `prepare` is one of ours, and has already read the program ahead.
     let ready = match &config.prepare {
         Some(PrepareConfig { cgroup, cpuset, cores, cgroup_namespace, host_ids }) => {
             let host_ids = HostIds::new(*host_ids);
@@ -164,11 +164,11 @@ fn serve(mut server: Server, config: &ExecutorConfig, isolation: Isolation) -> a
     })
 }
 
-/// A host that dies before it has launched anything has told nobody of this process. Its end of our stdout goes with it.
+/// If a host dies before its launch request, no later process knows of this executor. Its end of our stdout is closed then.
 async fn stop_without_host(stop: Stop, executor: Arc<LocalExecutor>) {
     let watched = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3).map_err(io::Error::from);
     let watched = watched.and_then(|stdout| sys::watch::register(Arc::new(stdout), Interest::ERROR));
-    // Something else than a pipe has no other end to watch.
+    // If stdout is not a pipe, it has no other end to watch.
     let Ok(watched) = watched else { return };
     if watched.ready(Interest::ERROR).await.is_ok() && executor.is_idle() {
         tracing::warn!("the host is gone before it launched a task");
@@ -176,9 +176,9 @@ async fn stop_without_host(stop: Stop, executor: Arc<LocalExecutor>) {
     }
 }
 
-/// SIGTERM stops the server. Orphans of the task that end are nobody's children but ours; the main process and those of sessions
-/// belong to who waits for them. The kernel shows one ended child at a time, so an owned one hides those behind it until it has been
-/// reaped.
+/// SIGTERM stops the server. Orphans of the task that have ended are reaped here; the main process and those of sessions are reaped
+/// by the code that waits for them. The kernel reports one ended child at a time, so one of those hides the children behind it
+/// until it has been reaped.
 async fn hear(mut signals: Signals, stop: Stop, executor: Arc<LocalExecutor>) {
     loop {
         tokio::select! {

@@ -5,7 +5,7 @@ use crate::container::probe::{self, Host};
 use crate::spec::Role;
 use crate::spec::json;
 
-/// Measures the isolation table from inside and prints it as one JSON object. It has no thread and nothing open.
+/// Measures the isolation table from inside and prints it as one JSON object. Has no threads and no open files.
 pub(super) fn run(args: &[OsString]) -> i32 {
     let host = args.first().and_then(|host| json::from_str::<Host>(host.to_str()?).ok());
     let (Some(host), 1) = (host, args.len()) else {

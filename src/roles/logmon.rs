@@ -12,7 +12,7 @@ use crate::spec::Role;
 use crate::sys;
 use crate::wire::logmon::log_mon_server::LogMonServer;
 
-/// Collects a task's FIFOs for a host. Logs go to stderr, everything from trace on: the host filters.
+/// Collects a task's FIFOs for a host. Logs everything from trace level on to stderr: the host filters.
 pub(super) fn run(args: &[OsString]) -> i32 {
     if !args.is_empty() {
         return super::explain(Role::Logmon, "expected no arguments");
@@ -22,7 +22,7 @@ pub(super) fn run(args: &[OsString]) -> i32 {
         Err(error) => return super::explain(Role::Logmon, &error.to_string()),
     };
     let subscriber = tracing_subscriber::registry().with(HclogLayer::new("logmon", Level::Trace, std::io::stderr()));
-    // Fails only when somebody set one before, and nobody runs before a role.
+    // Fails only if a subscriber was set before, and no code runs before a role.
     let _ = tracing::subscriber::set_global_default(subscriber);
     sys::prctl::set_name(Role::Logmon.name());
     let served = Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from).and_then(|runtime| {
@@ -38,7 +38,7 @@ pub(super) fn run(args: &[OsString]) -> i32 {
     }
 }
 
-/// Where journals are kept: in memory on most machines, and gone with the next start of the machine.
+/// The directory of the journals: in memory on most machines, and lost at the next boot.
 fn journals() -> Option<PathBuf> {
     let base = if rustix::process::geteuid().is_root() {
         PathBuf::from("/run")

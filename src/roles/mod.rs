@@ -1,4 +1,4 @@
-//! Decides which program this process is, and ends it. Never holds logic that somebody else would want.
+//! Decides which role this process has, runs it, and ends the process. Never holds logic that other modules need.
 
 mod artifact_fetcher;
 mod docker_logger;
@@ -17,13 +17,13 @@ pub use driver::{driver_main, serve_driver};
 use crate::spec::Role;
 use crate::sys;
 
-/// Exit status of a program that cannot do what it is for.
+/// Exit status of a program that cannot do its work.
 const CANNOT: i32 = 125;
 
-/// What runs a role: its arguments after the role's name, and the exit status.
+/// The function of a role: takes the arguments after the role's name, returns the exit status.
 type Run = fn(&[OsString]) -> i32;
 
-/// Which function a name runs.
+/// The function of each role.
 const fn table(role: Role) -> Run {
     match role {
         Role::Executor => executor::run,
@@ -36,8 +36,7 @@ const fn table(role: Role) -> Run {
     }
 }
 
-/// The `agentbin` program: a role or a driver plugin when this process was started as one, else the command line. Never
-/// returns.
+/// The `agentbin` program: a role or a driver plugin if this process was started as one, else the command line. Never returns.
 pub fn main() -> ! {
     init();
     refuse_borrowed_rights();
@@ -48,9 +47,9 @@ pub fn main() -> ! {
     exit(crate::cli::run(args))
 }
 
-/// Turns this process into a role when it was started as one, and returns otherwise.
+/// Runs a role if this process was started as one, and returns otherwise.
 ///
-/// The first statement of any program that embeds agentbin: executors that it launches later are this very program.
+/// Must be the first statement of any program that embeds agentbin: executors that it launches later run this same program.
 ///
 /// ```no_run
 /// agentbin::init();
@@ -62,7 +61,7 @@ pub fn init() {
         refuse_borrowed_rights();
         exit(table(role)(rest))
     }
-    // Opened before anybody can replace the file. Without /proc no role can be started later, which is when it is told.
+    // Opened before another process can replace the file. Without /proc no role can be started later; that start reports the error.
     let _ = sys::exe::own();
 }
 
@@ -74,8 +73,8 @@ fn program_name<'a>(executed: Option<&'a OsStr>, args: &'a [OsString]) -> Option
     name.and_then(|path| Path::new(path).file_name())
 }
 
-/// `agentbin driver exec`, or by the file name that an agent's plugin directory needs: `exec`, `nomad-driver-exec`. What
-/// else stands on the command line is the agent's `args`, and without meaning.
+/// `agentbin driver exec`, or the file name that an agent's plugin directory requires: `exec`, `nomad-driver-exec`. Further
+/// arguments are the agent's `args`, and are ignored.
 fn driver_of<'a>(executed: Option<&OsStr>, args: &'a [OsString]) -> Option<&'a str> {
     let file = program_name(executed, args).and_then(OsStr::to_str).unwrap_or_default();
     let file = file.strip_prefix("nomad-driver-").unwrap_or(file);
@@ -95,8 +94,8 @@ fn role_of<'a>(executed: Option<&OsStr>, args: &'a [OsString]) -> Option<(Role, 
     named(args.get(1).map(OsString::as_os_str)).map(|role| (role, &args[2..]))
 }
 
-/// A program file with a set-id bit gives whoever executes it the rights of its owner, and this program executes whatever it is
-/// told: it would be a shell of root's for everybody.
+/// A program file with a set-id bit gives its owner's privileges to every user who executes it, and this program executes any given
+/// command: it would be a root shell for everybody.
 fn refuse_borrowed_rights() {
     let users = (rustix::process::getuid(), rustix::process::geteuid());
     let groups = (rustix::process::getgid(), rustix::process::getegid());
@@ -111,7 +110,7 @@ fn exit(status: i32) -> ! {
     std::process::exit(status)
 }
 
-/// What somebody hears who starts a role by hand. Nothing goes to stdout: a host reads that.
+/// The message for a user who starts a role manually. Nothing goes to stdout, which a host parses.
 fn explain(role: Role, problem: &str) -> i32 {
     eprintln!("{role}: {problem}", role = role.name());
     eprintln!("This is a helper role of agentbin: a go-plugin host or agentbin itself starts it, not a person.");
@@ -150,7 +149,7 @@ mod tests {
         }
     }
 
-    /// A1: the executed file's name first, whatever argv[0] pretends; then argv[1]; exact names only.
+    /// A1: the executed file's name first, whatever argv[0] contains; then argv[1]; exact names only.
     #[test]
     fn names_select_roles() {
         let agentbin = Some("/usr/bin/agentbin");

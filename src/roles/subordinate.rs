@@ -6,10 +6,10 @@ use crate::container::{self, Work};
 use crate::spec::Role;
 use crate::spec::json;
 
-/// What could not be done that is told, at most.
+/// Most failures that are reported.
 const TOLD: usize = 100;
 
-/// Does one piece of work as root of a user namespace that whoever started it maps. It has no thread.
+/// Does one piece of work as root of a user namespace that the parent process maps. Has no threads.
 pub(super) fn run(args: &[OsString]) -> i32 {
     let work = args.first().and_then(|work| json::from_str::<Work>(work.to_str()?).ok());
     let (Some(work), 1) = (work, args.len()) else {

@@ -9,13 +9,13 @@ use rustix::io::Errno;
 
 /// The extended attribute that is a file's access control list.
 const NAME: &str = "system.posix_acl_access";
-/// The list that a directory hands on to what is made in it.
+/// The list that a directory passes on to new entries in it.
 const INHERITED: &str = "system.posix_acl_default";
 /// `POSIX_ACL_XATTR_VERSION`.
 const VERSION: u32 = 2;
 /// Longest value of an extended attribute, in bytes.
 const MOST: usize = 1 << 16;
-/// The id of an entry that has none.
+/// The id of an entry for no particular user or group.
 const NO_ID: u32 = u32::MAX;
 
 /// To read a file, or list a directory.
@@ -25,29 +25,29 @@ pub const WRITE: u16 = 2;
 /// To execute a file, or go through a directory.
 pub const EXECUTE: u16 = 1;
 
-/// Whom an entry is about. The order is the one in which the kernel wants them.
+/// The subject of an entry, in the order that the kernel requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     /// The file's owner.
     Owner,
-    /// A user by number.
+    /// A user by id.
     User(u32),
     /// The file's group.
     OwningGroup,
-    /// A group by number.
+    /// A group by id.
     Group(u32),
-    /// The most that users and groups by number, and the file's group, can have.
+    /// The maximum permission of users and groups by id, and of the file's group.
     Mask,
-    /// Everybody else.
+    /// All other users.
     Others,
 }
 
-/// Entries: who may do what ([`READ`], [`WRITE`], [`EXECUTE`]).
+/// Entries: the permissions ([`READ`], [`WRITE`], [`EXECUTE`]) of each subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl(pub Vec<(Who, u16)>);
 
 impl Acl {
-    /// The list of an open file; `None` where it has none beside its mode, or its file system knows none.
+    /// The list of an open file; `None` where it has none besides its mode, or its file system does not support lists.
     ///
     /// # Errors
     /// What `fgetxattr(2)` says (EBADF for `O_PATH`), `InvalidData` for a list of another version.
@@ -60,7 +60,7 @@ impl Acl {
         }
     }
 
-    /// Makes this the list of an open file, whose mode changes with it.
+    /// Sets the list of an open file, whose mode changes with it.
     ///
     /// # Errors
     /// What `fsetxattr(2)` says: EOPNOTSUPP on a file system without such lists.
@@ -68,7 +68,7 @@ impl Acl {
         Ok(rustix::fs::fsetxattr(file, NAME, &self.to_bytes(), XattrFlags::empty())?)
     }
 
-    /// Removes the lists of an open directory: its own, and the one that what is made in it inherits. None is no error.
+    /// Removes the lists of an open directory: its own, and the one that new entries inherit. A missing list is not an error.
     ///
     /// # Errors
     /// What `fremovexattr(2)` says.

@@ -1,4 +1,4 @@
-//! What the kernel told this process at its start.
+//! Values that the kernel passed to this process at its start.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;

@@ -1,4 +1,4 @@
-//! Programs of the kernel's virtual machine, of the one type that decides about devices: `bpf(2)`.
+//! Programs for the kernel's virtual machine, of the one type that controls access to devices: `bpf(2)`.
 
 use std::ffi::{CStr, c_long, c_uint};
 use std::io;
@@ -30,7 +30,7 @@ pub struct Instruction {
     pub code: u8,
     /// Destination register in the low half, source register in the high half.
     pub registers: u8,
-    /// Of a jump: instructions to leave out. Of a load: bytes.
+    /// For a jump: instructions to skip. For a load: offset in bytes.
     pub offset: i16,
     /// Immediate operand.
     pub immediate: i32,
@@ -59,7 +59,7 @@ struct Attach {
     attach_flags: u32,
 }
 
-/// As long as the newest kernel's: it writes some of the fields without a look at the length.
+/// As long as the newest kernel's struct: the kernel writes some of the fields without checking the length.
 #[repr(C)]
 #[derive(Default)]
 struct Query {
@@ -91,7 +91,7 @@ struct InfoByFd {
     info: u64,
 }
 
-/// The beginning of `struct bpf_prog_info`, up to the name. No address in it: the kernel only writes.
+/// The beginning of `struct bpf_prog_info`, up to the name. Contains no address: the kernel only writes to it.
 #[repr(C)]
 #[derive(Default)]
 struct ProgramInfo {
@@ -107,7 +107,7 @@ fn address<T: ?Sized>(of: &T) -> u64 {
     std::ptr::from_ref(of).cast::<u8>().addr() as u64
 }
 
-/// The command's result; `attr` is the part of `union bpf_attr` that belongs to it.
+/// Runs a command; `attr` is the part of `union bpf_attr` that belongs to it.
 ///
 /// # Safety
 /// Every address in `attr` must be that of memory as the command wants it, for the call.
@@ -123,11 +123,11 @@ fn owned(fd: c_long) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd as i32) }
 }
 
-/// Hands the kernel a program that decides about devices; `name` has at most 15 letters, digits, `_` or `.`.
+/// Loads a program that controls access to devices; `name` has at most 15 letters, digits, `_` or `.`.
 ///
 /// # Errors
-/// What `bpf(2)` says: EPERM without the privilege, ENOSYS or EINVAL on a kernel without such programs, EACCES and EINVAL for
-/// one that it finds unsafe.
+/// What `bpf(2)` says: EPERM without the privilege, ENOSYS or EINVAL on a kernel without such programs, EACCES and EINVAL for a
+/// program that the verifier rejects.
 pub fn load_device_program(instructions: &[Instruction], name: &str) -> io::Result<OwnedFd> {
     const LICENSE: &CStr = c"MPL";
     let mut attr = Load {
@@ -144,11 +144,11 @@ pub fn load_device_program(instructions: &[Instruction], name: &str) -> io::Resu
     unsafe { bpf(PROG_LOAD, &mut attr) }.map(owned)
 }
 
-/// Attaches a program to a cgroup, beside those that are there: a device needs the consent of all. It goes when the cgroup
-/// does.
+/// Attaches a program to a cgroup, in addition to those attached already: a device is only accessible if all of them allow it. The
+/// program is released with the cgroup.
 ///
 /// # Errors
-/// What `bpf(2)` says: EPERM also where a parent's program forbids others, E2BIG when the cgroup has 64.
+/// What `bpf(2)` says: EPERM also where a parent's program forbids further ones, E2BIG when the cgroup has 64.
 pub fn attach_device_program(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut attr = Attach {
         target_fd: fd_number(cgroup),
@@ -160,7 +160,7 @@ pub fn attach_device_program(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>) ->
     unsafe { bpf(PROG_ATTACH, &mut attr) }.map(drop)
 }
 
-/// Takes a program off a cgroup.
+/// Detaches a program from a cgroup.
 ///
 /// # Errors
 /// What `bpf(2)` says; ENOENT when it is not attached there.
@@ -175,7 +175,7 @@ pub fn detach_device_program(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>) ->
     unsafe { bpf(PROG_DETACH, &mut attr) }.map(drop)
 }
 
-/// Ids of the device programs that are attached to this very cgroup.
+/// Ids of the device programs that are attached to exactly this cgroup.
 ///
 /// # Errors
 /// What `bpf(2)` says.

@@ -1,4 +1,4 @@
-//! Programs that this process starts and waits for itself, told apart from the orphans that it inherits.
+//! Programs that this process starts and waits for itself, as opposed to the orphans that it inherits.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,7 +10,7 @@ use super::lock::lock;
 /// Process ids of those that run, or have ended and were not reaped yet.
 static RUNNING: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// Keeps a program on the list. To be dropped when the program was waited for, or is nobody's concern any more.
+/// Keeps a program on the list. Drop it when the program was waited for, or no longer has to be distinguished from an orphan.
 #[derive(Debug)]
 pub struct Listed(u32);
 
@@ -20,7 +20,7 @@ impl Drop for Listed {
     }
 }
 
-/// A program that this process has started. To be waited for before it is dropped: until then it is no orphan.
+/// A program that this process has started. Wait for it before dropping this value: only until then it counts as our own.
 #[derive(Debug)]
 pub struct Own(pub Child, #[expect(dead_code, reason = "it is dropped")] Listed);
 
@@ -34,8 +34,8 @@ pub fn spawn(command: &mut Command) -> io::Result<Own> {
     Ok(Own(child, listed))
 }
 
-/// Starts a program in some other way: `spawn` does it, and `id` is its process id, which is there as long as nobody has waited
-/// for it. What is returned besides is to be kept as long as the program is waited for.
+/// Starts a program in some other way: `spawn` starts it, and `id` returns its process id, as long as it was not waited for. Keep
+/// the second return value until the program was waited for.
 ///
 /// # Errors
 /// What `spawn` says.
@@ -43,7 +43,7 @@ pub fn list<C>(
     spawn: impl FnOnce() -> io::Result<C>,
     id: impl FnOnce(&C) -> Option<u32>,
 ) -> io::Result<(C, Option<Listed>)> {
-    // Nobody can ask about a child before it is listed.
+    // Holds the lock, so that no child can be looked up before it is listed.
     let mut running = lock(&RUNNING);
     let child = spawn()?;
     let listed = id(&child).map(|pid| {
@@ -53,7 +53,7 @@ pub fn list<C>(
     Ok((child, listed))
 }
 
-/// Whether a child of this process is such a program. To be asked after the child was seen.
+/// Whether a child of this process is such a program. Call it after the child was seen.
 #[must_use]
 pub fn is_own(pid: i32) -> bool {
     u32::try_from(pid).is_ok_and(|pid| lock(&RUNNING).contains(&pid))
@@ -67,7 +67,7 @@ mod tests {
     fn a_program_is_own_until_it_is_dropped() {
         let mut own = spawn(&mut Command::new("true")).unwrap();
         let pid = own.0.id().cast_signed();
-        // Other tests list programs of theirs meanwhile, but nobody the first process, or this one.
+        // Other tests list their programs meanwhile, but never pid 1 or this process.
         assert!(is_own(pid) && !is_own(1) && !is_own(std::process::id().cast_signed()) && !is_own(-1));
         own.0.wait().unwrap();
         assert!(is_own(pid));

@@ -1,4 +1,4 @@
-//! The own executable, opened once.
+//! The executable of this process, opened once.
 
 use std::fs::File;
 use std::io;
@@ -17,8 +17,8 @@ static OWN: OnceLock<OwnedFd> = OnceLock::new();
 
 /// A descriptor of the file that this process was started from.
 ///
-/// The first call opens it (roles do that before anything else), so that a later replacement or removal of the file
-/// changes nothing: every role that this process starts is this very program.
+/// The first call opens it (roles do that before anything else), so that a later replacement or removal of the file has no effect:
+/// every role that this process starts runs exactly this program.
 ///
 /// # Errors
 /// Whatever `open(2)` of `/proc/self/exe` says: most likely that `/proc` is not mounted.
@@ -30,7 +30,7 @@ pub fn own() -> io::Result<BorrowedFd<'static>> {
     Ok(OWN.get_or_init(|| fd).as_fd())
 }
 
-/// Where the own executable lies, for whoever starts it again.
+/// The path of this process's executable, to start it again.
 ///
 /// # Errors
 /// Those of `readlink(2)`; `NotFound` when it was removed.
@@ -39,7 +39,7 @@ pub fn path() -> io::Result<PathBuf> {
     if path.exists() { Ok(path) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
-/// Whether this process has the right to write to its own executable, which includes root's right to write to anything.
+/// Whether this process may write to its own executable, which root always may.
 #[must_use]
 pub fn is_writable() -> bool {
     !matches!(
@@ -48,13 +48,13 @@ pub fn is_writable() -> bool {
     )
 }
 
-/// How long pages that were read ahead may be taken for being there still.
+/// How long pages that were read ahead are assumed to stay in the page cache.
 const FRESH: Duration = Duration::from_mins(1);
-/// What the kernel reads ahead at most when it is asked once (`read_ahead_kb`, 128 unless changed).
+/// The most that the kernel reads ahead per request (`read_ahead_kb`, 128 by default).
 const STEP: u64 = 128 << 10;
 
-/// Has the kernel read this program whole, on this process's account, if that was not done in the last minute: a page of a file
-/// is charged to the cgroup of whoever is the first to need it, and that shall not be a child of ours in a task's.
+/// Makes the kernel read this whole program, charged to this process, unless that was done in the last minute: a page of a file is
+/// charged to the cgroup of the first process that needs it, and that must not be a child of ours in a task's cgroup.
 ///
 /// # Errors
 /// What opening or reading says: most likely that `/proc` is not mounted.
@@ -73,7 +73,7 @@ pub fn read_ahead() -> io::Result<()> {
     Ok(())
 }
 
-/// Up to where the file with this inode is mapped; behind lies what only debuggers read. See `proc_pid_maps(5)`.
+/// The end of the part of the file with this inode that is mapped; the rest is only read by debuggers. See `proc_pid_maps(5)`.
 fn mapped_end(maps: &str, inode: u64) -> u64 {
     let end = |line: &str| {
         let mut fields = line.split_ascii_whitespace();
@@ -86,14 +86,14 @@ fn mapped_end(maps: &str, inode: u64) -> u64 {
     maps.lines().filter_map(end).max().unwrap_or(0)
 }
 
-/// A copy of the own executable in memory that nobody can change any more. See `memfd_create(2)`.
+/// A sealed, immutable copy of the executable in memory. See `memfd_create(2)`.
 ///
 /// # Errors
 /// Those of opening and reading the file and of sealing; EACCES where `vm.memfd_noexec` forbids programs in memory.
 pub fn sealed_copy() -> io::Result<OwnedFd> {
     let mut file = File::open(PATH)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // MFD_EXEC is what makes it a program, on kernels that know the difference (6.3).
+    // MFD_EXEC makes it executable, on kernels that distinguish that (6.3).
     let copy = rustix::fs::memfd_create(env!("CARGO_PKG_NAME"), flags | MemfdFlags::EXEC)
         .or_else(|_| rustix::fs::memfd_create(env!("CARGO_PKG_NAME"), flags))?;
     let mut copy = File::from(copy);

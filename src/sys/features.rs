@@ -1,4 +1,4 @@
-//! What this kernel has and allows: each question is one call or one file.
+//! Features of this kernel, and what it permits: each check is one call or one file.
 
 use std::io;
 use std::path::Path;
@@ -8,18 +8,18 @@ use rustix::mount::OpenTreeFlags;
 
 use super::probe;
 
-/// Whether the kernel has something, for whoever asks.
+/// Whether the kernel has a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
-    /// It has.
+    /// It has the feature.
     Yes,
-    /// It is too old, or was built without.
+    /// It is too old, or was built without it.
     No,
-    /// A filter answers in its place.
+    /// A seccomp filter denies the call.
     Refused,
 }
 
-/// `answer` came from a call that fails in the end; only these two errors say that it was not reached.
+/// `answer` is from a call that always fails; only these two errors mean that the call was not reached.
 fn support<T, E: Into<io::Error>>(answer: Result<T, E>) -> Support {
     match answer.map_err(|e| e.into().raw_os_error()) {
         Err(Some(libc::ENOSYS)) => Support::No,
@@ -86,13 +86,13 @@ pub fn landlock() -> io::Result<i32> {
     probe::landlock_version()
 }
 
-/// Whether somebody who is not root can make a user namespace. Asked in a child, so that this process changes nothing; the
-/// caller must have no other thread.
+/// Whether an unprivileged user can make a user namespace. Tried in a child, so that this process does not change; the caller must
+/// have no other thread.
 ///
 /// # Errors
-/// EPERM, ENOSPC: a setting forbids it; or no child can be made.
+/// EPERM, ENOSPC: a setting forbids it; or no child can be created.
 pub fn user_namespace_without_root() -> io::Result<()> {
-    /// What `nobody` is on every Linux.
+    /// The id of `nobody` on every Linux.
     const NOBODY: u32 = 65534;
     let words = probe::in_child(&mut || {
         let done = if rustix::process::geteuid().is_root() { probe::become_user(NOBODY) } else { Ok(()) };
@@ -112,22 +112,22 @@ pub fn namespaces() -> Vec<&'static str> {
     kinds.into_iter().filter(|kind| Path::new("/proc/self/ns").join(kind).exists()).collect()
 }
 
-/// A setting of `/proc/sys`, such as `kernel/pid_max`; `None` where this kernel has none of that name or does not say.
+/// A setting of `/proc/sys`, such as `kernel/pid_max`; `None` where this kernel does not have it or it cannot be read.
 pub fn setting(name: &str) -> Option<String> {
     let text = std::fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// Pressure figures of this machine. Linux 4.20, and on some systems only when asked for at boot.
+/// Pressure stall information. Linux 4.20, and on some systems only when enabled at boot.
 pub fn pressure() -> bool {
-    // The file is there in any case; reading says EOPNOTSUPP where they are switched off.
+    // The file exists in any case; reading it fails with EOPNOTSUPP where the feature is disabled.
     std::fs::read_to_string("/proc/pressure/memory").is_ok()
 }
 
-/// Whether `/` is what the machine booted from, which cannot be pivoted away from.
+/// Whether `/` is the initramfs, from which pivot_root does not work.
 ///
 /// # Errors
-/// When `/` cannot be asked.
+/// When the file system of `/` cannot be determined.
 pub fn root_is_initramfs() -> io::Result<bool> {
     const RAMFS_MAGIC: libc::c_long = 0x8584_58f6;
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -146,7 +146,7 @@ pub fn may_raise_limits() -> bool {
     caps::has_cap(None, caps::CapSet::Effective, caps::Capability::CAP_SYS_RESOURCE).unwrap_or(false)
 }
 
-/// `6.1.0-56-cloud-amd64`.
+/// The kernel's release, such as `6.1.0-56-cloud-amd64`.
 pub fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }

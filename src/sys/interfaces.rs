@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
-/// What `getifaddrs(3)` has allocated.
+/// The list that `getifaddrs(3)` has allocated.
 struct List(*mut libc::ifaddrs);
 
 impl Drop for List {
@@ -40,7 +40,7 @@ pub fn addresses() -> io::Result<Vec<(String, IpAddr)>> {
     Ok(found)
 }
 
-/// The address that an element of the list points to, where it is one of IP.
+/// The IP address that an element of the list points to; `None` for other families.
 fn address(at: *const libc::sockaddr) -> Option<IpAddr> {
     // SAFETY: null, or an address of the list, which begins with its family.
     let family = unsafe { at.as_ref() }?.sa_family;

@@ -1,12 +1,12 @@
-//! Who listens on a port of this machine.
+//! Finds the process that listens on a port of this machine.
 
 use std::net::{IpAddr, SocketAddr};
 
 use procfs::net::TcpState;
 use procfs::process::FDTarget;
 
-/// A process that listens on the address and port, on TCP or UDP: its number and its name. `None` where it cannot be found
-/// out, as without root for another user's process.
+/// Pid and name of a process that listens on the address and port, on TCP or UDP. `None` where that cannot be determined, as
+/// without root for another user's process.
 #[must_use]
 pub fn on(ip: IpAddr, port: u16) -> Option<(i32, String)> {
     let is_there = |local: SocketAddr| local.port() == port && (local.ip() == ip || local.ip().is_unspecified());

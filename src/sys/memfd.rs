@@ -1,4 +1,4 @@
-//! Files in memory that nobody can change any more. See `memfd_create(2)`.
+//! Immutable files in memory. See `memfd_create(2)`.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,17 +7,18 @@ use std::time::Duration;
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 
-/// How often a busy file is tried again, each time after [`PAUSE`]: ten seconds together, in each of which the kernel also waits.
+/// How often a busy file is tried again, each time after [`PAUSE`]: ten seconds in total, plus the time that the kernel itself
+/// waits in each try.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Seals what a file holds, its length and its seals. See `F_ADD_SEALS` in `fcntl(2)`.
+/// Seals a file's content, its length and its seals. See `F_ADD_SEALS` in `fcntl(2)`.
 ///
-/// The kernel refuses with EBUSY while it has a page in hand, which it takes for a write that is under way; that may be its own
-/// doing (it moves pages to make large ones), and is over soon. So this may wait for up to ten seconds.
+/// The kernel refuses with EBUSY while a page has an extra reference, which it takes for a write in progress; the kernel itself may
+/// hold it (when it moves pages to make huge ones), but only briefly. So this may wait for up to ten seconds.
 ///
 /// # Errors
-/// Those of `fcntl(2)`; EBUSY where somebody has the file mapped for writing, or keeps a page of it in a pipe.
+/// Those of `fcntl(2)`; EBUSY where a process has the file mapped for writing, or keeps a page of it in a pipe.
 #[expect(clippy::disallowed_methods, reason = "the kernel has no event for what is awaited; there is a deadline")]
 pub fn seal(file: impl AsFd) -> io::Result<()> {
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;

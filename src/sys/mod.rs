@@ -1,4 +1,4 @@
-//! One system call each, done right; the only `unsafe` of the crate. Never combines two calls into a policy.
+//! One system call per function, with its pitfalls handled; the only `unsafe` of the crate. Never combines two calls into a policy.
 
 pub mod acl;
 pub mod auxv;

@@ -31,12 +31,12 @@ pub fn set_attributes(
     change(mount, &MountAttr { attr_set: u64::from(set.bits()), propagation, ..MountAttr::default() }, recursive)
 }
 
-/// Shows the files of an unattached mount (of every mount below it, too, when `recursive`) under other owners: the first
-/// numbers of the maps of `namespace`, a user namespace, are those on the disk, and whoever they do not name owns nothing
-/// that anybody is or becomes. `CAP_DAC_OVERRIDE` and its like reach no file without an owner.
+/// Maps the owners of the files on an unattached mount (with `recursive` also on every mount below it): the inside ids in the maps
+/// of `namespace`, a user namespace, are the ids on disk, and files of unmapped ids have no owner that any process has or can
+/// become. `CAP_DAC_OVERRIDE` and similar capabilities do not apply to a file without a mapped owner.
 ///
 /// # Errors
-/// What `mount_setattr(2)` says; EINVAL where a file system does not have it, or a map is empty.
+/// What `mount_setattr(2)` says; EINVAL where a file system does not support it, or a map is empty.
 pub fn map_ids(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>, recursive: bool) -> io::Result<()> {
     let userns_fd = u64::try_from(namespace.as_raw_fd()).map_err(io::Error::other)?;
     change(mount, &MountAttr { attr_set: libc::MOUNT_ATTR_IDMAP, userns_fd, ..MountAttr::default() }, recursive)
@@ -59,7 +59,7 @@ fn change(mount: BorrowedFd<'_>, attr: &MountAttr, recursive: bool) -> io::Resul
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A private, unattached copy of the mount that `place` is on, beginning there, without what is mounted below it.
+/// A private, unattached copy of the mount at `place`, with `place` as its root, without the mounts below it.
 ///
 /// # Errors
 /// What `open_tree(2)` says.
@@ -82,7 +82,7 @@ pub fn clone_tree(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::mount::open_tree(dir, path, flags)?)
 }
 
-/// A new, unattached file system of this type, its options set one by one (an option without value is a flag).
+/// A new, unattached file system of this type; its options are set one by one (an option without value is a flag).
 ///
 /// # Errors
 /// What `fsopen(2)`, `fsconfig(2)` and `fsmount(2)` say.
@@ -102,7 +102,7 @@ pub fn new_filesystem(
     Ok(rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-/// Attaches an unattached mount at the place that `target` names.
+/// Attaches an unattached mount at the directory or file `target`.
 ///
 /// # Errors
 /// What `move_mount(2)` says; ENOTDIR when one is a directory and the other is not.

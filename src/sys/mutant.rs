@@ -1,19 +1,19 @@
-//! Defences that tests take out, to see that the attack they stop is then noticed (`tests/attack`).
+//! Safeguards that mutation tests disable, to check that the attack which they stop is then noticed (`tests/attack`).
 //!
-//! Only a program built with the feature `mutants` knows any; everywhere else [`on`] is `false` at compile time.
+//! Only a program built with the feature `mutants` supports this; everywhere else [`on`] is `false` at compile time.
 
-/// Names the environment variable that says which defence is gone.
+/// Names the environment variable with the disabled safeguard.
 #[cfg(feature = "mutants")]
 const KEY: &str = "AGENTBIN_MUTANT";
 
-/// Whether the defence `name` is gone.
+/// Whether the safeguard `name` is disabled.
 #[cfg(not(feature = "mutants"))]
 #[must_use]
 pub const fn on(_name: &str) -> bool {
     false
 }
 
-/// Whether the defence `name` is gone.
+/// Whether the safeguard `name` is disabled.
 #[cfg(feature = "mutants")]
 #[must_use]
 pub fn on(name: &str) -> bool {
@@ -22,11 +22,11 @@ pub fn on(name: &str) -> bool {
     CHOSEN.get_or_init(|| std::env::var(KEY).unwrap_or_default()) == name
 }
 
-/// Between a careless check and the use of what was checked. Nothing.
+/// Does nothing; called between a careless check and the use of what was checked.
 #[cfg(not(feature = "mutants"))]
 pub const fn linger() {}
 
-/// Between a careless check and the use of what was checked: time for somebody else to change it.
+/// Pauses between a careless check and the use of what was checked, so that another process can change it.
 #[cfg(feature = "mutants")]
 pub fn linger() {
     let begun = std::time::Instant::now();
@@ -35,14 +35,15 @@ pub fn linger() {
     }
 }
 
-/// What our own roles must be told, as `KEY=value`: nothing.
+/// The environment for our own roles, as `KEY=value`: empty.
 #[cfg(not(feature = "mutants"))]
 #[must_use]
 pub const fn environment() -> Vec<String> {
     Vec::new()
 }
 
-/// What our own roles must be told, as `KEY=value`: which defence is gone. Everything, where that is the environment.
+/// The environment for our own roles, as `KEY=value`: the disabled safeguard, or all of it if the safeguard concerns the
+/// environment.
 #[cfg(feature = "mutants")]
 #[must_use]
 pub fn environment() -> Vec<String> {

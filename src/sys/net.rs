@@ -14,7 +14,7 @@ pub fn loopback_up() -> io::Result<()> {
     set_flags("lo", libc::IFF_UP | libc::IFF_RUNNING)
 }
 
-/// Takes an interface down. `SIOCSIFFLAGS` of `netdevice(7)`.
+/// Brings an interface down. `SIOCSIFFLAGS` of `netdevice(7)`.
 ///
 /// # Errors
 /// ENODEV where there is none of this name; as [`loopback_up`].
@@ -22,10 +22,10 @@ pub fn down(interface: &str) -> io::Result<()> {
     set_flags(interface, 0)
 }
 
-/// Removes a bridge that is down, also one with interfaces. `SIOCBRDELBR` of `<linux/sockios.h>`.
+/// Removes a bridge that is down, even if it has interfaces. `SIOCBRDELBR` of `<linux/sockios.h>`.
 ///
 /// # Errors
-/// ENXIO where there is none of this name, EPERM for what is no bridge, EBUSY for one that is up.
+/// ENXIO where there is none of this name, EPERM for an interface that is not a bridge, EBUSY for one that is up.
 pub fn remove_bridge(interface: &str) -> io::Result<()> {
     const SIOCBRDELBR: libc::Ioctl = 0x89a1;
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
@@ -35,7 +35,7 @@ pub fn remove_bridge(interface: &str) -> io::Result<()> {
     if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A request about an interface; a longer name than the kernel has is cut, and names none.
+/// A request about an interface; a name that is too long is truncated, and matches no interface.
 fn request_for(interface: &str) -> libc::ifreq {
     // SAFETY: an ifreq of zeroes is an empty name and no flags.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -55,11 +55,11 @@ fn set_flags(interface: &str, flags: libc::c_int) -> io::Result<()> {
     if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Bytes that a connected TCP socket has been given and the other side's kernel has not acknowledged; after the connection has
-/// broken, too. `SIOCOUTQ` of `tcp(7)`.
+/// Bytes that were written to a connected TCP socket and that the peer's kernel has not acknowledged; also valid after the
+/// connection has broken. `SIOCOUTQ` of `tcp(7)`.
 ///
 /// # Errors
-/// What `ioctl(2)` says of a descriptor that is no such socket.
+/// What `ioctl(2)` says of a descriptor that is not such a socket.
 pub fn unacknowledged(socket: &impl std::os::fd::AsFd) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
     let fd = socket.as_fd().as_raw_fd();
@@ -68,11 +68,11 @@ pub fn unacknowledged(socket: &impl std::os::fd::AsFd) -> io::Result<u64> {
     if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(u64::try_from(bytes).unwrap_or(0)) }
 }
 
-/// Whether a process accepts connections on the unix socket at `path`, wherever that process is. One that is too busy to do so now
-/// is not waited for.
+/// Whether a process accepts connections on the unix socket at `path`, in whatever namespace it runs. Does not wait for one that is
+/// too busy to accept now.
 ///
 /// # Errors
-/// What `connect(2)` says of a path where that cannot be found out: ENOENT, EACCES.
+/// What `connect(2)` says where that cannot be determined: ENOENT, EACCES.
 pub fn is_served(path: &std::path::Path) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -1,5 +1,5 @@
-//! Files and directories that nobody but this process's user, or root, can have made or changed; and plain files of bounded
-//! length. All of it is asked of open descriptors, so that what was checked is what is used.
+//! Files and directories that only this process's user, or root, can have made or changed; and regular files of bounded length. All
+//! checks are made on open descriptors, so that the checked file is the one that is used.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -19,7 +19,7 @@ use super::mutant;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Untrusted {
     path: PathBuf,
-    /// Whose it is, and whose it had to be.
+    /// The actual and the required owner.
     owner: Option<(u32, u32)>,
     mode: u32,
 }
@@ -40,13 +40,13 @@ impl fmt::Display for Untrusted {
 
 impl std::error::Error for Untrusted {}
 
-/// Whether an error says that something is not this user's alone.
+/// Whether an error says that other users have access to a file or directory.
 #[must_use]
 pub fn is_untrusted(error: &io::Error) -> bool {
     error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Untrusted>)
 }
 
-/// That what is open belongs to this user or root, and that nobody else may write to it; `path` names it in the error.
+/// Checks that an open file belongs to this user or root, and that no other user may write to it; `path` names it in the error.
 ///
 /// # Errors
 /// `PermissionDenied` with [`Untrusted`] in it; what `fstat(2)` says.
@@ -54,7 +54,7 @@ pub fn check(fd: impl AsFd, path: &Path) -> io::Result<()> {
     check_stat(&rustix::fs::fstat(fd)?, path)
 }
 
-/// As [`check`], of what is at this path, which need not be readable; a link at the end is not followed.
+/// As [`check`], for the file at this path, which need not be readable; a link at the end is not followed.
 ///
 /// # Errors
 /// As [`check`]; what `open(2)` says.
@@ -73,7 +73,7 @@ fn check_stat(stat: &Stat, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A directory that is this user's alone.
+/// A directory that only this user can change.
 #[derive(Debug)]
 pub struct OwnDir {
     fd: OwnedFd,
@@ -81,7 +81,7 @@ pub struct OwnDir {
 }
 
 impl OwnDir {
-    /// Opens it; a link at the end of the path is not followed. Where it lies is the caller's business.
+    /// Opens it; a link at the end of the path is not followed. The caller has to check the directories above it.
     ///
     /// # Errors
     /// As [`check`]; what `open(2)` says.
@@ -89,8 +89,8 @@ impl OwnDir {
         OwnDir::open_at(CWD, path, path.to_owned())
     }
 
-    /// Opens a directory in which others may make things, but not touch what is there: one of root or this user that has
-    /// the sticky bit where others may write to it, as `/tmp` has. Links on the way to it are followed.
+    /// Opens a directory in which others may create entries, but not change existing ones: it belongs to root or this user and, if
+    /// others may write to it, has the sticky bit, as `/tmp` does. Links on the way to it are followed.
     ///
     /// # Errors
     /// As [`check`]; what `open(2)` says.
@@ -104,7 +104,7 @@ impl OwnDir {
         Ok(OwnDir { fd, path: path.to_owned() })
     }
 
-    /// Opens a directory in this one.
+    /// Opens a subdirectory.
     ///
     /// # Errors
     /// As [`check`]; what `openat(2)` says.
@@ -112,7 +112,7 @@ impl OwnDir {
         OwnDir::open_at(self.fd.as_fd(), Path::new(name), self.path.join(name))
     }
 
-    /// As [`OwnDir::enter`]; a directory that is not there is made with this mode, less the umask.
+    /// As [`OwnDir::enter`]; a missing directory is created with this mode, less the umask.
     ///
     /// # Errors
     /// As [`OwnDir::enter`]; what `mkdirat(2)` says.
@@ -123,7 +123,7 @@ impl OwnDir {
         }
     }
 
-    /// A new directory in this one.
+    /// Creates a subdirectory.
     ///
     /// # Errors
     /// `AlreadyExists`; as [`OwnDir::make`].
@@ -134,7 +134,7 @@ impl OwnDir {
 
     fn open_at(dir: BorrowedFd<'_>, name: &Path, path: PathBuf) -> io::Result<OwnDir> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // What may only be walked through is enough to look at what is in it.
+        // Search permission alone is enough to access its entries.
         let fd = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
             Err(Errno::ACCESS) => rustix::fs::openat(dir, name, flags | OFlags::PATH, Mode::empty())?,
             other => other?,
@@ -143,8 +143,8 @@ impl OwnDir {
         Ok(OwnDir { fd, path })
     }
 
-    /// Opens the plain file in this directory, made where it is missing, that is locked (`flock(2)`) by whoever works there:
-    /// nobody else can open it, and so nobody else can hold the lock.
+    /// Opens the regular file in this directory, created where it is missing, that serves as a lock (`flock(2)`) for work there: no
+    /// other user can open it, and so no other user can hold the lock.
     ///
     /// # Errors
     /// As [`OwnDir::file`].
@@ -155,10 +155,10 @@ impl OwnDir {
         Ok(fd.into())
     }
 
-    /// Opens a plain file in this directory that is this user's alone, for reading.
+    /// Opens a regular file in this directory that only this user can change, for reading.
     ///
     /// # Errors
-    /// As [`check`]; `InvalidInput` for what is no plain file; what `openat(2)` says.
+    /// As [`check`]; `InvalidInput` for anything but a regular file; what `openat(2)` says.
     pub fn file(&self, name: &OsStr) -> io::Result<File> {
         own_file(self.fd.as_fd(), Path::new(name), &self.path.join(name))
     }
@@ -171,7 +171,7 @@ impl OwnDir {
         bounded(self.file(name)?, most)
     }
 
-    /// Its name, for people.
+    /// Its path, for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -187,9 +187,9 @@ impl AsFd for OwnDir {
 /// As many symbolic links as the kernel follows in one path.
 const MAX_LINKS: usize = 40;
 
-/// Where this path leads, without links, when nobody but this user and root can exchange what is found there: each directory
-/// on the way, also to a link, belongs to one of them, and others may write to none, unless its sticky bit keeps them from
-/// what is not theirs, as in `/tmp`; so does each link. What is at the end may be anybody's.
+/// The path with its links resolved, if only this user and root can replace what is found there: each directory on the way, also to
+/// a link, belongs to one of them and is not writable for others, unless its sticky bit protects the entries of other owners, as in
+/// `/tmp`; each link belongs to one of them, too. The owner of the final file is not checked.
 ///
 /// # Errors
 /// `PermissionDenied` with [`Untrusted`] in it, which names the directory or the link; what `openat(2)` says.
@@ -197,7 +197,7 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     Ok(walk(path)?.1)
 }
 
-/// As [`resolve`], for a directory in which something is to be made that nobody else can exchange.
+/// As [`resolve`], for a directory in which something is to be created that no other user can replace.
 ///
 /// # Errors
 /// As [`resolve`].
@@ -226,7 +226,7 @@ fn walk(path: &Path) -> io::Result<(OwnedFd, PathBuf)> {
             stack.push((found, shown));
             continue;
         }
-        // Its mode means nothing.
+        // The mode of a link has no meaning.
         stat.st_mode &= !0o022;
         check_stat(&known_owner(stat), &shown)?;
         links += 1;
@@ -242,7 +242,7 @@ fn walk(path: &Path) -> io::Result<(OwnedFd, PathBuf)> {
     stack.pop().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// The names of a path, the first one last.
+/// The components of a path, the first one last.
 fn names(path: &Path) -> Vec<OsString> {
     let name = |component: Component<'_>| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -252,8 +252,8 @@ fn names(path: &Path) -> Vec<OsString> {
     path.components().rev().filter_map(name).collect()
 }
 
-/// What `fstat(2)` says of a directory on the way, without the owner and the rights to write that let nobody exchange what is
-/// in it.
+/// The `fstat(2)` result for a directory on the way, without those owners and write permissions that let no other user replace its
+/// entries.
 fn without_what_is_safe(dir: &OwnedFd) -> io::Result<Stat> {
     let mut stat = rustix::fs::fstat(dir)?;
     let groups = [0, rustix::process::getegid().as_raw()];
@@ -265,7 +265,7 @@ fn without_what_is_safe(dir: &OwnedFd) -> io::Result<Stat> {
     Ok(known_owner(stat))
 }
 
-/// In a user namespace the host's root has no number: nobody can tell whose the host's directories are.
+/// In a user namespace the host's root is not mapped, so the owner of the host's directories is unknown; they count as root's.
 fn known_owner(mut stat: Stat) -> Stat {
     if stat.st_uid == overflow_uid() && has_unmapped_users() {
         stat.st_uid = 0;
@@ -273,7 +273,7 @@ fn known_owner(mut stat: Stat) -> Stat {
     stat
 }
 
-/// Whether an access control list lets somebody else write, or cannot be read.
+/// Whether an access control list lets another user write, or cannot be read.
 fn is_listed(dir: &OwnedFd) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let list = rustix::fs::openat(dir, ".", flags, Mode::empty()).map_err(io::Error::from).and_then(Acl::of);
@@ -281,7 +281,7 @@ fn is_listed(dir: &OwnedFd) -> bool {
     list.map_or(true, |list| list.is_some_and(|Acl(entries)| entries.iter().any(writes)))
 }
 
-/// The user that the kernel shows for one without a number here.
+/// The user id that the kernel shows for unmapped ones.
 fn overflow_uid() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
     text.trim().parse().unwrap_or(65534)
@@ -293,7 +293,7 @@ fn has_unmapped_users() -> bool {
     map.split_ascii_whitespace().ne(["0", "0", "4294967295"])
 }
 
-/// Opens a plain file that is this user's alone, for reading, and waits for nobody; a link at the end is not followed.
+/// Opens a regular file that only this user can change, for reading, without blocking; a link at the end is not followed.
 ///
 /// # Errors
 /// As [`OwnDir::file`].
@@ -310,7 +310,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 }
 
 fn own_file(dir: BorrowedFd<'_>, name: &Path, path: &Path) -> io::Result<File> {
-    // A FIFO holds nobody up, a terminal does not become ours.
+    // Opening a FIFO does not block, and a terminal does not become our controlling terminal.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&fd)?;
@@ -322,7 +322,7 @@ fn own_file(dir: BorrowedFd<'_>, name: &Path, path: &Path) -> io::Result<File> {
     Ok(fd.into())
 }
 
-/// All of a file that is not longer than this.
+/// The whole content of a file that is not longer than this.
 ///
 /// # Errors
 /// `InvalidData` for a longer one; what `read(2)` says.
@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    /// D72: who can exchange a directory on the way decides what is found behind it.
+    /// D72: a user who can replace a directory of the path decides what is found behind it.
     #[test]
     fn a_path_is_as_safe_as_what_leads_to_it() {
         let top = tempfile::tempdir().unwrap();
@@ -385,7 +385,7 @@ mod tests {
             assert!(safe || checked.unwrap_err().to_string().contains("way"));
             assert_eq!(resolve_parent(&way).is_ok(), safe, "{mode:o}");
         }
-        // What is at the end is another question.
+        // The final directory itself is not checked.
         set_mode(&data, 0o777);
         resolve(&data).unwrap();
         if rustix::process::geteuid().is_root() {
@@ -396,7 +396,7 @@ mod tests {
             assert!(is_untrusted(&resolve(&data).unwrap_err()), "its owner may do anything");
             std::os::unix::fs::chown(&way, Some(0), Some(0)).unwrap();
         }
-        // Links lead on, and are somebody's, too.
+        // Links are followed, and their owners are checked, too.
         set_mode(&way, 0o1777);
         for (name, target) in
             [("way/link", data.clone()), ("again", PathBuf::from("./way/../way/link")), ("loop", "loop".into())]

@@ -1,4 +1,5 @@
-//! Memory outside the heap: anonymous, that goes back to the kernel when it is dropped, or a file's, that outlives the process.
+//! Memory outside the heap: anonymous memory, which is returned to the kernel when it is dropped, or a file's, which outlives the
+//! process.
 
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
@@ -6,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-/// Zeroed private pages outside the heap: an allocator keeps large freed blocks for later, the kernel does not.
-/// Pages that were never touched cost nothing.
+/// Zeroed private pages outside the heap: an allocator would keep large freed blocks, munmap returns them to the kernel. Pages that
+/// were never touched use no memory.
 #[derive(Debug)]
 pub struct Pages {
     start: NonNull<u8>,
@@ -18,17 +19,17 @@ pub struct Pages {
 unsafe impl Send for Pages {}
 
 impl Pages {
-    /// Maps `len` bytes, more than none.
+    /// Maps `len` bytes, at least one.
     ///
     /// # Errors
-    /// ENOMEM when there is no room, EINVAL for no bytes.
+    /// ENOMEM when there is not enough memory, EINVAL for 0 bytes.
     pub fn map(len: usize) -> io::Result<Pages> {
         Pages::map_with(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
     }
 
-    /// Maps `len` bytes of a file from `offset` on, a multiple of the page size; what is stored there is in the file, also
-    /// when this process is killed in the next moment. Nobody else may map or cut the file meanwhile: touching what was
-    /// cut off kills.
+    /// Maps `len` bytes of a file from `offset` on, a multiple of the page size; a store is in the file at once, even if this
+    /// process is killed right after it. No other process may map or truncate the file meanwhile: access beyond its new end kills
+    /// this process.
     ///
     /// # Errors
     /// What `mmap(2)` says.
@@ -73,7 +74,7 @@ impl Drop for Pages {
     }
 }
 
-/// Numbers in a file's memory. Stores reach the file in the order in which they are made, wherever the process is killed.
+/// Numbers in a file's memory. Stores reach the file in the order in which they are made, no matter when the process is killed.
 #[derive(Debug)]
 pub struct Words(Pages);
 
@@ -81,7 +82,7 @@ pub struct Words(Pages);
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Maps the first `count` numbers of a file, which has room for them.
+    /// Maps the first `count` numbers of a file that is long enough for them.
     ///
     /// # Errors
     /// What `mmap(2)` says.
@@ -101,11 +102,11 @@ impl Deref for Words {
     }
 }
 
-/// Gives back what only a start needed: free heap, and the kernel's mapping of this program's code, which comes back page by
-/// page, from the page cache, where it is run again. An idle process then holds what it wrote and nothing else.
+/// Releases memory that was only needed during startup: free heap, and the mapped pages of this program's code, which are mapped
+/// again from the page cache when they are executed. An idle process then only holds pages that it wrote.
 ///
 /// # Errors
-/// When `/proc/self/maps` cannot be read. `madvise(2)` is advice: what it refuses stays as it is.
+/// When `/proc/self/maps` cannot be read. `madvise(2)` is advice: ranges that it refuses stay mapped.
 pub fn rest() -> io::Result<()> {
     // SAFETY: takes a number; glibc locks its own heap.
     #[cfg(target_env = "gnu")]
@@ -120,7 +121,7 @@ pub fn rest() -> io::Result<()> {
     Ok(())
 }
 
-/// The ranges of `/proc/PID/maps` that are a file's code and cannot be written to.
+/// The ranges of `/proc/PID/maps` that are a file's code and not writable.
 fn own_code(maps: &str) -> impl Iterator<Item = Range<usize>> {
     maps.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();

@@ -1,12 +1,12 @@
-//! Opening what lies below a directory that somebody else can write to.
+//! Opens files below a directory that another user can write to.
 //!
-//! A task directory is hostile: the task may have planted symlinks, FIFOs or devices anywhere in it. Checking a path and
-//! opening it afterwards is a race that the task wins now and then, so every name is resolved by the kernel in one
-//! `openat2(2)` relative to a directory descriptor, and never leaves that directory.
+//! A task directory is hostile: the task may have planted symlinks, FIFOs or devices anywhere in it. Checking a path and opening it
+//! afterwards is a race that the task can win, so every name is resolved by the kernel in one `openat2(2)` relative to a directory
+//! descriptor, and never leaves that directory.
 //!
-//! Where there is no `openat2(2)` (before Linux 5.6, or a system call filter that does not know it) the same is done in
-//! steps: each component is opened by itself, never through a symlink, and links are resolved here. That is slower but
-//! not weaker, as no step trusts a name that an earlier one has seen.
+//! Without `openat2(2)` (before Linux 5.6, or under a system call filter that does not know it) the same is done in steps: each
+//! component is opened separately, never through a symlink, and links are resolved here. That is slower but equally safe, as no
+//! step trusts a name that an earlier one has checked.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::io;
@@ -25,7 +25,7 @@ use super::mutant;
 pub struct Root(OwnedFd);
 
 impl Root {
-    /// Opens a trusted path as the top of a tree.
+    /// Opens a trusted path as the root of a tree.
     ///
     /// # Errors
     /// Whatever `open(2)` says; ENOTDIR when it is no directory.
@@ -34,7 +34,7 @@ impl Root {
         Ok(Root(fd))
     }
 
-    /// Takes an open directory as the top of a tree.
+    /// Uses an open directory as the root of a tree.
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Root {
         Root(fd)
@@ -49,7 +49,7 @@ impl Root {
         open(self.0.as_fd(), relative, flags, mode, resolve)
     }
 
-    /// As [`Root::open_beneath`], and refuses to enter another mount.
+    /// As [`Root::open_beneath`], but does not enter another mount.
     ///
     /// # Errors
     /// EXDEV at a mount point or for a name that leaves the tree, ELOOP for a symlink, else what `openat2(2)` says.
@@ -59,8 +59,8 @@ impl Root {
         open(self.0.as_fd(), relative, flags, mode, resolve)
     }
 
-    /// Opens `path` as a process would whose root is this directory: symlinks are followed, but inside it, and an
-    /// absolute path starts here.
+    /// Opens `path` as a process would whose root is this directory: symlinks are followed, but inside it, and an absolute path
+    /// starts here.
     ///
     /// # Errors
     /// What `openat2(2)` says.
@@ -98,7 +98,7 @@ impl AsFd for Root {
     }
 }
 
-/// Opens (`O_PATH`) what is at an absolute path of which no component is a link.
+/// Opens (`O_PATH`) the file at an absolute path in which no component is a link.
 ///
 /// # Errors
 /// ELOOP for a symlink, else what `openat2(2)` says.
@@ -108,14 +108,14 @@ pub fn open_resolved(path: &Path) -> io::Result<OwnedFd> {
     Root::open(Path::new("/"))?.open_beneath(below, OFlags::PATH, Mode::empty())
 }
 
-/// `O_DIRECTORY | O_NOFOLLOW` on a symlink says ENOTDIR; say ELOOP so that the cause is visible.
+/// `O_DIRECTORY | O_NOFOLLOW` on a symlink fails with ENOTDIR; returns ELOOP instead, so that the cause is visible.
 fn symlink_as_eloop(dir: &OwnedFd, name: &OsStr, error: rustix::io::Errno) -> io::Error {
     let is_link = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|s| rustix::fs::FileType::from_raw_mode(s.st_mode) == rustix::fs::FileType::Symlink);
     if is_link { io::Error::from_raw_os_error(libc::ELOOP) } else { error.into() }
 }
 
-/// What is known of this kernel: whether it has `openat2(2)` for us.
+/// Whether this process can use `openat2(2)`, as far as known.
 static OPENAT2: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const THERE: u8 = 1;
@@ -125,9 +125,9 @@ fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode, resolve: Re
     if OPENAT2.load(Ordering::Relaxed) != MISSING {
         match retry_openat2(dir, path, flags, mode, resolve) {
             Err(Errno::NOSYS) => OPENAT2.store(MISSING, Ordering::Relaxed),
-            // Somebody renames all the time, or holds the file by a lease: what takes one step after the other can tell them apart.
+            // Constant renames by another process, or a file lease: the step-by-step walk can distinguish them.
             Err(Errno::AGAIN) => {}
-            // A filter that forbids the call, or a file that forbids this use of it.
+            // A filter that denies the call, or a file that does not permit this use.
             Err(Errno::PERM) if !openat2_is_allowed() => {}
             other => return other.map_err(Into::into),
         }
@@ -145,11 +145,12 @@ fn openat2_is_allowed() -> bool {
     OPENAT2.load(Ordering::Relaxed) == THERE
 }
 
-/// How often that is tried.
+/// How often a race is retried.
 const RACES: usize = 64;
 
-/// `openat2(2)` answers EAGAIN when a rename raced with a `..` it could not prove safe, and may be interrupted. EAGAIN is also what
-/// it says with `O_NONBLOCK` of a file that somebody holds by a lease, for as long as he likes: so it is not asked for ever.
+/// `openat2(2)` fails with EAGAIN when a rename raced with a `..` that it could not prove safe, and may be interrupted. With
+/// `O_NONBLOCK` it also fails with EAGAIN for a file under a lease, for as long as the holder keeps the lease: so the number of
+/// retries is limited.
 fn retry_openat2(
     dir: BorrowedFd<'_>,
     path: &Path,
@@ -169,10 +170,10 @@ fn retry_openat2(
 
 /// As many symlinks as the kernel follows in one path.
 const MAX_LINKS: usize = 40;
-/// The magic links of `/proc` lead out of every root; as text they lie.
+/// The magic links of `/proc` lead out of every root, and their text is not their target.
 const PROC_SUPER_MAGIC: u64 = 0x9fa0;
 
-/// What `openat2(2)` would do, one component after the other.
+/// Does what `openat2(2)` would do, one component after the other.
 fn open_in_steps(
     root: BorrowedFd<'_>,
     path: &Path,
@@ -183,7 +184,7 @@ fn open_in_steps(
     if path.as_os_str().is_empty() {
         return Err(Errno::NOENT);
     }
-    // No file is created with a slash at its end.
+    // A path that ends in a slash creates no file.
     let no_file = flags.contains(OFlags::CREATE) && path.as_os_str().as_bytes().ends_with(b"/");
     let follow = !resolve.contains(ResolveFlags::NO_SYMLINKS);
     let mount = resolve.contains(ResolveFlags::NO_XDEV).then(|| mount_of(root)).transpose()?;
@@ -236,14 +237,14 @@ fn open_in_steps(
                 continue;
             }
             if flags.contains(OFlags::PATH) {
-                // This one, and not what has the name now: with these flags even a link would be opened.
+                // Returns the inspected file itself, not what has the name now: with these flags even a link would be opened.
                 let wrong = flags.contains(OFlags::DIRECTORY) && kind != FileType::Directory;
                 return if wrong { Err(Errno::NOTDIR) } else { Ok(found) };
             }
         }
-        // Whatever stands there by now: no link, and looked up in no other directory.
+        // Opens whatever has the name now, except a link, and only in this directory.
         match rustix::fs::openat(walk.here(), &name, flags | OFlags::NOFOLLOW, mode) {
-            // It has become a link since.
+            // It has become a link since it was checked.
             Err(Errno::LOOP) if links < MAX_LINKS => {
                 links += 1;
                 walk.pending.push(name);
@@ -254,16 +255,16 @@ fn open_in_steps(
     rustix::fs::openat(walk.here(), c".", flags, mode)
 }
 
-/// Looks at a name without using what it names.
+/// Inspects a name without opening the file for use.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Where a path walk has come to.
+/// The state of a path walk.
 struct Walk<'a> {
     root: BorrowedFd<'a>,
-    /// The directories below the root, each inside the one before when it was entered; `..` goes back along them and so
-    /// never to where one of them was moved in the meantime.
+    /// The directories below the root, each inside the previous one when it was entered; `..` goes back along them, and so never to
+    /// a place to which one of them was moved in the meantime.
     stack: Vec<OwnedFd>,
-    /// What is still to be walked, the next component last.
+    /// Components still to be walked, the next one last.
     pending: Vec<OsString>,
     resolve: ResolveFlags,
 }
@@ -280,7 +281,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Puts the components of `path` before what is pending.
+    /// Puts the components of `path` before the pending ones.
     fn resolve(&mut self, path: &Path) -> Result<(), Errno> {
         if path.has_root() {
             if self.resolve.contains(ResolveFlags::BENEATH) {
@@ -289,7 +290,7 @@ impl Walk<'_> {
             self.stack.clear();
         }
         let bytes = path.as_os_str().as_bytes();
-        // What ends in a slash must be a directory.
+        // A path that ends in a slash must lead to a directory.
         let end = if bytes.ends_with(b"/") { Some(OsString::from(".")) } else { None };
         let names = bytes.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         let names: Vec<_> = names.map(|name| OsString::from_vec(name.to_vec())).chain(end).collect();
@@ -298,7 +299,7 @@ impl Walk<'_> {
     }
 }
 
-/// The text of a symlink that was opened itself; of a magic one an error.
+/// The text of a symlink that was itself opened; an error for a magic link.
 fn read_link(link: &OwnedFd) -> Result<std::path::PathBuf, Errno> {
     let text = rustix::fs::readlinkat(link, c"", Vec::new())?;
     let kind = rustix::fs::fstatfs(link)?.f_type;
@@ -309,10 +310,10 @@ fn read_link(link: &OwnedFd) -> Result<std::path::PathBuf, Errno> {
     Ok(OsString::from_vec(text.into_bytes()).into())
 }
 
-/// The number of the mount that a file was reached through.
+/// The id of the mount through which a file was opened.
 ///
 /// # Errors
-/// What `statx(2)` says, or the open of its entry in `/proc/self/fdinfo` before Linux 5.8.
+/// What `statx(2)` says, or before Linux 5.8 the open of its entry in `/proc/self/fdinfo`.
 pub fn mount_of(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     const NOTHING: &CStr = c"";
     if let Ok(stat) = rustix::fs::statx(fd, NOTHING, AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
@@ -417,14 +418,14 @@ mod tests {
         ])
     }
 
-    /// Where the file is in its directory, or whether it was not there; callers decide by no other error.
+    /// The file's place in its directory, or whether it was missing; callers distinguish no other error.
     fn place(dir: &Path, opened: &Result<OwnedFd, Errno>) -> Result<String, bool> {
         let fd = opened.as_ref().map_err(|e| *e == Errno::NOENT)?;
         let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
         Ok(path.strip_prefix(dir.canonicalize().unwrap()).unwrap().to_str().unwrap().to_owned())
     }
 
-    /// Fewer where processors are emulated.
+    /// Fewer on emulated processors.
     fn cases() -> u32 {
         if std::env::var_os("AGENTBIN_TEST_SLOWER").is_some() { 50 } else { 1000 }
     }
@@ -432,7 +433,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// R31: the same file, or the same refusal.
+        /// R31: the same file, or the same error.
         #[test]
         fn r31_steps_lead_where_the_kernel_leads(
             path in names(), flags in uses(), resolve in prop::sample::select(vec![BENEATH, SAME_MOUNT, IN_ROOT])
@@ -466,7 +467,7 @@ mod tests {
         assert_eq!(open(SAME_MOUNT), Err(Errno::XDEV));
     }
 
-    /// R31, B01: whatever has the name while it is looked up, a link is never what is opened.
+    /// R31, B01: no matter what has the name during the walk, a link is never opened.
     #[test]
     fn r31_a_link_that_comes_and_goes_is_never_opened() {
         let dir = tempfile::tempdir().unwrap();

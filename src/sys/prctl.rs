@@ -1,4 +1,4 @@
-//! What a process decides about itself before it executes somebody else's program.
+//! Settings of a process for itself, before it executes another program.
 
 use std::io;
 
@@ -22,7 +22,7 @@ pub fn set_name(name: &str) {
     unsafe { libc::prctl(libc::PR_SET_NAME, buffer.as_ptr()) };
 }
 
-/// Nobody but root may attach to this process or read its memory and descriptors. `PR_SET_DUMPABLE 0`.
+/// Only root may attach to this process or read its memory and descriptors. `PR_SET_DUMPABLE 0`.
 ///
 /// # Errors
 /// None that the kernel documents.
@@ -34,9 +34,9 @@ pub fn set_undumpable() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) })
 }
 
-/// The kernel sends `signal` to this process when the *thread* that started it ends. `PR_SET_PDEATHSIG`.
+/// Makes the kernel send `signal` to this process when the *thread* that started it ends. `PR_SET_PDEATHSIG`.
 ///
-/// Forgotten when the credentials change and when a setuid program is executed, so it belongs directly before exec.
+/// Reset when the credentials change and when a set-user-ID program is executed, so it belongs directly before exec.
 ///
 /// # Errors
 /// EINVAL for a signal that does not exist.
@@ -44,7 +44,7 @@ pub fn set_parent_death_signal(signal: Signal) -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(Some(signal))?)
 }
 
-/// This process goes on when whoever started it ends. `PR_SET_PDEATHSIG 0`.
+/// Keeps this process running when its parent ends. `PR_SET_PDEATHSIG 0`.
 ///
 /// # Errors
 /// None that the kernel documents.
@@ -52,7 +52,7 @@ pub fn forget_parent_death_signal() -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(None)?)
 }
 
-/// Permitted capabilities survive the change to another user. `PR_SET_KEEPCAPS`; forgotten at exec.
+/// Keeps permitted capabilities across the change to another user. `PR_SET_KEEPCAPS`; reset at exec.
 ///
 /// # Errors
 /// EPERM when securebits forbid it.
@@ -60,7 +60,7 @@ pub fn keep_capabilities() -> io::Result<()> {
     Ok(rustix::thread::set_keep_capabilities(true)?)
 }
 
-/// No program that this process executes gains privileges. `PR_SET_NO_NEW_PRIVS`.
+/// Prevents programs that this process executes from gaining privileges. `PR_SET_NO_NEW_PRIVS`.
 ///
 /// # Errors
 /// None that the kernel documents.
@@ -68,7 +68,7 @@ pub fn set_no_new_privs() -> io::Result<()> {
     Ok(rustix::thread::set_no_new_privs(true)?)
 }
 
-/// Orphans below this process are handed to it instead of to init. `PR_SET_CHILD_SUBREAPER`.
+/// Makes orphans below this process its children instead of init's. `PR_SET_CHILD_SUBREAPER`.
 ///
 /// # Errors
 /// None that the kernel documents.
@@ -77,7 +77,7 @@ pub fn become_subreaper() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })
 }
 
-/// Starts an empty session keyring, so that keys of whoever started us stay out of reach. `keyctl(2)`.
+/// Starts an empty session keyring, so that the parent's keys are out of reach. `keyctl(2)`.
 ///
 /// # Errors
 /// ENOSYS on a kernel without keys, EDQUOT when the user has too many.
@@ -89,13 +89,13 @@ pub fn new_session_keyring() -> io::Result<()> {
     })
 }
 
-/// Every signal back to its default action and none blocked: what a program expects to be started with.
+/// Resets every signal to its default action and unblocks all: the state in which a program expects to be started.
 ///
 /// # Errors
 /// What `sigprocmask(2)` says.
 pub fn reset_signals() -> io::Result<()> {
-    // `struct sigaction` of the kernel, all zero: SIG_DFL, no flags, no restorer, nothing blocked. libc's own wrappers
-    // refuse the two real-time signals that they keep for themselves, which a parent may have left ignored.
+    // The kernel's `struct sigaction`, all zero: SIG_DFL, no flags, no restorer, nothing blocked. libc's own wrappers refuse the
+    // two real-time signals that libc reserves, which a parent may have left ignored.
     let default = [0usize; 4];
     for number in 1..=64 {
         // SAFETY: the kernel reads 32 bytes, which is what the array has; SIGKILL and SIGSTOP are answered with EINVAL.

@@ -1,8 +1,8 @@
-//! System calls that find out whether they are allowed, and do nothing when they are: each is asked for in a form that
-//! the kernel refuses for another reason (EINVAL, EFAULT, ENODEV), or whose effect ends with the process that asks.
+//! System calls that test whether they are allowed, without effect when they are: each is made in a form that the kernel refuses
+//! for another reason (EINVAL, EFAULT, ENODEV), or whose effect ends with the calling process.
 //!
-//! An answer of EPERM, EACCES or ENOSYS means that the caller may not, or that the kernel has no such call; any other
-//! answer that the call was reached.
+//! EPERM, EACCES or ENOSYS mean that the caller has no permission, or that the kernel has no such call; any other result means that
+//! the call was reached.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -13,7 +13,7 @@ fn check(rc: libc::c_long) -> io::Result<libc::c_long> {
     if rc == -1 { Err(io::Error::last_os_error()) } else { Ok(rc) }
 }
 
-/// The same for a call that makes a descriptor, which is closed again.
+/// As `check`, for a call that makes a descriptor, which is closed again.
 fn check_fd(rc: libc::c_long) -> io::Result<()> {
     let number = check(rc)?;
     // SAFETY: the kernel has just made this descriptor for us, and nobody else knows its number.
@@ -21,21 +21,21 @@ fn check_fd(rc: libc::c_long) -> io::Result<()> {
     Ok(())
 }
 
-/// What a child said before it ended.
+/// The output of a child.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastWords {
-    /// What its body returned; nothing when it did not get that far.
+    /// The return value of its body; empty when it did not get that far.
     pub text: Vec<u8>,
     /// The signal that ended it.
     pub signal: Option<i32>,
 }
 
-/// Seconds after which a child is killed that does not end.
+/// Seconds after which a child that has not ended is killed.
 const PATIENCE: u32 = 10;
 
-/// Runs `body` in a child, so that what it does to itself ends with it, and hands back what it returns. `fork(2)`.
+/// Runs `body` in a child, so that its effects on the process end with it, and returns its result. `fork(2)`.
 ///
-/// The caller must have no other thread: the child goes on as a copy of it.
+/// The caller must have no other thread: the child continues as a copy of it.
 ///
 /// # Errors
 /// What `pipe2(2)` and `fork(2)` say.
@@ -50,7 +50,7 @@ pub fn in_child(body: &mut dyn FnMut() -> Vec<u8>) -> io::Result<LastWords> {
         // SAFETY: takes a number; the signal's default action ends this child.
         unsafe { libc::alarm(PATIENCE) };
         let text = body();
-        // Without a reader there is nobody to be told.
+        // The parent may have closed the pipe; then there is no reader.
         let _ = std::fs::File::from(writer).write_all(&text);
         exit_at_once(0);
     }
@@ -116,10 +116,10 @@ pub fn close_range_of_nothing() -> io::Result<()> {
     super::process::close_on_exec_from(libc::c_uint::MAX as usize)
 }
 
-/// Which version of Landlock the kernel speaks. `landlock_create_ruleset(2)` with its version flag.
+/// The kernel's version of Landlock. `landlock_create_ruleset(2)` with its version flag.
 ///
 /// # Errors
-/// ENOSYS when it is not built in, EOPNOTSUPP when it was not switched on at boot.
+/// ENOSYS when it is not built in, EOPNOTSUPP when it was not enabled at boot.
 pub fn landlock_version() -> io::Result<i32> {
     const CREATE_RULESET_VERSION: libc::c_uint = 1;
     // SAFETY: with this flag the kernel wants a null pointer and a size of 0, and makes nothing.
@@ -134,7 +134,7 @@ pub fn landlock_version() -> io::Result<i32> {
     Ok(check(rc)? as i32)
 }
 
-/// Whether filters that answer with an errno can be installed. `seccomp(2)`, `SECCOMP_GET_ACTION_AVAIL`.
+/// Whether filters that return an errno can be installed. `seccomp(2)`, `SECCOMP_GET_ACTION_AVAIL`.
 ///
 /// # Errors
 /// ENOSYS without seccomp, EOPNOTSUPP without filters.
@@ -362,8 +362,8 @@ pub fn has_no_new_privs() -> bool {
     unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 }
 }
 
-/// Numbers of the descriptors from `first` on that outlive an exec: those that a program was started with, while those
-/// that it has opened itself do not.
+/// Numbers of the descriptors from `first` on that stay open at exec: those that a program was started with, as opposed to those
+/// that it has opened itself.
 #[must_use]
 pub fn lasting_descriptors(first: i32, end: i32) -> Vec<i32> {
     let lasts = |fd: &i32| {
@@ -374,7 +374,7 @@ pub fn lasting_descriptors(first: i32, end: i32) -> Vec<i32> {
     (first..end).filter(lasts).collect()
 }
 
-/// Enters the namespace that this process is in already, named by its file. `setns(2)`.
+/// Enters the namespace that this process is already in, by its file. `setns(2)`.
 ///
 /// # Errors
 /// EPERM without the privilege.

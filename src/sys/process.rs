@@ -1,4 +1,4 @@
-//! Starting, naming, signalling and waiting for processes by descriptor.
+//! Starts, identifies, signals and waits for processes by descriptor.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -27,7 +27,7 @@ pub mod flags {
     /// Own network namespace.
     pub const NEW_NET: u64 = 0x4000_0000;
     pub(super) const PIDFD: u64 = 0x0000_1000;
-    /// The child has its parent's memory, and the parent waits until it no longer does. `CLONE_VM`, `CLONE_VFORK`.
+    /// The child shares its parent's memory, and the parent waits until the child executes or ends. `CLONE_VM`, `CLONE_VFORK`.
     pub(super) const VFORK: u64 = 0x0000_4100;
     pub(super) const INTO_CGROUP: u64 = 0x2_0000_0000;
 }
@@ -64,11 +64,11 @@ pub struct Spawn<'a> {
     pub flags: u64,
     /// Directory of the v2 cgroup in which the child is born.
     pub cgroup: Option<BorrowedFd<'a>>,
-    /// Files that the child writes before it executes, each with one `write(2)` (the id maps of a user namespace, which
-    /// must stand before exec or the capabilities are lost).
+    /// Files that the child writes before it executes, each with one `write(2)` (the id maps of a user namespace, which must be
+    /// written before the exec or the capabilities are lost).
     pub writes: &'a [(&'a CStr, Vec<u8>)],
-    /// Which entry of `fds` hears of a failure between clone and exec: a zero byte, then errno as 4 bytes in native
-    /// order.
+    /// Index of the entry of `fds` to which a failure between clone and exec is reported: a zero byte, then errno as 4 bytes in
+    /// native order.
     pub report: usize,
 }
 
@@ -85,16 +85,16 @@ pub struct Child {
 /// Most descriptors that a child can be given.
 const MAX_FDS: usize = 16;
 
-/// Descriptors are parked from this number on while they are sorted into place. Low, as `RLIMIT_NOFILE` may be.
+/// Lowest number for descriptors that are moved away while they are sorted into place. Low, as `RLIMIT_NOFILE` may be.
 const PARKING: RawFd = MAX_FDS as RawFd;
 
-/// Starts a child with `clone3(2)`, on this process's memory until it executes: a copy of a large process's page tables costs
-/// more than all the rest, and on cgroup v2 the task's cgroup would be charged for it.
+/// Starts a child with `clone3(2)`, on this process's memory until it executes: a copy of a large process's page tables would cost
+/// more than everything else together, and on cgroup v2 it would be charged to the task's cgroup.
 ///
-/// The caller must have no other thread: it stands still until the child has executed or ended.
+/// The caller must have no other thread: it is suspended until the child has executed or ended.
 ///
 /// # Errors
-/// What `clone3(2)` says. What fails in the child comes through its report descriptor.
+/// What `clone3(2)` says. A failure in the child is sent to its report descriptor.
 ///
 /// # Panics
 /// When `report` is no index of `fds`, or `fds` has more than 16 entries.
@@ -129,13 +129,13 @@ pub fn spawn(plan: &Spawn<'_>) -> io::Result<Child> {
 }
 
 /// As [`spawn`], but on a copy of this process's memory, and the child executes nothing before a byte is written to the returned
-/// descriptor: until then somebody else can write the id maps of its user namespace. When the descriptor is closed without,
+/// descriptor: until then another process can write the id maps of its user namespace. When the descriptor is closed without that,
 /// also by the death of this process, the child ends; it must still be reaped, see [`wait`].
 ///
 /// The caller must have no other thread.
 ///
 /// # Errors
-/// What `pipe2(2)` and `clone3(2)` say. What fails in the child comes through its report descriptor.
+/// What `pipe2(2)` and `clone3(2)` say. A failure in the child is sent to its report descriptor.
 ///
 /// # Panics
 /// As [`spawn`].
@@ -159,8 +159,8 @@ fn released(plan: &Spawn<'_>, argv: &[*const libc::c_char], envp: &[*const libc:
     match child(plan, argv, envp) {}
 }
 
-/// `clone3(2)` with a stack of the child's own: there it calls `body`, which must not return. Answers as the kernel does: a
-/// pid, or an errno below zero.
+/// `clone3(2)` with a separate stack for the child, on which it calls `body`, which must not return. Returns what the kernel
+/// returns: a pid, or a negative errno.
 ///
 /// # Safety
 /// `args` asks for `CLONE_VM` and `CLONE_VFORK` and names a stack that nobody else uses, whose end is aligned to 16 bytes.
@@ -283,13 +283,14 @@ fn prepare_and_exec(
     Err(errno())
 }
 
-/// Room for what a child on this process's memory calls before it executes.
+/// Stack size for what a child on this process's memory calls before it executes.
 const CHILD_STACK: usize = 256 * 1024;
 
-/// Starts a child of this process's parent that runs `body`, which is to execute a program; when it returns instead, the
-/// child ends with status 127. This process waits for either. `clone(2)` with `CLONE_PARENT`, `CLONE_VM` and `CLONE_VFORK`.
+/// Starts a sibling of this process, a child of its parent, that runs `body`, which should execute a program; if `body` returns,
+/// the child ends with status 127. This process waits until the child executes or ends. `clone(2)` with `CLONE_PARENT`, `CLONE_VM`
+/// and `CLONE_VFORK`.
 ///
-/// The caller must have no other thread: `body` runs on this very memory.
+/// The caller must have no other thread: `body` runs in this process's memory.
 ///
 /// # Errors
 /// What `clone(2)` says; ENOMEM for a pid namespace whose first process has ended.
@@ -317,8 +318,8 @@ pub fn spawn_sibling(mut body: &mut dyn FnMut()) -> io::Result<Child> {
     Ok(Child { pid, pidfd })
 }
 
-/// Starts a child in a new user namespace that does nothing but wait until the returned descriptor is closed, also by the
-/// death of this process. It must still be reaped, see [`wait`].
+/// Starts a child in a new user namespace that only waits until the returned descriptor is closed, also by the death of this
+/// process. It must still be reaped, see [`wait`].
 ///
 /// The caller must have no other thread.
 ///
@@ -332,9 +333,9 @@ pub fn spawn_in_user_namespace() -> io::Result<(Child, OwnedFd)> {
     })
 }
 
-/// Starts a child, in new namespaces named by [`flags`] and in this v2 cgroup, that runs `body` on a copy of this process's
-/// memory and then ends with status 0. `ours`, this process's end of a channel to it, is closed there and returned here. The
-/// child must be reaped, see [`wait`].
+/// Starts a child, in new namespaces named by [`flags`] and in this v2 cgroup, that runs `body` on a copy of this process's memory
+/// and then ends with status 0. `ours`, this process's end of a channel to it, is closed in the child and returned here. The child
+/// must be reaped, see [`wait`].
 ///
 /// The caller must have no other thread.
 ///
@@ -410,7 +411,7 @@ pub fn execute(path: &CStr, argv: &[CString], envp: &[CString]) -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Ends this process without running anything that belongs to whom it was cloned from. `_exit(2)`.
+/// Ends this process without running destructors that belong to the process from which it was cloned. `_exit(2)`.
 pub fn exit_at_once(status: i32) -> ! {
     // SAFETY: takes a number and does not return.
     unsafe { libc::_exit(status) }
@@ -419,17 +420,17 @@ pub fn exit_at_once(status: i32) -> ! {
 /// Opens a descriptor for a child or any process. `pidfd_open(2)`.
 ///
 /// # Errors
-/// ESRCH when there is no such process: the number is nobody's, or a thread's that leads none.
+/// ESRCH when there is no such process: the number is unused, or belongs to a thread that is not a group leader.
 pub fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
     let pid = rustix::process::Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
     match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-        // What kernels say of a thread, and older ones of a process that is just being reaped.
+        // The error for a thread, and on older kernels for a process that is just being reaped.
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Err(rustix::io::Errno::SRCH.into()),
         other => Ok(other?),
     }
 }
 
-/// Sends a signal to the process that the descriptor names, never to a later one with its number.
+/// Sends a signal to the process of this descriptor, never to a later one with the same pid.
 ///
 /// # Errors
 /// ESRCH when it has ended.
@@ -447,10 +448,10 @@ pub fn send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether [`send_signal`] may be used on the process; sends nothing.
+/// Whether [`send_signal`] works for this process; sends nothing.
 ///
 /// # Errors
-/// ENOSYS or EPERM where the kernel, or a filter around us, does not have it; ESRCH when the process has ended.
+/// ENOSYS or EPERM where the kernel does not have it, or a filter denies it; ESRCH when the process has ended.
 pub fn check_signal(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: passes numbers and a null siginfo; signal 0 is none.
     let rc = unsafe {
@@ -475,11 +476,11 @@ pub fn signal_group(leader: i32, signal: Signal) -> io::Result<()> {
 /// How a child ended: an exit status or a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitStatus {
-    /// Exit status, when it ended by itself.
+    /// Exit status, when it exited.
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// With a core file, or one for the program that takes them.
+    /// A core file was written, or passed to the program that handles them.
     pub dumped: bool,
 }
 
@@ -502,8 +503,8 @@ impl WaitStatus {
 /// `struct pidfd_info` of `<linux/pidfd.h>` in its first form: the mask first, the exit code in the last four of its bytes.
 type PidfdInfo = [u64; 8];
 
-/// How a process ended that is nobody's child here, once it was reaped; `None` before, and on kernels before 6.15, which do not
-/// tell. `ioctl_pidfd(2)`, `PIDFD_GET_INFO`.
+/// The exit status of a reaped process that need not be a child of this one; `None` before it is reaped, and on kernels before
+/// 6.15, which do not provide it. `ioctl_pidfd(2)`, `PIDFD_GET_INFO`.
 #[must_use]
 pub fn status_of_reaped(pidfd: BorrowedFd<'_>) -> Option<WaitStatus> {
     const INFO_EXIT: u64 = 1 << 3;
@@ -519,7 +520,7 @@ pub fn status_of_reaped(pidfd: BorrowedFd<'_>) -> Option<WaitStatus> {
 /// Reaps a child that has ended; `None` while it runs. `waitid(P_PIDFD)`.
 ///
 /// # Errors
-/// ECHILD when it is no child of this process or was reaped before.
+/// ECHILD when it is not a child of this process or was reaped before.
 pub fn try_wait(pidfd: BorrowedFd<'_>) -> io::Result<Option<WaitStatus>> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     let status = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::PidFd(pidfd), options))?;
@@ -529,13 +530,13 @@ pub fn try_wait(pidfd: BorrowedFd<'_>) -> io::Result<Option<WaitStatus>> {
 /// Waits for the end of a child and reaps it. `waitid(P_PIDFD)`.
 ///
 /// # Errors
-/// ECHILD when it is no child of this process or was reaped before.
+/// ECHILD when it is not a child of this process or was reaped before.
 pub fn wait(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED))?;
     Ok(())
 }
 
-/// How a child ended, without reaping it; `None` while it runs. `waitid(P_PIDFD, WNOWAIT)`.
+/// The exit status of a child, without reaping it; `None` while it runs. `waitid(P_PIDFD, WNOWAIT)`.
 ///
 /// # Errors
 /// As [`try_wait`].
@@ -560,15 +561,15 @@ pub fn spawn_in_session(command: &mut Command) -> io::Result<std::process::Child
     command.spawn()
 }
 
-/// The command is killed when the thread that starts it ends, in whatever way. Not one that gains privileges by being executed:
-/// the kernel lets it go on. `prctl(PR_SET_PDEATHSIG)`.
+/// Makes the kernel kill the command when the thread that starts it ends, for whatever reason. Not effective for a command that
+/// gains privileges at exec: the kernel lets it continue. `prctl(PR_SET_PDEATHSIG)`.
 pub fn die_with_parent(command: &mut Command) {
     let parent = rustix::process::getpid();
     // SAFETY: the closure runs between fork and exec and makes two async-signal-safe calls.
     unsafe {
         command.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-            // It may have ended before that; then nobody kills us.
+            // The parent may have ended before that; then no signal would be sent.
             if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
         });
     }
@@ -585,7 +586,7 @@ pub fn unshare(namespaces: u64) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The pid of some child that has ended and was not reaped yet. `waitid(P_ALL, WNOWAIT)`.
+/// The pid of any child that has ended and was not reaped yet. `waitid(P_ALL, WNOWAIT)`.
 #[must_use]
 pub fn peek_ended_child() -> Option<i32> {
     use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -600,7 +601,7 @@ pub fn reap(pid: i32) {
     let _ = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), Some(nix::sys::wait::WaitPidFlag::WNOHANG));
 }
 
-/// Waits for this child to end and reaps it; the signal that ended it. `waitpid(2)`.
+/// Waits for this child to end and reaps it; returns the signal that ended it. `waitpid(2)`.
 #[must_use]
 pub fn wait_for(pid: i32) -> Option<i32> {
     use nix::sys::wait::{WaitStatus as Status, waitpid};

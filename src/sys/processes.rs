@@ -1,4 +1,4 @@
-//! What `/proc` says about processes. What cannot be read is an error and not a death.
+//! Information on processes from `/proc`. A read failure is an error, and does not mean that the process has ended.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -6,16 +6,16 @@ use std::io::{self, Read as _};
 
 use super::mutant;
 
-/// Bytes that are read of what a process was started with: more than `execve(2)` takes on any machine. A process can point the
-/// kernel at other memory of its own (`PR_SET_MM_MAP`), as much as it likes.
+/// Most bytes that are read of a process's arguments or environment: more than `execve(2)` accepts on any machine. A process can
+/// make the kernel show other parts of its memory (`PR_SET_MM_MAP`), of any length.
 const LONGEST: u64 = 8 << 20;
 
-/// The fields of `proc_pid_stat(5)` that name a process and its place.
+/// The fields of `proc_pid_stat(5)` that identify a process and its parent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     /// Process id.
     pub pid: i32,
-    /// Its parent's, 0 for none that is visible here.
+    /// The pid of its parent, 0 for a parent that is not visible here.
     pub parent: i32,
     /// It has ended and was not reaped yet.
     pub ended: bool,
@@ -25,7 +25,7 @@ pub struct Stat {
     pub start_ticks: u64,
 }
 
-/// The process with this number; `None` when there is none.
+/// The process with this pid; `None` when there is none.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -48,8 +48,8 @@ fn parse(pid: i32, text: &str) -> Option<Stat> {
     Some(Stat { pid, parent, ended, stopped, start_ticks })
 }
 
-/// How a process ended that was not reaped yet, as `wait4(2)` gives it: field 52 of `proc_pid_stat(5)`, which the kernel shows as 0
-/// to whom it does not trust. `None` when it is not there any more, or runs.
+/// The exit status of a process that was not reaped yet, as `wait4(2)` returns it: field 52 of `proc_pid_stat(5)`, which the kernel
+/// shows as 0 to processes without permission. `None` when the process is gone, or runs.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -75,23 +75,23 @@ pub fn all() -> io::Result<Vec<Stat>> {
     Ok(found)
 }
 
-/// Whether a process is in this pid namespace (its inode); of another user's nobody but root can tell.
+/// Whether a process is in this pid namespace (its inode); for another user's process only root can determine that.
 #[must_use]
 pub fn is_in_pid_namespace(pid: i32, namespace: u64) -> bool {
     let found = std::fs::metadata(format!("/proc/{pid}/ns/pid"));
     found.is_ok_and(|found| std::os::unix::fs::MetadataExt::ino(&found) == namespace)
 }
 
-/// The children of this process, also those that it has inherited.
+/// The children of this process, including inherited ones.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
 pub fn own_children() -> io::Result<Vec<i32>> {
     let mut found = Vec::new();
     for thread in std::fs::read_dir("/proc/self/task")? {
-        // A thread that has just ended has handed its children to another one, which is read too or will be next time.
+        // A thread that has just ended has passed its children to another one, which is read too or will be next time.
         let Some(children) = if_there(std::fs::read_to_string(thread?.path().join("children")))? else {
-            // A kernel without these lists (CONFIG_PROC_CHILDREN): ask everybody for their parent.
+            // A kernel without these lists (CONFIG_PROC_CHILDREN): read the parent of every process.
             let own = rustix::process::getpid().as_raw_nonzero().get();
             return Ok(all()?.iter().filter(|s| s.parent == own).map(|s| s.pid).collect());
         };
@@ -100,7 +100,7 @@ pub fn own_children() -> io::Result<Vec<i32>> {
     Ok(found)
 }
 
-/// Those of `all` that descend from `of`, by parent links, those that have ended left out.
+/// The processes of `all` that descend from `of`, by parent links, without those that have ended.
 #[must_use]
 pub fn descendants(all: &[Stat], of: i32) -> Vec<Stat> {
     let mut children: HashMap<i32, Vec<Stat>> = HashMap::new();
@@ -117,7 +117,7 @@ pub fn descendants(all: &[Stat], of: i32) -> Vec<Stat> {
     found
 }
 
-/// What the process was started with, its name first; empty for one that has ended.
+/// The arguments of the process, its name first; empty for one that has ended.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -128,7 +128,7 @@ pub fn arguments(pid: i32) -> io::Result<Vec<Vec<u8>>> {
 /// The environment that the process was started with; empty for one that has ended.
 ///
 /// # Errors
-/// EACCES for a process of somebody else; when `/proc` cannot be read.
+/// EACCES for another user's process; when `/proc` cannot be read.
 pub fn environment(pid: i32) -> io::Result<Vec<Vec<u8>>> {
     Ok(strings(&if_there(read(&format!("/proc/{pid}/environ")))?.unwrap_or_default()))
 }
@@ -148,8 +148,8 @@ fn read(path: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The user who started the process (its real user ID); `None` when there is no such process. The owner of its directory in
-/// `/proc` is the effective one: root for a set-user-ID program, which anybody can execute with arguments of any kind.
+/// The user who started the process (its real user ID); `None` when there is no such process. The owner of its directory in `/proc`
+/// is the effective one: root for a set-user-ID program, which any user can execute with any arguments.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -164,7 +164,7 @@ pub fn user(pid: i32) -> io::Result<Option<u32>> {
     real.map(Some).ok_or_else(malformed)
 }
 
-/// What `/proc/PID/status`, opened, says behind this name; `None` where it has no such line or cannot be read.
+/// The value of this line in an opened `/proc/PID/status`; `None` where there is no such line or the file cannot be read.
 pub fn said(status: File, name: &str) -> Option<String> {
     let mut text = Vec::new();
     status.take(LONGEST).read_to_end(&mut text).ok()?;
@@ -177,7 +177,7 @@ fn strings(text: &[u8]) -> Vec<Vec<u8>> {
     if text.is_empty() { Vec::new() } else { text.split(|b| *b == 0).map(<[u8]>::to_vec).collect() }
 }
 
-/// A process that ends while its files are read is one that is not there.
+/// A process that ends while its files are read counts as missing.
 fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH) => Ok(None),

@@ -1,4 +1,4 @@
-//! Random numbers without a descriptor: a process that has none left still gets them.
+//! Random numbers without a descriptor: they are available even when the process has no descriptor left.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -8,7 +8,7 @@ pub fn bits() -> u128 {
     let mut bytes = [0; 16];
     match rustix::io::retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())) {
         Ok(16) => u128::from_ne_bytes(bytes),
-        // A filter that does not know the call; this way goes through a file.
+        // A filter denies the call; this fallback reads a file.
         _ => uuid::Uuid::new_v4().as_u128(),
     }
 }

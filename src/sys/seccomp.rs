@@ -2,12 +2,12 @@
 
 use std::io;
 
-/// Installs a filter on the calling thread, for good: children and programs that it executes have it, too.
+/// Installs a filter on the calling thread permanently: its children and the programs that it executes have it, too.
 ///
 /// # Errors
 /// What `seccomp(2)` says: EACCES without `no_new_privs` and without `CAP_SYS_ADMIN`, EINVAL for a program that is empty, longer
-/// than 4096 instructions or no filter, ENOMEM when all filters together are too long, ENOSYS and EINVAL on a kernel without
-/// them.
+/// than 4096 instructions or not a valid filter, ENOMEM when all filters together are too long, ENOSYS and EINVAL on a kernel
+/// without them.
 pub fn install(program: &[libc::sock_filter]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let filter = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };

@@ -1,16 +1,16 @@
-//! Signals that this process is sent, one after the other. signal-hook takes them; what waits for them is a task of the runtime.
+//! Signals for this process, received one after the other. signal-hook catches them; an async task waits for them.
 
 use std::io;
 use std::pin::Pin;
 
 use tokio_stream::Stream as _;
 
-/// Hears certain signals from its making on, also where they were ignored. One that comes before anybody asks is kept, and several of
-/// the same kind that nobody has asked for yet are one. `signal(7)`.
+/// Receives certain signals from its creation on, even if they were ignored. A signal that arrives before the first call of `next`
+/// is kept, and several pending ones of the same kind count as one. `signal(7)`.
 pub struct Signals(signal_hook_tokio::Signals);
 
 impl Signals {
-    /// Hears the signals of these numbers. Within a runtime.
+    /// Receives the signals with these numbers. Call it within a runtime.
     ///
     /// # Errors
     /// When a handler cannot be set or there is no descriptor left.
@@ -21,12 +21,12 @@ impl Signals {
         signal_hook_tokio::Signals::new(numbers).map(Signals)
     }
 
-    /// The number of the next one. May be dropped and called again.
+    /// The number of the next signal. The future may be dropped and the method called again.
     pub async fn next(&mut self) -> i32 {
         loop {
             match std::future::poll_fn(|context| Pin::new(&mut self.0).poll_next(context)).await {
                 Some(number) => return number,
-                // Nobody closes it while it is borrowed here.
+                // It cannot be closed while it is borrowed here.
                 None => std::future::pending().await,
             }
         }
@@ -46,7 +46,8 @@ mod tests {
     #[tokio::test]
     async fn what_comes_before_it_is_asked_for_is_kept() {
         let mut signals = Signals::catch(&[libc::SIGURG, libc::SIGWINCH]).unwrap();
-        // To this thread: each has been handled when the call returns. One to the process may reach another thread, and later.
+        // Sent to this thread: each has been handled when the call returns. A signal to the process may reach another thread, and
+        // later.
         let send = |signal| signal_hook::low_level::raise(signal).unwrap();
         for signal in [libc::SIGWINCH, libc::SIGURG, libc::SIGWINCH] {
             send(signal);

@@ -1,5 +1,5 @@
-//! Connections. What speaks HTTP or gRPC over one has all its code for each type of connection, 10 to 30 KiB, so it is given one of
-//! which nothing is known but that it can be read and written.
+//! Connections. Code for HTTP or gRPC is instantiated for each type of connection, 10 to 30 KiB each, so it is given a trait object
+//! that can only be read and written.
 
 use tokio::io::{AsyncRead, AsyncWrite};
 

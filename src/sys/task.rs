@@ -1,15 +1,15 @@
-//! Tasks of tokio. Each type of future that is spawned has all the code of a task, some 1.5 KiB, so futures are boxed first: then
-//! that code is there once for all that give the same.
+//! Tasks of tokio. The task code is instantiated for each type of future that is spawned, some 1.5 KiB each, so futures are boxed
+//! first: then there is one instance for each output type.
 
 use std::future::Future;
 use std::pin::Pin;
 
 use tokio::task::JoinHandle;
 
-/// A future of which nothing is known but what it gives.
+/// A boxed future, known only by its output type.
 pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The future without its type, for a `JoinSet`.
+/// Boxes a future, for a `JoinSet`.
 pub fn boxed<T>(future: impl Future<Output = T> + Send + 'static) -> Boxed<T> {
     Box::pin(future)
 }

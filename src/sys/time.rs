@@ -1,4 +1,4 @@
-//! Which boot and which process this is.
+//! Identifies the boot and processes.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,7 +13,7 @@ pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Names a live process so that it cannot be mistaken for a later one.
+/// Identifies a live process so that it cannot be confused with a later one.
 ///
 /// # Errors
 /// `NotFound` when there is no such process.
@@ -22,7 +22,7 @@ pub fn process_id(pid: i32) -> io::Result<ProcessId> {
     Ok(ProcessId { pid, start_ticks: stat.start_ticks, boot_id: boot_id()? })
 }
 
-/// The name of this process.
+/// The identity of this process.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -30,7 +30,7 @@ pub fn own() -> io::Result<ProcessId> {
     process_id(rustix::process::getpid().as_raw_nonzero().get())
 }
 
-/// The pid namespace (its inode) in whose numbers this process speaks.
+/// The pid namespace (its inode) to which the pids that this process sees belong.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -38,10 +38,10 @@ pub fn pid_namespace() -> io::Result<u64> {
     Ok(std::fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
-/// The pid namespace that each boot begins with (`PROC_PID_INIT_INO` of the kernel).
+/// The first pid namespace of every boot (`PROC_PID_INIT_INO` of the kernel).
 const FIRST_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// Whether a pid namespace (its inode) is there for sure: the first one of the machine, or that of a process which can be seen from
+/// Whether a pid namespace (its inode) certainly exists: the first one of the machine, or that of a process that is visible from
 /// here.
 ///
 /// # Errors
@@ -51,7 +51,7 @@ pub fn is_namespace_seen(namespace: u64) -> io::Result<bool> {
     Ok(namespace == FIRST_NAMESPACE || super::processes::all()?.iter().any(|process| is_in(process.pid)))
 }
 
-/// Whether exactly this process still runs; a zombie does not. What cannot be read is an error and not a death.
+/// Whether exactly this process still runs; a zombie does not. A read failure is an error, and does not mean that it has ended.
 ///
 /// # Errors
 /// When `/proc` cannot be read.

@@ -1,4 +1,4 @@
-//! Descriptors under the eyes of the event loop.
+//! Descriptors registered with the event loop.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -63,8 +63,8 @@ macro_rules! common {
             listxattrat removexattr lremovexattr fremovexattr removexattrat file_getattr file_setattr
             inotify_init1 inotify_add_watch inotify_rm_watch fanotify_mark;
 
-        // Existing files keep their set-id bits, except for tasks that may change them. When a file is created, the set-user-ID bit
-        // is lost with the first byte written, as no task that is refused here has CAP_FSETID.
+        // Existing files get no set-id bits, except from tasks that may give them. On a new file, the set-user-ID bit is lost with
+        // the first byte written, as no task that is refused here has CAP_FSETID.
         Mode(1) => fchmod;
         Mode(2) => fchmodat fchmodat2;
         Made(2) => mknodat;
