@@ -199,8 +199,8 @@ fn executor_of(arguments: &[Vec<u8>], data_dir: &Path) -> Option<String> {
 /// Kills the processes that have the allocation's id in their environment: those that remain of its tasks when their executors
 /// were killed. Spares this process and its ancestors.
 ///
-/// With `must_end`, processes of users other than that one are killed once, and not waited for: any user can put the allocation's id into
-/// an environment, and start such processes faster than they are killed.
+/// With `must_end`, processes of users other than that one are killed once, and not waited for: any user can put the
+/// allocation's id into an environment, and start such processes faster than they are killed.
 ///
 /// # Errors
 /// As [`kill_tree`].

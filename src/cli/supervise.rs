@@ -2,7 +2,7 @@
 //! `src/cli/revive.rs`.
 //!
 //! ```text
-//! agentbin ps ─▶ agentbin supervise DIR ID ─▶ agentbin supervise --here DIR ID      in a session of its own, nobody's child
+//! agentbin ps ─▶ agentbin supervise DIR ID ─▶ agentbin supervise --here DIR ID      in a session of its own, reparented
 //!      ◀── its stdout: one line of JSON when the tasks have been taken up, or its end
 //! ```
 

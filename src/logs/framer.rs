@@ -25,7 +25,7 @@ use crate::spec::json;
 pub const FRAME_SIZE: usize = 64 * 1024;
 /// How long data may wait for further data.
 pub const BATCH_WINDOW: Duration = Duration::from_millis(200);
-/// How often an empty frame is sent, so that a quiet stream can be told from a dead one.
+/// How often an empty frame is sent, which distinguishes a quiet stream from a dead one.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Longest JSON object that a [`Decoder`] accepts as a frame.
 const LONGEST_OBJECT: usize = 4 * FRAME_SIZE;

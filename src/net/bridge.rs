@@ -155,7 +155,7 @@ pub(super) fn remove_if_unused(locked: &mut Locked, run_dir: &Path, patience: Du
             do_it(locked, &["-t", table, "-D", chain, "-j", own], patience)?;
         }
     }
-    // Naming a chain creates it if it is missing: an error about a missing chain could not be told from another failure.
+    // Naming a chain creates it if it is missing: an error about a missing chain could not be distinguished from another failure.
     let chains = format!(
         "*filter\n:{FORWARD} - [0:0]\n:{INPUT} - [0:0]\n-X {FORWARD}\n-X {INPUT}\nCOMMIT\n*nat\n:{LEAVE} - [0:0]\n-X {LEAVE}\nCOMMIT\n"
     );

@@ -3,7 +3,7 @@
 //! ```text
 //! Networks::plan ─▶ a Network, which says all that will be made: written down by the caller before anything is
 //! Network::make ─▶ a note of it (`noted`) ─▶ namespace (unless a driver makes it) ─▶ ADD of each CNI plugin ─▶ rules (`guard`) ─▶
-//! Status; a failed ADD wants a DEL
+//! Status; a failed ADD needs a DEL
 //! Network::remove ─▶ DEL with the same arguments and the kept result ─▶ rules ─▶ the bridge after the last one ─▶ the note ─▶
 //! namespace
 //! ```

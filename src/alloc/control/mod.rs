@@ -49,7 +49,7 @@ pub enum OrderError {
         alloc: String,
         /// What was asked for.
         task: String,
-        /// Those that it has.
+        /// Its tasks.
         known: String,
     },
     /// The request is for one task, and there are several.
@@ -57,7 +57,7 @@ pub enum OrderError {
     WhichTask {
         /// Its short id.
         alloc: String,
-        /// Those that it has.
+        /// Its tasks.
         known: String,
     },
     /// The request is for a running task.
