@@ -1,5 +1,5 @@
 //! The life of one allocation: a group's tasks from the first directory to the last process, set up in order and undone in
-//! reverse. Independent of how a step does its work.
+//! reverse. Never knows how a step does its work.
 //!
 //! ```text
 //! Alloc::set_up ─▶ mount, ports, record, directories, network   undone at once when one fails

@@ -1,4 +1,4 @@
-//! The operator's command line. Contains no logic that other modules would need.
+//! The operator's command line. Never contains logic that other modules need.
 
 mod agent;
 mod args;

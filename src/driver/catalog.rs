@@ -241,7 +241,7 @@ pub fn prefers_external(internal: &Version, external: &Version) -> bool {
 pub struct Found {
     path: PathBuf,
     args: Vec<OsString>,
-    /// Its answer to PluginInfo.
+    /// Its answer to `PluginInfo`.
     pub info: PluginInfo,
     /// Its version.
     pub version: Version,
@@ -377,7 +377,7 @@ impl Found {
         Ok(Config(bytes))
     }
 
-    /// Starts the plugin for serving: SetConfig with the configuration and the node's part, then Init.
+    /// Starts the plugin for serving: `SetConfig` with the configuration and the node's part, then Init.
     ///
     /// # Errors
     /// See [`CatalogError`]. The plugin is gone when this fails.

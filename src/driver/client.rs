@@ -34,7 +34,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Capacity of the event queue for a slow listener.
 const EVENTS: usize = 256;
 
-/// A plugin's answer to PluginInfo.
+/// A plugin's answer to `PluginInfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginInfo {
     /// `driver`, `device`, or `unknown`.

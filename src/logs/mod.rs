@@ -1,5 +1,5 @@
-//! One task's output: from its pipe or FIFO into rotated files, and back out to readers that follow it. Independent of
-//! allocations.
+//! One task's output: from its pipe or FIFO into rotated files, and back out to readers that follow it. Never
+//! knows allocations.
 
 mod buffer;
 pub mod client;

@@ -1,4 +1,4 @@
-//! Networks of allocations: a namespace for each, and its connection. Independent of tasks; the caller gives it its directory.
+//! Networks of allocations: a namespace for each, and its connection. Never knows tasks; the caller gives it its directory.
 //!
 //! ```text
 //! Networks::plan ─▶ a Network, which says all that will be made: written down by the caller before anything is

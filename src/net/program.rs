@@ -47,7 +47,7 @@ pub(super) fn find(program: &str) -> Option<PathBuf> {
 }
 
 /// Runs a program to its end. Kills it, with the processes that it started, at the deadline or when it is cancelled. It reads
-/// `input`. The first of `words` is its argv[0]: one file may be several programs.
+/// `input`. The first of `words` is its `argv[0]`: one file may be several programs.
 ///
 /// Its standard input is the locked file: if this process is killed, the program goes on, and the next process waits for the
 /// lock until the program has ended.

@@ -124,7 +124,7 @@ pub fn pressure() -> bool {
     std::fs::read_to_string("/proc/pressure/memory").is_ok()
 }
 
-/// Whether `/` is the initramfs, from which pivot_root does not work.
+/// Whether `/` is the initramfs, from which `pivot_root` does not work.
 ///
 /// # Errors
 /// When the file system of `/` cannot be determined.

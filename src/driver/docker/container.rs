@@ -654,7 +654,7 @@ fn check_identity(mount: &spec::Mount) -> Result<(), DriverError> {
     }
 }
 
-/// A bind in the string form, which can carry an SELinux label but no path with a colon.
+/// A bind in the string form, which can carry an `SELinux` label but no path with a colon.
 fn labelled(mount: &spec::Mount) -> Result<String, DriverError> {
     let (source, target) = (mount.host_path.display().to_string(), &mount.task_path);
     if source.contains(':') || target.contains(':') {
