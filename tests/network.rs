@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use engine::TestEngine;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use site::{HOST, PLUGINS, Site, done, group, ip, job};
+use site::{By, HOST, PLUGINS, Site, done, group, ip, job};
 use world::{Out, Running, World, copy_program, need_root, seconds, signal, wait_for_text};
 
 /// What a web server says, asked from the neighbour's machine.
@@ -50,7 +50,18 @@ const SERVER: &str = "mkdir -p ${NOMAD_TASK_DIR}/www && cd ${NOMAD_TASK_DIR}/www
 #[test]
 fn g1_groups_reach_each_other_and_are_reached_over_mapped_ports() {
     need_root!();
-    let site = Site::new();
+    groups_reach_each_other_and_are_reached_over_mapped_ports(By::Plugins);
+}
+
+/// G1: the same where no CNI plugins are installed.
+#[test]
+fn g1_without_plugins_groups_reach_each_other_and_are_reached_over_mapped_ports() {
+    need_root!();
+    groups_reach_each_other_and_are_reached_over_mapped_ports(By::Builtin);
+}
+
+fn groups_reach_each_other_and_are_reached_over_mapped_ports(by: By) {
+    let site = Site::made(by);
     let before = site.state();
     let server = group("server", "exec", "mode = \"bridge\"\nport \"http\" {\n static = 18080\n to = 8080\n}", SERVER);
     let client = format!(
@@ -92,7 +103,18 @@ fn g1_groups_reach_each_other_and_are_reached_over_mapped_ports() {
 #[test]
 fn g1_udp_hairpin_and_the_hosts_loopback() {
     need_root!();
-    let site = Site::new();
+    udp_hairpin_and_the_hosts_loopback(By::Plugins);
+}
+
+/// G1: the same where no CNI plugins are installed.
+#[test]
+fn g1_without_plugins_udp_hairpin_and_the_hosts_loopback() {
+    need_root!();
+    udp_hairpin_and_the_hosts_loopback(By::Builtin);
+}
+
+fn udp_hairpin_and_the_hosts_loopback(by: By) {
+    let site = Site::made(by);
     let before = site.state();
     let secret = TcpListener::bind((Ipv4Addr::LOCALHOST, 17777)).unwrap();
     secret.set_nonblocking(true).unwrap();
@@ -140,10 +162,7 @@ for _ in range(60):
     let knocked = secret.accept().map(|(_, from)| from);
     assert!(knocked.is_err(), "{knocked:?}");
     // The way is there: without the rules, one on the bridge and one on the wire, the very same knock is heard.
-    done("iptables", &["-F", "AGENTBIN-INPUT"]);
-    for table in site.tables() {
-        done("nft", &["delete", "table", "netdev", &table]);
-    }
+    site.open_loopback();
     std::fs::write(go, "").unwrap();
     wait_for_text(&run.stdout, "tried twice");
     secret.accept().unwrap();
@@ -434,6 +453,36 @@ fn g1_what_a_killed_run_left_is_removed() {
     assert_eq!((site.state(), site.world.allocations()), (before, 0));
 }
 
+/// G1: what a killed run has made without plugins is removed, too: killed while its task runs, and at a random moment.
+#[test]
+fn g1_without_plugins_what_a_killed_run_left_is_removed() {
+    need_root!();
+    let site = Site::made(By::Builtin);
+    let before = site.state();
+    let network = "mode = \"bridge\"\nport \"p\" {\n to = 80\n}";
+    let text = job("batch", &[group("g", "raw_exec", network, "echo up; sleep 1000")]);
+    let mut run = site.start("killed", &text, &[]);
+    let began = Instant::now();
+    wait_for_text(&run.stdout, "up");
+    let whole = began.elapsed();
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
+    assert_ne!(site.state(), before);
+    site.gc();
+    assert_eq!(site.state(), before, "killed while its task runs");
+    let mut random = random::Random::new("g1_without_plugins_what_a_killed_run_left_is_removed");
+    for _ in 0..12 {
+        let after = whole.mul_f64(f64::from(u32::try_from(random.index(1000)).unwrap()) / 1000.0);
+        let mut run = site.start("killed", &text, &[]);
+        #[expect(clippy::disallowed_methods, reason = "the moment of the kill is what is drawn")]
+        std::thread::sleep(after);
+        run.child.kill().unwrap();
+        run.child.wait().unwrap();
+        site.gc();
+        assert_eq!((site.state(), site.world.allocations()), (before.clone(), 0), "killed after {after:?}");
+    }
+}
+
 /// G1: the bridge has one subnet: a run with another one is refused and touches nothing of what others have.
 #[test]
 fn g1_a_second_subnet_is_refused_while_the_first_is_used() {
@@ -644,7 +693,18 @@ fn g1_arguments_that_cannot_be_said_are_refused() {
 #[test]
 fn g1_many_allocations_leave_nothing() {
     need_root!();
-    let site = Site::new();
+    many_allocations_leave_nothing(By::Plugins);
+}
+
+/// G1: the same where no CNI plugins are installed.
+#[test]
+fn g1_without_plugins_many_allocations_leave_nothing() {
+    need_root!();
+    many_allocations_leave_nothing(By::Builtin);
+}
+
+fn many_allocations_leave_nothing(by: By) {
+    let site = Site::made(by);
     let before = site.state();
     let script = "ip -o -4 address show eth0 | grep -o '10[.][0-9.]*/20'";
     let ports = "mode = \"bridge\"\nport \"p\" {\n to = 80\n}";

@@ -160,10 +160,9 @@ fn network(checks: &mut Checks) {
     };
     let (value, mend) = match error {
         net::Error::NeedsRoot => ("needs root".to_owned(), "run as root"),
-        net::Error::NoPlugin { plugin, .. } => {
-            (format!("no CNI plugin {plugin}"), "install the CNI plugins (Debian, Fedora: containernetworking-plugins)")
+        net::Error::NoProgram { program, .. } => {
+            (format!("no {program}"), "install nftables, or iptables and the CNI plugins")
         }
-        net::Error::NoProgram { program } => (format!("no {program}"), "install iptables"),
         other => (chain(&other), "agentbin run --bridge-network-subnet; agentbin(8), NETWORKS"),
     };
     let cost = "groups with network mode bridge cannot be started";

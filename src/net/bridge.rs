@@ -1,8 +1,9 @@
 //! The network of mode `bridge`: a bridge of our own, its CNI list, and the few rules that it needs besides.
 //!
-//! The reference plugins connect each allocation and map its ports. Rules that are the same for all allocations are in chains of
-//! our own, once: packets may be forwarded, leave with the host's address, and do not reach the host's loopback. Bridge and
-//! chains are removed with the last allocation. Rules for a single allocation are in `guard`.
+//! The reference plugins connect each allocation and map its ports; where they are not installed, `builtin` does. Rules that are the
+//! same for all allocations are in chains, or a table, of our own, once: packets may be forwarded, leave with the host's address, and
+//! do not reach the host's loopback. Bridge and rules are removed with the last allocation. Rules for a single allocation are in
+//! `guard`, and in `builtin` those of its ports.
 
 use std::fs;
 use std::io;
@@ -17,7 +18,7 @@ use sha2::Digest as _;
 
 use super::cni::List;
 use super::lock::Locked;
-use super::{Error, Subnet, program};
+use super::{Error, Subnet, builtin, program};
 use crate::sys::{self, owned};
 
 /// Name of the network and of its bridge.
@@ -50,8 +51,33 @@ pub(super) fn list(run_dir: &Path, subnet: Subnet) -> Result<List, String> {
     List::parse(list.to_string().as_bytes())
 }
 
+/// Whether all plugins of the list are installed.
+pub(super) fn has_plugins(dirs: &[PathBuf]) -> bool {
+    ["bridge", "host-local", "portmap"].iter().all(|kind| dirs.iter().any(|dir| dir.join(kind).exists()))
+}
+
+/// What connects allocations to the bridge. One bridge may have allocations of both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// The reference plugins, which need `iptables`.
+    Plugins,
+    /// `builtin`, which needs `nft`.
+    Builtin,
+}
+
+impl By {
+    /// The file that says that its rules may exist.
+    fn mark(self, run_dir: &Path) -> PathBuf {
+        let name = match self {
+            By::Plugins => "agentbin.plugins",
+            By::Builtin => "agentbin.builtin",
+        };
+        run_dir.join("lock").join(name)
+    }
+}
+
 /// The directory with one file for each address that is in use, named after the address.
-fn leases(run_dir: &Path) -> PathBuf {
+pub(super) fn leases(run_dir: &Path) -> PathBuf {
     run_dir.join("leases").join(NAME)
 }
 
@@ -61,9 +87,11 @@ fn mark(run_dir: &Path) -> PathBuf {
 }
 
 /// Checks the requirements of the network before anything is made.
-pub(super) fn check(run_dir: &Path, subnet: Subnet) -> Result<(), Error> {
-    iptables("iptables")?;
-    iptables("iptables-restore")?;
+pub(super) fn check(run_dir: &Path, subnet: Subnet, by: By) -> Result<(), Error> {
+    match by {
+        By::Plugins => iptables("iptables").and_then(|_| iptables("iptables-restore")).map(drop)?,
+        By::Builtin => builtin::check()?,
+    }
     let addresses =
         sys::interfaces::addresses().map_err(Error::system("list the network interfaces of", "this machine"))?;
     let taken = |(name, ip): &(String, IpAddr)| name != NAME && matches!(ip, IpAddr::V4(ip) if subnet.contains(*ip));
@@ -83,7 +111,13 @@ fn has_room(run_dir: &Path, subnet: Subnet) -> Result<(), Error> {
 }
 
 /// Makes what all allocations share, if it is missing.
-pub(super) fn prepare(locked: &mut Locked, run_dir: &Path, subnet: Subnet, patience: Duration) -> Result<(), Error> {
+pub(super) fn prepare(
+    locked: &mut Locked,
+    run_dir: &Path,
+    subnet: Subnet,
+    by: By,
+    patience: Duration,
+) -> Result<(), Error> {
     let path = mark(run_dir);
     let wanted = subnet.to_string();
     match owned::read(&path, LONGEST_MARK).map(|text| String::from_utf8_lossy(&text).into_owned()) {
@@ -103,20 +137,58 @@ pub(super) fn prepare(locked: &mut Locked, run_dir: &Path, subnet: Subnet, patie
         }
         Err(error) => return Err(Error::system("read", &path)(error)),
     }
+    let path = by.mark(run_dir);
+    fs::write(&path, "").map_err(Error::system("write", &path))?;
+    match by {
+        By::Plugins => allow(locked, &accepted(subnet), subnet, patience),
+        By::Builtin => {
+            builtin::make_bridge(subnet)?;
+            builtin::share(locked, subnet, patience)?;
+            if drops_forwarded(locked, patience)? {
+                restore(locked, &format!("*filter\n:{FORWARD} - [0:0]\n{}COMMIT\n", accepted(subnet)), patience)?;
+                jump(locked, &JUMPS[..1], patience)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The rules for packets of the bridge that the host forwards.
+fn accepted(subnet: Subnet) -> String {
+    format!("-A {FORWARD} -d {subnet} -o {NAME} -j ACCEPT\n-A {FORWARD} -s {subnet} -i {NAME} -j ACCEPT\n")
+}
+
+/// Makes the rules that allocations need which plugins have connected.
+fn allow(locked: &mut Locked, accepted: &str, subnet: Subnet, patience: Duration) -> Result<(), Error> {
     // Naming a chain creates it, or empties it.
     let rules = format!(
-        "*filter\n:{FORWARD} - [0:0]\n:{INPUT} - [0:0]\n\
-         -A {FORWARD} -d {subnet} -o {NAME} -j ACCEPT\n-A {FORWARD} -s {subnet} -i {NAME} -j ACCEPT\n\
+        "*filter\n:{FORWARD} - [0:0]\n:{INPUT} - [0:0]\n{accepted}\
          -A {INPUT} -d 127.0.0.0/8 -i {NAME} -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP\nCOMMIT\n\
          *nat\n:{LEAVE} - [0:0]\n-A {LEAVE} -s {subnet} ! -d 224.0.0.0/4 ! -o {NAME} -j MASQUERADE\nCOMMIT\n"
     );
     restore(locked, &rules, patience)?;
-    for (table, chain, own) in JUMPS {
+    jump(locked, &JUMPS, patience)
+}
+
+fn jump(locked: &mut Locked, jumps: &[(&str, &str, &str)], patience: Duration) -> Result<(), Error> {
+    for (table, chain, own) in jumps {
         if !is_done(locked, &["-t", table, "-C", chain, "-j", own], patience)? {
             do_it(locked, &["-t", table, "-I", chain, "1", "-j", own], patience)?;
         }
     }
     Ok(())
+}
+
+/// Whether `iptables` has rules, such as Docker's, by which forwarded packets may be dropped: no table of another program can
+/// accept what one has dropped.
+fn drops_forwarded(locked: &mut Locked, patience: Duration) -> Result<bool, Error> {
+    if iptables("iptables").and_then(|_| iptables("iptables-restore")).is_err() {
+        return Ok(false);
+    }
+    let output = call(locked, "iptables", &["-S", "FORWARD"], "", patience)?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    // Without support in the kernel there are no rules either.
+    Ok(output.status.success() && text.lines().any(|line| line != "-P FORWARD ACCEPT"))
 }
 
 /// Whether the portmap plugin has left rules of an allocation: it reports success even if an `iptables` that it started was
@@ -150,21 +222,49 @@ pub(super) fn remove_if_unused(locked: &mut Locked, run_dir: &Path, patience: Du
     if used(run_dir)? > 0 || !mark.exists() {
         return Ok(());
     }
-    for (table, chain, own) in JUMPS {
-        while is_done(locked, &["-t", table, "-C", chain, "-j", own], patience)? {
-            do_it(locked, &["-t", table, "-D", chain, "-j", own], patience)?;
+    let is_by = |by: By| by.mark(run_dir).exists();
+    if is_by(By::Builtin) {
+        builtin::unshare(locked, patience)?;
+        if !is_by(By::Plugins) && iptables("iptables").is_ok() && has_forward(locked, patience)? {
+            leave(locked, &JUMPS[..1], patience)?;
+            restore(locked, &format!("*filter\n:{FORWARD} - [0:0]\n-X {FORWARD}\nCOMMIT\n"), patience)?;
         }
     }
-    // Naming a chain creates it if it is missing: an error about a missing chain could not be distinguished from another failure.
-    let chains = format!(
-        "*filter\n:{FORWARD} - [0:0]\n:{INPUT} - [0:0]\n-X {FORWARD}\n-X {INPUT}\nCOMMIT\n*nat\n:{LEAVE} - [0:0]\n-X {LEAVE}\nCOMMIT\n"
-    );
-    restore(locked, &chains, patience)?;
+    if is_by(By::Plugins) {
+        leave(locked, &JUMPS, patience)?;
+        // Naming a chain creates it if it is missing: an error about a missing chain could not be distinguished from another
+        // failure.
+        let chains = format!(
+            "*filter\n:{FORWARD} - [0:0]\n:{INPUT} - [0:0]\n-X {FORWARD}\n-X {INPUT}\nCOMMIT\n*nat\n:{LEAVE} - [0:0]\n-X {LEAVE}\nCOMMIT\n"
+        );
+        restore(locked, &chains, patience)?;
+    }
     if bridge_is_there()? {
         let removed = sys::net::down(NAME).and_then(|()| sys::net::remove_bridge(NAME));
         removed.map_err(Error::system("remove the bridge", NAME))?;
     }
+    for by in [By::Plugins, By::Builtin] {
+        let path = by.mark(run_dir);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::system("remove", path)(error)),
+            _ => {}
+        }
+    }
     fs::remove_file(&mark).map_err(Error::system("remove", &mark))
+}
+
+/// Whether the chain for forwarded packets exists.
+fn has_forward(locked: &mut Locked, patience: Duration) -> Result<bool, Error> {
+    is_done(locked, &["-S", FORWARD], patience)
+}
+
+fn leave(locked: &mut Locked, jumps: &[(&str, &str, &str)], patience: Duration) -> Result<(), Error> {
+    for (table, chain, own) in jumps {
+        while is_done(locked, &["-t", table, "-C", chain, "-j", own], patience)? {
+            do_it(locked, &["-t", table, "-D", chain, "-j", own], patience)?;
+        }
+    }
+    Ok(())
 }
 
 fn bridge_is_there() -> Result<bool, Error> {
@@ -178,7 +278,7 @@ fn bridge_is_there() -> Result<bool, Error> {
 }
 
 fn iptables(program: &'static str) -> Result<PathBuf, Error> {
-    program::find(program).ok_or(Error::NoProgram { program: "iptables" })
+    program::find(program).ok_or(Error::NoProgram { program: "iptables", package: "iptables" })
 }
 
 /// Whether `iptables` succeeds.

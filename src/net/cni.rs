@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::bridge::By;
 use super::lock::Locked;
 use super::program;
 use super::{Error, Mapping, Status};
@@ -55,6 +56,11 @@ impl List {
             return Err("its list of plugins is empty".to_owned());
         }
         Ok(List { name, version, plugins })
+    }
+
+    /// A list of no plugins: this program does their work.
+    pub(super) fn without_plugins(name: &str) -> List {
+        List { name: name.to_owned(), version: String::new(), plugins: Vec::new() }
     }
 
     /// The types of its plugins.
@@ -146,7 +152,7 @@ pub(super) struct Connection {
 }
 
 /// Name of the interface inside, the same as Nomad's.
-const INTERFACE: &str = "eth0";
+pub(super) const INTERFACE: &str = "eth0";
 
 /// One container, for a few calls.
 #[derive(Debug)]
@@ -159,6 +165,11 @@ pub(super) struct Caller<'a> {
 }
 
 impl Connection {
+    /// What does the work: a list that was read has plugins, see [`List::parse`].
+    pub(super) fn by(&self) -> By {
+        if self.list.plugins.is_empty() { By::Builtin } else { By::Plugins }
+    }
+
     /// Checks that all plugins exist.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.list.kinds().try_for_each(|kind| plugin(&self.dirs, kind).map(drop))

@@ -59,10 +59,12 @@ pub enum Error {
         dirs: String,
     },
     /// A program that the built-in network needs is in no usual directory.
-    #[error("{program} is not installed; the network of mode \"bridge\" needs it (package {program})")]
+    #[error("{program} is not installed; the network of mode \"bridge\" needs it (package {package})")]
     NoProgram {
         /// Its name.
         program: &'static str,
+        /// The package that contains it.
+        package: &'static str,
     },
     /// Another interface has an address in the subnet.
     #[error(

@@ -21,8 +21,8 @@ use super::lock::{Locked, nobodys};
 use super::{Error, bridge, cni, program};
 
 /// The program that makes the rules, and the package that contains it.
-const PROGRAM: &str = "nft";
-const PACKAGE: &str = "nftables";
+pub(super) const PROGRAM: &str = "nft";
+pub(super) const PACKAGE: &str = "nftables";
 /// Longest name of an interface.
 const LONGEST_LINK: usize = 15;
 
@@ -162,7 +162,7 @@ pub(super) fn lack(patience: Duration) -> Option<(String, &'static str)> {
     Some((reason, "a kernel with CONFIG_NF_TABLES_NETDEV and CONFIG_NETFILTER_INGRESS"))
 }
 
-fn call(
+pub(super) fn call(
     locked: &mut Locked,
     path: &Path,
     words: &[&str],
@@ -173,7 +173,7 @@ fn call(
     program::run(locked, path, &all, &[], input.as_bytes(), patience).map_err(|e| failed(words, e.to_string()))
 }
 
-fn failed(words: &[&str], reason: String) -> Error {
+pub(super) fn failed(words: &[&str], reason: String) -> Error {
     Error::Failed { program: PROGRAM.to_owned(), of: format!(" {}", words.join(" ")), reason }
 }
 

@@ -12,9 +12,11 @@
 //! the next one waits until its plugins have ended.
 
 mod bridge;
+mod builtin;
 mod cni;
 mod error;
 mod guard;
+mod link;
 mod lock;
 mod namespace;
 mod noted;
@@ -34,7 +36,9 @@ pub use namespace::socket_in;
 pub use noted::{Noted, all as noted};
 pub use resolver::servers_behind_stub;
 
-use cni::{Caller, Connection};
+use bridge::By;
+use builtin::Member;
+use cni::{Caller, Connection, List};
 
 /// The usual directory of CNI configurations, the same as Nomad's.
 pub const CONFIG_DIR: &str = "/opt/cni/config";
@@ -70,6 +74,18 @@ impl Subnet {
     fn room(self) -> usize {
         let addresses = 1_usize << (32 - self.prefix);
         MOST_ON_BRIDGE.min(addresses - 3)
+    }
+
+    /// The address of the bridge itself.
+    fn gateway(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.base.to_bits() + 1)
+    }
+
+    /// The addresses for allocations, each once, beginning with the one after `last`.
+    fn after(self, last: Option<Ipv4Addr>) -> impl Iterator<Item = Ipv4Addr> {
+        let (first, count) = (self.base.to_bits() + 2, !self.mask() - 2);
+        let start = last.map_or(0, |last| last.to_bits().wrapping_sub(first).saturating_add(1));
+        (0..count).map(move |step| Ipv4Addr::from_bits(first + (start % count + step) % count))
     }
 
     fn contains(self, ip: Ipv4Addr) -> bool {
@@ -204,6 +220,7 @@ impl Networks {
         let list = match wish.kind {
             Kind::None => None,
             Kind::Cni(name) => Some(cni::find(&self.config_dir, name)?),
+            Kind::Bridge if !bridge::has_plugins(&self.plugin_dirs) => Some(List::without_plugins(bridge::NAME)),
             Kind::Bridge => {
                 let broken = |reason| Error::BadConfig { path: PathBuf::from(bridge::NAME), reason };
                 Some(bridge::list(&self.run_dir, self.subnet).map_err(broken)?)
@@ -213,8 +230,8 @@ impl Networks {
         let dirs = self.plugin_dirs.clone();
         let connection = list.map(|list| Connection { list, dirs, args, mappings: wish.mappings, result: None });
         connection.as_ref().map_or(Ok(()), Connection::check)?;
-        if subnet.is_some() {
-            bridge::check(&self.run_dir, self.subnet)?;
+        if let (Some(subnet), Some(connection)) = (subnet, &connection) {
+            bridge::check(&self.run_dir, subnet, connection.by())?;
         }
         Ok(Network {
             id: wish.id.to_owned(),
@@ -302,16 +319,27 @@ impl Network {
     /// [`Error`]; what was done by then is undone by [`Network::disconnect`]. With [`Error::Locked`] nothing was done.
     pub fn connect(&mut self, cancel: &Arc<AtomicBool>) -> Result<Status, Error> {
         let Some(connection) = &mut self.connection else { return Ok(Status::default()) };
-        let caller = Caller { id: &self.id, namespace: &self.namespace, patience: PATIENCE };
         let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
         let connected = match self.subnet {
-            Some(subnet) => bridge::prepare(&mut locked, &self.run_dir, subnet, PATIENCE),
+            Some(subnet) => bridge::prepare(&mut locked, &self.run_dir, subnet, connection.by(), PATIENCE),
             None => Ok(()),
         };
-        let status = connected.and_then(|()| connection.add(&mut locked, &caller)).and_then(|()| connection.status());
+        let table = guard::table(&self.record, &self.id);
+        let added = connected.and_then(|()| match (connection.by(), self.subnet) {
+            (By::Builtin, Some(subnet)) => {
+                let (id, namespace, run_dir) = (&*self.id, &*self.namespace, &*self.run_dir);
+                let member = Member { id, namespace, table: &table, run_dir, subnet, patience: PATIENCE };
+                connection.result = Some(member.add(&mut locked, &connection.mappings)?);
+                Ok(())
+            }
+            _ => {
+                let caller = Caller { id: &self.id, namespace: &self.namespace, patience: PATIENCE };
+                connection.add(&mut locked, &caller)
+            }
+        });
+        let status = added.and_then(|()| connection.status());
         let status = status.and_then(|mut status| {
             if self.subnet.is_some() {
-                let table = guard::table(&self.record, &self.id);
                 status.unguarded = guard::make(&mut locked, &table, &wire(connection)?, PATIENCE)?;
             }
             Ok(status)
@@ -341,25 +369,37 @@ impl Network {
         let Some(connection) = &self.connection else { return noted::remove(self) };
         // For a namespace that is gone, plugins get an empty path, even if its file still exists.
         let namespace = if namespace::is_there(&self.namespace) { &*self.namespace } else { Path::new("") };
-        let caller = Caller { id: &self.id, namespace, patience: PATIENCE };
         let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
-        connection.del(&mut locked, &caller)?;
-        if self.subnet.is_some() {
-            if connection.has_mappings() && bridge::has_ports(&mut locked, &self.id, PATIENCE)? {
-                connection.del(&mut locked, &caller)?;
-                if bridge::has_ports(&mut locked, &self.id, PATIENCE)? {
-                    let reason = "it says that it is done, and iptables has rules of the ports left".to_owned();
-                    return Err(Error::Failed {
-                        program: "CNI plugin portmap".to_owned(),
-                        of: " (DEL)".to_owned(),
-                        reason,
-                    });
-                }
+        let table = guard::table(&self.record, &self.id);
+        match (connection.by(), self.subnet) {
+            (By::Builtin, Some(subnet)) => {
+                let (id, run_dir) = (&*self.id, &*self.run_dir);
+                Member { id, namespace, table: &table, run_dir, subnet, patience: PATIENCE }.remove(&mut locked)?;
             }
-            guard::remove(&mut locked, &guard::table(&self.record, &self.id), PATIENCE)?;
+            _ => {
+                let caller = Caller { id: &self.id, namespace, patience: PATIENCE };
+                self.del(connection, &mut locked, &caller)?;
+            }
+        }
+        if self.subnet.is_some() {
+            guard::remove(&mut locked, &table, PATIENCE)?;
             bridge::remove_if_unused(&mut locked, &self.run_dir, PATIENCE)?;
         }
         noted::remove(self)
+    }
+
+    /// Calls the plugins, once more if ports are still mapped.
+    fn del(&self, connection: &Connection, locked: &mut lock::Locked, caller: &Caller<'_>) -> Result<(), Error> {
+        connection.del(locked, caller)?;
+        if self.subnet.is_none() || !connection.has_mappings() || !bridge::has_ports(locked, &self.id, PATIENCE)? {
+            return Ok(());
+        }
+        connection.del(locked, caller)?;
+        if bridge::has_ports(locked, &self.id, PATIENCE)? {
+            let reason = "it says that it is done, and iptables has rules of the ports left".to_owned();
+            return Err(Error::Failed { program: "CNI plugin portmap".to_owned(), of: " (DEL)".to_owned(), reason });
+        }
+        Ok(())
     }
 
     /// Removes the namespace, unless a driver does; one that is gone counts as removed.

@@ -52,16 +52,25 @@ pub(super) fn is_there(path: &Path) -> bool {
 /// # Errors
 /// What `setns(2)` and `socket(2)` say.
 pub fn socket_in(path: &Path, family: AddressFamily) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    enter(open(path)?, || Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?))
+}
+
+/// The namespace at the file.
+pub(super) fn open(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Does `work` in a namespace, on a thread of its own.
+pub(super) fn enter<T: Send>(namespace: OwnedFd, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         // The thread stays in the namespace, so it is used for nothing else.
-        let make = || {
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let namespace = rustix::fs::open(path, flags, Mode::empty())?;
+        let entered = || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            Ok::<OwnedFd, io::Error>(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?)
+            work()
         };
-        scope.spawn(make).join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes it panicked")))
+        let thread = scope.spawn(entered).join();
+        thread.unwrap_or_else(|_| Err(io::Error::other("the thread in the network namespace panicked")))
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use nix::mount::{MsFlags, mount};
 
-use crate::site::{Site, done, group, job};
+use crate::site::{By, Site, done, group, job};
 use crate::world::{need_root, seconds, wait_for_text};
 
 /// Sends each frame with its name in it, the honest ones last, round after round. What is sent goes to all on the bridge.
@@ -184,7 +184,18 @@ fn set(names: &[&[&str]]) -> BTreeSet<String> {
 #[test]
 fn g1_a_task_on_the_bridge_sends_with_its_own_addresses_only() {
     need_root!();
-    let site = Site::new();
+    a_task_on_the_bridge_sends_with_its_own_addresses_only(By::Plugins);
+}
+
+/// G1: the same where no CNI plugins are installed.
+#[test]
+fn g1_without_plugins_a_task_on_the_bridge_sends_with_its_own_addresses_only() {
+    need_root!();
+    a_task_on_the_bridge_sends_with_its_own_addresses_only(By::Builtin);
+}
+
+fn a_task_on_the_bridge_sends_with_its_own_addresses_only(by: By) {
+    let site = Site::made(by);
     let before = site.state();
     let file = site.world.file("sender.py", SENDER);
     let script = format!("echo up; exec /usr/bin/python3 {}", file.display());
@@ -260,7 +271,18 @@ fn g1_a_bridge_without_rules_says_what_it_leaves_open() {
 #[test]
 fn g1_a_full_bridge_says_so() {
     need_root!();
-    let site = Site::new();
+    a_full_bridge_says_so(By::Plugins);
+}
+
+/// G1: the same where no CNI plugins are installed.
+#[test]
+fn g1_without_plugins_a_full_bridge_says_so() {
+    need_root!();
+    a_full_bridge_says_so(By::Builtin);
+}
+
+fn a_full_bridge_says_so(by: By) {
+    let site = Site::made(by);
     let before = site.state();
     let six = group("g", "raw_exec", "mode = \"bridge\"", "sleep 1000").replacen("{\n", "{\n count = 5\n", 1);
     let small = ["--bridge-network-subnet", "10.50.0.0/29"];

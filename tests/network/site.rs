@@ -16,9 +16,19 @@ pub const HOST: &str = "198.51.100.7";
 /// Where Debian has the reference plugins.
 pub const PLUGINS: &str = "/usr/lib/cni";
 
+/// What makes the network of mode bridge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// The reference plugins.
+    Plugins,
+    /// agentbin itself, as no plugins are found.
+    Builtin,
+}
+
 /// A machine with a wire, on which this thread is root.
 pub struct Site {
     pub world: World,
+    by: By,
 }
 
 pub fn done(program: &str, words: &[&str]) -> String {
@@ -33,6 +43,10 @@ pub fn ip(words: &str) -> String {
 
 impl Site {
     pub fn new() -> Site {
+        Site::made(By::Plugins)
+    }
+
+    pub fn made(by: By) -> Site {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
         mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), Some("mode=755")).unwrap();
@@ -71,19 +85,35 @@ impl Site {
         ip("address add 10.99.0.1/24 dev others");
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         // The chains that the reference plugin for ports leaves empty, for all that use it.
-        let site = Site { world: World::new() };
+        let site = Site { world: World::new(), by };
         let out = site.run("job \"first\" {\n type = \"batch\"\n group \"g\" {\n network {\n mode = \"bridge\"\n port \"p\" {}\n }\n task \"t\" {\n driver = \"raw_exec\"\n config { command = \"/bin/true\" }\n }\n }\n}", &[]);
         assert_eq!(out.status, 0, "{out:?}");
         site
     }
 
+    fn args<'a>(&self, args: &[&'a str]) -> Vec<&'a str> {
+        let none: &[&str] = if self.by == By::Builtin { &["--cni-path", "/nonexistent/cni"] } else { &[] };
+        [none, args].concat()
+    }
+
     pub fn run(&self, job: &str, args: &[&str]) -> Out {
-        self.world.run_text(job, args)
+        self.world.run_text(job, &self.args(args))
+    }
+
+    /// Takes the rules out that keep the bridge from the machine's loopback.
+    pub fn open_loopback(&self) {
+        match self.by {
+            By::Plugins => done("iptables", &["-F", "AGENTBIN-INPUT"]),
+            By::Builtin => done("nft", &["flush", "chain", "ip", "agentbin", "input"]),
+        };
+        for table in self.tables() {
+            done("nft", &["delete", "table", "netdev", &table]);
+        }
     }
 
     pub fn start(&self, name: &str, job: &str, args: &[&str]) -> Running {
         let file = self.world.file(&format!("{name}.nomad.hcl"), job);
-        let mut command = self.world.command(args);
+        let mut command = self.world.command(&self.args(args));
         command.arg(file);
         World::start_command(command)
     }
