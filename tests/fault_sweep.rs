@@ -39,6 +39,8 @@ use world::{Out, World, slower};
 const LONG: &str = "trap 'exit 9' INT TERM; echo hello; sleep 300 & wait";
 /// Set for this program as a host of drivers: the directory of its world.
 const HOST: &str = "AGENTBIN_TEST_HOST";
+/// Set where it runs the tests, alone in a pid namespace.
+const ALONE: &str = "AGENTBIN_TEST_ALONE";
 /// What it does there: `life`, or `recover` after somebody was killed.
 const DEED: &str = "AGENTBIN_TEST_DEED";
 /// With which driver.
@@ -56,7 +58,21 @@ fn main() -> ExitCode {
     if !rustix::process::geteuid().is_root() {
         return harness::skip("fault_sweep", "needs root for cgroups, users and mounts");
     }
+    if std::env::var_os(ALONE).is_none() {
+        return alone();
+    }
     run(tests![r02_r03_whoever_is_killed_at_any_call_leaves_nothing, r11_r12_r31_calls_that_fail_are_got_over_or_told])
+}
+
+/// Runs this program again as the only one that it sees: a run looks at every process, and points are counted in calls.
+fn alone() -> ExitCode {
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--"]);
+    // The shell waits for whoever loses his parent.
+    command.args(["/bin/sh", "-c", "\"$@\"; exit $?", "sh"]).arg(std::env::current_exe().unwrap());
+    command.args(std::env::args_os().skip(1)).env(ALONE, "1");
+    let status = command.status().expect("unshare of util-linux");
+    ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
 // ---- scenarios ---------------------------------------------------------------------------------------------------
