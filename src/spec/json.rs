@@ -83,12 +83,12 @@ pub fn to_value<T: Serialize + ?Sized>(value: &T) -> Result<Value, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
 
     use serde::Deserialize;
     use serde_json::json;
 
     use super::*;
+    use crate::spec::collections::BTreeMap;
 
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
     enum Kind {
