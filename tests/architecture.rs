@@ -980,6 +980,17 @@ fn no_name_service_of_the_c_library_is_linked() {
     report("the program may load the host's NSS modules", &loading(&symbols));
 }
 
+/// The tables for unwinding are registered when the program starts, so that it needs no index of them (build.rs). A program
+/// with neither would end at a panic instead of unwinding.
+#[test]
+#[cfg(all(not(feature = "mutants"), target_arch = "x86_64", target_env = "gnu"))]
+fn a_panic_finds_the_tables_for_unwinding() {
+    let symbols = symbols(&fs::read(env!("CARGO_BIN_EXE_agentbin")).expect("reads the program"));
+    for needed in ["__EH_FRAME_BEGIN__", "__register_frame_info"] {
+        assert!(symbols.contains(needed), "{needed} is not linked in: build.rs may not leave the index out");
+    }
+}
+
 /// The texts in quotes that directly follow one of `calls`.
 fn quoted_after<'a>(text: &'a str, calls: &[&str]) -> BTreeSet<&'a str> {
     calls.iter().flat_map(|call| text.split(call).skip(1)).filter_map(|rest| rest.split('"').next()).collect()
