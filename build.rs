@@ -15,9 +15,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     pack_zones()?;
     // Relocations in a tenth of the space. A linker that does not know the word says so and goes on.
     println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    drop_index();
     fold();
     link_customary_path();
     Ok(())
+}
+
+/// Leaves out the index of the tables for unwinding, 8 bytes for each function. In a static file the C library's start-up code
+/// registers the tables with the unwinder (`crtbeginT.o`, `frame_dummy`), which asks for an index only if it has found nothing
+/// in what is registered. `tests/architecture.rs` sees that it is so.
+fn drop_index() {
+    if std::env::var("TARGET").is_ok_and(|target| target == "x86_64-unknown-linux-gnu") {
+        println!("cargo:rustc-link-arg-bins=-Wl,--no-eh-frame-hdr");
+    }
 }
 
 /// Functions of the same code become one, and texts that end alike, too, in release builds. Only where the linker that comes with

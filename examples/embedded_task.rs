@@ -3,13 +3,13 @@
 //! `cargo run --example embedded_task -- /bin/echo hello` runs a command isolated when root, plainly otherwise, prints
 //! what it wrote and ends with its status.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
 use agentbin::cgroup::CgroupFs;
 use agentbin::driver::{Driver, ExecDriver, RawExecDriver, Settings, TaskConfig};
 use agentbin::executor::Compute;
+use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::{DriverConfig, LogCollection};
 
 fn main() -> anyhow::Result<ExitCode> {

@@ -611,6 +611,26 @@ fn opens_by_name(path: &str, text: &str) -> Vec<String> {
     bad
 }
 
+/// The standard library's B-trees are 3 to 5 KB of code for each pair of types (docs/size.md).
+fn large_maps(path: &str, text: &str) -> Vec<String> {
+    let tokens = code(without_tests(text));
+    let mut bad = Vec::new();
+    for (at, window) in tokens.windows(4).enumerate() {
+        let [std, _, collections, sep] = window else { continue };
+        if std.ident() != Some("std") || collections.ident() != Some("collections") || sep.kind != Kind::PathSep {
+            continue;
+        }
+        let mut named: Vec<&Token> = tokens[at + 4..].iter().take_while(|token| !token.is('}')).collect();
+        if !named.first().is_some_and(|token| token.is('{')) {
+            named.truncate(1);
+        }
+        let trees = named.iter().filter_map(|token| Some((token.line, token.ident()?)));
+        let trees = trees.filter(|(_, name)| matches!(*name, "BTreeMap" | "BTreeSet"));
+        bad.extend(trees.map(|(line, name)| format!("{path}:{line}: {name} of std; use the one of spec::collections")));
+    }
+    bad
+}
+
 /// A module opens with its one job and with what it never does.
 fn opening(path: &str, text: &str) -> Vec<String> {
     if path.split('/').count() != 2 || !path.ends_with("/mod.rs") {
@@ -640,7 +660,18 @@ fn hubs(path: &str) -> Vec<String> {
 
 fn check_source(path: &str, text: &str) -> Vec<String> {
     let mut bad = hubs(path);
-    for check in [arrows, unsafe_home, exits, path_searches, path_attributes, opens_by_name, unlisted_starts, opening] {
+    let checks = [
+        arrows,
+        unsafe_home,
+        exits,
+        path_searches,
+        path_attributes,
+        opens_by_name,
+        unlisted_starts,
+        large_maps,
+        opening,
+    ];
+    for check in checks {
         bad.extend(check(path, text));
     }
     bad
@@ -949,6 +980,17 @@ fn no_name_service_of_the_c_library_is_linked() {
     report("the program may load the host's NSS modules", &loading(&symbols));
 }
 
+/// The tables for unwinding are registered when the program starts, so that it needs no index of them (build.rs). A program
+/// with neither would end at a panic instead of unwinding.
+#[test]
+#[cfg(all(not(feature = "mutants"), target_arch = "x86_64", target_env = "gnu"))]
+fn a_panic_finds_the_tables_for_unwinding() {
+    let symbols = symbols(&fs::read(env!("CARGO_BIN_EXE_agentbin")).expect("reads the program"));
+    for needed in ["__EH_FRAME_BEGIN__", "__register_frame_info"] {
+        assert!(symbols.contains(needed), "{needed} is not linked in: build.rs may not leave the index out");
+    }
+}
+
 /// The texts in quotes that directly follow one of `calls`.
 fn quoted_after<'a>(text: &'a str, calls: &[&str]) -> BTreeSet<&'a str> {
     calls.iter().flat_map(|call| text.split(call).skip(1)).filter_map(|rest| rest.split('"').next()).collect()
@@ -1132,6 +1174,18 @@ mod samples {
         assert_eq!(bad("fn f() { command.arg(x).spawn()?; Command::new(y).output() }"), 2);
         assert_eq!(bad("fn f() { children::spawn(&mut command)?; scope.spawn(work); response.status() }"), 0);
         assert_eq!(unlisted_starts("sys/children.rs", "fn f() { command.spawn() }"), [""; 0]);
+    }
+
+    #[test]
+    fn maps_are_those_with_little_code() {
+        let bad = |text: &str| large_maps("agent/core.rs", text);
+        let text = "use std::collections::BTreeMap;";
+        assert_eq!(bad(text), ["agent/core.rs:1: BTreeMap of std; use the one of spec::collections"]);
+        assert_eq!(bad("use std::collections::{BTreeSet, HashMap, BTreeMap};").len(), 2);
+        assert_eq!(bad("fn f(all: &std::collections::BTreeSet<u8>) {}").len(), 1);
+        assert_eq!(bad("use std::collections::{HashMap, hash_map::Entry};\nfn f(all: BTreeMap<u8, u8>) {}"), [""; 0]);
+        assert_eq!(bad("fn f(one: std::collections::HashMap<u8, u8>, all: BTreeMap<u8, u8>) {}"), [""; 0]);
+        assert_eq!(bad("#[cfg(test)]\nmod tests { use std::collections::BTreeMap; }"), [""; 0]);
     }
 
     #[test]

@@ -9,7 +9,6 @@ mod harness;
 #[path = "support/registry.rs"]
 mod registry;
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,6 +22,7 @@ use agentbin::driver::{
     TaskConfig, TaskHandle, TaskState, TerminalSize,
 };
 use agentbin::executor::Compute;
+use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::{DriverConfig, ExitResult, LogCollection, MemoryLimits, Mount, Propagation, Resources, Signal};
 use engine::{FAULTS, Fault, IMAGE, Proxy, ROUTES, Route, TestEngine};
 use harness::{block_on, eventually, run, tests};

@@ -15,7 +15,6 @@ mod tracer;
 #[path = "support/world.rs"]
 mod world;
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -26,6 +25,7 @@ use std::time::{Duration, Instant};
 use agentbin::cgroup::{CgroupFs, Regime};
 use agentbin::driver::{Driver, DriverError, ExecDriver, ExecStreaming, RawExecDriver, Settings, TaskConfig};
 use agentbin::executor::{Compute, ExecRequests};
+use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::{DriverConfig, Signal};
 use agentbin::wire::drivers::exec_task_streaming_request::Setup;
 use agentbin::wire::drivers::{ExecTaskStreamingIoOperation, ExecTaskStreamingRequest};

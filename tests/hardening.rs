@@ -6,7 +6,6 @@ mod drivers;
 #[path = "support/harness.rs"]
 mod harness;
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::panic::AssertUnwindSafe;
@@ -19,6 +18,7 @@ use agentbin::cgroup::{CgroupFs, Regime};
 use agentbin::driver::{Driver, ExecDriver, NetworkIsolation, NetworkMode, Settings, TaskConfig};
 use agentbin::executor::Compute;
 use agentbin::spec::DriverConfig;
+use agentbin::spec::collections::BTreeMap;
 use drivers::{World, output};
 use harness::{block_on, children, eventually, is_alive, run, tests};
 use serde_json::{Value, json};

@@ -1,7 +1,6 @@
 //! F5 to F7: our side of the Container Storage Interface beside a driver on the official types (`tests/csi`), which mounts nothing
 //! here, keeps a log of its calls, and fails as a script says.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
@@ -10,6 +9,7 @@ use agentbin::csi::{
     Capability, Client, CsiError, Files, Join, Manager, MountOptions, NewVolume, Places, Plugin, Secrets, Volume,
     VolumeId,
 };
+use agentbin::spec::collections::BTreeMap;
 use agentbin::sys::owned::OwnDir;
 use serde_json::{Value, json};
 

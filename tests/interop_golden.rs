@@ -1,6 +1,5 @@
 //! A7: our msgpack beside the real encoders, in both directions (`tests/interop/golden`).
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -9,6 +8,7 @@ use agentbin::driver::state::{
     GoMemory, GoMount, GoNetwork, GoNetworkIsolation, GoPort, GoPortMapping, GoResources, GoTaskConfig,
 };
 use agentbin::plugin::ReattachConfig;
+use agentbin::spec::collections::BTreeMap;
 use agentbin::wire::cty::{self, Number, Type, Value};
 use agentbin::wire::msgpack::{self, Bytes, GoTime};
 use golden::{ask, bytes, hex};

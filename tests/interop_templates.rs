@@ -1,10 +1,10 @@
 //! J4: templates beside the real library (`tests/templates`): the same bytes, or a refusal at the same line.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
+use agentbin::spec::collections::BTreeMap;
 use agentbin::template::{Found, Host, Limits, Service, Template, Tree, Variable};
 use serde_json::{Value as Json, json};
 

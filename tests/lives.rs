@@ -8,7 +8,6 @@ mod random;
 #[path = "support/task.rs"]
 mod task;
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -17,6 +16,7 @@ use std::time::{Duration, Instant};
 use agentbin::cgroup::{Regime, TaskCgroup};
 use agentbin::driver::{Driver, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle};
 use agentbin::executor::Compute;
+use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::{DriverConfig, LogCollection, MemoryLimits, Resources, Signal};
 use harness::{block_on, children, eventually, run, tests};
 use random::Random;

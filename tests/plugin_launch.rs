@@ -1,7 +1,6 @@
 //! Driver plugins from the host's side: `agentbin plugin launch` as a program, the client's answers when a plugin dies,
 //! and the catalog. The plugin is our own `raw_exec`; the Go plugins are in `tests/interop.rs`.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use agentbin::driver::catalog::{self, Block, Found, Log, Record};
 use agentbin::driver::hclspec::Body;
 use agentbin::driver::{Driver, DriverClient, DriverError, Health, NodeConfig, TaskConfig};
 use agentbin::spec::DriverConfig;
+use agentbin::spec::collections::BTreeMap;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};

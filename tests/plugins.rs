@@ -4,7 +4,6 @@
 #[path = "support/harness.rs"]
 mod harness;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use agentbin::driver::state::GoDriverState;
 use agentbin::plugin::{Client, Launch, Program, role_environment};
+use agentbin::spec::collections::BTreeMap;
 use agentbin::wire::base::base_plugin_client::BasePluginClient;
 use agentbin::wire::cty::{self, Value};
 use agentbin::wire::drivers::driver_client::DriverClient;

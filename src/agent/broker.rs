@@ -2,7 +2,7 @@
 //! missing.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Mutex;
 
 use tokio::sync::Notify;
@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use super::clock::{nap, now};
 use super::model::{EvalStatus, Evaluation, Nanos};
 use super::schedule::{Change, unblocks};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::sys::lock::lock;
 
 /// The queues of evaluations. They hold ids; the content is in the state.

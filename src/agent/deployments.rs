@@ -1,6 +1,5 @@
 //! Watches deployments: determines the health of their allocations, and applies the steps that `schedule` decides.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use super::model::{
 use super::schedule::{DeploymentInput, DeploymentStep, deployment_step};
 use super::state::{Change, StateError, View};
 use super::versions::{self, put_eval};
+use crate::spec::collections::BTreeMap;
 
 /// Delay before a failed step is retried.
 const AGAIN: Duration = Duration::from_secs(10);

@@ -52,7 +52,7 @@ async fn step(core: &Arc<Core>) -> Result<Option<Nanos>, StateError> {
 }
 
 fn stop(core: &Core, change: &mut Change<'_>, ids: &[String]) -> Result<Vec<Evaluation>, StateError> {
-    let mut jobs = std::collections::BTreeSet::<JobKey>::new();
+    let mut jobs = crate::spec::collections::BTreeSet::<JobKey>::new();
     for id in ids {
         let Some(mut alloc) = change.alloc(id)?.filter(|alloc| !alloc.is_terminal()) else { continue };
         alloc.desired_transition.migrate = Some(true);
@@ -70,6 +70,6 @@ fn stop(core: &Core, change: &mut Change<'_>, ids: &[String]) -> Result<Vec<Eval
 fn finish(change: &mut Change<'_>) -> Result<(), StateError> {
     let Some(mut node) = change.node()?.filter(|node| node.drain_strategy.is_some()) else { return Ok(()) };
     node.drain_strategy = None;
-    event(&mut node, "Drain", "Node drain complete", std::collections::BTreeMap::new());
+    event(&mut node, "Drain", "Node drain complete", crate::spec::collections::BTreeMap::new());
     change.put_node(node)
 }

@@ -1,7 +1,6 @@
 //! The interface to the code that runs allocations: orders go to it, reports come from it. The real engine is built on `alloc`;
 //! tests use a fake one.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use tokio::sync::watch;
 use super::model::{Allocation, ClientStatus, Nanos, NetworkStatus, Node, ServiceRegistration, TaskState};
 use crate::alloc::control;
 use crate::executor::{ExecRequests, ExecResponses};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{Job, Signal, TaskStats};
 
 /// Capacity of the report queue.

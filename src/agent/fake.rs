@@ -1,6 +1,5 @@
 //! An engine for tests: it runs nothing, reports what it is told to, and keeps a list of the orders.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -13,6 +12,7 @@ use super::model::{
     TaskState, TaskStateName,
 };
 use crate::executor::{ExecRequests, ExecResponses};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Job, Signal, TaskStats};
 use crate::sys::lock::lock;
 

@@ -1,6 +1,5 @@
 //! The node as it is kept: what the machine is, looked at again and again, and what an operator decides of it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use super::model::{DriverInfo, Eligibility, Evaluation, Node, NodeEvent, NodeSta
 use super::schedule;
 use super::state::{Change, StateError};
 use crate::spec::JobType;
+use crate::spec::collections::BTreeMap;
 
 /// How often the machine is looked at.
 const AGAIN: Duration = Duration::from_secs(30);

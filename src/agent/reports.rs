@@ -1,7 +1,6 @@
 //! What the engine reports becomes the allocations' state, some milliseconds' reports in one change, and what follows from it:
 //! evaluations of jobs whose allocations failed, successors that may start, others that waited for what is free now.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use super::engine::Report;
 use super::model::{Allocation, ClientStatus, DesiredStatus, Evaluation, JobKey, Trigger};
 use super::schedule::{self, Verdict};
 use super::state::{Change, StateError, View};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Group, JobType};
 use crate::sys::lock::lock;
 

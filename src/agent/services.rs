@@ -1,13 +1,13 @@
 //! What allocations have registered, kept as the state's services: those of one that an earlier process left stay until it has
 //! been found again and says what it offers by now.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::Core;
 use super::model::ServiceRegistration;
 use super::state::StateError;
+use crate::spec::collections::BTreeMap;
 
 /// What comes so soon after a change is kept together with it.
 const PAUSE: Duration = Duration::from_millis(20);

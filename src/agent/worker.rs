@@ -179,13 +179,12 @@ fn keep(change: &mut Change<'_>, key: &JobKey, job: Option<&JobVersion>, plan: P
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::super::core::evaluation;
     use super::super::model::Trigger;
     use super::super::state::State;
     use super::*;
     use crate::spec::JobType;
+    use crate::spec::collections::BTreeMap;
 
     #[tokio::test]
     async fn who_goes_on_waiting_for_the_same_is_no_news() {

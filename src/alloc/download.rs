@@ -1,6 +1,5 @@
 //! Fetches an artifact's source into a task's directory: a local path is copied as it is, everything else is downloaded.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::artifact::{Copy, Owner};
 use super::dir::{AllocDir, remove_tree};
 use crate::artifact::{FetchError, Limits, Order, Staging, Surroundings, Target};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{ArtifactMode, Getter, Source};
 
 /// Time between two events about a download's progress.

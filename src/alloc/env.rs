@@ -1,7 +1,6 @@
 //! The environment of a task, and the references that its configuration may contain.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use super::node::Node;
 use super::ports::AllocPort;
 use crate::driver::{FsIsolation, HOST_ENV_DENYLIST};
 use crate::net::Status;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{AllocId, DriverConfig, Group, IntoMap as _, Job, Task, env_name, interpolate};
 
 /// Variables that tasks never inherit besides [`HOST_ENV_DENYLIST`]: a user who runs a job by hand may have a cluster's token
@@ -416,7 +416,7 @@ mod tests {
                     .any(|kind| key.strip_prefix("NOMAD_").is_some_and(|k| k.starts_with(&format!("{kind}_"))))
             };
             let of_ports = env.vars().iter().filter(|(key, _)| is_of_port(key));
-            of_ports.map(|(key, value)| format!("{key}={value}")).collect::<std::collections::BTreeSet<_>>()
+            of_ports.map(|(key, value)| format!("{key}={value}")).collect::<crate::spec::collections::BTreeSet<_>>()
         };
         let all = |label: &str, clean: &str, ip: &str, host: u16, inside: u16| {
             let address = SocketAddr::new(ip.parse().unwrap(), host);
@@ -430,7 +430,7 @@ mod tests {
                 format!("NOMAD_PORT_{clean}={inside}"),
             ]
         };
-        let mut expected: std::collections::BTreeSet<String> = [
+        let mut expected: crate::spec::collections::BTreeSet<String> = [
             all("db", "db", "192.0.2.7", 20_001, 6379),
             all("API", "API", "192.0.2.7", 8080, 8080),
             all("a-b.c", "a_b.c", "192.0.2.7", 20_002, 20_002),

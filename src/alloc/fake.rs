@@ -1,6 +1,6 @@
 //! A small driver for tests: its tasks have a script instead of a process, and all calls are recorded in one log.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -21,6 +21,7 @@ use super::volumes::HostVolumes;
 use crate::driver::{Driver, DriverError, TaskConfig, TaskHandle, TaskStatus};
 use crate::net::Networks;
 use crate::plugin::Reattach;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{
     DriverConfig, ExitResult, Group, GroupScheduling, Job, JobScheduling, JobType, Lifecycle, LifecycleHook, LogConfig,
     LogKeeping, Pos, ProcessId, RestartMode, RestartPolicy, Signal, Task, TaskResources, TaskStats,

@@ -1,12 +1,12 @@
 //! The services of an allocation and their health: for status requests, and for deployments.
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::SystemTime;
 
 use tokio::sync::watch;
 
 use super::service_registry::Registration;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{CheckStatus, Group, Lifecycle, OnUpdate, Service, Task};
 use crate::sys::lock::lock;
 

@@ -1,7 +1,6 @@
 //! This machine: its directories, its drivers, the names of tasks' cgroups. Builds what the allocations of one process share,
 //! for each kind of owner.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -22,6 +21,7 @@ use super::volumes::HostVolumes;
 use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
 use crate::driver::{DockerDriver, Driver, ExecDriver, Fingerprint, JavaDriver, RawExecDriver, Settings};
 use crate::net::Networks;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{AllocId, IntoMap as _};
 use crate::sys::mutant;
 use crate::sys::owned::{self, OwnDir};

@@ -1,6 +1,5 @@
 //! The network namespace that the tasks of a group share: which driver makes it, how it is connected, what tasks get to know.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +12,7 @@ use super::place::{Place, Restored};
 use super::shared::stop_at_least;
 use crate::driver::{self, Driver, DriverError, NetworkIsolation};
 use crate::net::{self, Kind, Mapping, Network, Status, Wish};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{self, NetworkMode, interpolate};
 
 /// Nomad's labels of a network that was made by docker.

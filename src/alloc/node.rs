@@ -1,6 +1,5 @@
 //! What is known of this machine: the `node.*`, `attr.*` and `meta.*` that job files may refer to.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
@@ -10,6 +9,7 @@ use crate::cgroup::Regime;
 use crate::driver::{Attribute, Fingerprint};
 use crate::executor::Compute;
 use crate::spec::IntoMap as _;
+use crate::spec::collections::BTreeMap;
 
 /// The machine as job files see it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! What the steps of allocations work on: the machine that all allocations of a process share, and one allocation on it.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
@@ -23,6 +22,7 @@ use super::volumes::HostVolumes;
 use crate::cgroup::Cpusets;
 use crate::driver::{Dns, Driver};
 use crate::net::Networks;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{AllocId, Group, Job, Task};
 
 /// Returns the cgroup of a task, relative to each hierarchy's root; empty if there is none.

@@ -4,7 +4,6 @@
 //! the directory removes the file. `recent` holds when each port was last released, so that a port is reused as late as
 //! possible: connections of its previous holder may still be under way.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::net::IpAddr;
@@ -20,6 +19,7 @@ use rustix::io::Errno;
 
 use super::sockets::Owner;
 use crate::spec::IntoMap as _;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::json;
 use crate::sys::owned::{self, OwnDir};
 use crate::sys::time;

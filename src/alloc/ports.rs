@@ -1,6 +1,5 @@
 //! Allocation of host ports.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
@@ -12,6 +11,7 @@ use super::port_registry::{Held, Registry};
 use crate::driver;
 use crate::net::{self, Networks, Noted};
 use crate::spec::IntoSet as _;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{AllocId, Group, Job, Network, Order as _, Port, Pos, interpolate};
 use crate::sys::listeners;
 use crate::sys::lock::lock;

@@ -1,6 +1,5 @@
 //! The steps before a task is started.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,6 +21,7 @@ use super::template::{Files, Renderer, write_file};
 use super::text::hex;
 use super::values::ValuesFile;
 use crate::spec::IntoMap as _;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{EventKind, Mount, Pos, Task, Template, shown_source};
 
 /// How long services may take to return after the process that registered them was killed: to be registered again and to pass

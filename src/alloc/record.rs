@@ -3,7 +3,6 @@
 //! If the owner returns after it was killed, the record also says what is needed to go on with the allocation. The job, which
 //! does not change, is in a file of its own next to the record, and exists as long as the record.
 
-use std::collections::BTreeMap;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -17,6 +16,7 @@ use super::ports::AllocPort;
 use super::state::State;
 use crate::driver::{Dns, NetworkIsolation};
 use crate::net::{Network, Status};
+use crate::spec::collections::BTreeMap;
 use crate::spec::json;
 use crate::spec::{AllocId, Job, ProcessId};
 use crate::sys::lock::lock;

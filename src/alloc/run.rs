@@ -1,6 +1,5 @@
 //! One allocation: its steps, its tasks, and which of them are started or killed.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +22,7 @@ use super::steps::{AllocDirHook, CgroupsHook, NetworkHook, NosuidHook, RecordHoo
 use super::supervise::{AllocResult, Supervisor};
 use super::volumes::AllocVolumes;
 use super::{AllocEvent, Stop};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{AllocId, EventKind, Group, Job};
 
 /// Pause between two writes of the record.
@@ -643,7 +643,7 @@ mod tests {
         assert_eq!(events_of(&events, "web").iter().filter(|e| *e == "Restarting").count(), 2);
         let took = started.elapsed();
         assert!(took >= 23 * SECOND && took <= 28 * SECOND + SECOND / 10, "{took:?}");
-        let ids: std::collections::BTreeSet<_> = world.driver.configs().into_iter().map(|c| c.id).collect();
+        let ids: crate::spec::collections::BTreeSet<_> = world.driver.configs().into_iter().map(|c| c.id).collect();
         assert_eq!(ids.len(), 3, "each start has its own id");
     }
 

@@ -1,7 +1,6 @@
 //! The services of an allocation: registered when their task, or the group's tasks, run, checked while they are registered, and
 //! withdrawn before anything is killed. One owner for services and checks, so that none outlives the other.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -22,6 +21,7 @@ use super::service_registry::{CheckReport, Registration, Services};
 use crate::driver::{DriverNetwork, FsIsolation};
 use crate::net::Status;
 use crate::spec::IntoMap as _;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{AddressMode, Check, CheckKind, CheckRestart, CheckStatus, Service, Task, shortened};
 use crate::sys::task::boxed;
 

@@ -3,7 +3,6 @@
 //! Each process has a file, named after it, with its registrations. The file of a dead process is ignored and removed by the
 //! next process that reads the directory. Waiting for a change uses inotify for the files, and pidfds for the ends of processes.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,6 +22,7 @@ use tokio::task::JoinSet;
 
 use super::sockets::Owner;
 use crate::spec::CheckStatus;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::json;
 use crate::spec::{IntoSet as _, Order as _};
 use crate::sys::lock::lock;

@@ -1,11 +1,12 @@
 //! The state of a task: what status requests and subscribers get, and what its record keeps to restore it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
 use crate::driver::DriverNetwork;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{CpuSet, ExitResult, TaskEvent};
 
 /// How many events of a task are kept, as many as Nomad keeps.

@@ -1,6 +1,5 @@
 //! The tasks of one allocation: which may start, which are killed, and their results.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +18,7 @@ use super::state::{Phase, State};
 use super::task::{Outcome, TaskError, TaskErrorKind, TaskResult, TaskRunner};
 use super::text::go_duration;
 use super::users::Runs;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{EventKind, Neighbours};
 use crate::sys::task::boxed;
 

@@ -2,7 +2,6 @@
 //!
 //! The language is in `crate::template`; this module adds the task.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -20,6 +19,7 @@ use super::env::TaskEnv;
 use super::error::SetupError;
 use super::values::Values;
 use crate::spec::Template as Block;
+use crate::spec::collections::BTreeMap;
 use crate::template::{Found, Host, Limits, Service, Template, TemplateError, Tree, Variable};
 
 /// Largest file that a template reads, in bytes.

@@ -1,7 +1,6 @@
 //! Directories of the host that tasks mount. Each is opened once, when the operator configures it, and only that directory is
 //! ever mounted: a task that can write to one of its parent directories cannot substitute another one.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -18,6 +17,7 @@ use tokio::time::timeout;
 
 use super::env::TaskEnv;
 use super::error::SetupError;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{Group, Mount, Overlap, Propagation, Task, Volume, VolumeMount, no_destination, overlaps};
 use crate::sys::path::{mount_of, open_resolved};
 

@@ -229,9 +229,9 @@ mod tests {
         std::fs::create_dir_all(path.join("home")).unwrap();
         let place = Place { root: Root::open(&path).unwrap(), path: path.clone() };
         let request = Request {
-            source: Source::parse("git@h:a/b", &std::collections::BTreeMap::new()).unwrap(),
+            source: Source::parse("git@h:a/b", &crate::spec::collections::BTreeMap::new()).unwrap(),
             mode: ArtifactMode::Any,
-            headers: std::collections::BTreeMap::new(),
+            headers: crate::spec::collections::BTreeMap::new(),
             insecure: false,
             limits: Limits::DEFAULT,
             certificates: String::new(),

@@ -1,6 +1,5 @@
 //! Downloads over http and https.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};
 use std::sync::Arc;
@@ -26,6 +25,7 @@ use url::Url;
 use super::inside::{Talk, failed};
 use super::{FetchError, Request};
 use crate::names;
+use crate::spec::collections::BTreeMap;
 use crate::spec::percent_decoded;
 use crate::sys;
 

@@ -208,7 +208,7 @@ async fn fetch(request: &Request, place: &Place, file: File, talk: &mut Talk) ->
             client.download(&url, headers, new_file(&place.root, DOWNLOAD)?, limits.bytes, talk).await?
         }
         getter @ Getter::S3 { .. } => {
-            let (url, none) = (s3::presigned(getter)?, std::collections::BTreeMap::new());
+            let (url, none) = (s3::presigned(getter)?, crate::spec::collections::BTreeMap::new());
             let client = Client::new(request)?;
             client.download(&url, &none, new_file(&place.root, DOWNLOAD)?, limits.bytes, talk).await?
         }
@@ -280,7 +280,7 @@ async fn wanted(checksum: &Checksum, request: &Request, talk: &mut Talk) -> Resu
         Getter::Http(source) => Url::parse(source).is_ok_and(|source| is_home(&source, &parsed)),
         _ => false,
     };
-    let none = std::collections::BTreeMap::new();
+    let none = crate::spec::collections::BTreeMap::new();
     let headers = if at_home { &request.headers } else { &none };
     let mut list = Client::new(request)?.download(&parsed, headers, list, LONGEST_LIST, talk).await?;
     let mut bytes = Vec::new();

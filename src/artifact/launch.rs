@@ -1,6 +1,5 @@
 //! The side of the requesting process: makes a staging directory, starts the fetcher's process, and reads its messages.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -19,6 +18,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
 use super::{Done, FetchError, Limits, Message, Request, Setting};
 use crate::container::{HostIdRegistry, HostIdsError};
+use crate::spec::collections::BTreeMap;
 use crate::spec::json;
 use crate::spec::{ArtifactMode, HostIdSpace, Role, Source};
 use crate::sys::children::{self, Own};

@@ -29,11 +29,11 @@ mod place;
 mod s3;
 mod unpack;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::spec::collections::BTreeMap;
 use crate::spec::json;
 use crate::spec::{ArtifactMode, Source};
 

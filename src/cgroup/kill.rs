@@ -1,6 +1,5 @@
 //! Kills every process of a task, even if it forks, hides in child cgroups or freezes itself.
 
-use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use super::error::{Error, Result};
 use super::fs::{Backoff, Dir};
 use super::regime::Regime;
 use super::task::{Member, TaskCgroup, value};
+use crate::spec::collections::BTreeSet;
 
 /// How long a freeze may take before the kill continues without it: a process in an uninterruptible call delays it indefinitely.
 const FREEZE: Duration = Duration::from_millis(100);

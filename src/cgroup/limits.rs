@@ -151,13 +151,13 @@ fn v2(dir: &Dir, resources: &Resources, lift: bool) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::path::Path;
 
     use rustix::fs::{CWD, FileType, Mode};
 
     use super::*;
     use crate::cgroup::{CgroupFs, Hierarchy, Mounts};
+    use crate::spec::collections::BTreeMap;
     use crate::spec::{IoLimit, MemoryLimits};
 
     const V1: [(&str, &[&str]); 5] = [

@@ -1,6 +1,6 @@
 //! Nomad's syntax of flags and durations.
 
-use std::collections::BTreeMap;
+use crate::spec::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! What a run in the background keeps for its next supervisor, in case this one is killed.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +17,7 @@ use crate::alloc::{
 use crate::logs::ship::Sink;
 use crate::net::{Networks, Subnet};
 use crate::spec::DriverConfig;
+use crate::spec::collections::BTreeMap;
 use crate::spec::json;
 
 /// What a supervisor needs of the command line, and of the files as they were read then.

@@ -1,6 +1,5 @@
 //! `--config`: what a Nomad agent's configuration says about the machine, in the agent's syntax.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +12,7 @@ use crate::driver::hclspec::Body;
 use crate::jobspec::config::{self, Member, Node, Variables};
 use crate::jobspec::{self, Diagnostic, Value, did_you_mean};
 use crate::spec::Pos;
+use crate::spec::collections::BTreeMap;
 
 /// Most mistakes of all files that are reported.
 const MOST_SAID: usize = 20;

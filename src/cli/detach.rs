@@ -5,7 +5,6 @@
 //!        ◀── its stdout: one line of JSON when the tasks have been started, or its end
 //! ```
 
-use std::collections::BTreeSet;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -24,6 +23,7 @@ use super::signals::Signals;
 use super::{CANNOT, RunArgs, complain, print};
 use crate::alloc::Messages;
 use crate::alloc::control::{RunView, Served, timestamp};
+use crate::spec::collections::BTreeSet;
 use crate::spec::json;
 use crate::spec::{AllocId, escaped_lines};
 use crate::sys;

@@ -1,6 +1,5 @@
 //! `--payload` and `--meta`: what `nomad job dispatch` passes to a parameterized job on a cluster.
 
-use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 
@@ -8,6 +7,7 @@ use anyhow::{Context as _, bail};
 
 use super::RunArgs;
 use crate::jobspec::{self, Diagnostic, Parsed, did_you_mean};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{DispatchError, LONGEST_PAYLOAD, Parameterized, Pos};
 
 /// The payload and metadata of the command line.

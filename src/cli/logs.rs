@@ -1,6 +1,5 @@
 //! `agentbin logs`: the output of a task so far, and what it prints from now on.
 
-use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,6 +15,7 @@ use super::{LogsArgs, complain};
 use crate::alloc::{AllocDir, Record, machine};
 use crate::logs::follower::{Finisher, Follower, Output, Start};
 use crate::spec::AllocId;
+use crate::spec::collections::BTreeSet;
 use crate::sys::task::boxed;
 
 /// Number of lines for `--tail` without a number.

@@ -1,6 +1,5 @@
 //! `agentbin node status`: this machine as an agent would publish it, under Nomad's names.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Context as _;
@@ -11,6 +10,7 @@ use super::{NodeStatusArgs, print};
 use crate::alloc::Node;
 use crate::alloc::machine::{self, CgroupPlace};
 use crate::driver::{Fingerprint, Health};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{CpuSet, escaped_lines};
 
 pub(super) fn status(args: &NodeStatusArgs) -> anyhow::Result<i32> {

@@ -1,6 +1,5 @@
 //! Whether a job's constraints allow this machine.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::Value as Json;
@@ -10,6 +9,7 @@ use crate::alloc::Machine;
 use crate::alloc::machine;
 use crate::driver::Fingerprint;
 use crate::jobspec::{Diagnostic, Parsed};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Job, Order as _};
 
 /// Most unmet constraints that are reported.

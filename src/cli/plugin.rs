@@ -1,6 +1,5 @@
 //! `agentbin plugin launch`: calls the rpcs of a driver plugin by hand.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -23,6 +22,7 @@ use crate::driver::{
     TaskConfig, TaskState, TaskStatus, fingerprint_of, stats_of, wire_task,
 };
 use crate::plugin::{Client, HclogLine, Launch, Program};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{
     AllocId, ExitResult, IntoMap as _, LONGEST_MESSAGE, MemoryLimits, Pressure, Resources, Signal, Stall, TaskStats,
     escaped, shortened,

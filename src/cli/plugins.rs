@@ -1,6 +1,5 @@
 //! `--plugin-dir`: external driver plugins besides the built-in drivers.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use crate::driver::hclspec::{Body, driver_config};
 use crate::driver::{Driver, ExternalDriver, Settings};
 use crate::jobspec::{Diagnostic, Parsed};
 use crate::plugin::{HclogLine, Level};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{DriverConfig, LONGEST_MESSAGE, shortened};
 
 /// The directory of plugins, and their configuration.

@@ -1,6 +1,5 @@
 //! `--isolation-minimum`, `--allow-driver` and `--allow-writable-programs`: what the operator of a run lets its job ask for.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::bail;
@@ -11,6 +10,7 @@ use super::plugins::Plugins;
 use crate::driver::hclspec::driver_config;
 use crate::driver::policy::{self, Minimum};
 use crate::driver::{Driver, DriverError};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{DriverConfig, Job};
 
 /// What `--isolation-minimum` takes.

@@ -1,6 +1,5 @@
 //! Background runs whose supervisors were killed: their tasks go on, and the next command starts a supervisor again.
 
-use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
@@ -14,6 +13,7 @@ use tokio::task::JoinSet;
 use super::complain;
 use crate::alloc::machine;
 use crate::alloc::{KeptSockets, Owner, OwnerLock, RunFile, RunId};
+use crate::spec::collections::BTreeSet;
 use crate::sys;
 
 /// How long a supervisor may take to restore its tasks; then it is not waited for any longer.

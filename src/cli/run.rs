@@ -1,6 +1,5 @@
 //! `agentbin run`: a job in the foreground.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io::{IsTerminal as _, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -32,6 +31,7 @@ use crate::driver::Driver;
 use crate::jobspec;
 use crate::logs::follower::{Finisher, Follower, Output, Start};
 use crate::logs::ship::{Outlets, Report, Shipment, Sink};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Group, Job, Signal};
 use crate::sys::mutant;
 use crate::sys::owned;

@@ -1,6 +1,5 @@
 //! `agentbin ps`, `status`, `stop`, `restart`, `signal`, `stats`: what runs here, queried over the control sockets of the runs.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -16,6 +15,7 @@ use crate::alloc::control::{
 };
 use crate::alloc::{self, Finding, Owner, Record, chain, findings, machine};
 use crate::spec::IntoSet as _;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Order as _, Signal, escaped, escaped_lines};
 
 /// Nomad's default signal.
@@ -534,7 +534,7 @@ async fn end<'a>(
         match order(socket, &Request::Stop { alloc: None, now: args.now }, args.detach, true).await {
             Ok(_) => {
                 ended.extend(found);
-                unsure.append(&mut ids(found));
+                unsure.extend(ids(found));
             }
             Err(error) => errors.extend(found.first().map(|one| (*one, error))),
         }
@@ -546,7 +546,7 @@ async fn end<'a>(
             Ok(is_done) => {
                 ended.push(one);
                 if !is_done {
-                    unsure.append(&mut ids(&[one]));
+                    unsure.extend(ids(&[one]));
                 }
             }
             Err(error) => errors.push((one, error)),

@@ -1,11 +1,11 @@
 //! Mistakes of a file as people see them: with the line, a caret below it, and the position.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::anyhow;
 
 use crate::jobspec::{self, Diagnostic};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{Pos, escaped, is_unprintable};
 
 /// Most mistakes that are shown at once.

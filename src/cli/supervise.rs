@@ -6,7 +6,6 @@
 //!      ◀── its stdout: one line of JSON when the tasks have been taken up, or its end
 //! ```
 
-use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -23,6 +22,7 @@ use super::{SuperviseArgs, complain, detach, placement};
 use crate::alloc::machine::{self, CgroupPlace};
 use crate::alloc::{Alloc, Machine, Record, RunFile, RunId, chain};
 use crate::spec::Job;
+use crate::spec::collections::BTreeMap;
 use crate::sys;
 
 /// How long drivers may take to report the attributes that the job refers to; references to missing ones are not replaced.

@@ -4,7 +4,6 @@
 //! So the whole root is read-only except for the task's four directories, and in these every file that also has a name elsewhere is
 //! read-only. This does not rely on `fs.protected_hardlinks`, which keeps users from making hard links to files of others.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,6 +13,7 @@ use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::mount::MountAttrFlags;
 
 use super::config::{Failure, Step as _};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::sys::mount::{attach, clone_mount, set_attributes};
 use crate::sys::mutant;
 use crate::sys::path::{Root, mount_of};

@@ -603,7 +603,7 @@ mod tests {
     fn whoever_takes_at_the_same_time_takes_another_one() {
         let place = Place::new();
         let allocs: Vec<PathBuf> = (0..16).map(|n| place.alloc(&n.to_string())).collect();
-        let taken: std::collections::BTreeSet<u32> = std::thread::scope(|scope| {
+        let taken: crate::spec::collections::BTreeSet<u32> = std::thread::scope(|scope| {
             let take = |alloc| place.registry.take(alloc, HostIdSpace::DEFAULT).unwrap().base();
             let threads: Vec<_> = allocs.iter().map(|alloc| scope.spawn(move || take(alloc))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()

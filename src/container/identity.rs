@@ -1,6 +1,5 @@
 //! The task's identity: users and groups from passwd files, capabilities.
 
-use std::collections::BTreeSet;
 use std::io::{IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -19,6 +18,7 @@ use super::config::{Config, Failure, Ids, Namespace, Rootless, Step as _};
 use super::namespaces;
 use crate::spec::HostIds;
 use crate::spec::Order as _;
+use crate::spec::collections::BTreeSet;
 use crate::sys::path::Root;
 use crate::sys::process::Child;
 use crate::sys::{self, mutant};

@@ -3,7 +3,6 @@
 //! Every row is tried in a separate child, so that its effects end with the child, and in a form that is harmless where nothing
 //! prevents it: the table can be measured on a bare host.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +14,7 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
 use crate::spec::IntoMap as _;
+use crate::spec::collections::BTreeMap;
 use crate::sys::{probe, processes};
 
 /// A row of the isolation table.
@@ -427,7 +427,7 @@ mod tests {
         for (number, row) in ROWS.iter().enumerate() {
             assert_eq!(row.id, format!("I{:02}", number + 1));
         }
-        let names: std::collections::BTreeSet<_> = ROWS.iter().map(|row| row.name).collect();
+        let names: crate::spec::collections::BTreeSet<_> = ROWS.iter().map(|row| row.name).collect();
         assert_eq!(names.len(), ROWS.len());
     }
 

@@ -1,12 +1,13 @@
 //! How a volume is used: access and attachment modes by Nomad's names, mount options, and secrets. Values that may be secret
 //! are never shown.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
 use super::error::CsiError;
+use crate::spec::collections::BTreeMap;
 use crate::wire::csi as wire;
 use crate::wire::csi::volume_capability::access_mode::Mode;
 use crate::wire::csi::volume_capability::{AccessType, BlockVolume, MountVolume};

@@ -1,12 +1,12 @@
 //! Calls of a controller except attaching: create, delete, expand and list volumes and snapshots. Requests that are invalid by
 //! themselves are not sent.
 
-use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use super::capability::{Capability, Secrets};
 use super::client::{Client, ask};
 use super::error::CsiError;
+use crate::spec::collections::BTreeMap;
 use crate::wire::csi as wire;
 use crate::wire::csi::controller_client::ControllerClient;
 use crate::wire::csi::node_client::NodeClient;

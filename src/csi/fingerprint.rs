@@ -1,9 +1,8 @@
 //! Properties and capabilities of a plugin: queried once, afterwards only its health.
 
-use std::collections::BTreeMap;
-
 use super::client::{Client, ask};
 use super::error::CsiError;
+use crate::spec::collections::BTreeMap;
 use crate::wire::csi as wire;
 use crate::wire::csi::controller_client::ControllerClient;
 use crate::wire::csi::controller_service_capability::Type as ControllerType;

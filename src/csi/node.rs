@@ -1,6 +1,5 @@
 //! Executes the steps of a volume on this node as calls of its plugin, and manages the directories that they need.
 
-use std::collections::BTreeMap;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -14,6 +13,7 @@ use super::client::{Client, ask};
 use super::error::CsiError;
 use super::fingerprint::Fingerprint;
 use super::usage::{Needs, Step};
+use crate::spec::collections::BTreeMap;
 use crate::sys::path::Root;
 use crate::wire::csi as wire;
 use crate::wire::csi::controller_client::ControllerClient;

@@ -6,9 +6,8 @@
 //!   detach ◀─ unstage ◀─ unpublish                      when the last user has left
 //! ```
 
-use std::collections::BTreeMap;
-
 use super::capability::{Capability, Usage};
+use crate::spec::collections::BTreeMap;
 
 /// Progress of a step that has to be undone later. A step that was not begun has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -13,7 +13,7 @@ mod image;
 pub mod logs;
 mod meter;
 
-use std::collections::BTreeMap;
+use crate::spec::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 

@@ -5,7 +5,6 @@
 //! configuration ([`Found::check`]), and to serve tasks ([`Found::start`]).
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -21,6 +20,7 @@ use tokio::task::JoinHandle;
 use super::hclspec::{Body, Schema};
 use super::{Driver as _, DriverClient, DriverError, NodeConfig, PluginClient, PluginInfo};
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{PLUGIN_MARK, json};
 use crate::sys::mutant;
 use crate::sys::owned::{self, OwnDir};

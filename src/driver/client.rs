@@ -1,6 +1,5 @@
 //! Client of a plugin's base and driver services, over gRPC.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
@@ -20,6 +19,7 @@ use super::{
 };
 use crate::executor::{ExecRequests, ExecResponses, spec_stats, system_time};
 use crate::plugin::Life;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{DriverConfig, ExitResult, Signal, TaskStats};
 use crate::wire::base::base_plugin_client::BasePluginClient;
 use crate::wire::base::{self, PluginType};

@@ -6,7 +6,6 @@
 //!   present ── its process ends ─▶ absent ── the catalog starts it again ─▶ its tasks are recovered ─▶ present
 //! ```
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -28,6 +27,7 @@ use crate::cgroup::{Regime, TaskCgroup};
 use crate::executor::{ExecRequests, ExecResponses};
 use crate::logs::{LogMonitor as _, StartConfig, client};
 use crate::plugin::{self, Launch, Program, Reattach, role_environment};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{DriverConfig, ExitResult, LogCollection, Resources, Role, Signal, TaskStats, json};
 use crate::sys::lock::lock;
 use crate::sys::{self, processes};

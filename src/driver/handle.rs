@@ -1,6 +1,6 @@
 //! Common code of the drivers on an executor: start one executor per task, reattach to it, track it, end it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -18,6 +18,7 @@ use crate::executor::{
 };
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, ReattachConfig, role_environment};
 use crate::spec::IntoMap as _;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{
     ExitResult, HostIds, LaunchSpec, Outlive, OutputHealth, ProcessId, ProcessState, Role, Signal, StreamHealth,
     TaskStats,

@@ -4,11 +4,11 @@
 //! and an attribute of the type `list(map(string))` may be written as blocks.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::jobspec::config::{self, Node, Variables};
 use crate::jobspec::{Diagnostic, Number, Value};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{DriverConfig, IntoMap as _, Order as _, Pos, TryIntoMap as _};
 use crate::wire::cty::{self, Type};
 use crate::wire::hclspec::{Spec, spec};

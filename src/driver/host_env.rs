@@ -5,12 +5,11 @@
 //! the task's directory, and so get nothing. Programs that call others by name still need `PATH`, so the driver merges the
 //! environment that it inherited from the agent.
 
-use std::collections::BTreeMap;
-
 use super::DriverError;
 use super::config::Reader;
 use crate::plugin::COOKIE_KEY;
 use crate::spec::IntoMap as _;
+use crate::spec::collections::BTreeMap;
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
 

@@ -1,7 +1,7 @@
 //! Host ids per allocation: when a task gets them, which of its files are chowned to it, and the events about files that it
 //! cannot read.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -9,6 +9,7 @@ use super::config::Reader;
 use super::handle::failed;
 use super::{DriverError, TaskConfig};
 use crate::container::{Heir, HostIdRegistry, HostIdsError, Owned, Subordinate, host_user};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{HostIdSpace, HostIds, LaunchSpec};
 use crate::sys::lock::lock;
 use crate::sys::mutant;

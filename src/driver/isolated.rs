@@ -1,6 +1,5 @@
 //! Common code of drivers that isolate their tasks: `exec`, `java`, and drivers of other authors.
 
-use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
@@ -19,6 +18,7 @@ use super::{
 };
 use crate::cgroup::Regime;
 use crate::container::{Subordinate, check_seccomp};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{
     IntoMap as _, LaunchSpec, LimitedResource, Masks, Mount, NamespaceMode, Order as _, OwnNamespaces, ResourceLimit,
     Seccomp, Unveil,

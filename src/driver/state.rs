@@ -3,11 +3,10 @@
 //!
 //! The names are Go's. Empty values are written as nil, as Go writes unset ones.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::plugin::ReattachConfig;
+use crate::spec::collections::BTreeMap;
 use crate::wire::msgpack::{self, GoTime};
 
 /// The state in a task's handle.

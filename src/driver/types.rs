@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -6,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::executor::Compute;
 use crate::plugin::Reattach;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{Device, DriverConfig, ExitResult, LogCollection, Mount, Neighbours, Resources};
 
 /// How a driver isolates the file system of a task; decides which paths the task's environment names and what the agent

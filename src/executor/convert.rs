@@ -571,9 +571,8 @@ fn spec_usage(usage: drivers::TaskResourceUsage) -> Usage {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
+    use crate::spec::collections::BTreeMap;
 
     /// What a host sends, at the limits of its numbers. A table in `src/cgroup/limits.rs` has the values that are written for them.
     #[test]

@@ -1,8 +1,9 @@
 //! Resource usage of single processes, from procfs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Instant;
 
+use crate::spec::collections::BTreeMap;
 use crate::spec::{CpuField, CpuStats, MemoryField, MemoryStats, Usage};
 use crate::sys::processes;
 

@@ -15,10 +15,10 @@
 //! | texts, actions and words of a template; a delimiter | 400,000; 64 bytes |
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 
 use super::diag::{Diagnostic, Result, Source};
 use super::value::Value;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{LONGEST_PATTERN, Pos};
 
 /// Steps of one file with its variables.

@@ -1,7 +1,6 @@
 //! Configuration that a plugin describes itself: a tree of members, whether it was written in HCL, in JSON or comes from
 //! a job. What is a block and what an attribute, its reader knows.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value as Json;
@@ -12,6 +11,7 @@ use super::diag::{Diagnostic, Source};
 use super::eval::{Globals, Scope};
 use super::value::{Number, Value};
 use super::{json, native};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{DriverConfig, IntoMap as _, Pos};
 
 /// A value, list or group of members with its place.

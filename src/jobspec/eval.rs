@@ -4,7 +4,6 @@
 //! `${}`, which the task runner replaces when the task starts.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::ast::{Call, Expr, For, Kind, Operator, Part, Step};
@@ -14,6 +13,7 @@ use super::diag::{Diagnostic, Result, did_you_mean};
 use super::functions;
 use super::types::Type;
 use super::value::{Number, Value};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{Pos, shortened};
 
 /// What every expression of a file can see.

@@ -1,6 +1,5 @@
 //! Templates and artifacts of a task.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use super::base::Base;
 use super::schema::{ARTIFACT, CHANGE_SCRIPT, TEMPLATE};
 use super::section::Section;
 use super::task;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{Artifact, ArtifactMode, ChangeMode, ChangeScript, IntoMap as _, Pos, Signal, Source, Template};
 use crate::template;
 

@@ -1,6 +1,5 @@
 //! Job, groups and what belongs to them.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::base::Base;
@@ -8,6 +7,7 @@ use super::diag::did_you_mean;
 use super::schema::{EPHEMERAL_DISK, GROUP, JOB, RESTART, SCALING};
 use super::section::{Expanded, Section, Sink};
 use super::{network, placement, scheduling, service, task, volume};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{Group, Job, JobType, Network, Pos, RestartMode, RestartPolicy, Service, Task, is_unprintable};
 
 const TYPES: [&str; 4] = ["service", "batch", "system", "sysbatch"];

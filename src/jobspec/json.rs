@@ -1,10 +1,9 @@
 //! JSON with the place of every key and value.
 
-use std::collections::BTreeSet;
-
 use super::budget;
 use super::diag::{Diagnostic, Result, Source};
 use super::value::{Number, Value};
+use crate::spec::collections::BTreeSet;
 use crate::spec::{IntoMap as _, Pos};
 
 /// Deepest nesting, the same as of native syntax.

@@ -1,7 +1,5 @@
 //! The JSON form of job files: the schema says which members are blocks and how many labels they have.
 
-use std::collections::BTreeSet;
-
 use super::ast::{Attr, Block, Body, Expr, Kind};
 use super::diag::{Diagnostic, Result};
 use super::json::{Member, Node, NodeKind};
@@ -9,6 +7,7 @@ use super::native;
 use super::schema::{BlockSchema, FREE, Schema};
 use super::value::Value;
 use crate::spec::Pos;
+use crate::spec::collections::BTreeSet;
 
 /// Longest label, in bytes: the longest name of a job.
 const LONGEST_LABEL: usize = 255;

@@ -34,7 +34,7 @@ mod value;
 mod variables;
 mod volume;
 
-use std::collections::BTreeMap;
+use crate::spec::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 

@@ -1,10 +1,9 @@
 //! Networks of groups, and those that tasks had of their own before groups had some.
 
-use std::collections::BTreeMap;
-
 use super::job::{LONGEST_NAME, check_name};
 use super::schema::{CNI, DNS, NETWORK, PORT, Schema, TASK_NETWORK, TASK_PORT};
 use super::section::{Expanded, Section};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{Dns, HostNetwork, Network, NetworkMode, Port, Pos, Task};
 
 /// The network that a port is on which names none.

@@ -1,7 +1,6 @@
 //! A body that is being read: checked against its schema, its `dynamic` blocks expanded, its arguments evaluated.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::ast::{Attr, Block, Body, Expr, Kind};
@@ -10,6 +9,7 @@ use super::duration;
 use super::eval::Scope;
 use super::schema::{self, Key, Often, Schema, Takes, Use};
 use super::value::Value;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{Order as _, Pos, shortened};
 
 /// The largest numbers of the types that arguments have.

@@ -1,11 +1,11 @@
 //! Services of groups and tasks, and their checks.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::diag::did_you_mean;
 use super::schema::{CHECK, CHECK_RESTART, FREE, SERVICE, SERVICE_WEIGHTS};
 use super::section::{Expanded, Section};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{
     AddressMode, Check, CheckKind, CheckRestart, CheckStatus, GrpcCheck, HttpCheck, Network, OnUpdate, Pos,
     ScriptCheck, Service, ServiceProvider, Task,

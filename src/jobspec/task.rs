@@ -1,7 +1,5 @@
 //! Tasks.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Map, Value as Json};
 
 use super::diag::did_you_mean;
@@ -15,6 +13,7 @@ use super::section::{Expanded, Section, Sink, expand};
 use super::service;
 use super::value::Value;
 use super::volume;
+use crate::spec::collections::BTreeSet;
 use crate::spec::{DriverConfig, Lifecycle, LifecycleHook, LogConfig, LogKeeping, Signal, Task, TaskResources};
 
 /// Least memory of a task in MiB.

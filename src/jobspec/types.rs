@@ -1,12 +1,11 @@
 //! Type expressions of variables and of `convert`.
 
-use std::collections::BTreeMap;
-
 use super::ast::{Expr, Kind};
 use super::diag::{Diagnostic, Result, did_you_mean};
 use super::native;
 use super::value::Value;
 use crate::spec::TryIntoMap as _;
+use crate::spec::collections::BTreeMap;
 
 /// A type that values are converted to.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,10 +1,10 @@
 //! Values of expressions.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::spec::Order as _;
+use crate::spec::collections::BTreeMap;
 
 /// A number; whole numbers are exact.
 #[derive(Debug, Clone, Copy, PartialEq)]

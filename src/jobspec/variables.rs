@@ -1,6 +1,6 @@
 //! Input variables and local values.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::path::Path;
 
 use super::ast::{Attr, Expr, Kind, Step};
@@ -15,6 +15,7 @@ use super::types::Type;
 use super::value::Value;
 use super::{Input, Origin};
 use crate::spec::Pos;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 
 /// A declared variable.
 struct Declaration<'a> {

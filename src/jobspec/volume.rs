@@ -1,6 +1,5 @@
 //! Volumes of groups, and where tasks mount them.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::diag::did_you_mean;
@@ -8,6 +7,7 @@ use super::job::{LONGEST_NAME, check_name};
 use super::schema::{UPDATE, VOLUME, VOLUME_MOUNT};
 use super::section::{Expanded, Section};
 use crate::spec::IntoSet as _;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{
     IntoMap as _, JobType, Overlap, Pos, Propagation, Task, Volume, VolumeMount, no_destination, overlaps,
 };

@@ -2,7 +2,6 @@
 //! plain files are copied, checked by their descriptors, under names that a collector uses, and not more of each than a collector
 //! writes.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -12,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Mode, OFlags};
 
 use super::dir;
+use crate::spec::collections::BTreeSet;
 use crate::sys::mutant;
 use crate::sys::owned::OwnDir;
 use crate::sys::path::Root;

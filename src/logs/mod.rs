@@ -18,7 +18,7 @@ pub mod rotator;
 pub mod service;
 pub mod ship;
 
-use std::collections::BTreeSet;
+use crate::spec::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 

@@ -816,13 +816,13 @@ fn count_lines(data: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::os::unix::fs::PermissionsExt;
 
     use proptest::prelude::*;
     use tempfile::TempDir;
 
     use super::*;
+    use crate::spec::collections::BTreeMap;
 
     const BASE: &str = "redis.stdout";
 

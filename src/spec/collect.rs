@@ -1,8 +1,9 @@
-//! Sorted maps and lists without a sort of their own. The standard library's sort is 4 KiB of code for each type and closure that it
-//! is called with, and `collect` into a map calls it, too.
+//! Lists that are sorted without a sort of their own: the standard library's is 4 KiB of code for each type and closure that it is
+//! called with. And maps and sets at the end of a chain, whose types are known by the name of the call.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+
+use super::collections::{BTreeMap, BTreeSet};
 
 /// `sort_by` and `sort_by_key` for lists of which speed is not asked.
 pub trait Order<T> {
@@ -63,9 +64,7 @@ pub trait IntoMap<K, V>: Iterator<Item = (K, V)> + Sized {
     where
         K: Ord,
     {
-        let mut map = BTreeMap::new();
-        map.extend(self);
-        map
+        self.collect()
     }
 }
 
@@ -78,9 +77,7 @@ pub trait IntoSet<T>: Iterator<Item = T> + Sized {
     where
         T: Ord,
     {
-        let mut set = BTreeSet::new();
-        set.extend(self);
-        set
+        self.collect()
     }
 }
 

@@ -1,10 +1,10 @@
 //! Constraints: on which machines a job may run.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
 use super::{Job, Pos, Task, VersionDemand, VersionRules, go_regex, shortened};
+use crate::spec::collections::BTreeSet;
 
 /// How a constraint compares, in the words of a job file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -1,8 +1,8 @@
-use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
 use super::IntoSet as _;
+use crate::spec::collections::BTreeSet;
 
 /// A set of processors, in the text form of the kernel: `0-3,7`. See `cpuset(7)`, "List format".
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -43,7 +43,7 @@ impl CpuSet {
     /// Those of either.
     #[must_use]
     pub fn union(&self, other: &CpuSet) -> CpuSet {
-        CpuSet(self.0.union(&other.0).copied().into_set())
+        CpuSet(self.iter().chain(other.iter()).into_set())
     }
 
     /// Those that are not in `other`.

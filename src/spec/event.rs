@@ -1,5 +1,6 @@
-use std::collections::BTreeMap;
 use std::time::SystemTime;
+
+use crate::spec::collections::BTreeMap;
 
 /// Type of a task event; the texts are Nomad's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -1,6 +1,5 @@
 //! Where an artifact comes from: what the text of a `source` and its `options` mean.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +7,7 @@ use url::Url;
 use url::form_urlencoded::byte_serialize;
 
 use super::ArtifactMode;
+use crate::spec::collections::BTreeMap;
 
 /// What fetches an artifact. Its `Debug` shows no secrets.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]

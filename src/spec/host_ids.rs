@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(space.to_string(), "1879048192-2147352575");
         assert_eq!(HostIdSpace::parse("1879048192-2147352575"), Some(space));
         assert_eq!((space.ranges(), space.after(None).count()), (4094, 4094));
-        let all: std::collections::BTreeSet<_> = space.after(None).collect();
+        let all: crate::spec::collections::BTreeSet<_> = space.after(None).collect();
         assert_eq!(all.len(), 4094, "none twice");
         let two = HostIdSpace::parse("131072-262143").unwrap();
         let bases = |used: Option<u32>| two.after(used.and_then(HostIds::new)).map(HostIds::base).collect::<Vec<_>>();

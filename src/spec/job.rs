@@ -1,10 +1,10 @@
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Constraint, GroupScheduling, JobScheduling, LogKeeping, Service, Signal, Volume, VolumeMount};
+use crate::spec::collections::BTreeMap;
 
 /// A place in a job file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]

@@ -5,6 +5,9 @@
 //! The functions are named as those of `serde_json`, and their texts are the same. A struct is an object, though, never a list; of
 //! members with the same name the last one counts; and only a fault of the text itself has a place, not one of what it says. What
 //! is a [`Value`] already is for `serde_json`.
+//!
+//! A struct is read by the names of its fields. Hence serde's `alias` and `deny_unknown_fields` do nothing in it, and an `Option`
+//! whose member is missing is `None`, whatever its default.
 
 mod read;
 mod write;
@@ -83,12 +86,11 @@ pub fn to_value<T: Serialize + ?Sized>(value: &T) -> Result<Value, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use serde::Deserialize;
     use serde_json::json;
 
     use super::*;
+    use crate::spec::collections::BTreeMap;
 
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
     enum Kind {
@@ -157,6 +159,91 @@ mod tests {
         let whole = whole();
         assert_eq!(from_slice::<Whole>(&to_vec(&whole).unwrap()).unwrap(), whole);
         assert_eq!(from_value::<Whole>(&to_value(&whole).unwrap()).unwrap(), whole);
+    }
+
+    /// What may be missing, in any order, and among members that nobody knows.
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Sparse {
+        needed: String,
+        option: Option<u8>,
+        #[serde(default)]
+        list: Vec<u8>,
+        #[serde(default = "seven")]
+        number: u8,
+        #[serde(rename = "Other", default)]
+        other: Kept,
+        #[serde(skip, default = "seven")]
+        skipped: u8,
+        any: Value,
+        unit: (),
+        kind: Kind,
+    }
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(default)]
+    struct Kept {
+        a: u8,
+        b: Option<u8>,
+    }
+
+    impl Default for Kept {
+        fn default() -> Kept {
+            Kept { a: 1, b: None }
+        }
+    }
+
+    fn seven() -> u8 {
+        7
+    }
+
+    #[test]
+    fn fields_are_found_missing_or_wrong_as_serde_json_has_them() {
+        let members = [
+            ("needed", json!("a")),
+            ("option", json!(1)),
+            ("list", json!([1])),
+            ("number", json!(2)),
+            ("Other", json!({"b": null})),
+            ("skipped", json!(3)),
+            ("any", json!(null)),
+            ("unit", json!(null)),
+            ("kind", json!({"Named": {"b": "x", "a": true}})),
+            ("unknown", json!([{}])),
+        ];
+        let same = |members: &[(&str, Value)]| {
+            let value: Value = members.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            let theirs = serde_json::from_value::<Sparse>(value.clone()).map_err(|error| error.to_string());
+            assert_eq!(from_value::<Sparse>(&value).map_err(|error| error.to_string()), theirs, "{value}");
+            theirs.is_ok()
+        };
+        assert!(same(&members));
+        for start in 0..members.len() {
+            let mut turned = members.clone();
+            turned.rotate_left(start);
+            assert!(same(&turned), "in any order");
+            turned.reverse();
+            assert!(same(&turned), "in any order");
+            let may_miss = ["option", "list", "number", "Other", "skipped", "unknown"].contains(&turned[0].0);
+            assert_eq!(same(&turned[1..]), may_miss, "without {}", turned[0].0);
+            turned[0].1 = json!({"wrong": 1});
+            same(&turned);
+            turned[0].1 = json!(null);
+            same(&turned);
+        }
+        for named in [
+            json!({}),
+            json!({"a": true}),
+            json!({"b": "x"}),
+            json!({"a": 1}),
+            json!([true, null]),
+            json!({"a": true, "c": 1}),
+        ] {
+            let kind = json!({"Named": named});
+            let theirs = serde_json::from_value::<Kind>(kind.clone()).map_err(|error| error.to_string());
+            if !named.is_array() {
+                assert_eq!(from_value::<Kind>(&kind).map_err(|error| error.to_string()), theirs, "{kind}");
+            }
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{HostIds, Masks, OwnNamespaces, ResourceLimit, Resources, Seccomp, Unveil};
+use crate::spec::collections::BTreeMap;
 
 /// How mounts made later travel between the host and a task's bind mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]

@@ -2,6 +2,7 @@
 //! role names. Never does I/O.
 
 mod collect;
+pub mod collections;
 mod constraint;
 mod cpuset;
 mod env_name;

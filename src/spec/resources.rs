@@ -1,5 +1,6 @@
-use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+use crate::spec::collections::BTreeMap;
 
 /// Where a task's processes are accounted and limited.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -1,9 +1,9 @@
 //! What a job says of how its allocations are placed, replaced, updated and repeated. The defaults are Nomad's.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{JobType, Pos};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 
 /// What a job says to whoever schedules it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -1,9 +1,9 @@
 //! The `service` blocks of a job file.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Pos;
+use crate::spec::collections::BTreeMap;
 
 /// Who is asked to register a service. Here both are one registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

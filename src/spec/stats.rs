@@ -1,5 +1,6 @@
-use std::collections::BTreeMap;
 use std::time::SystemTime;
+
+use crate::spec::collections::BTreeMap;
 
 /// A CPU figure that was measured, as Nomad names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,5 @@
-use std::collections::BTreeMap;
-
 use super::{Pos, Propagation};
+use crate::spec::collections::BTreeMap;
 
 /// A `volume` of a group: which directory of the host its tasks may mount.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]

@@ -1,6 +1,5 @@
 //! A change in progress: its writes overlay the stored records until it is committed or dropped.
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -9,6 +8,7 @@ use redb::{ReadableTable as _, WriteTransaction};
 
 use super::error::StoreError;
 use super::source::{Definition, Page, Source, TableName, begin};
+use crate::spec::collections::BTreeMap;
 use crate::sys::lock::lock;
 
 /// The transaction that the drafts of a batch share, until it is committed.

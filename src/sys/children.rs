@@ -1,11 +1,11 @@
 //! Programs that this process starts and waits for itself, as opposed to the orphans that it inherits.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::process::{Child, Command};
 use std::sync::Mutex;
 
 use super::lock::lock;
+use crate::spec::collections::BTreeSet;
 
 /// Process ids of those that run, or have ended and were not reaped yet.
 static RUNNING: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());

@@ -1,7 +1,6 @@
 //! JSON, YAML and TOML, read and written as consul-template's libraries do.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
@@ -9,6 +8,7 @@ use super::number::{format_float, integer};
 use super::text::runes;
 use super::value::{Key, Keyed, Kind, Value};
 use super::verbs::Out;
+use crate::spec::collections::BTreeMap;
 
 /// Deepest values that are read or written.
 const DEEPEST: usize = 500;

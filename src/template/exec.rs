@@ -1,6 +1,5 @@
 //! Goes through a parsed template and writes what it says. Every round of a loop, every call and every byte is counted.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +9,7 @@ use super::parser::{Branch, Command, Name, Node, Operand, Pipeline, Term};
 use super::value::{Bytes, Key, Keyed, Kind, Map, Value};
 use super::verbs;
 use super::{Limits, Rendered, TemplateError};
+use crate::spec::collections::BTreeMap;
 
 /// Why it does not go on: the place is added on the way out.
 pub(super) enum Stop {

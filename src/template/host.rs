@@ -1,6 +1,6 @@
 //! What a template may ask for, and who answers.
 
-use std::collections::BTreeMap;
+use crate::spec::collections::BTreeMap;
 
 use serde_json::Value as Json;
 

@@ -20,7 +20,7 @@ mod text;
 mod value;
 mod verbs;
 
-use std::collections::BTreeMap;
+use crate::spec::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 pub use functions::{page, refused};

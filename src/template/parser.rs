@@ -1,6 +1,5 @@
 //! Words into trees. Every name of a function and a variable is known here, or it is a mistake.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -10,6 +9,7 @@ use super::number::{Number, literal};
 use super::quote::{unquote, unquote_char};
 use super::show::meant;
 use super::{DEEPEST, TemplateError};
+use crate::spec::collections::BTreeMap;
 
 /// A part of a template.
 #[derive(Debug)]

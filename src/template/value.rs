@@ -1,7 +1,7 @@
 //! What expressions are made of: Go's values, as far as templates meet them.
 
+use crate::spec::collections::BTreeMap;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use serde_json::Value as Json;

@@ -3,11 +3,11 @@
 //! A plugin calls [`decode`]; a host builds a [`Value`] and calls [`encode`], which writes what go-cty writes, byte for
 //! byte.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use super::msgpack::Error;
 use super::msgpack::token::{self, MAX_DEPTH, Reader, Token};
+use crate::spec::collections::BTreeMap;
 
 /// A type of cty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,10 +1,10 @@
 //! Doors of the library that no role of ours has yet; the mutants have them, too.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use agentbin::driver::catalog::{Block, Log, examine, scan};
+use agentbin::spec::collections::BTreeMap;
 
 /// `catalog DIR NAME...`: finds the plugins of these names, and starts those that are found to ask what they are.
 pub fn catalog(args: &[String]) {

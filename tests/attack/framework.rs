@@ -1,7 +1,7 @@
 //! The laboratory: tasks through the real roles, a canary that nobody may touch, and the judge.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -16,6 +16,7 @@ use agentbin::cgroup::{CgroupFs, Regime};
 use agentbin::driver::{IsolatedConfig, Reader, TaskConfig};
 use agentbin::executor::{ExecRequests, Executor as _, ExecutorClient};
 use agentbin::plugin::{Client, Launch, Program};
+use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::{
     DriverConfig, ExitResult, LaunchSpec, LogCollection, MemoryLimits, Mount, Propagation, Resources,
 };

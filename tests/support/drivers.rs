@@ -2,7 +2,7 @@
 //! first.
 #![allow(dead_code, reason = "every test program uses a part")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use agentbin::cgroup::{CgroupFs, Regime, TaskCgroup};
 use agentbin::driver::{Driver, ExecDriver, JavaDriver, RawExecDriver, Settings, TaskConfig};
 use agentbin::executor::Compute;
+use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::{DriverConfig, ExitResult, LogCollection, Mount};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;

@@ -1,6 +1,5 @@
 //! Access control: by the listening socket, by a token, and never for a web page of another site.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::SystemTime;
 
@@ -9,6 +8,7 @@ use crate::agent::model::{Nanos, Role, Secret};
 use crate::agent::state::State;
 use crate::http::listener::Peer;
 use crate::http::{HeaderMap, StatusCode, header};
+use crate::spec::collections::BTreeSet;
 
 /// Longest token, in bytes.
 const LONGEST: usize = 256;

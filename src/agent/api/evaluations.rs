@@ -1,7 +1,5 @@
 //! Evaluations.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Map, Value};
 
 use super::answer::{Answer, Refusal, with_meta};
@@ -11,6 +9,7 @@ use super::shape;
 use crate::agent::model::Evaluation;
 use crate::agent::state::{StateError, Table, View};
 use crate::spec::Order as _;
+use crate::spec::collections::BTreeSet;
 use crate::spec::json;
 
 /// Limit of related evaluations shown with one.

@@ -1,12 +1,12 @@
 //! Request bodies: JSON whose members are looked up case-insensitively, as in Go.
 
 use crate::spec::TryIntoMap as _;
-use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
 use super::answer::Refusal;
 use crate::http::StatusCode;
+use crate::spec::collections::BTreeMap;
 
 /// Limit of values in a body: each takes some hundred bytes in memory, however short it is in the text.
 const VALUES: usize = 200_000;

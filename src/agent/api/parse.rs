@@ -88,7 +88,7 @@ pub(super) async fn plan(mut call: Call) -> Result<Answer, Refusal> {
 fn diff(
     old: Option<&JobVersion>,
     new: &Map<String, Value>,
-    desired: &std::collections::BTreeMap<String, DesiredUpdates>,
+    desired: &crate::spec::collections::BTreeMap<String, DesiredUpdates>,
 ) -> Value {
     let old = old.map(|old| {
         let mut spec = old.spec.clone();

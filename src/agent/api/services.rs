@@ -1,8 +1,5 @@
 //! Services as they are registered.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Refusal};
@@ -12,6 +9,8 @@ use super::shape;
 use crate::agent::model::ServiceRegistration;
 use crate::agent::state::{StateError, Table};
 use crate::spec::Order as _;
+use crate::spec::collections::BTreeMap;
+use crate::spec::collections::BTreeSet;
 
 fn shown(service: &ServiceRegistration) -> Value {
     let mut value = shape::kept(service);

@@ -1,6 +1,5 @@
 //! Variables, with compare-and-set and locks.
 
-use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
@@ -13,6 +12,7 @@ use crate::agent::model::{Nanos, Secret, Variable, VariableMeta};
 use crate::agent::state::{Condition, StateError, Table, Written};
 use crate::http::{StatusCode, query};
 use crate::spec::IntoMap as _;
+use crate::spec::collections::BTreeMap;
 
 fn meta(meta: &VariableMeta) -> Value {
     let mut value = json!({

@@ -1,7 +1,5 @@
 //! Commands for the node.
 
-use std::collections::BTreeMap;
-
 use super::{CommandError, Commands, Drain, NodeChanged};
 use crate::agent::core::{Core, now};
 use crate::agent::gc;
@@ -11,6 +9,7 @@ use crate::agent::schedule::{self, drain_strategy};
 use crate::agent::state::{Change, View};
 use crate::agent::versions::put_eval;
 use crate::spec::JobType;
+use crate::spec::collections::BTreeMap;
 
 /// Limit of metadata changed over the API, in bytes.
 const MAX_META: usize = 64 << 10;

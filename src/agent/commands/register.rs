@@ -1,6 +1,5 @@
 //! Submitted jobs: registered as a new version, planned, or validated.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -17,6 +16,7 @@ use crate::agent::versions::{Kept, keep, mistakes, runs_itself, version};
 use crate::agent::worker;
 use crate::jobspec;
 use crate::spec::Job;
+use crate::spec::collections::BTreeMap;
 
 /// A job that was parsed and can be stored.
 struct Prepared {

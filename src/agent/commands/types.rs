@@ -1,10 +1,9 @@
 //! Parameters and results of commands: the content of Nomad's answers, without their format.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value};
 
 use crate::agent::model::{AllocMetric, DesiredUpdates, DrainSpec, Evaluation, JobVersion, Nanos, Submission};
+use crate::spec::collections::BTreeMap;
 
 /// A submitted job.
 #[derive(Debug, Clone, Default)]

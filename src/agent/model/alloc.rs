@@ -1,10 +1,9 @@
 //! An allocation as it is wanted, and as it is.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::{Nanos, Stamp};
+use crate::spec::collections::BTreeMap;
 
 /// What is wanted of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

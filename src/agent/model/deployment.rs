@@ -1,10 +1,9 @@
 //! A deployment: a new version of a service taking the place of the old one.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::{Nanos, Stamp};
+use crate::spec::collections::BTreeMap;
 
 /// Nomad's status of a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,11 +1,10 @@
 //! An evaluation: that something has to be decided of a job, why, and what came of it.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::{AllocMetric, Nanos};
 use crate::spec::JobType;
+use crate::spec::collections::BTreeMap;
 
 /// Nomad's status of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -97,7 +97,7 @@ pub struct Submission {
     pub format: String,
     /// `-var` of the command line.
     #[serde(default)]
-    pub variable_flags: std::collections::BTreeMap<String, String>,
+    pub variable_flags: crate::spec::collections::BTreeMap<String, String>,
     /// The text of `-var-file`s.
     #[serde(default)]
     pub variables: String,

@@ -1,6 +1,6 @@
 //! A namespace of jobs and variables.
 
-use std::collections::BTreeMap;
+use crate::spec::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 

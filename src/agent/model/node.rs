@@ -1,10 +1,9 @@
 //! The one node.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::{Nanos, Stamp};
+use crate::spec::collections::BTreeMap;
 
 /// Nomad's status of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! What a job's allocations and children do, counted.
 
-use std::collections::BTreeMap;
+use crate::spec::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 

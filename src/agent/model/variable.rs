@@ -1,11 +1,11 @@
 //! Variables: what jobs and operators keep in the agent, and is nobody else's business.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use super::Nanos;
+use crate::spec::collections::BTreeMap;
 
 /// A text that is not shown by accident.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -1,6 +1,5 @@
 //! The machine as a node.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,6 +7,7 @@ use crate::agent::model::{DriverInfo, Eligibility, Node, NodeResources, NodeStat
 use crate::alloc::{Machine, machine};
 use crate::driver::{Fingerprint, Health};
 use crate::net::{Kind, Wish};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{IntoMap as _, IntoSet as _};
 
 /// Where the node's own API can be reached over TCP, if anywhere.

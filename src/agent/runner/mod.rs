@@ -9,7 +9,7 @@ mod described;
 mod offered;
 mod told;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::engine::{CheckState, Engine, OrderError, REPORTS, Report, Wanted};
 use super::model::{Allocation, Nanos, Node, ServiceRegistration};
+use crate::spec::collections::BTreeMap;
 pub use described::Advertised;
 
 use crate::alloc::control::Control;

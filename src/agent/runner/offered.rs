@@ -1,11 +1,10 @@
 //! The services of allocations, and the results of their checks.
 
-use std::collections::BTreeMap;
-
 use crate::agent::engine::CheckState;
 use crate::agent::model::{Nanos, ServiceRegistration};
 use crate::alloc::Registration;
 use crate::alloc::control::Control;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{CheckStatus, OnUpdate};
 
 /// A registration in the form of the state: without check results.

@@ -42,7 +42,7 @@ struct Wanted {
     #[serde(rename = "type")]
     kind: String,
     /// By group.
-    counts: std::collections::BTreeMap<String, u32>,
+    counts: crate::spec::collections::BTreeMap<String, u32>,
     /// An environment, which takes new processes.
     #[serde(default)]
     value: String,

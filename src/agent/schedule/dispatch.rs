@@ -1,13 +1,12 @@
 //! Jobs that are started by `job dispatch`: what they have to be given, and what is started.
 
-use std::collections::BTreeMap;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value};
 
 use crate::agent::model::{JobKey, JobStatus, JobVersion, Nanos};
 use crate::spec::Job;
+use crate::spec::collections::BTreeMap;
 
 /// What a dispatch gives.
 #[derive(Debug, Clone, Copy)]

@@ -1,8 +1,7 @@
 //! Whether the node is one that a group may run on, apart from how full it is.
 
-use std::collections::BTreeMap;
-
 use crate::agent::model::{AllocatedTask, Eligibility, Node, NodeStatus};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{Constraint, Group, Job, NetworkMode, Operator, interpolate};
 
 /// Why a group is not placed.

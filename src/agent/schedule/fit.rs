@@ -1,9 +1,8 @@
 //! The node's free resources: CPU, cores, memory, disk, ports, and ports of the bridge.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use crate::agent::model::{AllocatedPort, AllocatedResources, AllocatedShared, AllocatedTask, Allocation, Nanos, Node};
 use crate::net::MOST_ON_BRIDGE;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Group, Network, NetworkMode, interpolate};
 use crate::spec::{IntoMap as _, Order as _};
 

@@ -1,6 +1,5 @@
 //! Jobs, nodes and allocations for tests.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::agent::model::{
@@ -8,6 +7,7 @@ use crate::agent::model::{
     NodeStatus, Trigger,
 };
 use crate::jobspec::GroupChange;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{
     Constraint, DriverConfig, Group, GroupScheduling, Job, JobScheduling, JobType, LogConfig, LogKeeping, Network,
     Operator, Port, Pos, RestartMode, RestartPolicy, Task, TaskResources, Update,

@@ -1,9 +1,8 @@
 //! What is wanted of a group of a service or batch job: how many, which go, which are replaced, and how fast.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use crate::agent::model::{Allocation, Deployment, DeploymentGroup, Nanos, Trigger};
 use crate::jobspec::GroupChange;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Group, JobType, Update};
 use crate::spec::{IntoSet as _, Order as _};
 

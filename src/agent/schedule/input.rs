@@ -1,11 +1,11 @@
 //! What a decision is made from, and what it is made of.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::agent::model::{Allocation, Deployment, DesiredUpdates, Evaluation, JobVersion, Nanos, Node};
 use crate::jobspec::GroupChange;
 use crate::spec;
+use crate::spec::collections::BTreeMap;
 
 /// Everything that a decision depends on.
 pub struct Input<'a> {

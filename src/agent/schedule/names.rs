@@ -1,7 +1,7 @@
 //! Names of allocations: `<job>.<group>[<index>]`.
 
 use crate::spec::IntoSet as _;
-use std::collections::BTreeSet;
+use crate::spec::collections::BTreeSet;
 
 /// The name of number `index` of a group.
 #[must_use]

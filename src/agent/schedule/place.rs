@@ -1,6 +1,5 @@
 //! Turns what is wanted into allocations, as far as the node has what they need.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::agent::model::{
@@ -8,6 +7,7 @@ use crate::agent::model::{
     DesiredTransition, EvalStatus, Evaluation, Nanos, Scores, Stamp, Trigger,
 };
 use crate::spec::Order as _;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Group, Job};
 
 use super::decision::{Decision, Placement, Stop};

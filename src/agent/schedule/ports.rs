@@ -1,8 +1,7 @@
 //! When each port was used last, so that one that was just given back is not given away at once.
 
-use std::collections::BTreeMap;
-
 use crate::agent::model::{Allocation, Nanos};
+use crate::spec::collections::BTreeMap;
 
 /// When each port of the host was had last. It holds one moment for each port there is, at most.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! One decision about one job: what there is against what is wanted.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::agent::model::{
@@ -8,6 +7,7 @@ use crate::agent::model::{
     Evaluation, Stamp, Trigger,
 };
 use crate::jobspec::GroupChange;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{Job, JobType};
 
 use super::decision::{Decision, Stop};

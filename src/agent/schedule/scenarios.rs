@@ -1,9 +1,9 @@
 //! J6, J7: what a real agent (1.11.3) was seen to decide, step by step; where ours decides otherwise, the test says so.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::agent::model::{ClientStatus, DrainSpec, Eligibility, Nanos, Trigger};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{DelayFunction, Job, JobType, Operator, Reschedule, Update};
 
 use super::blocked::Change;

@@ -2,13 +2,13 @@
 //! each decision.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::agent::model::{
     Allocation, ClientStatus, Deployment, DeploymentHealth, DesiredStatus, EvalStatus, Evaluation, JobVersion, Nanos,
     Node, Stamp, TaskState, TaskStateName, Trigger,
 };
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Job, JobType};
 
 use super::blocked::{Change, is_evaluated, unblocks};

@@ -1,7 +1,5 @@
 //! Recovery without the database: jobs and allocations are recreated from the records of the allocations.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use serde_json::{Map, Value};
 
 use super::change::{Change, encode};
@@ -12,6 +10,7 @@ use crate::agent::model::{
     Evaluation, JobKey, JobStatus, JobVersion, Nanos, NetworkStatus, TaskState, Trigger,
 };
 use crate::spec::JobType;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::sys::random;
 
 /// An allocation that was found, from its record.

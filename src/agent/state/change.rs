@@ -1,6 +1,5 @@
 //! Changes: the writes of one change, with its index.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use super::view::View;
 use crate::agent::model::{
     Allocation, ClientStatus, Deployment, Evaluation, JobKey, JobStatus, Namespace, Nanos, Node, ServiceRegistration,
 };
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::json;
 use crate::store::{Draft, TableName};
 

@@ -1,6 +1,5 @@
 //! Garbage collection: forgets what ended long ago, with Nomad's retention times.
 
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use super::change::Change;
 use super::error::StateError;
 use super::view::View;
 use crate::agent::model::{Allocation, ClientStatus, DesiredStatus, Evaluation, JobKey, JobStatus, JobVersion, Nanos};
+use crate::spec::collections::BTreeSet;
 
 /// An evaluation with its allocations, and a deployment.
 const EVALS: Duration = Duration::from_hours(1);

@@ -1,7 +1,5 @@
 //! Jobs: their versions, and what is kept of them.
 
-use std::collections::BTreeMap;
-
 use super::change::{Change, valid};
 use super::error::StateError;
 use super::table::{self, Table};
@@ -9,6 +7,7 @@ use super::view::{TRACKED_EVENTS, TRACKED_VERSIONS, View};
 use crate::agent::model::{
     Allocation, JobKey, JobStatus, JobSummary, JobVersion, ScalingEvent, Submission, VersionTag,
 };
+use crate::spec::collections::BTreeMap;
 
 impl Change<'_> {
     /// Stores a job, new or as its next version. Sets its version, status and indexes; stopping a job creates a new version,

@@ -23,7 +23,7 @@ mod wait;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use crate::spec::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 

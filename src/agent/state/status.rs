@@ -118,7 +118,7 @@ impl Change<'_> {
         for key in self.job_keys(None, "").all()? {
             let Some(job) = self.job(&key)? else { continue };
             let Some(old) = self.summary(&key)? else { continue };
-            let mut summary = JobSummary { summary: std::collections::BTreeMap::new(), ..old.clone() };
+            let mut summary = JobSummary { summary: crate::spec::collections::BTreeMap::new(), ..old.clone() };
             for group in job.group_names() {
                 let queued = old.summary.get(group).map_or(0, |group| group.queued);
                 summary.summary.insert(group.to_owned(), GroupSummary { queued, ..GroupSummary::default() });

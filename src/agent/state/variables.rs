@@ -1,7 +1,5 @@
 //! Variables and their locks. What may not be shown is sealed.
 
-use std::collections::BTreeMap;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
@@ -12,6 +10,7 @@ use super::records::Records;
 use super::table::{self, Table};
 use super::view::{View, damaged, decode};
 use crate::agent::model::{Nanos, Secret, Variable, VariableLock, VariableMeta};
+use crate::spec::collections::BTreeMap;
 use crate::sys::random;
 
 /// Bytes of the items of a variable, at most: as Nomad has it.

@@ -226,7 +226,7 @@ impl View {
     pub fn scaling_events(
         &self,
         key: &JobKey,
-    ) -> Result<std::collections::BTreeMap<String, Vec<ScalingEvent>>, StateError> {
+    ) -> Result<crate::spec::collections::BTreeMap<String, Vec<ScalingEvent>>, StateError> {
         Ok(self.get(Table::Scaling.name(), &table::job(key))?.unwrap_or_default())
     }
 

@@ -12,7 +12,6 @@ mod client;
 mod server;
 mod wire;
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +27,7 @@ use super::service_registry::{CheckReport, Registration};
 use super::state::{Phase, State};
 use crate::driver::{Driver, DriverError};
 use crate::executor::{ExecRequests, ExecResponses};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{AllocId, Group, Job, Signal, TaskEvent, TaskStats};
 use crate::sys::lock::lock;
 

@@ -7,7 +7,7 @@
 //!
 //! A session's messages are those of Nomad's driver service, so that nothing is translated between terminal and executor.
 
-use std::collections::BTreeMap;
+use crate::spec::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::time::SystemTime;

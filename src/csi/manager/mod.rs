@@ -1,7 +1,6 @@
 //! The volumes of one plugin on this node: executes their steps one after the other, records each step before it is executed,
 //! and loads the records at start. There is one manager per plugin, across restarts of the plugin's process.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -13,6 +12,7 @@ use super::capability::{Capability, Secrets};
 use super::error::CsiError;
 use super::node::{Calls, Volume, VolumeId, Work};
 use super::usage::{Step, VolumeUse};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::sys::lock::lock;
 use crate::sys::task::spawn;
 

@@ -1,6 +1,5 @@
 //! The manager against a plugin that loses answers, fails, and is used by managers that are killed in the middle of a step.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -12,6 +11,7 @@ use tonic::Status;
 
 use super::*;
 use crate::csi::{AccessMode, AttachmentMode, MountOptions, Needs};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 
 const NEEDS: Needs = Needs { attach: true, stage: true };
 
@@ -246,7 +246,7 @@ proptest! {
         faults in prop::collection::btree_map(1..40_usize, fault(), 0..8),
     ) {
         let fake = Arc::new(Fake::default());
-        lock(&fake.world).faults = faults;
+        lock(&fake.world).faults = faults.into_iter().collect();
         for orders in &lives {
             life(&fake, orders);
             let world = lock(&fake.world);

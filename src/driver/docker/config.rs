@@ -1,6 +1,5 @@
 //! The plugin's configuration: Nomad's keys and agentbin's own. Never calls the engine.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use crate::driver::policy::{self, Policy, devices};
 use crate::driver::raw_exec::matches;
 use crate::driver::{DriverError, Reader};
 use crate::jobspec;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{DriverConfig, IntoMap as _};
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
@@ -433,7 +433,7 @@ mod tests {
     #[test]
     fn e1_every_key_of_the_plugin_is_read_and_told() {
         let Some(crate::wire::hclspec::spec::Block::Object(object)) = schema().block else { panic!("no object") };
-        let told: std::collections::BTreeSet<&str> = object.attributes.keys().map(String::as_str).collect();
+        let told: crate::spec::collections::BTreeSet<&str> = object.attributes.keys().map(String::as_str).collect();
         assert_eq!(told, KEYS.into_iter().collect());
         let config = read(&json!({
             "endpoint": "tcp://h:1", "tls": { "cert": "c", "key": "k", "ca": "a" },

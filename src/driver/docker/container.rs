@@ -1,6 +1,6 @@
 //! Translates a task into the body of the engine's create call. Never calls the engine.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -21,6 +21,7 @@ use crate::driver::policy::{Minimum, PIDS};
 use crate::driver::raw_exec::matches;
 use crate::driver::{DriverError, NetworkMode, Reader, TaskConfig};
 use crate::executor::Compute;
+use crate::spec::collections::BTreeMap;
 use crate::spec::json;
 use crate::spec::{self, Device, IntoMap as _, MOST_CPU_SHARES, Propagation, env_name, scaled_cpu_shares};
 use crate::sys::path::open_resolved;
@@ -747,13 +748,12 @@ pub(super) fn hosts_text(address: &str, hostname: &str, extra: &[String]) -> Res
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use serde_json::{Value, json};
 
     use super::*;
     use crate::driver::docker::task::KEYS;
     use crate::driver::{Dns, NetworkIsolation, Port};
+    use crate::spec::collections::BTreeSet;
     use crate::spec::{DriverConfig, MemoryLimits, Resources};
 
     fn object(value: &Value) -> DriverConfig {

@@ -1,8 +1,8 @@
 //! Images: fetched once however many tasks wait for them, and removed some time after the last task that used them. Never knows
 //! containers.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use super::task::Auth;
 use crate::docker::{Credentials, Engine, EngineError, Progress};
 use crate::driver::DriverError;
 use crate::driver::handle::failed;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::sys::children;
 use crate::sys::lock::lock;
 

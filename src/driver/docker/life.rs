@@ -12,7 +12,6 @@
 //! The name is the same for every start of a task in its allocation, so there cannot be two containers; a label says which
 //! start created it.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,6 +24,7 @@ use crate::docker::{Container, Engine, EngineError};
 use crate::driver::DriverError;
 use crate::driver::handle::failed;
 use crate::driver::streaming::{NOT_EXECUTABLE, NOT_FOUND};
+use crate::spec::collections::BTreeMap;
 use crate::sys::lock::lock;
 
 /// First and longest pause between two tries.

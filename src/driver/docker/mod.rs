@@ -19,8 +19,7 @@ mod reconcile;
 mod state;
 mod task;
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,6 +52,7 @@ use crate::cgroup::{Regime, Sampler, TaskCgroup};
 use crate::docker::{Container, Endpoint, Engine, Info};
 use crate::executor::Compute;
 use crate::logs::fifo::Writer;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{DriverConfig, ExitResult, IntoMap as _, Signal, TaskStats};
 use crate::sys::lock::lock;
 use crate::sys::mutant;
@@ -963,15 +963,12 @@ impl Driver for DockerDriver {
     async fn start_task(&self, task: &TaskConfig) -> Result<TaskHandle, DriverError> {
         let id = &task.id;
         let (give_up, mut given_up) = watch::channel(false);
-        let is_new = match lock(&self.0.starting).entry(id.clone()) {
-            Entry::Vacant(none) => {
-                none.insert(give_up);
-                true
+        {
+            let mut starting = lock(&self.0.starting);
+            if starting.contains_key(id) {
+                return Err(failed(format!("task with ID {id:?} already started"), false));
             }
-            Entry::Occupied(_) => false,
-        };
-        if !is_new {
-            return Err(failed(format!("task with ID {id:?} already started"), false));
+            starting.insert(id.clone(), give_up);
         }
         // Deregistered also when the caller drops the call in the middle of it.
         let _under_way = Starting { starting: &self.0.starting, id };

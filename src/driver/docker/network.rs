@@ -1,6 +1,6 @@
 //! The network of a group: a container that only holds the network namespace. Never joins one itself.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use super::config::infra_image;
 use super::image::Wanted;
@@ -10,6 +10,7 @@ use crate::docker::Container;
 use crate::docker::models::{ContainerCreateBody, HostConfig, RestartPolicy, RestartPolicyNameEnum};
 use crate::driver::handle::failed;
 use crate::driver::{DriverError, NetworkIsolation, NetworkMode};
+use crate::spec::collections::BTreeMap;
 
 /// Label of the network that holds its container's id; Nomad's.
 pub(super) const LABEL_SANDBOX: &str = "docker_sandbox_container_id";

@@ -1,7 +1,6 @@
 //! Removes dangling containers: those that the engine started but that no task is known for. Touches only containers that
 //! certainly belong to this agent.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,6 +10,7 @@ use super::config::Dangling;
 use super::{LABEL_ALLOC, LABEL_NODE, Shared};
 use crate::docker::{EngineError, Listed};
 use crate::spec::AllocId;
+use crate::spec::collections::BTreeSet;
 
 /// What identifies the containers of this agent.
 #[derive(Debug, Clone, Default)]

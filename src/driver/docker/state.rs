@@ -1,6 +1,5 @@
 //! The state of a task that outlives this process: Nomad's format, with an agentbin part that Go ignores.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::collect::Target;
 use crate::driver::{DriverNetwork, TaskConfig};
 use crate::plugin::ReattachConfig;
+use crate::spec::collections::BTreeMap;
 use crate::spec::{LogCollection, LogKeeping};
 use crate::wire::msgpack;
 

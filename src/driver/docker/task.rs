@@ -1,11 +1,11 @@
 //! A task's configuration: Nomad's keys. Never reads the plugin's.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::NAME;
 use super::config::duration;
 use crate::driver::{DriverError, Reader};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{DriverConfig, IntoMap as _, TryIntoMap as _};
 use crate::wire::hclspec::Spec;
 use crate::wire::schema::{self, Literal};
@@ -456,7 +456,7 @@ mod tests {
     #[test]
     fn e1_the_schema_has_the_keys_that_are_read() {
         let Some(crate::wire::hclspec::spec::Block::Object(object)) = schema().block else { panic!("no object") };
-        let told: std::collections::BTreeSet<&str> = object.attributes.keys().map(String::as_str).collect();
+        let told: crate::spec::collections::BTreeSet<&str> = object.attributes.keys().map(String::as_str).collect();
         assert_eq!(told, KEYS.into_iter().collect());
     }
 }

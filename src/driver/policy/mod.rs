@@ -6,7 +6,7 @@
 pub(super) mod devices;
 mod rules;
 
-use std::collections::BTreeMap;
+use crate::spec::collections::BTreeMap;
 
 use serde_json::Value;
 
@@ -289,12 +289,11 @@ impl Asked<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use serde_json::json;
 
     use super::*;
     use crate::driver::{DockerDriver, Driver, ExecDriver, JavaDriver, RawExecDriver, Settings};
+    use crate::spec::collections::BTreeSet;
     use crate::wire::hclspec::spec::Block;
 
     fn drivers() -> [Box<dyn Driver>; 4] {

@@ -1,12 +1,12 @@
 //! The difference of two jobs as `nomad job plan` shows it.
 
 use crate::spec::{IntoMap as _, IntoSet as _, Order as _};
-use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
 use super::shapes::{self, Part, Shape};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 
 type Object = Map<String, Json>;
 

@@ -1,9 +1,8 @@
-use std::collections::BTreeMap;
-
 use super::{Outcome, int, list, map, number, text, wrong};
 use crate::jobspec::ast::Operator;
 use crate::jobspec::eval::{arithmetic, indexed};
 use crate::jobspec::value::{Number, Value};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{Order as _, TryIntoMap as _};
 
 /// Most elements that `range` and `setproduct` make.

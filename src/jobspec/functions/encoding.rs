@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -12,6 +11,7 @@ use crate::jobspec::diag::Source;
 use crate::jobspec::json;
 use crate::jobspec::value::{Number, Value};
 use crate::spec::IntoMap as _;
+use crate::spec::collections::BTreeMap;
 
 pub(super) fn base64encode(args: &[Value]) -> Outcome {
     Ok(Value::String(STANDARD.encode(text(args, 0)?)))

@@ -226,7 +226,7 @@ fn list(args: &[Value], i: usize) -> Result<&[Value], String> {
     args[i].elements().ok_or_else(|| wrong(i, "a list", &args[i]))
 }
 
-fn map(args: &[Value], i: usize) -> Result<&std::collections::BTreeMap<String, Value>, String> {
+fn map(args: &[Value], i: usize) -> Result<&crate::spec::collections::BTreeMap<String, Value>, String> {
     match &args[i] {
         Value::Object(map) => Ok(map),
         other => Err(wrong(i, "a map", other)),

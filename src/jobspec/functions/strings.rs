@@ -1,5 +1,3 @@
-use std::collections::BTreeSet;
-
 use regex::Regex;
 
 use super::{Count, Outcome, int, text, wrong};
@@ -7,6 +5,7 @@ use crate::jobspec::budget::steps_of_pattern;
 use crate::jobspec::value::Value;
 use crate::spec;
 use crate::spec::IntoSet as _;
+use crate::spec::collections::BTreeSet;
 
 /// Largest text that is searched, and bytes of it that are searched in one step.
 const LARGEST_SEARCHED: usize = 1 << 20;

@@ -1,7 +1,6 @@
 //! Jobs in the API's form: out of files and back, with defaults, and the difference of two, which a real agent told
 //! (`tests/jobs-form/plans.json`; tests/nomad asks it again).
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::super::schema::{self, Schema};
 use super::super::{Input, canonicalize, diff, from_api, group_change, parse, parse_sent, to_api, with_defaults};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{DelayFunction, HealthCheck, Job, PayloadRule};
 
 fn folder() -> PathBuf {

@@ -2,11 +2,11 @@
 //!
 //! After a change of the table, `AGENTBIN_WRITE_DOCS=1 cargo test --lib job_files_md` writes it anew.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::super::schema::{BlockSchema, JOB, Often, Schema, Takes, Use};
+use crate::spec::collections::BTreeSet;
 
 const HEAD: &str = "# Blocks and keys of job files
 

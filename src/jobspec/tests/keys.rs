@@ -1,9 +1,8 @@
 //! The table of blocks and keys beside what Nomad's API package says (`tests/jobfiles/keys.txt`, written by the program there).
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::super::schema::{BlockSchema, JOB, Often, Schema};
 use super::{Given, around_group, around_task};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 
 /// Keys and blocks that the package's types do not show: read by decoders of their own, or ours.
 const BESIDE: [(&str, &[&str]); 6] = [

@@ -1,6 +1,5 @@
 //! One sink of this process: its connection, which all streams share, and its retries.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -13,6 +12,7 @@ use super::otlp::{Collector, Rejected};
 use super::sink::Target;
 use super::syslog::{self, Carry};
 use super::{Labels, Report, Reporter, Sink, Stream};
+use crate::spec::collections::BTreeMap;
 use crate::sys::lock::lock;
 
 /// Timeout of connecting.

@@ -1,7 +1,6 @@
 //! Ships one task's output to its sinks.
 
 use crate::spec::IntoSet as _;
-use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -19,6 +18,7 @@ use super::outlet::Outlet;
 use super::record::{Account, Record, RecordError};
 use super::tally::Tally;
 use super::{Labels, Lost, Outlets, Report, Reporter, Sink, Stream};
+use crate::spec::collections::BTreeSet;
 
 /// How long delivered lines may go unrecorded.
 const SAVE_EVERY: Duration = Duration::from_millis(200);

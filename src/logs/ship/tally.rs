@@ -1,6 +1,5 @@
 //! Counts what a slow shipment will miss if files are rotated away.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -11,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::super::follower::{Cursor, Follower, Output, Start};
 use super::Lost;
+use crate::spec::collections::BTreeMap;
 use crate::sys::lock::lock;
 
 /// How long the tally may take to catch up with a shipment that has jumped ahead of it.

@@ -417,7 +417,7 @@ async fn a_tally_knows_exactly_what_is_gone() {
         super::super::follower::Start::Beginning,
     )
     .unwrap();
-    let (mut seen, mut of_file) = (0, std::collections::BTreeMap::<u64, (u64, u64)>::new());
+    let (mut seen, mut of_file) = (0, crate::spec::collections::BTreeMap::<u64, (u64, u64)>::new());
     for n in 0..300 {
         place.write(10 + n * 7..10 + (n + 1) * 7);
         let written: u64 = (0..10 + (n + 1) * 7).map(|n| format!("line {n}\n").len() as u64).sum();
@@ -436,7 +436,7 @@ async fn a_tally_knows_exactly_what_is_gone() {
         };
         tokio::time::timeout(LONG, caught_up).await.unwrap();
     }
-    let last = *of_file.keys().last().unwrap();
+    let last = *of_file.keys().next_back().unwrap();
     assert!(last > 15);
     let lost = tally.between(Some(3), last - 1, last - 5).await;
     let (lines, bytes) = of_file.range(4..last - 1).fold((0, 0), |sum, (_, file)| (sum.0 + file.0, sum.1 + file.1));

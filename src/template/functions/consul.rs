@@ -1,6 +1,5 @@
 //! Functions on strings, numbers and lists, as consul-template has them.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use base64::Engine as _;
@@ -10,6 +9,7 @@ use sha2::Digest as _;
 
 use super::builtin::same_float;
 use super::{Any, AnyMap, Anys, Function, Int, Text, Texts, Type, int, many, name, regular, row, text};
+use crate::spec::collections::BTreeMap;
 use crate::template::calendar;
 use crate::template::exec::Exec;
 use crate::template::number::{float, integer};

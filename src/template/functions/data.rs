@@ -31,7 +31,7 @@ pub(super) const TABLE: &[Function] = &[
 
 /// Of nothing there is an empty map.
 fn empty() -> Value {
-    Value::map(Kind::Any, std::collections::BTreeMap::new())
+    Value::map(Kind::Any, crate::spec::collections::BTreeMap::new())
 }
 
 fn parse_json(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {

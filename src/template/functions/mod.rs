@@ -8,12 +8,12 @@ mod regular;
 mod sprig;
 mod store;
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use super::exec::Exec;
 use super::value::{Keyed, Kind, Value, sorted};
+use crate::spec::collections::BTreeMap;
 
 pub(super) use store::scratch;
 

@@ -1,6 +1,5 @@
 //! The functions of sprig that consul-template offers, with `sprig_` before their names.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base64::Engine as _;
@@ -10,6 +9,7 @@ use sha2::Digest as _;
 use super::builtin::same_float;
 use super::consul::{hex, merge, number_of, replace, trim_set};
 use super::{Any, AnyMap, Bool, Function, Int, Text, Type, data, int, many, name, regular, row, store, text};
+use crate::spec::collections::BTreeMap;
 use crate::template::codec;
 use crate::template::exec::Exec;
 use crate::template::quote::quote;

@@ -1,9 +1,10 @@
 //! What comes from outside of a template: variables, files, keys, secrets, services; and the scratch pad.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::{Any, Function, Reflect, Text, Type, many, name, row, text};
+use crate::spec::Order as _;
+use crate::spec::collections::BTreeMap;
 use crate::template::exec::Exec;
 use crate::template::host::{Found, Service};
 use crate::template::value::{Key, Keyed, Kind, Map, Object, Value, sorted};
@@ -281,7 +282,7 @@ fn nomad_service(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
     };
     if let Some((count, key)) = key {
         // Always the same ones for the same key.
-        found.sort_by_cached_key(|service| {
+        found.order_by_cached_key(|service| {
             let mut hash = <sha2::Sha256 as sha2::Digest>::new();
             sha2::Digest::update(&mut hash, &key);
             sha2::Digest::update(&mut hash, service.id.as_bytes());
@@ -308,11 +309,11 @@ fn nomad_service(exec: &mut Exec<'_>, arguments: &[Value]) -> Outcome {
 
 #[expect(clippy::unnecessary_wraps, reason = "a row of the table of functions")]
 fn services(exec: &mut Exec<'_>) -> Outcome {
-    let mut names: BTreeMap<String, std::collections::BTreeSet<String>> = BTreeMap::new();
+    let mut names: BTreeMap<String, crate::spec::collections::BTreeSet<String>> = BTreeMap::new();
     for service in exec.host.services() {
         names.entry(service.name).or_default().extend(service.tags);
     }
-    let of = |(name, tags): (&String, &std::collections::BTreeSet<String>)| {
+    let of = |(name, tags): (&String, &crate::spec::collections::BTreeSet<String>)| {
         let fields = vec![("Name", Value::text(name)), ("Tags", Value::texts(tags))];
         Value::Object(Rc::new(Object { type_name: "CatalogSnippet", fields, shown: None, methods: Vec::new() }))
     };

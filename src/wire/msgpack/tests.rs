@@ -1,10 +1,10 @@
-use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::{collection, prelude::*};
 use serde::{Deserialize, Serialize};
 
 use super::*;
+use crate::spec::collections::BTreeMap;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
@@ -141,7 +141,7 @@ fn sample() -> impl Strategy<Value = Sample> {
         -1e300..1e300,
         collection::vec(any::<u8>(), 0..40),
         collection::vec(".{0,4}", 0..20),
-        collection::btree_map(".{0,4}", any::<i32>(), 0..20),
+        collection::btree_map(".{0,4}", any::<i32>(), 0..20).prop_map(|labels| labels.into_iter().collect()),
         time(),
     );
     let leaf = leaf.prop_map(|((zone, active, pid, mask), ratio, raw, names, labels, at)| {

@@ -7,7 +7,6 @@ mod live;
 mod security;
 mod shapes;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +28,7 @@ use crate::agent::{Agent, Working};
 use crate::executor::{ExecRequests, ExecResponses};
 use crate::http::listener::Listener;
 use crate::http::serve::{Limits, serve};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Job, Signal, TaskStats};
 use crate::wire::drivers::{ExecTaskStreamingIoOperation, ExecTaskStreamingResponse, ExitResult};
 

@@ -1,9 +1,8 @@
 //! What a loss of power leaves, and that what is found in several ways agrees. (N8)
 
-use std::collections::BTreeSet;
-
 use super::making::anything;
 use super::{check, dump, empty, on};
+use crate::spec::collections::BTreeSet;
 use crate::store::testing::{Crashes, Dice, Disk, Loss, Op};
 
 #[tokio::test]
@@ -76,7 +75,7 @@ async fn a_loss_of_power_leaves_all_that_was_acknowledged_and_no_half_of_a_chang
 }
 
 /// A sum of all records.
-fn digest(all: &std::collections::BTreeMap<(&'static str, Vec<u8>), Vec<u8>>) -> Vec<u8> {
+fn digest(all: &crate::spec::collections::BTreeMap<(&'static str, Vec<u8>), Vec<u8>>) -> Vec<u8> {
     use sha2::Digest as _;
     let mut sum = sha2::Sha256::new();
     for ((table, key), value) in all {

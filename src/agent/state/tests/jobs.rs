@@ -1,7 +1,5 @@
 //! Jobs: versions, statuses, summaries; namespaces, the node.
 
-use std::collections::BTreeMap;
-
 use super::making::{alloc, eval, job};
 use super::{check, empty, key};
 use crate::agent::model::{
@@ -9,6 +7,7 @@ use crate::agent::model::{
     VersionTag,
 };
 use crate::agent::state::{State, StateError, table};
+use crate::spec::collections::BTreeMap;
 
 async fn put(state: &State, id: &str, kind: &'static str) -> u64 {
     let submission = Submission { source: format!("job {id}"), format: "hcl2".to_owned(), ..Submission::default() };

@@ -1,7 +1,5 @@
 //! Jobs, allocations and so on for tests, and changes that look like what an agent does.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value, json};
 
 use super::key;
@@ -12,6 +10,7 @@ use crate::agent::model::{
 };
 use crate::agent::state::{Change, StateError};
 use crate::spec::JobType;
+use crate::spec::collections::BTreeMap;
 use crate::store::testing::Dice;
 
 /// A job of this kind with a group `g`.

@@ -10,13 +10,13 @@ mod others;
 mod retention;
 mod secrets;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::secret::Keys;
 use super::table::{self, TABLES, Table};
 use super::{KEY_ID, State, View};
 use crate::agent::model::JobKey;
+use crate::spec::collections::BTreeMap;
 use crate::store::testing::Disk;
 use crate::store::{Source as _, Store};
 

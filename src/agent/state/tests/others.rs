@@ -1,6 +1,5 @@
 //! What an agent keeps beside jobs and what they run: namespaces, variables, tokens, services, versions with names.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::agent::model::{
@@ -8,6 +7,7 @@ use crate::agent::model::{
 };
 use crate::agent::state::table::{self, Table};
 use crate::agent::state::{Change, Condition, StateError, View};
+use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::store::testing::Dice;
 
 fn token(accessor: String, expiration_time: Nanos) -> Token {

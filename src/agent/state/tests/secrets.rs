@@ -1,10 +1,9 @@
 //! Variables, their locks, and tokens.
 
-use std::collections::BTreeMap;
-
 use super::{dump, empty, on};
 use crate::agent::model::{Nanos, Role, Secret, Token, Variable};
 use crate::agent::state::{Condition, State, StateError, Written};
+use crate::spec::collections::BTreeMap;
 use crate::store::testing::Disk;
 
 const SECOND: i64 = 1_000_000_000;
