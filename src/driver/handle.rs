@@ -15,6 +15,7 @@ use super::{DriverError, ExecTaskResult, TaskConfig, TaskEvent, TaskHandle, Task
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
 use crate::executor::{
     ALREADY_LAUNCHED, Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError, Isolation,
+    NewLimits,
 };
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, ReattachConfig, role_environment};
 use crate::spec::IntoMap as _;
@@ -638,6 +639,11 @@ impl Tasks {
 
     pub(super) async fn signal(&self, id: &str, signal: Signal) -> Result<(), DriverError> {
         let result = self.task(id)?.executor().signal(signal.number()).await;
+        result.map_err(|error| failed(error.to_string(), false))
+    }
+
+    pub(super) async fn update(&self, id: &str, limits: NewLimits) -> Result<(), DriverError> {
+        let result = self.task(id)?.executor().update_resources(limits.checked().map_err(launch_error)?).await;
         result.map_err(|error| failed(error.to_string(), false))
     }
 

@@ -21,7 +21,7 @@ use super::{
     NodeConfig, TaskConfig, TaskEvent, TaskHandle, TaskStatus,
 };
 use crate::cgroup::Regime;
-use crate::executor::{ExecRequests, ExecResponses, Isolation};
+use crate::executor::{ExecRequests, ExecResponses, Isolation, NewLimits};
 use crate::logs::fifo::{self, FifoError, Writer};
 use crate::logs::ship::{Sink, SinkError};
 use crate::spec::{
@@ -589,6 +589,10 @@ impl<P: Plan> Driver for OnExecutor<P> {
     async fn signal_task(&self, id: &str, signal: Signal) -> Result<(), DriverError> {
         self.tell_of_unreadable(id).await;
         self.tasks.signal(id, signal).await
+    }
+
+    async fn update_task(&self, id: &str, limits: NewLimits) -> Result<(), DriverError> {
+        self.tasks.update(id, limits).await
     }
 
     async fn exec_task(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecTaskResult, DriverError> {

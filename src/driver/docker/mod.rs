@@ -13,6 +13,7 @@ mod cursor;
 mod exec;
 mod image;
 mod life;
+mod limits;
 mod network;
 mod pause;
 mod reconcile;
@@ -51,7 +52,7 @@ use super::{
 };
 use crate::cgroup::{Regime, Sampler, TaskCgroup};
 use crate::docker::{Container, Endpoint, Engine, Info};
-use crate::executor::Compute;
+use crate::executor::{Compute, NewLimits};
 use crate::logs::fifo::Writer;
 use crate::spec::{DriverConfig, ExitResult, IntoMap as _, Signal, TaskStats};
 use crate::sys::lock::lock;
@@ -1057,6 +1058,10 @@ impl Driver for DockerDriver {
     async fn signal_task(&self, id: &str, signal: Signal) -> Result<(), DriverError> {
         let (task, life) = (self.0.task(id)?, self.0.life()?);
         life.engine.kill(&task.container, signal.number()).await.map_err(|e| image::unknown(&e))
+    }
+
+    async fn update_task(&self, id: &str, limits: NewLimits) -> Result<(), DriverError> {
+        self.0.update(id, limits).await
     }
 
     async fn exec_task(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecTaskResult, DriverError> {
