@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use agentbin::cgroup::CgroupFs;
 use agentbin::driver::{
-    DockerDriver, Driver, DriverError, ExecOptions, ExecStreaming, Health, NetworkIsolation, Port, Settings,
+    DockerDriver, Driver, DriverError, ExecOptions, ExecStreaming, Health, Host, NetworkIsolation, Port, Settings,
     TaskConfig, TaskHandle, TaskState, TerminalSize,
 };
 use agentbin::executor::{Compute, CpuQuota, NewLimits};
@@ -119,17 +119,17 @@ struct World {
     driver: DockerDriver,
 }
 
-fn settings(under_agent: bool, dir: &Path) -> Settings {
+fn settings(host: Host, dir: &Path) -> Settings {
     Settings {
         cgroups: CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap(),
         compute: Compute { total_mhz: 4000, cores: 2 },
         socket_dir: dir.to_owned(),
-        under_agent,
+        host,
     }
 }
 
 fn driver(endpoint: &str, more: Value, dir: &Path) -> DockerDriver {
-    let driver = DockerDriver::new(settings(false, dir));
+    let driver = DockerDriver::new(settings(Host::OWN, dir));
     set_config(&driver, endpoint, more);
     driver
 }
@@ -509,7 +509,7 @@ fn c3_shared_cores_follow_the_agent() {
         let give = |cores: &str| std::fs::write(share.0.join("cpuset.cpus"), cores).unwrap();
         let world = World::new();
         let agents = || {
-            let driver = DockerDriver::new(settings(true, world.dir.path()));
+            let driver = DockerDriver::new(settings(Host::NOMAD, world.dir.path()));
             set_config(&driver, &engine().endpoint(), json!({}));
             driver
         };
@@ -1003,7 +1003,7 @@ fn e1_a_pull_that_stalls() {
 fn n2_sizes_that_nobody_goes_by_are_told_of() {
     block_on(async {
         let world = World::new();
-        let driver = DockerDriver::new(settings(true, world.dir.path()));
+        let driver = DockerDriver::new(settings(Host::NOMAD, world.dir.path()));
         for (collect, told) in [(false, true), (true, false)] {
             set_config(&driver, &engine().endpoint(), json!({ "collect_logs": collect }));
             let mut events = driver.task_events().unwrap();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agentbin::cgroup::Regime;
-use agentbin::driver::{Driver, DriverError, ExecDriver, Settings, TaskConfig, TaskHandle};
+use agentbin::driver::{Driver, DriverError, ExecDriver, Host, Settings, TaskConfig, TaskHandle};
 use agentbin::executor::Compute;
 use agentbin::spec::{DriverConfig, MemoryLimits, Resources, Signal};
 use drivers::{World, nap, output};
@@ -744,7 +744,7 @@ fn n2_sizes_that_nobody_goes_by_are_told_of() {
         let compute = Compute { total_mhz: 2000, cores: 2 };
         let socket_dir = world.dir.path().to_owned();
         let driver =
-            ExecDriver::new(Settings { cgroups: world.cgroups.clone(), compute, socket_dir, under_agent: true });
+            ExecDriver::new(Settings { cgroups: world.cgroups.clone(), compute, socket_dir, host: Host::NOMAD });
         for (collect, told) in [(false, true), (true, false)] {
             let values = json!({ "collect_logs": collect }).as_object().unwrap().clone();
             driver.set_config(&DriverConfig { values, ..DriverConfig::default() }, None).unwrap();

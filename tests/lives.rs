@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use agentbin::cgroup::{Regime, TaskCgroup};
-use agentbin::driver::{Driver, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle};
+use agentbin::driver::{self, Driver, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle};
 use agentbin::executor::{Compute, NewLimits};
 use agentbin::spec::{DriverConfig, LogCollection, MemoryLimits, Resources, Signal};
 use harness::{block_on, children, eventually, run, tests};
@@ -125,7 +125,8 @@ impl Host {
         let dir = tempfile::Builder::new().prefix("agentbin-lives-").tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let compute = Compute { total_mhz: 2000, cores: 2 };
-        let settings = Settings { cgroups: cgroups(), compute, socket_dir: dir.path().to_owned(), under_agent: false };
+        let settings =
+            Settings { cgroups: cgroups(), compute, socket_dir: dir.path().to_owned(), host: driver::Host::OWN };
         Host { exec: ExecDriver::new(settings.clone()), raw_exec: RawExecDriver::new(settings.clone()), settings, dir }
     }
 
@@ -413,7 +414,7 @@ struct Agent {
 impl Agent {
     fn new(dir: &Path) -> Agent {
         let compute = Compute { total_mhz: 2000, cores: 2 };
-        let settings = Settings { cgroups: cgroups(), compute, socket_dir: dir.to_owned(), under_agent: true };
+        let settings = Settings { cgroups: cgroups(), compute, socket_dir: dir.to_owned(), host: driver::Host::NOMAD };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let agent = Agent { runtime, exec: ExecDriver::new(settings.clone()), raw_exec: RawExecDriver::new(settings) };
         let mut config = DriverConfig::default();

@@ -36,7 +36,7 @@ pub use config::Reader;
 pub use docker::DockerDriver;
 pub use exec::ExecDriver;
 pub use external::{EXECUTOR_PORTS, ExternalDriver};
-pub use handle::{EXECUTOR_LOG, Settings};
+pub use handle::{EXECUTOR_LOG, Host, Settings};
 pub use host_env::DENIED as HOST_ENV_DENYLIST;
 pub use host_ids::HostIdsConfig;
 pub use isolated::IsolatedConfig;
