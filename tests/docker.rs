@@ -2237,7 +2237,7 @@ fn b1_limits_of_a_running_container_change() {
 fn b1_limits_that_cannot_be_are_refused_and_nothing_changes() {
     block_on(async {
         let world = World::with(&engine().endpoint(), json!({ "pids_limit": 100 }));
-        let mut task = world.script("x=$(head -c 24000000 /dev/zero | tr '\\0' x); echo full; sleep 1000");
+        let mut task = world.script("x=$(head -c 24000000 /dev/zero | tr '\\0' x); echo full; sleep 1000; echo $x");
         task.resources.memory = MemoryLimits { hard_bytes: Some(256 << 20), soft_bytes: None };
         world.start(&task).await;
         eventually("the task is full", || world.log("stdout").contains("full")).await;
