@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use agentbin::cgroup::CgroupFs;
-use agentbin::driver::{Driver, ExecDriver, RawExecDriver, Settings, TaskConfig};
+use agentbin::driver::{Driver, ExecDriver, Host, RawExecDriver, Settings, TaskConfig};
 use agentbin::executor::Compute;
 use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::{DriverConfig, LogCollection};
@@ -35,7 +35,7 @@ async fn run(program: String, args: Vec<String>) -> anyhow::Result<ExitCode> {
         cgroups: CgroupFs::detect(Path::new("/sys/fs/cgroup"))?,
         compute: Compute { total_mhz: 1000, cores: 1 },
         socket_dir: dir.path().to_owned(),
-        under_agent: false,
+        host: Host::OWN,
     };
     let driver: Box<dyn Driver> =
         if root { Box::new(ExecDriver::new(settings)) } else { Box::new(RawExecDriver::new(settings)) };

@@ -184,6 +184,55 @@ fn p1_restarts_and_signals_reach_the_tasks_that_are_meant() {
     wait_until_clean(&world);
 }
 
+/// B1: the limit of memory of a running task, as the kernel has it.
+fn memory_limit(world: &World, task: &str) -> u64 {
+    let stats = listed(world, &["stats", "--json", "limits"]);
+    let sample = stats.iter().find(|sample| sample["task"] == task).unwrap();
+    let pids = sample["by_pid"].as_object().unwrap().keys();
+    // Some of its processes are short-lived.
+    let mut cgroups = pids.filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok());
+    let cgroups = cgroups.find(|text| !text.is_empty()).unwrap_or_else(|| panic!("{sample:#}"));
+    let of = |line: &str| {
+        let mut fields = line.splitn(3, ':');
+        match (fields.next()?, fields.next()?, fields.next()?) {
+            ("0", "", path) => Some(format!("/sys/fs/cgroup{path}/memory.max")),
+            (_, "memory", path) => Some(format!("/sys/fs/cgroup/memory{path}/memory.limit_in_bytes")),
+            _ => None,
+        }
+    };
+    let files: Vec<String> = cgroups.lines().filter_map(of).filter(|file| Path::new(file).exists()).collect();
+    std::fs::read_to_string(&files[0]).unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn p1_limits_change_while_tasks_run_and_are_the_jobs_after_a_restart() {
+    need_root!();
+    let world = World::new();
+    let id = detach(&world, &service("limits", 1)).remove(0);
+    wait_for_log(&world, &["logs", &id, "web"], "begin");
+    assert_eq!((memory_limit(&world, "web"), memory_limit(&world, "side")), (300 << 20, 300 << 20));
+    let args = ["update", "--memory", "100", "--memory-max", "200", "--task", "side", "limits"];
+    assert_eq!(done(&world, &args), format!("updated {id} side\n"));
+    assert_eq!((memory_limit(&world, "web"), memory_limit(&world, "side")), (300 << 20, 200 << 20));
+    let args = ["update", "--cpu", "200", "--memory", "150", "--pids-limit", "50", &id[..8]];
+    assert_eq!(done(&world, &args), format!("updated {id} web side\n"));
+    assert_eq!((memory_limit(&world, "web"), memory_limit(&world, "side")), (150 << 20, 150 << 20));
+    for (args, told) in [
+        (vec!["update", "limits"], "no new limit is given"),
+        (vec!["update", "--memory", "64", "--memory-max", "32", "limits"], "is below the 64 MiB"),
+        (vec!["update", "--memory", "-1", "limits"], "is no limit"),
+        (vec!["update", "--memory", "0", "--memory-max", "0", "limits", "--task", "db"], "has no task \"db\""),
+    ] {
+        let out = agentbin(&world, &args);
+        assert!(out.status == 125 && out.stderr.contains(told), "{args:?}: {out:?}");
+    }
+    assert_eq!((memory_limit(&world, "web"), memory_limit(&world, "side")), (150 << 20, 150 << 20));
+    done(&world, &["restart", "--task", "side", "limits"]);
+    assert_eq!((memory_limit(&world, "web"), memory_limit(&world, "side")), (150 << 20, 300 << 20));
+    done(&world, &["stop", "limits"]);
+    world.assert_clean();
+}
+
 /// The run ends by itself.
 fn wait_until_clean(world: &World) {
     world.assert_clean();

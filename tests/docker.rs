@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use agentbin::cgroup::CgroupFs;
 use agentbin::driver::{
-    DockerDriver, Driver, DriverError, ExecOptions, ExecStreaming, Health, NetworkIsolation, Port, Settings,
+    DockerDriver, Driver, DriverError, ExecOptions, ExecStreaming, Health, Host, NetworkIsolation, Port, Settings,
     TaskConfig, TaskHandle, TaskState, TerminalSize,
 };
-use agentbin::executor::Compute;
+use agentbin::executor::{Compute, CpuQuota, NewLimits};
 use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::{DriverConfig, ExitResult, LogCollection, MemoryLimits, Mount, Propagation, Resources, Signal};
 use engine::{FAULTS, Fault, IMAGE, Proxy, ROUTES, Route, TestEngine};
@@ -94,6 +94,8 @@ fn main() -> ExitCode {
         d4_switched_off_collects_nothing_and_reads_on_demand,
         g2_a_group_has_its_network_from_a_container,
         e1_stats_come_from_the_cgroup,
+        b1_limits_of_a_running_container_change,
+        b1_limits_that_cannot_be_are_refused_and_nothing_changes,
     ]);
     // A static is never dropped.
     engine().end();
@@ -117,17 +119,17 @@ struct World {
     driver: DockerDriver,
 }
 
-fn settings(under_agent: bool, dir: &Path) -> Settings {
+fn settings(host: Host, dir: &Path) -> Settings {
     Settings {
         cgroups: CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap(),
         compute: Compute { total_mhz: 4000, cores: 2 },
         socket_dir: dir.to_owned(),
-        under_agent,
+        host,
     }
 }
 
 fn driver(endpoint: &str, more: Value, dir: &Path) -> DockerDriver {
-    let driver = DockerDriver::new(settings(false, dir));
+    let driver = DockerDriver::new(settings(Host::OWN, dir));
     set_config(&driver, endpoint, more);
     driver
 }
@@ -507,7 +509,7 @@ fn c3_shared_cores_follow_the_agent() {
         let give = |cores: &str| std::fs::write(share.0.join("cpuset.cpus"), cores).unwrap();
         let world = World::new();
         let agents = || {
-            let driver = DockerDriver::new(settings(true, world.dir.path()));
+            let driver = DockerDriver::new(settings(Host::NOMAD, world.dir.path()));
             set_config(&driver, &engine().endpoint(), json!({}));
             driver
         };
@@ -1001,7 +1003,7 @@ fn e1_a_pull_that_stalls() {
 fn n2_sizes_that_nobody_goes_by_are_told_of() {
     block_on(async {
         let world = World::new();
-        let driver = DockerDriver::new(settings(true, world.dir.path()));
+        let driver = DockerDriver::new(settings(Host::NOMAD, world.dir.path()));
         for (collect, told) in [(false, true), (true, false)] {
             set_config(&driver, &engine().endpoint(), json!({ "collect_logs": collect }));
             let mut events = driver.task_events().unwrap();
@@ -2149,6 +2151,130 @@ fn e1_stats_come_from_the_cgroup() {
         let asked = proxy.log()[calls..].iter().filter(|call| call.contains("stats")).count();
         assert_eq!(asked, 0, "the engine has nothing to do with it");
         world.driver.destroy_task(&task.id, true).await.unwrap();
+        world.assert_nothing_left().await;
+    });
+}
+
+/// A file of the container's own cgroup; `v1` and `v2` are its names.
+fn limit(world: &World, v1: &str, v2: &str) -> String {
+    let id = engine().docker(&["inspect", "-f", "{{.Id}}", &world.name()]);
+    let own = format!("nomad/{}-web/{id}", world.alloc);
+    let is_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let controller = Path::new("/sys/fs/cgroup").join(if is_v2 { "" } else { v1.split('.').next().unwrap() });
+    let path = controller.join(own).join(if is_v2 { v2 } else { v1 });
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).trim().to_owned()
+}
+
+/// Memory, reservation, CPU, CPU time, processes and cores.
+fn limits(world: &World) -> [String; 6] {
+    [
+        limit(world, "memory.limit_in_bytes", "memory.max"),
+        limit(world, "memory.soft_limit_in_bytes", "memory.low"),
+        limit(world, "cpu.shares", "cpu.weight"),
+        limit(world, "cpu.cfs_quota_us", "cpu.max"),
+        limit(world, "pids.max", "pids.max"),
+        limit(world, "cpuset.cpus", "cpuset.cpus"),
+    ]
+}
+
+fn b1_limits_of_a_running_container_change() {
+    block_on(async {
+        let is_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+        let of = |v1: &str, v2: &str| if is_v2 { v2 } else { v1 }.to_owned();
+        let mib = |n: u64| (n << 20).to_string();
+        let world = World::new();
+        let mut task = world.script("sleep 1000");
+        task.resources.memory = MemoryLimits { hard_bytes: Some(128 << 20), soft_bytes: Some(64 << 20) };
+        let handle = world.start(&task).await;
+        let [memory, low, cpu, quota, pids, cores] = limits(&world);
+        assert_eq!((memory, low, cpu), (mib(128), mib(64), of("100", "17")));
+        assert_eq!((quota, pids), (of("-1", "max 100000"), "max".to_owned()));
+
+        let new = NewLimits {
+            cpu_shares: Some(1000),
+            cpu_quota: Some(CpuQuota::Limited { quota_us: 50_000, period_us: 100_000 }),
+            memory: Some(MemoryLimits { hard_bytes: Some(256 << 20), soft_bytes: Some(32 << 20) }),
+            cpuset_cpus: Some("0".to_owned()),
+            pids_max: Some(77),
+        };
+        let expected =
+            [mib(256), mib(32), of("1000", "99"), of("50000", "50000 100000"), "77".to_owned(), "0".to_owned()];
+        for _ in 0..2 {
+            world.driver.update_task(&task.id, new.clone()).await.unwrap();
+            assert_eq!(limits(&world), expected, "before: {cores}");
+        }
+        // Another driver finds the container; what it does not say stays.
+        let driver = driver(&engine().endpoint(), json!({}), world.dir.path());
+        driver.recover_task(&task, &handle.driver_state).await.unwrap();
+        let change = async |limits: NewLimits| driver.update_task(&task.id, limits).await.unwrap();
+        change(NewLimits {
+            memory: Some(MemoryLimits { hard_bytes: Some(96 << 20), soft_bytes: None }),
+            ..NewLimits::default()
+        })
+        .await;
+        let now = limits(&world);
+        let unreserved = if is_v2 { mib(6) } else { limit(&world, "memory.soft_limit_in_bytes", "memory.low") };
+        assert_eq!((&now[0], &now[1], &now[2..]), (&mib(96), &unreserved, &expected[2..]));
+        assert!(is_v2 || unreserved.parse::<u64>().unwrap() > 1 << 60, "{unreserved}");
+        // The limits are lifted.
+        change(NewLimits {
+            cpu_shares: Some(0),
+            cpu_quota: Some(CpuQuota::Unlimited),
+            memory: Some(MemoryLimits::default()),
+            cpuset_cpus: None,
+            pids_max: Some(0),
+        })
+        .await;
+        let now = limits(&world);
+        assert!(now[0] == "max" || now[0].parse::<u64>().unwrap() > 1 << 60, "{now:?}");
+        let lifted = [of("1024", "100"), of("-1", "max 100000"), "max".to_owned(), "0".to_owned()];
+        assert_eq!(now[2..], lifted);
+        driver.destroy_task(&task.id, true).await.unwrap();
+        world.assert_nothing_left().await;
+    });
+}
+
+fn b1_limits_that_cannot_be_are_refused_and_nothing_changes() {
+    block_on(async {
+        let world = World::with(&engine().endpoint(), json!({ "pids_limit": 100 }));
+        let mut task = world.script("x=$(head -c 24000000 /dev/zero | tr '\\0' x); echo full; sleep 1000; echo $x");
+        task.resources.memory = MemoryLimits { hard_bytes: Some(256 << 20), soft_bytes: None };
+        world.start(&task).await;
+        eventually("the task is full", || world.log("stdout").contains("full")).await;
+        let before = limits(&world);
+        let hard = |mib: u64| Some(MemoryLimits { hard_bytes: Some(mib << 20), soft_bytes: None });
+        let none = NewLimits::default;
+        for (new, why) in [
+            (NewLimits { cpu_shares: Some(7), memory: hard(16), ..none() }, "it holds"),
+            (NewLimits { cpu_shares: Some(7), memory: hard(1 << 42), ..none() }, "is no limit"),
+            (
+                NewLimits {
+                    memory: Some(MemoryLimits { hard_bytes: Some(64 << 20), soft_bytes: Some(65 << 20) }),
+                    ..none()
+                },
+                "is below the 65 MiB",
+            ),
+            (
+                NewLimits { cpu_quota: Some(CpuQuota::Limited { quota_us: 10, period_us: 100_000 }), ..none() },
+                "is no limit",
+            ),
+            (NewLimits { cpuset_cpus: Some("x".to_owned()), ..none() }, "list of processors"),
+            // The engine's own refusal.
+            (NewLimits { cpu_shares: Some(7), cpuset_cpus: Some("4095".to_owned()), ..none() }, "4095"),
+            (NewLimits { pids_max: Some(101), ..none() }, "pids_limit is 100"),
+            (NewLimits { pids_max: Some(0), ..none() }, "pids_limit is 100"),
+        ] {
+            let error = world.driver.update_task(&task.id, new.clone()).await.unwrap_err();
+            assert!(error.to_string().contains(why), "{new:?}: {error}");
+            assert_eq!(limits(&world), before, "{error}");
+        }
+        world.driver.stop_task(&task.id, Duration::ZERO, None).await.unwrap();
+        world.wait(&task).await;
+        let late = world.driver.update_task(&task.id, NewLimits { cpu_shares: Some(7), ..none() }).await;
+        assert!(late.unwrap_err().to_string().contains("it has ended"));
+        world.driver.destroy_task(&task.id, false).await.unwrap();
+        let gone = world.driver.update_task(&task.id, none()).await;
+        assert!(matches!(gone, Err(DriverError::TaskNotFound)));
         world.assert_nothing_left().await;
     });
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agentbin::cgroup::Regime;
-use agentbin::driver::{Driver, DriverError, ExecDriver, Settings, TaskConfig, TaskHandle};
+use agentbin::driver::{Driver, DriverError, ExecDriver, Host, Settings, TaskConfig, TaskHandle};
 use agentbin::executor::Compute;
 use agentbin::spec::{DriverConfig, MemoryLimits, Resources, Signal};
 use drivers::{World, nap, output};
@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         b2_standard_mounts_devices_and_masks,
         b3_nobody_has_no_privilege,
         b3_added_capabilities_work_without_root,
+        b3_dropped_capabilities_and_those_that_the_operator_withholds_are_gone,
         b3_root_task_cannot_make_device_nodes,
         b2_only_three_descriptors_and_the_given_environment,
         b2_host_folders_are_read_only_and_nothing_is_copied,
@@ -139,6 +140,40 @@ fn b3_added_capabilities_work_without_root() {
         for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
             assert!(text.contains(&format!("{set}:\t0000000000000400")), "{set}: {text}");
         }
+    });
+}
+
+/// What root has at its start, without what the task drops, and within what the plugin allows; nothing of it is inheritable.
+fn b3_dropped_capabilities_and_those_that_the_operator_withholds_are_gone() {
+    block_on(async {
+        let world = World::new();
+        let effective = async |drop: &[&str]| {
+            let mut task = world.script("cat /proc/self/status");
+            task.user = "root".into();
+            task.config.values.insert("cap_drop".into(), serde_json::json!(drop));
+            let text = world.stdout(&world.exec, &task).await;
+            let of = |set: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(":\t")).unwrap();
+                u64::from_str_radix(line, 16).unwrap()
+            };
+            assert_eq!((of("CapInh"), of("CapAmb")), (0, 0), "{text}");
+            assert_eq!((of("CapPrm"), of("CapBnd")), (of("CapEff"), of("CapEff")), "{text}");
+            of("CapEff")
+        };
+        let (chown, kill, setuid) = (1, 1 << 5, 1 << 7);
+        let all = effective(&[]).await;
+        assert_eq!(all & (chown | kill | setuid), chown | kill | setuid);
+        assert_eq!(effective(&["chown", "CAP_KILL"]).await, all & !chown & !kill);
+        assert_eq!(effective(&["all"]).await, 0);
+        let mut config = DriverConfig::default();
+        config.values.insert("allow_caps".into(), serde_json::json!(["chown", "setuid"]));
+        world.exec.set_config(&config, None).unwrap();
+        assert_eq!(effective(&[]).await, chown | setuid);
+        assert_eq!(effective(&["chown"]).await, setuid);
+        let mut task = world.script("true");
+        task.config.values.insert("cap_add".into(), serde_json::json!(["kill"]));
+        let refused = world.exec.start_task(&task).await.unwrap_err().to_string();
+        assert!(refused.contains("driver does not allow the following capabilities: kill"), "{refused}");
     });
 }
 
@@ -709,7 +744,7 @@ fn n2_sizes_that_nobody_goes_by_are_told_of() {
         let compute = Compute { total_mhz: 2000, cores: 2 };
         let socket_dir = world.dir.path().to_owned();
         let driver =
-            ExecDriver::new(Settings { cgroups: world.cgroups.clone(), compute, socket_dir, under_agent: true });
+            ExecDriver::new(Settings { cgroups: world.cgroups.clone(), compute, socket_dir, host: Host::NOMAD });
         for (collect, told) in [(false, true), (true, false)] {
             let values = json!({ "collect_logs": collect }).as_object().unwrap().clone();
             driver.set_config(&DriverConfig { values, ..DriverConfig::default() }, None).unwrap();

@@ -23,7 +23,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use agentbin::cgroup::{CgroupFs, Regime};
-use agentbin::driver::{Driver, DriverError, ExecDriver, ExecStreaming, RawExecDriver, Settings, TaskConfig};
+use agentbin::driver::{Driver, DriverError, ExecDriver, ExecStreaming, Host, RawExecDriver, Settings, TaskConfig};
 use agentbin::executor::{Compute, ExecRequests};
 use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::{DriverConfig, Signal};
@@ -216,7 +216,7 @@ impl DriverHost {
             Regime::V1 | Regime::Off => PathBuf::new(),
         };
         let settings =
-            Settings { cgroups, compute: Compute { total_mhz: 2000, cores: 2 }, socket_dir: run, under_agent: true };
+            Settings { cgroups, compute: Compute { total_mhz: 2000, cores: 2 }, socket_dir: run, host: Host::NOMAD };
         let driver: Box<dyn Driver> = match std::env::var(DRIVER).as_deref() {
             Ok("exec") => Box::new(ExecDriver::new(settings)),
             _ => Box::new(RawExecDriver::new(settings)),

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use agentbin::cgroup::{CgroupFs, Regime};
-use agentbin::driver::{Driver, ExecDriver, NetworkIsolation, NetworkMode, Settings, TaskConfig};
+use agentbin::driver::{Driver, ExecDriver, Host, NetworkIsolation, NetworkMode, Settings, TaskConfig};
 use agentbin::executor::Compute;
 use agentbin::spec::DriverConfig;
 use agentbin::spec::collections::BTreeMap;
@@ -75,7 +75,7 @@ fn a_test_that_fails_leaves_nothing() {
             let world = World::new();
             let socket_dir = world.dir.path().to_owned();
             let compute = Compute { total_mhz: 2000, cores: 2 };
-            let settings = Settings { cgroups: world.cgroups.clone(), compute, socket_dir, under_agent: true };
+            let settings = Settings { cgroups: world.cgroups.clone(), compute, socket_dir, host: Host::NOMAD };
             let driver = ExecDriver::new(settings);
             let mut task = world.staying("true", &json!({ "on_executor_loss": "adopt" }));
             if world.cgroups.regime() == Regime::V2 {
@@ -429,7 +429,7 @@ fn n6_files_of_the_host_are_given_to_the_task() {
         let world = World::new();
         let compute = Compute { total_mhz: 2000, cores: 2 };
         let socket_dir = world.dir.path().to_owned();
-        let settings = Settings { cgroups: world.cgroups.clone(), compute, socket_dir, under_agent: true };
+        let settings = Settings { cgroups: world.cgroups.clone(), compute, socket_dir, host: Host::NOMAD };
         let driver = ExecDriver::new(settings.clone());
         let mut events = driver.task_events().unwrap();
         let mut task =

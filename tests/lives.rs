@@ -14,8 +14,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use agentbin::cgroup::{Regime, TaskCgroup};
-use agentbin::driver::{Driver, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle};
-use agentbin::executor::Compute;
+use agentbin::driver::{Driver, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle, self};
+use agentbin::executor::{Compute, NewLimits};
 use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::{DriverConfig, LogCollection, MemoryLimits, Resources, Signal};
 use harness::{block_on, children, eventually, run, tests};
@@ -125,7 +125,8 @@ impl Host {
         let dir = tempfile::Builder::new().prefix("agentbin-lives-").tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let compute = Compute { total_mhz: 2000, cores: 2 };
-        let settings = Settings { cgroups: cgroups(), compute, socket_dir: dir.path().to_owned(), under_agent: false };
+        let settings =
+            Settings { cgroups: cgroups(), compute, socket_dir: dir.path().to_owned(), host: driver::Host::OWN };
         Host { exec: ExecDriver::new(settings.clone()), raw_exec: RawExecDriver::new(settings.clone()), settings, dir }
     }
 
@@ -413,7 +414,7 @@ struct Agent {
 impl Agent {
     fn new(dir: &Path) -> Agent {
         let compute = Compute { total_mhz: 2000, cores: 2 };
-        let settings = Settings { cgroups: cgroups(), compute, socket_dir: dir.to_owned(), under_agent: true };
+        let settings = Settings { cgroups: cgroups(), compute, socket_dir: dir.to_owned(), host: driver::Host::NOMAD };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let agent = Agent { runtime, exec: ExecDriver::new(settings.clone()), raw_exec: RawExecDriver::new(settings) };
         let mut config = DriverConfig::default();
@@ -520,7 +521,14 @@ fn n5_a_task_outlives_its_executor() {
             let driver = agent.driver(isolated);
             let handle = driver.start_task(&task).await.unwrap();
             let pid = driver.inspect_task(id).await.unwrap().attributes["pid"].clone();
-            for _ in 0..2 {
+            let (cgroups, own) = (cgroups(), agents_cgroup(number));
+            let mut files = cgroups.hierarchies().map(|h| h.mount_point.join(&own).join("pids.max"));
+            let pids_max = files.find(|file| file.exists()).unwrap();
+            let pids_max = || std::fs::read_to_string(&pids_max).unwrap();
+            for round in 0..2 {
+                let pids = 400 + round;
+                let limits = NewLimits { pids_max: Some(pids), ..NewLimits::default() };
+                driver.update_task(id, limits).await.unwrap();
                 let before = lines(&task).len();
                 eventually("output", || lines(&task).len() > before + 3).await;
                 let [executor] = executors(&task.alloc_dir)[..] else { panic!("{:?}", executors(&task.alloc_dir)) };
@@ -531,6 +539,10 @@ fn n5_a_task_outlives_its_executor() {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
                 assert_ne!(executors(&task.alloc_dir), [executor]);
+                // B1: the next executor knows the limits that were changed, and keeps them when others change.
+                let limits = NewLimits { cpu_shares: Some(500), ..NewLimits::default() };
+                driver.update_task(id, limits).await.unwrap();
+                assert_eq!(pids_max().trim(), pids.to_string());
             }
             assert_eq!(driver.inspect_task(id).await.unwrap().attributes["pid"], pid);
             let echo = ["/bin/echo".to_owned(), "in it".to_owned()];

@@ -906,6 +906,11 @@ fn b1_b2_limits_of_a_running_task_change() {
                 .unwrap();
             assert_eq!(quota().trim(), if v2 { "max 100000" } else { "-1" });
             assert_eq!(pids().trim(), "77", "nobody spoke of it");
+            for (most, now) in [(99, "99"), (0, "max")] {
+                let limits = NewLimits { pids_max: Some(most), ..NewLimits::default() };
+                task.executor.update_resources(limits).await.unwrap();
+                assert_eq!(pids().trim(), now);
+            }
             task.end().await;
         }
     });

@@ -19,7 +19,7 @@ use super::sockets::SocketDir;
 use super::values::ValuesFile;
 use super::volumes::HostVolumes;
 use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
-use crate::driver::{DockerDriver, Driver, ExecDriver, Fingerprint, JavaDriver, RawExecDriver, Settings};
+use crate::driver::{DockerDriver, Driver, ExecDriver, Fingerprint, Host, JavaDriver, RawExecDriver, Settings};
 use crate::net::Networks;
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{AllocId, IntoMap as _};
@@ -307,7 +307,7 @@ pub fn remove_containers(data_dir: &Path, record: &Record) -> Result<(), Machine
         return Ok(());
     }
     let settings =
-        Settings { cgroups: cgroups()?, compute: compute(), socket_dir: socket_base(data_dir), under_agent: false };
+        Settings { cgroups: cgroups()?, compute: compute(), socket_dir: socket_base(data_dir), host: Host::OWN };
     // On a thread of its own, because the caller may be inside a runtime.
     let removing = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -343,7 +343,7 @@ pub fn machine_of(owner: Owner, data_dir: &Path, sockets: &Path, place: &CgroupP
     let services = services(data_dir);
     Ok(Machine {
         data_dir: data_dir.to_owned(),
-        drivers: drivers(cgroups, sockets, owner.returns()),
+        drivers: drivers(cgroups, sockets, &owner),
         owner,
         host_env: host_env(),
         records: Arc::new(Records::new(data_dir)),
@@ -366,12 +366,15 @@ pub fn machine_of(owner: Owner, data_dir: &Path, sockets: &Path, place: &CgroupP
 /// The settings of drivers on this machine; their helpers listen in `sockets`.
 #[must_use]
 pub fn settings(cgroups: &CgroupFs, sockets: &Path) -> Settings {
-    Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), under_agent: false }
+    Settings { cgroups: cgroups.clone(), compute: compute(), socket_dir: sockets.to_owned(), host: Host::OWN }
 }
 
 /// The built-in drivers, by name.
-fn drivers(cgroups: &CgroupFs, sockets: &Path, outlive: bool) -> BTreeMap<String, Arc<dyn Driver>> {
-    let settings = settings(cgroups, sockets);
+fn drivers(cgroups: &CgroupFs, sockets: &Path, owner: &Owner) -> BTreeMap<String, Arc<dyn Driver>> {
+    let (settings, outlive) = (settings(cgroups, sockets), owner.returns());
+    // An agent may be there before the engine, and tries again by the restart policy.
+    let host = Host { waits_for_engine: *owner == Owner::Agent, ..settings.host };
+    let settings = Settings { host, ..settings };
     let drivers: [Arc<dyn Driver>; 4] = [
         Arc::new(ExecDriver::new(settings.clone()).tasks_outlive(outlive)),
         Arc::new(RawExecDriver::new(settings.clone()).tasks_outlive(outlive)),
@@ -411,7 +414,7 @@ pub struct Seen {
 /// As [`look`].
 pub fn drivers_to_ask(cgroup_parent: Option<&Path>) -> Result<(Drivers, Settings), MachineError> {
     let settings = settings(&CgroupPlace::find(cgroup_parent)?.cgroups, &std::env::temp_dir());
-    Ok((drivers(&settings.cgroups, &settings.socket_dir, false), settings))
+    Ok((drivers(&settings.cgroups, &settings.socket_dir, &Owner::default()), settings))
 }
 
 /// How the networks of groups are made here by default.

@@ -82,6 +82,8 @@ enum Command {
     Restart(RestartArgs),
     /// Send a signal to a task, or to all tasks that run
     Signal(SignalArgs),
+    /// Change the limits of a task, or of all tasks that run, until they are started again
+    Update(UpdateArgs),
     /// Run a command inside a task that runs
     Exec(ExecArgs),
     /// Print the output of a task of a run that goes on, or that kept it
@@ -336,6 +338,30 @@ struct SignalArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct UpdateArgs {
+    /// Job, task, or allocation id or the beginning of one
+    target: String,
+    /// Only this task [default: all that run]
+    #[arg(long, value_name = "TASK")]
+    task: Option<String>,
+    /// CPU shares, as the job file's cpu
+    #[arg(long, value_name = "MHZ")]
+    cpu: Option<u64>,
+    /// Memory, as the job file's memory; without --memory-max it is the most
+    #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
+    memory: Option<i64>,
+    /// The most memory, as the job file's `memory_max`; -1 for no limit
+    #[arg(long, value_name = "MIB", requires = "memory", allow_negative_numbers = true)]
+    memory_max: Option<i64>,
+    /// The most processes and threads; 0 for no limit
+    #[arg(long, value_name = "COUNT")]
+    pids_limit: Option<u64>,
+    /// Only what is kept in this data directory [default: all runs of this user]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
 struct ExecArgs {
     /// Hand standard input on to the command
     #[arg(short = 'i', long)]
@@ -531,6 +557,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
         Command::Stop(args) => runs::stop(&args),
         Command::Restart(args) => runs::restart(&args),
         Command::Signal(args) => runs::signal(&args),
+        Command::Update(args) => runs::update(&args),
         Command::Exec(args) => session::exec(&args),
         Command::Stats(args) => runs::stats(&args),
         Command::Services(args) => services::run(&args),

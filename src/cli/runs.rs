@@ -9,11 +9,12 @@ use serde_json::json;
 
 use super::output::indented;
 use super::revive::revive;
-use super::{PsArgs, RestartArgs, SignalArgs, StatsArgs, StatusArgs, StopArgs, complain, print, tell};
+use super::{PsArgs, RestartArgs, SignalArgs, StatsArgs, StatusArgs, StopArgs, UpdateArgs, complain, print, tell};
 use crate::alloc::control::{
     AllocView, ClientError, Connection, ProcessUse, Request, RunView, StatsView, reach, seconds_since, timestamp,
 };
 use crate::alloc::{self, Finding, Owner, Record, chain, findings, machine};
+use crate::executor::NewLimits;
 use crate::spec::IntoSet as _;
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{Order as _, Signal, escaped, escaped_lines};
@@ -626,6 +627,31 @@ pub(super) fn signal(args: &SignalArgs) -> anyhow::Result<i32> {
             let (alloc, task) = (found.view.id.clone(), task.clone());
             let sent = ask::<Vec<String>>(found, &Request::Signal { alloc, task, signal: signal.number() }).await;
             errors.extend(sent.err().map(|error| (found, error)));
+        }
+        outcome(errors)
+    })
+}
+
+pub(super) fn update(args: &UpdateArgs) -> anyhow::Result<i32> {
+    let memory = args.memory.map(|memory| NewLimits::memory(memory, args.memory_max.unwrap_or(0))).transpose()?;
+    let (cpu_shares, pids_max) = (args.cpu, args.pids_limit);
+    let limits = NewLimits { cpu_shares, memory, pids_max, ..NewLimits::default() };
+    if limits == NewLimits::default() {
+        bail!("no new limit is given; use --cpu, --memory, --memory-max or --pids-limit");
+    }
+    wait_for(async {
+        let world = World::look(args.data_dir.as_deref(), false).await?;
+        let (found, task) = world.find_for_order(&args.target)?;
+        let task = args.task.clone().or(task);
+        let mut errors = Vec::new();
+        for found in found {
+            let (alloc, task) = (found.view.id.clone(), task.clone());
+            match ask::<Vec<String>>(found, &Request::Update { alloc, task, limits: limits.clone() }).await {
+                Ok(tasks) => {
+                    print(format!("updated {} {}\n", found.view.id, escaped(&tasks.join(" "))).as_bytes())?;
+                }
+                Err(error) => errors.push((found, error)),
+            }
         }
         outcome(errors)
     })

@@ -80,6 +80,8 @@ pub struct Container {
     pub sandbox: String,
     /// Id of its image.
     pub image: String,
+    /// Bytes of memory that are reserved for it; 0 or less is none.
+    pub memory_reservation: i64,
 }
 
 /// An entry of the engine's list of containers.
@@ -218,13 +220,13 @@ impl Engine {
         self.ask("remove the container", self.deadlines.change, ask).await.map(drop)
     }
 
-    /// Sets the cores that a running container may use.
+    /// Gives a running container the limits in `limits`, members of the engine's host configuration; others stay.
     ///
     /// # Errors
     /// See [`EngineError`].
-    pub async fn set_cores(&self, id: &str, cores: &str) -> Result<(), EngineError> {
-        let ask = Ask::post(format!("/containers/{}/update", escaped(id))).json(&json!({ "CpusetCpus": cores }));
-        self.ask("set the container's cores", self.deadlines.change, ask).await.map(drop)
+    pub async fn update(&self, id: &str, limits: &Value) -> Result<(), EngineError> {
+        let ask = Ask::post(format!("/containers/{}/update", escaped(id))).json(limits);
+        self.ask("change the container's limits", self.deadlines.change, ask).await.map(drop)
     }
 
     /// The container with this id or name; `None` when there is none.
@@ -315,6 +317,7 @@ fn container(answer: &Value) -> Container {
         networks,
         sandbox: call::text(answer, "/NetworkSettings/SandboxKey"),
         image: call::text(answer, "/Image"),
+        memory_reservation: call::number(answer, "/HostConfig/MemoryReservation").unwrap_or(0),
     }
 }
 

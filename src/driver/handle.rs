@@ -15,6 +15,7 @@ use super::{DriverError, ExecTaskResult, TaskConfig, TaskEvent, TaskHandle, Task
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
 use crate::executor::{
     ALREADY_LAUNCHED, Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError, Isolation,
+    NewLimits,
 };
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, ReattachConfig, role_environment};
 use crate::spec::IntoMap as _;
@@ -56,8 +57,72 @@ pub struct Settings {
     /// Directory of the executors' sockets; only its owner may enter it. It outlives this process, because tasks are recovered
     /// through it.
     pub socket_dir: PathBuf,
-    /// A Nomad agent made the tasks' directories and cgroups, and looks for the executors' logs in the tasks' directories.
-    pub under_agent: bool,
+    /// What the owner of the driver does itself.
+    pub host: Host,
+}
+
+/// What the owner of a driver does itself, and what it leaves to the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
+pub struct Host {
+    /// It makes the tasks' cgroups, by the names of Nomad's agents. Otherwise it names one for each task, and the driver makes it.
+    pub makes_cgroups: bool,
+    /// It hands on the `logs` block of a task, so that there is none in the task's `config`.
+    pub hands_on_logs: bool,
+    /// It sends the tasks' output to log sinks.
+    pub ships_output: bool,
+    /// Its jobs come from others than its operator: only the plugin's configuration allows them things, and they may expect what
+    /// Nomad's own drivers do.
+    pub has_foreign_jobs: bool,
+    /// It looks for the log of a task's executor in the task's directory.
+    pub wants_log_in_task_dir: bool,
+    /// It recovers tasks in later processes of the driver.
+    pub recovers_tasks: bool,
+    /// It leaves it to the driver which of its environment's variables tasks inherit.
+    pub leaves_environment: bool,
+    /// It says with whom a task shares its directories.
+    pub names_neighbours: bool,
+    /// It writes and removes the tasks' files as its own user, also while they run.
+    pub owns_files: bool,
+    /// It waits for a missing Docker Engine, which may only start later.
+    pub waits_for_engine: bool,
+    /// It removes the containers that interrupted starts leave.
+    pub removes_containers: bool,
+    /// It expects the default image of a group's network from the registry, as Nomad's own driver gets it.
+    pub fetches_infra_image: bool,
+}
+
+impl Host {
+    /// A Nomad agent, to which the driver is a plugin.
+    pub const NOMAD: Host = Host {
+        makes_cgroups: true,
+        hands_on_logs: false,
+        ships_output: false,
+        has_foreign_jobs: true,
+        wants_log_in_task_dir: true,
+        recovers_tasks: true,
+        leaves_environment: true,
+        names_neighbours: false,
+        owns_files: true,
+        waits_for_engine: true,
+        removes_containers: false,
+        fetches_infra_image: true,
+    };
+    /// This program itself: a run, or its own agent.
+    pub const OWN: Host = Host {
+        makes_cgroups: false,
+        hands_on_logs: true,
+        ships_output: true,
+        has_foreign_jobs: false,
+        wants_log_in_task_dir: false,
+        recovers_tasks: false,
+        leaves_environment: false,
+        names_neighbours: true,
+        owns_files: false,
+        waits_for_engine: false,
+        removes_containers: true,
+        fetches_infra_image: false,
+    };
 }
 
 /// The tasks of one driver.
@@ -273,7 +338,7 @@ fn given_environment(spec: &LaunchSpec) -> Vec<(OsString, OsString)> {
 
 impl Starter {
     fn log_file(&self, task: &TaskConfig) -> PathBuf {
-        if self.settings.under_agent {
+        if self.settings.host.wants_log_in_task_dir {
             task.alloc_dir.join(&task.name).join(AGENT_LOG)
         } else {
             // Next to the task's directory and not in it: there the task could put a link in its place.
@@ -348,14 +413,14 @@ impl Tasks {
     pub(super) fn new(isolation: Isolation, settings: Settings) -> Tasks {
         let compute = Mutex::new(settings.compute);
         let starter = Arc::new(Starter { isolation, settings, compute });
-        let notes = starter.settings.under_agent;
+        let notes = starter.settings.host.recovers_tasks;
         let (tasks, starting, events) = (Mutex::default(), Mutex::default(), broadcast::channel(EVENTS).0);
         Tasks { starter, tasks, starting, events, notes }
     }
 
-    /// Writes notes of executors also when there is no agent.
+    /// Writes notes of executors also where the host does not recover tasks.
     pub(super) fn note_all(&mut self, all: bool) {
-        self.notes = all || self.starter.settings.under_agent;
+        self.notes = all || self.starter.settings.host.recovers_tasks;
     }
 
     pub(super) fn events(&self) -> broadcast::Receiver<TaskEvent> {
@@ -403,11 +468,11 @@ impl Tasks {
         self.place_of_note(task).record()
     }
 
-    /// Under an agent next to the sockets. Otherwise next to the executor's log, so that a leftover note is removed with its
-    /// allocation.
+    /// Next to the executor's log, so that a leftover note is removed with its allocation; if that log is where the task can write,
+    /// next to the sockets.
     fn place_of_note(&self, task: &TaskConfig) -> Note {
         let settings = &self.starter.settings;
-        if settings.under_agent {
+        if settings.host.wants_log_in_task_dir {
             Note::of(&settings.socket_dir, task)
         } else {
             Note::beside(&self.starter.log_file(task))
@@ -639,6 +704,11 @@ impl Tasks {
 
     pub(super) async fn signal(&self, id: &str, signal: Signal) -> Result<(), DriverError> {
         let result = self.task(id)?.executor().signal(signal.number()).await;
+        result.map_err(|error| failed(error.to_string(), false))
+    }
+
+    pub(super) async fn update(&self, id: &str, limits: NewLimits) -> Result<(), DriverError> {
+        let result = self.task(id)?.executor().update_resources(limits.checked().map_err(launch_error)?).await;
         result.map_err(|error| failed(error.to_string(), false))
     }
 

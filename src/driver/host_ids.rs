@@ -96,12 +96,12 @@ impl Owners {
         space: Option<HostIdSpace>,
         task: &TaskConfig,
         spec: &mut LaunchSpec,
-        under_agent: bool,
+        owns_files: bool,
     ) -> Result<(Option<Owner>, Option<String>), DriverError> {
         let Some(space) = space.filter(|_| spec.user_namespace) else { return Ok((None, None)) };
         if !rustix::process::geteuid().is_root() {
-            // An agent that is not root could not remove files that belong to these ids.
-            if under_agent {
+            // A host that is not root could not remove files that belong to these ids.
+            if owns_files {
                 return Ok((None, None));
             }
             let alloc_dir = task.alloc_dir.clone();
@@ -182,8 +182,8 @@ impl Owners {
 
 impl Owner {
     /// Events for the task's history at its start.
-    pub(super) fn told(&self, under_agent: bool) -> impl Iterator<Item = String> {
-        let later = names(&self.given.private).filter(|_| under_agent).map(|names| {
+    pub(super) fn told(&self, owns_files: bool) -> impl Iterator<Item = String> {
+        let later = names(&self.given.private).filter(|_| owns_files).map(|names| {
             format!(
                 "The task will not be able to read {names} any more once the agent writes it anew: what it writes while the \
                  task runs keeps the agent's owner; {FIX}"

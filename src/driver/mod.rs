@@ -36,7 +36,7 @@ pub use config::Reader;
 pub use docker::DockerDriver;
 pub use exec::ExecDriver;
 pub use external::{EXECUTOR_PORTS, ExternalDriver};
-pub use handle::{EXECUTOR_LOG, Settings};
+pub use handle::{EXECUTOR_LOG, Host, Settings};
 pub use host_env::DENIED as HOST_ENV_DENYLIST;
 pub use host_ids::HostIdsConfig;
 pub use isolated::IsolatedConfig;
@@ -55,6 +55,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
+use crate::executor::NewLimits;
 use crate::spec::{DriverConfig, ExitResult, Signal, TaskStats};
 use crate::wire::hclspec::Spec;
 
@@ -228,6 +229,15 @@ pub trait Driver: Send + Sync {
     /// [`DriverError::TaskNotFound`] or `Failed`.
     async fn signal_task(&self, _id: &str, _signal: Signal) -> Result<(), DriverError> {
         Err(DriverError::NotSupported("driver does not support signals".to_owned()))
+    }
+
+    /// Changes the limits of the running task at once; those of its next start are the job's again. When it fails, they are as
+    /// before.
+    ///
+    /// # Errors
+    /// [`DriverError::TaskNotFound`], or `Failed` for what is no limit, or for less memory than the task holds.
+    async fn update_task(&self, _id: &str, _limits: NewLimits) -> Result<(), DriverError> {
+        Err(DriverError::NotSupported("driver does not support new limits for a running task".to_owned()))
     }
 
     /// Runs a command inside the task and waits for it; past `timeout` it is killed.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 
 use super::config::Reader;
-use super::handle::{Settings, Tasks};
+use super::handle::{Host, Settings, Tasks};
 use super::host_env::HostEnv;
 use super::host_ids::Owners;
 use super::isolated;
@@ -21,7 +21,7 @@ use super::{
     NodeConfig, TaskConfig, TaskEvent, TaskHandle, TaskStatus,
 };
 use crate::cgroup::Regime;
-use crate::executor::{ExecRequests, ExecResponses, Isolation};
+use crate::executor::{ExecRequests, ExecResponses, Isolation, NewLimits};
 use crate::logs::fifo::{self, FifoError, Writer};
 use crate::logs::ship::{Sink, SinkError};
 use crate::spec::{
@@ -361,15 +361,19 @@ impl<P: Plan> OnExecutor<P> {
         Arc::clone(&lock(&self.config))
     }
 
+    fn host(&self) -> Host {
+        self.tasks.settings().host
+    }
+
     /// Who sets the limits on what tasks may ask for.
     fn by(&self) -> By {
-        By::of(self.tasks.settings().under_agent)
+        By::of(self.host())
     }
 
     /// Called on signals and scripts, which agents send after they have rewritten a template: now it can be checked whether the
     /// task can read it.
     async fn tell_of_unreadable(&self, id: &str) {
-        if self.tasks.settings().under_agent
+        if self.host().owns_files
             && let Some((task, message)) = self.owners.unreadable(id).await
         {
             self.tasks.tell(&task, message);
@@ -378,23 +382,23 @@ impl<P: Plan> OnExecutor<P> {
 
     /// Where the task's own `logs` block is available, it is the only one that is accepted.
     fn check_logs(&self, reader: &Reader<'_>) -> Result<(), DriverError> {
-        if reader.has("logs") && !self.tasks.settings().under_agent {
+        if reader.has("logs") && self.host().hands_on_logs {
             return Err(reader.error("logs", "logs belongs into the task, beside its config, and not into it"));
         }
         Ok(())
     }
 
-    /// Without an agent, the task's own sinks are used without restriction.
+    /// The author of a job who is also the operator may name any sink.
     fn sinks(&self, config: &P::Config, task: &DriverConfig) -> Result<Vec<Sink>, DriverError> {
         let reader = Reader::any(P::NAME, task);
-        if self.tasks.settings().under_agent { P::common(config).sinks_of(&reader) } else { log_sinks(&reader) }
+        if self.host().has_foreign_jobs { P::common(config).sinks_of(&reader) } else { log_sinks(&reader) }
     }
 
     /// Whether the task continues to run when its executor is killed.
     fn outlives(&self, config: &P::Config, reader: &Reader<'_>, cgroup: &Path) -> Result<bool, DriverError> {
         let asked = OnExecutorLoss::read(reader)?;
         let settings = self.tasks.settings();
-        if asked == Some(OnExecutorLoss::Adopt) && !settings.under_agent && !self.outlive {
+        if asked == Some(OnExecutorLoss::Adopt) && !settings.host.recovers_tasks && !self.outlive {
             let text = "on_executor_loss = \"adopt\" needs an agent, or run --detach: a run in the foreground ends with its tasks";
             return Err(reader.error(ON_EXECUTOR_LOSS, text));
         }
@@ -408,18 +412,18 @@ impl<P: Plan> OnExecutor<P> {
 
     fn launch_spec(&self, task: &TaskConfig, config: &P::Config, fifos: bool) -> Result<LaunchSpec, DriverError> {
         let reader = Reader::any(P::NAME, &task.config);
-        let under_agent = self.tasks.settings().under_agent;
+        let host = self.host();
         self.check_logs(&reader)?;
-        let cgroup = if under_agent { self.tasks.agents_cgroup(task) } else { task.cgroup.clone() };
+        let cgroup = if host.makes_cgroups { self.tasks.agents_cgroup(task) } else { task.cgroup.clone() };
         let common = P::common(config);
         let disabled = common.disable_log_collection;
-        let logs = match under_agent && common.collect_logs && !fifos {
+        let logs = match !host.hands_on_logs && common.collect_logs && !fifos {
             _ if disabled => None,
             true => Some(agent_logs(task, &reader)?),
             false => task.logs.clone(),
         };
         let output = |path: &str| if disabled { "/dev/null".to_owned() } else { path.to_owned() };
-        let inherited = P::host_env(config).filter(|_| under_agent);
+        let inherited = P::host_env(config).filter(|_| host.leaves_environment);
         let env = inherited.map_or_else(|| task.env.clone(), |host| host.below(std::env::vars_os(), &task.env));
         let outlives = self.outlives(config, &reader, &cgroup)?;
         let mut spec = LaunchSpec {
@@ -434,8 +438,8 @@ impl<P: Plan> OnExecutor<P> {
             stderr_path: output(&task.stderr_path),
             logs,
             outlive: outlives.then(|| Outlive { record: self.tasks.record_of(task), adopt: false }),
-            // An agent does not report the other tasks; they may at least use the shared directory.
-            neighbours: if under_agent { task.neighbours.max(Neighbours::Shared) } else { task.neighbours },
+            // Tasks that are not named may at least use the shared directory.
+            neighbours: if host.names_neighbours { task.neighbours } else { task.neighbours.max(Neighbours::Shared) },
             allow_writable_programs: common.allow_writable_programs,
             network_namespace: task.network.as_ref().map(|network| network.path.clone()).unwrap_or_default(),
             ..LaunchSpec::default()
@@ -484,7 +488,7 @@ impl<P: Plan> Driver for OnExecutor<P> {
             return Fingerprint::without(Health::Undetected, &why);
         }
         let settings = self.tasks.settings();
-        P::fingerprint(&config, settings.under_agent.then(|| settings.cgroups.regime())).await
+        P::fingerprint(&config, settings.host.makes_cgroups.then(|| settings.cgroups.regime())).await
     }
 
     fn validate(&self, config: &DriverConfig) -> Result<(), DriverError> {
@@ -518,27 +522,27 @@ impl<P: Plan> Driver for OnExecutor<P> {
         let collected = spec.logs.is_some() || fifos.iter().any(|wanted| matches!(wanted, Wanted::Fifo(_)));
         let cut_off = spec.own.network && spec.network_namespace.as_os_str().is_empty();
         let told = (P::ISOLATION == Isolation::Isolated).then(|| isolated::told_of_root(&spec)).flatten();
-        let under_agent = self.tasks.settings().under_agent;
-        let (owner, of_ids) = Owners::prepare(P::host_ids(&config), task, &mut spec, under_agent).await?;
-        let unused = under_agent && spec.logs.is_none() && Reader::any(P::NAME, &task.config).has("logs");
+        let host = self.host();
+        let (owner, of_ids) = Owners::prepare(P::host_ids(&config), task, &mut spec, host.owns_files).await?;
+        let unused = !host.hands_on_logs && spec.logs.is_none() && Reader::any(P::NAME, &task.config).has("logs");
         let handle = self.tasks.start(task, spec).await?;
         if unused {
             self.tasks.tell(task, NO_SIZES);
         }
-        if let Some(message) = told.filter(|_| self.tasks.settings().under_agent) {
+        if let Some(message) = told.filter(|_| host.has_foreign_jobs) {
             self.tasks.tell(task, message);
         }
         if let Some(message) = of_ids {
             self.tasks.tell(task, message);
         }
         if let Some(owner) = owner {
-            owner.told(self.tasks.settings().under_agent).for_each(|message| self.tasks.tell(task, message));
+            owner.told(host.owns_files).for_each(|message| self.tasks.tell(task, message));
             self.owners.keep(task, owner);
         }
         if cut_off && task.env.keys().any(|name| name.starts_with("NOMAD_PORT_")) {
             self.tasks.tell(task, UNREACHABLE);
         }
-        if self.tasks.settings().under_agent && collected {
+        if !host.ships_output && collected {
             self.shipping.start(task, &sinks).await;
         }
         Ok(handle)
@@ -549,7 +553,7 @@ impl<P: Plan> Driver for OnExecutor<P> {
         let spec = || self.launch_spec(task, &self.config(), false);
         self.tasks.recover(task, driver_state, spec).await?;
         self.owners.recover(P::host_ids(&self.config()), task).await;
-        if self.tasks.settings().under_agent {
+        if !self.host().ships_output {
             self.shipping.recover(task, &P::common(&self.config()).log_sinks);
         }
         if P::common(&self.config()).needs_no_logmon() {
@@ -589,6 +593,10 @@ impl<P: Plan> Driver for OnExecutor<P> {
     async fn signal_task(&self, id: &str, signal: Signal) -> Result<(), DriverError> {
         self.tell_of_unreadable(id).await;
         self.tasks.signal(id, signal).await
+    }
+
+    async fn update_task(&self, id: &str, limits: NewLimits) -> Result<(), DriverError> {
+        self.tasks.update(id, limits).await
     }
 
     async fn exec_task(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecTaskResult, DriverError> {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::ExecutorError;
+use super::{ExecutorError, NewLimits};
 use crate::container::{Ids, Namespace};
 use crate::spec::json;
 use crate::spec::{HostIds, ProcessId};
@@ -50,6 +50,9 @@ pub(super) struct Record {
     pub(super) namespaces: Vec<(Namespace, u64)>,
     /// Inodes of the pipes that its executor collects from; `None` if another process collects the output.
     pub(super) pipes: Option<[u64; 2]>,
+    /// What was changed of its limits since its launch.
+    #[serde(default)]
+    pub(super) limits: NewLimits,
 }
 
 /// A record whose lock this process holds as long as this value lives.
@@ -60,6 +63,14 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// Writes the record anew, with these limits.
+    pub(super) fn add_limits(&mut self, new: &NewLimits) -> io::Result<()> {
+        let mut record: Record = json::from_slice(&owned::bounded(owned::open(&self.path)?, LONGEST)?)?;
+        record.limits = record.limits.and_then(new);
+        *self = record.write(&self.path)?;
+        Ok(())
+    }
+
     /// Removes the record: no executor owns the task any more.
     pub(super) fn remove(self) {
         match std::fs::remove_file(&self.path) {
@@ -75,7 +86,16 @@ impl Record {
     pub(super) fn new(pid: i32) -> io::Result<Record> {
         let process = sys::time::process_id(pid)?;
         let (host_ids, namespaces) = (None, Vec::new());
-        Ok(Record { version: VERSION, process, host_ids, id_range: None, oom_baseline: 0, namespaces, pipes: None })
+        Ok(Record {
+            version: VERSION,
+            process,
+            host_ids,
+            id_range: None,
+            oom_baseline: 0,
+            namespaces,
+            pipes: None,
+            limits: NewLimits::default(),
+        })
     }
 
     /// Writes the record atomically, and holds its lock from the start.
@@ -178,8 +198,19 @@ mod tests {
         assert!(refused.contains("another executor has it"), "{refused}");
         tokio::time::resume();
         drop(held);
-        let (read, held) = Record::take(&path).await.unwrap();
+        let (read, mut held) = Record::take(&path).await.unwrap();
         assert_eq!(read, record);
+        // Limits that change are added to it, and its holder stays.
+        for (cpu_shares, pids_max) in [(Some(1), None), (Some(2), Some(3))] {
+            held.add_limits(&NewLimits { cpu_shares, pids_max, ..NewLimits::default() }).unwrap();
+        }
+        tokio::time::pause();
+        assert!(Record::take(&path).await.is_err());
+        tokio::time::resume();
+        drop(held);
+        let (read, held) = Record::take(&path).await.unwrap();
+        let limits = NewLimits { cpu_shares: Some(2), pids_max: Some(3), ..NewLimits::default() };
+        assert_eq!(read, Record { limits, ..record.clone() });
         held.remove();
         assert!(!path.exists());
         std::fs::write(&path, serde_json::to_vec(&Record { version: 2, ..record }).unwrap()).unwrap();

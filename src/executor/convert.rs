@@ -233,28 +233,31 @@ pub(super) fn new_limits(request: wire::UpdateResourcesRequest) -> Result<NewLim
     let shares = shares.transpose().map_err(|_| ExecutorError::Invalid("cpu shares are negative".to_owned()))?;
     let memory =
         allocated.memory.map(|memory| NewLimits::memory(memory.memory_mb, memory.memory_max_mb)).transpose()?;
+    let pids_max = linux_resources.as_ref().and_then(|linux| linux.pids_max).map(u64::try_from).transpose();
+    let pids_max = pids_max.map_err(|_| ExecutorError::Invalid("the limit of processes is negative".to_owned()))?;
     let (cpu_quota, cpuset_cpus) = match linux_resources {
         None => (None, None),
         Some(linux) => (NewLimits::quota(linux.cpu_quota, linux.cpu_period)?, NewLimits::cpus(&linux.cpuset_cpus)?),
     };
-    Ok(NewLimits { cpu_shares: shares, cpu_quota, memory, cpuset_cpus })
+    Ok(NewLimits { cpu_shares: shares, cpu_quota, memory, cpuset_cpus, pids_max })
 }
 
 pub(super) fn update_request(limits: NewLimits) -> wire::UpdateResourcesRequest {
-    let NewLimits { cpu_shares, cpu_quota, memory, cpuset_cpus } = limits;
+    let NewLimits { cpu_shares, cpu_quota, memory, cpuset_cpus, pids_max } = limits;
     let allocated_resources = (cpu_shares.is_some() || memory.is_some()).then(|| drivers::AllocatedTaskResources {
         cpu: cpu_shares.map(|shares| drivers::AllocatedCpuResources { cpu_shares: signed(shares) }),
         memory: memory.map(wire_memory),
         networks: Vec::new(),
     });
-    let linux_resources = (cpu_quota.is_some() || cpuset_cpus.is_some()).then(|| {
+    let linux_resources = (cpu_quota.is_some() || cpuset_cpus.is_some() || pids_max.is_some()).then(|| {
         let (cpu_quota, cpu_period) = match cpu_quota {
             None => (0, 0),
             Some(CpuQuota::Unlimited) => (-1, 0),
             Some(CpuQuota::Limited { quota_us, period_us }) => (signed(quota_us), signed(period_us)),
         };
         let cpuset_cpus = cpuset_cpus.unwrap_or_default();
-        drivers::LinuxResources { cpu_quota, cpu_period, cpuset_cpus, ..Default::default() }
+        let pids_max = pids_max.map(signed);
+        drivers::LinuxResources { cpu_quota, cpu_period, cpuset_cpus, pids_max, ..Default::default() }
     });
     let resources = drivers::Resources { allocated_resources, linux_resources, ports: Vec::new() };
     wire::UpdateResourcesRequest { resources: Some(resources) }

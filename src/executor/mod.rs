@@ -16,6 +16,7 @@ mod update;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
 use tokio_stream::Stream;
 
 pub use client::ExecutorClient;
@@ -72,7 +73,8 @@ pub struct ExecOutput {
 }
 
 /// A new limit of CPU time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CpuQuota {
     /// Removes the limit.
     Unlimited,
@@ -86,7 +88,8 @@ pub enum CpuQuota {
 }
 
 /// Limits for a running task; a limit that is `None` is not changed.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct NewLimits {
     /// CPU shares in Nomad's unit (MHz); 0 is the kernel's default.
     pub cpu_shares: Option<u64>,
@@ -96,6 +99,8 @@ pub struct NewLimits {
     pub memory: Option<MemoryLimits>,
     /// Cores as a kernel cpu list. If the host made a cpuset for the task, only the host changes its cores.
     pub cpuset_cpus: Option<String>,
+    /// Processes and threads at once; 0 is no limit.
+    pub pids_max: Option<u64>,
 }
 
 /// Owns one task: Nomad's executor interface.

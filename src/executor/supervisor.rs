@@ -379,7 +379,7 @@ impl LocalExecutor {
             adopted: Some(record.process.start_ticks),
             status_lost: AtomicBool::new(false),
             samplers: Mutex::new((Sampler::new(self.compute.core_mhz()), ProcessSampler::default())),
-            limits: Mutex::new(self.resources(spec)),
+            limits: Mutex::new(record.limits.over(&self.resources(spec), self.compute.total_mhz)),
         }))
     }
 
@@ -594,6 +594,13 @@ impl Running {
         let Some(cgroup) = &self.cgroup else { return 0 };
         let known = cgroup.oom_baseline() + self.session_oom_kills.load(Ordering::Relaxed);
         cgroup.oom_kills().unwrap_or(0).saturating_sub(known)
+    }
+
+    /// Adds new limits to the record, so that the next executor knows them.
+    pub(super) fn record_limits(&self, new: &NewLimits) {
+        if let Some(Err(error)) = lock(&self.record).as_mut().map(|record| record.add_limits(new)) {
+            tracing::warn!(%error, "the next executor of the task would not know its new limits");
+        }
     }
 
     /// Writes the record that the next executor needs if this one is killed.

@@ -15,11 +15,28 @@ const MOST_MIB: i64 = 1 << 40;
 const LONGEST_CPUS: usize = 4096;
 
 impl NewLimits {
+    /// The same, if all of it are limits.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Invalid`].
+    pub fn checked(self) -> Result<NewLimits, ExecutorError> {
+        let signed = |n: u64| i64::try_from(n).unwrap_or(-1);
+        if let Some(CpuQuota::Limited { quota_us, period_us }) = self.cpu_quota {
+            NewLimits::quota(signed(quota_us).max(0), signed(period_us))?;
+        }
+        if let Some(MemoryLimits { hard_bytes, soft_bytes }) = self.memory {
+            let mib = |bytes: Option<u64>| bytes.map_or(0, |bytes| signed(bytes >> 20));
+            NewLimits::memory(mib(soft_bytes), mib(hard_bytes))?;
+        }
+        let cpuset_cpus = self.cpuset_cpus.as_deref().map(NewLimits::cpus).transpose()?.flatten();
+        Ok(NewLimits { cpuset_cpus, ..self })
+    }
+
     /// Memory limits from Nomad's two numbers, in MiB.
     ///
     /// # Errors
     /// [`ExecutorError::Invalid`]: negative, too large, or a maximum below the reservation.
-    pub(super) fn memory(memory_mib: i64, memory_max_mib: i64) -> Result<MemoryLimits, ExecutorError> {
+    pub fn memory(memory_mib: i64, memory_max_mib: i64) -> Result<MemoryLimits, ExecutorError> {
         let range = 0..=MOST_MIB;
         let is_max = memory_max_mib == -1 || range.contains(&memory_max_mib);
         if !range.contains(&memory_mib) || !is_max {
@@ -77,7 +94,7 @@ impl NewLimits {
     }
 
     /// These limits, with the current values where they set nothing.
-    fn over(&self, now: &Resources, total_mhz: u64) -> Resources {
+    pub(super) fn over(&self, now: &Resources, total_mhz: u64) -> Resources {
         Resources {
             cpu_shares: self.cpu_shares.map_or(now.cpu_shares, |shares| scaled_cpu_shares(shares, total_mhz)),
             cpu_quota_us: match self.cpu_quota {
@@ -87,7 +104,21 @@ impl NewLimits {
             },
             memory: self.memory.unwrap_or(now.memory),
             cpuset_cpus: self.cpuset_cpus.clone().unwrap_or_else(|| now.cpuset_cpus.clone()),
+            pids_max: self.pids_max.map_or(now.pids_max, |most| (most > 0).then_some(most)),
+            // A limit that is asked for is not only wished for.
+            pids_max_is_a_wish: now.pids_max_is_a_wish && self.pids_max.is_none(),
             ..now.clone()
+        }
+    }
+
+    /// Both updates, this one first.
+    pub(super) fn and_then(self, later: &NewLimits) -> NewLimits {
+        NewLimits {
+            cpu_shares: later.cpu_shares.or(self.cpu_shares),
+            cpu_quota: later.cpu_quota.or(self.cpu_quota),
+            memory: later.memory.or(self.memory),
+            cpuset_cpus: later.cpuset_cpus.clone().or(self.cpuset_cpus),
+            pids_max: later.pids_max.or(self.pids_max),
         }
     }
 }
@@ -119,6 +150,7 @@ impl Running {
         }
         tracing::info!(pid = self.pid, limits = ?wanted, "the task has new limits");
         *now = wanted;
+        self.record_limits(new);
         Ok(())
     }
 }

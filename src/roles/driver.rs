@@ -9,7 +9,9 @@ use tokio::runtime::Builder;
 use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::cgroup::CgroupFs;
-use crate::driver::{self, DockerDriver, Driver, ExecDriver, JavaDriver, OnExecutor, Plan, RawExecDriver, Settings};
+use crate::driver::{
+    self, DockerDriver, Driver, ExecDriver, Host, JavaDriver, OnExecutor, Plan, RawExecDriver, Settings,
+};
 use crate::plugin::{HclogLayer, Level, Server};
 use crate::sys;
 use crate::sys::mutant;
@@ -83,7 +85,7 @@ fn settings() -> anyhow::Result<Settings> {
         cgroups: CgroupFs::detect(Path::new("/sys/fs/cgroup")).context("look at the cgroups")?,
         compute: crate::alloc::compute(),
         socket_dir: socket_dir()?,
-        under_agent: true,
+        host: Host::NOMAD,
     })
 }
 

@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use crate::spec::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
 
 /// Where a task's processes are accounted and limited.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -10,7 +11,7 @@ pub struct CgroupPaths {
 }
 
 /// Memory limits of a task in bytes, after Nomad's rule for `memory` and `memory_max`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct MemoryLimits {
     /// Hard limit; `None` is unlimited.
     pub hard_bytes: Option<u64>,

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use agentbin::cgroup::{CgroupFs, Regime, TaskCgroup};
-use agentbin::driver::{Driver, ExecDriver, JavaDriver, RawExecDriver, Settings, TaskConfig};
+use agentbin::driver::{Driver, ExecDriver, Host, JavaDriver, RawExecDriver, Settings, TaskConfig};
 use agentbin::executor::Compute;
 use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::{DriverConfig, ExitResult, LogCollection, Mount};
@@ -69,7 +69,7 @@ impl World {
         let cgroups = CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap();
         let compute = Compute { total_mhz: 2000, cores: 2 };
         let settings =
-            Settings { cgroups: cgroups.clone(), compute, socket_dir: dir.path().to_owned(), under_agent: false };
+            Settings { cgroups: cgroups.clone(), compute, socket_dir: dir.path().to_owned(), host: Host::OWN };
         World {
             ends: Ends { cgroups: cgroups.clone(), made: Mutex::default() },
             exec: ExecDriver::new(settings.clone()),

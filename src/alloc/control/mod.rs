@@ -26,7 +26,7 @@ use super::ports::AllocPort;
 use super::service_registry::{CheckReport, Registration};
 use super::state::{Phase, State};
 use crate::driver::{Driver, DriverError};
-use crate::executor::{ExecRequests, ExecResponses};
+use crate::executor::{ExecRequests, ExecResponses, NewLimits};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{AllocId, Group, Job, Signal, TaskEvent, TaskStats};
 use crate::sys::lock::lock;
@@ -573,6 +573,21 @@ impl Control {
             let (driver, id) = Control::running(task)?;
             let sent = driver.signal_task(&id, signal).await;
             sent.map_err(|source| OrderError::Driver { task: task.name.clone(), source })?;
+            names.push(task.name.clone());
+        }
+        Ok(names)
+    }
+
+    /// Changes the limits of the task, or of all running tasks, until they start again. Returns their names.
+    ///
+    /// # Errors
+    /// [`OrderError`].
+    pub async fn limit(&self, task: Option<&str>, limits: &NewLimits) -> Result<Vec<String>, OrderError> {
+        let mut names = Vec::new();
+        for task in self.targets(task)? {
+            let (driver, id) = Control::running(task)?;
+            let changed = driver.update_task(&id, limits.clone()).await;
+            changed.map_err(|source| OrderError::Driver { task: task.name.clone(), source })?;
             names.push(task.name.clone());
         }
         Ok(names)

@@ -233,6 +233,9 @@ async fn perform(served: &Served, request: Request) -> Result<serde_json::Value,
             let signal = Signal::from_number(signal).ok_or_else(|| format!("there is no signal {signal}"))?;
             Ok(json!(served.find(&alloc)?.signal(task.as_deref(), signal).await.map_err(told)?))
         }
+        Request::Update { alloc, task, limits } => {
+            Ok(json!(served.find(&alloc)?.limit(task.as_deref(), &limits).await.map_err(told)?))
+        }
         Request::Stats { alloc, task } => {
             let samples = served.find(&alloc)?.stats(task.as_deref()).await.map_err(told)?;
             let views: Vec<StatsView> = samples.iter().map(|(task, sample)| stats(&alloc, task, sample)).collect();

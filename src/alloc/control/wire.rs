@@ -15,6 +15,8 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
+use crate::executor::NewLimits;
+
 /// Bytes of one frame, at most.
 pub(super) const LONGEST: u32 = 16 << 20;
 /// Bytes of a request, at most: a command line.
@@ -90,6 +92,15 @@ pub enum Request {
         task: Option<String>,
         /// The signal's number.
         signal: i32,
+    },
+    /// Change the limits of one task, or of all running tasks; the answer is their names.
+    Update {
+        /// The allocation's id.
+        alloc: String,
+        /// `None` means all running tasks.
+        task: Option<String>,
+        /// The new limits.
+        limits: NewLimits,
     },
     /// One sample of one task, or of all running tasks: a list of [`StatsView`].
     Stats {

@@ -35,6 +35,8 @@ const WITHHELD: [&str; 4] = ["CAP_FSETID", "CAP_SETFCAP", "CAP_MKNOD", "CAP_NET_
 const NVIDIA: &str = "/dev/nvidia";
 /// Smallest number of CPU shares that the kernel accepts.
 const LEAST_SHARES: u64 = 2;
+/// CPU shares of a cgroup that nobody gives any.
+const DEFAULT_SHARES: u64 = 1024;
 
 /// What a container depends on besides the task and the configuration.
 #[derive(Debug, Clone, Default)]
@@ -49,6 +51,15 @@ pub(super) struct Facts {
     pub(super) swappiness: bool,
     /// The node of this driver: containers of other nodes are never touched.
     pub(super) node: String,
+}
+
+/// CPU shares as the kernel takes them; its default for 0.
+pub(super) fn shares(shares: u64, compute: Compute) -> i64 {
+    let scaled = match shares {
+        0 => DEFAULT_SHARES,
+        _ => scaled_cpu_shares(shares, compute.total_mhz).clamp(LEAST_SHARES, MOST_CPU_SHARES),
+    };
+    i64::try_from(scaled).unwrap_or(i64::MAX)
 }
 
 /// The container name of a task, the same for every start of the task in its allocation.
@@ -226,10 +237,8 @@ impl Builder<'_> {
         if reservation > 0 {
             host.memory_reservation = Some(reservation);
         }
-        let shares =
-            scaled_cpu_shares(resources.cpu_shares, self.facts.compute.total_mhz).clamp(LEAST_SHARES, MOST_CPU_SHARES);
         if resources.cpu_shares > 0 {
-            host.cpu_shares = i64::try_from(shares).ok();
+            host.cpu_shares = Some(shares(resources.cpu_shares, self.facts.compute));
         }
         if read.cpu_hard_limit {
             let period = if read.cpu_cfs_period == 0 { 100_000 } else { read.cpu_cfs_period };

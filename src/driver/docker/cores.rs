@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use serde_json::json;
 use tokio::io::Interest;
 use tokio::sync::Notify;
 
@@ -89,7 +90,7 @@ async fn follow(driver: Weak<Shared>, cgroup: PathBuf, look: Arc<Notify>) {
             && let Ok(life) = shared.life()
         {
             for task in shared.sharers(&cgroup, &cores) {
-                match life.engine.set_cores(&task.container, &cores).await {
+                match life.engine.update(&task.container, &json!({ "CpusetCpus": cores })).await {
                     Ok(()) => *lock(&task.shared_cores) = Some((cgroup.clone(), cores.clone())),
                     Err(error) => {
                         tracing::debug!(%error, id = task.container, cores, "setting the cores of a container");

@@ -16,6 +16,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{LABEL_ALLOC, LABEL_CONFIG, LABEL_NODE, LABEL_START};
@@ -198,6 +199,11 @@ impl Life {
             }
             pauses.next().await;
         }
+    }
+
+    /// Changes the limits of a running container. Repeating that is harmless.
+    pub(super) async fn update(&self, id: &str, limits: &Value) -> Known<()> {
+        ask(PATIENCE, || self.engine.update(id, limits)).await
     }
 
     /// Kills and removes the container with this id or name; it is gone when this returns.

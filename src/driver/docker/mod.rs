@@ -13,6 +13,7 @@ mod cursor;
 mod exec;
 mod image;
 mod life;
+mod limits;
 mod network;
 mod pause;
 mod reconcile;
@@ -50,7 +51,7 @@ use super::{
 };
 use crate::cgroup::{Regime, Sampler, TaskCgroup};
 use crate::docker::{Container, Endpoint, Engine, Info};
-use crate::executor::Compute;
+use crate::executor::{Compute, NewLimits};
 use crate::logs::fifo::Writer;
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{DriverConfig, ExitResult, IntoMap as _, Signal, TaskStats};
@@ -313,7 +314,7 @@ impl Shared {
         let info = life.engine.info().await.map_err(|e| {
             let text = format!("Failed to connect to docker daemon: {e}");
             // An engine that has never answered is not available on this machine; one that has answered before may come back.
-            let may_come = self.settings.under_agent || self.detected.load(Ordering::Relaxed);
+            let may_come = self.settings.host.waits_for_engine || self.detected.load(Ordering::Relaxed);
             if may_come { failed(text, true) } else { DriverError::Unsupported(text) }
         })?;
         *lock(&self.info) = Some(info.clone());
@@ -338,11 +339,11 @@ impl Shared {
         if info.cgroup_driver == "systemd" {
             // The systemd driver accepts slices only, by the last part of their path.
             let above = task.cgroup.parent().and_then(Path::file_name).and_then(OsStr::to_str);
-            let slice = if self.settings.under_agent { Some("nomad.slice") } else { above };
+            let slice = if self.settings.host.makes_cgroups { Some("nomad.slice") } else { above };
             let slice = slice.filter(|name| regime == Regime::V2 && name.ends_with(".slice"));
             return (slice.unwrap_or_default().to_owned(), false);
         }
-        let own = if self.settings.under_agent {
+        let own = if self.settings.host.makes_cgroups {
             match regime {
                 Regime::V2 => self.settings.cgroups.relative(&task.cpuset_cgroup).unwrap_or_default(),
                 _ => PathBuf::from(format!("nomad/{}.{}", task.alloc_id, task.name)),
@@ -368,7 +369,7 @@ impl Shared {
         if config.disable_log_collection {
             return Ok((None, Vec::new()));
         }
-        if !self.settings.under_agent {
+        if self.settings.host.hands_on_logs {
             if Reader::any(NAME, &task.config).has("logs") {
                 let text = "logs belongs into the task, beside its config, and not into it";
                 return Err(Reader::any(NAME, &task.config).error("logs", text));
@@ -748,14 +749,14 @@ impl Shared {
 
     /// Who sets the limits on what tasks may ask for.
     fn by(&self) -> By {
-        By::of(self.settings.under_agent)
+        By::of(self.settings.host)
     }
 
     async fn fingerprint(self: &Arc<Self>) -> Fingerprint {
         if let Some(why) = self.refused.why().or_else(|| self.config().policy.closed(NAME, self.by())) {
             return Fingerprint::without(Health::Undetected, &why);
         }
-        if self.settings.under_agent && self.reconciling.set(()).is_ok() {
+        if !self.settings.host.removes_containers && self.reconciling.set(()).is_ok() {
             crate::sys::task::spawn(Arc::clone(self).reconcile_for_ever());
         }
         let found = match self.life() {
@@ -953,7 +954,7 @@ impl Driver for DockerDriver {
 
     fn validate(&self, config: &DriverConfig) -> Result<(), DriverError> {
         let reader = Reader::any(NAME, config);
-        if reader.has("logs") && !self.0.settings.under_agent {
+        if reader.has("logs") && self.0.settings.host.hands_on_logs {
             return Err(reader.error("logs", "logs belongs into the task, beside its config, and not into it"));
         }
         Read::read(config)?;
@@ -1056,6 +1057,10 @@ impl Driver for DockerDriver {
         life.engine.kill(&task.container, signal.number()).await.map_err(|e| image::unknown(&e))
     }
 
+    async fn update_task(&self, id: &str, limits: NewLimits) -> Result<(), DriverError> {
+        self.0.update(id, limits).await
+    }
+
     async fn exec_task(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecTaskResult, DriverError> {
         let (task, life) = (self.0.task(id)?, self.0.life()?);
         exec::run(&life.engine, &task.container, self.0.own_cgroup(&task), command, timeout).await
@@ -1075,5 +1080,34 @@ impl Driver for DockerDriver {
 
     async fn destroy_network(&self, alloc_id: &str, network: &NetworkIsolation) -> Result<(), DriverError> {
         self.0.destroy_network(alloc_id, network).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Host;
+
+    /// Who starts before the engine may is told to try again; a run says at once that there is none.
+    #[tokio::test]
+    async fn e1_an_engine_that_is_not_there_is_waited_for_by_those_who_can() {
+        let dir = tempfile::tempdir().unwrap();
+        for waits_for_engine in [true, false] {
+            let driver = DockerDriver::new(Settings {
+                cgroups: crate::cgroup::CgroupFs::detect(Path::new("/sys/fs/cgroup")).unwrap(),
+                compute: Compute::default(),
+                socket_dir: dir.path().to_owned(),
+                host: Host { waits_for_engine, ..Host::OWN },
+            });
+            let mut config = DriverConfig::default();
+            config.values.insert("endpoint".into(), format!("unix://{}/none", dir.path().display()).into());
+            driver.set_config(&config, None).unwrap();
+            let mut task = TaskConfig { alloc_dir: dir.path().join("alloc"), ..TaskConfig::default() };
+            task.config.values.insert("image".into(), "busybox".into());
+            let error = driver.start_task(&task).await.unwrap_err();
+            assert!(error.to_string().contains("Failed to connect to docker daemon"), "{error}");
+            let tries_again = matches!(error, DriverError::Failed { recoverable: true, .. });
+            assert_eq!(tries_again, waits_for_engine, "{error:?}");
+        }
     }
 }

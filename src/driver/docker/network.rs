@@ -41,7 +41,7 @@ impl Shared {
             self.know_sandbox(&container.id);
             return Ok((network(&container, hostname), false));
         }
-        let image = if !self.settings.under_agent && config.infra_image == infra_image() {
+        let image = if !self.settings.host.fetches_infra_image && config.infra_image == infra_image() {
             super::pause::image(&life.engine).await?
         } else {
             let wanted = Wanted {

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 pub use self::rules::is_ours;
 use self::rules::{Row, Rule};
-use super::DriverError;
 use super::config::Reader;
+use super::{DriverError, Host};
 use crate::spec::{DriverConfig, Mount, Propagation};
 use crate::sys::mutant;
 use crate::wire::hclspec::Spec;
@@ -77,8 +77,8 @@ pub(super) enum By {
 }
 
 impl By {
-    pub(super) const fn of(under_agent: bool) -> By {
-        if under_agent { By::Plugin } else { By::CommandLine }
+    pub(super) const fn of(host: Host) -> By {
+        if host.has_foreign_jobs { By::Plugin } else { By::CommandLine }
     }
 }
 
@@ -301,7 +301,7 @@ mod tests {
             cgroups: crate::cgroup::CgroupFs::detect(std::path::Path::new("/sys/fs/cgroup")).unwrap(),
             compute: crate::executor::Compute::default(),
             socket_dir: "/nonexistent".into(),
-            under_agent: true,
+            host: Host::NOMAD,
         };
         [
             Box::new(ExecDriver::new(settings.clone())),

@@ -274,6 +274,27 @@ async fn metadata_is_laid_over_what_is_configured_and_kept() {
     assert_eq!(world.json("/v1/client/metadata").await["Meta"], json!({"rack": "r2"}));
 }
 
+/// The mission's B8: the API takes `IOPS`, which a job keeps and which has no effect, also when it changes.
+#[tokio::test]
+async fn b8_iops_is_accepted_and_kept_and_has_no_effect() {
+    let world = World::new().await;
+    let mut version = 0;
+    for iops in [json!(10), json!(20), Value::Null] {
+        let mut job = job("iops");
+        job["TaskGroups"][0]["Tasks"][0]["Resources"]["IOPS"] = iops.clone();
+        world.put("/v1/jobs", json!({"Job": job})).await;
+        world.deployed("iops").await;
+        let job = world.json("/v1/job/iops").await;
+        assert_eq!(job["Version"], version, "{job:#}");
+        let kept = &job["TaskGroups"][0]["Tasks"][0]["Resources"]["IOPS"];
+        assert_eq!(kept.as_u64().unwrap_or(0), iops.as_u64().unwrap_or(0));
+        let allocs = world.json("/v1/job/iops/allocations").await;
+        assert_eq!(allocs.as_array().unwrap().len(), 1, "it is the same allocation: {allocs:#}");
+        assert_eq!(allocs[0]["ClientStatus"], "running");
+        version += 1;
+    }
+}
+
 #[tokio::test]
 async fn what_was_decided_of_a_group_stands_in_its_evaluation_and_its_allocation() {
     let world = World::new().await;
