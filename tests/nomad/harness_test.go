@@ -117,7 +117,7 @@ func onStock(t *testing.T, config agent.Config) *agent.Agent {
 func begin(t *testing.T, config agent.Config) *agent.Agent {
 	t.Helper()
 	config.Nomad = setting(t, "NOMAD")
-	if config.Agentbin == "" {
+	if config.Agentbin == "" && !strings.Contains(config.Client, "chroot_env") {
 		// The whole of /usr is too much for a test; this is enough for a shell and for java.
 		config.Client += `
   chroot_env = {
@@ -183,6 +183,10 @@ type task struct {
 	name, driver string
 	// script is what a shell runs, class what java runs.
 	script, class string
+	// program, when it is not empty, is the command and its arguments in the driver's block, in the place of the shell's.
+	program string
+	// resources is the block's content, in the place of the usual one, and killTimeout another one than 5 seconds.
+	resources, killTimeout string
 	// more is added to the task block, config to its driver's.
 	more, config string
 }
@@ -192,6 +196,10 @@ func (t task) block() string {
 	artifact := ""
 	if t.driver == "java" {
 		config = fmt.Sprintf("class = %q\n class_path = \"local/app.jar\"\n jvm_options = [\"-Xmx64m\", \"-Xshare:auto\"]", t.class)
+		if t.class == "" {
+			config = "class = \"App\"\n class_path = \"local/app.jar\"\n jvm_options = [\"-Xmx64m\", \"-Xshare:auto\"]\n" +
+				fmt.Sprintf("args = [\"shell\", <<EOT\n%s\nEOT\n]", t.script)
+		}
 		artifact = fmt.Sprintf(`
       artifact {
         source      = "http://%s/app.jar"
@@ -199,12 +207,21 @@ func (t task) block() string {
         mode        = "file"
       }`, filesAddress)
 	}
-	if t.driver == "docker" {
+	if t.program != "" {
+		config = t.program
+	}
+	if t.driver == "docker" && !strings.Contains(config, "image =") {
 		config = fmt.Sprintf("image = %q\n", agent.Image) + config
 	}
-	memory := 64
-	if t.driver == "java" {
-		memory = 256
+	resources, killTimeout := t.resources, t.killTimeout
+	if resources == "" {
+		resources = "cpu = 50\n memory = 64"
+		if t.driver == "java" {
+			resources = "cpu = 50\n memory = 256"
+		}
+	}
+	if killTimeout == "" {
+		killTimeout = "5s"
 	}
 	return fmt.Sprintf(`
     task %q {
@@ -214,12 +231,11 @@ func (t task) block() string {
         %s
       }%s
       resources {
-        cpu    = 50
-        memory = %d
+        %s
       }
-      kill_timeout = "5s"
+      kill_timeout = %q
       %s
-    }`, t.name, t.driver, config, t.config, artifact, memory, t.more)
+    }`, t.name, t.driver, config, t.config, artifact, resources, killTimeout, t.more)
 }
 
 // job writes a job file with one group.

@@ -128,9 +128,9 @@ func writeBusybox(dir, tar string) error {
 		return err
 	}
 	for _, step := range [][]string{
-		{"sh", "-c", "mkdir bin dev etc proc sys tmp root && echo root:x:0:0:root:/root:/bin/sh > etc/passwd"},
+		{"sh", "-c", "mkdir bin dev etc proc sys tmp root && echo root:x:0:0:root:/root:/bin/sh > etc/passwd && echo nobody:x:65534:65534:nobody:/:/bin/sh >> etc/passwd"},
 		{"cp", busybox, "bin/busybox"},
-		{"sh", "-c", "for name in sh sleep echo cat true ls tr head httpd wget stty ip readlink test; do ln -s busybox bin/$name; done"},
+		{"sh", "-c", "for name in sh sleep echo cat true ls tr head httpd wget stty ip readlink test env grep id nproc sort stat; do ln -s busybox bin/$name; done"},
 		{"tar", "-cf", tar, "."},
 	} {
 		command := exec.Command(step[0], step[1:]...)

@@ -34,6 +34,13 @@ public final class App {
                 System.getenv().forEach((key, value) -> System.out.println(key + "=" + value));
                 System.out.println(args[1]);
             }
+            case "arguments" -> {
+                for (int n = 1; n < args.length; n++) {
+                    System.out.println("fact argument " + n + ": " + args[n]);
+                }
+            }
+            // What the jobs of the other drivers run, from within Java.
+            case "shell" -> System.exit(new ProcessBuilder("/bin/sh", "-c", args[1]).inheritIO().start().waitFor());
             case "serve" -> serve(Integer.parseInt(args[1]), Integer.parseInt(args[2]));
             default -> throw new IllegalArgumentException(args[0]);
         }

@@ -1,0 +1,170 @@
+package nomad
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// allowed is a difference from the agent's own drivers that may stay.
+type allowed struct {
+	// drivers and kinds it holds for, with spaces and commas between them; "*" is every one.
+	drivers, kind string
+	// field is a pattern of path.Match.
+	field string
+	// reason completes "differs, because".
+	reason string
+}
+
+// mayDifferHere is every difference that the trial may find.
+var mayDifferHere = []allowed{
+	{"*", "*", "*: Driver Failure", "the message of a plugin comes through gRPC, and ours names the step that failed"},
+	{"*", "log rotation", "files of alloc/logs", "an agent does not pass `logs` blocks to plugins: see [Logs](#logs)"},
+	{"*", "log rotation", "web: stdout", "the same"},
+	{"raw_exec, docker", "alloc exec of a missing path, alloc exec of a missing name, alloc exec of a missing path with terminal", "missing: *",
+		"status 127 and a message on stderr; stock gives an error or 126. Stock's exec and java do not answer, and their task cannot be stopped"},
+	{"exec, raw_exec", "alloc exec of no program", "not executable: *", "status 126 and a message on stderr"},
+	{"exec", "alloc exec, alloc exec as a user", "ids: stdout", "the command has the group of the task's user; stock's has group 0"},
+	{"docker", "alloc fs", "files of /", "a file keeps how far the container's log has been read"},
+	{"exec, java", "artifacts", "web: std*", "a task that is not root cannot read files of root: see [Capabilities](#capabilities-and-privileges)"},
+	{"exec", "cap_add", "web: stdout", "only the capabilities that the job names, without Nomad's 13"},
+	{"exec", "privileges, privileges of a user", "web: *", "isolation: see [Capabilities](#capabilities-and-privileges)"},
+	{"exec", "command not executable, interpreter missing", "web: *", "found before the start: a driver failure, not a start that ends with 255"},
+	{"raw_exec", "process", "web: descriptors", "the task inherits no descriptors of the executor"},
+	{"raw_exec", "user", "web: stdout", "the task has the groups of its user; stock's keeps those of the agent as well"},
+	{"docker", "*", "*: driver's events", "to be fixed: `Downloading image` is reported for images that are already there, too"},
+	{"docker", "template with change_mode restart, alloc restart", "web: Received", "the same: agents keep the last ten events of a task"},
+	{"docker", "template with change_mode restart, alloc restart", "web: Task Setup", "the same"},
+	{"docker", "template with change_mode restart, alloc restart", "web: events", "the same"},
+	{"docker", "*", "*: Terminated*exit_message", "to be fixed: stock describes an exit status other than 0, and an end for want of memory"},
+	{"docker", "*", "*: Terminated", "the same"},
+	{"docker", "kill_signal", "web: *", "to be fixed: stock kills after `kill_timeout`; ours sends SIGTERM first"},
+	{"docker", "alloc signal", "unknown signal", "to be fixed: a signal of an unknown name is sent as SIGINT"},
+	{"docker", "alloc signal", "web: *", "the same"},
+	{"docker", "alloc signal", "client *", "the same"},
+	{"docker", "alloc exec", "input: stdout", "stock may lose the end of a long output"},
+	{"docker", "alloc exec", "large output: stdout", "the same"},
+	{"docker", "entrypoint", "web: stdout", "stock may lose the output of a container that ends at once"},
+	{"docker", "large lines", "web: std*", "to be fixed: on a loaded machine parts of long lines can come twice"},
+	{"raw_exec", "privileges of a user", "web: CapBnd", "the task of a user has an empty bounding set"},
+	{"docker", "bridge network", "web: hosts", "to be looked into: stock's `/etc/hosts` has 12 lines, ours 9"},
+	{"java", "work_dir", "*", "to be looked into: a relative `class_path` is not found when `work_dir` is set; stock's task starts in `/`"},
+}
+
+// covers tells whether a row allows a difference.
+func (a allowed) covers(kind, driver, field string) bool {
+	in := func(list, one string) bool { return list == "*" || slices.Contains(strings.Split(list, ", "), one) }
+	// A slash is nothing special here.
+	matched, err := path.Match(strings.ReplaceAll(a.field, "/", "|"), strings.ReplaceAll(field, "/", "|"))
+	return in(a.drivers, driver) && in(a.kind, kind) && err == nil && matched
+}
+
+// compared are the fields that differ and no row allows; it notes which rows were needed.
+func compared(kind, driver string, theirs, ours facts, rows []allowed, used map[int]bool) []string {
+	fields := slices.Collect(maps.Keys(theirs))
+	fields = slices.AppendSeq(fields, maps.Keys(ours))
+	slices.Sort(fields)
+	show := func(values facts, field string) string {
+		if value, ok := values[field]; ok {
+			return fmt.Sprintf("%q", value)
+		}
+		return "nothing"
+	}
+	var found []string
+	for _, field := range slices.Compact(fields) {
+		before, now := show(theirs, field), show(ours, field)
+		if before == now {
+			continue
+		}
+		at := slices.IndexFunc(rows, func(row allowed) bool { return row.covers(kind, driver, field) })
+		if at >= 0 {
+			used[at] = true
+			continue
+		}
+		found = append(found, fmt.Sprintf("%s\n  stock %s\n  ours  %s", field, before, now))
+	}
+	return found
+}
+
+// page is the list as docs/nomad.md has it, between two comments.
+func page() string {
+	text := "| drivers | jobs | what differs | why |\n|---|---|---|---|\n"
+	for _, row := range mayDifferHere {
+		kinds, drivers := row.kind, row.drivers
+		if kinds == "*" {
+			kinds = "all"
+		}
+		if drivers == "*" {
+			drivers = "all"
+		}
+		text += fmt.Sprintf("| %s | %s | `%s` | %s |\n", drivers, kinds, row.field, row.reason)
+	}
+	return text
+}
+
+// The page on Nomad lists what the trial's table says; AGENTBIN_WRITE_GOLDEN=1 writes it.
+func TestN1TrialIsInTheDocs(t *testing.T) {
+	const begins, ends = "<!-- The list of tests/nomad/differences_test.go: AGENTBIN_WRITE_GOLDEN=1 writes it. -->\n\n", "\n<!-- The end of the list. -->\n"
+	path := filepath.Join("..", "..", "docs", "nomad.md")
+	text, err := os.ReadFile(path)
+	must(t, err)
+	before, rest, found := strings.Cut(string(text), begins)
+	listed, after, ended := strings.Cut(rest, ends)
+	if !found || !ended {
+		t.Fatalf("%s has no place for the list", path)
+	}
+	if os.Getenv("AGENTBIN_WRITE_GOLDEN") != "" {
+		must(t, os.WriteFile(path, []byte(before+begins+page()+ends+after), 0o644))
+		return
+	}
+	if listed != page() {
+		t.Errorf("%s: the list of differences is not that of the tests; AGENTBIN_WRITE_GOLDEN=1 writes it", path)
+	}
+}
+
+// Each single value that is changed, added or left out is found, and a row allows what it names and nothing else.
+func TestN1TrialComparesEveryField(t *testing.T) {
+	base := facts{"client status": "complete", "web: state": "dead", "web: Terminated, exit_code": "0", "web: stdout": "hello\n"}
+	if found := compared("batch", "exec", base, maps.Clone(base), nil, map[int]bool{}); len(found) != 0 {
+		t.Errorf("equal facts differ: %q", found)
+	}
+	for field := range base {
+		changed, lacking, more := maps.Clone(base), maps.Clone(base), maps.Clone(base)
+		changed[field] += "x"
+		delete(lacking, field)
+		more[field+" 2"] = ""
+		for what, other := range map[string]facts{"changed": changed, "lacking": lacking, "more": more} {
+			for side := range 2 {
+				theirs, ours := base, other
+				if side == 1 {
+					theirs, ours = other, base
+				}
+				found := compared("batch", "exec", theirs, ours, nil, map[int]bool{})
+				if len(found) != 1 || !strings.Contains(found[0], field) {
+					t.Errorf("%s %s: found %q", field, what, found)
+				}
+			}
+		}
+		for _, row := range []struct {
+			allowed
+			covers bool
+		}{
+			{allowed{drivers: "exec, java", kind: "*", field: field}, true},
+			{allowed{drivers: "*", kind: "exit 3, batch", field: field}, true},
+			{allowed{drivers: "java", kind: "batch", field: field}, false},
+			{allowed{drivers: "exec", kind: "exit 3", field: field}, false},
+			{allowed{drivers: "exec", kind: "batch", field: field + "?"}, false},
+		} {
+			used := map[int]bool{}
+			found := compared("batch", "exec", base, changed, []allowed{row.allowed}, used)
+			if (len(found) == 0) != row.covers || used[0] != row.covers {
+				t.Errorf("%+v: found %q, used %t", row, found, used[0])
+			}
+		}
+	}
+}

@@ -1,0 +1,541 @@
+package nomad
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"agentbin.test/nomad/agent"
+	"github.com/hashicorp/nomad/api"
+)
+
+// facts are what the API says of one kind under one driver, each under its name, normalised.
+type facts map[string]string
+
+// one is a kind of jobs under one driver on one agent.
+type one struct {
+	*testing.T
+	a      *agent.Agent
+	api    *api.Client
+	driver string
+	// job is its name, and that of the children's parent.
+	job string
+	// jobs are those whose allocations are compared: the job, or its children.
+	jobs  []string
+	known knowledge
+	facts facts
+}
+
+// workers is how many kinds run at a time.
+const workers = 12
+
+// TestN1TrialEqualsStock runs every kind of jobs and actions (kinds_test.go) under the agent's own drivers and under ours,
+// and compares what the API says, field by field. What may differ is a list (differences_test.go). (N1, N2, N3, E1)
+func TestN1TrialEqualsStock(t *testing.T) {
+	needsRoot(t)
+	if stock {
+		t.Skip("SKIP: TestN1TrialEqualsStock: compares with ours")
+	}
+	if !full && os.Getenv("NOMAD_TRIAL") == "" {
+		t.Skip("SKIP: TestN1TrialEqualsStock: is run with AGENTBIN_FULL=1, or NOMAD_TRIAL=1 for its short form")
+	}
+	jar(t)
+	makeTrialFiles(t)
+	engine := startEngine(t)
+	config := trialConfig(t, engine)
+	theirs := trialOn(t, "stock", func() *agent.Agent { return onStock(t, config) })
+	// The folders of these tests can be entered by everybody, so that tasks of every user pass, and no key of the agent's own
+	// drivers is like this one.
+	own := maps.Clone(config.PluginConfig)
+	for _, driver := range drivers {
+		own[driver] = "allow_writable_programs = true"
+	}
+	config.PluginConfig = own
+	ours := trialOn(t, "ours", func() *agent.Agent { return other(t, config) })
+	used := map[int]bool{}
+	for _, name := range slices.Sorted(maps.Keys(theirs)) {
+		driver, kind, _ := strings.Cut(name, ": ")
+		if ours[name] == nil {
+			continue // it failed
+		}
+		t.Run("the same/"+name, func(t *testing.T) {
+			for _, difference := range compared(kind, driver, theirs[name], ours[name], mayDifferHere, used) {
+				t.Error(difference)
+			}
+		})
+	}
+	for at, row := range mayDifferHere {
+		if !used[at] {
+			t.Logf("%s, %s, %q: no difference in this run", row.drivers, row.kind, row.field)
+		}
+	}
+}
+
+// trialConfig is what both agents are started with. What a task of exec sees of the machine is small, as stock copies it.
+func trialConfig(t *testing.T, engine *agent.Engine) agent.Config {
+	t.Helper()
+	volumes, err := os.MkdirTemp(world.dir, "v")
+	must(t, err)
+	must(t, os.Chmod(volumes, 0o777))
+	must(t, os.WriteFile(filepath.Join(volumes, "given"), []byte("from the host\n"), 0o644))
+	root := makeRoot(t)
+	// Everything here comes from one address.
+	limits := "limits {\n http_max_conns_per_client = 0\n}\n"
+	return agent.Config{Engine: engine.Endpoint(), Env: agentEnvironment, Blocks: limits, Client: fmt.Sprintf(`
+  gc_max_allocs = 1000
+  chroot_env = {
+    %s
+  }
+  host_volume "data" {
+    path = %q
+  }
+  host_volume "fixed" {
+    path      = %q
+    read_only = true
+  }`, root, volumes, volumes), PluginConfig: map[string]string{"docker": `
+    volumes { enabled = true }
+    gc { image = false }`}}
+}
+
+// trialOn runs all kinds on one agent, several at a time, and returns their facts by "driver: kind".
+func trialOn(t *testing.T, side string, start func() *agent.Agent) map[string]facts {
+	t.Helper()
+	began := time.Now()
+	a := start()
+	config := api.DefaultConfig()
+	config.Address = a.URL()
+	client, err := api.NewClient(config)
+	must(t, err)
+	_, _, err = client.Operator().SchedulerSetConfiguration(&api.SchedulerConfiguration{
+		SchedulerAlgorithm: api.SchedulerAlgorithmBinpack, MemoryOversubscriptionEnabled: true}, nil)
+	must(t, err)
+	var nodes []struct{ ID string }
+	must(t, a.Get("/v1/nodes", &nodes))
+
+	type work struct {
+		kind   kind
+		driver string
+	}
+	var all []work
+	for at, kind := range trialKinds() {
+		on := kind.on()
+		// Two of its drivers at a time, others for the next kind: the full form has all of them.
+		if !full && len(on) > 2 {
+			on = []string{on[at%len(on)], on[(at+1)%len(on)]}
+		}
+		for _, driver := range on {
+			name := driver + ": " + kind.name
+			if wanted := os.Getenv("NOMAD_KINDS"); wanted == "" || regexp.MustCompile(wanted).MatchString(name) {
+				all = append(all, work{kind, driver})
+			}
+		}
+	}
+	todo := make(chan work, len(all))
+	for _, one := range all {
+		todo <- one
+	}
+	close(todo)
+	found := map[string]facts{}
+	var lock sync.Mutex
+	var working sync.WaitGroup
+	for range workers {
+		working.Go(func() {
+			for next := range todo {
+				name := next.driver + ": " + next.kind.name
+				t.Run(side+"/"+name, func(t *testing.T) {
+					o := &one{T: t, a: a, api: client, driver: next.driver, job: slug(next.driver + " " + next.kind.name), facts: facts{}}
+					o.jobs = []string{o.job}
+					o.known = knowledge{dir: a.Dir, node: nodes[0].ID, job: o.job}
+					o.run(next.kind)
+					if t.Failed() {
+						return
+					}
+					lock.Lock()
+					defer lock.Unlock()
+					found[name] = o.facts
+				})
+			}
+		})
+	}
+	working.Wait()
+	t.Logf("%s: %d kinds of jobs and actions in %v", side, len(all), time.Since(began).Round(time.Second))
+	// For who wants to read them.
+	if dir := os.Getenv("NOMAD_FACTS"); dir != "" {
+		text, err := json.MarshalIndent(found, "", " ")
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(dir, side+".json"), text, 0o644))
+	}
+	nothingLeft(t, a, side)
+	return found
+}
+
+// nothingLeft checks that all jobs together leave no process, mount or cgroup of a task, nor a helper, after their end.
+func nothingLeft(t *testing.T, a *agent.Agent, side string) {
+	t.Helper()
+	nomad(t, a, "system", "gc")
+	left := func() []string {
+		var found []string
+		for _, p := range agent.Processes() {
+			if p.Is("executor") || p.Is("logmon") || p.Is("docker_logger") || strings.Contains(strings.Join(p.Cgroups, " "), "nomad/share/") {
+				found = append(found, fmt.Sprintf("process %d %q", p.Pid, p.Command))
+			}
+		}
+		found = append(found, agent.Mounts(filepath.Join(a.Dir, "data", "alloc")+"/")...)
+		entries, _ := os.ReadDir(filepath.Join(a.Dir, "data", "alloc"))
+		for _, entry := range entries {
+			found = append(found, entry.Name())
+		}
+		return found
+	}
+	if err := agent.Eventually("nothing is left", func() bool { return len(left()) == 0 }); err != nil {
+		t.Errorf("%s: left after the end of all jobs:\n%s", side, strings.Join(left(), "\n"))
+	}
+}
+
+// slug is a kind's name as a job's.
+func slug(name string) string {
+	return strings.Trim(regexp.MustCompile(`[^a-z0-9_]+`).ReplaceAllString(strings.ToLower(name), "-"), "-")
+}
+
+// run has a kind do all it does, and notes what the API says then.
+func (o *one) run(k kind) {
+	if k.before != nil {
+		k.before(o)
+	}
+	o.submit(k.text(o))
+	switch {
+	case k.act != nil:
+		k.act(o)
+	default:
+		o.ended(1)
+	}
+	// What runs on is stopped, which is part of the comparison.
+	for _, job := range o.jobs {
+		_, _, err := o.api.Jobs().Deregister(job, false, nil)
+		o.must(err)
+	}
+	o.until("all have ended", func() bool {
+		for _, alloc := range o.allocs() {
+			if alloc.ClientStatus == "running" || alloc.ClientStatus == "pending" {
+				return false
+			}
+			for _, state := range alloc.TaskStates {
+				if state.State == "running" {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	o.noteAllocs()
+	for _, job := range append([]string{o.job}, o.jobs...) {
+		_, _, err := o.api.Jobs().Deregister(job, true, nil)
+		o.must(err)
+	}
+}
+
+// submit registers a job file.
+func (o *one) submit(text string) {
+	o.Helper()
+	job, err := o.api.Jobs().ParseHCL(text, true)
+	if err != nil {
+		o.Fatalf("%v\n%s", err, text)
+	}
+	_, _, err = o.api.Jobs().Register(job, nil)
+	o.must(err)
+}
+
+func (o *one) must(err error) {
+	o.Helper()
+	if err != nil {
+		o.Fatalf("%v\n%s", err, o.described())
+	}
+}
+
+// until waits for a condition, and fails with what there is of the job.
+func (o *one) until(what string, ok func() bool) {
+	o.Helper()
+	o.must(agent.Eventually(o.driver+": "+what, ok))
+}
+
+// allocs are the job's allocations, or those of its children, in the order of their names and creation.
+func (o *one) allocs() []*api.Allocation {
+	o.Helper()
+	var all []*api.Allocation
+	for _, job := range o.jobs {
+		stubs, _, err := o.api.Jobs().Allocations(job, true, nil)
+		if err != nil {
+			o.Fatal(err)
+		}
+		for _, stub := range stubs {
+			alloc, _, err := o.api.Allocations().Info(stub.ID, nil)
+			if err != nil {
+				o.Fatal(err)
+			}
+			all = append(all, alloc)
+		}
+	}
+	slices.SortFunc(all, func(a, b *api.Allocation) int {
+		if a.Name != b.Name {
+			return strings.Compare(a.Name, b.Name)
+		}
+		return int(a.CreateIndex) - int(b.CreateIndex)
+	})
+	return all
+}
+
+func (o *one) described() string {
+	var all []agent.Alloc
+	for _, job := range o.jobs {
+		found, _ := o.a.Allocs(job)
+		all = append(all, found...)
+	}
+	return agent.Describe(all)
+}
+
+// ended waits for so many allocations that have come to their end by themselves.
+func (o *one) ended(count int) {
+	o.Helper()
+	o.until(fmt.Sprintf("%d have ended", count), func() bool {
+		return o.count("complete", "failed") == count
+	})
+}
+
+// running waits for so many that run.
+func (o *one) running(count int) []*api.Allocation {
+	o.Helper()
+	o.until(fmt.Sprintf("%d run", count), func() bool { return o.count("running") == count })
+	return slices.DeleteFunc(o.allocs(), func(alloc *api.Allocation) bool { return alloc.ClientStatus != "running" })
+}
+
+func (o *one) count(statuses ...string) int {
+	count := 0
+	for _, job := range o.jobs {
+		stubs, _, err := o.api.Jobs().Allocations(job, true, nil)
+		if err != nil {
+			o.Fatal(err)
+		}
+		for _, stub := range stubs {
+			if slices.Contains(statuses, stub.ClientStatus) {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// started waits until a service's only allocation runs and has said that it is ready.
+func (o *one) started() *api.Allocation {
+	o.Helper()
+	alloc := o.running(1)[0]
+	o.logged(alloc, "web", `^ready$`, 1)
+	return alloc
+}
+
+// logged waits until so many lines of a task's stdout match.
+func (o *one) logged(alloc *api.Allocation, task, pattern string, count int) {
+	o.Helper()
+	wanted, text := regexp.MustCompile("(?m)"+pattern), ""
+	err := agent.Eventually(fmt.Sprintf("%s: %d times %s", o.driver, count, pattern), func() bool {
+		text, _ = o.log(alloc, task, "stdout")
+		return len(wanted.FindAllString(text, -1)) >= count
+	})
+	if err != nil {
+		o.Fatalf("%v; the log has:\n%s\n%s", err, text, o.described())
+	}
+}
+
+// log is what a task has written.
+func (o *one) log(alloc *api.Allocation, task, stream string) (string, error) {
+	cancel := make(chan struct{})
+	defer close(cancel)
+	frames, errs := o.api.AllocFS().Logs(alloc, false, task, stream, "start", 0, cancel, nil)
+	var text strings.Builder
+	for {
+		select {
+		case frame, ok := <-frames:
+			if !ok {
+				return text.String(), nil
+			}
+			text.Write(frame.Data)
+		case err := <-errs:
+			if err == io.EOF {
+				return text.String(), nil
+			}
+			return text.String(), err
+		}
+	}
+}
+
+// note keeps a fact. A long text is one by its length and digest.
+func (o *one) note(field, value string) {
+	if value = o.known.normal(value); len(value) > 4000 {
+		value = fmt.Sprintf("%d bytes that start with %q, SHA-256 %x", len(value), value[:20], sha256.Sum256([]byte(value)))
+	}
+	o.facts[field] = value
+}
+
+func (o *one) noteError(field string, err error) {
+	if err == nil {
+		o.note(field, "none")
+	} else {
+		o.note(field, err.Error())
+	}
+}
+
+// noteAllocs keeps what the API tells of each allocation and task: states, events, logs.
+func (o *one) noteAllocs() {
+	allocs := o.allocs()
+	for _, alloc := range allocs {
+		o.known.allocs = append(o.known.allocs, alloc.ID)
+	}
+	o.note("allocations", fmt.Sprint(len(allocs)))
+	for n, alloc := range allocs {
+		prefix := ""
+		if len(allocs) > 1 {
+			prefix = fmt.Sprintf("allocation %d, ", n)
+		}
+		o.note(prefix+"client status", alloc.ClientStatus)
+		o.note(prefix+"client description", alloc.ClientDescription)
+		o.note(prefix+"desired status", alloc.DesiredStatus)
+		o.note(prefix+"desired description", alloc.DesiredDescription)
+		for name, state := range alloc.TaskStates {
+			o.noteTask(prefix+name+": ", alloc, name, state)
+		}
+	}
+}
+
+func (o *one) noteTask(prefix string, alloc *api.Allocation, name string, state *api.TaskState) {
+	o.note(prefix+"state", state.State)
+	o.note(prefix+"failed", fmt.Sprint(state.Failed))
+	o.note(prefix+"restarts", fmt.Sprint(state.Restarts))
+	o.note(prefix+"started", fmt.Sprint(!state.StartedAt.IsZero()))
+	o.note(prefix+"finished", fmt.Sprint(!state.FinishedAt.IsZero()))
+	o.note(prefix+"restarted", fmt.Sprint(!state.LastRestart.IsZero()))
+	var order, said []string
+	seen := map[string]int{}
+	for _, event := range state.Events {
+		// A driver's own events come when they come.
+		if event.Type == "Driver" {
+			said = append(said, event.DisplayMessage)
+			continue
+		}
+		// So does the server's judgement of a deployment.
+		if event.Type == "Alloc Unhealthy" {
+			continue
+		}
+		order = append(order, event.Type)
+		seen[event.Type]++
+		field := prefix + event.Type
+		if n := seen[event.Type]; n > 1 {
+			field = fmt.Sprintf("%s %d", field, n)
+		}
+		o.note(field, event.DisplayMessage)
+		for key, value := range event.Details {
+			if key == "start_delay" {
+				value = "<duration>" // it has something added by lot
+			}
+			if value != event.DisplayMessage {
+				o.note(field+", "+key, value)
+			}
+		}
+	}
+	slices.Sort(said)
+	o.note(prefix+"events", strings.Join(order, ", "))
+	o.note(prefix+"driver's events", strings.Join(said, "\n"))
+	for _, stream := range []string{"stdout", "stderr"} {
+		text, err := o.log(alloc, name, stream)
+		if err != nil {
+			text = "error: " + err.Error()
+		}
+		// `key: value` lines are facts of their own.
+		rest := ""
+		for line := range strings.Lines(text) {
+			if key, value, ok := strings.Cut(line, ": "); ok && strings.HasPrefix(key, "fact ") {
+				o.note(prefix+strings.TrimPrefix(key, "fact "), strings.TrimSuffix(value, "\n"))
+			} else {
+				rest += line
+			}
+		}
+		o.note(prefix+stream, rest)
+	}
+}
+
+// exec runs a command in a task and notes its status and outputs.
+func (o *one) exec(field string, alloc *api.Allocation, tty bool, input string, command ...string) {
+	o.Helper()
+	var stdout, stderr bytes.Buffer
+	within, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var stdin io.Reader = strings.NewReader(input)
+	if tty {
+		// Stock hangs up when the input ends.
+		open, writer := io.Pipe()
+		defer writer.Close()
+		stdin = open
+	}
+	status, err := o.api.Allocations().Exec(within, alloc, "web", tty, command, stdin, &stdout, &stderr, nil, nil)
+	o.note(field+": status", fmt.Sprint(status))
+	o.noteError(field+": error", err)
+	o.note(field+": stdout", stdout.String())
+	o.note(field+": stderr", stderr.String())
+}
+
+// makeTrialFiles makes what the kinds' artifact blocks fetch.
+func makeTrialFiles(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(dir, "tree", "below"), 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "tree", "below", "file"), []byte("from an archive\n"), 0o640))
+	must(t, os.WriteFile(filepath.Join(dir, "tree", "program"), []byte("#!/bin/sh\necho \"fetched program: $1\"\n"), 0o755))
+	must(t, os.WriteFile(filepath.Join(files, "plain.txt"), []byte("a plain file\n"), 0o644))
+	out, err := exec.Command("tar", "-C", dir, "-czf", filepath.Join(files, "tree.tar.gz"), "tree").CombinedOutput()
+	if err != nil {
+		t.Fatalf("tar: %v: %s", err, out)
+	}
+}
+
+// makeRoot makes what stock links or copies into the root of each exec and java task, where links are possible and the fewer the
+// better, and returns it as lines of chroot_env.
+func makeRoot(t *testing.T) string {
+	t.Helper()
+	root, err := os.MkdirTemp(world.dir, "r")
+	must(t, err)
+	must(t, os.Chmod(root, 0o755))
+	java, err := filepath.EvalSymlinks("/usr/bin/java")
+	must(t, err)
+	home := filepath.Dir(filepath.Dir(java))
+	script := exec.Command("sh", "-ec", `
+mkdir -p bin usr-bin lib lib64
+for name in sh sleep cat ls tr head env grep id nproc sort stat readlink mkdir touch test wc stty busybox echo cut sed true; do
+  cp -L $(PATH=/usr/bin:/bin which $name) bin/$name
+  ln bin/$name usr-bin/$name
+done
+ln -s $1 usr-bin/java
+cp -a $2 java
+for file in bin/* $1 $(find $2/lib -name '*.so'); do ldd $file 2>/dev/null || true; done |
+  grep -o '/[^ ]*lib/[^ :]*\.so[^ :]*' | grep -v "^$2" | sort -u | while read -r library; do cp -L $library lib/; done
+cp -L /lib64/ld-linux-x86-64.so.2 lib64/`, "sh", java, home)
+	script.Dir = root
+	if out, err := script.CombinedOutput(); err != nil {
+		t.Fatalf("the root of the tasks: %v: %s", err, out)
+	}
+	lines := "\"/etc\" = \"/etc\"\n"
+	for from, to := range map[string]string{"bin": "/bin", "usr-bin": "/usr/bin", "lib": "/lib/x86_64-linux-gnu", "lib64": "/lib64", "java": home} {
+		lines += fmt.Sprintf("%q = %q\n", filepath.Join(root, from), to)
+	}
+	return lines
+}
