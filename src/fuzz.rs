@@ -14,6 +14,7 @@ use crate::driver::state::GoDriverState;
 use crate::logs::{framer, ship};
 use crate::plugin::{Handshake, HclogLine, ReattachConfig};
 use crate::spec::Seccomp;
+use crate::template::{Found, Host, Limits, Service, Template};
 use crate::wire::{cty, hclspec};
 
 /// Reads anything, and must not panic.
@@ -32,6 +33,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("cty_values", cty_values),
     ("hclspec_bodies", hclspec_bodies),
     ("job_files", job_files),
+    ("templates", templates),
     ("seccomp_profiles", seccomp_profiles),
     ("user_files", user_files),
     ("records", records),
@@ -177,6 +179,63 @@ pub fn job_files(data: &[u8]) {
         stays_in_base_dir: false,
     };
     let _ = crate::jobspec::parse(&input);
+}
+
+/// A machine on which a template finds a little of everything.
+struct Machine;
+
+impl Host for Machine {
+    fn env(&self, name: &str) -> Option<Vec<u8>> {
+        (name.len() < 9).then(|| name.as_bytes().to_vec())
+    }
+
+    fn file(&self, path: &[u8]) -> Result<Vec<u8>, String> {
+        if path.starts_with(b"/") { Err("outside".to_owned()) } else { Ok([path, b"\nline\xff"].concat()) }
+    }
+
+    fn key(&self, path: &str) -> Found<String> {
+        if path.contains("no") { Found::Missing } else { Found::Here(r#"{"a":[1,2.5,"x"]}"#.to_owned()) }
+    }
+
+    fn tree(&self, prefix: &str) -> Vec<(String, String)> {
+        vec![("a".to_owned(), prefix.to_owned()), ("b/c".to_owned(), "2".to_owned())]
+    }
+
+    fn secret(&self, path: &str) -> Found<serde_json::Value> {
+        Found::Here(serde_json::json!({ "path": path, "n": 1, "list": [true, null, { "k": -1.5e300 }] }))
+    }
+
+    fn secrets(&self, path: &str) -> Vec<String> {
+        vec![path.to_owned()]
+    }
+
+    fn variable(&self, path: &str) -> Found<std::collections::BTreeMap<String, String>> {
+        if path.is_empty() { Found::Missing } else { Found::Here([("k".to_owned(), path.to_owned())].into()) }
+    }
+
+    fn variables(&self, prefix: &str) -> Vec<String> {
+        vec![format!("{prefix}/x")]
+    }
+
+    fn services(&self) -> Vec<Service> {
+        let named = |name: &str, port| Service { name: name.to_owned(), port, ..Service::default() };
+        vec![named("web", 80), named("web", 81), named("db", 0)]
+    }
+
+    fn now(&self) -> (i64, u32) {
+        (1_700_000_000, 5)
+    }
+}
+
+/// Templates, rendered with limits so small that each takes a moment.
+pub fn templates(data: &[u8]) {
+    let cancel = std::sync::atomic::AtomicBool::new(false);
+    let Ok(template) = Template::parse(data, "{{", "}}", &cancel) else { return };
+    let limits = Limits { rendered: 1 << 16, made: 1 << 20, steps: 20_000, depth: 200 };
+    match template.render(&Machine, data.len().is_multiple_of(2), limits, &cancel) {
+        Ok(rendered) => assert!(rendered.output.len() <= limits.rendered, "{} bytes", rendered.output.len()),
+        Err(error) => assert!(!error.message.contains("the renderer panicked"), "{error:?}"),
+    }
 }
 
 /// Profiles for system calls.

@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         b4_a_caller_that_goes_takes_the_session_along,
         b4_scripts_have_a_deadline,
         b4_signals_and_statuses,
+        b2_below_an_init_a_signal_has_its_default_action,
     ];
     if std::env::var_os(PLAIN).is_some() {
         return run(everybody);
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         b4_a_sessions_oom_is_not_the_tasks,
         b4_a_task_that_may_trace_sees_nobody_with_more_than_itself,
         b4_a_plain_user_has_sessions_too,
+        b2_an_init_has_the_restrictions_of_the_command_and_nothing_else,
     ];
     run(&[everybody, root].concat())
 }
@@ -935,6 +937,90 @@ fn b4_a_task_that_may_trace_sees_nobody_with_more_than_itself() {
         assert!(told.starts_with("seen ") && !told.starts_with("seen 0 "), "{told}");
         assert!(!told.contains("FOUND"), "{told}");
         task.end().await;
+    });
+}
+
+/// Waits for the one child of the init.
+async fn below_init(task: &Task) -> i32 {
+    let child = || processes_of(task).into_iter().find(|pid| *pid != task.pid);
+    eventually("a child of the init", || child().is_some()).await;
+    child().unwrap()
+}
+
+fn b2_below_an_init_a_signal_has_its_default_action() {
+    block_on(async {
+        for (script, signal, status) in [
+            ("exec sleep 1000", 15, 128 + 15),
+            ("trap 'exit 7' USR1; sleep 1000 & wait", 10, 7),
+            ("exec sleep 1000", 64, 128 + 64),
+            ("(setsid sleep 1000 &); exit 3", 0, 3),
+        ] {
+            let task = Task::with(true, |spec| {
+                spec.init = true;
+                spec.command = "/bin/sh".to_owned();
+                spec.args = vec!["-c".to_owned(), script.replace("sleep 1000", &format!("sleep {}", nap()))];
+            })
+            .await;
+            if signal > 0 {
+                // The shell has set its trap when it has started what it waits for.
+                let runs = "grep -q '^sleep' /proc/[0-9]*/comm && echo yes";
+                while task.run(runs, false).await.stdout != "yes\n" {}
+                assert_eq!(task.output("cat /proc/1/comm").await, "init\n");
+                task.executor.signal(signal).await.unwrap();
+            }
+            let exit = task.executor.wait().await.unwrap().exit.unwrap();
+            assert_eq!((exit.exit_code, exit.signal), (status, 0), "{script}");
+            task.end().await;
+        }
+        // What cannot be executed is told as without one.
+        let task = Task::idle(true).await;
+        let mut spec = task.spec();
+        (spec.init, spec.command) = (true, "/etc/passwd".to_owned());
+        let error = task.executor.launch(spec).await.unwrap_err();
+        assert!(matches!(error, ExecutorError::NotExecutable(_)), "{error:?}");
+        task.end().await;
+    });
+}
+
+/// Most private memory of an init, in KiB.
+const INIT_KIB: u64 = 100;
+
+fn b2_an_init_has_the_restrictions_of_the_command_and_nothing_else() {
+    block_on(async {
+        let levels: [(&str, fn(&mut agentbin::spec::LaunchSpec)); 3] = [
+            ("nomad", |spec| spec.no_new_privs = false),
+            ("default", |spec| spec.seccomp = agentbin::spec::Seccomp::Default),
+            ("strict", |spec| {
+                spec.seccomp = agentbin::spec::Seccomp::Default;
+                spec.user_namespace = true;
+                spec.own = agentbin::spec::OwnNamespaces { uts: true, cgroup: true, network: true };
+            }),
+        ];
+        for (level, change) in levels {
+            let task = Task::with(true, |spec| {
+                spec.init = true;
+                change(spec);
+            })
+            .await;
+            let child = below_init(&task).await;
+            let read = |pid: i32, file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+            let restrictions = |pid: i32| -> Vec<String> {
+                let wanted = ["Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp:", "CoreDumping"];
+                let status = read(pid, "status");
+                let lines = status.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name)));
+                lines.map(str::to_owned).collect()
+            };
+            assert_eq!(restrictions(task.pid), restrictions(child), "{level}");
+            assert_eq!(std::fs::read_dir(format!("/proc/{}/fd", task.pid)).unwrap().count(), 0, "{level}");
+            assert_eq!((read(task.pid, "environ").as_str(), read(task.pid, "comm").as_str()), ("", "init\n"));
+            assert_eq!(read(task.pid, "cmdline").trim_end_matches('\0'), "init");
+            let smaps = read(task.pid, "smaps_rollup");
+            let kib = |line: &str| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok();
+            let private: u64 = smaps.lines().filter(|line| line.starts_with("Private_")).filter_map(kib).sum();
+            println!("init at {level}: {private} KiB private");
+            assert!((1..=INIT_KIB).contains(&private), "{level}: {private} KiB\n{smaps}");
+            task.end().await;
+        }
     });
 }
 

@@ -7,9 +7,11 @@ use super::output::json_text;
 use super::run::parsed as read;
 use super::shown::{SHOWN, Texts};
 use super::{ValidateArgs, complain, dispatch, networks, placement, plugins, print, volumes};
+use crate::agent::model::Nanos;
+use crate::agent::schedule::periodic::{self, PeriodicError};
 use crate::jobspec::{self, Diagnostic};
-use crate::spec::escaped;
 use crate::spec::json;
+use crate::spec::{Job, escaped};
 
 /// Exit status for an invalid file.
 const INVALID: i32 = 1;
@@ -31,7 +33,7 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
             placement::check(&mut parsed, None, None, &given)?;
             plugins::check(&mut parsed, &given, &texts)?;
             parsed.warnings.splice(0..0, operator.config.warnings);
-            (Vec::new(), Some(parsed))
+            (clock(&parsed.job), Some(parsed))
         }
         Err(error) => (error.downcast::<jobspec::Error>()?.diagnostics, None),
     };
@@ -71,6 +73,24 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
     };
     print(verdict.as_bytes())?;
     Ok(status)
+}
+
+/// What is wrong with a job's clock. A run starts such a job once, whatever its clock; an agent refuses it.
+fn clock(job: &Job) -> Vec<Diagnostic> {
+    let Some(clock) = job.scheduling.periodic.as_ref().filter(|clock| clock.enabled) else { return Vec::new() };
+    if clock.specs.is_empty() {
+        return vec![Diagnostic::new(&clock.pos, "periodic says no time; add cron = \"0 4 * * *\"")];
+    }
+    let wrong = |spec: &String| periodic::next(spec, &clock.time_zone, Nanos(0)).err();
+    let mut errors = Vec::new();
+    for error in clock.specs.iter().filter_map(wrong) {
+        let pos = if matches!(error, PeriodicError::Zone(_)) { &clock.time_zone_pos } else { &clock.pos };
+        let diagnostic = Diagnostic::new(pos, error.to_string());
+        if !errors.contains(&diagnostic) {
+            errors.push(diagnostic);
+        }
+    }
+    errors
 }
 
 /// The job in the format of Nomad's API.

@@ -23,6 +23,8 @@ pub struct Config {
     pub host_ids: Option<Ids>,
     /// Which other tasks or users write below the allocation's directory; `None` executes a program no matter who can write to it.
     pub neighbours: Option<Neighbours>,
+    /// The shim stays as pid 1 of its pid namespace, and the command is its child.
+    pub init: bool,
     /// `host_ids` is the task's user, no matter what a passwd file in its root says.
     pub host_users: bool,
     /// Which directories untrusted users can reach, for a command that the shim looks up. `None` where that does not matter.

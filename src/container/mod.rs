@@ -20,6 +20,9 @@
 //! assembled. And a shim with full privileges is never visible in the task's pid namespace, where a task that may trace processes
 //! could attach to it: the shim drops its privileges first and then starts a sibling, born in that namespace, that only has to
 //! execute the command.
+//!
+//! With `init` the shim of a task does not become the command: it starts it as its child, closes its descriptors, releases its
+//! memory, and stays as pid 1.
 
 mod config;
 mod confine;
@@ -28,6 +31,7 @@ mod filled;
 mod host_ids;
 mod host_users;
 mod identity;
+mod init;
 mod lookup;
 mod namespaces;
 mod owners;

@@ -26,7 +26,7 @@ use super::owners::Heir;
 use super::parent::{CONTROL_FD, MAX_SENT, MAX_TOLD, REPORT_FD};
 use super::seccomp::SetId;
 use super::terminal::{self, Terminal};
-use super::{etc, namespaces, rlimits, root, seccomp, unveil};
+use super::{etc, init, namespaces, rlimits, root, seccomp, unveil};
 use crate::spec::json;
 use crate::spec::{HostIdSpace, Masks, OwnNamespaces};
 use crate::sys::path::Root;
@@ -209,7 +209,13 @@ fn become_task(birth: &str, control: &OwnedFd, report: &File) -> Result<Never, F
     let sent: Vec<_> = ends(terminal.as_ref()).chain(made.fds()).collect();
     tell(control, &became, &sent)?;
     drop((terminal, made));
-    Err(execute(report, &command))
+    if !config.init || session.is_some() {
+        return Err(execute(report, &command));
+    }
+    let child = start_below(report, &command)?;
+    // Its memory stays as long as the task runs.
+    drop((argv, envp, became, config));
+    init::run(child.pid)
 }
 
 /// Everything needed to execute the command.
@@ -290,13 +296,46 @@ fn install(filter: &[libc::sock_filter]) -> Result<(), Failure> {
 
 /// Executes the command. Returns the reason if that fails.
 fn execute(report: &File, command: &Command<'_>) -> Failure {
-    let Command { argv, envp, filter, outlives, unveiled, unchanged } = command;
-    let ready = die_with_parent(report)
-        .and_then(|()| if *outlives { outlive_parent() } else { Ok(()) })
-        .and_then(|()| filter.map_or(Ok(()), install));
-    if let Err(failure) = ready {
-        return failure;
+    match last_steps(report, command) {
+        Ok(()) => replace(command),
+        Err(failure) => failure,
     }
+}
+
+/// What is done directly before the command runs. A child inherits all but the bond to the life of the parent.
+fn last_steps(report: &File, command: &Command<'_>) -> Result<(), Failure> {
+    die_with_parent(report)?;
+    if command.outlives {
+        outlive_parent()?;
+    }
+    command.filter.map_or(Ok(()), install)
+}
+
+/// Starts the command as a child of this process, which is pid 1. Both have the same restrictions: the command may trace its parent.
+fn start_below(report: &File, command: &Command<'_>) -> Result<process::Child, Failure> {
+    last_steps(report, command)?;
+    // None may be lost between the child's start and the first wait.
+    prctl::block_signals().step(|| "block signals".to_owned())?;
+    let mut failed = false;
+    let mut body = || {
+        let lead = || -> Result<(), Failure> {
+            prctl::reset_signals().step(|| "reset signals".to_owned())?;
+            rustix::process::setsid().step(|| "start a session".to_owned()).map(drop)
+        };
+        report_failure(report, &lead().map_or_else(|failure| failure, |()| replace(command)));
+        failed = true;
+    };
+    let child = process::spawn_below(&mut body).step(|| "start the command below its init".to_owned())?;
+    if failed {
+        // The child has reported why.
+        process::exit_at_once(1);
+    }
+    Ok(child)
+}
+
+/// Replaces this process by the command. Returns the reason if that fails.
+fn replace(command: &Command<'_>) -> Failure {
+    let Command { argv, envp, unveiled, unchanged, .. } = command;
     let error = process::execute(&argv[0], argv, envp);
     let kind = match error.raw_os_error() {
         Some(libc::ENOENT) => FailureKind::CommandNotFound,

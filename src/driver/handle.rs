@@ -25,7 +25,7 @@ use crate::spec::{
     TaskStats,
 };
 use crate::sys::lock::lock;
-use crate::sys::mutant;
+use crate::sys::{mutant, processes};
 
 /// Suffix of the log of a task's executor: `<task>-executor.out` in the allocation's directory.
 pub const EXECUTOR_LOG: &str = "-executor.out";
@@ -41,6 +41,9 @@ const DEATH_PATIENCE: Duration = Duration::from_secs(3);
 /// Timeout for killing the remaining processes of a lost executor.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Event for a signal without effect, after the signal's name.
+const NO_HANDLER: &str = "has no effect: the command is pid 1 of its pid namespace, where the kernel drops a signal that it has no \
+    handler for; init = true in the task's config starts it below an init that passes signals on";
 /// Capacity of the event queue for a slow listener.
 const EVENTS: usize = 64;
 /// An agent keeps the last ten events of a task: output that alternates between dropped and written must not push out the
@@ -161,7 +164,8 @@ struct Starter {
 
 #[derive(Debug)]
 struct Task {
-    name: String,
+    /// Its events, but for the time and the message.
+    event: TaskEvent,
     pid: i32,
     started_at: SystemTime,
     /// `None` once the task is being destroyed.
@@ -427,6 +431,17 @@ impl Tasks {
         self.events.subscribe()
     }
 
+    /// The event for a signal that the task will not notice, as the kernel drops it.
+    fn tell_of_dropped(&self, task: &Task, signal: Signal) {
+        let ended = task.end.borrow().is_some();
+        if ended || processes::drops_as_pid_1(task.pid, signal.number()) != Some(true) {
+            return;
+        }
+        let message = format!("{signal} {NO_HANDLER}");
+        // There may be no subscriber.
+        let _ = self.events.send(TaskEvent { time: SystemTime::now(), message, ..task.event.clone() });
+    }
+
     /// Adds an event to the task's history.
     pub(super) fn tell(&self, task: &TaskConfig, message: impl Into<String>) {
         let event = TaskEvent {
@@ -627,7 +642,7 @@ impl Tasks {
         crate::sys::task::spawn(tell_of_outages(executor.clone(), known, event.clone(), self.events.clone()));
         let (sender, end) = watch::channel(None);
         let kept = Arc::new(Task {
-            name: task.name.clone(),
+            event: event.clone(),
             pid: kept.pid,
             started_at: kept.started_at,
             client: Mutex::new(Some(client)),
@@ -679,6 +694,9 @@ impl Tasks {
 
     pub(super) async fn stop(&self, id: &str, timeout: Duration, signal: Option<Signal>) -> Result<(), DriverError> {
         let task = self.task(id)?;
+        if !timeout.is_zero() {
+            self.tell_of_dropped(&task, signal.unwrap_or(Signal::INT));
+        }
         let signal = signal.map(|signal| signal.to_string()).unwrap_or_default();
         let (mut owner, mut end) = (task.executor.subscribe(), task.end.clone());
         loop {
@@ -703,7 +721,9 @@ impl Tasks {
     }
 
     pub(super) async fn signal(&self, id: &str, signal: Signal) -> Result<(), DriverError> {
-        let result = self.task(id)?.executor().signal(signal.number()).await;
+        let task = self.task(id)?;
+        self.tell_of_dropped(&task, signal);
+        let result = task.executor().signal(signal.number()).await;
         result.map_err(|error| failed(error.to_string(), false))
     }
 
@@ -726,7 +746,7 @@ impl Tasks {
         };
         Ok(TaskStatus {
             id: id.to_owned(),
-            name: task.name.clone(),
+            name: task.event.task_name.clone(),
             state,
             started_at: Some(task.started_at),
             completed_at: ended.map(|state| state.time),

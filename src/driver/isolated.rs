@@ -444,6 +444,7 @@ impl IsolatedConfig {
         }
         self.hold(reader, spec)?;
         (spec.pid_mode, spec.ipc_mode) = self.modes(reader)?;
+        spec.init = init(reader, spec.pid_mode)?;
         spec.work_dir = reader.absolute_path("work_dir")?;
         spec.devices.clone_from(&task.devices);
         (spec.mounts, spec.host_mounts) = self.mounts(task);
@@ -489,7 +490,8 @@ impl IsolatedConfig {
     /// # Errors
     /// [`DriverError::Config`].
     pub fn validate(&self, reader: &Reader<'_>) -> Result<(), DriverError> {
-        self.modes(reader)?;
+        let (pid_mode, _) = self.modes(reader)?;
+        init(reader, pid_mode)?;
         reader.absolute_path("work_dir")?;
         reader.flag("user_namespace")?;
         Filter::read(reader)?;
@@ -508,6 +510,16 @@ pub(super) fn told_of_root(spec: &LaunchSpec) -> Option<&'static str> {
     )
 }
 
+/// Whether pid 1 is an init. In the host's pid namespace it could be nobody's.
+fn init(reader: &Reader<'_>, pid_mode: NamespaceMode) -> Result<bool, DriverError> {
+    let init = reader.flag(INIT)?.unwrap_or(false);
+    if init && pid_mode == NamespaceMode::Host {
+        let text = "init = true cannot be had with pid_mode = \"host\", where pid 1 is the host's; write pid_mode = \"private\"";
+        return Err(reader.error(INIT, text));
+    }
+    Ok(init)
+}
+
 /// The task's complete file access rules.
 fn unveil(reader: &Reader<'_>) -> Result<Vec<Unveil>, DriverError> {
     let parse = |text: String| {
@@ -519,13 +531,26 @@ fn unveil(reader: &Reader<'_>) -> Result<Vec<Unveil>, DriverError> {
     reader.strings("unveil")?.into_iter().map(parse).collect()
 }
 
+/// The key that puts an init above the command.
+const INIT: &str = "init";
+
 /// Keys of a task's configuration.
-const OWN_TASK_KEYS: [&str; 9] =
-    ["pid_mode", "ipc_mode", "cap_add", "cap_drop", "work_dir", "isolation", "seccomp", "user_namespace", "unveil"];
+const OWN_TASK_KEYS: [&str; 10] = [
+    "pid_mode",
+    "ipc_mode",
+    "cap_add",
+    "cap_drop",
+    "work_dir",
+    "isolation",
+    "seccomp",
+    "user_namespace",
+    "unveil",
+    INIT,
+];
 
 impl IsolatedConfig {
     /// The keys of a task's configuration that it reads.
-    pub const TASK_KEYS: [&'static str; 16] = [
+    pub const TASK_KEYS: [&'static str; 17] = [
         OWN_TASK_KEYS[0],
         OWN_TASK_KEYS[1],
         OWN_TASK_KEYS[2],
@@ -535,6 +560,7 @@ impl IsolatedConfig {
         OWN_TASK_KEYS[6],
         OWN_TASK_KEYS[7],
         OWN_TASK_KEYS[8],
+        OWN_TASK_KEYS[9],
         on_executor::TASK_KEYS[0],
         on_executor::TASK_KEYS[1],
         on_executor::TASK_KEYS[2],
@@ -551,7 +577,7 @@ impl IsolatedConfig {
             .map(|name| {
                 let kind = match *name {
                     "cap_add" | "cap_drop" | "unveil" => "list(string)",
-                    "user_namespace" => "bool",
+                    "user_namespace" | INIT => "bool",
                     _ => "string",
                 };
                 (*name, schema::attr(name, kind, false))

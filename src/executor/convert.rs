@@ -121,6 +121,7 @@ pub(super) fn launch_spec(request: wire::LaunchRequest) -> Result<LaunchSpec, Ex
         allow_writable_programs: extension.allow_writable_programs,
         host_mounts: extension.host_mounts,
         filled_root: extension.filled_root,
+        init: extension.init,
         host_users: extension.host_users,
         logs: extension.logs.map(|l| LogCollection {
             dir: l.dir.into(),
@@ -358,6 +359,7 @@ pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {
             host_mounts: spec.host_mounts,
             resolved_mounts,
             filled_root: spec.filled_root,
+            init: spec.init,
             host_users: spec.host_users,
             adopt: spec.outlive.as_ref().is_some_and(|outlive| outlive.adopt),
             outlive_record: spec.outlive.map(|outlive| path(outlive.record)).unwrap_or_default(),
@@ -710,6 +712,7 @@ mod tests {
             allow_writable_programs: true,
             host_mounts: 1,
             filled_root: true,
+            init: true,
             host_users: true,
             masks: Masks::Nomad,
             outlive: Some(Outlive { record: "/r".into(), adopt: true }),

@@ -50,6 +50,7 @@ pub(super) fn config(spec: &LaunchSpec) -> Result<Config, ExecutorError> {
         env: spec.env.clone(),
         user: spec.user.clone(),
         host_ids,
+        init: spec.init,
         host_users: spec.host_users,
         work_dir: spec.work_dir.clone().into(),
         root: Some(RootConfig {

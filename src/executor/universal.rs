@@ -64,6 +64,7 @@ pub(super) fn config_of(spec: &LaunchSpec, host_ids: Option<Ids>, program: &Path
         env: spec.env.clone(),
         user: spec.user.clone(),
         host_ids,
+        init: false,
         host_users: spec.host_users,
         neighbours: neighbours(spec),
         guard: None,

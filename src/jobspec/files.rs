@@ -8,7 +8,9 @@ use super::schema::{ARTIFACT, CHANGE_SCRIPT, TEMPLATE};
 use super::section::Section;
 use super::task;
 use crate::spec::collections::BTreeMap;
-use crate::spec::{Artifact, ArtifactMode, ChangeMode, ChangeScript, IntoMap as _, Pos, Signal, Source, Template};
+use crate::spec::{
+    Artifact, ArtifactMode, ChangeMode, ChangeScript, IntoMap as _, Pos, Signal, Source, Template, names,
+};
 use crate::template;
 
 /// Longest delimiter of a template, in bytes.
@@ -62,6 +64,7 @@ fn template(section: &Section<'_>) -> Template {
         let message = format!("{} has no destination; add destination = \"local/...\"", section.name);
         section.error(section.pos_of("destination"), message);
     }
+    stays_below(section, &destination);
     let perms = section.string("perms").unwrap_or_else(|| "0644".to_owned());
     let mode = u32::from_str_radix(&perms, 8).ok().filter(|m| *m <= 0o7777 && !perms.starts_with('+'));
     if mode.is_none() {
@@ -168,6 +171,7 @@ pub(super) fn artifacts(task: &Section<'_>, base: Base<'_>) -> Vec<Artifact> {
             (ArtifactMode::File, Some(file)) => format!("local/{file}"),
             _ => "local/".to_owned(),
         });
+        stays_below(&section, &destination);
         out.push(Artifact {
             source,
             options,
@@ -183,6 +187,32 @@ pub(super) fn artifacts(task: &Section<'_>, base: Base<'_>) -> Vec<Artifact> {
     }
     check_destinations(task, &out);
     out
+}
+
+/// A destination has to stay below the task's directory, or that of the allocation, `alloc`. Nomad lets it leave the former; out of
+/// the latter it leads to files of the host, and Nomad takes no such job. Where a variable stands in it, its value decides.
+fn stays_below(section: &Section<'_>, destination: &str) {
+    if destination.contains("${") {
+        return;
+    }
+    let names = names(destination);
+    let names = names.strip_prefix(&["alloc"]).unwrap_or(&names);
+    // How far up it leads from where it begins.
+    let (mut depth, mut up) = (0, 0);
+    for name in names {
+        depth += if *name == ".." { -1 } else { 1 };
+        up = up.max(-depth);
+    }
+    if up == 0 {
+        return;
+    }
+    let message = format!(
+        "destination \"{destination}\" in {} leads out of the task's directory; write a path below it, such as local/FILE, or \
+         one below alloc/",
+        section.name
+    );
+    let pos = section.pos_of("destination");
+    if up > 1 { section.error(pos, message) } else { section.refuse(pos, message) }
 }
 
 /// Two files in one place would overwrite each other; directories may be filled from several sources.

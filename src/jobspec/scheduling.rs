@@ -101,11 +101,14 @@ fn disk(section: &Section<'_>) -> EphemeralDisk {
 
 fn periodic(section: &Section<'_>) -> Periodic {
     let one = section.string("cron").filter(|spec| !spec.is_empty());
+    let pos = section.pos_of(if one.is_some() { "cron" } else { "crons" }).clone();
     Periodic {
         enabled: section.bool("enabled").unwrap_or(true),
         specs: one.into_iter().chain(section.texts("crons").unwrap_or_default()).collect(),
         prohibit_overlap: section.bool("prohibit_overlap").unwrap_or(false),
         time_zone: section.string("time_zone").filter(|zone| !zone.is_empty()).unwrap_or_else(|| "UTC".to_owned()),
+        pos,
+        time_zone_pos: section.pos_of("time_zone").clone(),
     }
 }
 

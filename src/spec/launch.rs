@@ -215,6 +215,9 @@ pub struct LaunchSpec {
     pub neighbours: Neighbours,
     /// A program is executed whoever may write to it.
     pub allow_writable_programs: bool,
+    /// Pid 1 is an init that passes signals on to the command and reaps orphans; else the command itself (isolated, with its own
+    /// pid namespace only).
+    pub init: bool,
     /// Its user is the host's of that name, whatever a passwd file in its root says (isolated only).
     pub host_users: bool,
     /// Collect the output here instead of writing to `stdout_path` and `stderr_path`.

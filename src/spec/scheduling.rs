@@ -189,6 +189,12 @@ pub struct Periodic {
     pub prohibit_overlap: bool,
     /// Name of a time zone; `UTC` unless given.
     pub time_zone: String,
+    /// Where the expressions stand.
+    #[serde(default)]
+    pub pos: Pos,
+    /// Where the name of the time zone stands.
+    #[serde(default)]
+    pub time_zone_pos: Pos,
 }
 
 /// Whether a dispatched job has a payload.

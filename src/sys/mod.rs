@@ -2,6 +2,7 @@
 
 pub mod acl;
 pub mod auxv;
+pub mod bare;
 pub mod bpf;
 pub mod children;
 pub mod exe;

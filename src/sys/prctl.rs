@@ -116,6 +116,22 @@ pub fn reset_signals() -> io::Result<()> {
     check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut()) })
 }
 
+/// Every signal, as the kernel's `sigset_t`; it leaves out SIGKILL and SIGSTOP by itself. The sets of libc lack the two real-time
+/// signals that it reserves.
+static ALL_SIGNALS: u64 = u64::MAX;
+
+/// Blocks every signal, so that [`next_signal`](super::bare::next_signal) returns them one after the other. `rt_sigprocmask(2)`.
+///
+/// # Errors
+/// What the system call says: EPERM by a filter that forbids it.
+pub fn block_signals() -> io::Result<()> {
+    let (how, none) = (libc::SIG_BLOCK, std::ptr::null_mut::<u64>());
+    // SAFETY: the kernel reads 8 bytes, which is what the number has; the old mask is not asked for.
+    check_syscall(unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const ALL_SIGNALS, none, size_of::<u64>())
+    })
+}
+
 /// Ignores a signal in this process.
 pub fn ignore_signal(signal: Signal) {
     // SAFETY: SIG_IGN installs no handler and the number comes from a type that holds only valid ones.

@@ -294,7 +294,19 @@ const CHILD_STACK: usize = 256 * 1024;
 ///
 /// # Errors
 /// What `clone(2)` says; ENOMEM for a pid namespace whose first process has ended.
-pub fn spawn_sibling(mut body: &mut dyn FnMut()) -> io::Result<Child> {
+pub fn spawn_sibling(body: &mut dyn FnMut()) -> io::Result<Child> {
+    spawn_on_this_memory(libc::CLONE_PARENT, body)
+}
+
+/// As [`spawn_sibling`], but the child is one of this process.
+///
+/// # Errors
+/// What `clone(2)` says.
+pub fn spawn_below(body: &mut dyn FnMut()) -> io::Result<Child> {
+    spawn_on_this_memory(0, body)
+}
+
+fn spawn_on_this_memory(parent: libc::c_int, mut body: &mut dyn FnMut()) -> io::Result<Child> {
     extern "C" fn run(body: *mut libc::c_void) -> libc::c_int {
         // SAFETY: the pointer is that of `body` below, whose frame waits until this child executes or ends.
         let body = unsafe { &mut *body.cast::<&mut dyn FnMut()>() };
@@ -303,7 +315,7 @@ pub fn spawn_sibling(mut body: &mut dyn FnMut()) -> io::Result<Child> {
     }
     let mut stack = super::pages::Pages::map(CHILD_STACK)?;
     let mut pidfd: RawFd = -1;
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | parent | libc::CLONE_PIDFD | libc::SIGCHLD;
     let top = stack.as_mut_ptr_range().end;
     // SAFETY: the stack is mapped, page-aligned at its end, used by nobody else, and outlives the child's use of it because
     // CLONE_VFORK returns only then; `body` and `pidfd` are alive as long; without another thread nobody races.
@@ -386,6 +398,39 @@ pub fn close_on_exec_from(first: usize) -> io::Result<()> {
         libc::syscall(libc::SYS_close_range, first as libc::c_uint, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
     };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Closes every descriptor of a process that opens none afterwards and never returns to their owners. `close_range(2)`.
+///
+/// # Errors
+/// ENOSYS before Linux 5.9.
+pub fn close_all() -> io::Result<()> {
+    // SAFETY: takes numbers only. Owners of descriptors exist, but the caller never gets back to them, so none is used or closed
+    // again.
+    let rc = unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Replaces the arguments that `/proc/PID/cmdline` shows of this process by one word, or by nothing where it is longer than they
+/// are. The process must not read its arguments again, and have no other thread.
+pub fn hide_arguments(name: &str) {
+    unsafe extern "C" {
+        // glibc's, see program_invocation_name(3): what argv[0] points to.
+        static program_invocation_name: *mut libc::c_char;
+    }
+    let length: usize = std::env::args_os().map(|argument| argument.len() + 1).sum();
+    // SAFETY: set before main, and changed by nobody.
+    let start = unsafe { program_invocation_name };
+    if start.is_null() || length == 0 {
+        return;
+    }
+    // SAFETY: execve(2) puts the arguments one behind the other, each with its NUL, so `length` writable bytes begin at the first
+    // of them; nobody has a reference to them, as std copies them out.
+    unsafe { std::ptr::write_bytes(start, 0, length) };
+    if name.len() < length {
+        // SAFETY: as above, and a NUL follows.
+        unsafe { std::ptr::copy_nonoverlapping(name.as_ptr().cast(), start, name.len()) };
+    }
 }
 
 /// Takes over a descriptor that this process was started with.

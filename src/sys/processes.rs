@@ -172,6 +172,45 @@ pub fn said(status: File, name: &str) -> Option<String> {
     text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
 }
 
+/// What a process that is pid 1 of its own pid namespace does with a signal from outside.
+///
+/// The kernel drops what such a process neither handles nor blocks, except for SIGKILL and SIGSTOP: there is no default action.
+/// See pid_namespaces(7). `true` for a signal that another process would not survive or stop by; `None` for a process that is no
+/// such pid 1, and for what cannot be found out.
+#[must_use]
+pub fn drops_as_pid_1(pid: i32, signal: i32) -> Option<bool> {
+    use libc::{SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGURG, SIGWINCH};
+    if [SIGKILL, SIGSTOP, SIGCHLD, SIGCONT, SIGURG, SIGWINCH].contains(&signal) {
+        return Some(false);
+    }
+    let text = if_there(read(&format!("/proc/{pid}/status"))).ok()??;
+    let text = String::from_utf8_lossy(&text);
+    let dropped = drops(&text, signal)?;
+    Some(dropped && !waits_for_signals(pid))
+}
+
+/// Whether a process is in sigwait(3), as inits are: while it waits, `/proc/PID/status` does not show the signals that it has
+/// blocked.
+fn waits_for_signals(pid: i32) -> bool {
+    let call = read(&format!("/proc/{pid}/syscall")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&call);
+    let number = text.split_ascii_whitespace().next().and_then(|number| number.parse::<libc::c_long>().ok());
+    number == Some(libc::SYS_rt_sigtimedwait)
+}
+
+fn drops(status: &str, signal: i32) -> Option<bool> {
+    let line = |name| status.lines().find_map(|line| line.strip_prefix(name));
+    let mut numbers = line("NSpid:")?.split_ascii_whitespace();
+    let is_inner = numbers.next().is_some() && numbers.next_back() == Some("1");
+    let has = |name| -> Option<bool> {
+        let set = u64::from_str_radix(line(name)?.trim(), 16).ok()?;
+        Some(set >> (signal - 1) & 1 == 1)
+    };
+    // A blocked signal is kept: sigwait(3) and signalfd(2) get it. An ignored one would be no different with an init.
+    let kept = has("SigCgt:")? || has("SigIgn:")? || has("SigBlk:")?;
+    is_inner.then_some(!kept)
+}
+
 fn strings(text: &[u8]) -> Vec<Vec<u8>> {
     let text = text.strip_suffix(&[0]).unwrap_or(text);
     if text.is_empty() { Vec::new() } else { text.split(|b| *b == 0).map(<[u8]>::to_vec).collect() }
@@ -188,6 +227,26 @@ fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pid_1_without_a_handler_drops_a_signal() {
+        // SIGHUP is blocked, SIGINT ignored, SIGTERM handled.
+        let status = |pids| {
+            format!(
+                "Name:\tx\nNSpid:\t{pids}\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000000002\nSigCgt:\t8000000000004000\n"
+            )
+        };
+        let inner = status("4711\t1");
+        for (signal, dropped) in [(1, false), (2, false), (15, false), (64, false), (10, true), (63, true)] {
+            assert_eq!(drops(&inner, signal), Some(dropped), "{signal}");
+        }
+        assert_eq!(drops(&status("9\t4711\t1"), 10), Some(true));
+        for other in ["1", "4711", "4711\t7"] {
+            assert_eq!(drops(&status(other), 10), None, "{other}");
+        }
+        assert_eq!(drops("Name:\tx\n", 10), None);
+        assert_eq!((drops_as_pid_1(i32::MAX, 10), drops_as_pid_1(1, libc::SIGKILL)), (None, Some(false)));
+    }
 
     #[test]
     fn a_line_of_a_status_is_found_by_its_whole_name() {

@@ -63,6 +63,8 @@ const ISOLATED: &[Row] = &[
     harmless("unveil"),
     check("pids_limit", processes),
     one_of("no_new_privs", &["true"]),
+    // It has the command's user and restrictions.
+    harmless("init"),
 ];
 
 /// Keys of `exec` alone.

@@ -1,0 +1,14 @@
+job "backup" {
+  type = "batch"
+  periodic {
+    prohibit_overlap = true
+  }
+  group "backup" {
+    task "dump" {
+      driver = "exec"
+      config {
+        command = "/bin/true"
+      }
+    }
+  }
+}
