@@ -10,6 +10,7 @@
 //!    kill_all(deadline), remove(deadline)      both may be repeated, also by another process after a crash
 //! ```
 
+mod controllers;
 mod cpuset;
 mod delegated;
 mod devices;
