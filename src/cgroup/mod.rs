@@ -21,6 +21,7 @@ mod io;
 mod kill;
 mod limits;
 mod regime;
+pub mod scope;
 mod stats;
 mod task;
 
