@@ -118,6 +118,10 @@ const STARTS: &[(&str, &str)] = &[
     ("sys/process.rs", "for plugin/host.rs and cli/detach.rs"),
 ];
 
+/// The crates on which this one is to stand, as code names them: each does work in the program itself.
+const CARD: &[&str] =
+    &["anyhow", "caps", "cgroups_rs", "clap", "libc", "nix", "procfs", "rustix", "serde_json", "signal_hook"];
+
 /// Functions of `std::fs` that take a path.
 const OPENS: &[&str] = &[
     "canonicalize",
@@ -658,6 +662,19 @@ fn hubs(path: &str) -> Vec<String> {
         .collect()
 }
 
+/// Whether the program, not only its tests, names something of a crate: `name::item`, in a path or a `use`.
+fn works_with(path: &str, text: &str, name: &str) -> bool {
+    let of_tests = ["/tests/", "/testdata/"].iter().any(|part| path.contains(part)) || path.ends_with("/tests.rs");
+    let tokens = code(without_tests(text));
+    let named = |at: usize| {
+        let behind = |n: usize| at.checked_sub(n).map(|at| &tokens[at]);
+        let inside =
+            behind(1).is_some_and(|t| t.kind == Kind::PathSep) && behind(2).is_some_and(|t| t.ident().is_some());
+        !inside && tokens[at].ident() == Some(name) && tokens.get(at + 1).is_some_and(|t| t.kind == Kind::PathSep)
+    };
+    !of_tests && (0..tokens.len()).any(named)
+}
+
 fn check_source(path: &str, text: &str) -> Vec<String> {
     let mut bad = hubs(path);
     let checks = [
@@ -804,6 +821,24 @@ fn the_source_keeps_its_floors() {
     assert!(sources.len() > 10, "src/ was not read");
     let bad: Vec<String> = sources.iter().flat_map(|(path, text)| check_source(path, text)).collect();
     report("the house is out of order", &bad);
+}
+
+#[test]
+fn every_crate_of_the_card_does_work_in_the_program() {
+    let sources = files(&repository().join("src"), &[".rs"]);
+    let manifest = fs::read_to_string(repository().join("Cargo.toml")).expect("reads Cargo.toml");
+    let (_, dependencies) = manifest.split_once("\n[dependencies]\n").expect("there are dependencies");
+    let dependencies = dependencies.split("\n[").next().unwrap_or_default();
+    let listed = |name: &str| {
+        let names = dependencies.lines().filter_map(|line| line.split([' ', '=']).next());
+        names.map(|listed| listed.replace('-', "_")).any(|listed| listed == name)
+    };
+    let bad: Vec<String> = CARD
+        .iter()
+        .filter(|name| !listed(name) || !sources.iter().any(|(path, text)| works_with(path, text, name)))
+        .map(|name| format!("{name} is not used by src/"))
+        .collect();
+    report("crates of the card", &bad);
 }
 
 #[test]
@@ -1231,6 +1266,23 @@ mod samples {
         assert_eq!(attack_faults(table, attacks, &source.replace("a01", "a02")).len(), 2);
         assert_eq!(attack_faults(&table.replace("A01", "A04"), attacks, source).len(), 3);
         assert_eq!(attack_faults(table, &attacks.replace("fn b02", "fn b03"), source).len(), 1);
+    }
+
+    #[test]
+    fn a_crate_is_used_by_code_and_not_by_tests_or_words() {
+        let uses = |path, text| works_with(path, text, "nix");
+        assert!(uses("sys/a.rs", "use nix::unistd::Pid;") && uses("sys/a.rs", "fn f() { ::nix::unistd::sync() }"));
+        assert!(uses("sys/a.rs", "use {nix::sched, x::y};\n#[cfg(test)]\nmod tests {}"));
+        for text in [
+            "// nix::unistd\nconst X: &str = \"nix::unistd\";",
+            "use unix::nix::x;",
+            "fn nix() {}",
+            "use nix_more::x;",
+            "fn f() {}\n#[cfg(test)]\nmod tests { use nix::unistd::Pid; }",
+        ] {
+            assert!(!uses("sys/a.rs", text), "{text}");
+        }
+        assert!(!uses("sys/tests.rs", "use nix::unistd::Pid;") && !uses("agent/tests/a.rs", "use nix::unistd::Pid;"));
     }
 
     #[test]

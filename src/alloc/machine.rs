@@ -18,7 +18,7 @@ use super::service_registry::Services;
 use super::sockets::SocketDir;
 use super::values::ValuesFile;
 use super::volumes::HostVolumes;
-use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup};
+use crate::cgroup::{self, CgroupFs, Cpusets, Delegated, Regime, TaskCgroup, scope};
 use crate::driver::{DockerDriver, Driver, ExecDriver, Fingerprint, Host, JavaDriver, RawExecDriver, Settings};
 use crate::net::Networks;
 use crate::spec::collections::{BTreeMap, BTreeSet};
@@ -28,6 +28,8 @@ use crate::sys::owned::{self, OwnDir};
 
 /// Where cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// How long the user's systemd may take to make a scope.
+const SCOPE: Duration = Duration::from_secs(5);
 /// How long killing the processes in an abandoned cgroup may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -143,6 +145,18 @@ fn lock_dir() -> Option<PathBuf> {
     OwnDir::open(&runtime).is_ok().then(|| runtime.join("agentbin"))
 }
 
+/// Whether this user's systemd can be asked for a scope.
+#[must_use]
+pub fn offers_scope() -> bool {
+    scope::is_offered(&runtime_dir())
+}
+
+/// Where the user's systemd listens.
+fn runtime_dir() -> PathBuf {
+    let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    named.unwrap_or_else(|| PathBuf::from(format!("/run/user/{}", rustix::process::geteuid().as_raw())))
+}
+
 /// The services of this user that are registered on this machine.
 #[must_use]
 pub fn services(data_dir: &Path) -> Services {
@@ -193,6 +207,9 @@ pub struct CgroupPlace {
     pub regime: Regime,
     /// The cgroup above those of all tasks, relative to each hierarchy's root.
     parent: Option<PathBuf>,
+    given: Option<PathBuf>,
+    /// Why the user's systemd made no scope, if it was asked.
+    refused: Option<std::io::Error>,
     delegated: Option<Delegated>,
 }
 
@@ -212,19 +229,45 @@ impl CgroupPlace {
             Some(given) => parent_at(&cgroups, base, given),
             None => Ok(base.join(usual)),
         });
-        Ok(CgroupPlace { cgroups, regime, parent: parent.transpose()?, delegated })
+        let (parent, given) = (parent.transpose()?, given.map(Path::to_owned));
+        Ok(CgroupPlace { cgroups, regime, parent, given, refused: None, delegated })
     }
 
     /// Moves this process out of the delegated cgroup, so that tasks can get cgroups there. To be called before it starts other
     /// processes; undone in the end.
     ///
+    /// A plain user's process to which nothing is delegated first asks the user's systemd for a scope. Without one tasks have no
+    /// cgroups, as on a system without systemd.
+    ///
     /// # Errors
     /// What the kernel says.
     pub fn enter(mut self) -> Result<CgroupPlace, MachineError> {
+        if self.may_have_scope() {
+            let unit = format!("agentbin-{}.scope", crate::sys::random::uuid().simple());
+            match scope::enter(&runtime_dir(), &unit, SCOPE) {
+                Ok(()) => self = CgroupPlace::find(self.given.as_deref())?,
+                Err(error) => self.refused = Some(error),
+            }
+        }
         if let Some(delegated) = &mut self.delegated {
             delegated.enter().doing("cannot use the cgroup that is delegated to this user")?;
         }
         Ok(self)
+    }
+
+    /// Only a scope of v2 is delegated with its controllers.
+    fn may_have_scope(&self) -> bool {
+        self.regime == Regime::Off && self.cgroups.regime() == Regime::V2 && offers_scope()
+    }
+
+    /// Why the regime is [`Regime::Off`].
+    #[must_use]
+    pub fn why_off(&self) -> String {
+        match &self.refused {
+            _ if rustix::process::geteuid().is_root() => "no cgroups are mounted".to_owned(),
+            Some(error) => format!("you are not root, and your systemd gives this run no cgroup ({error})"),
+            None => "you are not root".to_owned(),
+        }
     }
 
     /// The cores of the tasks of all agentbin processes, if cpusets are available.

@@ -328,6 +328,12 @@ impl Dir {
         }
     }
 
+    /// Fails as opening it would where there is no such file.
+    pub(super) fn look_for(&self, name: &str) -> Result<()> {
+        let there = rustix::fs::accessat(&self.fd, name, Access::EXISTS, AtFlags::empty());
+        there.map_err(|e| Error::io("open", &self.path.join(name), e))
+    }
+
     pub(super) fn write(&self, name: &str, value: &str) -> Result<()> {
         let mut file = self.file(name, OFlags::WRONLY | OFlags::TRUNC)?;
         file.write_all(value.as_bytes()).map_err(|source| Error::Write {

@@ -1,5 +1,6 @@
-//! A task's limits, in the formats of the two regimes.
+//! A task's limits: which file of which controller gets which value in the two regimes.
 
+use super::controllers::Controllers;
 use super::error::{Error, Result};
 use super::fs::Dir;
 use super::io;
@@ -11,6 +12,8 @@ use crate::spec::{MOST_CPU_SHARES, Resources, cpu_weight_from_shares};
 const SHARES: (u64, u64) = (2, MOST_CPU_SHARES);
 /// The default of a cgroup.
 const DEFAULT_SHARES: u64 = 1024;
+/// The default of a cgroup, in microseconds.
+const DEFAULT_PERIOD: u64 = 100_000;
 /// The most processes and threads that a kernel can have (threads.h, `PID_MAX_LIMIT`); `pids.max` accepts no higher number.
 const MOST_PIDS: u64 = 1 << 22;
 
@@ -32,79 +35,88 @@ fn v1(task: &TaskCgroup, resources: &Resources, lift: bool) -> Result<()> {
         let member = task.member(controller).ok_or_else(|| Error::NoController(controller.to_owned()))?;
         member.dir()
     };
-    if resources.cpu_shares > 0 {
-        dir("cpu")?.write("cpu.shares", &resources.cpu_shares.clamp(SHARES.0, SHARES.1).to_string())?;
-    } else if lift && task.member("cpu").is_some() {
-        dir("cpu")?.write("cpu.shares", &DEFAULT_SHARES.to_string())?;
-    }
-    if let Some((quota, period)) = resources.cpu_quota_us {
-        let cpu = dir("cpu")?;
-        require("cpu", cpu.write_if_there("cpu.cfs_period_us", &period.to_string())?)?;
-        cpu.write("cpu.cfs_quota_us", &quota.to_string())?;
-    } else if lift && task.member("cpu").is_some() {
-        dir("cpu")?.write_if_there("cpu.cfs_quota_us", "-1")?;
+    let has = |controller: &str| task.member(controller).is_some();
+    if resources.cpu_shares > 0 || resources.cpu_quota_us.is_some() || (lift && has("cpu")) {
+        let dir = dir("cpu")?;
+        let cpu = Controllers::new(&dir, false);
+        if resources.cpu_shares > 0 {
+            cpu.shares(resources.cpu_shares.clamp(SHARES.0, SHARES.1))?;
+        } else if lift {
+            cpu.shares(DEFAULT_SHARES)?;
+        }
+        if let Some((quota, period)) = resources.cpu_quota_us {
+            require("cpu", if_there(cpu.quota(Some(quota), period))?)?;
+        } else if lift {
+            if_there(cpu.quota(None, DEFAULT_PERIOD))?;
+        }
     }
     let memory = resources.memory;
-    if memory.hard_bytes.is_some() || memory.soft_bytes.is_some() || (lift && task.member("memory").is_some()) {
-        v1_memory(&dir("memory")?, resources, lift)?;
+    if memory.hard_bytes.is_some() || memory.soft_bytes.is_some() || (lift && has("memory")) {
+        v1_memory(&Controllers::new(&dir("memory")?, false), resources, lift)?;
     }
     if let Some(most) = resources.pids_max {
-        if task.member("pids").is_some() || !resources.pids_max_is_a_wish {
-            dir("pids")?.write("pids.max", &pids(most))?;
+        if has("pids") || !resources.pids_max_is_a_wish {
+            Controllers::new(&dir("pids")?, false).pids(pids(most))?;
         }
-    } else if lift && task.member("pids").is_some() {
-        dir("pids")?.write("pids.max", "max")?;
+    } else if lift && has("pids") {
+        Controllers::new(&dir("pids")?, false).pids(None)?;
     }
-    if !resources.io.is_empty() || (lift && task.member("blkio").is_some()) {
+    if !resources.io.is_empty() || (lift && has("blkio")) {
         io::v1(&dir("blkio")?, &resources.io, lift)?;
     }
     // A cpuset given by the host has had its cores since the cgroup was made.
     if !resources.cpuset_cpus.is_empty() && task.member("cpuset").is_none_or(|m| m.ours) {
-        dir("cpuset")?.write("cpuset.cpus", &resources.cpuset_cpus)?;
+        Controllers::new(&dir("cpuset")?, false).cpuset(&resources.cpuset_cpus)?;
     }
     Ok(())
 }
 
-fn v1_memory(dir: &Dir, resources: &Resources, lift: bool) -> Result<()> {
-    const LIMIT: &str = "memory.limit_in_bytes";
-    const WITH_SWAP: &str = "memory.memsw.limit_in_bytes";
-    if let Some(bytes) = resources.memory.hard_bytes {
-        let bytes = bytes.to_string();
+fn v1_memory(memory: &Controllers<'_>, resources: &Resources, lift: bool) -> Result<()> {
+    let hard = resources.memory.hard_bytes;
+    if hard.is_some() {
         // The memory limit may never exceed the limit of memory with swap: which of the two is written first depends on their
         // current values.
-        match dir.write(LIMIT, &bytes) {
+        match memory.memory(hard) {
             Err(e) if e.errno() == Some(libc::EINVAL) => {
-                dir.write_if_there(WITH_SWAP, &bytes)?;
-                dir.write(LIMIT, &bytes)?;
+                if_there(memory.swap(hard))?;
+                memory.memory(hard)?;
             }
             result => {
                 result?;
-                dir.write_if_there(WITH_SWAP, &bytes)?;
+                if_there(memory.swap(hard))?;
             }
         }
         // Some kernels refuse this, and it is unnecessary where the swap limit above could be set.
-        let _best_effort = dir.write("memory.swappiness", "0");
+        let _best_effort = memory.swappiness(0);
     } else if lift {
-        dir.write_if_there(WITH_SWAP, "-1")?;
-        dir.write(LIMIT, "-1")?;
+        if_there(memory.swap(None))?;
+        memory.memory(None)?;
     }
     match resources.memory.soft_bytes {
-        Some(bytes) => reserve(dir, "memory.soft_limit_in_bytes", &bytes.to_string()),
-        None if lift => reserve(dir, "memory.soft_limit_in_bytes", "-1"),
-        None => Ok(()),
+        None if !lift => Ok(()),
+        soft => reserve(memory, soft),
     }
 }
 
 /// A reservation is best effort: kernels built without it (`PREEMPT_RT`) still run the task.
-fn reserve(dir: &Dir, name: &str, value: &str) -> Result<()> {
-    match dir.write_if_there(name, value) {
+fn reserve(memory: &Controllers<'_>, bytes: Option<u64>) -> Result<()> {
+    match if_there(memory.reservation(bytes)) {
         Err(e) if e.errno() == Some(libc::EOPNOTSUPP) => Ok(()),
         result => result.map(drop),
     }
 }
 
-fn pids(most: u64) -> String {
-    if most > MOST_PIDS { "max".to_owned() } else { most.to_string() }
+/// Any number for more than there can be.
+fn pids(most: u64) -> Option<u64> {
+    (most <= MOST_PIDS).then_some(most)
+}
+
+/// False where this kernel or this cgroup has no such file.
+fn if_there(written: Result<()>) -> Result<bool> {
+    match written {
+        Err(e) if e.is_gone() => Ok(false),
+        result => result.map(|()| true),
+    }
 }
 
 fn require(controller: &str, there: bool) -> Result<()> {
@@ -112,39 +124,40 @@ fn require(controller: &str, there: bool) -> Result<()> {
 }
 
 fn v2(dir: &Dir, resources: &Resources, lift: bool) -> Result<()> {
+    let write = Controllers::new(dir, true);
     let memory = resources.memory;
-    if let Some(bytes) = memory.hard_bytes {
-        require("memory", dir.write_if_there("memory.max", &bytes.to_string())?)?;
-        dir.write_if_there("memory.swap.max", "0")?;
+    if memory.hard_bytes.is_some() {
+        require("memory", if_there(write.memory(memory.hard_bytes))?)?;
+        if_there(write.swap(Some(0)))?;
     } else if lift {
-        dir.write_if_there("memory.max", "max")?;
-        dir.write_if_there("memory.swap.max", "max")?;
+        if_there(write.memory(None))?;
+        if_there(write.swap(None))?;
     }
-    if let Some(bytes) = memory.soft_bytes {
-        require("memory", dir.write_if_there("memory.low", &bytes.to_string())?)?;
+    if memory.soft_bytes.is_some() {
+        require("memory", if_there(write.reservation(memory.soft_bytes))?)?;
     } else if lift {
-        dir.write_if_there("memory.low", "0")?;
+        if_there(write.reservation(None))?;
     }
     if resources.cpu_shares > 0 {
         let weight = cpu_weight_from_shares(resources.cpu_shares.clamp(SHARES.0, SHARES.1));
-        require("cpu", dir.write_if_there("cpu.weight", &weight.to_string())?)?;
+        require("cpu", if_there(write.shares(weight))?)?;
     } else if lift {
-        dir.write_if_there("cpu.weight", &cpu_weight_from_shares(DEFAULT_SHARES).to_string())?;
+        if_there(write.shares(cpu_weight_from_shares(DEFAULT_SHARES)))?;
     }
     if let Some((quota, period)) = resources.cpu_quota_us {
-        require("cpu", dir.write_if_there("cpu.max", &format!("{quota} {period}"))?)?;
+        require("cpu", if_there(write.quota(Some(quota), period))?)?;
     } else if lift {
-        dir.write_if_there("cpu.max", "max 100000")?;
+        if_there(write.quota(None, DEFAULT_PERIOD))?;
     }
     if let Some(most) = resources.pids_max {
-        let there = dir.write_if_there("pids.max", &pids(most))?;
+        let there = if_there(write.pids(pids(most)))?;
         require("pids", there || resources.pids_max_is_a_wish)?;
     } else if lift {
-        dir.write_if_there("pids.max", "max")?;
+        if_there(write.pids(None))?;
     }
     io::v2(dir, &resources.io, lift)?;
     if !resources.cpuset_cpus.is_empty() {
-        require("cpuset", dir.write_if_there("cpuset.cpus", &resources.cpuset_cpus)?)?;
+        require("cpuset", if_there(write.cpuset(&resources.cpuset_cpus))?)?;
     }
     Ok(())
 }
@@ -187,6 +200,8 @@ mod tests {
         ["cpu.weight", "cpu.max", "memory.max", "memory.low", "memory.swap.max", "pids.max", "cpuset.cpus", "io.max"];
     /// The content of the files before the first write.
     const UNTOUCHED: &str = "untouched";
+    /// The content of `cpu.max`, which is read before it is written.
+    const UNTOUCHED_MAX: &str = "max 1";
 
     type Files = BTreeMap<String, String>;
 
@@ -225,7 +240,7 @@ mod tests {
                 let text = std::fs::read_to_string(file.path()).unwrap();
                 (file.file_name().into_string().unwrap(), text)
             });
-            read.filter(|(_, text)| text != UNTOUCHED && !text.is_empty()).collect()
+            read.filter(|(_, text)| text != UNTOUCHED && text != UNTOUCHED_MAX && !text.is_empty()).collect()
         }
     }
 
@@ -233,7 +248,12 @@ mod tests {
         std::fs::create_dir_all(folder).unwrap();
         for file in files {
             // The current limits of disks are read before they are removed.
-            let text = if file.contains("device") || *file == "io.max" { "" } else { UNTOUCHED };
+            let text = match *file {
+                "cpu.max" => UNTOUCHED_MAX,
+                "io.max" => "",
+                file if file.contains("device") => "",
+                _ => UNTOUCHED,
+            };
             std::fs::write(folder.join(file), text).unwrap();
         }
     }
@@ -301,8 +321,8 @@ mod tests {
             (quota(50_000, 100_000), "cpu.cfs_period_us=100000; cpu.cfs_quota_us=50000", "cpu.max=50000 100000"),
             (
                 quota(max, 2),
-                "cpu.cfs_period_us=2; cpu.cfs_quota_us=18446744073709551615",
-                "cpu.max=18446744073709551615 2",
+                "cpu.cfs_period_us=2; cpu.cfs_quota_us=9223372036854775807",
+                "cpu.max=9223372036854775807 2",
             ),
             (memory(None, None), "", ""),
             (
@@ -320,9 +340,9 @@ mod tests {
             (memory(None, Some(4 << 20)), "memory.soft_limit_in_bytes=4194304", "memory.low=4194304"),
             (
                 memory(Some(max), Some(max)),
-                "memory.limit_in_bytes=18446744073709551615; memory.memsw.limit_in_bytes=18446744073709551615; \
-                 memory.swappiness=0; memory.soft_limit_in_bytes=18446744073709551615",
-                "memory.max=18446744073709551615; memory.swap.max=0; memory.low=18446744073709551615",
+                "memory.limit_in_bytes=9223372036854775807; memory.memsw.limit_in_bytes=9223372036854775807; \
+                 memory.swappiness=0; memory.soft_limit_in_bytes=9223372036854775807",
+                "memory.max=9223372036854775807; memory.swap.max=0; memory.low=9223372036854775807",
             ),
             (pids(0), "pids.max=0", "pids.max=0"),
             (pids(1), "pids.max=1", "pids.max=1"),

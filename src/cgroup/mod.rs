@@ -10,6 +10,7 @@
 //!    kill_all(deadline), remove(deadline)      both may be repeated, also by another process after a crash
 //! ```
 
+mod controllers;
 mod cpuset;
 mod delegated;
 mod devices;
@@ -20,6 +21,7 @@ mod io;
 mod kill;
 mod limits;
 mod regime;
+pub mod scope;
 mod stats;
 mod task;
 

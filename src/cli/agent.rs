@@ -331,7 +331,8 @@ async fn assemble(
     machine.ports = machine.ports.with(operator.networks, DYNAMIC_PORTS);
     machine.volumes = operator.volumes;
     if cgroups.regime == Regime::Off {
-        tracing::warn!("there are no cgroups for this process: memory and cpu limits of tasks are not enforced");
+        let why = cgroups.why_off();
+        tracing::warn!("{why}, so that memory and cpu limits of tasks are not enforced");
     }
     Ok((machine, plugins))
 }

@@ -322,14 +322,15 @@ fn cgroups(checks: &mut Checks, facts: &Facts) {
     }
     if !root {
         let mend = match facts.regime {
-            Regime::V2 => {
-                "run as root, or in a delegated cgroup: systemd-run --user --scope -p Delegate=yes agentbin ..."
-            }
+            Regime::V2 => "run as root, or where your systemd runs (systemctl --user status), or in a delegated cgroup",
             _ => "run as root",
         };
         let lack = Lack { state: State::Warn, cost: NO_LIMITS, mend };
         match &facts.delegated {
             Some(path) => checks.add(CGROUPS, "without root", path.display().to_string(), None),
+            None if facts.regime == Regime::V2 && machine::offers_scope() => {
+                checks.add(CGROUPS, "without root", "a scope of your systemd for each run", None);
+            }
             None => checks.add(CGROUPS, "without root", "no cgroup is delegated", Some(lack)),
         }
     }

@@ -132,8 +132,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
                 Err(status) => return Ok((status, false)),
             }
             if !args.quiet && place.regime == Regime::Off {
-                let why =
-                    if rustix::process::geteuid().is_root() { "no cgroups are mounted" } else { "you are not root" };
+                let why = place.why_off();
                 complain(&format!("warning: {why}, so that memory and cpu limits of the tasks are not enforced"));
             }
             let swept = data_dir.clone();

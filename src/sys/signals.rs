@@ -3,6 +3,7 @@
 use std::io;
 use std::pin::Pin;
 
+use signal_hook::consts::FORBIDDEN;
 use tokio_stream::Stream as _;
 
 /// Receives certain signals from its creation on, even if they were ignored. A signal that arrives before the first call of `next`
@@ -13,11 +14,16 @@ impl Signals {
     /// Receives the signals with these numbers. Call it within a runtime.
     ///
     /// # Errors
-    /// When a handler cannot be set or there is no descriptor left.
+    /// When a handler cannot be set, and for a number that cannot be caught, or must not be (SIGKILL, SIGSTOP, SIGSEGV, SIGILL,
+    /// SIGFPE); when there is no descriptor left.
     ///
     /// # Panics
-    /// Of a number that cannot be caught, or must not be (SIGKILL, SIGSTOP, SIGSEGV, SIGILL, SIGFPE), and outside of a runtime.
+    /// Outside of a runtime.
     pub fn catch(numbers: &[i32]) -> io::Result<Signals> {
+        // signal-hook itself panics of them.
+        if let Some(number) = numbers.iter().find(|number| FORBIDDEN.contains(number)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("signal {number} cannot be caught")));
+        }
         signal_hook_tokio::Signals::new(numbers).map(Signals)
     }
 
@@ -42,6 +48,14 @@ impl std::fmt::Debug for Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_cannot_be_caught_is_an_error() {
+        for number in [libc::SIGKILL, libc::SIGSTOP, libc::SIGSEGV, libc::SIGILL, libc::SIGFPE] {
+            let error = Signals::catch(&[libc::SIGURG, number]).unwrap_err().to_string();
+            assert!(error.contains(&format!("signal {number} ")), "{error}");
+        }
+    }
 
     #[tokio::test]
     async fn what_comes_before_it_is_asked_for_is_kept() {

@@ -1,0 +1,455 @@
+//! A scope of the user's systemd for this process: the delegated cgroup of a run that has none. Never asks for anything else, and
+//! never for another process.
+//!
+//! One call and one signal of D-Bus, on the socket that systemd itself listens on for `systemctl --user`, without a broker:
+//! `StartTransientUnit`, then `JobRemoved`, which says that the process is in its new cgroup. zbus would add 1.2 MB
+//! (docs/decisions/0054). Sources: the D-Bus specification, org.freedesktop.systemd1(5).
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const PATH: &str = "/org/freedesktop/systemd1";
+const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const SERVICE: &str = "org.freedesktop.systemd1";
+/// The number of the only call on a connection.
+const SERIAL: u32 = 1;
+/// Longest message that is read; those of systemd have a few hundred bytes.
+const LONGEST: usize = 1 << 16;
+
+/// Types of messages.
+const REFUSAL: u8 = 3;
+const SIGNAL: u8 = 4;
+
+/// Whether the user whose runtime directory this is (`/run/user/UID`) has a systemd, on a system that runs one.
+#[must_use]
+pub fn is_offered(runtime_dir: &Path) -> bool {
+    Path::new("/run/systemd/system").is_dir() && socket(runtime_dir).exists()
+}
+
+fn socket(runtime_dir: &Path) -> std::path::PathBuf {
+    runtime_dir.join("systemd/private")
+}
+
+/// Moves this process into a new scope `unit`, whose cgroup is delegated to the user. When this returns it is there. The scope ends
+/// when its last process does.
+///
+/// # Errors
+/// What systemd says, or that it did not answer within `patience`; a late answer still moves the process.
+pub fn enter(runtime_dir: &Path, unit: &str, patience: Duration) -> io::Result<()> {
+    let stream = UnixStream::connect(socket(runtime_dir))?;
+    let mut peer = Peer { stream, deadline: Instant::now() + patience };
+    peer.log_in()?;
+    peer.send(&call(&start(unit, std::process::id())))?;
+    loop {
+        let message = peer.receive()?;
+        let mut body = message.body();
+        if message.kind == REFUSAL && message.answers == SERIAL {
+            return Err(io::Error::other(format!(
+                "systemd refuses a scope: {}",
+                body.text().unwrap_or("it does not say why")
+            )));
+        }
+        if message.kind == SIGNAL && message.member == "JobRemoved" {
+            let (_id, _job, name, result) = (body.number()?, body.text()?, body.text()?, body.text()?);
+            match (name == unit, result) {
+                (true, "done") => return Ok(()),
+                (true, result) => return Err(io::Error::other(format!("systemd made no scope: the job is {result}"))),
+                (false, _) => {}
+            }
+        }
+    }
+}
+
+/// The arguments of `StartTransientUnit`, `ssa(sv)a(sa(sv))`: name, mode, properties, and no other units.
+fn start(unit: &str, pid: u32) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.text(unit);
+    out.text("fail");
+    out.array(|out| {
+        out.property("Description", "s", |out| out.text("agentbin: the tasks of one run"));
+        out.property("Delegate", "b", |out| out.number(1));
+        out.property("CollectMode", "s", |out| out.text("inactive-or-failed"));
+        out.property("PIDs", "au", |out| {
+            out.number(4);
+            out.number(pid);
+        });
+    });
+    out.array(|_| {});
+    out.0
+}
+
+fn call(body: &[u8]) -> Vec<u8> {
+    let mut out = Writer(vec![b'l', 1, 0, 1]);
+    out.number(u32::try_from(body.len()).unwrap_or(u32::MAX));
+    out.number(SERIAL);
+    out.array(|out| {
+        for (code, kind, value) in
+            [(1, "o", PATH), (2, "s", MANAGER), (3, "s", "StartTransientUnit"), (6, "s", SERVICE)]
+        {
+            out.align(8);
+            out.0.push(code);
+            out.signature(kind);
+            out.text(value);
+        }
+        out.align(8);
+        out.0.push(8);
+        out.signature("g");
+        out.signature("ssa(sv)a(sa(sv))");
+    });
+    out.align(8);
+    out.0.extend_from_slice(body);
+    out.0
+}
+
+/// Values in little endian, each at a multiple of its size.
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn align(&mut self, to: usize) {
+        self.0.resize(self.0.len().next_multiple_of(to), 0);
+    }
+
+    fn number(&mut self, value: u32) {
+        self.align(4);
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(u32::try_from(text.len()).unwrap_or(u32::MAX));
+        self.0.extend_from_slice(text.as_bytes());
+        self.0.push(0);
+    }
+
+    fn signature(&mut self, text: &str) {
+        self.0.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
+        self.0.extend_from_slice(text.as_bytes());
+        self.0.push(0);
+    }
+
+    fn property(&mut self, name: &str, kind: &str, value: impl FnOnce(&mut Writer)) {
+        self.align(8);
+        self.text(name);
+        self.signature(kind);
+        value(self);
+    }
+
+    /// An array of structures; its length does not count the gap before the first one.
+    fn array(&mut self, elements: impl FnOnce(&mut Writer)) {
+        self.number(0);
+        let length = self.0.len() - 4;
+        self.align(8);
+        let begin = self.0.len();
+        elements(self);
+        let bytes = u32::try_from(self.0.len() - begin).unwrap_or(u32::MAX);
+        self.0[length..length + 4].copy_from_slice(&bytes.to_le_bytes());
+    }
+}
+
+/// systemd, at the other end.
+struct Peer {
+    stream: UnixStream,
+    deadline: Instant,
+}
+
+impl Peer {
+    /// The user is the one of the socket's other end; the number is only its name.
+    fn log_in(&mut self) -> io::Result<()> {
+        let user = rustix::process::geteuid().as_raw().to_string();
+        let hex: String = user.bytes().map(|digit| format!("{digit:02x}")).collect();
+        self.send(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes())?;
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            if line.len() > 256 {
+                return Err(malformed());
+            }
+            line.extend(self.take(1)?);
+        }
+        if !line.starts_with(b"OK ") {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "systemd does not accept this user"));
+        }
+        self.send(b"BEGIN\r\n")
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::Error::new(io::ErrorKind::TimedOut, "systemd does not answer")) } else { Ok(left) }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write_all(bytes)
+    }
+
+    fn take(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        let mut have = 0;
+        while have < count {
+            self.stream.set_read_timeout(Some(self.left()?))?;
+            match self.stream.read(&mut bytes[have..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(more) => have += more,
+                // The next turn says that the time is over.
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn receive(&mut self) -> io::Result<Message> {
+        let mut bytes = self.take(16)?;
+        let number = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).unwrap_or(u32::MAX) as usize;
+        let (body, fields) = (number(4), number(12));
+        if bytes[0] != b'l' || body > LONGEST || fields > LONGEST {
+            return Err(malformed());
+        }
+        let rest = self.take(fields.next_multiple_of(8) + body)?;
+        bytes.extend(rest);
+        Message::parse(bytes, 16 + fields)
+    }
+}
+
+/// A message; `body_at` is where its arguments begin.
+struct Message {
+    kind: u8,
+    member: String,
+    answers: u32,
+    body_at: usize,
+    bytes: Vec<u8>,
+}
+
+impl Message {
+    fn parse(bytes: Vec<u8>, end_of_fields: usize) -> io::Result<Message> {
+        let mut message = Message {
+            kind: bytes[1],
+            member: String::new(),
+            answers: 0,
+            body_at: end_of_fields.next_multiple_of(8),
+            bytes: Vec::new(),
+        };
+        let mut fields = Reader { bytes: &bytes[..end_of_fields], at: 16 };
+        while fields.at < end_of_fields {
+            fields.align(8);
+            let code = fields.byte()?;
+            match (code, fields.signature()?) {
+                (3, "s") => fields.text()?.clone_into(&mut message.member),
+                (5, "u") => message.answers = fields.number()?,
+                (_, "s" | "o") => {
+                    fields.text()?;
+                }
+                (_, "g") => {
+                    fields.signature()?;
+                }
+                (_, "u") => {
+                    fields.number()?;
+                }
+                _ => return Err(malformed()),
+            }
+        }
+        message.bytes = bytes;
+        Ok(message)
+    }
+
+    fn body(&self) -> Reader<'_> {
+        Reader { bytes: &self.bytes, at: self.body_at }
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn align(&mut self, to: usize) {
+        self.at = self.at.next_multiple_of(to);
+    }
+
+    fn take(&mut self, count: usize) -> io::Result<&'a [u8]> {
+        let taken = self.bytes.get(self.at..).and_then(|rest| rest.get(..count)).ok_or_else(malformed)?;
+        self.at += count;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> io::Result<u8> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn number(&mut self) -> io::Result<u32> {
+        self.align(4);
+        self.take(4)?.try_into().map(u32::from_le_bytes).map_err(|_| malformed())
+    }
+
+    /// A string or a path.
+    fn text(&mut self) -> io::Result<&'a str> {
+        let length = self.number()? as usize;
+        let text = self.take(length)?;
+        self.byte()?;
+        std::str::from_utf8(text).map_err(|_| malformed())
+    }
+
+    fn signature(&mut self) -> io::Result<&'a str> {
+        let length = self.byte()?;
+        let text = self.take(length.into())?;
+        self.byte()?;
+        std::str::from_utf8(text).map_err(|_| malformed())
+    }
+}
+
+fn malformed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "systemd sends what is no D-Bus message")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A message of systemd: type, fields of strings, and body.
+    fn message(kind: u8, fields: &[(u8, &str, &str)], answers: Option<u32>, body: &[u8]) -> Vec<u8> {
+        let mut out = Writer(vec![b'l', kind, 0, 1]);
+        out.number(body.len() as u32);
+        out.number(77);
+        out.array(|out| {
+            for (code, kind, text) in fields {
+                out.align(8);
+                out.0.push(*code);
+                out.signature(kind);
+                if *kind == "g" { out.signature(text) } else { out.text(text) }
+            }
+            if let Some(serial) = answers {
+                out.align(8);
+                out.0.push(5);
+                out.signature("u");
+                out.number(serial);
+            }
+        });
+        out.align(8);
+        out.0.extend_from_slice(body);
+        out.0
+    }
+
+    fn texts(texts: &[&str]) -> Vec<u8> {
+        let mut out = Writer::default();
+        for text in texts {
+            out.text(text);
+        }
+        out.0
+    }
+
+    fn removed(unit: &str, result: &str) -> Vec<u8> {
+        let mut body = Writer::default();
+        body.number(12);
+        for text in ["/org/freedesktop/systemd1/job/12", unit, result] {
+            body.text(text);
+        }
+        let fields = [(1, "o", PATH), (2, "s", MANAGER), (3, "s", "JobRemoved"), (7, "s", SERVICE), (8, "g", "uoss")];
+        message(SIGNAL, &fields, None, &body.0)
+    }
+
+    fn answer() -> Vec<u8> {
+        message(2, &[(7, "s", SERVICE), (8, "g", "o")], Some(SERIAL), &texts(&["/org/freedesktop/systemd1/job/12"]))
+    }
+
+    /// What [`enter`] says when systemd answers the call with these bytes, and the call.
+    fn told(answers: &[Vec<u8>], patience: Duration) -> (io::Result<()>, Message) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("systemd")).unwrap();
+        let listener = UnixListener::bind(socket(dir.path())).unwrap();
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(move || {
+                let mut peer = Peer { stream: listener.accept().unwrap().0, deadline: Instant::now() + PATIENCE };
+                let line = |peer: &mut Peer, end: &[u8]| {
+                    let mut line = Vec::new();
+                    while !line.ends_with(end) {
+                        line.extend(peer.take(1).unwrap());
+                    }
+                    String::from_utf8(line).unwrap()
+                };
+                let user = rustix::process::geteuid().as_raw().to_string();
+                let hex: String = user.bytes().map(|byte| format!("{byte:x}")).collect();
+                assert_eq!(line(&mut peer, b"\r\n"), format!("\0AUTH EXTERNAL {hex}\r\n"));
+                peer.send(b"OK 0123456789abcdef0123456789abcdef\r\n").unwrap();
+                assert_eq!(line(&mut peer, b"\r\n"), "BEGIN\r\n");
+                let call = peer.receive().unwrap();
+                for bytes in answers {
+                    peer.send(bytes).unwrap();
+                }
+                // Held open until the other end has decided.
+                (call, peer)
+            });
+            let result = enter(dir.path(), "a.scope", patience);
+            (result, asked.join().unwrap().0)
+        })
+    }
+
+    #[test]
+    fn c2_a_scope_is_there_when_its_job_is_done() {
+        let others =
+            [removed("b.scope", "failed"), message(SIGNAL, &[(3, "s", "UnitNew")], None, &texts(&["a.scope"]))];
+        let [other, new] = others;
+        for answers in [
+            [other.clone(), new.clone(), answer(), removed("a.scope", "done")],
+            [removed("a.scope", "done"), answer(), other, new],
+        ] {
+            let (result, call) = told(&answers, PATIENCE);
+            result.unwrap();
+            assert_eq!((call.kind, call.member.as_str()), (1, "StartTransientUnit"));
+            let mut body = call.body();
+            assert_eq!([body.text().unwrap(), body.text().unwrap()], ["a.scope", "fail"]);
+            let end = body.number().unwrap() as usize;
+            body.align(8);
+            let end = body.at + end;
+            let mut names = Vec::new();
+            while body.at < end {
+                body.align(8);
+                let name = body.text().unwrap();
+                names.push(name);
+                match body.signature().unwrap() {
+                    "s" => assert!(!body.text().unwrap().is_empty()),
+                    "b" => assert_eq!(body.number().unwrap(), 1),
+                    "au" => assert_eq!([body.number().unwrap(), body.number().unwrap()], [4, std::process::id()]),
+                    other => panic!("{name}: {other}"),
+                }
+            }
+            assert_eq!(names, ["Description", "Delegate", "CollectMode", "PIDs"]);
+            assert_eq!((body.number().unwrap(), body.at.next_multiple_of(8)), (0, call.bytes.len()));
+        }
+    }
+
+    #[test]
+    fn c2_no_scope_is_an_error_that_says_why() {
+        let refusal = |text: &str| {
+            let name = "org.freedesktop.DBus.Error.AccessDenied";
+            message(REFUSAL, &[(4, "s", name), (8, "g", "s")], Some(SERIAL), &texts(&[text]))
+        };
+        let mut big = answer();
+        big[0] = b'B';
+        let mut long = answer();
+        long[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        let mut short = removed("a.scope", "done");
+        let end = short.len() - 4;
+        short.truncate(end);
+        short[4] -= 4;
+        for (answers, why) in [
+            (vec![refusal("Permission denied")], "Permission denied"),
+            (vec![answer(), removed("a.scope", "failed")], "the job is failed"),
+            (vec![big], "no D-Bus message"),
+            (vec![long], "no D-Bus message"),
+            (vec![short], "no D-Bus message"),
+        ] {
+            let error = told(&answers, PATIENCE).0.unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        let silent = told(&[answer()], Duration::from_millis(300)).0.unwrap_err();
+        assert_eq!(silent.kind(), io::ErrorKind::TimedOut);
+        let nobody = tempfile::tempdir().unwrap();
+        assert!(!is_offered(nobody.path()) && enter(nobody.path(), "a.scope", PATIENCE).is_err());
+    }
+}
