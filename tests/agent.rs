@@ -28,9 +28,15 @@ fn socket(world: &World) -> PathBuf {
     world.path("a.sock")
 }
 
+const CONFIG: &str = "plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n";
+
 fn command(world: &World) -> Command {
-    let config = world.file("agent.hcl", "plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+    command_of(Path::new(env!("CARGO_BIN_EXE_agentbin")), world)
+}
+
+fn command_of(program: &Path, world: &World) -> Command {
+    let config = world.file("agent.hcl", CONFIG);
+    let mut command = Command::new(program);
     command.arg("agent").arg("--data-dir").arg(world.data_dir()).arg("--config").arg(config);
     command.arg("--listen").arg(format!("unix://{}", socket(world).display())).stdin(Stdio::null());
     command
@@ -42,8 +48,12 @@ impl Agent<'_> {
     }
 
     fn start_with<'w>(world: &'w World, args: &[&str]) -> Agent<'w> {
+        Agent::start_command(world, command(world).args(args))
+    }
+
+    fn start_command<'w>(world: &'w World, command: &mut Command) -> Agent<'w> {
         let log = std::fs::File::options().create(true).append(true).open(world.path("agent.log")).unwrap();
-        let child = command(world).args(args).stderr(log).spawn().unwrap();
+        let child = command.stderr(log).spawn().unwrap();
         let mut agent = Agent { world, child };
         let deadline = Instant::now() + seconds(60);
         while UnixStream::connect(socket(world)).is_err() {
@@ -818,4 +828,614 @@ fn a4_tasks_of_a_driver_plugin_outlive_the_agent() {
     assert_eq!(agent.output(&again, "t").matches("pid ").count(), 1, "{}", agent.log());
     agent.json("DELETE", "/v1/job/plugged", &Value::Null);
     agent.wind_up();
+}
+
+/// An agent whose program is at a path of its own, where another file can be put.
+struct Upgrading<'a> {
+    world: &'a World,
+    program: PathBuf,
+}
+
+impl<'a> Upgrading<'a> {
+    fn new(world: &'a World) -> Upgrading<'a> {
+        let bin = world.path("bin");
+        std::fs::create_dir(&bin).unwrap();
+        let upgrading = Upgrading { world, program: bin.join("agentbin") };
+        upgrading.put_program();
+        upgrading
+    }
+
+    /// As a package manager does it: the new file takes the place of the old one at once.
+    fn put(&self, next: &Path) {
+        std::fs::rename(next, &self.program).unwrap();
+    }
+
+    fn put_program(&self) {
+        let next = self.program.with_extension("new");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_agentbin"), &next).unwrap();
+        self.put(&next);
+    }
+
+    fn put_script(&self, text: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let next = self.program.with_extension("new");
+        std::fs::write(&next, text).unwrap();
+        std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o755)).unwrap();
+        self.put(&next);
+    }
+
+    fn start(&self, args: &[&str]) -> Agent<'a> {
+        Agent::start_command(self.world, command_of(&self.program, self.world).args(args))
+    }
+
+    fn upgrade(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+        command.args(["agent", "upgrade", "--socket"]).arg(socket(self.world)).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Whether it was upgraded, and what was said.
+    fn upgraded(&self) -> (bool, String) {
+        let out = self.upgrade().output().unwrap();
+        let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        (out.status.success(), said)
+    }
+}
+
+/// Whether this process is an agent that has taken over from another program.
+fn has_taken_over(pid: u32) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default().windows(9).any(|w| w == b"--inherit")
+}
+
+/// One request over TCP or the socket, on a connection of its own; the first line of its answer.
+fn first_line(mut stream: impl std::io::Read + std::io::Write, token: &str) -> std::io::Result<String> {
+    let asked =
+        format!("GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nX-Nomad-Token: {token}\r\n\r\n");
+    stream.write_all(asked.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.lines().next().unwrap_or_default().to_owned())
+}
+
+/// Ends the threads of a test, also when it fails.
+struct SetAtEnd<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// N8: under a load of connects by both kinds of sockets, none is refused and each request answered; the task, its job, the token
+/// and what is known of both stay; who follows an output is told; and so a second time.
+#[test]
+fn n8_an_upgrade_refuses_no_connect_and_keeps_all() {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    need_root!();
+    let world = World::new();
+    let upgrading = Upgrading::new(&world);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let agent = upgrading.start(&["--listen", &format!("tcp://127.0.0.1:{port}")]);
+    agent.register(&job("web", "service", &format!("echo pid $$; {WAITS}"), json!({})));
+    let alloc = agent.alloc("web", "running", "");
+    let pid = pid_of(&agent, &alloc, "t");
+    let token = std::fs::read_to_string(world.data_dir().join("token")).unwrap().trim().to_owned();
+    let index = agent.get("/v1/job/web")["JobModifyIndex"].clone();
+
+    let mut following = UnixStream::connect(socket(&world)).unwrap();
+    following.set_read_timeout(Some(seconds(60))).unwrap();
+    let id = alloc["ID"].as_str().unwrap();
+    let path = format!("/v1/client/fs/logs/{id}?task=t&type=stdout&follow=true&origin=start");
+    following.write_all(format!("GET {path} HTTP/1.1\r\nHost: agent\r\n\r\n").as_bytes()).unwrap();
+
+    let (done, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for by_tcp in [false, true, false, true] {
+            let (world, token, done, answered) = (&world, &token, &done, &answered);
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    let line = if by_tcp {
+                        let stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connect was refused");
+                        stream.set_read_timeout(Some(seconds(60))).unwrap();
+                        first_line(stream, token)
+                    } else {
+                        let stream = UnixStream::connect(socket(world)).expect("a connect was refused");
+                        stream.set_read_timeout(Some(seconds(60))).unwrap();
+                        first_line(stream, token)
+                    };
+                    let line = line.expect("a request was not answered");
+                    assert_eq!(line, "HTTP/1.1 200 OK");
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let _done = SetAtEnd(&done);
+        for round in ["first", "second"] {
+            upgrading.put_program();
+            let before = answered.load(Ordering::Relaxed);
+            let (upgraded, said) = upgrading.upgraded();
+            assert!(upgraded && said.contains("upgraded to agentbin"), "{round}: {said}\n{}", agent.log());
+            assert!(has_taken_over(agent.child.id()), "{round}");
+            agent.until("there are further answers", || (answered.load(Ordering::Relaxed) > before + 8).then_some(()));
+        }
+    });
+    let mut told = String::new();
+    following.read_to_string(&mut told).unwrap();
+    assert!(told.contains("connect again") && told.ends_with("0\r\n\r\n"), "{told}");
+
+    let again = agent.alloc("web", "running", "");
+    assert_eq!((&again["ID"], agent.allocs("web").len()), (&alloc["ID"], 1));
+    assert_eq!((&again["TaskStates"]["t"]["Restarts"], pid_of(&agent, &again, "t")), (&json!(0), pid.clone()));
+    assert_eq!(agent.get("/v1/job/web")["JobModifyIndex"], index);
+    assert!(!world.data_dir().join("upgrade").exists(), "the copy of the state is left");
+    // What the program before started is ended, and leaves nothing of this process's children.
+    agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
+    agent.until("the task has ended", || (!lives(&pid)).then_some(()));
+    let own = agent.child.id();
+    agent.until("no child that has ended is left", || {
+        let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
+        children.trim().is_empty().then_some(())
+    });
+    agent.wind_up();
+}
+
+/// N8: whatever is wrong with the new file, the agent stays as it is, and says to whom asked why.
+#[test]
+fn n8_a_file_that_cannot_take_over_leaves_the_agent_as_it_is() {
+    need_root!();
+    let world = World::new();
+    let upgrading = Upgrading::new(&world);
+    let agent = upgrading.start(&[]);
+    agent.register(&job("web", "service", &format!("echo pid $$; {WAITS}"), json!({})));
+    let alloc = agent.alloc("web", "running", "");
+    let pid = pid_of(&agent, &alloc, "t");
+    let real = env!("CARGO_BIN_EXE_agentbin");
+    let refused = |why: &str| {
+        let (upgraded, said) = upgrading.upgraded();
+        assert!(!upgraded && said.contains("not upgraded") && said.contains(why), "{why}: {said}");
+        assert!(agent.log().contains(why), "{}", agent.log());
+        assert!(!has_taken_over(agent.child.id()));
+        assert!(!world.data_dir().join("upgrade").exists(), "the copy of the state is left");
+        assert_eq!(agent.alloc("web", "running", "")["ID"], alloc["ID"]);
+    };
+    // A text, which is taken for a script.
+    upgrading.put_script("no program");
+    refused("not found");
+    upgrading.put_script("#!/bin/sh\necho a library is missing >&2\nexit 127\n");
+    refused("a library is missing");
+    std::fs::remove_file(&upgrading.program).unwrap();
+    refused("No such file");
+    // One that does not know what this one hands on, as an older release.
+    upgrading.put_script("#!/bin/sh\nfor word; do [ \"$word\" != --check-state ] || set -- agent --no-such-flag; done\nexec REAL \"$@\"\n".replace("REAL", real).as_str());
+    refused("--no-such-flag");
+    // One that cannot read the state: only the copy is looked at.
+    upgrading.put_script(
+        "#!/bin/sh\nfor copy; do :; done\necho garbage >\"$copy/state.redb\"\nexec REAL \"$@\"\n"
+            .replace("REAL", real)
+            .as_str(),
+    );
+    refused("upgrade/state.redb");
+    // A configuration with a mistake.
+    upgrading.put_program();
+    world.file("agent.hcl", "client {\n  host_volumes \"x\" {}\n}\n");
+    refused("agent.hcl:2: unsupported key");
+    world.file("agent.hcl", CONFIG);
+    // By hand, beside the agent that has the state open.
+    let checked = |text: &str| {
+        world.file("agent.hcl", text);
+        let mut check = Command::new(real);
+        check
+            .args(["agent", "--check", "--data-dir"])
+            .arg(world.data_dir())
+            .arg("--config")
+            .arg(world.path("agent.hcl"));
+        let out = check.output().unwrap();
+        (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (done, said) = checked(CONFIG);
+    assert!(done, "{said}");
+    let (done, said) = checked("nonsense {}\n");
+    assert!(!done && said.contains("nonsense"), "{said}");
+    world.file("agent.hcl", CONFIG);
+    // By a signal there is only the log.
+    agent.signal(Signal::USR2);
+    agent.until("it is upgraded", || has_taken_over(agent.child.id()).then_some(()));
+    agent.until("it says so", || agent.log().contains("has taken over").then_some(()));
+    assert_eq!(pid_of(&agent, &agent.alloc("web", "running", ""), "t"), pid);
+    agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
+    agent.wind_up();
+}
+
+/// N8: the agent is killed at each step of an upgrade, and the next one finds all: the task was never touched.
+#[test]
+fn n8_an_agent_that_is_killed_at_any_step_of_an_upgrade_comes_back() {
+    need_root!();
+    let world = World::new();
+    let upgrading = Upgrading::new(&world);
+    let mut agent = upgrading.start(&[]);
+    agent.register(&job("web", "service", &format!("echo pid $$; {WAITS}"), json!({})));
+    let alloc = agent.alloc("web", "running", "");
+    let pid = pid_of(&agent, &alloc, "t");
+    let trial = world.path("trial");
+    let hangs = format!("#!/bin/sh\necho $$ >{0}.new\nmv {0}.new {0}\nexec sleep 1000\n", trial.display());
+    for step in ["the new program is tried", "the answer is there", "the new program begins", "it has begun"] {
+        let own = agent.child.id();
+        let is_tried = step == "the new program is tried";
+        if is_tried {
+            upgrading.put_script(&hangs);
+        } else {
+            upgrading.put_program();
+        }
+        let mut asked = upgrading.upgrade().spawn().unwrap();
+        let deadline = Instant::now() + seconds(60);
+        let mut tried = String::new();
+        loop {
+            let reached = match step {
+                "the new program is tried" => {
+                    tried = std::fs::read_to_string(&trial).unwrap_or_default();
+                    !tried.is_empty()
+                }
+                "the answer is there" => agent.log().contains("another program takes over"),
+                "the new program begins" => has_taken_over(own),
+                _ => asked.try_wait().unwrap().is_some(),
+            };
+            if reached {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{step}: {}", agent.log());
+        }
+        let _status = agent.end(Signal::KILL);
+        let _told = asked.wait_with_output().unwrap();
+        assert!(lives(&pid), "{step}");
+        upgrading.put_program();
+        std::fs::remove_file(world.path("agent.log")).unwrap();
+        agent = upgrading.start(&[]);
+        let again = agent.alloc("web", "running", "");
+        assert_eq!((&again["ID"], agent.allocs("web").len()), (&alloc["ID"], 1), "{step}");
+        assert_eq!(
+            (&again["TaskStates"]["t"]["Restarts"], pid_of(&agent, &again, "t")),
+            (&json!(0), pid.clone()),
+            "{step}"
+        );
+        assert!(!world.data_dir().join("upgrade").exists(), "{step}: the copy of the state is left");
+        if is_tried {
+            assert!(!lives(tried.trim()), "the trial goes on without its agent");
+        }
+    }
+    agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
+    agent.wind_up();
+}
+
+/// The status and the answer of one request with a token.
+fn asked_with(mut stream: impl std::io::Read + std::io::Write, ask: (&str, &str, &str), token: &str) -> (u16, String) {
+    let (method, path, body) = ask;
+    let head = format!(
+        "{method} {path} HTTP/1.0\r\nHost: localhost\r\nX-Nomad-Token: {token}\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all((head + body).as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{path}: {answer:?}"));
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// N8: tokens by the command line: their secrets are kept nowhere, each does what its role may, and a revoked one does nothing; the
+/// group of the socket has its role, and nobody else comes in.
+#[test]
+fn n8_tokens_and_the_group_of_the_socket_have_their_roles() {
+    need_root!();
+    let world = World::new();
+    let (member, stranger) = (world::plain_user(0), world::plain_user(1));
+    let volume = world.path("volume");
+    std::fs::create_dir(&volume).unwrap();
+    let rules = |role: &str| {
+        format!(
+            "{CONFIG}client {{\n  host_volume \"data\" {{\n    path = \"{}\"\n  }}\n}}\napi {{\n  socket_group = \"{member}\"\n  \
+             socket_role = \"{role}\"\n  submit_volumes = [\"data\"]\n}}\n",
+            volume.display()
+        )
+    };
+    let more = world.file("rules.hcl", &rules("submit"));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let listen = format!("tcp://127.0.0.1:{port}");
+    let with = ["--config", more.to_str().unwrap(), "--listen", listen.as_str()];
+    let agent = Agent::start_with(&world, &with);
+    let at = socket(&world);
+    let token = |args: &[&str]| {
+        let out = Command::new(env!("CARGO_BIN_EXE_agentbin"))
+            .arg("token")
+            .args(args)
+            .arg("--socket")
+            .arg(&at)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned(), said)
+    };
+    let made = |role: &str| {
+        let (done, secret, said) = token(&["create", "--role", role, "--name", role, "--ttl", "1h"]);
+        assert!(done, "{said}");
+        (secret.trim().to_owned(), said.trim().rsplit(' ').next().unwrap().to_owned())
+    };
+    let tokens = ["read", "submit", "manage"].map(made);
+    let (_, list, _) = token(&["list"]);
+    for ((secret, accessor), role) in tokens.iter().zip(["read", "submit", "manage"]) {
+        assert!(list.lines().any(|line| line.contains(accessor) && line.contains(role)), "{list}");
+        assert!(!list.contains(secret));
+        for file in ["state.redb", "state.key"] {
+            let kept = std::fs::read(world.data_dir().join("server").join(file)).unwrap();
+            assert!(!kept.windows(secret.len()).any(|w| w == secret.as_bytes()), "{file} has a secret");
+        }
+    }
+    assert!(!token(&["create", "--role", "root"]).0);
+
+    let tcp = || std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let register =
+        |job: &Value, token: &str| asked_with(tcp(), ("PUT", "/v1/jobs", &json!({ "Job": job }).to_string()), token);
+    let isolated = |volume: &str| {
+        let mut isolated = job("isolated", "service", WAITS, json!({}));
+        isolated["TaskGroups"][0]["Tasks"][0]["Driver"] = "exec".into();
+        isolated["TaskGroups"][0]["Volumes"] = json!({ "v": { "Name": "v", "Type": "host", "Source": volume } });
+        isolated
+    };
+    let [read, submit, manage] = tokens.clone().map(|(secret, _)| secret);
+    for (secret, isolated_job, other_volume, raw) in
+        [(&read, 403, 403, 403), (&submit, 200, 403, 403), (&manage, 200, 200, 200)]
+    {
+        assert_eq!(asked_with(tcp(), ("GET", "/v1/jobs", ""), secret).0, 200);
+        let told = [isolated("data"), isolated("other"), job("raw", "batch", "true", json!({}))]
+            .map(|job| register(&job, secret));
+        assert_eq!(told.clone().map(|(status, _)| status), [isolated_job, other_volume, raw], "{told:?}");
+    }
+    let (status, text) = register(&job("raw", "batch", "true", json!({})), &submit);
+    assert!(status == 403 && text.contains("the driver raw_exec needs the role manage"), "{text}");
+    let accessor = &tokens[2].1;
+    assert!(token(&["revoke", accessor]).0);
+    let (done, _, said) = token(&["revoke", accessor]);
+    assert!(!done && said.contains("404"), "{said}");
+    assert_eq!(asked_with(tcp(), ("GET", "/v1/jobs", ""), &manage).0, 403);
+
+    // Members of the group have its role, others do not come in.
+    let by = |user: u32| {
+        let out = world.command_as(user, &["token", "list", "--socket"]).arg(&at).output().unwrap();
+        (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (done, said) = by(member);
+    assert!(!done && said.contains("the agent says 403"), "{said}");
+    let (done, said) = by(stranger);
+    assert!(!done && said.contains("Permission denied") && !said.contains("403"), "{said}");
+    world.file("rules.hcl", &rules("manage"));
+    let out =
+        Command::new(env!("CARGO_BIN_EXE_agentbin")).args(["agent", "upgrade", "--socket"]).arg(&at).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let (done, said) = by(member);
+    assert!(done, "{said}");
+    assert!(!by(stranger).0);
+    for id in ["isolated", "raw"] {
+        agent.json("DELETE", &format!("/v1/job/{id}?purge=true"), &Value::Null);
+    }
+    agent.wind_up();
+}
+
+fn pem(what: &str, der: &[u8]) -> String {
+    use base64::Engine as _;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN {what}-----\n{}\n-----END {what}-----\n", lines.join("\n"))
+}
+
+type Authority = rcgen::CertifiedIssuer<'static, rcgen::KeyPair>;
+
+/// A certificate of an authority for `localhost`, and its key, in files of the world.
+fn certificate(world: &World, name: &str, authority: &Authority) -> (PathBuf, PathBuf) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.extended_key_usages =
+        vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let signed = params.signed_by(&key, authority).unwrap();
+    let certificate = world.file(&format!("{name}.pem"), &pem("CERTIFICATE", signed.der()));
+    (certificate, world.file(&format!("{name}.key"), &pem("PRIVATE KEY", &key.serialize_der())))
+}
+
+fn authority() -> Authority {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap()
+}
+
+/// The status of a request over TLS to `localhost`; an error where the two do not accept each other.
+fn over_tls(port: u16, ca: &Path, own: Option<&(PathBuf, PathBuf)>, token: &str) -> std::io::Result<String> {
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(roots);
+    let config = match own {
+        None => config.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = vec![CertificateDer::from_pem_file(certificate).unwrap()];
+            config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap()).unwrap()
+        }
+    };
+    let name = ServerName::try_from("localhost").unwrap();
+    let connection = rustls::ClientConnection::new(std::sync::Arc::new(config), name).unwrap();
+    let tcp = std::net::TcpStream::connect(("127.0.0.1", port))?;
+    tcp.set_read_timeout(Some(seconds(60)))?;
+    first_line(rustls::StreamOwned::new(connection, tcp), token)
+}
+
+/// N8: beyond loopback there is only TLS, by Nomad's words; whoever has no certificate is refused where the agent asks for one, a
+/// token is needed in any case, and an upgrade changes none of that.
+#[test]
+fn n8_beyond_loopback_there_is_only_tls() {
+    need_root!();
+    let world = World::new();
+    let port = free_port();
+    let everywhere = format!("tcp://0.0.0.0:{port}");
+    let listen = ["--listen", everywhere.as_str()];
+    let out = command(&world).args(listen).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success() && said.contains("beyond this machine the API needs TLS"), "{said}");
+    let out = command(&world).args(listen).arg("--check").output().unwrap();
+    assert!(!out.status.success(), "the check does not see it");
+
+    let (ours, other) = (authority(), authority());
+    let ca = world.file("ca.pem", &pem("CERTIFICATE", ours.der()));
+    let (server, key) = certificate(&world, "server", &ours);
+    let client = certificate(&world, "client", &ours);
+    let foreign = certificate(&world, "foreign", &other);
+    let tls = |verify: bool| {
+        format!(
+            "tls {{\n  http = true\n  cert_file = \"{}\"\n  key_file = \"{}\"\n  ca_file = \"{}\"\n  \
+             verify_https_client = {verify}\n}}\nadvertise {{\n  http = \"localhost\"\n}}\n",
+            server.display(),
+            key.display(),
+            ca.display()
+        )
+    };
+    let file = world.file("tls.hcl", &tls(false));
+    let with = ["--config", file.to_str().unwrap(), listen[0], listen[1]];
+    let agent = Agent::start_with(&world, &with);
+    let token = std::fs::read_to_string(world.data_dir().join("token")).unwrap().trim().to_owned();
+    let node = agent.get("/v1/nodes")[0]["ID"].as_str().unwrap().to_owned();
+    let node = agent.get(&format!("/v1/node/{node}"));
+    assert_eq!((&node["HTTPAddr"], &node["TLSEnabled"]), (&json!(format!("localhost:{port}")), &json!(true)));
+    assert_eq!(over_tls(port, &ca, None, &token).unwrap(), "HTTP/1.1 200 OK");
+    assert_eq!(over_tls(port, &ca, None, "").unwrap(), "HTTP/1.1 403 Forbidden");
+    let foreign_ca = world.file("foreign-ca.pem", &pem("CERTIFICATE", other.der()));
+    over_tls(port, &foreign_ca, None, &token).unwrap_err();
+    // Without TLS nothing is answered.
+    let plain = first_line(std::net::TcpStream::connect(("127.0.0.1", port)).unwrap(), &token);
+    assert!(!plain.unwrap_or_default().contains("HTTP"));
+
+    world.file("tls.hcl", &tls(true));
+    let upgrade = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+        let out = command.args(["agent", "upgrade", "--socket"]).arg(socket(&world)).output().unwrap();
+        (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (done, said) = upgrade();
+    assert!(done, "{said}");
+    over_tls(port, &ca, None, &token).unwrap_err();
+    over_tls(port, &ca, Some(&foreign), &token).unwrap_err();
+    assert_eq!(over_tls(port, &ca, Some(&client), &token).unwrap(), "HTTP/1.1 200 OK");
+    if let Some(nomad) = nomad() {
+        let status = |vars: &[(&str, &Path)]| {
+            let mut command = Command::new(&nomad);
+            command.args(["node", "status"]).env("NOMAD_ADDR", format!("https://localhost:{port}"));
+            command.env("NOMAD_TOKEN", &token).envs(vars.iter().copied()).stdin(Stdio::null());
+            let out = command.output().unwrap();
+            (
+                out.status.success(),
+                format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr)),
+            )
+        };
+        let own = [("NOMAD_CLIENT_CERT", client.0.as_path()), ("NOMAD_CLIENT_KEY", client.1.as_path())];
+        let (done, told) = status(&[("NOMAD_CACERT", ca.as_path()), own[0], own[1]]);
+        assert!(done && told.contains("ready"), "{told}");
+        assert!(!status(&[("NOMAD_CACERT", ca.as_path())]).0);
+        assert!(!status(&own).0);
+    }
+    // With the certificate gone there is no upgrade, and none without TLS.
+    std::fs::remove_file(&server).unwrap();
+    let (done, said) = upgrade();
+    assert!(!done && said.contains("server.pem"), "{said}");
+    world.file("tls.hcl", "");
+    let (done, said) = upgrade();
+    assert!(!done && said.contains("needs TLS"), "{said}");
+    assert_eq!(over_tls(port, &ca, Some(&client), &token).unwrap(), "HTTP/1.1 200 OK");
+    let _status = agent.end(Signal::TERM);
+    world.assert_clean();
+}
+
+/// A stream of a task's whole output, which ends with the task.
+fn followed(world: &World, alloc: &Value) -> UnixStream {
+    let mut stream = UnixStream::connect(socket(world)).unwrap();
+    stream.set_read_timeout(Some(seconds(120))).unwrap();
+    let id = alloc["ID"].as_str().unwrap();
+    let path = format!("/v1/client/fs/logs/{id}?task=t&type=stdout&plain=true&follow=true&origin=start");
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: agent\r\n\r\n").as_bytes()).unwrap();
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    assert!(head.starts_with(b"HTTP/1.0 200"), "{}", String::from_utf8_lossy(&head));
+    stream
+}
+
+/// Compares a stream with what `seq` prints; the number of its bytes.
+fn same_as_seq(last: &str, mut stream: UnixStream) -> u64 {
+    let mut seq = Command::new("seq").args(["1", last]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut expected = seq.stdout.take().unwrap();
+    let (mut found, mut wanted, mut total) = (vec![0; 1 << 16], vec![0; 1 << 16], 0);
+    loop {
+        let read = stream.read(&mut found).unwrap();
+        if read == 0 {
+            break;
+        }
+        expected.read_exact(&mut wanted[..read]).expect("there is more than the task has printed");
+        assert!(found[..read] == wanted[..read], "something else at {total}");
+        total += read as u64;
+    }
+    assert_eq!(expected.read(&mut wanted).unwrap(), 0, "something is missing after {total}");
+    assert!(seq.wait().unwrap().success());
+    total
+}
+
+/// D5: a reader that reads nothing while another one follows costs the agent no memory and the other one nothing, and gets all in the
+/// end: 64 MB, with `AGENTBIN_FULL` a gigabyte.
+#[test]
+fn d5_a_stalled_reader_gets_all_as_the_others_do() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    let (last, least) = match std::env::var_os("AGENTBIN_FULL") {
+        Some(_) => ("112000000", 1_000_000_000),
+        None => ("8500000", 64_000_000),
+    };
+    // It begins when both look.
+    let go = world.path("go");
+    let script = format!("echo 1; until [ -e {} ]; do sleep 0.05; done; exec seq 2 {last}", go.display());
+    let mut long = job("long", "batch", &script, json!({ "EphemeralDisk": { "SizeMB": 2500 } }));
+    long["TaskGroups"][0]["Tasks"][0]["LogConfig"] = json!({ "MaxFiles": 200, "MaxFileSizeMB": 10 });
+    agent.register(&long);
+    let alloc = agent.alloc("long", "running", "");
+    agent.until("its output is there", || agent.output(&alloc, "t").starts_with('1').then_some(()));
+    let (stalled, reading) = (followed(&world, &alloc), followed(&world, &alloc));
+    std::fs::write(&go, "").unwrap();
+    let read = same_as_seq(last, reading);
+    let memory = own_memory(&agent);
+    println!("{read} bytes; the agent has {memory} KiB");
+    assert!(read >= least && memory <= 40 << 10, "{read} bytes, {memory} KiB");
+    assert_eq!(same_as_seq(last, stalled), read);
+    agent.json("DELETE", "/v1/job/long?purge=true", &Value::Null);
+    agent.wind_up();
+}
+
+/// SIGHUP reads `log_level` again.
+#[test]
+fn the_log_level_changes_while_the_agent_runs() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    // What is no request is worth a line of the level debug.
+    let disturb = || UnixStream::connect(socket(&world)).unwrap().write_all(b"no request\r\n\r\n").unwrap();
+    disturb();
+    agent.get("/v1/jobs");
+    assert!(!agent.log().contains("[DEBUG]"), "{}", agent.log());
+    world.file("agent.hcl", &format!("{CONFIG}log_level = \"debug\"\n"));
+    agent.signal(Signal::HUP);
+    agent.until("it says more", || {
+        disturb();
+        agent.log().contains("[DEBUG]").then_some(())
+    });
+    world.file("agent.hcl", &format!("{CONFIG}log_level = \"loud\"\n"));
+    agent.signal(Signal::HUP);
+    agent.until("a mistake changes nothing", || agent.log().contains("the configuration is not changed").then_some(()));
+    let _status = agent.end(Signal::TERM);
 }

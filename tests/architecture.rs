@@ -51,6 +51,7 @@ const OURSELVES: &[&str] =
 /// Everything else below a task's directory is opened by `sys::path`.
 const BY_NAME: &[(&str, &str)] = &[
     ("agent/api/agent.rs", "files of the kernel and of the host's configuration of its network"),
+    ("agent/state/mod.rs", "our own folder, where only we write"),
     ("alloc/atomic.rs", "our own folder"),
     ("alloc/dir.rs", "the data folder, where only we write; what lies in an allocation goes through sys::path"),
     ("alloc/facts.rs", "files of the kernel, and what the host says of its release"),
@@ -64,12 +65,14 @@ const BY_NAME: &[(&str, &str)] = &[
     ("alloc/sockets.rs", "sockets in our own folder"),
     ("cgroup/facts.rs", "the cgroup root and the list of mounts, given by the caller"),
     ("cgroup/fs.rs", "the list of mounts, given by the caller"),
+    ("cli/agent.rs", "the directory of the agent's socket, which the operator names or is our own"),
     ("cli/config.rs", "the configuration that the operator names"),
     ("cli/gc.rs", "our own folder of kept logs, beneath which no link is followed"),
     ("cli/logs.rs", "our own folders of allocations; what lies in them is listed by logs"),
     ("cli/plugin.rs", "files that the operator names"),
     ("cli/probe.rs", "a folder of our own, before a task runs in it and after"),
     ("cli/token.rs", "our own folder, where only we write"),
+    ("cli/upgrade.rs", "the file that the operator started, and our own folder, where only we write"),
     ("container/host_users.rs", "the host's user database"),
     ("container/probe.rs", "what a task sees, tried by the task"),
     (
@@ -98,6 +101,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("plugin/host.rs", "sockets of our own"),
     ("plugin/server.rs", "sockets of our own"),
     ("roles/driver.rs", "our own folder, made and checked"),
+    ("store/mod.rs", "our own folder, where only we write"),
     ("sys/exe.rs", "the own executable"),
     ("sys/features.rs", "settings of the kernel"),
     ("sys/path.rs", "open descriptors by their name in /proc"),

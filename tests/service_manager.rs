@@ -105,7 +105,10 @@ impl<'a> Systemd<'a> {
             config.display()
         );
         // Nothing but the path differs, and how long a hung agent is waited for.
-        let ours = format!("[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=\nExecStart={start}\nWatchdogSec=3\n");
+        let reload = format!("ExecReload=\nExecReload={} agent upgrade\n", env!("CARGO_BIN_EXE_agentbin"));
+        let ours = format!(
+            "[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=\nExecStart={start}\n{reload}WatchdogSec=3\n"
+        );
         std::fs::write(units.join("agentbin.service.d/test.conf"), ours).unwrap();
         std::fs::create_dir_all(units.join("agentbin.socket.d")).unwrap();
         std::fs::write(units.join("agentbin.socket.d/test.conf"), "[Unit]\nDefaultDependencies=no\n").unwrap();

@@ -490,7 +490,7 @@ pub async fn fingerprints(
 }
 
 /// Variables that a service manager sets for this process alone: `sd_notify(3)`, `sd_listen_fds(3)`.
-const OF_SERVICE_MANAGER: [&str; 6] =
+pub const OF_SERVICE_MANAGER: [&str; 6] =
     ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
 /// Variables that are not UTF-8 cannot pass through a job's interpolation and are left out.

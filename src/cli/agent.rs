@@ -1,22 +1,26 @@
 //! `agentbin agent`: this machine's jobs, over Nomad's API.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
 
+use super::ask::SOCKET;
 use super::config::{Config, Operator};
 use super::notify::{self, NotifyState};
 use super::plugins::{self, Plugins, Wanted};
 use super::signals::Signals;
+use super::upgrade::{self, Program};
 use super::{AgentArgs, complain, log, policy, token};
-use crate::agent::api::{About, Allowed, Api, LogLine, Security};
+use crate::agent::api::{About, Allowed, Api, LogLine, Process, Security, Upgrade};
 use crate::agent::model::Role;
 use crate::agent::runner::{Advertised, Runner};
 use crate::agent::state::State;
@@ -27,11 +31,10 @@ use crate::cgroup::Regime;
 use crate::driver::Settings;
 use crate::http::listener::Listener;
 use crate::http::serve::{Limits, serve};
+use crate::spec::IntoSet as _;
 use crate::sys;
-use crate::sys::task::boxed;
+use crate::sys::task::{Boxed, boxed};
 
-/// The agent's socket, in the directory of sockets.
-const SOCKET: &str = "agentbin.sock";
 /// The directory of the state, in the data directory.
 const STATE: &str = "server";
 /// Stack of the threads besides the event loop.
@@ -44,6 +47,12 @@ const REST: Duration = Duration::from_mins(1);
 const TAKING_UP: Duration = Duration::from_secs(1);
 /// How long stopping what runs may take before this process exits without waiting any longer.
 const PATIENCE: Duration = Duration::from_mins(2);
+/// The same before another program takes over: whoever connects waits meanwhile.
+const HANDING_OVER: Duration = Duration::from_secs(5);
+/// How long open sessions have to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// How often a copy of a state is made that another process writes to.
+const COPIES: u32 = 3;
 
 /// An address on which the agent listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,28 +82,46 @@ impl std::fmt::Display for Address {
 
 pub(super) fn run(args: &AgentArgs) -> anyhow::Result<i32> {
     let lines = log::start(args.log_level);
+    let program = Program::own();
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().thread_stack_size(THREAD_STACK).build().context("cannot start")?;
-    let status = runtime.block_on(async {
-        let mut signals = Signals::catch().context("cannot catch signals")?;
+    let ended: anyhow::Result<Option<Vec<OwnedFd>>> = runtime.block_on(async {
+        let mut signals = Signals::catch_with(&[libc::SIGUSR2]).context("cannot catch signals")?;
         // The memory of this process contains secrets of others, such as tokens: no debugger of another process may read them.
         sys::prctl::set_undumpable().context("cannot keep this process from dumping core")?;
         let operator = Operator::find(&args.config, &[], &[])?;
+        log::set(args.log_level.or(operator.config.log_level).unwrap_or(log::Least::Info));
         operator.config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let place = Place::find(args)?;
         if args.check {
-            return check(args, &place, &operator.config).await;
+            return check(args, &place, &operator.config).await.map(|()| None);
         }
-        let serving = Serving::begin(args, &place, operator, lines).await?;
+        let mut serving = Serving::begin(args, &place, operator, lines).await?;
         notify::tell(&NotifyState::Ready);
-        serving.until_end(args, &mut signals).await;
+        let ending = serving.until_end(args, &program, &mut signals).await;
+        if ending == Ending::Replaced {
+            notify::tell(&NotifyState::Reloading);
+            return Ok(Some(serving.end(ending, false).await));
+        }
         notify::tell(&NotifyState::Stopping);
-        serving.end(args.dev).await;
+        serving.end(ending, args.dev).await;
         place.forget();
-        Ok(0)
+        Ok(None)
     });
     runtime.shutdown_background();
-    status
+    match ended? {
+        None => Ok(0),
+        Some(sockets) => Err(program.take_over(&sockets)),
+    }
+}
+
+/// Why an agent ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// A signal asks for it.
+    Asked,
+    /// Another program goes on in this process.
+    Replaced,
 }
 
 /// The directories of the agent.
@@ -139,18 +166,46 @@ async fn start_plugins(
 }
 
 /// Whether an agent could start here with the existing configuration and state; nothing is changed.
-async fn check(args: &AgentArgs, place: &Place, config: &Config) -> anyhow::Result<i32> {
+async fn check(args: &AgentArgs, place: &Place, config: &Config) -> anyhow::Result<()> {
     let mut seen = machine::peek(Some(&place.data_dir), None)?;
+    let tls = config.tls.acceptor()?.is_some();
+    group(config)?;
+    for address in &args.listen {
+        if let Address::Tcp(address) = address {
+            reachable(*address, tls).context("--listen")?;
+        }
+    }
     let plugins = start_plugins(args, config, &seen.settings, &mut seen.drivers).await?;
     let configured = policy::configure(config, &seen.drivers, &plugins, true);
     plugins.end().await;
     configured?;
     let state = place.data_dir.join(STATE);
-    if state.exists() {
-        State::open(&state).with_context(|| format!("cannot use the state in {}", state.display()))?;
+    let context = || format!("cannot use the state in {}", state.display());
+    match &args.check_state {
+        Some(copy) => drop(State::open(copy).with_context(context)?),
+        None if !state.exists() => {}
+        None if OwnerLock::is_held(&place.data_dir, &Owner::Agent)? => {
+            check_beside(place, &state).with_context(context)?;
+        }
+        None => drop(State::open(&state).with_context(context)?),
     }
     place.forget();
-    Ok(0)
+    Ok(())
+}
+
+/// Opens a copy of a state that a running agent has open.
+fn check_beside(place: &Place, state: &Path) -> anyhow::Result<()> {
+    let copy = place.data_dir.join(format!("check-{}", std::process::id()));
+    let mut left = COPIES;
+    loop {
+        left -= 1;
+        let opened = State::copy_of(state, &copy).and_then(|()| State::open(&copy)).map(drop);
+        upgrade::forget(&copy)?;
+        // What the agent writes meanwhile may be in the copy in part.
+        if opened.is_ok() || left == 0 {
+            return Ok(opened?);
+        }
+    }
 }
 
 /// A running agent.
@@ -161,6 +216,14 @@ struct Serving {
     working: Working,
     listening: JoinSet<()>,
     stop: watch::Sender<bool>,
+    state: State,
+    data_dir: PathBuf,
+    /// The sockets once more, for the program that takes over.
+    kept: Vec<OwnedFd>,
+    /// The addresses that are not on the command line.
+    passed: Vec<SocketAddr>,
+    sessions: Arc<Semaphore>,
+    replacing: mpsc::Receiver<Upgrade>,
     /// Held until the end.
     _lock: Option<OwnerLock>,
     sockets: KeptSockets,
@@ -174,7 +237,13 @@ impl Serving {
         lines: broadcast::Sender<LogLine>,
     ) -> anyhow::Result<Serving> {
         let owner = Owner::Agent;
+        // First of all: whatever fails below must not leave them open for a helper.
+        let inherited = args.inherit.as_deref();
+        let (tls, group) = (operator.config.tls.acceptor()?, group(&operator.config)?);
+        let made = |fd| listening(fd, tls.as_ref());
+        let mut listeners = inherited.map_or_else(|| Ok(Vec::new()), |numbers| upgrade::inherited(numbers, made))?;
         let lock = OwnerLock::take(&place.data_dir, &owner)?;
+        upgrade::forget_killed(&place.data_dir)?;
         let swept = place.data_dir.clone();
         let tell: Tell = Arc::new(|what: &str| tracing::warn!("{what}"));
         crate::sys::task::spawn_blocking(move || alloc::sweep(&swept, &tell))
@@ -182,31 +251,33 @@ impl Serving {
             .context("the clean-up broke down")??;
         let sockets =
             machine::kept_socket_dir(&place.data_dir, &owner)?.context("the agent has no directory of sockets")?;
+        let config = operator.config.clone();
         let (mut machine, plugins) = assemble(args, place, operator, &sockets).await?;
-        let mut listeners = notify::sockets()?;
-        if !listeners.is_empty() {
-            tracing::info!("listening on sockets of the service manager: {}", listeners.len());
+        let mut addresses = Vec::new();
+        if inherited.is_none() {
+            listeners = notify::sockets(made)?;
+            addresses.clone_from(&args.listen);
+            if !listeners.is_empty() {
+                tracing::info!("listening on sockets of the service manager: {}", listeners.len());
+            } else if addresses.is_empty() {
+                addresses.push(Address::Unix(machine::socket_base(&place.data_dir).join(SOCKET)));
+            }
         }
-        let addresses = if args.listen.is_empty() && listeners.is_empty() {
-            vec![Address::Unix(machine::socket_base(&place.data_dir).join(SOCKET))]
-        } else {
-            args.listen.clone()
-        };
+        let passed: Vec<SocketAddr> = listeners.iter().filter_map(Listener::address).collect();
         let state = State::open(&place.data_dir.join(STATE)).context("cannot use the state of the data directory")?;
         machine.values = std::mem::take(&mut machine.values).with_variables(Arc::new(state.clone()));
         let machine = Arc::new(machine);
         for address in &addresses {
-            listeners.push(listen(address)?);
+            listeners.push(listen(address, tls.as_ref(), group)?);
         }
         let tcp: Vec<SocketAddr> = listeners.iter().filter_map(Listener::address).collect();
         if !tcp.is_empty() {
             token::first(&state, &place.data_dir).await?;
         }
-        let http_addr = tcp.first().map(SocketAddr::to_string).unwrap_or_default();
-        let advertised = Advertised { http_addr, tls_enabled: false };
+        let advertised = advertised(&config, &tcp, tls.is_some());
         let (runner, reports) =
             Runner::new(Arc::clone(&machine), advertised).context("cannot look for allocations of the last agent")?;
-        let (agent, working) = Agent::start(state, Arc::new(Arc::clone(&runner)), reports).await?;
+        let (agent, working) = Agent::start(state.clone(), Arc::new(Arc::clone(&runner)), reports).await?;
         runner.settled(TAKING_UP).await;
         let view = agent.state.read()?;
         for id in runner.left() {
@@ -216,12 +287,7 @@ impl Serving {
             }
         }
         drop(view);
-        let security = Security {
-            own_uid: rustix::process::geteuid().as_raw(),
-            socket_role: Role::Submit,
-            submit: Allowed::default(),
-            names: [machine.node.name.clone()].into(),
-        };
+        let security = security(&config, &machine);
         let about = About {
             name: machine.node.name.clone(),
             region: machine.node.region.clone(),
@@ -232,8 +298,13 @@ impl Serving {
             config: serde_json::json!({}),
             started: std::time::SystemTime::now(),
         };
-        let handler = Api::new(agent, about, security, lines);
         let (stop, stopped) = watch::channel(false);
+        let (asked, replacing) = mpsc::channel(1);
+        let sessions = Arc::new(Semaphore::new(Process::SESSIONS));
+        let process = Process { ending: stopped.clone(), sessions: Arc::clone(&sessions), replacing: asked };
+        let handler = Api::new(agent, about, security, lines, process);
+        let kept =
+            listeners.iter().map(Listener::duplicate).collect::<Result<_, _>>().context("cannot keep the sockets")?;
         let mut listening = JoinSet::new();
         for listener in listeners {
             listening.spawn(boxed(serve(listener, Arc::clone(&handler), Limits::default(), stopped.clone())));
@@ -241,14 +312,41 @@ impl Serving {
         for address in &addresses {
             tracing::info!("listening on {address}");
         }
-        Ok(Serving { runner, machine, plugins, working, listening, stop, _lock: lock, sockets })
+        if inherited.is_some() {
+            tracing::info!("agentbin {} has taken over", env!("CARGO_PKG_VERSION"));
+        }
+        Ok(Serving {
+            runner,
+            machine,
+            plugins,
+            working,
+            listening,
+            stop,
+            state,
+            data_dir: place.data_dir.clone(),
+            kept,
+            passed,
+            sessions,
+            replacing,
+            _lock: lock,
+            sockets,
+        })
     }
 
     /// Returns when the agent is to end.
-    async fn until_end(&self, args: &AgentArgs, signals: &mut Signals) {
+    async fn until_end(&mut self, args: &AgentArgs, program: &Program, signals: &mut Signals) -> Ending {
         let watchdog = notify::watchdog();
         let mut rest_at = Instant::now() + STARTED;
+        let mut trial: Option<Boxed<anyhow::Result<()>>> = None;
+        let mut asker: Option<Upgrade> = None;
         loop {
+            let is_trying = trial.is_some();
+            let tried = async {
+                match &mut trial {
+                    Some(trial) => trial.await,
+                    None => std::future::pending().await,
+                }
+            };
             let alive = async {
                 match watchdog {
                     Some(every) => tokio::time::sleep(every).await,
@@ -256,13 +354,42 @@ impl Serving {
                 }
             };
             tokio::select! {
-                signal = signals.next() => {
-                    if signal.number() != libc::SIGHUP {
-                        return tracing::info!("ending, as {signal} asks for");
+                signal = signals.next() => match signal.number() {
+                    libc::SIGHUP => {
+                        notify::tell(&NotifyState::Reloading);
+                        self.reload(args);
+                        notify::tell(&NotifyState::Ready);
                     }
-                    notify::tell(&NotifyState::Reloading);
-                    self.reload(args);
-                    notify::tell(&NotifyState::Ready);
+                    libc::SIGUSR2 if is_trying => tracing::warn!("another upgrade is in progress"),
+                    libc::SIGUSR2 => trial = Some(self.trial(args, program)),
+                    _ => {
+                        tracing::info!("ending, as {signal} asks for");
+                        return Ending::Asked;
+                    }
+                },
+                Some(asks) = self.replacing.recv(), if !is_trying => {
+                    (trial, asker) = (Some(self.trial(args, program)), Some(asks));
+                }
+                tried = tried => {
+                    trial = None;
+                    // Before the answer: whoever connects from then on is answered by the new program.
+                    let answer = match tried {
+                        Ok(()) => {
+                            self.stop.send_replace(true);
+                            tracing::info!("another program takes over");
+                            Ok(())
+                        }
+                        Err(error) => {
+                            tracing::error!("not upgraded: {error:#}");
+                            Err(format!("{error:#}"))
+                        }
+                    };
+                    let is_done = answer.is_ok();
+                    // Whoever asked may have gone.
+                    let _ = asker.take().map(|asker| asker.send(answer));
+                    if is_done {
+                        return Ending::Replaced;
+                    }
                 }
                 () = alive => notify::tell(&NotifyState::Watchdog),
                 () = tokio::time::sleep_until(rest_at) => {
@@ -275,39 +402,136 @@ impl Serving {
         }
     }
 
+    /// Tries the program that is to take over.
+    fn trial(&self, args: &AgentArgs, program: &Program) -> Boxed<anyhow::Result<()>> {
+        if args.dev {
+            return boxed(async { bail!("an agent with --dev ends with its jobs: start it again") });
+        }
+        tracing::info!("trying the program that is to take over");
+        boxed(program.clone().try_new(self.data_dir.clone(), self.state.clone(), self.passed.clone()))
+    }
+
     /// Reloads the configuration. A configuration with mistakes changes nothing.
     fn reload(&self, args: &AgentArgs) {
-        let reloaded = super::config::read(&args.config)
-            .and_then(|config| policy::configure(&config, &self.machine.drivers, &self.plugins, args.dev));
+        let reloaded = super::config::read(&args.config).and_then(|config| {
+            policy::configure(&config, &self.machine.drivers, &self.plugins, args.dev)?;
+            log::set(args.log_level.or(config.log_level).unwrap_or(log::Least::Info));
+            Ok(())
+        });
         match reloaded {
-            Ok(()) => tracing::info!("the configuration of drivers was read again; that of client takes a new start"),
+            Ok(()) => tracing::info!(
+                "the configuration of drivers and log_level were read again; the rest needs an upgrade or a restart"
+            ),
             Err(error) => tracing::error!("the configuration is not changed: {error:#}"),
         }
     }
 
-    /// Ends the agent: tasks go on, unless `takes_all` is set, which stops them.
-    async fn end(mut self, takes_all: bool) {
+    /// Ends the agent: tasks go on, unless `takes_all` is set, which stops them. Returns the sockets.
+    async fn end(mut self, ending: Ending, takes_all: bool) -> Vec<OwnedFd> {
         self.stop.send_replace(true);
         while self.listening.join_next().await.is_some() {}
+        // A client that does not listen is cut off.
+        let _ = tokio::time::timeout(GOODBYE, self.sessions.acquire_many(Process::SESSIONS as u32)).await;
         // Nothing is scheduled any more, and no reports are received.
         self.working.end().await;
         let is_idle = self.runner.is_idle();
-        let ending = async {
+        let is_replaced = ending == Ending::Replaced;
+        let leaving = async {
             if takes_all {
                 self.runner.end().await;
             } else {
                 self.runner.leave().await;
             }
         };
-        if tokio::time::timeout(PATIENCE, ending).await.is_err() {
-            tracing::error!("some allocations have not ended within {PATIENCE:?}");
+        let patience = if is_replaced { HANDING_OVER } else { PATIENCE };
+        if tokio::time::timeout(patience, leaving).await.is_err() {
+            tracing::error!("some allocations have not ended within {patience:?}");
         }
         self.plugins.end().await;
-        if (takes_all || is_idle)
+        if (takes_all || is_idle && !is_replaced)
             && let Err(error) = self.sockets.remove()
         {
             tracing::warn!("cannot remove the directory of sockets: {error}");
         }
+        self.kept
+    }
+}
+
+/// The API's rules as the operator has written them.
+fn security(config: &Config, machine: &Machine) -> Security {
+    let access = &config.api;
+    let usual = Allowed::default();
+    let advertised = config.advertise.as_ref().map(|address| host(address).to_owned());
+    Security {
+        own_uid: rustix::process::geteuid().as_raw(),
+        socket_role: access.socket_role.unwrap_or(Role::Submit),
+        submit: Allowed {
+            drivers: access.submit_drivers.clone().map_or(usual.drivers, |names| names.into_iter().into_set()),
+            volumes: access.submit_volumes.clone().map_or(usual.volumes, |names| names.into_iter().into_set()),
+        },
+        names: [machine.node.name.clone()].into_iter().chain(advertised).into_set(),
+    }
+}
+
+/// The host of `host:port`, `[host]:port` or `host`.
+fn host(address: &str) -> &str {
+    match address.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => address.split(':').next().unwrap_or_default(),
+    }
+}
+
+/// The id of the group whose members may connect to the unix sockets.
+///
+/// # Errors
+/// A name that is not in `/etc/group`.
+fn group(config: &Config) -> anyhow::Result<Option<u32>> {
+    let Some(name) = &config.api.socket_group else { return Ok(None) };
+    if let Ok(id) = name.parse() {
+        return Ok(Some(id));
+    }
+    let all = std::fs::read_to_string("/etc/group").context("cannot read /etc/group")?;
+    let found = all.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    found
+        .map(Some)
+        .with_context(|| format!("socket_group: there is no group {name:?} in /etc/group; make it, or write its id"))
+}
+
+/// What others reach the API by, if they do. An address that stands for all of them says nothing.
+fn advertised(config: &Config, tcp: &[SocketAddr], tls_enabled: bool) -> Advertised {
+    let first = tcp.first().filter(|address| !address.ip().is_unspecified());
+    let http_addr = match (&config.advertise, tcp.first()) {
+        (Some(address), Some(tcp))
+            if host(address).len() + usize::from(address.starts_with('[')) * 2 == address.len() =>
+        {
+            format!("{address}:{}", tcp.port())
+        }
+        (Some(address), Some(_)) => address.clone(),
+        _ => first.map(SocketAddr::to_string).unwrap_or_default(),
+    };
+    Advertised { http_addr, tls_enabled: tls_enabled && !tcp.is_empty() }
+}
+
+/// Refuses an address that others than this machine can reach without TLS.
+fn reachable(address: SocketAddr, tls: bool) -> anyhow::Result<()> {
+    if tls || address.ip().is_loopback() {
+        return Ok(());
+    }
+    bail!(
+        "{address}: beyond this machine the API needs TLS; write tls {{ http = true ... }} into the configuration, or listen on a \
+         loopback address"
+    )
+}
+
+/// A socket that listens already.
+fn listening(fd: OwnedFd, tls: Option<&TlsAcceptor>) -> anyhow::Result<Listener> {
+    let listener = Listener::from_fd(fd, tls.cloned())?;
+    match listener.address() {
+        Some(address) => reachable(address, tls.is_some()).map(|()| listener),
+        None => Ok(listener),
     }
 }
 
@@ -337,20 +561,38 @@ async fn assemble(
     Ok((machine, plugins))
 }
 
-fn listen(address: &Address) -> anyhow::Result<Listener> {
+fn listen(address: &Address, tls: Option<&TlsAcceptor>, group: Option<u32>) -> anyhow::Result<Listener> {
     let listener = match address {
         Address::Unix(path) => {
             if let Some(dir) = path.parent().filter(|dir| !dir.exists()) {
                 make_private(dir).with_context(|| format!("cannot make {}", dir.display()))?;
             }
-            Listener::unix(path, None)
+            if let Some(group) = group {
+                admit(path, group)?;
+            }
+            Listener::unix(path, group)
         }
-        Address::Tcp(address) if !address.ip().is_loopback() => {
-            bail!("--listen {address}: beyond this machine the API needs TLS; listen on a loopback address")
+        Address::Tcp(address) => {
+            reachable(*address, tls.is_some()).context("--listen")?;
+            Listener::tcp(*address, tls.cloned())
         }
-        Address::Tcp(address) => Listener::tcp(*address, None),
     };
     listener.with_context(|| format!("cannot listen on {address}; give another --listen"))
+}
+
+/// Lets the members of a group through the directory of the socket, if it is one of this user that lets nobody through. They
+/// cannot list it.
+fn admit(socket: &Path, group: u32) -> anyhow::Result<()> {
+    let Some(dir) = socket.parent() else { return Ok(()) };
+    let let_through = || {
+        let found = std::fs::metadata(dir)?;
+        if found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o70 == 0 {
+            std::os::unix::fs::chown(dir, None, Some(group))?;
+            std::fs::set_permissions(dir, std::fs::Permissions::from_mode((found.mode() & 0o7777) | 0o10))?;
+        }
+        std::io::Result::Ok(())
+    };
+    let_through().with_context(|| format!("cannot let the group {group} through {}", dir.display()))
 }
 
 fn make_private(dir: &Path) -> std::io::Result<()> {
@@ -369,7 +611,8 @@ mod tests {
         for wrong in ["unix://run/a.sock", "localhost:4646", "", "tcp://127.0.0.1"] {
             assert!(address(wrong).is_err(), "{wrong}");
         }
-        let refused = listen(&Address::Tcp("0.0.0.0:0".parse().unwrap())).unwrap_err().to_string();
+        let refused = listen(&Address::Tcp("0.0.0.0:0".parse().unwrap()), None, None).unwrap_err();
+        let refused = format!("{refused:#}");
         assert!(refused.contains("needs TLS"), "{refused}");
     }
 }

@@ -4,11 +4,16 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use clap::ValueEnum as _;
+use tokio_rustls::TlsAcceptor;
 
+use super::log::Least;
 use super::policy::Level;
 use super::{networks, volumes};
+use crate::agent::model::Role;
 use crate::alloc::{HostNetworks, HostVolumes};
 use crate::driver::hclspec::Body;
+use crate::http::tls::TlsFiles;
 use crate::jobspec::config::{self, Member, Node, Variables};
 use crate::jobspec::{self, Diagnostic, Value, did_you_mean};
 use crate::spec::Pos;
@@ -19,7 +24,10 @@ const MOST_SAID: usize = 20;
 /// Most files that are read of one directory.
 const MOST_FILES: usize = 1000;
 
-const TOP: [&str; 4] = ["client", "isolation_minimum", "plugin", "plugin_dir"];
+const TOP: [&str; 8] = ["advertise", "api", "client", "isolation_minimum", "log_level", "plugin", "plugin_dir", "tls"];
+const ADVERTISE: [&str; 1] = ["http"];
+const API: [&str; 4] = ["socket_group", "socket_role", "submit_drivers", "submit_volumes"];
+const TLS: [&str; 5] = ["ca_file", "cert_file", "http", "key_file", "verify_https_client"];
 const CLIENT: [&str; 5] = ["cni_config_dir", "cni_path", "host_network", "host_volume", "meta"];
 const HOST_VOLUME: [&str; 2] = ["path", "read_only"];
 const HOST_NETWORK: [&str; 2] = ["cidr", "interface"];
@@ -36,8 +44,56 @@ pub(super) struct Config {
     /// The directory of driver plugins.
     pub(super) plugin_dir: Option<PathBuf>,
     pub(super) isolation_minimum: Option<Level>,
+    /// Who may do what over the agent's API.
+    pub(super) api: Access,
+    /// The files of `tls`, if it is on for the API.
+    pub(super) tls: Tls,
+    /// `host` or `host:port`, by which others reach the agent's API.
+    pub(super) advertise: Option<String>,
+    pub(super) log_level: Option<Least>,
     /// Settings that have no effect.
     pub(super) warnings: Vec<String>,
+}
+
+/// An `api` block.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Access {
+    pub(super) socket_group: Option<String>,
+    pub(super) socket_role: Option<Role>,
+    pub(super) submit_drivers: Option<Vec<String>>,
+    pub(super) submit_volumes: Option<Vec<String>>,
+}
+
+/// A `tls` block.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tls {
+    http: bool,
+    verify_https_client: bool,
+    cert_file: Option<PathBuf>,
+    key_file: Option<PathBuf>,
+    ca_file: Option<PathBuf>,
+    pos: Pos,
+}
+
+impl Tls {
+    /// What a listener on TCP does with a connection; `None` where it speaks no TLS.
+    ///
+    /// # Errors
+    /// A file that is missing or wrong.
+    pub(super) fn acceptor(&self) -> anyhow::Result<Option<TlsAcceptor>> {
+        if !self.http {
+            return Ok(None);
+        }
+        let given = |file: &Option<PathBuf>, key: &str| {
+            file.clone().with_context(|| format!("{}: tls has http = true and no {key}; name the file", self.pos))
+        };
+        let files = TlsFiles {
+            certificate: given(&self.cert_file, "cert_file")?,
+            key: given(&self.key_file, "key_file")?,
+            client_ca: self.verify_https_client.then(|| given(&self.ca_file, "ca_file")).transpose()?,
+        };
+        files.acceptor().map(Some).with_context(|| format!("{}: tls", self.pos))
+    }
 }
 
 /// A `plugin` block.
@@ -217,6 +273,17 @@ impl Reader<'_> {
                     }
                     self.config.plugin_dir = dir.or(self.config.plugin_dir.take());
                 }
+                "api" => self.api(&member.node),
+                "tls" => self.tls(member),
+                "advertise" => {
+                    for member in self.members("advertise", &member.node, &ADVERTISE) {
+                        self.config.advertise = self.text(member);
+                    }
+                }
+                "log_level" => {
+                    let level = |value: &Value| Least::from_str(&value.to_text()?, true).ok();
+                    self.config.log_level = self.value(member, "\"debug\", \"info\", \"warn\" or \"error\"", level);
+                }
                 _ => {
                     let level = |value: &Value| match value.to_text()?.as_str() {
                         "default" => Some(Level::Default),
@@ -228,6 +295,55 @@ impl Reader<'_> {
                 }
             }
         }
+    }
+
+    fn api(&mut self, node: &Node) {
+        for member in self.members("api", node, &API) {
+            match &*member.name {
+                "socket_group" => self.config.api.socket_group = self.text(member),
+                "socket_role" => {
+                    let role = |value: &Value| Role::parse(&value.to_text()?);
+                    self.config.api.socket_role = self.value(member, "\"read\", \"submit\" or \"manage\"", role);
+                }
+                "submit_drivers" => self.config.api.submit_drivers = self.words(member),
+                _ => self.config.api.submit_volumes = self.words(member),
+            }
+        }
+    }
+
+    fn tls(&mut self, block: &Member) {
+        self.config.tls.pos = block.pos.clone();
+        for member in self.members("tls", &block.node, &TLS) {
+            match &*member.name {
+                "http" => {
+                    self.config.tls.http = self.value(member, "true or false", Value::to_bool).unwrap_or(false);
+                }
+                "verify_https_client" => {
+                    let verify = self.value(member, "true or false", Value::to_bool);
+                    self.config.tls.verify_https_client = verify.unwrap_or(false);
+                }
+                name => {
+                    let file = self.text(member).map(PathBuf::from);
+                    if file.as_ref().is_some_and(|file| !file.is_absolute()) {
+                        self.wrong(&member.pos, format!("\"{name}\" must be absolute"));
+                    }
+                    let tls = &mut self.config.tls;
+                    match name {
+                        "cert_file" => tls.cert_file = file,
+                        "key_file" => tls.key_file = file,
+                        _ => tls.ca_file = file,
+                    }
+                }
+            }
+        }
+    }
+
+    fn words(&mut self, member: &Member) -> Option<Vec<String>> {
+        let words = |value: &Value| match value {
+            Value::List(words) => words.iter().map(Value::to_text).collect::<Option<Vec<_>>>(),
+            _ => None,
+        };
+        self.value(member, "a list of strings", words)
     }
 
     fn client(&mut self, node: &Node) {
@@ -307,12 +423,7 @@ impl Reader<'_> {
         let (mut config, mut args, pos) = (config::empty(), Vec::new(), label.pos.clone());
         for member in self.members("plugin", body, &PLUGIN) {
             if member.name == "args" {
-                let words = |value: &Value| match value {
-                    Value::List(words) => words.iter().map(Value::to_text).collect::<Option<Vec<_>>>(),
-                    _ => None,
-                };
-                let words = self.value(member, "a list of strings", words).unwrap_or_default();
-                args = words.into_iter().map(OsString::from).collect();
+                args = self.words(member).unwrap_or_default().into_iter().map(OsString::from).collect();
                 continue;
             }
             let found = bodies(&member.node);
@@ -370,7 +481,12 @@ mod tests {
                 2,
                 "(did you mean \"host_volume\"?); known are cni_config_dir",
             ),
-            ("server { enabled = true }", 1, "unsupported key \"server\" in the configuration; known are client"),
+            ("server { enabled = true }", 1, "unsupported key \"server\" in the configuration; known are advertise"),
+            ("api {\n socket_role = \"root\"\n}", 2, "must be \"read\", \"submit\" or \"manage\""),
+            ("api {\n submit_drivers = \"exec\"\n}", 2, "a list of strings"),
+            ("tls {\n http = true\n cert_file = \"a.pem\"\n}", 3, "must be absolute"),
+            ("tls {\n rpc = true\n}", 2, "known are ca_file"),
+            ("log_level = \"loud\"", 1, "must be \"debug\""),
             ("client {\n host_volume \"x\" { path = \"srv\" }\n}", 2, "must be absolute"),
             ("client {\n host_volume \"x\" {\n readonly = true\n}\n}", 3, "did you mean \"read_only\"?"),
             ("client {\n\n host_volume \"x\" { }\n}", 3, "has no path"),
@@ -388,6 +504,21 @@ mod tests {
         }
         let two = config("client { x = 1 }\nserver { }\n").unwrap_err().to_string();
         assert_eq!(two.lines().count(), 2, "all at once: {two}");
+    }
+
+    #[test]
+    fn what_the_agents_api_is_told_is_read() {
+        let text = "api {\n socket_group = \"ops\"\n socket_role = \"read\"\n submit_drivers = [\"exec\"]\n \
+                    submit_volumes = [\"data\"]\n}\nadvertise { http = \"box.example:4646\" }\nlog_level = \"DEBUG\"\n\
+                    tls {\n http = true\n cert_file = \"/none/cert.pem\"\n}\n";
+        let config = config(text).unwrap();
+        assert_eq!((config.api.socket_group.as_deref(), config.api.socket_role), (Some("ops"), Some(Role::Read)));
+        assert_eq!(config.api.submit_drivers, Some(vec!["exec".to_owned()]));
+        assert_eq!(config.api.submit_volumes, Some(vec!["data".to_owned()]));
+        assert_eq!((config.advertise.as_deref(), config.log_level), (Some("box.example:4646"), Some(Least::Debug)));
+        let error = format!("{:#}", config.tls.acceptor().map(drop).unwrap_err());
+        assert!(error.contains("agent.hcl:8") && error.contains("no key_file"), "{error}");
+        assert!(Tls::default().acceptor().unwrap().is_none());
     }
 
     #[test]

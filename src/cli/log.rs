@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::SystemTime;
 
 use tokio::sync::broadcast;
@@ -15,7 +16,6 @@ use crate::spec::escaped_lines;
 
 /// A layer that writes each event of this program as one line.
 struct Lines {
-    least: Level,
     /// For clients that follow the log over the API.
     followed: broadcast::Sender<LogLine>,
 }
@@ -26,7 +26,7 @@ const FOLLOWED: usize = 256;
 impl<S: Subscriber> Layer<S> for Lines {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
         // Messages of libraries are not meant for operators.
-        *metadata.level() <= self.least && metadata.target().starts_with(env!("CARGO_PKG_NAME"))
+        *metadata.level() <= least() && metadata.target().starts_with(env!("CARGO_PKG_NAME"))
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
@@ -79,16 +79,30 @@ pub(super) enum Least {
     Error,
 }
 
+/// The minimum level now: a [`Least`] as a number.
+static LEAST: AtomicU8 = AtomicU8::new(Least::Info as u8);
+
+fn least() -> Level {
+    match LEAST.load(Ordering::Relaxed) {
+        0 => Level::DEBUG,
+        1 => Level::INFO,
+        2 => Level::WARN,
+        _ => Level::ERROR,
+    }
+}
+
+/// Changes the minimum level.
+pub(super) fn set(least: Least) {
+    LEAST.store(least as u8, Ordering::Relaxed);
+    // What was not enabled before is asked again.
+    tracing::callsite::rebuild_interest_cache();
+}
+
 /// Starts to log the messages of this process. Subscribers of the returned channel get them, too.
-pub(super) fn start(least: Least) -> broadcast::Sender<LogLine> {
-    let least = match least {
-        Least::Debug => Level::DEBUG,
-        Least::Info => Level::INFO,
-        Least::Warn => Level::WARN,
-        Least::Error => Level::ERROR,
-    };
+pub(super) fn start(least: Option<Least>) -> broadcast::Sender<LogLine> {
+    LEAST.store(least.unwrap_or(Least::Info) as u8, Ordering::Relaxed);
     let (followed, _) = broadcast::channel(FOLLOWED);
-    let lines = tracing_subscriber::registry().with(Lines { least, followed: followed.clone() });
+    let lines = tracing_subscriber::registry().with(Lines { followed: followed.clone() });
     // A subscriber already exists only if another program embeds this one.
     let _ = tracing::subscriber::set_global_default(lines);
     followed

@@ -2,6 +2,7 @@
 
 mod agent;
 mod args;
+mod ask;
 mod background;
 mod config;
 mod detach;
@@ -31,6 +32,7 @@ mod signals;
 mod supervise;
 mod systemd;
 mod token;
+mod upgrade;
 mod validate;
 mod volumes;
 
@@ -42,6 +44,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 
+use crate::agent::model::Role;
 use crate::alloc::{Tell, chain_within};
 use crate::net::{CONFIG_DIR, Subnet};
 use crate::spec::{escaped_lines, shortened};
@@ -72,6 +75,9 @@ enum Command {
     Validate(ValidateArgs),
     /// Keep jobs on this machine, over the death of this process and of the machine, and serve Nomad's HTTP API
     Agent(AgentArgs),
+    /// Tokens for the API of the running agent
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// List what runs here
     Ps(PsArgs),
     /// Show what runs here, or all that is known of a job or an allocation
@@ -240,7 +246,10 @@ struct ValidateArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 struct AgentArgs {
+    #[command(subcommand)]
+    command: Option<AgentCommand>,
     /// Read what a Nomad agent's configuration says of the machine: a file, or the .hcl and .json files of a directory; may be
     /// repeated
     #[arg(long, value_name = "FILE|DIR")]
@@ -264,9 +273,59 @@ struct AgentArgs {
     /// Only look whether an agent could start with this configuration and what is in the data directory
     #[arg(long)]
     check: bool,
-    /// Say in the log what is at least so important
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
-    log_level: log::Least,
+    /// With --check: look at this copy of the state
+    #[arg(long, value_name = "DIR", hide = true, requires = "check")]
+    check_state: Option<PathBuf>,
+    /// The descriptors of the sockets on which the program before this one listened
+    #[arg(long, value_name = "NUMBERS", hide = true)]
+    inherit: Option<String>,
+    /// Say in the log what is at least so important [default: `log_level` of the configuration, else info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<log::Least>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum AgentCommand {
+    /// Go on as the program that is now in the file that the running agent was started from; it is tried first
+    Upgrade(SocketArgs),
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum TokenCommand {
+    /// Make a token and print its secret, which is told only once
+    Create {
+        /// What its owner may do: read; submit, which runs isolated tasks; manage, which is equal to root
+        #[arg(long, value_name = "ROLE", value_parser = |text: &str| Role::parse(text).ok_or("it is read, submit or manage"))]
+        role: Role,
+        /// What it is for
+        #[arg(long, value_name = "NAME", default_value = "")]
+        name: String,
+        /// End its validity after this time (90s, 8h) [default: never]
+        #[arg(long, value_name = "DURATION")]
+        ttl: Option<String>,
+        #[command(flatten)]
+        at: SocketArgs,
+    },
+    /// List the tokens, without their secrets
+    List {
+        #[command(flatten)]
+        at: SocketArgs,
+    },
+    /// Revoke a token
+    Revoke {
+        /// Its accessor, as list prints it
+        accessor: String,
+        #[command(flatten)]
+        at: SocketArgs,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct SocketArgs {
+    /// The agent's unix socket [default: that of `NOMAD_ADDR`, else `/run/agentbin/agentbin.sock`, or
+    /// `$XDG_RUNTIME_DIR/agentbin/agentbin.sock` without root]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -551,7 +610,9 @@ pub fn run(args: Vec<OsString>) -> i32 {
         Command::Run(args) => run::run(&args),
         Command::Systemd(args) => systemd::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Agent(AgentArgs { command: Some(AgentCommand::Upgrade(args)), .. }) => ask::upgrade(&args),
         Command::Agent(args) => agent::run(&args),
+        Command::Token(command) => token::run(&command),
         Command::Ps(args) => runs::ps(&args),
         Command::Status(args) => runs::status(&args),
         Command::Stop(args) => runs::stop(&args),

@@ -1,9 +1,10 @@
 //! The service manager, such as systemd, that has started this process: status messages to it, and sockets that it passes. See
 //! `sd_notify(3)` and `sd_listen_fds(3)`; without a service manager there are no messages and no sockets.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 pub(super) use sd_notify::NotifyState;
 
 use crate::http::listener::Listener;
@@ -21,23 +22,15 @@ pub(super) fn tell(state: &NotifyState<'_>) {
     }
 }
 
-/// The sockets on which the service manager has listened for this process. To be called once.
+/// The sockets on which the service manager has listened for this process, each as `made` returns it. To be called once.
 ///
 /// # Errors
-/// Variables that cannot be parsed, a descriptor that is no listening socket, TCP beyond this machine.
-pub(super) fn sockets() -> anyhow::Result<Vec<Listener>> {
+/// Variables that cannot be parsed, a descriptor that does not exist, what `made` says.
+pub(super) fn sockets(made: impl Fn(OwnedFd) -> anyhow::Result<Listener>) -> anyhow::Result<Vec<Listener>> {
     let numbers = sd_notify::listen_fds().context("cannot use the sockets that LISTEN_FDS names")?;
     let listener = |number| {
         let fd = sys::process::inherited_fd(number).with_context(|| format!("there is no descriptor {number}"))?;
-        let listener = Listener::from_fd(fd, None)?;
-        match listener.address() {
-            Some(address) if !address.ip().is_loopback() => {
-                bail!(
-                    "it listens on {address}: beyond this machine the API needs TLS; name a loopback address in the socket's unit"
-                )
-            }
-            _ => Ok(listener),
-        }
+        made(fd)
     };
     numbers.map(|number| listener(number).with_context(|| format!("socket {number} of the service manager"))).collect()
 }

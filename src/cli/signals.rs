@@ -14,6 +14,11 @@ pub(super) struct Signals(sys::signals::Signals);
 
 impl Signals {
     pub(super) fn catch() -> io::Result<Signals> {
+        Signals::catch_with(&[])
+    }
+
+    /// Catches these as well.
+    pub(super) fn catch_with(more: &[i32]) -> io::Result<Signals> {
         let ignored =
             std::fs::File::open("/proc/self/status").ok().and_then(|status| processes::said(status, "SigIgn"));
         let ignored = ignored.and_then(|said| u64::from_str_radix(&said, 16).ok()).unwrap_or(0);
@@ -22,6 +27,7 @@ impl Signals {
         if !hangup_ignored {
             caught.push(libc::SIGHUP);
         }
+        caught.extend(more);
         sys::signals::Signals::catch(&caught).map(Signals)
     }
 

@@ -244,7 +244,7 @@ impl<'a> Launch<'a> {
             start_error(source)
         })?);
         let guard = KillOnDrop(Some(Launched { pid, pidfd: Arc::clone(&pidfd), sockets }));
-        let life = watch_exit(Arc::clone(&pidfd), true).map_err(start_error)?;
+        let life = watch_exit(Arc::clone(&pidfd)).map_err(start_error)?;
         let stderr = follow_stderr(stderr, self.log).map_err(start_error)?;
         let first = read_first_line(stdout).map_err(start_error)?;
         let Ok(line) = timeout_at(deadline, first_line_or_end(first, &life)).await else {
@@ -371,7 +371,8 @@ impl Client {
             return Err(HostError::Gone(pid));
         }
         let pidfd = Arc::new(pidfd);
-        let life = watch_exit(Arc::clone(&pidfd), false).map_err(watch_error)?;
+        // An agent that was upgraded is the same process, so that what it started before is its child, and nobody else reaps it.
+        let life = watch_exit(Arc::clone(&pidfd)).map_err(watch_error)?;
         // Next to the plugin's own socket, in a directory that the plugin can certainly access.
         let dir = reattach.socket.parent().map_or_else(std::env::temp_dir, Path::to_owned);
         let address = Address::Unix(reattach.socket);
@@ -578,15 +579,13 @@ async fn open_broker(channel: Channel, broker: Arc<Broker>) {
 }
 
 /// Reports when the process has ended, and reaps it if it is our child.
-fn watch_exit(pidfd: Arc<OwnedFd>, reap: bool) -> io::Result<Life> {
+fn watch_exit(pidfd: Arc<OwnedFd>) -> io::Result<Life> {
     let ended = sys::watch::register(pidfd, tokio::io::Interest::READABLE)?;
     let (sender, receiver) = watch::channel(false);
     crate::sys::task::spawn(async move {
         let _ = ended.readable().await;
-        if reap {
-            // Readable means that it has ended; ECHILD would mean that it was already reaped, which is fine.
-            let _ = sys::process::try_wait(ended.get_ref().as_fd());
-        }
+        // Readable means that it has ended; ECHILD means that it is no child of ours or was already reaped, which is fine.
+        let _ = sys::process::try_wait(ended.get_ref().as_fd());
         sender.send_replace(true);
     });
     Ok(Life(receiver))

@@ -125,9 +125,46 @@ impl Store {
         receiver.recv().unwrap_or_else(|_| Err(lost()))
     }
 
+    /// The directory of the database.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.base.path().parent().unwrap_or(Path::new(""))
+    }
+
+    /// Copies the database as it was last committed to another directory, for a program that is to be tried on it. Changes wait
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// What creating the directory or copying the file says.
+    pub async fn copy(&self, to: &Path) -> Result<(), StoreError> {
+        let (from, to) = (self.dir().to_owned(), to.to_owned());
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        // On the writer's thread: nothing is committed while the file is read. What is not committed yet is in pages of the file
+        // that the last commit does not use.
+        let work = move |_: Result<&Arc<Draft>, StoreError>| {
+            // Nobody waits for it any more: then it is as good.
+            let _ = sender.send(copy(&from, &to));
+            Verdict::Drop(Box::new(|_| {}))
+        };
+        self.submit(false, work).await;
+        let lost = || StoreError::Closed { path: self.base.path().to_path_buf() };
+        receiver.await.unwrap_or_else(|_| Err(lost()))
+    }
+
     /// Runs `work` to write directly to the transaction, without buffering in memory; the same holds for its verdict. It is not
     /// committed together with other changes.
     pub async fn submit_bulk(&self, work: impl FnOnce(Result<&Bulk, StoreError>) -> Verdict + Send + 'static) {
         self.writer.submit_bulk(Box::new(work)).await;
     }
+}
+
+/// Copies the database in `from` to the directory `to`, which is created if it is missing. What another process writes to it
+/// meanwhile may be copied in part: opening the copy finds that.
+///
+/// # Errors
+/// What creating the directory or copying the file says.
+pub fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
+    let dir = file::own_dir(to)?;
+    let doing = format!("copy {} to {}", from.join(FILE).display(), to.display());
+    std::fs::copy(from.join(FILE), dir.path().join(FILE)).map(drop).map_err(StoreError::io(doing))
 }

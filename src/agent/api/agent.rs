@@ -157,10 +157,15 @@ pub(super) async fn monitor(call: Call) -> Result<Answer, Refusal> {
         _ => return Err(Refusal::bad(format!("Unknown log level: {wanted}"))),
     };
     let (json_lines, plain) = (call.switch("log_json")?, call.switch("plain")?);
-    let mut lines = call.api.log.subscribe();
+    let (mut lines, process) = (call.api.log.subscribe(), call.api.process.clone());
     let body = stream(move |out| async move {
         loop {
-            let text = match tokio::time::timeout(HEARTBEAT, lines.recv()).await {
+            let next = tokio::select! {
+                biased;
+                next = tokio::time::timeout(HEARTBEAT, lines.recv()) => next,
+                () = process.clone().ends() => Ok(Err(RecvError::Closed)),
+            };
+            let text = match next {
                 Err(_) if plain => continue,
                 Err(_) => {
                     if out.send("{}").await.is_err() {

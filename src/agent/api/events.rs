@@ -47,7 +47,7 @@ pub(super) async fn stream_events(call: Call) -> Result<Answer, Refusal> {
     let tokens = call.caller.role == Role::Manage;
     let state = call.api.state.clone();
     // Subscribed before the answer begins, so that no later event is missed.
-    let mut events = state.events(index);
+    let (mut events, process) = (state.events(index), call.api.process.clone());
     let body = stream(move |out| async move {
         let fits = |event: &Event| {
             let named =
@@ -56,7 +56,11 @@ pub(super) async fn stream_events(call: Call) -> Result<Answer, Refusal> {
             named && may && wanted.iter().any(|wanted| wanted.fits(event))
         };
         loop {
-            let line = match tokio::time::timeout(HEARTBEAT, events.next()).await {
+            let next = tokio::select! {
+                next = tokio::time::timeout(HEARTBEAT, events.next()) => next,
+                () = process.clone().ends() => return,
+            };
+            let line = match next {
                 Err(_) => "{}\n".to_owned(),
                 Ok(Err(behind)) => return out.fail(std::io::Error::other(behind)).await,
                 Ok(Ok(batch)) => match told(&state, &batch, fits) {

@@ -12,7 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
-use super::client;
+use super::{ENDING, client};
 use crate::agent::model::{TaskState, TaskStateName};
 use crate::executor::ExecResponses;
 use crate::http::StatusCode;
@@ -120,8 +120,8 @@ async fn upgrade(call: &mut Call, wanted: Result<Wanted, Refusal>) -> Result<Ans
     let upgrade = upgrade.map_err(|e| Refusal::new(e.status(), e.body_text()))?;
     // A connection that was upgraded no longer counts against its listener's limit.
     let busy = || Refusal::new(StatusCode::TOO_MANY_REQUESTS, format!("{SESSIONS} sessions are open; end one of them"));
-    let place = call.api.sessions.clone().try_acquire_owned().map_err(|_| busy())?;
-    let engine = call.api.engine.clone();
+    let place = call.api.process.sessions.clone().try_acquire_owned().map_err(|_| busy())?;
+    let (engine, process) = (call.api.engine.clone(), call.api.process.clone());
     Ok(Answer::Raw(upgrade.max_message_size(MESSAGE).max_frame_size(MESSAGE).read_buffer_size(READ).on_upgrade(
         async move |mut socket| {
             let ended = match wanted {
@@ -134,7 +134,12 @@ async fn upgrade(call: &mut Call, wanted: Result<Wanted, Refusal>) -> Result<Ans
                         Ok(()) => {
                             match engine.exec(&wanted.alloc, &wanted.task, Box::pin(ReceiverStream::new(stream))).await
                             {
-                                Ok(responses) => session(&mut socket, requests, responses).await,
+                                Ok(responses) => tokio::select! {
+                                    ended = session(&mut socket, requests, responses) => ended,
+                                    () = process.ends() => {
+                                        Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, ENDING))
+                                    }
+                                },
                                 Err(error) => Err(error.into()),
                             }
                         }
@@ -269,6 +274,8 @@ async fn close(mut socket: WebSocket, ended: Result<Ended, Refusal>) {
     let (code, reason) = match ended {
         Ok(Ended::Client) => return,
         Ok(Ended::Command) => (1000, String::new()),
+        // Service restart, of the registry of close codes.
+        Err(refusal) if refusal.status == StatusCode::SERVICE_UNAVAILABLE => (1012, refusal.text),
         Err(refusal) if refusal.status.is_client_error() && refusal.status != StatusCode::REQUEST_TIMEOUT => {
             (1008, refusal.text)
         }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
-use super::client;
+use super::{ENDING, Process, client};
 use crate::agent::model::{Nanos, Stamp};
 use crate::http::stream::{Out, stream as streamed};
 use crate::http::{Body, HeaderValue, Response, StatusCode, header};
@@ -342,11 +342,16 @@ pub(super) async fn stream(call: Call) -> Result<Answer, Refusal> {
         Ok::<_, Refusal>(Growing { dir, path, file: Some(Arc::new(file)), at, follow })
     });
     let growing = opened.await.map_err(|e| Refusal::failed(e.to_string()))??;
-    Ok(framed(growing, std::future::pending()))
+    Ok(framed(growing, std::future::pending(), call.api.process.clone()))
 }
 
-/// An answer of frames. The future `beside` is cancelled when the answer ends, and ends the answer when it completes.
-pub(super) fn framed<S: Source + Send + 'static>(source: S, beside: impl Future<Output = ()> + Send + 'static) -> Answer
+/// An answer of frames. The future `beside` is cancelled when the answer ends, and ends the answer when it completes. At the end of
+/// this process the last frame says so.
+pub(super) fn framed<S: Source + Send + 'static>(
+    source: S,
+    beside: impl Future<Output = ()> + Send + 'static,
+    process: Process,
+) -> Answer
 where
     Framer<S>: Frames,
 {
@@ -367,6 +372,10 @@ where
         tokio::select! {
             () = framing => {}
             () = beside => {}
+            () = process.ends() => {
+                // The client may have gone.
+                let _ = out.send(json!({"FileEvent": ENDING}).to_string()).await;
+            }
         }
     });
     raw("application/json", body)

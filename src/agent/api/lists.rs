@@ -44,7 +44,7 @@ pub(super) async fn read(
     find: impl Fn(&View) -> Result<Found, Refusal>,
 ) -> Result<Answer, Refusal> {
     let (above, wait) = waiting(call)?;
-    let until = Instant::now() + wait;
+    let mut until = Instant::now() + wait;
     loop {
         let (found, seen) = {
             let view = call.api.state.read()?;
@@ -58,7 +58,11 @@ pub(super) async fn read(
                 Err(text) => Err(Refusal { index, ..Refusal::missing(text) }),
             };
         }
-        call.api.state.wait(tables, seen, until).await;
+        tokio::select! {
+            _ = call.api.state.wait(tables, seen, until) => {}
+            // Answered as after the timeout; the client asks again, and the next agent answers.
+            () = call.api.process.clone().ends() => until = Instant::now(),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use tokio::time::{Duration, Instant};
 
 use super::answer::{Answer, Refusal};
 use super::call::Call;
-use super::files;
+use super::{ENDING, Process, files};
 use crate::agent::model::{Allocation, TaskStateName};
 use crate::agent::state::{State, Table};
 use crate::http::stream::stream;
@@ -50,10 +50,11 @@ pub(super) async fn logs(call: Call) -> Result<Answer, Refusal> {
         }
         std::future::pending::<()>().await;
     };
+    let process = call.api.process.clone();
     Ok(if plain {
-        as_it_is(follower, beside)
+        as_it_is(follower, beside, process)
     } else {
-        files::framed(Followed::new(follower, "alloc/logs", &base), beside)
+        files::framed(Followed::new(follower, "alloc/logs", &base), beside, process)
     })
 }
 
@@ -91,7 +92,7 @@ fn has_ended(alloc: &Allocation, task: &str) -> bool {
     dead || alloc.client_status.is_terminal()
 }
 
-fn as_it_is(mut follower: Follower, beside: impl Future<Output = ()> + Send + 'static) -> Answer {
+fn as_it_is(mut follower: Follower, beside: impl Future<Output = ()> + Send + 'static, process: Process) -> Answer {
     let body = stream(move |out| async move {
         let reading = async {
             loop {
@@ -110,6 +111,8 @@ fn as_it_is(mut follower: Follower, beside: impl Future<Output = ()> + Send + 's
         tokio::select! {
             () = reading => {}
             () = beside => {}
+            // The output has no place for a word of ours: it is cut off, so that nobody takes it for whole.
+            () = process.ends() => out.fail(std::io::Error::other(ENDING)).await,
         }
     });
     files::raw("text/plain", body)

@@ -35,6 +35,7 @@ mod search;
 mod services;
 mod shape;
 mod tokens;
+mod upgrade;
 mod vars;
 mod versions;
 
@@ -46,7 +47,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::Value;
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::{Semaphore, broadcast, watch};
 
 use super::Agent;
 use super::commands::Commands;
@@ -61,6 +62,7 @@ use answer::Refusal;
 pub use auth::{Allowed, Security};
 use call::Call;
 use routes::{Route, Verb};
+pub use upgrade::{Replacing, Upgrade};
 
 /// The agent's description of itself.
 #[derive(Debug, Clone)]
@@ -92,6 +94,33 @@ pub struct LogLine {
     pub text: Arc<str>,
 }
 
+/// How the process that serves the API and its handlers know of each other's end.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// Becomes true when the process is about to end: then whatever would go on for long ends.
+    pub ending: watch::Receiver<bool>,
+    /// Limits the number of sessions, each of which holds a permit: at the end the process waits for them.
+    pub sessions: Arc<Semaphore>,
+    /// Requests to replace the program of the process.
+    pub replacing: Replacing,
+}
+
+impl Process {
+    /// The sessions that may be open at once.
+    pub const SESSIONS: usize = exec::SESSIONS;
+
+    /// Returns when the process is about to end.
+    async fn ends(mut self) {
+        if self.ending.wait_for(|ending| *ending).await.is_err() {
+            // The serving process says nothing about its end, as in a test.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// What a stream or a session says when its agent ends.
+const ENDING: &str = "the agent ends or is being upgraded: connect again";
+
 /// The API of an agent.
 pub struct Api {
     state: State,
@@ -101,8 +130,7 @@ pub struct Api {
     security: Security,
     log: broadcast::Sender<LogLine>,
     router: Router<Vec<Route>>,
-    /// Limits the number of sessions.
-    sessions: Arc<Semaphore>,
+    process: Process,
     /// Budget in KiB for large bodies in progress.
     room: Arc<Semaphore>,
 }
@@ -117,7 +145,13 @@ impl Api {
     /// The API of this agent. `log` feeds `/v1/agent/monitor`.
     #[must_use]
     #[expect(clippy::new_ret_no_self, reason = "a server takes nothing but a handler")]
-    pub fn new(agent: Agent, about: About, security: Security, log: broadcast::Sender<LogLine>) -> Arc<dyn Handler> {
+    pub fn new(
+        agent: Agent,
+        about: About,
+        security: Security,
+        log: broadcast::Sender<LogLine>,
+        process: Process,
+    ) -> Arc<dyn Handler> {
         Arc::new(Answers(Arc::new(Api {
             state: agent.state,
             engine: agent.engine,
@@ -126,7 +160,7 @@ impl Api {
             security,
             log,
             router: routes::router(),
-            sessions: Arc::new(Semaphore::new(exec::SESSIONS)),
+            process,
             room: Arc::new(Semaphore::new(call::ROOM)),
         })))
     }

@@ -3,7 +3,7 @@
 use super::call::{Answering, Call};
 use super::{
     agent, allocations, client, deployments, evaluations, events, exec, files, fixed, job, jobs, logs, metrics,
-    namespaces, nodes, operator, parse, scaling, search, services, tokens, vars, versions,
+    namespaces, nodes, operator, parse, scaling, search, services, tokens, upgrade, vars, versions,
 };
 use crate::agent::model::Role;
 use crate::http::route::Router;
@@ -227,6 +227,7 @@ pub(super) const TABLE: &[Route] = &table! {
     Get "/v1/agentbin/tokens" Manage Served SMALL tokens::list: "tokens of this agent";
     Put "/v1/agentbin/tokens" Manage Served SMALL tokens::create: "makes one; its secret is told once";
     Get "/v1/agentbin/routes" Read Fixed SMALL fixed::routes: "this table";
+    Put "/v1/agentbin/upgrade" Manage Served SMALL upgrade::upgrade: "goes on as the program that is at the agent's path now";
     Delete "/v1/agentbin/token/{accessor}" Manage Served SMALL tokens::revoke: "takes one back";
 };
 

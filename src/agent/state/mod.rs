@@ -210,6 +210,25 @@ impl State {
         }
     }
 
+    /// Copies the state of this moment, with its key, to another directory.
+    ///
+    /// # Errors
+    /// [`StateError::Store`]; [`StateError::Key`] when the key file cannot be copied.
+    pub async fn copy(&self, to: &Path) -> Result<(), StateError> {
+        self.store.copy(to).await?;
+        copy_key(self.store.dir(), to)
+    }
+
+    /// Copies the state in `dir`, which another process has open, without its help: what it writes meanwhile may make the copy
+    /// useless, which [`State::open`] finds.
+    ///
+    /// # Errors
+    /// As [`State::copy`].
+    pub fn copy_of(dir: &Path, to: &Path) -> Result<(), StateError> {
+        crate::store::copy(dir, to)?;
+        copy_key(dir, to)
+    }
+
     /// Waits until one of these tables (none: any) has an index above this one, or until the deadline, and returns the highest
     /// of their indexes. A caller that waits for one object has to call again when that has not changed.
     pub async fn wait(&self, tables: &[Table], above: u64, until: Instant) -> u64 {
@@ -257,6 +276,11 @@ fn make<T>(
     }
     draft.put(table::INDEXES, table::LAST, index.to_be_bytes().to_vec());
     Ok(Made { index, value, writes: true, effects: Some(Effects { index, tables, events }) })
+}
+
+fn copy_key(from: &Path, to: &Path) -> Result<(), StateError> {
+    let failed = |error| StateError::Key(format!("cannot copy {} to {}: {error}", KEY_FILE, to.display()));
+    std::fs::copy(from.join(KEY_FILE), to.join(KEY_FILE)).map(drop).map_err(failed)
 }
 
 fn key_id(store: &Store) -> Result<Option<Vec<u8>>, StateError> {

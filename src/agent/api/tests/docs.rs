@@ -16,8 +16,8 @@ fn page() -> String {
         - An error is a status and a line of text.\n\
         - On the unix socket the agent's own user and root have the role `manage`, others the role of the socket. Over TCP each request\n\
         \x20 needs a token (`X-Nomad-Token` or `Authorization: Bearer`). `read` is part of `submit`, and `submit` of `manage`, which is equal\n\
-        \x20 to root. `submit` registers and starts jobs of the drivers `exec` and `java` only, which run at `isolation = \"strict\"` as `nobody`,\n\
-        \x20 with artifacts from `https://` or `http://` and no volumes of the host's.\n\
+        \x20 to root. `submit` registers and starts jobs of the drivers that the configuration lists (`exec` and `java` if it lists none),\n\
+        \x20 which run at `isolation = \"strict\"` as `nobody`, with artifacts from `https://` or `http://` and the host volumes that it lists.\n\
         - served: from what there is. fixed: the same for every agent, as one machine has no more. 501: refused, with the reason.\n\n\
         | method | path | role | answer | what |\n|---|---|---|---|---|\n"
         .to_owned();

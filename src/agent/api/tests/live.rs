@@ -211,6 +211,58 @@ async fn a_server_that_ends_lets_requests_end_first() {
     refused.await.unwrap();
 }
 
+/// Whatever goes on says why it ends, and who waits is answered. (N8)
+#[tokio::test]
+async fn what_goes_on_ends_with_a_word_when_the_agent_ends() {
+    let world = World::new().await;
+    let id = world.run("web").await[0]["ID"].as_str().unwrap().to_owned();
+    let logs = world.dir.path().join("alloc/alloc/logs");
+    std::fs::create_dir_all(&logs).unwrap();
+    std::fs::write(logs.join("t.stdout.0"), "one\n").unwrap();
+    let follow = format!("/v1/client/fs/logs/{id}?task=t&type=stdout&follow=true&origin=start");
+    let (mut frames, mut in_frames) = open(&world, &follow).await;
+    read_until(&mut frames, &mut in_frames, |seen| has(seen, "b25lCg==")).await;
+    let (mut plain, mut in_plain) = open(&world, &format!("{follow}&plain=true")).await;
+    read_until(&mut plain, &mut in_plain, |seen| has(seen, "one\n")).await;
+    let (mut events, mut of_events) = open(&world, "/v1/event/stream").await;
+    let path = format!("/v1/client/allocation/{id}/exec?task=t&command=%5B%22sh%22%5D");
+    let (mut session, mut of_session) = socket(&world, &path).await;
+    let mut waiting = UnixStream::connect(world.socket()).await.unwrap();
+    let path = "/v1/namespaces?index=100000&wait=5m";
+    waiting.write_all(request("GET", path, &[], "").as_bytes()).await.unwrap();
+    world.json("/v1/jobs").await;
+
+    world.stop.send_replace(true);
+    read_until(&mut frames, &mut in_frames, |seen| seen.ends_with(b"0\r\n\r\n")).await;
+    assert!(has(&in_frames, super::super::ENDING), "{}", String::from_utf8_lossy(&in_frames));
+    read_until(&mut events, &mut of_events, |seen| seen.ends_with(b"0\r\n\r\n")).await;
+    read_until(&mut session, &mut of_session, |seen| has_close(seen, 1012) && has(seen, super::super::ENDING)).await;
+    let mut answer = Vec::new();
+    read_until(&mut waiting, &mut answer, |seen| has(seen, "\"default\"")).await;
+    // Nothing of ours is mixed into a task's plain output: it is cut off, without the last chunk that would make it whole.
+    tokio::time::timeout(PATIENCE, plain.read_to_end(&mut in_plain)).await.expect("it goes on").unwrap();
+    assert!(in_plain.ends_with(b"one\n\r\n"), "{}", String::from_utf8_lossy(&in_plain));
+}
+
+#[tokio::test]
+async fn an_upgrade_is_asked_for_and_told_why_not() {
+    let mut world = World::new().await;
+    let socket = world.dir.path().join("sock");
+    let told = async {
+        let first = world.replaced.recv().await.unwrap();
+        first.send(Err("the new file is a text".to_owned())).unwrap();
+        world.replaced.recv().await.unwrap().send(Ok(())).unwrap();
+    };
+    let ask = || async {
+        let stream = UnixStream::connect(&socket).await.unwrap();
+        exchange(stream, &request("PUT", "/v1/agentbin/upgrade", &[], "")).await
+    };
+    let asked = async { (ask().await, ask().await) };
+    let ((refused, done), ()) = tokio::join!(asked, told);
+    assert_eq!((refused.status, refused.text().as_str()), (409, "the new file is a text"));
+    assert_eq!((done.status, done.json()["Replaced"].as_str()), (200, Some("0.0.0")));
+}
+
 #[tokio::test]
 async fn sessions_are_counted() {
     let world = World::new().await;

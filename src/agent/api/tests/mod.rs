@@ -15,11 +15,11 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
 
-use super::{About, Allowed, Api, Security};
+use super::{About, Allowed, Api, Process, Security, Upgrade};
 use crate::agent::engine::{CheckState, Engine, OrderError, Wanted};
 use crate::agent::fake::FakeEngine;
 use crate::agent::model::{Nanos, Node, Role, Secret, Token};
@@ -126,6 +126,7 @@ struct World {
     agent: Agent,
     tcp: std::net::SocketAddr,
     stop: watch::Sender<bool>,
+    replaced: mpsc::Receiver<Upgrade>,
     _serving: JoinSet<()>,
     _working: Working,
 }
@@ -160,8 +161,11 @@ impl World {
             names: BTreeSet::new(),
         };
         let (log, _) = broadcast::channel(16);
-        let handler = Api::new(agent.clone(), about, security, log);
         let (stop, stopped) = watch::channel(false);
+        let (replacing, replaced) = mpsc::channel(1);
+        let sessions = Arc::new(Semaphore::new(Process::SESSIONS));
+        let process = Process { ending: stopped.clone(), sessions, replacing };
+        let handler = Api::new(agent.clone(), about, security, log, process);
         let unix = Listener::unix(&dir.path().join("sock"), None).unwrap();
         let tcp = Listener::tcp("127.0.0.1:0".parse().unwrap(), None).unwrap();
         let address = tcp.address().unwrap();
@@ -169,7 +173,7 @@ impl World {
         for listener in [unix, tcp] {
             serving.spawn(serve(listener, Arc::clone(&handler), limits, stopped.clone()));
         }
-        World { dir, fake, agent, tcp: address, stop, _serving: serving, _working: working }
+        World { dir, fake, agent, tcp: address, stop, replaced, _serving: serving, _working: working }
     }
 
     fn socket(&self) -> PathBuf {

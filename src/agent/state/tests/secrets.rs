@@ -30,6 +30,18 @@ fn done(written: Written<Variable>) -> Variable {
     }
 }
 
+fn token(accessor: &str) -> Token {
+    Token {
+        accessor_id: accessor.to_owned(),
+        name: "ci".to_owned(),
+        role: Role::Submit,
+        create_time: Nanos(1),
+        expiration_time: Nanos(100),
+        create_index: 0,
+        modify_index: 0,
+    }
+}
+
 fn cas(index: u64) -> Condition {
     Condition { cas: Some(index), lock: None }
 }
@@ -39,15 +51,6 @@ async fn no_secret_is_readable_in_the_database_nor_in_what_is_printed() {
     let disk = Disk::default();
     let state = on(&disk);
     let variable = done(put(&state, "nomad/jobs/web", "hunter2-is-secret", Condition::default()).await.unwrap());
-    let token = |accessor: &str| Token {
-        accessor_id: accessor.to_owned(),
-        name: "ci".to_owned(),
-        role: Role::Submit,
-        create_time: Nanos(1),
-        expiration_time: Nanos(100),
-        create_index: 0,
-        modify_index: 0,
-    };
     let (one, secret) = (token("one"), Secret::new("token-is-secret"));
     let given = secret.clone();
     state.change(move |change| change.put_token(one, Some(&given))).await.unwrap();
@@ -164,4 +167,29 @@ async fn who_holds_a_variable_s_lock_writes_alone_until_it_falls_silent() {
     let short =
         state.change(|change| change.acquire_lock("default", "x", None, Nanos(SECOND), Nanos(0), None, Nanos(1)));
     assert!(matches!(short.await, Err(StateError::Invalid(_))));
+}
+
+/// What an upgrade tries the new program on: all of one moment, whatever is written meanwhile. (N8)
+#[tokio::test]
+async fn a_copy_is_the_state_of_one_moment_with_its_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    let (here, copy) = (dir.path().join("server"), dir.path().join("copy"));
+    let state = State::open(&here).unwrap();
+    let secret = Secret::new("token-is-secret");
+    let (one, given) = (token("one"), secret.clone());
+    let index = state.change(move |change| change.put_token(one, Some(&given))).await.unwrap().0;
+    let (copied, changed) = tokio::join!(state.copy(&copy), state.change(|change| change.delete_token("one")));
+    copied.unwrap();
+    let changed = changed.unwrap().0;
+    assert!(matches!(State::open(&here), Err(StateError::Store(_))), "it is open here");
+    let opened = State::open(&copy).unwrap();
+    let is_before = opened.index() == index;
+    assert!(is_before || opened.index() == changed, "{} is neither {index} nor {changed}", opened.index());
+    let known = opened.read().unwrap().token_by_secret(&secret, Nanos(1)).unwrap();
+    assert_eq!(known.is_some(), is_before);
+    // Without its process's help, while nothing is written.
+    let beside = dir.path().join("beside");
+    State::copy_of(&here, &beside).unwrap();
+    assert_eq!(State::open(&beside).unwrap().index(), changed);
+    assert_eq!(state.index(), changed);
 }

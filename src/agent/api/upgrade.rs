@@ -1,0 +1,25 @@
+//! `PUT /v1/agentbin/upgrade`: asks the process that serves the API to go on as another program. Never decides whether it may.
+
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot};
+
+use super::answer::{Answer, Refusal};
+use super::call::Call;
+use crate::http::StatusCode;
+
+/// One request: it is answered when the new program takes over, or with the reason why it does not.
+pub type Upgrade = oneshot::Sender<Result<(), String>>;
+
+/// Where requests go.
+pub type Replacing = mpsc::Sender<Upgrade>;
+
+pub(super) async fn upgrade(call: Call) -> Result<Answer, Refusal> {
+    let (sender, receiver) = oneshot::channel();
+    let busy = |_| Refusal::new(StatusCode::CONFLICT, "another upgrade is in progress");
+    call.api.process.replacing.try_send(sender).map_err(busy)?;
+    match receiver.await {
+        Ok(Ok(())) => Ok(Answer::of(json!({"Replaced": call.api.about.version}))),
+        Ok(Err(why)) => Err(Refusal::new(StatusCode::CONFLICT, why)),
+        Err(_) => Err(Refusal::failed("the agent ends")),
+    }
+}
