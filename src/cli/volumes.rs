@@ -137,11 +137,8 @@ impl CsiArgs {
         let Some(given) = self.csi_plugin.iter().find(|given| given.id == found.plugin) else {
             let id = &found.plugin;
             let is_there = volumes.plugins.list().is_ok_and(|all| all.iter().any(|one| one.id == *id));
-            let why = || {
-                format!(
-                    "no CSI plugin \"{id}\" runs here; say where it listens with --csi-plugin {id}=SOCKET, or run its job first"
-                )
-            };
+            let why =
+                || format!("no CSI plugin \"{id}\" runs here; say where it listens with --csi-plugin {id}=SOCKET");
             return (!is_there).then(why);
         };
         let told = format!("--csi-plugin {}={}", given.id, given.socket.display());

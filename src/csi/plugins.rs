@@ -275,8 +275,7 @@ impl Plugins {
         let of = |has: fn(CsiKind) -> bool| all.iter().find(|one| one.id == plugin && has(one.kind)).cloned();
         let node = of(CsiKind::is_node).ok_or_else(|| {
             CsiError::invalid(format!(
-                "no CSI plugin {plugin:?} runs here; say where it listens with --csi-plugin {plugin}=SOCKET, or run its job, whose \
-                 task has csi_plugin {{ id = \"{plugin}\" }}"
+                "no CSI plugin {plugin:?} runs here; say where it listens with --csi-plugin {plugin}=SOCKET"
             ))
         })?;
         Ok((node, of(CsiKind::is_controller)))
@@ -306,7 +305,7 @@ impl Plugins {
         if fingerprint.info.needs_controller && !node.kind.is_controller() {
             let controller = controller.ok_or_else(|| {
                 CsiError::invalid(format!(
-                    "CSI plugin {plugin:?} needs a controller, and none runs here; run its job of type controller, too"
+                    "CSI plugin {plugin:?} needs a controller, and none runs here; use one that has both services"
                 ))
             })?;
             let client = Client::new(&controller.socket)?;
