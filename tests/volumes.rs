@@ -118,7 +118,7 @@ fn f1_what_cannot_be_had_is_refused_before_anything_starts() {
     refused(&world, &job(DATA, &twice, "true"), &["--volume", &given], "is mounted there already");
     let csi =
         DATA.replace("\"host\"", "\"csi\"\n attachment_mode = \"file-system\"\n access_mode = \"single-node-writer\"");
-    refused(&world, &job(&csi, AT_DATA, "true"), &["--volume", &given], "is a CSI volume");
+    refused(&world, &job(&csi, AT_DATA, "true"), &["--volume", &given], "there is no CSI volume \"data\" here");
     // What the operator demands holds for volumes, too.
     for (level, mounts, why) in
         [("strict", AT_DATA, "read_only = false is looser"), ("default", &*both, "\"bidirectional\" is looser")]

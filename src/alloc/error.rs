@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::network::NetworkError;
 use super::ports::PortError;
 use super::record::RecordError;
+use crate::csi::CsiError;
 use crate::spec::{LONGEST_MESSAGE, Pos, shortened};
 use crate::template::TemplateError;
 
@@ -82,6 +83,16 @@ pub enum SetupError {
         volume: String,
         /// What is wrong, and the fix.
         problem: String,
+    },
+    /// A volume of a CSI plugin cannot be mounted.
+    #[error("{pos}: volume {volume:?}")]
+    Csi {
+        /// Its position in the job file.
+        pos: Pos,
+        /// The group's name of the volume.
+        volume: String,
+        /// Why not.
+        source: Box<CsiError>,
     },
     /// A template cannot be rendered.
     #[error("{pos}: template {destination:?}")]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::csi::CsiVolumes;
 use super::node::Node;
 use super::owner::Owner;
 use super::place::Machine;
@@ -115,6 +116,7 @@ pub(crate) fn machine(path: &Path, driver: &Arc<FakeDriver>, owner: Owner) -> Ma
         records: Arc::new(Records::new(path)),
         ports: PortPool::default(),
         volumes: HostVolumes::default(),
+        csi: CsiVolumes::new(path),
         networks: Networks::new(path.join("run")),
         values: ValuesFile::default(),
         services: Services::default(),

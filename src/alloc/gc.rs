@@ -129,6 +129,8 @@ pub struct Means<'a> {
     pub remove_containers: &'a dyn Fn() -> io::Result<()>,
     /// Kills the processes in a cgroup and removes it; a missing cgroup counts as removed.
     pub remove_cgroup: &'a dyn Fn(&Path) -> io::Result<()>,
+    /// Releases the allocation's CSI volumes, once its processes are gone.
+    pub release_volumes: &'a dyn Fn() -> io::Result<()>,
     /// Called with the allocation's directory once its processes are gone, to save useful files.
     pub rescue: &'a dyn Fn(&Path),
 }
@@ -215,6 +217,12 @@ pub fn clean(data_dir: &Path, record: &Record, means: &Means<'_>) -> Vec<Cleanup
             errors.push(error("remove socket", socket.display().to_string(), e));
         }
     }
+    // A volume is not released while a process of the allocation may use it.
+    if errors.is_empty()
+        && let Err(e) = (means.release_volumes)()
+    {
+        errors.push(error("release the CSI volumes of", record.alloc_id.clone(), e));
+    }
     // Files are not removed while a process of the allocation may be alive.
     if errors.is_empty() {
         let dir = AllocDir::new(data_dir, &id);
@@ -289,7 +297,7 @@ mod tests {
     }
 
     fn with(remove_cgroup: &dyn Fn(&Path) -> io::Result<()>) -> Means<'_> {
-        Means { remove_containers: &|| Ok(()), remove_cgroup, rescue: &|_| {} }
+        Means { remove_containers: &|| Ok(()), remove_cgroup, release_volumes: &|| Ok(()), rescue: &|_| {} }
     }
 
     fn dead(record: &mut Record) {
@@ -406,12 +414,21 @@ mod tests {
             Err(denied())
         };
         let remove_containers = || Err(denied());
-        let means =
-            Means { remove_containers: &remove_containers, remove_cgroup: &remove_cgroup, rescue: &|_| panic!() };
+        let means = Means {
+            remove_containers: &remove_containers,
+            remove_cgroup: &remove_cgroup,
+            release_volumes: &|| panic!(),
+            rescue: &|_| panic!(),
+        };
         let errors = clean(data.path(), &record, &means);
         assert_eq!(errors.iter().map(|e| e.action).collect::<Vec<_>>(), ["remove cgroup", "remove the containers of"]);
         assert_eq!(*asked.borrow(), 1, "containers that stay keep no other process alive");
-        let means = Means { remove_containers: &remove_containers, remove_cgroup: &|_| Ok(()), rescue: &|_| panic!() };
+        let means = Means {
+            remove_containers: &remove_containers,
+            remove_cgroup: &|_| Ok(()),
+            release_volumes: &|| panic!(),
+            rescue: &|_| panic!(),
+        };
         assert_eq!(clean(data.path(), &record, &means).len(), 1);
         assert!(dir.path().exists());
         let Finding::Abandoned(record) = scan(data.path()).unwrap().remove(0) else { panic!() };

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::csi::{self, CsiVolumes};
 use super::kept_sockets::KeptSockets;
 use super::node::{Node, compute};
 use super::owner::Owner;
@@ -361,6 +362,14 @@ pub fn remove_containers(data_dir: &Path, record: &Record) -> Result<(), Machine
     removed.doing("cannot remove its containers")
 }
 
+/// Releases the CSI volumes of an abandoned allocation, whose processes are gone.
+///
+/// # Errors
+/// What plugins say, or that one does not run.
+pub fn release_volumes(data_dir: &Path, record: &Record) -> Result<(), MachineError> {
+    csi::release_volumes(data_dir, &record.alloc_id)
+}
+
 /// Everything that the allocations of this process share.
 ///
 /// # Errors
@@ -392,6 +401,7 @@ pub fn machine_of(owner: Owner, data_dir: &Path, sockets: &Path, place: &CgroupP
         records: Arc::new(Records::new(data_dir)),
         ports: PortPool::of_machine(lock_dir().unwrap_or_else(|| data_dir.join("run")).join("ports")),
         volumes: HostVolumes::default(),
+        csi: CsiVolumes::new(data_dir),
         networks: networks(data_dir),
         values: ValuesFile::default().with_services(&services),
         services,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::control::Control;
+use super::csi::CsiVolumes;
 use super::dir::AllocDir;
 use super::error::CleanupError;
 use super::network::Isolated;
@@ -49,6 +50,8 @@ pub struct Machine {
     pub ports: PortPool,
     /// Directories that tasks may mount.
     pub volumes: HostVolumes,
+    /// The CSI volumes that tasks may mount.
+    pub csi: CsiVolumes,
     /// How the networks of groups are made.
     pub networks: Networks,
     /// The values that templates may read besides their task's own.
@@ -102,6 +105,8 @@ pub(super) struct Place {
     pub(super) network: Option<Isolated>,
     /// The name servers of its tasks.
     pub(super) dns: Option<Dns>,
+    /// Its CSI volumes that are mounted, by the group's names.
+    pub(super) csi: HostVolumes,
     /// Something that only the record can identify could not be removed.
     pub(super) recorded_is_left: bool,
     /// Errors from undoing a step that failed.

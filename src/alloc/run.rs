@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::assignment::Assignment;
 use super::control::{Control, Names, Told};
+use super::csi::CsiHook;
 use super::dir::{AllocDir, is_task_name};
 use super::error::{CleanupError, SetupError, chain};
 use super::hook::{Hook, Stack};
@@ -20,7 +21,7 @@ use super::shared::Shared;
 use super::state::{Phase, State};
 use super::steps::{AllocDirHook, CgroupsHook, NetworkHook, NosuidHook, RecordHook, release};
 use super::supervise::{AllocResult, Supervisor};
-use super::volumes::AllocVolumes;
+use super::volumes::{AllocVolumes, HostVolumes};
 use super::{AllocEvent, Stop};
 use crate::spec::collections::BTreeMap;
 use crate::spec::{AllocId, EventKind, Group, Job};
@@ -92,6 +93,7 @@ impl Alloc {
             ports: Vec::new(),
             network: None,
             dns: None,
+            csi: HostVolumes::default(),
             recorded_is_left: false,
             untold: Vec::new(),
             hold: None,
@@ -106,6 +108,8 @@ impl Alloc {
             Box::new(NetworkHook),
             Box::new(RecordHook),
             Box::new(AllocDirHook),
+            // Released when no process of the allocation can use them any more.
+            Box::new(CsiHook),
             Box::new(IsolationHook),
             Box::new(CgroupsHook),
         ];
@@ -247,7 +251,7 @@ impl Alloc {
             remove_cgroup: Arc::clone(&self.place.machine.remove_cgroup),
             ports: self.place.ports.clone(),
             maps_ports: self.place.maps_ports(),
-            volumes: AllocVolumes::new(self.group(), &self.place.machine.volumes, self.place.index),
+            volumes: AllocVolumes::new(&self.place),
             network: self.place.network.as_ref().map(|network| network.isolation.clone()),
             dns: self.place.dns.clone(),
             values: self.place.machine.values.of_group(&self.place.job, &self.group().name),
@@ -952,7 +956,8 @@ mod tests {
         let Some(gc::Finding::InUse(record)) = gc::scan(world.data.path()).unwrap().pop() else { panic!() };
         world.cgroups.busy.store(false, Ordering::Relaxed);
         let remove_cgroup = &*world.machine.remove_cgroup;
-        let means = gc::Means { remove_containers: &|| Ok(()), remove_cgroup, rescue: &|_| {} };
+        let means =
+            gc::Means { remove_containers: &|| Ok(()), remove_cgroup, release_volumes: &|| Ok(()), rescue: &|_| {} };
         assert_eq!(gc::clean(world.data.path(), &record, &means).len(), 0);
         world.nothing_left();
         assert_eq!(*world.cgroups.removed.lock().unwrap(), ["web.scope", "side.scope"]);

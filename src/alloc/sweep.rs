@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::csi;
 use super::error::chain;
 use super::gc::{self, Finding};
 use super::kept_sockets::KeptSockets;
@@ -39,6 +40,9 @@ pub fn sweep(data_dir: &Path, tell: &Tell) -> Result<(), MachineError> {
         {
             tell(&format!("left alone: {}", chain(error)));
         }
+    }
+    if let Err(e) = csi::settle_volumes(data_dir) {
+        tell(&format!("left by an earlier run: {}", chain(&e)));
     }
     for noted in abandoned_networks(data_dir)? {
         for error in remove_network(&noted) {
@@ -187,6 +191,7 @@ pub fn remove(data_dir: &Path, finding: &Finding, tell: &Tell) -> Vec<String> {
             let means = gc::Means {
                 remove_containers: &|| machine::remove_containers(data_dir, record).map_err(std::io::Error::other),
                 remove_cgroup: &|path| machine::remove_cgroup(&place.cgroups, path),
+                release_volumes: &|| machine::release_volumes(data_dir, record).map_err(std::io::Error::other),
                 rescue: &|alloc_dir| ship_the_rest(alloc_dir, tell),
             };
             let errors = gc::clean(data_dir, record, &means);

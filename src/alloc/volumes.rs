@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use procfs::process::{MountOptFields, Process};
-use rustix::fs::{CWD, Mode, OFlags, Stat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -19,6 +19,7 @@ use super::env::TaskEnv;
 use super::error::SetupError;
 use crate::spec::collections::BTreeMap;
 use crate::spec::{Group, Mount, Overlap, Propagation, Task, Volume, VolumeMount, no_destination, overlaps};
+use super::place::Place;
 use crate::sys::path::{mount_of, open_resolved};
 
 /// Pause between two checks whether a task whose volumes are being found is still wanted.
@@ -27,8 +28,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A directory of the host.
 #[derive(Debug)]
 pub struct HostVolume {
-    /// Kept open, so that its inode number is not reused.
-    dir: OwnedFd,
+    /// Kept open, so that its inode number is not reused; not that of a CSI volume, which could not be unmounted then.
+    dir: Option<OwnedFd>,
     /// The path without symbolic links.
     path: PathBuf,
     identity: (u64, u64),
@@ -48,9 +49,24 @@ impl HostVolume {
         if real.to_str().is_none() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "its path is no UTF-8 text"));
         }
-        let volume = HostVolume { identity: identity(&rustix::fs::fstat(&dir)?), dir, path: real, read_only };
+        let volume =
+            HostVolume { identity: identity(&rustix::fs::fstat(&dir)?), dir: Some(dir), path: real, read_only };
         volume.check()?;
         Ok(volume)
+    }
+
+    /// Opens what a CSI plugin has mounted: exactly at this path, a directory or, for a raw device, anything else.
+    ///
+    /// # Errors
+    /// When it is something else, or a link; what `openat2(2)` says.
+    pub(super) fn open_exactly(path: &Path, read_only: bool, is_device: bool) -> io::Result<HostVolume> {
+        let stat = rustix::fs::fstat(&open_resolved(path)?)?;
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if is_dir == is_device {
+            let text = if is_device { "a directory, and no device" } else { "no directory" };
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        Ok(HostVolume { identity: identity(&stat), dir: None, path: path.to_owned(), read_only })
     }
 
     /// Its path, without symbolic links.
@@ -79,7 +95,10 @@ impl HostVolume {
         if propagation == Propagation::Private {
             return Ok(None);
         }
-        let mount = mount_of(self.dir.as_fd())?;
+        let mount = match &self.dir {
+            Some(dir) => mount_of(dir.as_fd())?,
+            None => mount_of(open_resolved(&self.path)?.as_fd())?,
+        };
         let mounts = Process::myself().and_then(|own| own.mountinfo()).map_err(io::Error::other)?;
         let Some(found) = mounts.into_iter().find(|found| u64::try_from(found.mnt_id) == Ok(mount)) else {
             return Ok(None);
@@ -149,12 +168,15 @@ impl HostVolumes {
 pub(super) struct AllocVolumes {
     volumes: Vec<Volume>,
     host: HostVolumes,
+    /// Its CSI volumes, by the group's names.
+    csi: HostVolumes,
     index: u32,
 }
 
 impl AllocVolumes {
-    pub(super) fn new(group: &Group, host: &HostVolumes, index: u32) -> AllocVolumes {
-        AllocVolumes { volumes: group.volumes.clone(), host: host.clone(), index }
+    pub(super) fn new(place: &Place) -> AllocVolumes {
+        let (volumes, index) = (place.group().volumes.clone(), place.index);
+        AllocVolumes { volumes, host: place.machine.volumes.clone(), csi: place.csi.clone(), index }
     }
 
     /// As [`AllocVolumes::mounts`], on a thread that is abandoned once the task is not wanted any more: a network file system whose
@@ -185,7 +207,7 @@ impl AllocVolumes {
             let error =
                 |problem: String| SetupError::Volume { pos: mount.pos.clone(), volume: volume.clone(), problem };
             if !driver_mounts {
-                return Err(error(no_mounts(&task.driver)));
+                return Err(error(no_mounts(&task.driver, "host volumes")));
             }
             mounts.push(self.mount(mount, &volume, env).map_err(error)?);
         }
@@ -210,7 +232,11 @@ impl AllocVolumes {
     fn mount(&self, mount: &VolumeMount, name: &str, env: &TaskEnv) -> Result<Mount, String> {
         let volume = self.volumes.iter().find(|volume| volume.name == name);
         let volume = volume.ok_or_else(|| format!("the group has no volume {name:?}; name one of its volumes"))?;
-        let host = self.host.find(volume, self.index)?;
+        let host = if volume.csi.is_some() {
+            self.csi.get(name).ok_or("it is a CSI volume that is not mounted")?
+        } else {
+            self.host.find(volume, self.index)?
+        };
         let task_path = env.interpolate(&mount.destination);
         if let Some(reason) = no_destination(&task_path) {
             return Err(format!("the destination {task_path:?} {reason}"));
@@ -259,11 +285,11 @@ async fn wanted<T: Send + 'static>(
     }
 }
 
-/// Why a task of this driver cannot mount volumes.
+/// Why a task of this driver cannot mount volumes of this kind.
 #[must_use]
-pub fn no_mounts(driver: &str) -> String {
+pub fn no_mounts(driver: &str, what: &str) -> String {
     format!(
-        "task driver {driver:?} does not support host volumes: its tasks see all files of the host; use driver = \"exec\", or \
+        "task driver {driver:?} does not support {what}: its tasks see all files of the host; use driver = \"exec\", or \
          remove volume_mount and name the directory itself"
     )
 }
@@ -272,6 +298,7 @@ pub fn no_mounts(driver: &str) -> String {
 mod tests {
     use super::*;
     use crate::alloc::fake;
+    use crate::spec::Group;
 
     fn task_with(mounts: Vec<VolumeMount>) -> (Group, Task) {
         let volume = |name: &str, per_alloc| Volume {
@@ -308,7 +335,9 @@ mod tests {
             node: &fake::node(),
             host: &BTreeMap::new(),
         });
-        AllocVolumes::new(&group, host, 1).mounts(&task, &env, true).map_err(|error| error.to_string())
+        AllocVolumes { volumes: group.volumes.clone(), host: host.clone(), index: 1, ..AllocVolumes::default() }
+            .mounts(&task, &env, true)
+            .map_err(|error| error.to_string())
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub(super) struct Settings {
     log_sinks: Vec<String>,
     kv: Option<PathBuf>,
     volumes: Vec<Volume>,
+    /// CSI plugins and volumes; missing in files of earlier versions.
+    #[serde(default)]
+    csi: volumes::CsiArgs,
     meta: BTreeMap<String, String>,
     /// The configuration of drivers, by name.
     drivers: BTreeMap<String, DriverConfig>,
@@ -81,6 +84,7 @@ impl Settings {
             log_sinks: sinks.iter().map(|sink| sink.secret_text().to_owned()).collect(),
             kv: args.kv.as_deref().map(absolute).transpose()?,
             volumes: volumes.iter().map(volume).collect(),
+            csi: args.csi.clone(),
             meta: meta.clone(),
             drivers,
             cni_config_dir: absolute(config_dir)?,
@@ -119,6 +123,9 @@ impl Settings {
                 Ok(volume) => machine.volumes.add(name.clone(), volume),
                 Err(e) => complain(&format!("volume {name:?} cannot be used any more: {}: {e}", path.display())),
             }
+        }
+        if let Err(e) = self.csi.apply(&mut machine.csi) {
+            complain(&format!("{e:#}"));
         }
         if let Some(file) = &self.kv {
             machine.values = ValuesFile::later(file).with_services(&machine.services);

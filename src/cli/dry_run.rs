@@ -10,9 +10,9 @@ use super::output::json_text;
 use super::plugins::{self, Asked, Wanted};
 use super::run::check;
 use super::shown::Texts;
-use super::{RunArgs, networks, placement, policy, print};
-use crate::alloc::HostVolumes;
+use super::{RunArgs, networks, placement, policy, print, volumes};
 use crate::alloc::machine::{self, Seen};
+use crate::alloc::{CsiVolumes, HostVolumes};
 use crate::spec::{Group, Job, Lifecycle, LifecycleHook, NetworkMode, Port, Task, escaped, shown_source};
 
 /// How many allocations of a group are listed individually.
@@ -43,7 +43,8 @@ pub(super) fn run(
     policy::demand(args, &operator.config, job, &asked.drivers, &asked.plugins)?;
     check(job, &asked.drivers, texts)?;
     networks::plan(job, &networks::settings(machine::networks(&seen.data_dir), args), texts)?;
-    let view = View { args, job, with_payload, operator, seen: &seen };
+    let csi = volumes::csi_volumes(args.data_dir.as_deref(), &args.csi);
+    let view = View { args, job, with_payload, operator, seen: &seen, csi };
     let shown = if args.json { json_text(&view.json()) + "\n" } else { view.table() };
     print(shown.as_bytes())
 }
@@ -55,6 +56,7 @@ struct View<'a> {
     with_payload: bool,
     operator: &'a Operator,
     seen: &'a Seen,
+    csi: CsiVolumes,
 }
 
 /// Ports, each with the task that it belongs to.
@@ -131,7 +133,7 @@ impl View<'_> {
                     .collect::<Vec<_>>(),
             })
         };
-        let mounts = mounts(group, &self.operator.volumes, group.count);
+        let mounts = mounts(group, &self.operator.volumes, &self.csi, group.count);
         json!({
             "name": group.name,
             "count": group.count,
@@ -183,7 +185,7 @@ impl View<'_> {
                 vec![port.label.clone(), address, host, to, task.unwrap_or("-").to_owned()]
             });
             write_table(&mut out, &["PORT", "ADDRESS", "HOST PORT", "TO", "OF TASK"], rows.collect());
-            let mounts = mounts(group, &self.operator.volumes, group.count.min(MOST_SHOWN));
+            let mounts = mounts(group, &self.operator.volumes, &self.csi, group.count.min(MOST_SHOWN));
             let rows = mounts.iter().map(Mounted::row);
             write_table(
                 &mut out,
@@ -237,19 +239,25 @@ impl Mounted {
 }
 
 /// The mounts of the tasks of the first `count` allocations; those that depend on a task's environment are missing.
-fn mounts(group: &Group, host: &HostVolumes, count: u32) -> Vec<Mounted> {
+fn mounts(group: &Group, host: &HostVolumes, csi: &CsiVolumes, count: u32) -> Vec<Mounted> {
     let mut out = Vec::new();
     for task in &group.tasks {
         for mount in &task.volume_mounts {
             let Some(volume) = group.volumes.iter().find(|volume| volume.name == mount.volume) else { continue };
             for index in 0..if volume.per_alloc { count } else { count.min(1) } {
-                let Ok(found) = host.find(volume, index) else { continue };
+                let (path, is_read_only) = if volume.csi.is_some() {
+                    let Ok((found, _)) = csi.find(volume, index) else { continue };
+                    (format!("{}:{}", found.plugin, found.id), found.read_only)
+                } else {
+                    let Ok(found) = host.find(volume, index) else { continue };
+                    (found.path().display().to_string(), found.is_read_only())
+                };
                 out.push(Mounted {
                     source: volume.source_of(index),
-                    path: found.path().display().to_string(),
+                    path,
                     task: task.name.clone(),
                     destination: mount.destination.clone(),
-                    read_only: found.is_read_only() || volume.read_only || mount.read_only,
+                    read_only: is_read_only || volume.read_only || mount.read_only,
                     propagation: mount.propagation.name(),
                 });
             }

@@ -182,6 +182,8 @@ struct RunArgs {
     /// Say which directory a host volume of the job file is; with `:ro` no task writes to it; may be repeated
     #[arg(long, value_name = "NAME=PATH[:ro]", value_parser = volumes::given)]
     volume: Vec<volumes::Given>,
+    #[command(flatten)]
+    csi: volumes::CsiArgs,
     /// Read what a Nomad agent's configuration says of the machine: a file, or the .hcl and .json files of a directory; may be
     /// repeated
     #[arg(long, value_name = "FILE|DIR")]
@@ -228,6 +230,8 @@ struct ValidateArgs {
     /// Say which directory a host volume of the job file is, as to run; may be repeated
     #[arg(long, value_name = "NAME=PATH[:ro]", value_parser = volumes::given)]
     volume: Vec<volumes::Given>,
+    #[command(flatten)]
+    csi: volumes::CsiArgs,
     /// Read what a Nomad agent's configuration says of the machine, as run does; may be repeated
     #[arg(long, value_name = "FILE|DIR")]
     config: Vec<PathBuf>,

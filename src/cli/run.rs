@@ -84,6 +84,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         let owner = background.as_ref().map(Background::owner).unwrap_or_default();
         let mut machine = machine::machine_of(owner, &data_dir, &sockets, &place)?;
         Arc::make_mut(&mut machine.node).meta.extend(operator.config.meta.clone());
+        args.csi.apply(&mut machine.csi)?;
         let plugin_dir = plugins::dir(args.plugin_dir.as_deref(), &operator.config);
         let plugins_given = plugins::Given {
             dir: plugin_dir.as_deref(),
@@ -299,7 +300,8 @@ fn job(args: &RunArgs, operator: &Operator, dispatch: &Dispatch, texts: &mut Tex
     let mut parsed = parsed.map_err(|error| texts.explain(error))?;
     dispatch.give(&mut parsed)?;
     networks::check(&mut parsed, &operator.networks);
-    volumes::check(&mut parsed, &operator.volumes, args.isolation_minimum);
+    let csi = volumes::csi_volumes(args.data_dir.as_deref(), &args.csi);
+    volumes::check(&mut parsed, &operator.volumes, (&args.csi, &csi), args.isolation_minimum);
     let plugin_dir = plugins::dir(args.plugin_dir.as_deref(), &operator.config);
     let given = plugins::Given { dir: plugin_dir.as_deref(), config: &operator.config, quiet: true, outlive: false };
     placement::check(&mut parsed, args.data_dir.as_deref(), args.cgroup_parent.as_deref(), &given)?;
@@ -516,7 +518,7 @@ impl Run {
             if is_restored {
                 Ok((self.take_up(allocs, is_all, &served, &ends.stop).await, Vec::new()))
             } else {
-                self.set_up(allocs, &ends.stop).await
+                Box::pin(self.set_up(allocs, &ends.stop)).await
             }
         };
         let (mut status, mut complaints) = match set_up.await {

@@ -26,7 +26,8 @@ pub(super) fn run(args: &ValidateArgs) -> anyhow::Result<i32> {
             let operator = Operator::find(&args.config, &args.volume, &args.host_network)?;
             dispatch::advise(&mut parsed);
             networks::check(&mut parsed, &operator.networks);
-            volumes::check(&mut parsed, &operator.volumes, operator.config.isolation_minimum);
+            let csi = volumes::csi_volumes(None, &args.csi);
+            volumes::check(&mut parsed, &operator.volumes, (&args.csi, &csi), operator.config.isolation_minimum);
             let plugin_dir = plugins::dir(args.plugin_dir.as_deref(), &operator.config);
             let given =
                 plugins::Given { dir: plugin_dir.as_deref(), config: &operator.config, quiet: true, outlive: false };

@@ -8,12 +8,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::error::CsiError;
 use crate::spec::collections::BTreeMap;
+use crate::spec::{MountOptions, REDACTED};
 use crate::wire::csi as wire;
 use crate::wire::csi::volume_capability::access_mode::Mode;
 use crate::wire::csi::volume_capability::{AccessType, BlockVolume, MountVolume};
-
-/// Replaces a secret in output.
-pub const REDACTED: &str = "[REDACTED]";
 
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident, $what:literal, $($(#[$case_doc:meta])* $case:ident = $word:literal,)*) => {
@@ -139,49 +137,6 @@ impl Secrets {
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.0.keys().map(|key| (key, REDACTED))).finish()
-    }
-}
-
-/// How a file system is mounted. As flags may be passwords, `Debug` and `Display` only show whether there are any.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct MountOptions {
-    /// Such as `ext4`; empty leaves the choice to the plugin.
-    pub fs_type: String,
-    /// As in `mount(8)` after `-o`.
-    pub flags: Vec<String>,
-}
-
-impl MountOptions {
-    /// These options of a volume, overridden by a job's: the file system if it names one, and all flags if it has any.
-    #[must_use]
-    pub fn with(mut self, wanted: &MountOptions) -> MountOptions {
-        if !wanted.fs_type.is_empty() {
-            self.fs_type.clone_from(&wanted.fs_type);
-        }
-        if !wanted.flags.is_empty() {
-            self.flags.clone_from(&wanted.flags);
-        }
-        self
-    }
-
-    /// A copy for display, without the flags' values.
-    #[must_use]
-    pub fn redacted(&self) -> MountOptions {
-        let flags = if self.flags.is_empty() { Vec::new() } else { vec![REDACTED.to_owned()] };
-        MountOptions { fs_type: self.fs_type.clone(), flags }
-    }
-}
-
-impl fmt::Display for MountOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let flags = if self.flags.is_empty() { "nil" } else { REDACTED };
-        write!(f, "csi.CSIOptions(FSType: {}, MountFlags: {flags})", self.fs_type)
-    }
-}
-
-impl fmt::Debug for MountOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

@@ -5,12 +5,14 @@ use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use rustix::fs::{FileType, Mode, OFlags};
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Response, Status};
@@ -45,19 +47,29 @@ impl Client {
     /// # Errors
     /// The path is too long for a socket.
     pub fn new(socket: &Path) -> Result<Client, CsiError> {
-        let length = socket.as_os_str().len();
-        if !socket.is_absolute() || length > MAX_SOCKET_PATH {
-            return Err(CsiError::invalid(format!(
-                "{}: a plugin's socket needs an absolute path of at most {MAX_SOCKET_PATH} bytes, and this one has {length}",
-                socket.display()
-            )));
-        }
+        Client::check_path(socket)?;
         let path = socket.to_owned();
         let connector = tower::service_fn(move |_: Uri| connect(path.clone()));
         // The path must not become the `:authority`; servers refuse one with slashes.
         let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CONNECT);
         let channel = endpoint.connect_with_connector_lazy(connector);
         Ok(Client { socket: socket.into(), channel, each_try: TRY })
+    }
+
+    /// Checks that a path can be that of a socket.
+    ///
+    /// # Errors
+    /// The path is too long, or not absolute.
+    pub fn check_path(socket: &Path) -> Result<(), CsiError> {
+        let length = socket.as_os_str().len();
+        if socket.is_absolute() && length <= MAX_SOCKET_PATH {
+            return Ok(());
+        }
+        Err(CsiError::invalid(format!(
+            "{}: a plugin's socket needs an absolute path of at most {MAX_SOCKET_PATH} bytes, and this one has {length}; put it \
+             into a directory with a shorter path",
+            socket.display()
+        )))
     }
 
     /// The same with another deadline for each try.
@@ -115,9 +127,16 @@ fn root_cause(error: &dyn Error) -> String {
     cause.to_string()
 }
 
-/// Connects, and checks that the listener runs as root or as this user, because calls contain secrets.
+/// Connects, and checks that the listener runs as root or as this user, because calls contain secrets. A link at the end of the path
+/// is not followed: a plugin that runs as a task may write to the directory of its socket.
 async fn connect(path: PathBuf) -> io::Result<TokioIo<UnixStream>> {
-    let socket = UnixStream::connect(&path).await?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = rustix::fs::open(&path, flags, Mode::empty())?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::Socket {
+        let text = format!("{} is no socket", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    let socket = UnixStream::connect(format!("/proc/self/fd/{}", found.as_raw_fd())).await?;
     let found = socket.peer_cred()?.uid();
     if found == 0 || found == rustix::process::geteuid().as_raw() {
         return Ok(TokioIo::new(socket));

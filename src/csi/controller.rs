@@ -354,7 +354,7 @@ fn page<E, T>(entries: Vec<E>, most: u16, entry: impl Fn(E) -> T, next: String) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::csi::MountOptions;
+    use crate::spec::MountOptions;
 
     fn capability(access: &str, flags: &[&str]) -> Capability {
         let flags = flags.iter().map(|&flag| flag.to_owned()).collect();

@@ -93,6 +93,24 @@ impl Places {
         self.host.join(target(user, volume, usage, read_only))
     }
 
+    /// Whether the volume is mounted at the user's path.
+    ///
+    /// # Errors
+    /// When the path cannot be looked at.
+    pub async fn has(&self, user: &str, id: &VolumeId, usage: &Usage, read_only: bool) -> Result<bool, CsiError> {
+        let below = target(user, id, usage, read_only);
+        // A driver may put a plain directory there, or a device without a mount.
+        if usage.attachment == AttachmentMode::BlockDevice {
+            return self
+                .at(below, |root, path| match root.open_beneath(path, OFlags::PATH, Mode::empty()) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+                    other => other.map(|_| true),
+                })
+                .await;
+        }
+        self.at(below, is_mounted).await
+    }
+
     /// A path in the plugin's view.
     fn shown(&self, below: &Path) -> String {
         self.plugin.join(below).to_string_lossy().into_owned()
@@ -198,6 +216,7 @@ fn remove(root: &Root, below: &Path) -> io::Result<()> {
 #[derive(Debug)]
 pub struct Plugin {
     client: Client,
+    controller: Client,
     fingerprint: Fingerprint,
     places: Places,
 }
@@ -206,7 +225,14 @@ impl Plugin {
     /// A plugin with this fingerprint.
     #[must_use]
     pub fn new(client: Client, fingerprint: Fingerprint, places: Places) -> Plugin {
-        Plugin { client, fingerprint, places }
+        Plugin { controller: client.clone(), client, fingerprint, places }
+    }
+
+    /// The same, with a controller that is another process.
+    #[must_use]
+    pub fn with_controller(mut self, controller: Client) -> Plugin {
+        self.controller = controller;
+        self
     }
 
     fn node_id(&self) -> String {
@@ -231,13 +257,13 @@ impl Plugin {
             secrets: volume.secrets.wire(),
             volume_context: map(&volume.context),
         };
-        let (client, id) = (&self.client, &volume.id.id);
+        let (client, id) = (&self.controller, &volume.id.id);
         let said = ask!(client, ControllerClient, controller_publish_volume, "ControllerPublishVolume", id, request)?;
         Ok(said.publish_context.into_iter().collect())
     }
 
     async fn detach(&self, work: &Work) -> Result<(), CsiError> {
-        let (client, id) = (&self.client, &work.volume.id.id);
+        let (client, id) = (&self.controller, &work.volume.id.id);
         let request = wire::ControllerUnpublishVolumeRequest {
             volume_id: id.clone(),
             node_id: self.node_id(),
@@ -344,18 +370,7 @@ impl Calls for Plugin {
     }
 
     async fn has(&self, user: &str, work: &Work) -> Result<bool, CsiError> {
-        let below = target(user, &work.volume.id, &work.usage, work.read_only);
-        // A driver may put a plain directory there, or a device without a mount.
-        if work.usage.attachment == AttachmentMode::BlockDevice {
-            return self
-                .places
-                .at(below, |root, path| match root.open_beneath(path, OFlags::PATH, Mode::empty()) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-                    other => other.map(|_| true),
-                })
-                .await;
-        }
-        self.places.at(below, is_mounted).await
+        self.places.has(user, &work.volume.id, &work.usage, work.read_only).await
     }
 }
 

@@ -200,6 +200,12 @@ impl VolumeUse {
         }
     }
 
+    /// Whether steps are to be undone when these are the users that exist.
+    #[must_use]
+    pub fn needs_clearing(&self, is_live: &dyn Fn(&str) -> bool) -> bool {
+        self.users.is_empty() || self.users.iter().any(|(name, user)| user.leaves || !is_live(name))
+    }
+
     /// Whether there is nothing to record.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -228,7 +234,8 @@ impl VolumeUse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::csi::{AccessMode, AttachmentMode, MountOptions};
+    use crate::csi::{AccessMode, AttachmentMode};
+    use crate::spec::MountOptions;
 
     const BOTH: Needs = Needs { attach: true, stage: true };
 

@@ -490,12 +490,16 @@ pub(super) static SERVICE: Schema = Schema {
 
 pub(super) static VOLUME: Schema = Schema {
     keys: &[
-        key("access_mode", Text, Instead("it must be one of a host volume; one machine has one node")),
-        key("attachment_mode", Text, NoEffect),
+        key("access_mode", Text, Taken),
+        key("attachment_mode", Text, Taken),
         key("per_alloc", Flag, Taken),
         key("read_only", Flag, Taken),
         key("source", Text, Taken),
-        key("sticky", Flag, Instead("a host volume stays where it is; not to be had with per_alloc")),
+        key(
+            "sticky",
+            Flag,
+            Instead("a host volume stays where it is; not to be had with per_alloc, nor of a CSI volume"),
+        ),
         key("type", Text, Taken),
     ],
     blocks: &[block("mount_options", 0, Once, Taken, &MOUNT_OPTIONS)],

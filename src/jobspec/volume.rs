@@ -4,12 +4,13 @@ use std::path::Path;
 
 use super::diag::did_you_mean;
 use super::job::{LONGEST_NAME, check_name};
-use super::schema::{UPDATE, VOLUME, VOLUME_MOUNT};
+use super::schema::{MOUNT_OPTIONS, UPDATE, VOLUME, VOLUME_MOUNT};
 use super::section::{Expanded, Section};
 use crate::spec::IntoSet as _;
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{
-    IntoMap as _, JobType, Overlap, Pos, Propagation, Task, Volume, VolumeMount, no_destination, overlaps,
+    CsiUse, IntoMap as _, JobType, MountOptions, Overlap, Pos, Propagation, Task, Volume, VolumeMount, no_destination,
+    overlaps,
 };
 
 /// What a host volume's `access_mode` may say; one machine has one node.
@@ -19,7 +20,7 @@ const HOST_ACCESS: [&str; 4] =
 /// Longest path, in bytes: the kernel takes no longer one.
 const LONGEST_PATH: usize = 4095;
 
-/// The volumes of a group that are directories of the host. Others have been refused.
+/// The volumes of a group.
 pub(super) fn of_group(group: &Section<'_>, kind: JobType) -> Vec<Volume> {
     let mut seen: BTreeMap<&str, &Pos> = BTreeMap::new();
     let mut volumes = Vec::new();
@@ -38,17 +39,9 @@ pub(super) fn of_group(group: &Section<'_>, kind: JobType) -> Vec<Volume> {
 fn volume(group: &Section<'_>, block: &Expanded<'_>, name: &str, kind: JobType) -> Option<Volume> {
     let called = format!("volume \"{name}\" of {}", group.name);
     let section = Section::unchecked(called.clone(), block, group.sink);
-    match section.string("type").as_deref() {
-        Some("host") => {}
-        Some("csi") => {
-            section.check_refused(&VOLUME);
-            let message = format!(
-                "{called} is a CSI volume, which is not supported yet by agentbin run; write type = \"host\", and give a \
-                 directory of this machine with --volume"
-            );
-            section.refuse(section.pos_of("type"), message);
-            return None;
-        }
+    let is_csi = match section.string("type").as_deref() {
+        Some("host") => false,
+        Some("csi") => true,
         other => {
             let section = Section::open(called, block, &VOLUME, group.sink);
             let found = other.map_or_else(String::new, |other| format!(", not \"{other}\""));
@@ -56,15 +49,78 @@ fn volume(group: &Section<'_>, block: &Expanded<'_>, name: &str, kind: JobType) 
             section.error(section.pos_of("type"), message);
             return None;
         }
-    }
+    };
     let section = Section::open(called, block, &VOLUME, group.sink);
     let source = section.string("source").unwrap_or_default();
     if source.is_empty() {
-        let message = format!("{} has no source; name the volume of the host, source = \"...\"", section.name);
+        let of = if is_csi { "the volume of the plugin" } else { "the volume of the host" };
+        let message = format!("{} has no source; name {of}, source = \"...\"", section.name);
         section.error(section.pos_of("source"), message);
     }
     check_name(&section, section.pos_of("source"), "source of the volume", &source, LONGEST_NAME);
     let read_only = section.bool("read_only").unwrap_or(false);
+    let csi = if is_csi {
+        csi_use(&section)
+    } else {
+        check_host(&section, read_only);
+        None
+    };
+    let per_alloc = section.bool("per_alloc").unwrap_or(false);
+    if per_alloc {
+        let pos = section.pos_of("per_alloc");
+        let canaries = || {
+            let update = group.blocks_of("update").next()?;
+            Section::open(format!("update of {}", group.name), update, &UPDATE, group.sink).int::<u64>("canary", 0)
+        };
+        if matches!(kind, JobType::System | JobType::Sysbatch) {
+            let message = format!("per_alloc in {} cannot be had in a {} job; remove it", section.name, kind.as_str());
+            section.error(pos, message);
+        } else if section.bool("sticky") == Some(true) {
+            section.error(pos, format!("per_alloc in {} cannot be had with sticky; keep one of them", section.name));
+        } else if canaries().is_some_and(|canaries| canaries > 0) {
+            section.error(pos, format!("per_alloc in {} cannot be had with canaries; keep one of them", section.name));
+        }
+    }
+    Some(Volume { name: name.to_owned(), source, read_only, per_alloc, csi, pos: block.pos.clone() })
+}
+
+/// How a volume of a plugin is used. What the words mean is known where the volume is.
+fn csi_use(section: &Section<'_>) -> Option<CsiUse> {
+    let mode = |key: &str, example: &str| {
+        let mode = section.string(key).unwrap_or_default();
+        if mode.is_empty() {
+            let message = format!("{} is a CSI volume without {key}; write {key} = \"{example}\"", section.name);
+            section.error(section.pos_of(key), message);
+        }
+        mode
+    };
+    let attachment_mode = mode("attachment_mode", "file-system");
+    let access_mode = mode("access_mode", "single-node-writer");
+    let mut options = MountOptions::default();
+    if let Some(block) = section.blocks_of("mount_options").next() {
+        if attachment_mode == "block-device" {
+            let message = format!("{} is a raw device, which has no mount options; remove mount_options", section.name);
+            section.error(block.pos, message);
+        }
+        let block = Section::open(format!("mount_options of {}", section.name), block, &MOUNT_OPTIONS, section.sink);
+        options.fs_type = block.string("fs_type").unwrap_or_default();
+        options.flags = block.texts("mount_flags").unwrap_or_default();
+    }
+    if section.bool("sticky") == Some(true) {
+        let message = format!("{} is a CSI volume, which cannot be sticky; remove sticky", section.name);
+        section.error(section.pos_of("sticky"), message);
+    }
+    (!attachment_mode.is_empty() && !access_mode.is_empty()).then_some(CsiUse { access_mode, attachment_mode, options })
+}
+
+fn check_host(section: &Section<'_>, read_only: bool) {
+    for (key, why) in
+        [("access_mode", ": it must be one of a host volume; one machine has one node"), ("attachment_mode", "")]
+    {
+        if section.string(key).is_some() {
+            section.sink.warn(section.pos_of(key), format!("{key} has no effect with agentbin run{why}"));
+        }
+    }
     match section.string("access_mode").as_deref() {
         None | Some("") => {}
         Some("single-node-reader-only") if !read_only => {
@@ -85,23 +141,6 @@ fn volume(group: &Section<'_>, block: &Expanded<'_>, name: &str, kind: JobType) 
         let message = format!("{} is a host volume, which has no mount options; remove mount_options", section.name);
         section.error(options.pos, message);
     }
-    let per_alloc = section.bool("per_alloc").unwrap_or(false);
-    if per_alloc {
-        let pos = section.pos_of("per_alloc");
-        let canaries = || {
-            let update = group.blocks_of("update").next()?;
-            Section::open(format!("update of {}", group.name), update, &UPDATE, group.sink).int::<u64>("canary", 0)
-        };
-        if matches!(kind, JobType::System | JobType::Sysbatch) {
-            let message = format!("per_alloc in {} cannot be had in a {} job; remove it", section.name, kind.as_str());
-            section.error(pos, message);
-        } else if section.bool("sticky") == Some(true) {
-            section.error(pos, format!("per_alloc in {} cannot be had with sticky; keep one of them", section.name));
-        } else if canaries().is_some_and(|canaries| canaries > 0) {
-            section.error(pos, format!("per_alloc in {} cannot be had with canaries; keep one of them", section.name));
-        }
-    }
-    Some(Volume { name: name.to_owned(), source, read_only, per_alloc, pos: block.pos.clone() })
 }
 
 /// Where a task mounts volumes.

@@ -69,4 +69,6 @@ pub use stats::{
     TaskOutput, TaskStats, Usage,
 };
 pub use version::{VersionDemand, VersionDemandError, VersionRules};
-pub use volume::{Overlap, Volume, VolumeMount, names, no_destination, overlaps};
+pub use volume::{
+    CsiKind, CsiUse, MountOptions, Overlap, REDACTED, Volume, VolumeMount, names, no_destination, overlaps,
+};

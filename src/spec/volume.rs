@@ -1,7 +1,92 @@
+use crate::spec::collections::BTreeMap;
+use std::fmt;
 use super::{Pos, Propagation};
 use crate::spec::collections::BTreeMap;
 
-/// A `volume` of a group: which directory of the host its tasks may mount.
+/// Replaces a secret in output.
+pub const REDACTED: &str = "[REDACTED]";
+
+/// How a file system is mounted. As flags may be passwords, `Debug` and `Display` only show whether there are any.
+#[derive(Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct MountOptions {
+    /// Such as `ext4`; empty leaves the choice to the plugin.
+    pub fs_type: String,
+    /// As in `mount(8)` after `-o`.
+    pub flags: Vec<String>,
+}
+
+impl MountOptions {
+    /// These options of a volume, overridden by a job's: the file system if it names one, and all flags if it has any.
+    #[must_use]
+    pub fn with(mut self, wanted: &MountOptions) -> MountOptions {
+        if !wanted.fs_type.is_empty() {
+            self.fs_type.clone_from(&wanted.fs_type);
+        }
+        if !wanted.flags.is_empty() {
+            self.flags.clone_from(&wanted.flags);
+        }
+        self
+    }
+
+    /// A copy for display, without the flags' values.
+    #[must_use]
+    pub fn redacted(&self) -> MountOptions {
+        let flags = if self.flags.is_empty() { Vec::new() } else { vec![REDACTED.to_owned()] };
+        MountOptions { fs_type: self.fs_type.clone(), flags }
+    }
+}
+
+impl fmt::Display for MountOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags = if self.flags.is_empty() { "nil" } else { REDACTED };
+        write!(f, "csi.CSIOptions(FSType: {}, MountFlags: {flags})", self.fs_type)
+    }
+}
+
+impl fmt::Debug for MountOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The services of a CSI plugin's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CsiKind {
+    /// Attaches, creates and deletes volumes.
+    Controller,
+    /// Mounts volumes on its node.
+    Node,
+    /// Both.
+    Monolith,
+}
+
+impl CsiKind {
+    /// Whether it mounts volumes.
+    #[must_use]
+    pub const fn is_node(self) -> bool {
+        !matches!(self, CsiKind::Controller)
+    }
+
+    /// Whether it attaches volumes.
+    #[must_use]
+    pub const fn is_controller(self) -> bool {
+        !matches!(self, CsiKind::Node)
+    }
+}
+
+/// How a group uses a volume of a CSI plugin, in the words of the job file.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct CsiUse {
+    /// Such as `single-node-writer`.
+    pub access_mode: String,
+    /// `file-system` or `block-device`.
+    pub attachment_mode: String,
+    /// For a file system.
+    pub options: MountOptions,
+}
+
+/// A `volume` of a group: which directory of the host, or which volume of a CSI plugin, its tasks may mount.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Volume {
     /// Its name in the group, which mounts refer to.
@@ -12,6 +97,9 @@ pub struct Volume {
     pub read_only: bool,
     /// Each allocation has a volume of its own: `source[0]`, `source[1]`.
     pub per_alloc: bool,
+    /// Set for a volume of type `csi`; otherwise it is a directory of the host.
+    #[serde(default)]
+    pub csi: Option<CsiUse>,
     /// Where it stands in the job file.
     pub pos: Pos,
 }

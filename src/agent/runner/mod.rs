@@ -177,6 +177,9 @@ impl Runner {
             let means = Means {
                 remove_containers: &containers,
                 remove_cgroup: &|path| (machine.remove_cgroup)(path),
+                release_volumes: &|| {
+                    machine::release_volumes(&machine.data_dir, &record).map_err(std::io::Error::other)
+                },
                 rescue: &|_| {},
             };
             crate::alloc::clean(&machine.data_dir, &record, &means)

@@ -169,6 +169,10 @@ fn driver(node: &Node, name: &str) -> Option<No> {
 fn volumes(node: &Node, group: &Group, index: u32) -> Vec<No> {
     let refused = |volume: &crate::spec::Volume| {
         let source = volume.source_of(index);
+        if volume.csi.is_some() {
+            let text = format!("missing CSI Volume {source}");
+            return Some(No::filtered(text.clone(), text));
+        }
         let why = match node.host_volumes.get(&source) {
             None => "is not configured on this node",
             Some((_, true)) if !volume.read_only => "is read-only on this node; add read_only = true to the volume",

@@ -1,6 +1,8 @@
-//! The volumes of one plugin on this node: executes their steps one after the other, records each step before it is executed,
-//! and loads the records at start. There is one manager per plugin, across restarts of the plugin's process.
+//! The volumes of one plugin on this node: executes their steps one after the other, and records each step before it is
+//! executed. There is one manager per plugin and process, across restarts of the plugin's process. Managers of several processes
+//! share the records: each operation locks its volume and reads the record of it.
 
+use crate::spec::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -13,8 +15,9 @@ use super::error::CsiError;
 use super::node::{Calls, Volume, VolumeId, Work};
 use super::usage::{Step, VolumeUse};
 use crate::spec::collections::{BTreeMap, BTreeSet};
+use crate::spec::IntoMap as _;
 use crate::sys::lock::lock;
-use crate::sys::task::spawn;
+use crate::sys::task::{spawn, spawn_blocking};
 
 /// The record of a volume.
 pub type Recorded = (VolumeId, VolumeUse);
@@ -27,11 +30,32 @@ pub trait Ledger: Send + Sync {
     /// Also fails when one of the records cannot be parsed.
     fn load(&self) -> io::Result<Vec<Recorded>>;
 
+    /// Locks a volume against other processes and reads its record. If another process has the lock, it blocks, or returns `None`
+    /// unless it `waits`.
+    ///
+    /// # Errors
+    /// Also fails when the record cannot be parsed.
+    fn lock(&self, id: &VolumeId, waits: bool) -> io::Result<Option<Locked>>;
+
     /// Replaces the record of a volume; an empty one is removed. The record survives a loss of power.
     ///
     /// # Errors
     /// The step is not executed then.
     fn save(&self, id: &VolumeId, volume: &VolumeUse) -> io::Result<()>;
+}
+
+/// A volume that no other process can change until this is dropped.
+pub struct Locked {
+    /// Its record.
+    pub volume: VolumeUse,
+    /// Keeps it locked.
+    pub hold: Box<dyn Send + Sync>,
+}
+
+impl fmt::Debug for Locked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locked").field("volume", &self.volume).finish_non_exhaustive()
+    }
 }
 
 /// A request to use a volume.
@@ -66,17 +90,13 @@ impl fmt::Debug for Manager {
 struct Taken {
     id: VolumeId,
     volume: OwnedMutexGuard<VolumeUse>,
+    _hold: Box<dyn Send + Sync>,
 }
 
 impl Manager {
-    /// Loads the records; executes no step.
-    ///
-    /// # Errors
-    /// The records cannot be read: without them, volumes would be unstaged while they are in use.
-    pub fn open(calls: Arc<dyn Calls>, ledger: Arc<dyn Ledger>) -> io::Result<Arc<Manager>> {
-        let turn = |(id, volume)| (id, Arc::new(tokio::sync::Mutex::new(volume)));
-        let volumes = ledger.load()?.into_iter().map(turn).collect();
-        Ok(Arc::new(Manager { calls: Mutex::new(calls), ledger, volumes: Mutex::new(volumes) }))
+    /// A manager with these records; executes no step.
+    pub fn open(calls: Arc<dyn Calls>, ledger: Arc<dyn Ledger>) -> Arc<Manager> {
+        Arc::new(Manager { calls: Mutex::new(calls), ledger, volumes: Mutex::default() })
     }
 
     /// Replaces the calls after the plugin was restarted or has gained capabilities.
@@ -123,16 +143,18 @@ impl Manager {
         done.await.unwrap_or_else(|error| Err(broken(&error)))
     }
 
-    /// Undoes the steps of volumes without users: at start, when `live` are all existing users, and again after a failure.
-    /// Returns the errors of those that could not be undone.
-    pub async fn settle(self: &Arc<Self>, live: &BTreeSet<String>) -> Vec<CsiError> {
-        let ids: Vec<VolumeId> = lock(&self.volumes).keys().cloned().collect();
+    /// Undoes the steps of volumes without users, and of users that do not exist any more: at start, and again after a failure.
+    /// `is_live` is asked while the volume is locked. Returns the errors of those that could not be undone.
+    pub async fn settle(self: &Arc<Self>, is_live: &(dyn Fn(&str) -> bool + Send + Sync)) -> Vec<CsiError> {
+        let records = match self.ledger.load() {
+            Ok(records) => records,
+            Err(source) => return vec![CsiError::Record { volume: "all".to_owned(), source }],
+        };
         let mut errors = Vec::new();
-        for id in ids {
+        for (id, _) in records.into_iter().filter(|(_, volume)| volume.needs_clearing(is_live)) {
             match self.take(&id, std::future::pending()).await {
                 Ok(mut taken) => {
-                    let gone: Vec<String> =
-                        taken.volume.users.keys().filter(|user| !live.contains(*user)).cloned().collect();
+                    let gone: Vec<String> = taken.volume.users.keys().filter(|user| !is_live(user)).cloned().collect();
                     for user in &gone {
                         taken.volume.leave(user);
                     }
@@ -145,22 +167,36 @@ impl Manager {
         errors
     }
 
-    /// The users of each volume, including those that are leaving.
-    pub async fn users(&self) -> BTreeMap<VolumeId, Vec<String>> {
-        let volumes: Vec<_> = lock(&self.volumes).iter().map(|(id, turn)| (id.clone(), Arc::clone(turn))).collect();
-        let mut users = BTreeMap::new();
-        for (id, turn) in volumes {
-            users.insert(id, turn.lock().await.users.keys().cloned().collect());
-        }
-        users
+    /// The users of each volume by the records, including those that are leaving.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub fn users(&self) -> io::Result<BTreeMap<VolumeId, Vec<String>>> {
+        let users = |(id, volume): Recorded| (id, volume.users.into_keys().collect());
+        Ok(self.ledger.load()?.into_iter().map(users).into_map())
     }
 
     /// Waits for the lock of a volume. A cancelled wait is an error, so that it cannot be taken for a lock.
     async fn take(&self, id: &VolumeId, cancel: impl Future<Output = ()>) -> Result<Taken, CsiError> {
         let turn = Arc::clone(lock(&self.volumes).entry(id.clone()).or_default());
+        let locked = async {
+            let mut volume = turn.lock_owned().await;
+            let failed = |source| CsiError::Record { volume: id.id.clone(), source };
+            let locked = if let Some(locked) = self.ledger.lock(id, false).map_err(failed)? {
+                locked
+            } else {
+                let (ledger, of) = (Arc::clone(&self.ledger), id.clone());
+                // If it is cancelled, the thread releases the lock as soon as it has it.
+                let waiting = spawn_blocking(move || ledger.lock(&of, true));
+                let locked = waiting.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+                locked.and_then(|locked| locked.ok_or_else(|| io::ErrorKind::WouldBlock.into())).map_err(failed)?
+            };
+            *volume = locked.volume;
+            Ok(Taken { id: id.clone(), volume, _hold: locked.hold })
+        };
         tokio::select! {
             biased;
-            volume = turn.lock_owned() => Ok(Taken { id: id.clone(), volume }),
+            taken = locked => taken,
             () = cancel => Err(CsiError::Cancelled(id.id.clone())),
         }
     }

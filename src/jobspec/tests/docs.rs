@@ -28,13 +28,14 @@ wrong type is a mistake there, too.
 ";
 
 /// What the table cannot say: path of the key, and what of it is done.
-const NOTES: [(&str, &str); 8] = [
+const NOTES: [(&str, &str); 9] = [
     ("job.group.service.provider", "both `nomad` and `consul` are agentbin's own registry; `consul` with a warning"),
     ("job.group.service.on_update", "decides the health of the allocation, which the agent's deployments look at"),
     ("job.group.service.weights", "kept and shown; no DNS asks for them"),
     ("job.group.service.check.expose", "`true` is refused"),
     ("job.group.service.check.type", "`tcp`, `http`, `https`, `grpc`, `script`"),
-    ("job.group.volume.type", "`host`; `csi` is refused"),
+    ("job.group.volume.access_mode", "of a host volume it must be one of a single node, and has no effect"),
+    ("job.group.volume.attachment_mode", "no effect on a host volume"),
     ("job.group.volume.mount_options", "a mistake with `type = \"host\"`, as in Nomad"),
     ("job.group.task.volume_mount.selinux_label", "docker only; other drivers have no labels"),
 ];

@@ -36,6 +36,23 @@ fn f1_volumes_and_mounts_are_read() {
 }
 
 #[test]
+fn f1_a_csi_volume_says_how_it_is_used_and_its_flags_are_never_shown() {
+    let volume = "type = \"csi\"\nsource = \"a\"\nattachment_mode = \"file-system\"\naccess_mode = \"multi-node-multi-writer\"\n\
+                  mount_options {\nfs_type = \"ext4\"\nmount_flags = [\"noatime\", \"password=s3cret\"]\n}";
+    let json = r#"{"Job": {"ID": "j", "TaskGroups": [{"Name": "g", "Volumes": {"data": {"Type": "csi", "Source": "a",
+        "AttachmentMode": "file-system", "AccessMode": "multi-node-multi-writer",
+        "MountOptions": {"FSType": "ext4", "MountFlags": ["noatime", "password=s3cret"]}}},
+        "Tasks": [{"Name": "t", "Driver": "exec", "VolumeMounts": [{"Volume": "data", "Destination": "/data"}]}]}]}}"#;
+    for text in [both(volume, AT), json.to_owned()] {
+        let group = job(&text).groups.remove(0);
+        let found = group.volumes[0].csi.as_ref().unwrap();
+        assert_eq!((&*found.access_mode, &*found.attachment_mode), ("multi-node-multi-writer", "file-system"));
+        assert_eq!((&*found.options.fs_type, &*found.options.flags[1]), ("ext4", "password=s3cret"));
+        assert!(!format!("{group:?}").contains("s3cret") && format!("{group:?}").contains("[REDACTED]"));
+    }
+}
+
+#[test]
 fn f1_what_is_wrong_with_them_has_its_line() {
     for (volume, mount, expected) in [
         (
@@ -48,7 +65,27 @@ fn f1_what_is_wrong_with_them_has_its_line() {
         (
             "type = \"csi\"\nsource = \"a\"\naccess_mode = \"x\"",
             AT,
-            "job.hcl:4: volume \"data\" of group \"g\" is a CSI volume",
+            "job.hcl:3: volume \"data\" of group \"g\" is a CSI volume without attachment_mode",
+        ),
+        (
+            "type = \"csi\"\nsource = \"a\"\nattachment_mode = \"file-system\"",
+            AT,
+            "job.hcl:3: volume \"data\" of group \"g\" is a CSI volume without access_mode",
+        ),
+        (
+            "type = \"csi\"\nsource = \"a\"\nattachment_mode = \"block-device\"\naccess_mode = \"x\"\nmount_options {\n}",
+            AT,
+            "job.hcl:8: volume \"data\" of group \"g\" is a raw device, which has no mount options",
+        ),
+        (
+            "type = \"csi\"\nsource = \"a\"\nattachment_mode = \"x\"\naccess_mode = \"x\"\nsticky = true",
+            AT,
+            "job.hcl:8: volume \"data\" of group \"g\" is a CSI volume, which cannot be sticky",
+        ),
+        (
+            "type = \"csi\"\nattachment_mode = \"x\"\naccess_mode = \"x\"",
+            AT,
+            "job.hcl:3: volume \"data\" of group \"g\" has no source; name the volume of the plugin",
         ),
         (
             &format!("{HOST}\nmount_options {{\n}}"),

@@ -1,0 +1,233 @@
+//! The CSI volumes of a group: found by their names, mounted before the tasks and released after them. Never executes a step of a
+//! volume itself.
+
+use crate::spec::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Stop;
+use super::error::{CleanupError, SetupError, chain};
+use super::hook::Hook;
+use super::machine::{Doing as _, MachineError, record_path};
+use super::place::Place;
+use super::shared::stop_at_least;
+use super::volumes::{HostVolume, HostVolumes, no_mounts};
+use crate::csi::{AttachmentMode, Capability, CsiError, Join, Plugins, Secrets, VolumeId};
+use crate::spec::Volume;
+
+/// The namespace of volumes from the command line. All runs have the same one: a volume that two of them use is staged once.
+const NAMESPACE: &str = "default";
+/// How long releasing volumes may still take after an urgent stop.
+const LAST_MOMENT: Duration = Duration::from_secs(10);
+
+/// A volume of a plugin, as the operator gives it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CsiVolume {
+    /// The plugin's id.
+    pub plugin: String,
+    /// The plugin's id of the volume.
+    pub id: String,
+    /// No task writes to it.
+    pub read_only: bool,
+}
+
+/// The CSI volumes of this machine, by the name that groups use as their source, and their plugins.
+#[derive(Debug, Clone)]
+pub struct CsiVolumes {
+    /// The plugins.
+    pub plugins: Arc<Plugins>,
+    given: BTreeMap<String, CsiVolume>,
+}
+
+impl CsiVolumes {
+    /// The plugins of a data directory; no volumes yet.
+    #[must_use]
+    pub fn new(data_dir: &Path) -> CsiVolumes {
+        CsiVolumes { plugins: Arc::new(Plugins::new(data_dir)), given: BTreeMap::new() }
+    }
+
+    /// Adds a volume, replacing one of the same name.
+    pub fn add(&mut self, name: String, volume: CsiVolume) {
+        self.given.insert(name, volume);
+    }
+
+    /// Finds the volume for allocation number `index` of the group that declares `volume`, and how it is to be used.
+    ///
+    /// # Errors
+    /// The reason and the fix.
+    pub fn find(&self, volume: &Volume, index: u32) -> Result<(&CsiVolume, Capability), String> {
+        let source = volume.source_of(index);
+        let wanted = volume.csi.clone().unwrap_or_default();
+        let capability = Capability::from_words(&wanted.access_mode, &wanted.attachment_mode, wanted.options);
+        let capability = capability.map_err(|error| error.to_string())?;
+        if capability.access.is_reader_only() && !volume.read_only {
+            return Err(format!("access_mode \"{}\" is for readers; add read_only = true", capability.access));
+        }
+        let found = self.given.get(&source).ok_or_else(|| {
+            format!(
+                "there is no CSI volume \"{source}\" here; say which one it is with --csi-volume {source}=PLUGIN:ID, and where its \
+                 plugin listens with --csi-plugin PLUGIN=SOCKET"
+            )
+        })?;
+        if found.read_only && !volume.read_only {
+            return Err(format!(
+                "CSI volume \"{source}\" is read-only, and this volume is not; add read_only = true, or give the volume as a writable \
+                 one"
+            ));
+        }
+        Ok((found, capability))
+    }
+}
+
+/// Mounts the volumes once the record is written, and releases them when no process of the allocation uses them any more.
+pub(super) struct CsiHook;
+
+#[tonic::async_trait]
+impl Hook<Place> for CsiHook {
+    fn name(&self) -> &'static str {
+        "csi_hook"
+    }
+
+    async fn run(&self, place: &mut Place) -> Result<(), SetupError> {
+        self.mount(place, false).await
+    }
+
+    /// A volume that is still mounted stays so, also while its plugin does not answer.
+    async fn restore(&self, place: &mut Place) -> Result<(), SetupError> {
+        self.mount(place, true).await
+    }
+
+    async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
+        place.csi = HostVolumes::default();
+        // A process may still use them: a volume that others can get now would have two writers.
+        if place.recorded_is_left || place.group().volumes.iter().all(|volume| volume.csi.is_none()) {
+            return Vec::new();
+        }
+        let errors = release(place, Stop::Now).await;
+        place.recorded_is_left |= !errors.is_empty();
+        errors
+    }
+}
+
+impl CsiHook {
+    async fn mount(&self, place: &mut Place, keeps: bool) -> Result<(), SetupError> {
+        let job = Arc::clone(&place.job);
+        for volume in job.groups[place.group].volumes.iter().filter(|volume| volume.csi.is_some()) {
+            let Err(failed) = mount(place, volume, keeps).await else { continue };
+            if !keeps {
+                // The record tells the clean-up what may be left of them.
+                let errors = release(place, Stop::Gracefully).await;
+                place.recorded_is_left |= !errors.is_empty();
+                place.untold.extend(errors);
+                place.csi = HostVolumes::default();
+            }
+            return Err(match failed {
+                CsiError::Cancelled(_) if place.control.is_stopping() => SetupError::Stopped,
+                source => {
+                    let (pos, volume) = (volume.pos.clone(), volume.name.clone());
+                    SetupError::Csi { pos, volume, source: Box::new(source) }
+                }
+            });
+        }
+        Ok(())
+    }
+}
+
+async fn mount(place: &mut Place, volume: &Volume, keeps: bool) -> Result<(), CsiError> {
+    let mut drivers = place.group().tasks.iter().map(|task| place.machine.drivers.get(&task.driver));
+    if drivers.all(|driver| driver.is_none_or(|driver| driver.capabilities().no_mounts)) {
+        let driver = place.group().tasks.first().map_or("", |task| &task.driver);
+        return Err(CsiError::Invalid(format!("no task supports CSI: {}", no_mounts(driver, "CSI volumes"))));
+    }
+    let (found, capability) = place.machine.csi.find(volume, place.index).map_err(CsiError::Invalid)?;
+    let (found, is_block) = (found.clone(), capability.attachment == AttachmentMode::BlockDevice);
+    let read_only = volume.read_only || found.read_only;
+    let join = Join {
+        user: place.id.to_string(),
+        volume: crate::csi::Volume {
+            id: VolumeId { namespace: NAMESPACE.to_owned(), id: found.id },
+            context: BTreeMap::new(),
+            secrets: Secrets::default(),
+        },
+        capability,
+        read_only,
+    };
+    let plugins = Arc::clone(&place.machine.csi.plugins);
+    let kept = if keeps { plugins.kept(&found.plugin, &join).await } else { None };
+    let path = if let Some(path) = kept {
+        path
+    } else {
+        let mut stop = place.control.stop.subscribe();
+        plugins.join(&found.plugin, join, stop_at_least(&mut stop, Stop::Gracefully)).await?
+    };
+    let at = path.clone();
+    let opened = crate::sys::task::spawn_blocking(move || HostVolume::open_exactly(&at, read_only, is_block)).await;
+    let opened = opened.unwrap_or_else(|error| Err(io::Error::other(error)));
+    let opened =
+        opened.map_err(|error| CsiError::Invalid(format!("what the plugin has put at {}: {error}", path.display())))?;
+    place.csi.add(volume.name.clone(), opened);
+    Ok(())
+}
+
+/// Releases the volumes of an allocation. Once the stop is at least as urgent as `hurry`, this takes `LAST_MOMENT` at most.
+async fn release(place: &Place, hurry: Stop) -> Vec<CleanupError> {
+    let error = |source| CleanupError { action: "release the CSI volumes of", subject: place.id.to_string(), source };
+    let mut stop = place.control.stop.subscribe();
+    let late = async {
+        stop_at_least(&mut stop, hurry).await;
+        tokio::time::sleep(LAST_MOMENT).await;
+    };
+    tokio::select! {
+        biased;
+        errors = place.machine.csi.plugins.release(place.id.as_str()) => {
+            errors.iter().map(|e| error(io::Error::other(chain(e)))).collect()
+        }
+        () = late => vec![error(io::Error::new(io::ErrorKind::TimedOut, "the plugin does not answer; agentbin gc tries again"))],
+    }
+}
+
+/// Releases the volumes of an allocation whose processes are gone.
+///
+/// # Errors
+/// What could not be undone; the plugin does not run.
+pub(super) fn release_volumes(data_dir: &Path, id: &str) -> Result<(), MachineError> {
+    let is_live = |user: &str| user != id;
+    undo(data_dir, &is_live, id)
+}
+
+/// Releases volumes whose users have no record any more, and forgets plugins that they ran.
+///
+/// # Errors
+/// As [`release_volumes`].
+pub(super) fn settle_volumes(data_dir: &Path) -> Result<(), MachineError> {
+    let dir = data_dir.to_owned();
+    let is_live = move |user: &str| record_path(&dir, user).exists();
+    Plugins::new(data_dir).forget(&is_live).doing("cannot look for CSI plugins that have ended")?;
+    undo(data_dir, &is_live, "")
+}
+
+/// Does nothing, and does not ask plugins, if there is nothing to undo.
+fn undo(data_dir: &Path, is_live: &(dyn Fn(&str) -> bool + Send + Sync), user: &str) -> Result<(), MachineError> {
+    let plugins = Plugins::new(data_dir);
+    let pending = plugins.pending(is_live).doing("cannot read the records of CSI volumes")?;
+    if pending.is_empty() {
+        return Ok(());
+    }
+    // One that has ended is not waited for.
+    pending.iter().try_for_each(|plugin| plugins.reach(plugin)).doing("cannot release CSI volumes")?;
+    // On a thread of its own, because the caller may be inside a runtime.
+    let errors = std::thread::scope(|scope| {
+        let undoing = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            Ok::<_, io::Error>(runtime.block_on(async {
+                if user.is_empty() { plugins.settle(is_live).await } else { plugins.release(user).await }
+            }))
+        });
+        undoing.join().unwrap_or_else(|_| Err(io::Error::other("the thread that does it panicked")))
+    });
+    let errors = errors.doing("cannot release CSI volumes")?;
+    let told: Vec<String> = errors.iter().map(|error| chain(error)).collect();
+    if told.is_empty() { Ok(()) } else { Err(told.join("; ")).doing("cannot release CSI volumes") }
+}

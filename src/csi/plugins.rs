@@ -1,0 +1,388 @@
+//! The plugins of this machine and the managers of their volumes. A plugin may have several instances, such as a node service and a
+//! controller, or an old and a new one during an update; each is described by a file, so that all processes that use the directory
+//! see it, and a later process can undo what an earlier one did. Never starts a plugin.
+//!
+//! ```text
+//!   plugins/ID,OWNER.json   the instances
+//!   volumes/ID/             the records of the plugin's volumes
+//!   mounts/ID/              where it stages and publishes them
+//! ```
+
+use crate::spec::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use super::capability::Secrets;
+use super::client::Client;
+use super::error::CsiError;
+use super::ledger::Files;
+use super::manager::{Join, Ledger as _, Manager};
+use super::node::{Places, Plugin, safe};
+use crate::spec::{CsiKind, Order as _};
+use crate::store::write_atomically;
+use crate::sys::lock::lock;
+use crate::sys::owned::OwnDir;
+
+/// Version of the format; files of a newer one are not touched.
+const VERSION: u32 = 1;
+/// Limit of a file, in bytes.
+const LONGEST: u64 = 1 << 20;
+const SUFFIX: &str = ".json";
+/// How long an instance of a plugin is waited for.
+const WAIT: Duration = Duration::from_mins(1);
+const FIRST_LOOK: Duration = Duration::from_millis(200);
+const LAST_LOOK: Duration = Duration::from_secs(5);
+
+/// One process of a plugin.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Instance {
+    /// The plugin's id in job files.
+    pub id: String,
+    /// Its services.
+    pub kind: CsiKind,
+    /// The allocation that runs it; empty for one that the operator runs.
+    pub owner: String,
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// The directory for its volumes on the host.
+    pub host: PathBuf,
+    /// The same directory in its view.
+    pub plugin: PathBuf,
+    /// Its name, as it says itself; empty if it was not asked.
+    pub provider: String,
+    /// Its version, likewise.
+    pub version: String,
+    /// When it was registered; the newest one is used.
+    pub since: SystemTime,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Record {
+    version: u32,
+    instance: Instance,
+}
+
+/// See the top of the file.
+#[derive(Debug)]
+pub struct Plugins {
+    dir: PathBuf,
+    managers: Mutex<BTreeMap<String, Arc<Manager>>>,
+}
+
+impl Plugins {
+    /// The plugins that are registered below a data directory; nothing is created.
+    #[must_use]
+    pub fn new(data_dir: &Path) -> Plugins {
+        Plugins { dir: data_dir.join("csi"), managers: Mutex::default() }
+    }
+
+    /// The directory for the volumes of a plugin.
+    #[must_use]
+    pub fn root(&self, id: &str) -> PathBuf {
+        self.dir.join("mounts").join(safe(id))
+    }
+
+    fn make(&self, name: &str) -> io::Result<OwnDir> {
+        let above = OwnDir::open(self.dir.parent().unwrap_or(&self.dir))?;
+        above.make("csi".as_ref(), 0o700)?.make(name.as_ref(), 0o700)
+    }
+
+    fn there(&self, name: &str) -> io::Result<Option<OwnDir>> {
+        match OwnDir::open(&self.dir).and_then(|dir| dir.enter(name.as_ref())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Registers an instance; one of the same owner is replaced.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn register(&self, instance: &Instance) -> io::Result<()> {
+        let record = Record { version: VERSION, instance: instance.clone() };
+        write_atomically(&self.make("plugins")?, &file_of(&instance.id, &instance.owner), &serde_json::to_vec(&record)?)
+    }
+
+    /// Removes the instance of an owner, if there is one; those of other owners stay.
+    ///
+    /// # Errors
+    /// What `unlink(2)` says.
+    pub fn deregister(&self, id: &str, owner: &str) -> io::Result<()> {
+        let Some(dir) = self.there("plugins")? else { return Ok(()) };
+        match rustix::fs::unlinkat(&dir, file_of(id, owner), rustix::fs::AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// All instances, the newest one first.
+    ///
+    /// # Errors
+    /// A file cannot be read, or a newer program wrote it.
+    pub fn list(&self) -> io::Result<Vec<Instance>> {
+        let Some(dir) = self.there("plugins")? else { return Ok(Vec::new()) };
+        let mut all: Vec<Instance> = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&dir)? {
+            let entry = entry?;
+            let Some(name) = entry.file_name().to_str().ok().filter(|name| name.ends_with(SUFFIX)) else { continue };
+            let wrong = |why: String| {
+                let text = format!("{}: {why}", dir.path().join(name).display());
+                io::Error::new(io::ErrorKind::InvalidData, text)
+            };
+            let bytes = match dir.read(name.as_ref(), LONGEST) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            };
+            let record: Record = crate::spec::json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+            if record.version != VERSION {
+                return Err(wrong(format!("version {}, which is none of this program", record.version)));
+            }
+            all.push(record.instance);
+        }
+        all.order_by(|one, other| other.since.cmp(&one.since));
+        Ok(all)
+    }
+
+    /// Gives a user a volume, and returns its path. Waits for the plugin.
+    ///
+    /// # Errors
+    /// See [`CsiError`] and [`Manager::join`].
+    pub async fn join(&self, plugin: &str, join: Join, cancel: impl Future<Output = ()>) -> Result<PathBuf, CsiError> {
+        let mut cancel = std::pin::pin!(cancel);
+        let (manager, places) = tokio::select! {
+            biased;
+            () = &mut cancel => return Err(CsiError::Cancelled(join.volume.id.id)),
+            found = self.manager(plugin, WAIT) => found?,
+        };
+        let (id, usage) = (join.volume.id.clone(), join.capability.usage());
+        let target = places.target(&join.user, &id, &usage, join.read_only);
+        manager.join(join, cancel).await?;
+        Ok(target)
+    }
+
+    /// The path of a user's volume, if it is still mounted there; the plugin is not needed for that.
+    pub async fn kept(&self, plugin: &str, join: &Join) -> Option<PathBuf> {
+        let root = self.root(plugin);
+        let places = Places::new(&root, &root).ok()?;
+        let (id, usage) = (&join.volume.id, join.capability.usage());
+        let is_there = places.has(&join.user, id, &usage, join.read_only).await.ok()?;
+        is_there.then(|| places.target(&join.user, id, &usage, join.read_only))
+    }
+
+    /// Ends a user's use of all volumes. Returns the errors of those that could not be undone.
+    pub async fn release(&self, user: &str) -> Vec<CsiError> {
+        let ledgers = match self.ledgers() {
+            Ok(ledgers) => ledgers,
+            Err(error) => return vec![unreadable(error)],
+        };
+        let mut errors = Vec::new();
+        for (plugin, files) in ledgers {
+            let records = match files.load() {
+                Ok(records) => records,
+                Err(error) => {
+                    errors.push(unreadable(error));
+                    continue;
+                }
+            };
+            for (id, _) in records.into_iter().filter(|(_, volume)| volume.users.contains_key(user)) {
+                let left = async {
+                    let (manager, _) = self.manager(&plugin, Duration::ZERO).await?;
+                    manager.leave(user, &id, &Secrets::default(), std::future::pending()).await
+                };
+                errors.extend(left.await.err());
+            }
+        }
+        errors
+    }
+
+    /// Undoes what users have left that do not exist any more.
+    pub async fn settle(&self, is_live: &(dyn Fn(&str) -> bool + Send + Sync)) -> Vec<CsiError> {
+        let mut errors = Vec::new();
+        match self.pending(is_live) {
+            Ok(plugins) => {
+                for plugin in plugins {
+                    match self.manager(&plugin, Duration::ZERO).await {
+                        Ok((manager, _)) => errors.extend(manager.settle(is_live).await),
+                        Err(error) => errors.push(error),
+                    }
+                }
+            }
+            Err(error) => errors.push(unreadable(error)),
+        }
+        errors
+    }
+
+    /// The plugins with volumes of users that do not exist any more.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub fn pending(&self, is_live: &dyn Fn(&str) -> bool) -> io::Result<Vec<String>> {
+        let mut found = Vec::new();
+        for (plugin, files) in self.ledgers()? {
+            if files.load()?.iter().any(|(_, volume)| volume.needs_clearing(is_live)) {
+                found.push(plugin);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes the registrations of owners that do not exist any more.
+    ///
+    /// # Errors
+    /// As [`Plugins::list`] and [`Plugins::deregister`].
+    pub fn forget(&self, is_live: &dyn Fn(&str) -> bool) -> io::Result<()> {
+        let gone = |one: &Instance| !one.owner.is_empty() && !is_live(&one.owner);
+        self.list()?.iter().filter(|one| gone(one)).try_for_each(|one| self.deregister(&one.id, &one.owner))
+    }
+
+    /// Checks that the node service of a plugin accepts connections.
+    ///
+    /// # Errors
+    /// Where it was expected, and what to do.
+    pub fn reach(&self, plugin: &str) -> Result<(), CsiError> {
+        let (node, _) = self.instances(plugin)?;
+        match UnixStream::connect(&node.socket) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(CsiError::invalid(format!(
+                "CSI plugin {plugin:?} does not listen at {}: {error}; start it again, then run agentbin gc",
+                node.socket.display()
+            ))),
+        }
+    }
+
+    /// The records of volumes, by their plugins.
+    fn ledgers(&self) -> io::Result<Vec<(String, Files)>> {
+        let Some(dir) = self.there("volumes")? else { return Ok(Vec::new()) };
+        let known = self.list()?;
+        let mut all = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&dir)? {
+            let entry = entry?;
+            let Some(name) = entry.file_name().to_str().ok().filter(|name| !name.starts_with('.')) else { continue };
+            // A plugin without an instance is named by its directory.
+            let id = known.iter().find(|one| safe(&one.id) == name).map_or(name, |one| &one.id);
+            all.push((id.to_owned(), Files::open(&dir, id)?));
+        }
+        Ok(all)
+    }
+
+    /// The newest node service of a plugin, and its newest controller.
+    fn instances(&self, plugin: &str) -> Result<(Instance, Option<Instance>), CsiError> {
+        let all = self.list().map_err(unreadable)?;
+        let of = |has: fn(CsiKind) -> bool| all.iter().find(|one| one.id == plugin && has(one.kind)).cloned();
+        let node = of(CsiKind::is_node).ok_or_else(|| {
+            CsiError::invalid(format!(
+                "no CSI plugin {plugin:?} runs here; say where it listens with --csi-plugin {plugin}=SOCKET"
+            ))
+        })?;
+        Ok((node, of(CsiKind::is_controller)))
+    }
+
+    /// The manager of a plugin's volumes, with the instance that runs now.
+    async fn manager(&self, plugin: &str, wait: Duration) -> Result<(Arc<Manager>, Places), CsiError> {
+        let until = tokio::time::Instant::now() + wait;
+        let mut pause = FIRST_LOOK;
+        let (node, controller) = loop {
+            match self.instances(plugin) {
+                Ok(found) => break found,
+                Err(error) if tokio::time::Instant::now() >= until => return Err(error),
+                Err(_) => {}
+            }
+            // It may be registered by another process.
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LAST_LOOK);
+        };
+        let client = Client::new(&node.socket)?;
+        let (mut fingerprint, is_ready) = client.fingerprint(true, node.kind.is_controller()).await?;
+        if !is_ready {
+            let text = format!("CSI plugin {plugin:?} says that it is not ready; see its logs");
+            return Err(CsiError::invalid(text));
+        }
+        let mut calls_controller = None;
+        if fingerprint.info.needs_controller && !node.kind.is_controller() {
+            let controller = controller.ok_or_else(|| {
+                CsiError::invalid(format!(
+                    "CSI plugin {plugin:?} needs a controller, and none runs here; use one that has both services"
+                ))
+            })?;
+            let client = Client::new(&controller.socket)?;
+            fingerprint.controller = Some(client.controller_flags().await?);
+            calls_controller = Some(client);
+        }
+        let broken = |source| CsiError::Record { volume: format!("all of plugin {plugin}"), source };
+        let places = Places::new(&node.host, &node.plugin).map_err(broken)?;
+        let mut calls = Plugin::new(client, fingerprint, places.clone());
+        if let Some(controller) = calls_controller {
+            calls = calls.with_controller(controller);
+        }
+        let calls = Arc::new(calls);
+        let mut managers = lock(&self.managers);
+        let manager = if let Some(manager) = managers.get(plugin) {
+            manager.replace(calls);
+            Arc::clone(manager)
+        } else {
+            let files = self.make("volumes").and_then(|dir| Files::open(&dir, plugin)).map_err(broken)?;
+            let manager = Manager::open(calls, Arc::new(files));
+            managers.insert(plugin.to_owned(), Arc::clone(&manager));
+            manager
+        };
+        Ok((manager, places))
+    }
+}
+
+fn file_of(id: &str, owner: &str) -> String {
+    // Neither part contains a comma.
+    format!("{}{SUFFIX}", safe(&format!("{},{}", safe(id), safe(owner))))
+}
+
+fn unreadable(source: io::Error) -> CsiError {
+    CsiError::Record { volume: "all".to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(id: &str, kind: CsiKind, owner: &str, age: u64) -> Instance {
+        Instance {
+            id: id.to_owned(),
+            kind,
+            owner: owner.to_owned(),
+            socket: format!("/run/{owner}").into(),
+            host: "/mounts".into(),
+            plugin: "/local/csi".into(),
+            provider: "p".to_owned(),
+            version: "1".to_owned(),
+            since: SystemTime::UNIX_EPOCH + Duration::from_secs(1000 - age),
+        }
+    }
+
+    #[test]
+    fn f4_the_newest_instance_is_used_and_each_owner_removes_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let plugins = Plugins::new(dir.path());
+        assert!(plugins.list().unwrap().is_empty() && plugins.instances("p/0").is_err());
+        let (old, new) = (instance("p/0", CsiKind::Monolith, "a", 9), instance("p/0", CsiKind::Monolith, "b", 1));
+        for one in [&old, &new, &instance("other", CsiKind::Node, "a", 0)] {
+            plugins.register(one).unwrap();
+        }
+        // Another process sees them.
+        let plugins = Plugins::new(dir.path());
+        assert_eq!(plugins.instances("p/0").unwrap(), (new.clone(), Some(new.clone())));
+        plugins.deregister("p/0", "none").unwrap();
+        plugins.deregister("p/0", "a").unwrap();
+        assert_eq!(plugins.instances("p/0").unwrap().0, new, "what goes is the old one");
+        // Node service and controller apart.
+        plugins.register(&instance("p/0", CsiKind::Controller, "c", 0)).unwrap();
+        let (node, controller) = plugins.instances("p/0").unwrap();
+        assert_eq!((&*node.owner, &*controller.unwrap().owner), ("b", "c"));
+        plugins.forget(&|owner| owner == "c").unwrap();
+        let error = plugins.instances("p/0").unwrap_err().to_string();
+        assert!(error.contains("--csi-plugin p/0=SOCKET"), "{error}");
+        assert_eq!(plugins.list().unwrap().len(), 1);
+    }
+}
