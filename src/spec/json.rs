@@ -37,7 +37,7 @@ pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
 /// # Errors
 /// It is not of this type.
 pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, Error> {
-    T::deserialize(read::Node(value))
+    T::deserialize(read::Node(Some(value)))
 }
 
 /// Writes a text without spaces.

@@ -4,24 +4,17 @@ use serde::de::{self, DeserializeSeed, Deserializer, Error as _, Expected, Unexp
 use serde::forward_to_deserialize_any;
 use serde_json::{Error, Value, map};
 
-/// A value to read from.
+/// A value to read from; none for a field whose member is missing, from which only an `Option` can be read.
 #[derive(Clone, Copy)]
-pub(super) struct Node<'v>(pub(super) &'v Value);
-
-/// What a field has whose member is missing: known by its address, and nothing but an `Option` may be read from it.
-static MISSING: Value = Value::Null;
+pub(super) struct Node<'v>(pub(super) Option<&'v Value>);
 
 impl Node<'_> {
-    fn is_missing(self) -> bool {
-        std::ptr::eq(self.0, &raw const MISSING)
-    }
-
     /// What is said of a value of another type.
     #[inline(never)]
     fn wrong(self, wanted: &dyn Expected) -> Error {
-        let found = match self.0 {
-            // Not seen by anybody: the field has its default, or `Fields::said` names it.
-            Value::Null if self.is_missing() => return Error::custom(""),
+        // Nobody sees it: the field has its default, or `Fields::said` names it.
+        let Some(value) = self.0 else { return Error::custom("") };
+        let found = match value {
             Value::Null => Unexpected::Unit,
             Value::Bool(b) => Unexpected::Bool(*b),
             Value::String(s) => Unexpected::Str(s),
@@ -47,7 +40,7 @@ macro_rules! only {
 
 impl Node<'_> {
     fn number<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let Value::Number(n) = self.0 else { return Err(self.wrong(&visitor)) };
+        let Some(Value::Number(n)) = self.0 else { return Err(self.wrong(&visitor)) };
         match (n.as_u64(), n.as_i64()) {
             (Some(n), _) => visitor.visit_u64(n),
             (None, Some(n)) => visitor.visit_i64(n),
@@ -56,19 +49,19 @@ impl Node<'_> {
     }
 
     fn text<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let Value::String(text) = self.0 else { return Err(self.wrong(&visitor)) };
+        let Some(Value::String(text)) = self.0 else { return Err(self.wrong(&visitor)) };
         visitor.visit_str(text)
     }
 
     fn bytes<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.0 {
-            Value::String(text) => visitor.visit_str(text),
+            Some(Value::String(text)) => visitor.visit_str(text),
             _ => self.list(visitor),
         }
     }
 
     fn list<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let Value::Array(list) = self.0 else { return Err(self.wrong(&visitor)) };
+        let Some(Value::Array(list)) = self.0 else { return Err(self.wrong(&visitor)) };
         let mut elements = Elements(list.iter());
         let read = visitor.visit_seq(&mut elements)?;
         if elements.0.len() == 0 {
@@ -81,13 +74,13 @@ impl Node<'_> {
     /// A struct is read as the list of its fields, in their order: derived code for that has half the size of the code for members
     /// in any order, which keeps for each field whether it was there.
     fn fields<'de, V: Visitor<'de>>(self, names: &'static [&'static str], visitor: V) -> Result<V::Value, Error> {
-        let Value::Object(object) = self.0 else { return Err(self.wrong(&visitor)) };
+        let Some(Value::Object(object)) = self.0 else { return Err(self.wrong(&visitor)) };
         let mut fields = Fields { names: names.iter(), object, rest: object.iter().peekable(), missing: None };
         visitor.visit_seq(&mut fields).map_err(|error| fields.said(error))
     }
 
     fn object<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let Value::Object(object) = self.0 else { return Err(self.wrong(&visitor)) };
+        let Some(Value::Object(object)) = self.0 else { return Err(self.wrong(&visitor)) };
         let mut members = Members { rest: object.iter(), value: &Value::Null };
         let read = visitor.visit_map(&mut members)?;
         if members.rest.len() == 0 {
@@ -103,13 +96,13 @@ impl<'de> Deserializer<'de> for Node<'_> {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.0 {
-            Value::Null if self.is_missing() => Err(self.wrong(&visitor)),
-            Value::Null => visitor.visit_unit(),
-            Value::Bool(b) => visitor.visit_bool(*b),
-            Value::Number(_) => self.number(visitor),
-            Value::String(text) => visitor.visit_str(text),
-            Value::Array(_) => self.list(visitor),
-            Value::Object(_) => self.object(visitor),
+            None => Err(self.wrong(&visitor)),
+            Some(Value::Null) => visitor.visit_unit(),
+            Some(Value::Bool(b)) => visitor.visit_bool(*b),
+            Some(Value::Number(_)) => self.number(visitor),
+            Some(Value::String(text)) => visitor.visit_str(text),
+            Some(Value::Array(_)) => self.list(visitor),
+            Some(Value::Object(_)) => self.object(visitor),
         }
     }
 
@@ -122,16 +115,16 @@ impl<'de> Deserializer<'de> for Node<'_> {
     only!(deserialize_map: object);
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let Value::Bool(b) = self.0 else { return Err(self.wrong(&visitor)) };
+        let Some(Value::Bool(b)) = self.0 else { return Err(self.wrong(&visitor)) };
         visitor.visit_bool(*b)
     }
 
     fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        if self.0.is_null() && !self.is_missing() { visitor.visit_unit() } else { Err(self.wrong(&visitor)) }
+        if let Some(Value::Null) = self.0 { visitor.visit_unit() } else { Err(self.wrong(&visitor)) }
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        if self.0.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
+        if let None | Some(Value::Null) = self.0 { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
     fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
@@ -184,7 +177,7 @@ impl<'de> de::SeqAccess<'de> for Elements<'_> {
     type Error = Error;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Error> {
-        self.0.next().map(|value| seed.deserialize(Node(value))).transpose()
+        self.0.next().map(|value| seed.deserialize(Node(Some(value)))).transpose()
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -211,7 +204,7 @@ impl<'v> Fields<'v> {
             None => self.object.get(name),
         };
         self.missing = if found.is_none() { Some(name) } else { None };
-        Some(Node(found.unwrap_or(&MISSING)))
+        Some(Node(found))
     }
 
     /// What is said when reading ended with this error: with a field that has no member and no default, it is that.
@@ -250,7 +243,7 @@ impl<'de> de::MapAccess<'de> for Members<'_> {
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Error> {
-        seed.deserialize(Node(self.value))
+        seed.deserialize(Node(Some(self.value)))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -324,8 +317,8 @@ impl<'v> Node<'v> {
     #[inline(never)]
     fn variant(self) -> Result<Variant<'v>, Error> {
         match self.0 {
-            Value::String(name) => Ok(Variant { name, content: None }),
-            Value::Object(object) => match object.iter().next() {
+            Some(Value::String(name)) => Ok(Variant { name, content: None }),
+            Some(Value::Object(object)) => match object.iter().next() {
                 Some((name, content)) if object.len() == 1 => Ok(Variant { name, content: Some(content) }),
                 _ => Err(Error::invalid_value(Unexpected::Map, &"map with a single key")),
             },
@@ -346,7 +339,9 @@ impl<'de> de::EnumAccess<'de> for Variant<'_> {
 impl<'v> Variant<'v> {
     #[inline(never)]
     fn content(&self, wanted: &dyn Expected) -> Result<Node<'v>, Error> {
-        self.content.map(Node).ok_or_else(|| Error::invalid_type(Unexpected::UnitVariant, wanted))
+        self.content
+            .map(|content| Node(Some(content)))
+            .ok_or_else(|| Error::invalid_type(Unexpected::UnitVariant, wanted))
     }
 }
 
@@ -356,7 +351,7 @@ impl<'de> de::VariantAccess<'de> for Variant<'_> {
     fn unit_variant(self) -> Result<(), Error> {
         match self.content {
             None | Some(Value::Null) => Ok(()),
-            Some(value) => Err(Node(value).wrong(&"unit variant")),
+            Some(value) => Err(Node(Some(value)).wrong(&"unit variant")),
         }
     }
 
