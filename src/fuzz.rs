@@ -209,7 +209,7 @@ impl Host for Machine {
         vec![path.to_owned()]
     }
 
-    fn variable(&self, path: &str) -> Found<std::collections::BTreeMap<String, String>> {
+    fn variable(&self, path: &str) -> Found<crate::spec::collections::BTreeMap<String, String>> {
         if path.is_empty() { Found::Missing } else { Found::Here([("k".to_owned(), path.to_owned())].into()) }
     }
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use agentbin::csi::{
     Capability, Client, CsiError, Files, Join, Manager, NewVolume, Places, Plugin, Secrets, Volume, VolumeId,
 };
-use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::MountOptions;
+use agentbin::spec::collections::BTreeMap;
 use agentbin::sys::owned::OwnDir;
 use serde_json::{Value, json};
 

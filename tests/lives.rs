@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use agentbin::cgroup::{Regime, TaskCgroup};
-use agentbin::driver::{Driver, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle, self};
+use agentbin::driver::{self, Driver, ExecDriver, RawExecDriver, Settings, TaskConfig, TaskHandle};
 use agentbin::executor::{Compute, NewLimits};
 use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::{DriverConfig, LogCollection, MemoryLimits, Resources, Signal};

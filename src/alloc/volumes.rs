@@ -17,9 +17,9 @@ use tokio::time::timeout;
 
 use super::env::TaskEnv;
 use super::error::SetupError;
-use crate::spec::collections::BTreeMap;
-use crate::spec::{Group, Mount, Overlap, Propagation, Task, Volume, VolumeMount, no_destination, overlaps};
 use super::place::Place;
+use crate::spec::collections::BTreeMap;
+use crate::spec::{Mount, Overlap, Propagation, Task, Volume, VolumeMount, no_destination, overlaps};
 use crate::sys::path::{mount_of, open_resolved};
 
 /// Pause between two checks whether a task whose volumes are being found is still wanted.

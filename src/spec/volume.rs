@@ -1,5 +1,5 @@
-use crate::spec::collections::BTreeMap;
 use std::fmt;
+
 use super::{Pos, Propagation};
 use crate::spec::collections::BTreeMap;
 

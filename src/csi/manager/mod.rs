@@ -2,7 +2,6 @@
 //! executed. There is one manager per plugin and process, across restarts of the plugin's process. Managers of several processes
 //! share the records: each operation locks its volume and reads the record of it.
 
-use crate::spec::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -14,8 +13,8 @@ use super::capability::{Capability, Secrets};
 use super::error::CsiError;
 use super::node::{Calls, Volume, VolumeId, Work};
 use super::usage::{Step, VolumeUse};
-use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::IntoMap as _;
+use crate::spec::collections::BTreeMap;
 use crate::sys::lock::lock;
 use crate::sys::task::{spawn, spawn_blocking};
 

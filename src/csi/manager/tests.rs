@@ -11,8 +11,8 @@ use tonic::Status;
 
 use super::*;
 use crate::csi::{AccessMode, AttachmentMode, MountOptions, Needs};
-use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::MountOptions;
+use crate::spec::collections::{BTreeMap, BTreeSet};
 
 const NEEDS: Needs = Needs { attach: true, stage: true };
 
