@@ -1,7 +1,6 @@
 //! The CSI volumes of a group: found by their names, mounted before the tasks and released after them. Never executes a step of a
 //! volume itself.
 
-use crate::spec::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use super::shared::stop_at_least;
 use super::volumes::{HostVolume, HostVolumes, no_mounts};
 use crate::csi::{AttachmentMode, Capability, CsiError, Join, Plugins, Secrets, VolumeId};
 use crate::spec::Volume;
+use crate::spec::collections::BTreeMap;
 
 /// The namespace of volumes from the command line. All runs have the same one: a volume that two of them use is staged once.
 const NAMESPACE: &str = "default";

@@ -8,7 +8,6 @@
 //!   mounts/ID/              where it stages and publishes them
 //! ```
 
-use crate::spec::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -22,6 +21,7 @@ use super::error::CsiError;
 use super::ledger::Files;
 use super::manager::{Join, Ledger as _, Manager};
 use super::node::{Places, Plugin, safe};
+use crate::spec::collections::BTreeMap;
 use crate::spec::{CsiKind, Order as _};
 use crate::store::write_atomically;
 use crate::sys::lock::lock;
