@@ -62,6 +62,7 @@ impl Driver {
                     let started = Command::new(binary).args(&args).stdout(Stdio::null()).spawn().unwrap();
                     *child.lock().unwrap() = Some(started);
                     while matches!(child.lock().unwrap().as_mut().map(|child| child.try_wait().unwrap()), Some(None)) {
+                        #[expect(clippy::disallowed_methods, reason = "the lock is free for whoever kills the child")]
                         std::thread::sleep(Duration::from_millis(5));
                     }
                 }
@@ -121,6 +122,7 @@ impl Driver {
         let deadline = Instant::now() + seconds(60);
         while self.faults() == before {
             assert!(Instant::now() < deadline, "it did not come to the fault: {:?}", self.calls());
+            #[expect(clippy::disallowed_methods, reason = "the driver's log is looked at until a deadline")]
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -166,6 +168,7 @@ impl Driver {
         let deadline = Instant::now() + seconds(20);
         while !self.left().is_empty() {
             assert!(Instant::now() < deadline, "left: {:?}", self.left());
+            #[expect(clippy::disallowed_methods, reason = "what is left is looked at until a deadline")]
             std::thread::sleep(Duration::from_millis(20));
         }
         self.world.assert_clean();
@@ -448,6 +451,7 @@ fn f7_a_volume_whose_plugin_is_gone_is_released_when_it_is_back() {
     let deadline = Instant::now() + seconds(20);
     while std::os::unix::net::UnixStream::connect(driver.path("csi.sock")).is_err() {
         assert!(Instant::now() < deadline);
+        #[expect(clippy::disallowed_methods, reason = "a server comes up until a deadline; there is no event")]
         std::thread::sleep(Duration::from_millis(10));
     }
     let gc = driver.world.agentbin(&["gc"]);

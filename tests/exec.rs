@@ -957,7 +957,7 @@ fn b2_below_an_init_a_signal_has_its_default_action() {
         ] {
             let task = Task::with(true, |spec| {
                 spec.init = true;
-                spec.command = "/bin/sh".to_owned();
+                "/bin/sh".clone_into(&mut spec.command);
                 spec.args = vec!["-c".to_owned(), script.replace("sleep 1000", &format!("sleep {}", nap()))];
             })
             .await;
@@ -987,7 +987,8 @@ const INIT_KIB: u64 = 100;
 
 fn b2_an_init_has_the_restrictions_of_the_command_and_nothing_else() {
     block_on(async {
-        let levels: [(&str, fn(&mut agentbin::spec::LaunchSpec)); 3] = [
+        type Change = fn(&mut agentbin::spec::LaunchSpec);
+        let levels: [(&str, Change); 3] = [
             ("nomad", |spec| spec.no_new_privs = false),
             ("default", |spec| spec.seccomp = agentbin::spec::Seccomp::Default),
             ("strict", |spec| {

@@ -158,7 +158,7 @@ impl Peer {
     /// The user is the one of the socket's other end; the number is only its name.
     fn log_in(&mut self) -> io::Result<()> {
         let user = rustix::process::geteuid().as_raw().to_string();
-        let hex: String = user.bytes().map(|digit| format!("{digit:02x}")).collect();
+        let hex = user.bytes().fold(String::new(), |hex, digit| hex + &format!("{digit:02x}"));
         self.send(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes())?;
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
@@ -201,7 +201,7 @@ impl Peer {
 
     fn receive(&mut self) -> io::Result<Message> {
         let mut bytes = self.take(16)?;
-        let number = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes).unwrap_or(u32::MAX) as usize;
+        let number = |at: usize| bytes[at..at + 4].try_into().map_or(u32::MAX, u32::from_le_bytes) as usize;
         let (body, fields) = (number(4), number(12));
         if bytes[0] != b'l' || body > LONGEST || fields > LONGEST {
             return Err(malformed());

@@ -23,7 +23,8 @@ fn wait(command: i32, releasable: &Releasable) -> ! {
         let (pid, status) = bare::reap(waits);
         if pid == command as isize {
             // As a shell has it: 128 and the number of the signal that ended it.
-            bare::exit(if status & 0x7f == 0 { status >> 8 & 0xff } else { 128 + (status & 0x7f) });
+            let signal = status & 0x7f;
+            bare::exit(if signal == 0 { status >> 8 & 0xff } else { 128 + signal });
         }
         if pid > 0 {
             continue;

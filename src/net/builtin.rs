@@ -53,7 +53,7 @@ impl Member<'_> {
         let connected = namespace::open(self.namespace).and_then(|inside| {
             here.add_pair(&link, cni::INTERFACE, &inside, mac)?;
             here.join(&link, bridge::NAME)?;
-            set_up_inside(inside, address, prefix, gateway)
+            set_up_inside(&inside, address, prefix, gateway)
         });
         connected.map_err(cannot)?;
         if let Some(rules) = rules(self.table, address, mappings) {
@@ -148,7 +148,7 @@ pub(super) fn mac_of(address: Ipv4Addr) -> [u8; 6] {
 }
 
 /// Gives the interface inside its address, and brings it up.
-fn set_up_inside(inside: OwnedFd, address: Ipv4Addr, prefix: u8, gateway: Ipv4Addr) -> io::Result<()> {
+fn set_up_inside(inside: &OwnedFd, address: Ipv4Addr, prefix: u8, gateway: Ipv4Addr) -> io::Result<()> {
     namespace::enter(inside, move || {
         let links = Links::open()?;
         links.add_address(cni::INTERFACE, address, prefix)?;
@@ -164,7 +164,8 @@ fn rules(table: &str, address: Ipv4Addr, mappings: &[Mapping]) -> Option<String>
         let IpAddr::V4(ip) = ip else { continue };
         let protocol = if protocol == "udp" { "udp" } else { "tcp" };
         let to = if ip.is_unspecified() { "fib daddr type local".to_owned() } else { format!("ip daddr {ip}") };
-        lines.push_str(&format!("{to} {protocol} dport {host} dnat to {address}:{inside}\n"));
+        let rule = format!("{to} {protocol} dport {host} dnat to {address}:{inside}\n");
+        lines.push_str(&rule);
     }
     let chain = |name: &str, hook: &str| {
         format!("chain {name} {{\ntype nat hook {hook} priority -101; policy accept;\n{lines}}}\n")

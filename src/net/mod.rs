@@ -325,14 +325,13 @@ impl Network {
             None => Ok(()),
         };
         let table = guard::table(&self.record, &self.id);
-        let added = connected.and_then(|()| match (connection.by(), self.subnet) {
-            (By::Builtin, Some(subnet)) => {
+        let added = connected.and_then(|()| {
+            if let (By::Builtin, Some(subnet)) = (connection.by(), self.subnet) {
                 let (id, namespace, run_dir) = (&*self.id, &*self.namespace, &*self.run_dir);
                 let member = Member { id, namespace, table: &table, run_dir, subnet, patience: PATIENCE };
                 connection.result = Some(member.add(&mut locked, &connection.mappings)?);
                 Ok(())
-            }
-            _ => {
+            } else {
                 let caller = Caller { id: &self.id, namespace: &self.namespace, patience: PATIENCE };
                 connection.add(&mut locked, &caller)
             }
@@ -371,15 +370,12 @@ impl Network {
         let namespace = if namespace::is_there(&self.namespace) { &*self.namespace } else { Path::new("") };
         let mut locked = take_lock(&self.run_dir, &connection.list.name, cancel)?;
         let table = guard::table(&self.record, &self.id);
-        match (connection.by(), self.subnet) {
-            (By::Builtin, Some(subnet)) => {
-                let (id, run_dir) = (&*self.id, &*self.run_dir);
-                Member { id, namespace, table: &table, run_dir, subnet, patience: PATIENCE }.remove(&mut locked)?;
-            }
-            _ => {
-                let caller = Caller { id: &self.id, namespace, patience: PATIENCE };
-                self.del(connection, &mut locked, &caller)?;
-            }
+        if let (By::Builtin, Some(subnet)) = (connection.by(), self.subnet) {
+            let (id, run_dir) = (&*self.id, &*self.run_dir);
+            Member { id, namespace, table: &table, run_dir, subnet, patience: PATIENCE }.remove(&mut locked)?;
+        } else {
+            let caller = Caller { id: &self.id, namespace, patience: PATIENCE };
+            self.del(connection, &mut locked, &caller)?;
         }
         if self.subnet.is_some() {
             guard::remove(&mut locked, &table, PATIENCE)?;

@@ -53,7 +53,7 @@ pub(super) fn is_there(path: &Path) -> bool {
 /// What `setns(2)` and `socket(2)` say.
 pub fn socket_in(path: &Path, family: AddressFamily) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    enter(open(path)?, || Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?))
+    enter(&open(path)?, || Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?))
 }
 
 /// The namespace at the file.
@@ -62,7 +62,7 @@ pub(super) fn open(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Does `work` in a namespace, on a thread of its own.
-pub(super) fn enter<T: Send>(namespace: OwnedFd, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+pub(super) fn enter<T: Send>(namespace: &OwnedFd, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         // The thread stays in the namespace, so it is used for nothing else.
         let entered = || {

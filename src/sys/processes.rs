@@ -175,7 +175,7 @@ pub fn said(status: File, name: &str) -> Option<String> {
 /// What a process that is pid 1 of its own pid namespace does with a signal from outside.
 ///
 /// The kernel drops what such a process neither handles nor blocks, except for SIGKILL and SIGSTOP: there is no default action.
-/// See pid_namespaces(7). `true` for a signal that another process would not survive or stop by; `None` for a process that is no
+/// See `pid_namespaces(7)`. `true` for a signal that another process would not survive or stop by; `None` for a process that is no
 /// such pid 1, and for what cannot be found out.
 #[must_use]
 pub fn drops_as_pid_1(pid: i32, signal: i32) -> Option<bool> {

@@ -68,14 +68,14 @@ impl JobFile {
                 "before" => file.before = Some(value),
                 "args" => file.args = value.split_whitespace().map(str::to_owned).collect(),
                 "env" => {
-                    file.env.extend(value.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())))
+                    file.env.extend(value.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())));
                 }
                 "meanwhile" => file.meanwhile = Some(value),
                 "after" => file.after = Some(value),
                 "status" => file.status = value.parse().unwrap(),
                 "prints" => file.prints.push(value),
                 "never" => file.never.push(value),
-                _ => file.shows = format!("{} {line}", file.shows).trim().to_owned(),
+                _ => format!("{} {line}", file.shows).trim().clone_into(&mut file.shows),
             }
         }
         let drivers = text.lines().filter_map(|line| line.trim().strip_prefix("driver")?.trim().strip_prefix('='));

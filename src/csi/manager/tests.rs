@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tonic::Status;
 
 use super::*;
-use crate::csi::{AccessMode, AttachmentMode, MountOptions, Needs};
+use crate::csi::{AccessMode, AttachmentMode, Needs};
 use crate::spec::MountOptions;
 use crate::spec::collections::{BTreeMap, BTreeSet};
 
