@@ -373,7 +373,7 @@ mod tests {
                     String::from_utf8(line).unwrap()
                 };
                 let user = rustix::process::geteuid().as_raw().to_string();
-                let hex: String = user.bytes().map(|byte| format!("{byte:x}")).collect();
+                let hex = user.bytes().fold(String::new(), |hex, byte| hex + &format!("{byte:x}"));
                 assert_eq!(line(&mut peer, b"\r\n"), format!("\0AUTH EXTERNAL {hex}\r\n"));
                 peer.send(b"OK 0123456789abcdef0123456789abcdef\r\n").unwrap();
                 assert_eq!(line(&mut peer, b"\r\n"), "BEGIN\r\n");

@@ -278,8 +278,7 @@ async fn metadata_is_laid_over_what_is_configured_and_kept() {
 #[tokio::test]
 async fn b8_iops_is_accepted_and_kept_and_has_no_effect() {
     let world = World::new().await;
-    let mut version = 0;
-    for iops in [json!(10), json!(20), Value::Null] {
+    for (version, iops) in [json!(10), json!(20), Value::Null].into_iter().enumerate() {
         let mut job = job("iops");
         job["TaskGroups"][0]["Tasks"][0]["Resources"]["IOPS"] = iops.clone();
         world.put("/v1/jobs", json!({"Job": job})).await;
@@ -291,7 +290,6 @@ async fn b8_iops_is_accepted_and_kept_and_has_no_effect() {
         let allocs = world.json("/v1/job/iops/allocations").await;
         assert_eq!(allocs.as_array().unwrap().len(), 1, "it is the same allocation: {allocs:#}");
         assert_eq!(allocs[0]["ClientStatus"], "running");
-        version += 1;
     }
 }
 
