@@ -1,7 +1,8 @@
-//! The shared cores of tasks without reserved cores. The agent changes the shared set with every reservation, and on cgroup v1
-//! a container does not inherit it, so the driver updates the container through the engine. Never moves a process.
+//! The shared cores of tasks without reserved cores. The shared set changes with every reservation, and a container that does not
+//! inherit it from a cgroup above is updated through the engine. Never moves a process.
 
 use std::collections::hash_map::Entry;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,10 +10,12 @@ use std::time::Duration;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use serde_json::json;
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 use super::{Shared, Task};
 use crate::cgroup::Regime;
+use crate::docker::Endpoint;
 use crate::driver::TaskConfig;
 use crate::sys::lock::lock;
 
@@ -31,18 +34,31 @@ pub(super) fn read(cgroup: &Path) -> String {
 }
 
 impl Shared {
-    /// Whether the container has to follow shared cores: on v2 it need not, because the agent's own cgroup is a parent of the
-    /// container's and limits it.
-    pub(super) fn shares_cores(&self, task: &TaskConfig) -> bool {
-        self.settings.cgroups.regime() == Regime::V1
-            && task.resources.cpuset_cpus.is_empty()
-            && !task.cpuset_cgroup.as_os_str().is_empty()
+    /// The cgroup whose cores a container without reserved ones has to follow, as it is not below it; `cgroup` is the container's
+    /// own. On v1 no container inherits them. On v2 those do not that systemd puts directly into a slice, and one that was created
+    /// while cores were reserved keeps its own limit.
+    pub(super) fn leading(&self, task: &TaskConfig, cgroup: &str) -> Option<PathBuf> {
+        let (cgroups, is_sharing) = (&self.settings.cgroups, task.resources.cpuset_cpus.is_empty());
+        let given = Some(&task.cpuset_cgroup).filter(|given| !given.as_os_str().is_empty());
+        match cgroups.regime() {
+            Regime::V1 => given.filter(|_| is_sharing).cloned(),
+            Regime::V2 if !matches!(self.config().endpoint, Endpoint::Unix(_)) => None,
+            Regime::V2 if self.settings.host.makes_cgroups => {
+                let given = given.filter(|_| is_sharing)?;
+                let inherits = Path::new(cgroup.trim_start_matches('/')).starts_with(cgroups.relative(given).ok()?);
+                // The agent writes the cores of all that share them one level above.
+                given.parent().filter(|_| !inherits).map(Path::to_owned)
+            }
+            // Of a task of ours; all that has reserved cores is there, too.
+            Regime::V2 => Some(cgroups.hierarchies().next()?.mount_point.join(&task.cgroup)),
+            Regime::Off => None,
+        }
     }
 
-    /// Keeps the container's cores equal to those of the task's cgroup; `has` are the cores that the container has now.
-    pub(super) fn follow_cores(self: &Arc<Self>, task: &TaskConfig, has: &str) {
+    /// Keeps the container's cores equal to those of a cgroup that [`leading`](Self::leading) names; `has` are the cores that it has
+    /// now.
+    pub(super) fn follow_cores(self: &Arc<Self>, task: &TaskConfig, cgroup: PathBuf, has: &str) {
         let Ok(known) = self.task(&task.id) else { return };
-        let cgroup = task.cpuset_cgroup.clone();
         *lock(&known.shared_cores) = Some((cgroup.clone(), has.to_owned()));
         match lock(&self.followed).entry(cgroup.clone()) {
             // The cores may have changed since they were read.
@@ -51,6 +67,14 @@ impl Shared {
                 let look = Arc::clone(none.insert(Arc::default()));
                 crate::sys::task::spawn(follow(Arc::downgrade(self), cgroup, look));
             }
+        }
+    }
+
+    /// For a container that has ended, whose cgroups may be gone.
+    pub(super) fn unfollow_cores(&self, task: &Task) {
+        let led = lock(&task.shared_cores).take();
+        if let Some(look) = led.and_then(|(cgroup, _)| lock(&self.followed).get(&cgroup).cloned()) {
+            look.notify_one();
         }
     }
 
@@ -64,23 +88,33 @@ impl Shared {
     }
 }
 
-/// Runs until the driver or the cgroup is gone.
-async fn follow(driver: Weak<Shared>, cgroup: PathBuf, look: Arc<Notify>) {
+type Watch = AsyncFd<Arc<OwnedFd>>;
+
+/// Watches the cgroup. `None` if the driver or the cgroup is gone: then nobody follows it any more.
+fn watch(driver: &Weak<Shared>, cgroup: &Path) -> Option<Watch> {
+    let driver = driver.upgrade()?;
+    // With the lock held, so that whoever finds a follower there is followed.
+    let mut followed = lock(&driver.followed);
     let watch = || {
         let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
         inotify::add_watch(&fd, cgroup.join(WRITTEN), WatchFlags::MODIFY)?;
         crate::sys::watch::register(Arc::new(fd), Interest::READABLE)
     };
-    let watch = match watch() {
-        Ok(watch) => watch,
+    match watch() {
+        Ok(watch) => Some(watch),
         Err(error) => {
-            tracing::warn!(%error, cgroup = %cgroup.display(), "cannot follow the cores that tasks share");
-            if let Some(driver) = driver.upgrade() {
-                lock(&driver.followed).remove(&cgroup);
+            if cgroup.exists() {
+                tracing::warn!(%error, cgroup = %cgroup.display(), "cannot follow the cores that tasks share");
             }
-            return;
+            followed.remove(cgroup);
+            None
         }
-    };
+    }
+}
+
+/// Runs until the driver or the cgroup is gone.
+async fn follow(driver: Weak<Shared>, cgroup: PathBuf, look: Arc<Notify>) {
+    let Some(mut watched) = watch(&driver, &cgroup) else { return };
     loop {
         // The watch is set before the read, so that no change in between is missed.
         let Some(shared) = driver.upgrade() else { return };
@@ -103,12 +137,16 @@ async fn follow(driver: Weak<Shared>, cgroup: PathBuf, look: Arc<Notify>) {
         let mut events = [0; 512];
         let again = async { if failed { tokio::time::sleep(AGAIN).await } else { std::future::pending().await } };
         tokio::select! {
-            changed = watch.async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut events)?)) => {
+            changed = watched.async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut events)?)) => {
                 if changed.is_err() {
                     return;
                 }
             }
-            () = look.notified() => {}
+            // Nobody tells that a cgroup was removed; there may be another one at the same path.
+            () = look.notified() => {
+                let Some(next) = watch(&driver, &cgroup) else { return };
+                watched = next;
+            }
             () = again => {}
         }
     }

@@ -21,7 +21,6 @@ mod state;
 mod task;
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -60,6 +59,9 @@ use crate::sys::mutant;
 use crate::wire::hclspec::Spec;
 
 const NAME: &str = "docker";
+/// The slice of containers whose engine asks systemd for their cgroups. Not the one above the cgroups of other tasks: systemd takes
+/// the controllers from the children of a slice when the last of its own units there ends, and with them the tasks' limits.
+const SLICE: &str = "agentbin.slice";
 /// Nomad's label: the allocation of a container.
 const LABEL_ALLOC: &str = "com.hashicorp.nomad.alloc_id";
 /// agentbin's label: the node whose agent created the container. Containers of other nodes are never touched.
@@ -321,11 +323,11 @@ impl Shared {
         Ok(info)
     }
 
-    /// The cgroup parent that a container of this task is created with, relative to each hierarchy's root, and whether it
-    /// exists for this task alone. Processes are never moved later.
-    fn cgroup_parent(&self, task: &TaskConfig, config: &Config, info: &Info) -> (String, bool) {
+    /// The cgroup parent that a container of this task is created with, relative to each hierarchy's root, and the cgroup that
+    /// exists for this task alone; empty for none. Processes are never moved later.
+    fn cgroup_parent(&self, task: &TaskConfig, config: &Config, info: &Info) -> (String, String) {
         if !config.cgroup_parent.is_empty() {
-            return (config.cgroup_parent.clone(), false);
+            return (config.cgroup_parent.clone(), String::new());
         }
         let regime = self.settings.cgroups.regime();
         let same = match regime {
@@ -334,14 +336,18 @@ impl Shared {
             Regime::Off => false,
         };
         if !same || !matches!(config.endpoint, Endpoint::Unix(_)) {
-            return (String::new(), false);
+            return (String::new(), String::new());
         }
+        let path = |own: &Path| {
+            if own.as_os_str().is_empty() { String::new() } else { format!("/{}", own.display()) }
+        };
         if info.cgroup_driver == "systemd" {
-            // The systemd driver accepts slices only, by the last part of their path.
-            let above = task.cgroup.parent().and_then(Path::file_name).and_then(OsStr::to_str);
-            let slice = if self.settings.host.makes_cgroups { Some("nomad.slice") } else { above };
-            let slice = slice.filter(|name| regime == Regime::V2 && name.ends_with(".slice"));
-            return (slice.unwrap_or_default().to_owned(), false);
+            if regime == Regime::V1 {
+                return (String::new(), String::new());
+            }
+            // In the task's own cgroup there is no process then; it has the cores of the task, as that of any other driver.
+            let own = if self.settings.host.makes_cgroups { String::new() } else { path(&task.cgroup) };
+            return (SLICE.to_owned(), own);
         }
         let own = if self.settings.host.makes_cgroups {
             match regime {
@@ -351,7 +357,7 @@ impl Shared {
         } else {
             task.cgroup.clone()
         };
-        if own.as_os_str().is_empty() { (String::new(), false) } else { (format!("/{}", own.display()), true) }
+        (path(&own), path(&own))
     }
 
     /// The path of the container's own cgroup.
@@ -410,7 +416,7 @@ impl Shared {
         let (target, held) = self.target(task, &config).await?;
         let life = self.life()?;
         let info = unless(given_up, self.info(&life)).await?;
-        let (parent, parent_is_own) = self.cgroup_parent(task, &config, &info);
+        let (parent, own_cgroup) = self.cgroup_parent(task, &config, &info);
         let facts = Facts {
             runtimes: info.runtimes.clone(),
             cgroup_parent: parent.clone(),
@@ -419,9 +425,9 @@ impl Shared {
             node: task.node_id.clone(),
         };
         let mut task = task.clone();
-        let shares = self.shares_cores(&task);
-        if shares {
-            task.resources.cpuset_cpus = cores::read(&task.cpuset_cgroup);
+        let leading = self.leading(&task, &Shared::cgroup(&parent, &info, ""));
+        if let Some(cgroup) = leading.as_deref().filter(|_| self.settings.host.makes_cgroups) {
+            task.resources.cpuset_cpus = cores::read(cgroup);
         }
         let task = &task;
         let builder = Builder { task, read: &read, config: &config, facts: &facts };
@@ -446,8 +452,8 @@ impl Shared {
         // From here on a container may exist: after a crash this file shows that.
         let bookmark = state::bookmark(task);
         drop(Bookmark::open(Some(&bookmark), ""));
-        if parent_is_own {
-            self.make_parent(&parent).await;
+        if !own_cgroup.is_empty() {
+            self.make_parent(&own_cgroup).await;
         }
         let started = self.start_container(&life, &config, &builder, &image).await;
         let container = match started {
@@ -455,7 +461,7 @@ impl Shared {
             Err(error) => {
                 let _ = std::fs::remove_file(&bookmark);
                 self.images.release(&life.engine, &config, &image, &task.id);
-                self.sweep(if parent_is_own { &parent } else { "" }).await;
+                self.sweep(&own_cgroup).await;
                 return Err(error);
             }
         };
@@ -465,7 +471,7 @@ impl Shared {
             tty: container.tty,
             image,
             cgroup: Shared::cgroup(&parent, &info, &container.id),
-            cgroup_parent: if parent_is_own { parent.clone() } else { String::new() },
+            cgroup_parent: own_cgroup,
             ..Own::default()
         };
         own.set_target(target.as_ref());
@@ -484,8 +490,8 @@ impl Shared {
             }
         };
         self.keep(task, &life, &container, own, target, held, network.clone());
-        if shares {
-            self.follow_cores(task, &task.resources.cpuset_cpus);
+        if let Some(cgroup) = leading {
+            self.follow_cores(task, cgroup, &task.resources.cpuset_cpus);
         }
         Ok(TaskHandle { driver_state, executor: None, network })
     }
@@ -642,15 +648,15 @@ impl Shared {
             ..Own::default()
         });
         self.images.adopt(&self.config(), &own.image, &task.id);
-        let target = own.target();
+        let (target, leading) = (own.target(), self.leading(task, &own.cgroup));
         self.keep(task, &life, &container, own, target, Vec::new(), state.driver_network.map(DriverNetwork::from));
         let config = self.config();
         if config.disable_log_collection || config.collect_logs {
             self.left.find(task).await;
         }
-        if self.shares_cores(task) {
+        if let Some(cgroup) = leading {
             // The cores that it had are not known; the next check sets them on the engine.
-            self.follow_cores(task, "");
+            self.follow_cores(task, cgroup, "");
         }
         Ok(())
     }
@@ -742,6 +748,7 @@ impl Shared {
         if config.gc_container {
             self.sweep(&task.own.cgroup_parent).await;
         }
+        self.unfollow_cores(&task);
         // The cursor is obsolete now; a missing file is fine.
         let _ = std::fs::remove_file(&task.bookmark);
         Ok(())
