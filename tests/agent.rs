@@ -196,7 +196,9 @@ fn pid_of(agent: &Agent<'_>, alloc: &Value, task: &str) -> String {
 }
 
 fn lives(pid: &str) -> bool {
-    Path::new("/proc").join(pid).exists()
+    // Who is dead and not yet waited for does not live.
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
+    stat.is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'))
 }
 
 #[test]
@@ -1300,9 +1302,10 @@ fn n8_beyond_loopback_there_is_only_tls() {
     let file = world.file("tls.hcl", &tls(false));
     let with = ["--config", file.to_str().unwrap(), listen[0], listen[1]];
     let agent = Agent::start_with(&world, &with);
-    let token = std::fs::read_to_string(world.data_dir().join("token")).unwrap().trim().to_owned();
+    // The socket is there before the agent answers, and the token between the two.
     let node = agent.get("/v1/nodes")[0]["ID"].as_str().unwrap().to_owned();
     let node = agent.get(&format!("/v1/node/{node}"));
+    let token = std::fs::read_to_string(world.data_dir().join("token")).unwrap().trim().to_owned();
     assert_eq!((&node["HTTPAddr"], &node["TLSEnabled"]), (&json!(format!("localhost:{port}")), &json!(true)));
     assert_eq!(over_tls(port, &ca, None, &token).unwrap(), "HTTP/1.1 200 OK");
     assert_eq!(over_tls(port, &ca, None, "").unwrap(), "HTTP/1.1 403 Forbidden");

@@ -51,7 +51,6 @@ const OURSELVES: &[&str] =
 /// Everything else below a task's directory is opened by `sys::path`.
 const BY_NAME: &[(&str, &str)] = &[
     ("agent/api/agent.rs", "files of the kernel and of the host's configuration of its network"),
-    ("agent/state/mod.rs", "our own folder, where only we write"),
     ("alloc/atomic.rs", "our own folder"),
     ("alloc/dir.rs", "the data folder, where only we write; what lies in an allocation goes through sys::path"),
     ("alloc/facts.rs", "files of the kernel, and what the host says of its release"),
@@ -73,6 +72,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("cli/probe.rs", "a folder of our own, before a task runs in it and after"),
     ("cli/token.rs", "our own folder, where only we write"),
     ("cli/upgrade.rs", "the file that the operator started, and our own folder, where only we write"),
+    ("cli/volumes.rs", "the socket of a plugin, which the operator names"),
     ("container/host_users.rs", "the host's user database"),
     ("container/probe.rs", "what a task sees, tried by the task"),
     (
@@ -94,6 +94,7 @@ const BY_NAME: &[(&str, &str)] = &[
     ("logs/journal.rs", "journals in our own folder, and whether a FIFO is still there"),
     ("logs/ship/record.rs", "records in our own folder"),
     ("net/bridge.rs", "our own directory of leases, and our mark"),
+    ("net/builtin.rs", "our own directory of leases, and settings of the kernel"),
     ("net/cni.rs", "the operator's CNI configurations and plugins, which are checked"),
     ("net/namespace.rs", "our own directory of namespaces"),
     ("net/resolver.rs", "the host's resolver configuration"),
@@ -101,7 +102,6 @@ const BY_NAME: &[(&str, &str)] = &[
     ("plugin/host.rs", "sockets of our own"),
     ("plugin/server.rs", "sockets of our own"),
     ("roles/driver.rs", "our own folder, made and checked"),
-    ("store/mod.rs", "our own folder, where only we write"),
     ("sys/exe.rs", "the own executable"),
     ("sys/features.rs", "settings of the kernel"),
     ("sys/path.rs", "open descriptors by their name in /proc"),

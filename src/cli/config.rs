@@ -517,7 +517,7 @@ mod tests {
         assert_eq!(config.api.submit_volumes, Some(vec!["data".to_owned()]));
         assert_eq!((config.advertise.as_deref(), config.log_level), (Some("box.example:4646"), Some(Least::Debug)));
         let error = format!("{:#}", config.tls.acceptor().map(drop).unwrap_err());
-        assert!(error.contains("agent.hcl:8") && error.contains("no key_file"), "{error}");
+        assert!(error.contains("agent.hcl:9") && error.contains("no key_file"), "{error}");
         assert!(Tls::default().acceptor().unwrap().is_none());
     }
 
