@@ -294,7 +294,7 @@ fn set_up_is_left_at_any_step_within_200_ms() {
     // Hours of copying, and no byte of disk: it has none.
     std::fs::File::create(copied.join("sparse")).unwrap().set_len(1 << 40).unwrap();
     let many = batch("raw_exec", "/bin/true", "[]").replace("restart {", "count = 1000\nrestart {");
-    let template = "dynamic \"template\" {\nfor_each = range(60)\ncontent {\ndestination = \"local/x${template.value}\"\ndata = local.text\n}\n}\nconfig {";
+    let template = "dynamic \"template\" {\nfor_each = range(12)\ncontent {\ndestination = \"local/x${template.value}\"\ndata = local.text\n}\n}\nconfig {";
     // The text is made once: making it is not the step that is asked for.
     let text = "locals {\ntext = replace(file(\"text\"), \"xxxxxxxxxxxxxxxxxxxxxxxx\", \"{{env `A`}}{{if env `A`}}\\n{{end}}\")\n}\n";
     let templates = text.to_owned() + &batch("raw_exec", "/bin/true", "[]").replace("config {", template);

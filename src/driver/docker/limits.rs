@@ -14,6 +14,8 @@ use crate::sys::lock::lock;
 
 /// The engine's "no limit".
 const UNLIMITED: i64 = -1;
+/// The same for memory, of which the engine refuses -1 and takes 0 as unchanged: the kernel has no higher limit.
+const ALL_MEMORY: i64 = i64::MAX & !0xfff;
 /// The smallest reservation that an engine accepts, in bytes.
 const LEAST_RESERVATION: i64 = 6 << 20;
 
@@ -32,10 +34,9 @@ fn body(new: &NewLimits, now: &Now) -> Value {
     let mut body = Map::new();
     let mut set = |key: &str, value: Value| body.insert(key.to_owned(), value);
     if let Some(MemoryLimits { hard_bytes, soft_bytes }) = new.memory {
-        let hard = hard_bytes.map_or(UNLIMITED, signed);
-        set("Memory", json!(hard));
+        set("Memory", json!(hard_bytes.map_or(ALL_MEMORY, signed)));
         // No swap in addition, as at the start. The engine refuses a memory limit above the one that includes swap.
-        set("MemorySwap", json!(hard));
+        set("MemorySwap", json!(hard_bytes.map_or(UNLIMITED, signed)));
         match soft_bytes {
             Some(bytes) => _ = set("MemoryReservation", json!(signed(bytes))),
             // On v2 the engine writes "no limit" as a protection of everything.
@@ -144,7 +145,7 @@ mod tests {
                 now(1, false),
                 json!({ "Memory": 8 << 20, "MemorySwap": 8 << 20, "MemoryReservation": -1 }),
             ),
-            (memory(None, None), now(1, true), json!({ "Memory": -1, "MemorySwap": -1, "MemoryReservation": 6 << 20 })),
+            (memory(None, None), now(1, true), json!({ "Memory": ALL_MEMORY, "MemorySwap": -1, "MemoryReservation": 6 << 20 })),
             (shares(0), now(0, false), json!({ "CpuShares": 1024 })),
             (shares(1), now(0, false), json!({ "CpuShares": 2 })),
             (shares(1000), now(0, false), json!({ "CpuShares": 1000 })),
