@@ -167,7 +167,7 @@ fn jobs() -> Vec<Job> {
     let none = &json!({});
     let memory = &json!({ "MemoryMB": 32, "MemoryMaxMB": 64 });
     let jvm = &json!({ "MemoryMB": 256 });
-    let eats = "head -c 200m /dev/zero | tail -c 200m | head -c 1 > /dev/null; echo had it";
+    let eats = "x=$(yes | head -c 200m); echo had it";
     let serves = "until wget -q -O /tmp/a http://127.0.0.1:8082/; do sleep 1; done; echo java says $(cat /tmp/a); \
                   readlink /proc/self/ns/net; sleep 100010";
     let mut container = sh_of("docker", "container", serves, none);
