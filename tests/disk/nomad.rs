@@ -309,7 +309,7 @@ fn jobs_of_an_agent(driver: &str) {
     // A command in a container is in its cgroup, too.
     let id = allocs["docker-cores"]["ID"].as_str().unwrap();
     let said = sh(&format!(
-        "nomad alloc exec -i=false -t=false {id} /bin/sh -c 'while read a b; do [ $a = Cpus_allowed_list: ] && echo $b; done < /proc/self/status'"
+        "nomad alloc exec -i=false -t=false {id} /bin/sh -c 'while read a b; do if [ $a = Cpus_allowed_list: ]; then echo $b; fi; done < /proc/self/status'"
     ));
     assert_eq!(said, reserved);
 
