@@ -235,10 +235,8 @@ fn containers(driver: &str) {
     other.end(true);
 
     // The limit is the kernel's: 64 MiB can be had, 200 cannot.
-    let eats = |mib: u32| {
-        format!("\"-c\", \"head -c {mib}m /dev/zero | tail -c {mib}m | head -c 1 > /dev/null && echo had it\"")
-    };
-    for (mib, ends) in [(20, 0), (200, 137)] {
+    let eats = |mib: u32| format!("\"-c\", \"x=$(yes | head -c {mib}m); echo had it\"");
+    for (mib, ends) in [(8, 0), (200, 137)] {
         let text = container("eats", "/bin/sh", &eats(mib), "cpu = 100\nmemory = 32\nmemory_max = 64");
         let mut run = Run::start("eats", &job("batch", &text));
         let status = run.end(false);

@@ -47,7 +47,7 @@ pub fn sh(script: &str) -> String {
 
 /// Waits until something is there.
 pub fn until<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_mins(4);
+    let deadline = Instant::now() + Duration::from_mins(8);
     loop {
         if let Some(found) = is() {
             return found;
