@@ -382,20 +382,22 @@ fn c2_a_scope_of_systemd_is_there_when_it_is_said() {
         let mut command = systemd.inside().unwrap();
         command.arg(std::env::current_exe().unwrap()).args(["--exact", "asks_for_a_scope", "--ignored", "--nocapture"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let told = lines.map_while(Result::ok).find(|line| line.starts_with("made ")).unwrap_or_default();
-        (child, told)
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let told = lines.find(|line| line.starts_with("made ")).unwrap_or_default();
+        (child, lines, told)
     };
     let of_scope = |name: &str| systemd.ctl(&["show", "--value", "-p", name, SCOPE]).1.trim().to_owned();
 
-    let (mut first, told) = ask();
+    let (mut first, mut firsts, told) = ask();
     assert!(told.starts_with("made Ok(()) ") && told.ends_with(&format!("/{SCOPE}")), "{told}\n{}", systemd.log());
     assert_eq!(["ActiveState", "Delegate"].map(of_scope), ["active", "yes"], "{}", systemd.log());
-    let (mut second, told) = ask();
+    let (mut second, mut seconds, told) = ask();
     assert!(told.contains("systemd refuses a scope") && told.contains("not in it"), "{told}");
     assert!(told.contains(SCOPE), "{told}");
-    for child in [&mut second, &mut first] {
+    for (child, lines) in [(&mut second, &mut seconds), (&mut first, &mut firsts)] {
         drop(child.stdin.take());
+        // It says how it ends: somebody has to read that.
+        lines.for_each(drop);
         assert!(child.wait().unwrap().success());
     }
     systemd.until("the scope has ended", || of_scope("ActiveState") == "inactive");
