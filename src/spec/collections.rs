@@ -1,7 +1,7 @@
 //! Sorted maps and sets in less code than those of the standard library, whose names and meaning they have: a `BTreeMap` of the
-//! standard library is 3 to 5 KB of code for each pair of types, one of these a few hundred bytes (docs/size.md).
+//! standard library is 3 to 5 KB of code for each pair of types, one of these about a third of that (docs/size.md).
 //!
-//! A map is a list of sorted lists of at most [`CHUNK`] entries, a B-tree of two levels. A key is found by two binary searches. A
+//! A map is a list of sorted lists of at most 128 entries, a B-tree of two levels. A key is found by two binary searches. A
 //! new entry moves those behind it in its list, and one in 64 moves the lists behind that, too: 200,000 texts in the worst order
 //! take 0.2 s, twice as long as there. Keys that come in order are appended.
 

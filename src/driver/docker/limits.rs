@@ -36,7 +36,7 @@ fn body(new: &NewLimits, now: &Now) -> Value {
     if let Some(MemoryLimits { hard_bytes, soft_bytes }) = new.memory {
         set("Memory", json!(hard_bytes.map_or(ALL_MEMORY, signed)));
         // No swap in addition, as at the start. The engine refuses a memory limit above the one that includes swap.
-        set("MemorySwap", json!(hard_bytes.map_or(UNLIMITED, signed)));
+        set("MemorySwap", json!(hard_bytes.map_or(ALL_MEMORY, signed)));
         match soft_bytes {
             Some(bytes) => _ = set("MemoryReservation", json!(signed(bytes))),
             // On v2 the engine writes "no limit" as a protection of everything.
@@ -145,7 +145,11 @@ mod tests {
                 now(1, false),
                 json!({ "Memory": 8 << 20, "MemorySwap": 8 << 20, "MemoryReservation": -1 }),
             ),
-            (memory(None, None), now(1, true), json!({ "Memory": ALL_MEMORY, "MemorySwap": -1, "MemoryReservation": 6 << 20 })),
+            (
+                memory(None, None),
+                now(1, true),
+                json!({ "Memory": ALL_MEMORY, "MemorySwap": ALL_MEMORY, "MemoryReservation": 6 << 20 }),
+            ),
             (shares(0), now(0, false), json!({ "CpuShares": 1024 })),
             (shares(1), now(0, false), json!({ "CpuShares": 2 })),
             (shares(1000), now(0, false), json!({ "CpuShares": 1000 })),
