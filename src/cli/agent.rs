@@ -448,6 +448,10 @@ impl Serving {
             tracing::error!("some allocations have not ended within {patience:?}");
         }
         self.plugins.end().await;
+        // Processes of an allocation that was removed just before its end may have kept the mount busy then.
+        if !is_replaced && let Err(error) = alloc::release(&self.data_dir) {
+            tracing::warn!("{}", chain(&error));
+        }
         if (takes_all || is_idle && !is_replaced)
             && let Err(error) = self.sockets.remove()
         {
