@@ -45,6 +45,11 @@ pub(super) async fn revive(data_dir: Option<&Path>, given: bool) {
     }
 }
 
+/// Whether there is a run that [`revive`] would start a supervisor for.
+pub(super) fn is_any_lost(data_dir: Option<&Path>, given: bool) -> bool {
+    !lost(data_dir, given).is_empty()
+}
+
 /// The runs that are to go on, and whose supervisors are dead.
 fn lost(data_dir: Option<&Path>, given: bool) -> Vec<(PathBuf, RunId)> {
     let mut candidates = BTreeSet::new();

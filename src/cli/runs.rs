@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 
 use super::output::indented;
-use super::revive::revive;
+use super::revive::{is_any_lost, revive};
 use super::{PsArgs, RestartArgs, SignalArgs, StatsArgs, StatusArgs, StopArgs, UpdateArgs, complain, print, tell};
 use crate::alloc::control::{
     AllocView, ClientError, Connection, ProcessUse, Request, RunView, StatsView, reach, seconds_since, timestamp,
@@ -98,8 +98,10 @@ impl World {
     pub(super) async fn look(given: Option<&Path>, ended: bool) -> anyhow::Result<World> {
         let world = World::look_once(given, ended).await?;
         // A dying supervisor may have held its lock until after the lock was checked, so the check is repeated.
+        // Runs of other data directories are known by their sockets only.
         let is_kept = |found: &Found| matches!(found.keeper, Keeper::Lost { is_wanted: true, .. });
-        if world.allocs.iter().any(is_kept) { World::look_once(given, ended).await } else { Ok(world) }
+        let is_again = world.allocs.iter().any(is_kept) || is_any_lost(world.data_dir.as_deref(), given.is_some());
+        if is_again { World::look_once(given, ended).await } else { Ok(world) }
     }
 
     async fn look_once(given: Option<&Path>, ended: bool) -> anyhow::Result<World> {
@@ -596,16 +598,27 @@ async fn remove(world: &World, found: &Found, record: &Record) -> anyhow::Result
 }
 
 pub(super) fn restart(args: &RestartArgs) -> anyhow::Result<i32> {
+    let request = |alloc, task| Request::Restart { alloc, task };
+    order_tasks(args.data_dir.as_deref(), &args.target, args.task.as_deref(), "restarted", &request)
+}
+
+/// Gives an order to the tasks that a word names, and prints which ones have carried it out.
+fn order_tasks(
+    data_dir: Option<&Path>,
+    target: &str,
+    task: Option<&str>,
+    done: &str,
+    request: &dyn Fn(String, Option<String>) -> Request,
+) -> anyhow::Result<i32> {
     wait_for(async {
-        let world = World::look(args.data_dir.as_deref(), false).await?;
-        let (found, task) = world.find_for_order(&args.target)?;
-        let task = args.task.clone().or(task);
+        let world = World::look(data_dir, false).await?;
+        let (found, named) = world.find_for_order(target)?;
+        let task = task.map(str::to_owned).or(named);
         let mut errors = Vec::new();
         for found in found {
-            let request = Request::Restart { alloc: found.view.id.clone(), task: task.clone() };
-            match ask::<Vec<String>>(found, &request).await {
+            match ask::<Vec<String>>(found, &request(found.view.id.clone(), task.clone())).await {
                 Ok(tasks) => {
-                    print(format!("restarted {} {}\n", found.view.id, escaped(&tasks.join(" "))).as_bytes())?;
+                    print(format!("{done} {} {}\n", found.view.id, escaped(&tasks.join(" "))).as_bytes()).map(drop)?
                 }
                 Err(error) => errors.push((found, error)),
             }
@@ -639,22 +652,8 @@ pub(super) fn update(args: &UpdateArgs) -> anyhow::Result<i32> {
     if limits == NewLimits::default() {
         bail!("no new limit is given; use --cpu, --memory, --memory-max or --pids-limit");
     }
-    wait_for(async {
-        let world = World::look(args.data_dir.as_deref(), false).await?;
-        let (found, task) = world.find_for_order(&args.target)?;
-        let task = args.task.clone().or(task);
-        let mut errors = Vec::new();
-        for found in found {
-            let (alloc, task) = (found.view.id.clone(), task.clone());
-            match ask::<Vec<String>>(found, &Request::Update { alloc, task, limits: limits.clone() }).await {
-                Ok(tasks) => {
-                    print(format!("updated {} {}\n", found.view.id, escaped(&tasks.join(" "))).as_bytes())?;
-                }
-                Err(error) => errors.push((found, error)),
-            }
-        }
-        outcome(errors)
-    })
+    let request = |alloc, task| Request::Update { alloc, task, limits: limits.clone() };
+    order_tasks(args.data_dir.as_deref(), &args.target, args.task.as_deref(), "updated", &request)
 }
 
 pub(super) fn stats(args: &StatsArgs) -> anyhow::Result<i32> {
