@@ -23,6 +23,8 @@ use crate::sys::owned;
 
 /// The file that says which address was given last, as `host-local` names it.
 const LAST: &str = "last_reserved_ip.0";
+/// The family of the tables here.
+const FAMILY: &str = "ip";
 /// Longest file of a lease that is read, in bytes: an id and the name of an interface.
 const LONGEST_LEASE: u64 = 1 << 10;
 
@@ -71,7 +73,7 @@ impl Member<'_> {
 
     /// Disconnects it: the rules, the interfaces, the address. What does not exist counts as removed.
     pub(super) fn remove(&self, locked: &mut Locked) -> Result<(), Error> {
-        let rules = nft(locked, &gone(self.table), self.patience);
+        let rules = nft(locked, &guard::gone(FAMILY, self.table), self.patience);
         let here = Links::open().map_err(Error::system("reach the network interfaces for", self.namespace))?;
         here.remove(&link_of(self.id)).map_err(Error::system("disconnect", self.namespace))?;
         rules?;
@@ -172,12 +174,7 @@ fn rules(table: &str, address: Ipv4Addr, mappings: &[Mapping]) -> Option<String>
     };
     // What comes in, and what processes of the host send.
     let chains = chain("incoming", "prerouting") + &chain("local", "output");
-    (!lines.is_empty()).then(|| format!("{}table ip {table} {{\n{chains}}}\n", gone(table)))
-}
-
-/// Deletes a table; succeeds also if it does not exist.
-fn gone(table: &str) -> String {
-    format!("add table ip {table}\ndelete table ip {table}\n")
+    (!lines.is_empty()).then(|| format!("{}table ip {table} {{\n{chains}}}\n", guard::gone(FAMILY, table)))
 }
 
 /// The rules that all allocations on the bridge share: packets leave with the host's address, and do not reach the host's loopback.
@@ -191,14 +188,14 @@ pub(super) fn share(locked: &mut Locked, subnet: Subnet, patience: Duration) -> 
          chain leave {{\ntype nat hook postrouting priority 99; policy accept;\n\
          ip saddr {subnet} ip daddr != 224.0.0.0/4 oifname != \"{name}\" masquerade\n\
          oifname \"{name}\" ct status dnat ip saddr {{ {subnet}, 127.0.0.0/8 }} masquerade\n}}\n}}\n",
-        gone(name)
+        guard::gone(FAMILY, name)
     );
     nft(locked, &script, patience)
 }
 
 /// Removes them.
 pub(super) fn unshare(locked: &mut Locked, patience: Duration) -> Result<(), Error> {
-    nft(locked, &gone(bridge::NAME), patience)
+    nft(locked, &guard::gone(FAMILY, bridge::NAME), patience)
 }
 
 /// Makes the bridge, with the gateway's address.

@@ -118,14 +118,17 @@ fn script(table: &str, wire: &Wire) -> String {
          ip6 saddr :: icmpv6 type nd-neighbor-solicit @th,64,128 {{ {targets} }} accept\n\
          ip6 saddr :: icmpv6 type {{ mld-listener-report, mld2-listener-report }} accept\n\
          }}\n}}\n",
-        gone(table),
+        gone(FAMILY, table),
         wire.link,
     )
 }
 
-/// Deletes the table; succeeds also if it does not exist.
-fn gone(table: &str) -> String {
-    format!("add table netdev {table}\ndelete table netdev {table}\n")
+/// The family of the tables here.
+const FAMILY: &str = "netdev";
+
+/// Deletes a table; succeeds also if it does not exist.
+pub(super) fn gone(family: &str, table: &str) -> String {
+    format!("add table {family} {table}\ndelete table {family} {table}\n")
 }
 
 /// Makes the rules. If they cannot be made, the network works without them, and the reason is returned.
@@ -140,7 +143,7 @@ pub(super) fn make(locked: &mut Locked, table: &str, wire: &Wire, patience: Dura
 /// Removes the rules, if there are any.
 pub(super) fn remove(locked: &mut Locked, table: &str, patience: Duration) -> Result<(), Error> {
     let Some(path) = program::find(PROGRAM) else { return Ok(()) };
-    let output = call(locked, &path, &["-f", "-"], &gone(table), patience)?;
+    let output = call(locked, &path, &["-f", "-"], &gone(FAMILY, table), patience)?;
     // A kernel without support for such tables has none.
     let is_gone = output.status.success()
         || !call(locked, &path, &["list", "table", "netdev", table], "", patience)?.status.success();
