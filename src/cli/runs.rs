@@ -618,7 +618,7 @@ fn order_tasks(
         for found in found {
             match ask::<Vec<String>>(found, &request(found.view.id.clone(), task.clone())).await {
                 Ok(tasks) => {
-                    print(format!("{done} {} {}\n", found.view.id, escaped(&tasks.join(" "))).as_bytes()).map(drop)?
+                    print(format!("{done} {} {}\n", found.view.id, escaped(&tasks.join(" "))).as_bytes())?;
                 }
                 Err(error) => errors.push((found, error)),
             }
