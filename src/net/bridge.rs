@@ -86,6 +86,12 @@ fn mark(run_dir: &Path) -> PathBuf {
     run_dir.join("lock").join("agentbin.bridge")
 }
 
+/// The file that says that the chain for forwarded packets may exist beside the rules of `builtin`. The chain itself is not asked
+/// for: a question that fails would be taken for a no, and the chain would stay.
+fn accepts(run_dir: &Path) -> PathBuf {
+    run_dir.join("lock").join("agentbin.accepts")
+}
+
 /// Checks the requirements of the network before anything is made.
 pub(super) fn check(run_dir: &Path, subnet: Subnet, by: By) -> Result<(), Error> {
     match by {
@@ -145,6 +151,8 @@ pub(super) fn prepare(
             builtin::make_bridge(subnet)?;
             builtin::share(locked, subnet, patience)?;
             if drops_forwarded(locked, patience)? {
+                let path = accepts(run_dir);
+                fs::write(&path, "").map_err(Error::system("write", &path))?;
                 restore(locked, &format!("*filter\n:{FORWARD} - [0:0]\n{}COMMIT\n", accepted(subnet)), patience)?;
                 jump(locked, &JUMPS[..1], patience)?;
             }
@@ -188,7 +196,7 @@ fn drops_forwarded(locked: &mut Locked, patience: Duration) -> Result<bool, Erro
     let output = call(locked, "iptables", &["-S", "FORWARD"], "", patience)?;
     let text = String::from_utf8_lossy(&output.stdout);
     // Without support in the kernel there are no rules either.
-    Ok(output.status.success() && text.lines().any(|line| line != "-P FORWARD ACCEPT"))
+    Ok(is_yes("iptables", &["-S", "FORWARD"], &output)? && text.lines().any(|line| line != "-P FORWARD ACCEPT"))
 }
 
 /// Whether the portmap plugin has left rules of an allocation: it reports success even if an `iptables` that it started was
@@ -225,7 +233,7 @@ pub(super) fn remove_if_unused(locked: &mut Locked, run_dir: &Path, patience: Du
     let is_by = |by: By| by.mark(run_dir).exists();
     if is_by(By::Builtin) {
         builtin::unshare(locked, patience)?;
-        if !is_by(By::Plugins) && iptables("iptables").is_ok() && has_forward(locked, patience)? {
+        if !is_by(By::Plugins) && accepts(run_dir).exists() {
             leave(locked, &JUMPS[..1], patience)?;
             restore(locked, &format!("*filter\n:{FORWARD} - [0:0]\n-X {FORWARD}\nCOMMIT\n"), patience)?;
         }
@@ -243,19 +251,13 @@ pub(super) fn remove_if_unused(locked: &mut Locked, run_dir: &Path, patience: Du
         let removed = sys::net::down(NAME).and_then(|()| sys::net::remove_bridge(NAME));
         removed.map_err(Error::system("remove the bridge", NAME))?;
     }
-    for by in [By::Plugins, By::Builtin] {
-        let path = by.mark(run_dir);
+    for path in [By::Plugins.mark(run_dir), By::Builtin.mark(run_dir), accepts(run_dir)] {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::system("remove", path)(error)),
             _ => {}
         }
     }
     fs::remove_file(&mark).map_err(Error::system("remove", &mark))
-}
-
-/// Whether the chain for forwarded packets exists.
-fn has_forward(locked: &mut Locked, patience: Duration) -> Result<bool, Error> {
-    is_done(locked, &["-S", FORWARD], patience)
 }
 
 fn leave(locked: &mut Locked, jumps: &[(&str, &str, &str)], patience: Duration) -> Result<(), Error> {
@@ -283,7 +285,15 @@ fn iptables(program: &'static str) -> Result<PathBuf, Error> {
 
 /// Whether `iptables` succeeds.
 fn is_done(locked: &mut Locked, words: &[&str], patience: Duration) -> Result<bool, Error> {
-    Ok(call(locked, "iptables", words, "", patience)?.status.success())
+    is_yes("iptables", words, &call(locked, "iptables", words, "", patience)?)
+}
+
+/// What a program says by its exit status. One that was killed has said nothing.
+fn is_yes(program: &str, words: &[&str], output: &program::Output) -> Result<bool, Error> {
+    match output.status.code() {
+        Some(status) => Ok(status == 0),
+        None => Err(failed(program, words, output.reason())),
+    }
 }
 
 fn do_it(locked: &mut Locked, words: &[&str], patience: Duration) -> Result<(), Error> {
