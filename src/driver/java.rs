@@ -109,7 +109,16 @@ fn arguments(reader: &Reader<'_>) -> Result<Vec<String>, DriverError> {
     if class.is_empty() && jar_path.is_empty() {
         return Err(reader.error("jar_path", "jar_path or class must be specified"));
     }
-    for (option, value) in [("-cp", reader.string("class_path")?.unwrap_or_default()), ("-jar", jar_path)] {
+    let mut class_path = reader.string("class_path")?.unwrap_or_default();
+    let mut jar = jar_path;
+    // Relative paths mean the task's root, where its directories are, also when it starts elsewhere.
+    if !reader.absolute_path("work_dir")?.is_empty() {
+        class_path = from_root_too(&class_path);
+        if !jar.is_empty() && !jar.starts_with('/') {
+            jar.insert(0, '/');
+        }
+    }
+    for (option, value) in [("-cp", class_path), ("-jar", jar)] {
         if !value.is_empty() {
             arguments.extend([option.to_owned(), value]);
         }
@@ -117,6 +126,17 @@ fn arguments(reader: &Reader<'_>) -> Result<Vec<String>, DriverError> {
     arguments.extend(Some(class).filter(|class| !class.is_empty()));
     arguments.extend(reader.strings("args")?);
     Ok(arguments)
+}
+
+/// A class path whose relative entries are looked for in the working directory, then in the task's root. A JVM passes over entries
+/// that do not exist; an empty entry is the working directory.
+fn from_root_too(class_path: &str) -> String {
+    let entries = class_path.split(':').map(|entry| match entry {
+        "" => String::new(),
+        entry if entry.starts_with('/') => entry.to_owned(),
+        entry => format!("{entry}:/{entry}"),
+    });
+    entries.collect::<Vec<_>>().join(":")
 }
 
 fn reader(task: &DriverConfig) -> Result<Reader<'_>, DriverError> {
@@ -237,6 +257,13 @@ mod tests {
         assert_eq!(line(json).unwrap(), "-Xmx1g -jar j.jar a b");
         let json = serde_json::json!({ "class": "Main", "class_path": "x:y", "args": ["a"], "jar_path": null });
         assert_eq!(line(json).unwrap(), "-cp x:y Main a");
+        // Jobs name jars by their place in the task's root, wherever the task starts.
+        let json = serde_json::json!({ "class": "Main", "class_path": "x/*::/y:z.jar", "work_dir": "/tmp" });
+        assert_eq!(line(json).unwrap(), "-cp x/*:/x/*::/y:z.jar:/z.jar Main");
+        for (jar_path, jar) in [("local/j.jar", "/local/j.jar"), ("/j.jar", "/j.jar")] {
+            let json = serde_json::json!({ "jar_path": jar_path, "work_dir": "/tmp" });
+            assert_eq!(line(json).unwrap(), format!("-jar {jar}"));
+        }
         assert!(line(serde_json::json!({})).unwrap_err().ends_with("jar_path or class must be specified"));
     }
 }
