@@ -562,6 +562,13 @@ fn a_shared_cpuset_of_the_host_stays() {
         assert_eq!(members.trim(), process.id().to_string());
         assert!(!bench.folder("cpuset", "t").exists());
     }
+    // Whoever opens it later puts processes where the first ones are.
+    let again = TaskCgroup::open_with_cpuset(&bench.fs, &bench.path("t"), Some(&cpuset)).unwrap();
+    let another = Process::start(&again, "sleep", &["1000"]);
+    if bench.fs.regime() == Regime::V1 {
+        let members = std::fs::read_to_string(cpuset.join("cgroup.procs")).unwrap();
+        assert!(members.lines().any(|pid| pid == another.id().to_string()), "{members}");
+    }
     task.kill_all(soon(5)).unwrap();
     task.remove(soon(5)).unwrap();
     assert!(cpuset.exists());

@@ -457,6 +457,28 @@ fn agents_task(dir: &Path, number: usize) -> TaskConfig {
     }
 }
 
+/// The cpuset that an agent on cgroup v1 has all tasks without reserved cores share.
+struct Share(PathBuf);
+
+impl Share {
+    fn new() -> Option<Share> {
+        let cgroups = cgroups();
+        let tree = cgroups.hierarchies().find(|h| cgroups.regime() == Regime::V1 && h.has("cpuset"))?;
+        let share = Share(tree.mount_point.join(format!("adopt-{}-share", std::process::id())));
+        std::fs::create_dir(&share.0).unwrap();
+        for name in ["cpuset.cpus", "cpuset.mems"] {
+            std::fs::copy(tree.mount_point.join(name), share.0.join(name)).unwrap();
+        }
+        Some(share)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let _has_processes_after_a_failure = std::fs::remove_dir(&self.0);
+    }
+}
+
 /// As an agent names it.
 fn agents_cgroup(number: usize) -> PathBuf {
     let name = format!("adopt-{}-{number}.task", std::process::id());
@@ -513,8 +535,12 @@ fn assert_nothing_left(dir: &Path, task: &TaskConfig, number: usize) {
 fn n5_a_task_outlives_its_executor() {
     let dir = tempfile::Builder::new().prefix("agentbin-adopt-").tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let share = Share::new();
     for (number, isolated) in [(0, false), (1, true)] {
-        let task = agents_task(dir.path(), number);
+        let mut task = agents_task(dir.path(), number);
+        if let Some(Share(path)) = &share {
+            task.cpuset_cgroup.clone_from(path);
+        }
         let id = task.id.as_str();
         let agent = Agent::new(dir.path());
         let handle = agent.runtime.block_on(async {
@@ -557,7 +583,12 @@ fn n5_a_task_outlives_its_executor() {
         let agent = Agent::new(dir.path());
         agent.runtime.block_on(async {
             let driver = agent.driver(isolated);
-            driver.recover_task(&task, &handle.driver_state).await.unwrap();
+            // What an agent that was started anew still knows of a task.
+            let known = TaskConfig { config: DriverConfig::default(), ..task.clone() };
+            driver.recover_task(&known, &handle.driver_state).await.unwrap();
+            let echo = ["/bin/echo".to_owned(), "still".to_owned()];
+            let out = driver.exec_task(id, &echo, Duration::from_mins(1) * slower()).await;
+            assert_eq!(String::from_utf8(out.unwrap().stdout).unwrap(), "still\n");
             let before = lines(&task).len();
             eventually("output again", || lines(&task).len() > before + 3).await;
             driver.stop_task(id, Duration::from_mins(1) * slower(), Some(Signal::TERM)).await.unwrap();

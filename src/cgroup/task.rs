@@ -140,8 +140,7 @@ impl TaskCgroup {
         if let (Some(path), Regime::V1) = (cpuset, fs.regime()) {
             let given = given_member(fs, "cpuset", path)?;
             if given.has_cores(&resources.cpuset_cpus)? {
-                task.members.retain(|m| !m.tree.hierarchy.has("cpuset"));
-                task.members.push(given);
+                task.use_cpuset(given);
             }
         }
         let mut backoff = Backoff::until(Instant::now() + RACE);
@@ -192,6 +191,29 @@ impl TaskCgroup {
         let member = |tree: &Arc<Tree>| Member { tree: Arc::clone(tree), relative: relative.clone(), ours: true };
         let members = fs.trees().iter().map(member).collect();
         Ok(TaskCgroup { regime: fs.regime(), members, oom_baseline: 0 })
+    }
+
+    /// As [`open`](Self::open), for a cgroup that [`create_with_cpuset`](Self::create_with_cpuset) made with this cpuset of the
+    /// host's.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`Error::NoController`] where no cpuset tree is mounted; [`Error::Io`] when it cannot be read.
+    pub fn open_with_cpuset(fs: &CgroupFs, relative: &Path, cpuset: Option<&Path>) -> Result<TaskCgroup> {
+        let mut task = TaskCgroup::open(fs, relative)?;
+        if let (Some(path), Regime::V1) = (cpuset, fs.regime()) {
+            let own = task.members.iter().find(|m| m.tree.hierarchy.has("cpuset"));
+            // It has one of its own where the host's was not usable.
+            if own.map(Member::dir_if_there).transpose()?.flatten().is_none() {
+                task.use_cpuset(given_member(fs, "cpuset", path)?);
+            }
+        }
+        Ok(task)
+    }
+
+    /// Puts the host's cpuset in the place of its own.
+    fn use_cpuset(&mut self, given: Member) {
+        self.members.retain(|m| !m.tree.hierarchy.has("cpuset"));
+        self.members.push(given);
     }
 
     /// Attributes the first `count` OOM kills to an earlier run of the task; see [`oom_baseline`](Self::oom_baseline).

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -14,8 +15,8 @@ use super::streaming::{self, NotStarted};
 use super::{DriverError, ExecTaskResult, TaskConfig, TaskEvent, TaskHandle, TaskState, TaskStatus};
 use crate::cgroup::{CgroupFs, Regime, TaskCgroup};
 use crate::executor::{
-    ALREADY_LAUNCHED, Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError, Isolation,
-    NewLimits,
+    self, ALREADY_LAUNCHED, Compute, ExecRequests, ExecResponses, Executor as _, ExecutorClient, ExecutorError,
+    Isolation, NewLimits,
 };
 use crate::plugin::{Client, HclogLine, HostError, Launch, Program, Reattach, ReattachConfig, role_environment};
 use crate::spec::IntoMap as _;
@@ -25,7 +26,7 @@ use crate::spec::{
     TaskStats,
 };
 use crate::sys::lock::lock;
-use crate::sys::{mutant, processes};
+use crate::sys::{mutant, owned, processes};
 
 /// Suffix of the log of a task's executor: `<task>-executor.out` in the allocation's directory.
 pub const EXECUTOR_LOG: &str = "-executor.out";
@@ -41,6 +42,8 @@ const DEATH_PATIENCE: Duration = Duration::from_secs(3);
 /// Timeout for killing the remaining processes of a lost executor.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Longest launch specification that is read, in bytes: more than any command line and environment may have.
+const LONGEST_LAUNCH: u64 = 16 << 20;
 /// Event for a signal without effect, after the signal's name.
 const NO_HANDLER: &str = "has no effect: the command is pid 1 of its pid namespace, where the kernel drops a signal that it has no \
     handler for; init = true in the task's config starts it below an init that passes signals on";
@@ -202,13 +205,36 @@ impl Heir {
         Some(Heir { log_file: starter.log_file(task), spec: Arc::new(spec) })
     }
 
+    /// As an earlier process kept it.
+    fn kept(starter: &Starter, task: &TaskConfig, record: &Path) -> io::Result<Heir> {
+        let bytes = owned::read(&launch_of(record), LONGEST_LAUNCH)?;
+        let outlive = Some(Outlive { record: record.to_owned(), adopt: true });
+        let spec = LaunchSpec { outlive, ..executor::launch_from(&bytes).map_err(io::Error::other)? };
+        Ok(Heir { log_file: starter.log_file(task), spec: Arc::new(spec) })
+    }
+
+    /// Keeps it for a later process, which an agent that was started anew does not tell the task's `config`.
+    fn keep(&self) {
+        let Some(path) = self.record().map(launch_of) else { return };
+        if let Err(error) = strays::write(&path, &executor::launch_to_bytes(LaunchSpec::clone(&self.spec))) {
+            tracing::warn!(%error, path = %path.display(), "a later driver could not start another executor for the task");
+        }
+    }
+
     fn record(&self) -> Option<&Path> {
         self.spec.outlive.as_ref().map(|outlive| outlive.record.as_path())
     }
 
     fn remove_record(&self) {
-        self.record().into_iter().for_each(strays::remove);
+        let Some(record) = self.record() else { return };
+        strays::remove(record);
+        strays::remove(&launch_of(record));
     }
+}
+
+/// The launch specification of a task, next to its record.
+fn launch_of(record: &Path) -> PathBuf {
+    record.with_extension("launch")
 }
 
 impl Task {
@@ -528,6 +554,7 @@ impl Tasks {
                 if let Some(Err(error)) = note.as_ref().map(|note| note.write(&reattach)) {
                     tracing::warn!(%error, "cannot note the executor of a task");
                 }
+                heir.iter().for_each(Heir::keep);
                 let launched = executor.launch(spec).await.map_err(launch_error);
                 launched.and_then(|state| {
                     let started_at = to_milliseconds(state.time);
@@ -573,15 +600,20 @@ impl Tasks {
         let mut heir = None;
         if !kept.record.as_os_str().is_empty() {
             let outlive = Some(Outlive { record: kept.record.clone(), adopt: true });
-            match spec() {
-                Ok(spec) => {
-                    heir = Heir::of(&self.starter, task, &LaunchSpec { cgroup: kept.cgroup.clone(), outlive, ..spec });
-                }
-                // A task that the operator would no longer allow to start continues as long as its executor does.
-                Err(error) => {
-                    tracing::warn!(%error, task = task.id, "should its executor end, nobody can take the task over");
-                }
-            }
+            heir = match Heir::kept(&self.starter, task, &kept.record) {
+                Ok(heir) => Some(heir),
+                // A release that did not keep it has started the task.
+                Err(_) => match spec() {
+                    Ok(spec) => {
+                        Heir::of(&self.starter, task, &LaunchSpec { cgroup: kept.cgroup.clone(), outlive, ..spec })
+                    }
+                    // It continues as long as its executor does.
+                    Err(error) => {
+                        tracing::warn!(%error, task = task.id, "should its executor end, nobody can take the task over");
+                        None
+                    }
+                },
+            };
         }
         let client = match Client::reattach(kept.reattach.clone()).await {
             Ok(client) => client,

@@ -37,12 +37,7 @@ impl Note {
 
     /// There is only one writer of a note: an agent runs one start of a task at a time.
     pub(super) fn write(&self, executor: &Reattach) -> io::Result<()> {
-        let temporary = self.0.with_extension("tmp");
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-        let mut file: File = options.open(&temporary)?;
-        file.write_all(&json::to_vec(executor)?)?;
-        std::fs::rename(temporary, &self.0)
+        write(&self.0, &json::to_vec(executor)?)
     }
 
     /// The executor that was noted last; `None` for a note that cannot be read, because its write was never completed.
@@ -53,6 +48,16 @@ impl Note {
     pub(super) fn remove(&self) {
         remove(&self.0);
     }
+}
+
+/// Replaces a note, or a file next to it, which only this user can read.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let mut file: File = options.open(&temporary)?;
+    file.write_all(bytes)?;
+    std::fs::rename(temporary, path)
 }
 
 /// Removes a note, or the record next to it, which may be gone already.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use prost::Message as _;
 use prost_types::Timestamp;
 use tonic::Status;
 
@@ -276,6 +277,21 @@ fn wire_memory(memory: MemoryLimits) -> drivers::AllocatedMemoryResources {
         (hard, soft) => (mib(soft), mib(hard)),
     };
     drivers::AllocatedMemoryResources { memory_mb, memory_max_mb }
+}
+
+/// A launch specification as bytes, which later releases read.
+#[must_use]
+pub fn launch_to_bytes(spec: LaunchSpec) -> Vec<u8> {
+    launch_request(spec).encode_to_vec()
+}
+
+/// Reads what [`launch_to_bytes`] wrote.
+///
+/// # Errors
+/// [`ExecutorError::Invalid`] for bytes of something else.
+pub fn launch_from(bytes: &[u8]) -> Result<LaunchSpec, ExecutorError> {
+    let request = wire::LaunchRequest::decode(bytes);
+    launch_spec(request.map_err(|error| ExecutorError::Invalid(format!("no launch specification: {error}")))?)
 }
 
 pub(super) fn launch_request(spec: LaunchSpec) -> wire::LaunchRequest {

@@ -21,7 +21,8 @@ use tokio_stream::Stream;
 
 pub use client::ExecutorClient;
 pub use convert::{
-    spec_device, spec_mount, spec_resources, spec_stats, system_time, timestamp, wire_device, wire_mount, wire_stats,
+    launch_from, launch_to_bytes, spec_device, spec_mount, spec_resources, spec_stats, system_time, timestamp,
+    wire_device, wire_mount, wire_stats,
 };
 pub use service::ExecutorService;
 pub use supervisor::{Compute, Isolation, LocalExecutor};

@@ -327,9 +327,9 @@ impl LocalExecutor {
         let pid = record.process.pid;
         let system = |what: &str, e: &dyn std::error::Error| ExecutorError::System(format!("{what}: {}", chain(e)));
         let pidfd = adopt::open(&record.process).map_err(|e| system("find the task", &e))?;
-        let (path, _) = self.cgroup_path(spec)?;
-        let cgroup =
-            TaskCgroup::open(&self.cgroups, &path).map_err(cgroup_error)?.with_oom_baseline(record.oom_baseline);
+        let (path, cpuset) = self.cgroup_path(spec)?;
+        let cgroup = TaskCgroup::open_with_cpuset(&self.cgroups, &path, cpuset).map_err(cgroup_error)?;
+        let cgroup = cgroup.with_oom_baseline(record.oom_baseline);
         let mut config = match self.isolation {
             Isolation::Isolated => isolated::config(spec)?,
             Isolation::Universal => universal::config_of(spec, None, Path::new(&spec.command)),

@@ -157,6 +157,10 @@ func TestN1KillsAtRandomInstants(t *testing.T) {
 		if now.ClientStatus != "running" || state.Restarts > asked {
 			t.Errorf("%d kills of its executor:\n%s", kills, agent.Describe([]agent.Alloc{now}))
 		}
+		// It would be started anew a while later.
+		if lost, ok := state.Event("Failed Restoring Task"); ok && driver == "exec" {
+			t.Errorf("%s was not found again: %s", alloc.Name, lost.DisplayMessage)
+		}
 		// Lines that a killed helper had read are lost with it.
 		mayLack := kills > 0 || driver == "raw_exec" && collectorKills > 0
 		if found := starts(t, alloc.Name, written(a, alloc.ID, driver), mayLack); found > 1+asked {
