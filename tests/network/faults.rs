@@ -180,7 +180,8 @@ fn no_fault_leaves_anything(by: By, least_calls: usize, least_points: usize) {
         let other = World::new();
         let text = job("batch", &[group("other", "raw_exec", "mode = \"bridge\"", "echo up; sleep 1000")]);
         let file = other.file("other.nomad.hcl", &text);
-        let mut others = other.start(&[file.to_str().unwrap()]);
+        // Connected as the other one is: what both share is there before.
+        let mut others = other.start(&faulty.site.args(&[file.to_str().unwrap()]));
         wait_for_text(&others.stdout, "up");
         let beside = faulty.site.state();
         let (_, calls) = faulty.run(0, "");

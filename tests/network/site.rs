@@ -91,7 +91,8 @@ impl Site {
         site
     }
 
-    fn args<'a>(&self, args: &[&'a str]) -> Vec<&'a str> {
+    /// The arguments of a run that connects its allocations this way.
+    pub fn args<'a>(&self, args: &[&'a str]) -> Vec<&'a str> {
         let none: &[&str] = if self.by == By::Builtin { &["--cni-path", "/nonexistent/cni"] } else { &[] };
         [none, args].concat()
     }

@@ -244,6 +244,9 @@ cat named.txt tree/tree/below/file; ./tree/tree/program x; sleep 1`, task: task{
 				_, _, err := o.api.Jobs().Scale(o.job, "g", &count, "", false, nil, nil)
 				o.must(err)
 				o.running(count)
+				for _, alloc := range o.allocs() {
+					o.logged(alloc, "web", `^ready$`, 1)
+				}
 			}
 		}},
 		{name: "update", drivers: shells, script: ready, group: "update {\n min_healthy_time = \"1s\"\n}", act: func(o *one) {
@@ -336,8 +339,13 @@ head -c 100000 /dev/zero | tr '\000' e >&2; echo " $n" >&2; n=$((n+1)); done; sl
 			alloc := o.started()
 			o.signal(alloc, "SIGUSR2")
 			o.logged(alloc, "web", `^got USR2$`, 1)
-			o.noteError("unknown signal", o.api.Allocations().Signal(alloc, nil, "web", "SIGNOPE"))
 			o.noteError("unknown task", o.api.Allocations().Signal(alloc, nil, "nobody", "SIGUSR2"))
+			unknown := o.api.Allocations().Signal(alloc, nil, "web", "SIGNOPE")
+			o.noteError("unknown signal", unknown)
+			if unknown == nil {
+				// It is sent as SIGINT, which ends the task, before anything else does.
+				o.until("the task ends", func() bool { return o.allocs()[0].TaskStates["web"].State == "dead" })
+			}
 		}},
 		{name: "alloc restart", drivers: every, script: `echo ready; exec sleep 1000`, act: func(o *one) {
 			alloc := o.started()
