@@ -258,6 +258,9 @@ pub struct Task {
     pub volume_mounts: Vec<VolumeMount>,
     /// A file below its `local` directory that gets the payload of a dispatched job.
     pub dispatch_payload: Option<String>,
+    /// Set if it is a CSI plugin.
+    #[serde(default)]
+    pub csi_plugin: Option<CsiPlugin>,
     /// What it offers to others.
     pub services: Vec<Service>,
     /// Where it stands in the job file.
