@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Constraint, GroupScheduling, JobScheduling, LogKeeping, Service, Signal, Volume, VolumeMount};
+use super::{Constraint, CsiPlugin, GroupScheduling, JobScheduling, LogKeeping, Service, Signal, Volume, VolumeMount};
 use crate::spec::collections::BTreeMap;
 
 /// A place in a job file.
