@@ -597,6 +597,7 @@ fn f3_a_task_is_the_plugin_of_other_runs() {
     let healthy = || String::from_utf8_lossy(&plugin.stderr.lock().unwrap()).matches("plugin: disk").count();
     while healthy() < 2 {
         assert!(Instant::now() < deadline, "the plugin does not come back");
+        #[expect(clippy::disallowed_methods, reason = "another process writes to its stderr, until a deadline")]
         std::thread::sleep(Duration::from_millis(20));
     }
     fine(&run("touch /data/go"));

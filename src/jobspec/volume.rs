@@ -10,8 +10,8 @@ use super::section::{Expanded, Section};
 use crate::spec::IntoSet as _;
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{
-    CsiKind, CsiPlugin, CsiUse, IntoMap as _, JobType, MountOptions, Overlap, Pos, Propagation, Task, Volume, VolumeMount,
-    names, no_destination, overlaps,
+    CsiKind, CsiPlugin, CsiUse, IntoMap as _, JobType, MountOptions, Overlap, Pos, Propagation, Task, Volume,
+    VolumeMount, names, no_destination, overlaps,
 };
 
 /// What a host volume's `access_mode` may say; one machine has one node.
