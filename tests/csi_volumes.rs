@@ -539,3 +539,150 @@ fn f2_the_mounts_of_a_csi_volume_travel_as_asked() {
     child.kill().unwrap();
     child.wait().unwrap();
 }
+
+/// A job with one task that is the plugin `disk`.
+fn plugin_job(driver: &str, command: &str, args: &str, more: &str) -> String {
+    format!(
+        "job \"plugin\" {{\n type = \"service\"\n group \"g\" {{\n restart {{\n attempts = 1\n delay = \"0s\"\n interval = \"1h\"\n mode = \"fail\"\n }}\n \
+         {more}\n task \"p\" {{\n driver = \"{driver}\"\n user = \"root\"\n csi_plugin {{\n id = \"disk\"\n type = \"monolith\"\n health_timeout = \"2s\"\n }}\n \
+         config {{\n command = \"{command}\"\n args = [{args}]\n }}\n }}\n }}\n}}\n"
+    )
+}
+
+/// A driver that is a task of a run, not started yet.
+fn of_a_job(world: World) -> Driver {
+    Driver { world, dir: tempfile::tempdir().unwrap(), child: Arc::default(), ends: Arc::default(), keeper: None }
+}
+
+impl Driver {
+    /// The sockets of plugins that are tasks.
+    fn sockets(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.world.data_dir().join("csi/sockets")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path().join("csi.sock")).collect()
+    }
+
+    fn registered(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.world.data_dir().join("csi/plugins")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path().display().to_string()).collect()
+    }
+}
+
+#[test]
+fn f3_a_task_is_the_plugin_of_other_runs() {
+    need_root!();
+    let Some(binary) = binary("f3_a_task_is_the_plugin_of_other_runs") else { return };
+    let driver = of_a_job(World::new());
+    let at = |name: &str| driver.path(name).display().to_string();
+    let args = format!("\"--state\", \"{}\", \"--log\", \"{}\", \"--attach\"", at("state"), at("calls"));
+    let text = plugin_job("raw_exec", binary.to_str().unwrap(), &args, "");
+    let file = driver.world.file("plugin.hcl", &text);
+    let mut plugin = driver.world.start(&[file.to_str().unwrap()]);
+    wait_for_text(&plugin.stderr, "plugin: disk");
+    let socket = driver.sockets().remove(0);
+    let id = create_at(&socket, "one", SHARED);
+    let volume = format!("data=disk:{id}");
+    let run = |script: &str| driver.world.run_text(&job(SHARED, "", "", script), &["--csi-volume", &volume]);
+    fine(&run("echo kept > /data/file"));
+    assert_eq!(driver.calls().len(), 6, "{:?}", driver.calls());
+    // A plugin that is killed is started again and registered again; whoever has a volume meanwhile keeps it.
+    let waits =
+        job(SHARED, "", "", "echo up; while [ ! -e /data/go ]; do sleep 0.05; done; rm /data/go; cat /data/file");
+    let waits = driver.world.file("waits.hcl", &waits);
+    let mut holder = driver.world.start(&["--csi-volume", &volume, waits.to_str().unwrap()]);
+    wait_for_text(&holder.stdout, "up");
+    let entries = driver.entries();
+    let pid = i32::try_from(entries.last().unwrap()["pid"].as_i64().unwrap()).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    let deadline = Instant::now() + seconds(30);
+    let healthy = || String::from_utf8_lossy(&plugin.stderr.lock().unwrap()).matches("plugin: disk").count();
+    while healthy() < 2 {
+        assert!(Instant::now() < deadline, "the plugin does not come back");
+        #[expect(clippy::disallowed_methods, reason = "another process writes to its stderr, until a deadline")]
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    fine(&run("touch /data/go"));
+    let out = holder.finish();
+    assert!(out.status == 0 && out.stdout.contains("kept"), "{out:?}");
+    assert_eq!(driver.left(), Vec::<String>::new());
+    assert_eq!(driver.registered().len(), 1);
+    signal(&plugin.child, "INT");
+    plugin.finish();
+    assert!(driver.registered().is_empty() && driver.sockets().is_empty());
+    let out = run("true");
+    assert!(out.status == 125 && out.stderr.contains("no CSI plugin \"disk\" runs here"), "{out:?}");
+    driver.clean();
+}
+
+#[test]
+fn f3_a_plugin_that_is_not_healthy_in_time_is_restarted_and_one_that_is_killed_is_forgotten() {
+    need_root!();
+    let test = "f3_a_plugin_that_is_not_healthy_in_time_is_restarted_and_one_that_is_killed_is_forgotten";
+    let Some(binary) = binary(test) else { return };
+    let driver = of_a_job(World::new());
+    let out = driver.world.run_text(&plugin_job("raw_exec", "/bin/sleep", "\"600\"", ""), &[]);
+    assert!(out.status != 0 && out.stderr.matches("Error: no answer to Probe at").count() == 2, "{out:?}");
+    assert!(out.stderr.contains("CSI plugin did not become healthy before 2s"), "{out:?}");
+    driver.world.assert_clean();
+    assert!(driver.registered().is_empty() && driver.sockets().is_empty());
+    let args = format!("\"--state\", \"{}\"", driver.path("state").display());
+    let file = driver.world.file("plugin.hcl", &plugin_job("raw_exec", binary.to_str().unwrap(), &args, ""));
+    let mut plugin = driver.world.start(&[file.to_str().unwrap()]);
+    wait_for_text(&plugin.stderr, "plugin: disk");
+    assert_eq!(driver.registered().len(), 1);
+    signal(&plugin.child, "KILL");
+    plugin.child.wait().unwrap();
+    let gc = driver.world.agentbin(&["gc"]);
+    assert_eq!(gc.status, 0, "{gc:?}");
+    assert!(driver.registered().is_empty() && driver.sockets().is_empty(), "{gc:?}");
+    driver.clean();
+    let strict =
+        driver.world.run_text(&plugin_job("exec", "/bin/sleep", "\"600\"", ""), &["--isolation-minimum", "default"]);
+    assert!(strict.status == 125 && strict.stderr.contains("\"bidirectional\" is looser"), "{strict:?}");
+}
+
+/// In a thread of its own, whose mount namespace nobody shares.
+#[test]
+fn f3_an_isolated_plugin_mounts_on_the_host() {
+    need_root!();
+    let Some(binary) = binary("f3_an_isolated_plugin_mounts_on_the_host") else { return };
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_PRIVATE | MsFlags::MS_REC, None::<&str>).unwrap();
+    let world = World::new();
+    let programs = world.path("programs");
+    std::fs::create_dir(&programs).unwrap();
+    world::copy_program(binary, &programs.join("driver"));
+    let config = "plugin \"exec\" {\n config {\n allow_caps = [\"sys_admin\", \"dac_override\"]\n }\n}\n";
+    let config = world.file("agent.hcl", config);
+    let more = "volume \"programs\" {\n type = \"host\"\n source = \"programs\"\n read_only = true\n }";
+    let text = plugin_job("exec", "/programs/driver", "\"--state\", \"/local/state\"", more);
+    let text = text.replace(
+        "config {",
+        "volume_mount {\n volume = \"programs\"\n destination = \"/programs\"\n read_only = true\n }\n config {",
+    );
+    let text =
+        text.replace("args =", "cap_add = [\"sys_admin\", \"dac_override\"]\n seccomp = \"unconfined\"\n args =");
+    let file = world.file("plugin.hcl", &text);
+    let given = format!("programs={}:ro", programs.display());
+    let args = ["--volume", &given, "--config", config.to_str().unwrap(), file.to_str().unwrap()];
+    let data = world.data_dir();
+    std::fs::create_dir(&data).unwrap();
+    std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o711)).unwrap();
+    mount(Some("csi"), &data, Some("tmpfs"), MsFlags::empty(), Some("mode=0711,size=64m")).unwrap();
+    mount(None::<&str>, &data, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+    let out = world.run(&args);
+    assert!(out.status == 125 && out.stderr.contains("is mounted privately; run mount --make-shared"), "{out:?}");
+    mount(None::<&str>, &data, None::<&str>, MsFlags::MS_SHARED, None::<&str>).unwrap();
+    let driver = of_a_job(world);
+    let mut plugin = driver.world.start(&args);
+    wait_for_text(&plugin.stderr, "plugin: disk");
+    let id = create_at(&driver.sockets().remove(0), "one", SINGLE);
+    let volume = format!("data=disk:{id}");
+    let run = |script: &str| driver.world.run_text(&job(SINGLE, "", "", script), &["--csi-volume", &volume]);
+    fine(&run("echo kept > /data/file"));
+    let out = run("cat /data/file");
+    assert_eq!((out.status, &*out.stdout), (0, "kept\n"), "{out:?}");
+    assert_eq!(driver.mounts(), Vec::<String>::new());
+    signal(&plugin.child, "INT");
+    plugin.finish();
+    assert!(driver.registered().is_empty() && driver.sockets().is_empty());
+}

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Stop;
+use super::dir::remove_tree;
 use super::error::{CleanupError, SetupError, chain};
 use super::hook::Hook;
 use super::machine::{Doing as _, MachineError, record_path};
@@ -101,6 +102,12 @@ impl Hook<Place> for CsiHook {
 
     async fn undo(&self, place: &mut Place) -> Vec<CleanupError> {
         place.csi = HostVolumes::default();
+        if !place.recorded_is_left && place.group().tasks.iter().any(|task| task.csi_plugin.is_some()) {
+            let plugins = &place.machine.csi.plugins;
+            for error in remove_tree(&plugins.socket_dir(place.id.as_str())) {
+                tracing::warn!(%error, alloc = %place.id, "what a CSI plugin has left is left to the next clean-up");
+            }
+        }
         // A process may still use them: a volume that others can get now would have two writers.
         if place.recorded_is_left || place.group().volumes.iter().all(|volume| volume.csi.is_none()) {
             return Vec::new();
@@ -188,12 +195,13 @@ async fn release(place: &Place, hurry: Stop) -> Vec<CleanupError> {
     }
 }
 
-/// Releases the volumes of an allocation whose processes are gone.
+/// Releases the volumes of an allocation whose processes are gone, and forgets the plugins that it ran.
 ///
 /// # Errors
 /// What could not be undone; the plugin does not run.
 pub(super) fn release_volumes(data_dir: &Path, id: &str) -> Result<(), MachineError> {
     let is_live = |user: &str| user != id;
+    forget(&Plugins::new(data_dir), &is_live)?;
     undo(data_dir, &is_live, id)
 }
 
@@ -204,8 +212,18 @@ pub(super) fn release_volumes(data_dir: &Path, id: &str) -> Result<(), MachineEr
 pub(super) fn settle_volumes(data_dir: &Path) -> Result<(), MachineError> {
     let dir = data_dir.to_owned();
     let is_live = move |user: &str| record_path(&dir, user).exists();
-    Plugins::new(data_dir).forget(&is_live).doing("cannot look for CSI plugins that have ended")?;
+    forget(&Plugins::new(data_dir), &is_live)?;
     undo(data_dir, &is_live, "")
+}
+
+/// Removes registrations and sockets of plugins whose owners have ended.
+fn forget(plugins: &Plugins, is_live: &dyn Fn(&str) -> bool) -> Result<(), MachineError> {
+    let what = "cannot remove what CSI plugins that have ended have left";
+    plugins.forget(is_live).doing(what)?;
+    for owner in plugins.owners().doing(what)?.iter().filter(|owner| !is_live(owner)) {
+        remove_tree(&plugins.socket_dir(owner)).into_iter().next().map_or(Ok(()), Err).doing(what)?;
+    }
+    Ok(())
 }
 
 /// Does nothing, and does not ask plugins, if there is nothing to undo.

@@ -84,6 +84,16 @@ pub enum SetupError {
         /// What is wrong, and the fix.
         problem: String,
     },
+    /// A task cannot be the CSI plugin that it is meant to be.
+    #[error("{pos}: csi_plugin {id:?}: {problem}")]
+    CsiPlugin {
+        /// Its position in the job file.
+        pos: Pos,
+        /// The plugin's id.
+        id: String,
+        /// What is wrong, and the fix.
+        problem: String,
+    },
     /// A volume of a CSI plugin cannot be mounted.
     #[error("{pos}: volume {volume:?}")]
     Csi {

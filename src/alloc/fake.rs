@@ -55,6 +55,7 @@ pub(crate) fn task(name: &str) -> Task {
         artifacts: Vec::new(),
         volume_mounts: Vec::new(),
         dispatch_payload: None,
+        csi_plugin: None,
         services: Vec::new(),
         pos: Pos { file: "job.hcl".into(), line: 7, column: 3 },
     }

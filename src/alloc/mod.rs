@@ -17,6 +17,7 @@ mod atomic;
 mod check;
 pub mod control;
 mod csi;
+mod csi_plugin;
 mod dir;
 mod download;
 mod env;

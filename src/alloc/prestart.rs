@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::Stop;
 use super::artifact::{self, Owner};
+use super::csi_plugin::CsiPluginHook;
 use super::download::{Download, Failure};
 use super::env::TaskEnv;
 use super::error::SetupError;
@@ -34,6 +35,7 @@ pub(super) fn steps() -> Stack<Setup> {
         Box::new(TaskDirHook),
         Box::new(PayloadHook),
         Box::new(VolumesHook),
+        Box::new(CsiPluginHook),
         Box::new(ArtifactsHook),
         Box::new(TemplatesHook),
         Box::new(AdmitHook),

@@ -252,6 +252,7 @@ impl Alloc {
             ports: self.place.ports.clone(),
             maps_ports: self.place.maps_ports(),
             volumes: AllocVolumes::new(&self.place),
+            plugins: Arc::clone(&self.place.machine.csi.plugins),
             network: self.place.network.as_ref().map(|network| network.isolation.clone()),
             dns: self.place.dns.clone(),
             values: self.place.machine.values.of_group(&self.place.job, &self.group().name),

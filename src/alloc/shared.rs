@@ -17,6 +17,7 @@ use super::values::ValuesFile;
 use super::volumes::AllocVolumes;
 use super::{AllocEvent, Stop};
 use crate::cgroup::Cpusets;
+use crate::csi::Plugins;
 use crate::driver::{Dns, NetworkIsolation};
 use crate::spec::IntoMap as _;
 use crate::spec::{AllocId, EventKind, JobType, TaskEvent};
@@ -36,6 +37,8 @@ pub(super) struct Shared {
     /// Ports are mapped into a network namespace.
     pub(super) maps_ports: bool,
     pub(super) volumes: AllocVolumes,
+    /// The CSI plugins of the machine.
+    pub(super) plugins: Arc<Plugins>,
     /// The network that the group's tasks share; `None` is the host's.
     pub(super) network: Option<NetworkIsolation>,
     /// The name servers of its tasks.

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::Stop;
 use super::control::TaskControl;
+use super::csi_plugin;
 use super::env::{TaskEnv, TooLarge};
 use super::error::{SetupError, chain};
 use super::hook::Stack;
@@ -420,6 +421,7 @@ impl TaskRunner {
         let network = self.control().state().handle.and_then(|started| started.network);
         let mut updates = self.shared.control.updates();
         self.offer(setup, network.as_ref()).await;
+        let plugin = csi_plugin::supervise(&self.shared, self.number, &self.task, setup.driver_mounts);
         let mut wait = driver.wait_task(&config.id);
         let mut stop = self.stop.clone();
         let stop_changed = async |stop: &mut watch::Receiver<Stop>| stop_at_least(stop, Stop::Gracefully).await;
@@ -481,7 +483,9 @@ impl TaskRunner {
         // Also when the task is left running: without a supervising process its services are not kept registered. Its next owner
         // registers them again.
         self.shared.offers.withdraw(&mut self.offered).await;
+        drop(plugin);
         let Some((ended, why)) = ended else { return Attempt::Left };
+        csi_plugin::ended(&self.shared, &self.task);
         let exit = ended.as_ref().ok().copied();
         // Recorded before its executor is destroyed, which is the only other process that knows the exit status.
         self.control().update(|state| {

@@ -90,6 +90,25 @@ impl HostVolume {
         Err(io::Error::other("somebody has put another directory there since the run began"))
     }
 
+    /// The mount of it at this path of a task, writable.
+    ///
+    /// # Errors
+    /// When it is another directory now, or when mounts would not propagate.
+    pub(super) fn bind(&self, task_path: &str, propagation: Propagation) -> Result<Mount, String> {
+        let shown = self.path.display();
+        self.check().map_err(|error| format!("{shown}: {error}"))?;
+        if let Some(problem) = self.closed(propagation).map_err(|error| format!("{shown}: {error}"))? {
+            return Err(problem);
+        }
+        Ok(Mount {
+            task_path: task_path.to_owned(),
+            host_path: self.path.clone(),
+            propagation,
+            identity: Some(self.identity),
+            ..Mount::default()
+        })
+    }
+
     /// Why mounts do not propagate as `propagation` demands; `None` if they do.
     fn closed(&self, propagation: Propagation) -> io::Result<Option<String>> {
         if propagation == Propagation::Private {
@@ -247,19 +266,8 @@ impl AllocVolumes {
                 "a bidirectional mount must be writable, and this one is read-only; use host-to-task".to_owned()
             );
         }
-        let shown = host.path.display();
-        host.check().map_err(|error| format!("{shown}: {error}"))?;
-        if let Some(problem) = host.closed(mount.propagation).map_err(|error| format!("{shown}: {error}"))? {
-            return Err(problem);
-        }
-        Ok(Mount {
-            task_path,
-            host_path: host.path.clone(),
-            readonly,
-            propagation: mount.propagation,
-            selinux_label: mount.selinux_label.clone(),
-            identity: Some(host.identity),
-        })
+        let bound = host.bind(&task_path, mount.propagation)?;
+        Ok(Mount { readonly, selinux_label: mount.selinux_label.clone(), ..bound })
     }
 }
 

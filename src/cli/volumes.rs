@@ -12,7 +12,7 @@ use crate::alloc::{CsiVolume, CsiVolumes, HostVolume, HostVolumes, no_mounts};
 use crate::csi::{Client, Instance};
 use crate::driver::policy;
 use crate::jobspec::{Diagnostic, Parsed};
-use crate::spec::{CsiKind, Group, Mount, Order as _, Volume, VolumeMount};
+use crate::spec::{CsiKind, Group, Mount, Order as _, Propagation, Volume, VolumeMount};
 
 /// Most refusals of one job that are about volumes.
 const MOST_SAID: usize = 50;
@@ -137,8 +137,11 @@ impl CsiArgs {
         let Some(given) = self.csi_plugin.iter().find(|given| given.id == found.plugin) else {
             let id = &found.plugin;
             let is_there = volumes.plugins.list().is_ok_and(|all| all.iter().any(|one| one.id == *id));
-            let why =
-                || format!("no CSI plugin \"{id}\" runs here; say where it listens with --csi-plugin {id}=SOCKET");
+            let why = || {
+                format!(
+                    "no CSI plugin \"{id}\" runs here; say where it listens with --csi-plugin {id}=SOCKET, or run its job first"
+                )
+            };
             return (!is_there).then(why);
         };
         let told = format!("--csi-plugin {}={}", given.id, given.socket.display());
@@ -197,6 +200,12 @@ pub(super) fn check(
                 .extend(missing.map(|why| Diagnostic::new(&volume.pos, format!("volume \"{}\": {why}", volume.name))));
         }
         for task in &group.tasks {
+            if let (Some(plugin), Some(minimum)) = (&task.csi_plugin, minimum.map(Level::minimum)) {
+                let propagation = Propagation::Bidirectional;
+                let mount = Mount { task_path: plugin.mount_dir.clone(), propagation, ..Mount::default() };
+                let loose = policy::admit_mount(&task.driver, minimum, &mount).err();
+                refusals.extend(loose.map(|why| Diagnostic::new(&plugin.pos, format!("csi_plugin: {why}"))));
+            }
             if task.driver == UNISOLATED {
                 let mount = task.volume_mounts.first();
                 let why = |mount: &VolumeMount| {

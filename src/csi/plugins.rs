@@ -86,6 +86,35 @@ impl Plugins {
         self.dir.join("mounts").join(safe(id))
     }
 
+    /// The directory in which the plugin of an owner listens.
+    #[must_use]
+    pub fn socket_dir(&self, owner: &str) -> PathBuf {
+        self.dir.join("sockets").join(safe(owner))
+    }
+
+    /// Makes the directories of a plugin that an owner runs; returns that for its volumes.
+    ///
+    /// # Errors
+    /// What `mkdir(2)` says, and when another user may write to one of them.
+    pub fn make_dirs(&self, id: &str, owner: &str) -> io::Result<PathBuf> {
+        self.make("sockets")?.make(safe(owner).as_ref(), 0o700)?;
+        Ok(self.make("mounts")?.make(safe(id).as_ref(), 0o700)?.path().to_owned())
+    }
+
+    /// The owners that have a directory for the socket of a plugin.
+    ///
+    /// # Errors
+    /// What `readdir(2)` says.
+    pub fn owners(&self) -> io::Result<Vec<String>> {
+        let Some(dir) = self.there("sockets")? else { return Ok(Vec::new()) };
+        let mut owners = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&dir)? {
+            let entry = entry?;
+            owners.extend(entry.file_name().to_str().ok().filter(|name| !name.starts_with('.')).map(str::to_owned));
+        }
+        Ok(owners)
+    }
+
     fn make(&self, name: &str) -> io::Result<OwnDir> {
         let above = OwnDir::open(self.dir.parent().unwrap_or(&self.dir))?;
         above.make("csi".as_ref(), 0o700)?.make(name.as_ref(), 0o700)
@@ -275,7 +304,8 @@ impl Plugins {
         let of = |has: fn(CsiKind) -> bool| all.iter().find(|one| one.id == plugin && has(one.kind)).cloned();
         let node = of(CsiKind::is_node).ok_or_else(|| {
             CsiError::invalid(format!(
-                "no CSI plugin {plugin:?} runs here; say where it listens with --csi-plugin {plugin}=SOCKET"
+                "no CSI plugin {plugin:?} runs here; say where it listens with --csi-plugin {plugin}=SOCKET, or run its job, whose \
+                 task has csi_plugin {{ id = \"{plugin}\" }}"
             ))
         })?;
         Ok((node, of(CsiKind::is_controller)))
@@ -305,7 +335,7 @@ impl Plugins {
         if fingerprint.info.needs_controller && !node.kind.is_controller() {
             let controller = controller.ok_or_else(|| {
                 CsiError::invalid(format!(
-                    "CSI plugin {plugin:?} needs a controller, and none runs here; use one that has both services"
+                    "CSI plugin {plugin:?} needs a controller, and none runs here; run its job of type controller, too"
                 ))
             })?;
             let client = Client::new(&controller.socket)?;

@@ -204,7 +204,7 @@ pub(super) static TASK: Schema = Schema {
         block("config", 0, Once, Taken, &FREE),
         block("constraint", 0, Many, Taken, &CONSTRAINT),
         block("consul", 0, Once, NoEffect, &CONSUL),
-        block("csi_plugin", 0, Once, Refused("remove it"), &CSI_PLUGIN),
+        block("csi_plugin", 0, Once, Taken, &CSI_PLUGIN),
         block("dispatch_payload", 0, Once, Taken, &DISPATCH_PAYLOAD),
         block("env", 0, Once, Taken, &FREE),
         block("identity", 0, Many, Instead("the task gets no token"), &IDENTITY),

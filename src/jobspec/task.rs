@@ -63,6 +63,7 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
         artifacts: files::artifacts(&task, around.base_dir),
         volume_mounts: volume::mounts(&task),
         dispatch_payload: scheduling::dispatch_payload(&task),
+        csi_plugin: volume::plugin(&task),
         services,
         pos: block.pos.clone(),
     }

@@ -1,16 +1,17 @@
 //! Volumes of groups, and where tasks mount them.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::diag::did_you_mean;
 use super::job::{LONGEST_NAME, check_name};
-use super::schema::{MOUNT_OPTIONS, UPDATE, VOLUME, VOLUME_MOUNT};
+use super::schema::{CSI_PLUGIN, MOUNT_OPTIONS, UPDATE, VOLUME, VOLUME_MOUNT};
 use super::section::{Expanded, Section};
 use crate::spec::IntoSet as _;
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{
-    CsiUse, IntoMap as _, JobType, MountOptions, Overlap, Pos, Propagation, Task, Volume, VolumeMount, no_destination,
-    overlaps,
+    CsiKind, CsiPlugin, CsiUse, IntoMap as _, JobType, MountOptions, Overlap, Pos, Propagation, Task, Volume,
+    VolumeMount, names, no_destination, overlaps,
 };
 
 /// What a host volume's `access_mode` may say; one machine has one node.
@@ -141,6 +142,51 @@ fn check_host(section: &Section<'_>, read_only: bool) {
         let message = format!("{} is a host volume, which has no mount options; remove mount_options", section.name);
         section.error(options.pos, message);
     }
+}
+
+/// A task that is a CSI plugin.
+pub(super) fn plugin(task: &Section<'_>) -> Option<CsiPlugin> {
+    let section = task.child("csi_plugin", &CSI_PLUGIN)?;
+    let text = |name: &str| section.string(name).unwrap_or_default();
+    let path =
+        |name: &str, usual: &str| section.string(name).filter(|path| !path.is_empty()).unwrap_or(usual.to_owned());
+    let id = text("id");
+    if id.is_empty() {
+        section.error(section.pos_of("id"), format!("{} has no id; write id = \"NAME\"", section.name));
+    }
+    check_name(&section, section.pos_of("id"), "id of the CSI plugin", &id, LONGEST_NAME);
+    let kind = match text("type").as_str() {
+        "controller" => CsiKind::Controller,
+        "node" => CsiKind::Node,
+        "monolith" => CsiKind::Monolith,
+        other => {
+            let message = format!(
+                "\"type\" in {} must be \"node\", \"controller\" or \"monolith\", not \"{other}\"",
+                section.name
+            );
+            section.error(section.pos_of("type"), message);
+            CsiKind::Monolith
+        }
+    };
+    let (mount_dir, base_dir) = (path("mount_dir", "/csi"), path("stage_publish_base_dir", "/local/csi"));
+    for (name, path) in [("mount_dir", &mount_dir), ("stage_publish_base_dir", &base_dir)] {
+        if let Some(reason) = no_destination(path) {
+            section.error(section.pos_of(name), format!("{name} \"{path}\" in {} {reason}", section.name));
+        } else if !Path::new(path).is_absolute() {
+            section.error(section.pos_of(name), format!("{name} in {} must begin with a slash", section.name));
+        }
+    }
+    // Component by component: `/csi-data` does not lie in `/csi`.
+    if !names(&mount_dir).is_empty() && names(&base_dir).starts_with(&names(&mount_dir)) {
+        let message = format!(
+            "stage_publish_base_dir \"{base_dir}\" in {} lies in mount_dir \"{mount_dir}\"; choose a directory beside it",
+            section.name
+        );
+        section.error(section.pos_of("stage_publish_base_dir"), message);
+    }
+    let health_timeout = section.duration("health_timeout").unwrap_or(Duration::from_secs(30));
+    let pos = section.pos.clone();
+    Some(CsiPlugin { id, kind, mount_dir, stage_publish_base_dir: base_dir, health_timeout, pos })
 }
 
 /// Where a task mounts volumes.

@@ -4,7 +4,7 @@ use crate::spec::collections::BTreeMap;
 
 /// Type of a task event; the texts are Nomad's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[expect(missing_docs, reason = "the names are Nomad's event types, but for the last one, which is ours")]
+#[expect(missing_docs, reason = "the names are Nomad's event types, but for `Restored`, which is ours")]
 pub enum EventKind {
     Received,
     TaskSetup,
@@ -29,6 +29,8 @@ pub enum EventKind {
     Template,
     FailedRestore,
     Restored,
+    PluginHealthy,
+    PluginUnhealthy,
 }
 
 impl EventKind {
@@ -59,6 +61,8 @@ impl EventKind {
             EventKind::Template => "Template",
             EventKind::FailedRestore => "Failed Restoring Task",
             EventKind::Restored => "Restored",
+            EventKind::PluginHealthy => "Plugin became healthy",
+            EventKind::PluginUnhealthy => "Plugin became unhealthy",
         }
     }
 }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Constraint, GroupScheduling, JobScheduling, LogKeeping, Service, Signal, Volume, VolumeMount};
+use super::{Constraint, CsiPlugin, GroupScheduling, JobScheduling, LogKeeping, Service, Signal, Volume, VolumeMount};
 use crate::spec::collections::BTreeMap;
 
 /// A place in a job file.
@@ -258,6 +258,9 @@ pub struct Task {
     pub volume_mounts: Vec<VolumeMount>,
     /// A file below its `local` directory that gets the payload of a dispatched job.
     pub dispatch_payload: Option<String>,
+    /// Set if it is a CSI plugin.
+    #[serde(default)]
+    pub csi_plugin: Option<CsiPlugin>,
     /// What it offers to others.
     pub services: Vec<Service>,
     /// Where it stands in the job file.

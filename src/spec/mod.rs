@@ -70,5 +70,5 @@ pub use stats::{
 };
 pub use version::{VersionDemand, VersionDemandError, VersionRules};
 pub use volume::{
-    CsiKind, CsiUse, MountOptions, Overlap, REDACTED, Volume, VolumeMount, names, no_destination, overlaps,
+    CsiKind, CsiPlugin, CsiUse, MountOptions, Overlap, REDACTED, Volume, VolumeMount, names, no_destination, overlaps,
 };

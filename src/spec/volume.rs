@@ -1,4 +1,5 @@
 use std::fmt;
+use std::time::Duration;
 
 use super::{Pos, Propagation};
 use crate::spec::collections::BTreeMap;
@@ -73,6 +74,23 @@ impl CsiKind {
     pub const fn is_controller(self) -> bool {
         !matches!(self, CsiKind::Node)
     }
+}
+
+/// A `csi_plugin` of a task.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CsiPlugin {
+    /// Its id, which volumes refer to.
+    pub id: String,
+    /// Its services.
+    pub kind: CsiKind,
+    /// The task's directory in which it listens on `csi.sock`.
+    pub mount_dir: String,
+    /// The task's directory in which it stages and publishes volumes.
+    pub stage_publish_base_dir: String,
+    /// How long it may take to become healthy.
+    pub health_timeout: Duration,
+    /// Where it stands in the job file.
+    pub pos: Pos,
 }
 
 /// How a group uses a volume of a CSI plugin, in the words of the job file.

@@ -83,6 +83,7 @@ pub(super) fn task(name: &str) -> Task {
         artifacts: Vec::new(),
         volume_mounts: Vec::new(),
         dispatch_payload: None,
+        csi_plugin: None,
         services: Vec::new(),
         pos: Pos::default(),
     }

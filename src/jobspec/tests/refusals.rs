@@ -11,7 +11,6 @@ fn what_would_change_behaviour_is_refused_by_name() {
         (job("secret \"s\" {\n}"), "job.hcl:2: secret in job \"j\""),
         (around_task("vault {\n}"), "job.hcl:4: vault in task \"t\""),
         (around_task("secret \"s\" {\n}"), "job.hcl:4: secret in task \"t\""),
-        (around_task("csi_plugin {\n}"), "job.hcl:4: csi_plugin in task \"t\""),
         (around_task("kind = \"connect-proxy:x\""), "job.hcl:4: kind in task \"t\""),
         (around_task("resources {\ndevice \"d\" {\n}\n}"), "job.hcl:5: device in resources of task \"t\""),
         (around_task("resources {\nnuma {\n}\n}"), "job.hcl:5: numa in resources of task \"t\""),

@@ -1,7 +1,7 @@
 //! `volume` and `volume_mount`.
 
-use super::{Given, around_group, errors, job};
-use crate::spec::{Propagation, Volume, VolumeMount};
+use super::{Given, around_group, around_task, errors, job};
+use crate::spec::{CsiKind, Propagation, Volume, VolumeMount};
 
 /// A group with these insides of its volume and of its task's mount, which begin in lines 4 and 7.
 fn both(volume: &str, mount: &str) -> String {
@@ -49,6 +49,40 @@ fn f1_a_csi_volume_says_how_it_is_used_and_its_flags_are_never_shown() {
         assert_eq!((&*found.access_mode, &*found.attachment_mode), ("multi-node-multi-writer", "file-system"));
         assert_eq!((&*found.options.fs_type, &*found.options.flags[1]), ("ext4", "password=s3cret"));
         assert!(!format!("{group:?}").contains("s3cret") && format!("{group:?}").contains("[REDACTED]"));
+    }
+}
+
+#[test]
+fn f3_a_task_may_be_a_csi_plugin() {
+    let plugin = |text: &str| around_task(&format!("csi_plugin {{\n{text}\n}}"));
+    let found =
+        job(&plugin("id = \"disk\"\ntype = \"node\"\nhealth_timeout = \"5s\"")).groups[0].tasks[0].csi_plugin.clone();
+    let found = found.unwrap();
+    assert_eq!((&*found.id, found.kind, found.health_timeout.as_secs()), ("disk", CsiKind::Node, 5));
+    assert_eq!((&*found.mount_dir, &*found.stage_publish_base_dir), ("/csi", "/local/csi"));
+    let other = "id = \"disk\"\ntype = \"monolith\"\nmount_dir = \"/csi\"\nstage_publish_base_dir = \"/csi-data\"";
+    assert_eq!(job(&plugin(other)).groups[0].tasks[0].csi_plugin.as_ref().unwrap().health_timeout.as_secs(), 30);
+    for (text, expected) in [
+        ("type = \"node\"", "job.hcl:4: csi_plugin of task \"t\" has no id"),
+        (
+            "id = \"disk\"\ntype = \"x\"",
+            "job.hcl:6: \"type\" in csi_plugin of task \"t\" must be \"node\", \"controller\" or \"monolith\", not \"x\"",
+        ),
+        (
+            "id = \"disk\"\ntype = \"node\"\nstage_publish_base_dir = \"/csi/x\"",
+            "job.hcl:7: stage_publish_base_dir \"/csi/x\" in csi_plugin of task \"t\" lies in mount_dir \"/csi\"",
+        ),
+        (
+            "id = \"disk\"\ntype = \"node\"\nmount_dir = \"csi\"",
+            "job.hcl:7: mount_dir in csi_plugin of task \"t\" must begin with a slash",
+        ),
+        (
+            "id = \"disk\"\ntype = \"node\"\nmount_dir = \"/\"",
+            "job.hcl:7: mount_dir \"/\" in csi_plugin of task \"t\" would cover",
+        ),
+    ] {
+        let told = errors(&plugin(text));
+        assert!(told.len() == 1 && told[0].starts_with(expected), "{expected}: {told:?}");
     }
 }
 
