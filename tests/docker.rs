@@ -59,6 +59,10 @@ fn main() -> ExitCode {
     let result = run(tests![
         e1_a_task_from_start_to_end,
         e1_exit_status_signals_and_stop,
+        e1_a_stop_gives_the_time_that_it_has_and_then_kills,
+        e1_a_signal_of_an_unknown_name_is_refused,
+        e1_a_signal_that_pid_1_drops_is_told_of,
+        c2_a_container_that_lacks_memory_says_so,
         e1_commands_and_sessions_inside,
         e1_a_session_whose_command_cannot_start,
         e1_no_terminal_session_is_short,
@@ -86,6 +90,7 @@ fn main() -> ExitCode {
         e2_an_engine_that_stands_still_or_crashes,
         e4_exactly_the_dangling_ones_go,
         d3_output_is_complete_with_and_without_a_terminal,
+        d3_long_lines_come_once_when_the_engine_rotates_its_log,
         d3_every_line_once_whoever_restarts,
         d3_docker_logger_goes_on_where_it_was_killed,
         d3_a_log_that_cannot_be_read_is_given_up_at_once,
@@ -313,6 +318,174 @@ fn e1_exit_status_signals_and_stop() {
         world.start(&task).await;
         world.driver.destroy_task(&task.id, true).await.unwrap();
         world.assert_nothing_left().await;
+    });
+}
+
+/// After `kill_signal` and its time a task is killed: it gets no stop signal, which it could handle. Without one the stop signal has
+/// its time also when the engine is away at first, and a stop whose answer is lost is not repeated before the time has passed.
+fn e1_a_stop_gives_the_time_that_it_has_and_then_kills() {
+    block_on(async {
+        let handles = "trap 'echo int' INT; trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+        let seconds = Duration::from_secs;
+        let proxy = Proxy::new(engine(), None);
+        let world = World::with(&proxy.endpoint(), json!({}));
+        let task = world.script(handles);
+        world.start(&task).await;
+        eventually("it is ready", || world.log("stdout").contains("ready")).await;
+        world.driver.stop_task(&task.id, seconds(1), Some(Signal::INT)).await.unwrap();
+        assert_eq!(world.wait(&task).await.exit_code, 137);
+        assert_eq!(world.log("stdout"), "ready\nint\n");
+        let calls = proxy.log();
+        let asked = |what: &str| calls.iter().filter(|call| call.contains(what)).count();
+        assert_eq!((asked("/kill?signal=2 "), asked("/kill?signal=9 "), asked("/stop?")), (1, 1, 0), "{calls:?}");
+        world.driver.destroy_task(&task.id, false).await.unwrap();
+
+        // An engine that is away while the stop begins.
+        let task = world.script(handles);
+        world.start(&task).await;
+        eventually("it is ready", || world.log("stdout").matches("ready").count() == 2).await;
+        let socket = PathBuf::from(proxy.endpoint().trim_start_matches("unix://"));
+        std::fs::rename(&socket, socket.with_extension("away")).unwrap();
+        let back = async {
+            tokio::time::sleep(seconds(1)).await;
+            std::fs::rename(socket.with_extension("away"), &socket).unwrap();
+        };
+        let (stopped, ()) = tokio::join!(world.driver.stop_task(&task.id, seconds(20), None), back);
+        stopped.unwrap();
+        assert_eq!(world.wait(&task).await.exit_code, 7, "it was told");
+        world.driver.destroy_task(&task.id, false).await.unwrap();
+        world.assert_nothing_left().await;
+
+        // One that has not done it, or has, and says neither.
+        for (fault, status) in
+            [(Fault::Error, 137), (Fault::Disconnect, 137), (Fault::DropAnswer, 7), (Fault::ErrorAfter, 7)]
+        {
+            let proxy = Proxy::new(engine(), Some((Route::Stop, fault, 1)));
+            let world = World::with(&proxy.endpoint(), json!({}));
+            let task = world.script(handles);
+            world.start(&task).await;
+            eventually("it is ready", || world.log("stdout").contains("ready")).await;
+            let began = Instant::now();
+            world.driver.stop_task(&task.id, seconds(2), None).await.unwrap();
+            assert!(status == 7 || began.elapsed() >= seconds(2), "{fault:?}: killed after {:?}", began.elapsed());
+            assert_eq!(world.wait(&task).await.exit_code, status, "{fault:?}");
+            assert!(proxy.was_hit());
+            world.driver.destroy_task(&task.id, false).await.unwrap();
+            world.assert_nothing_left().await;
+        }
+    });
+}
+
+/// As Nomad's driver does; others send SIGINT. Over gRPC, as an agent asks, where the end of a task has a message, too.
+fn e1_a_signal_of_an_unknown_name_is_refused() {
+    use agentbin::driver::DriverService;
+    use agentbin::wire::drivers::driver_client::DriverClient;
+    use agentbin::wire::drivers::{SignalTaskRequest, WaitTaskRequest};
+    block_on(async {
+        let world = World::new();
+        let task = world.script("trap 'echo int' INT; trap 'exit 3' USR1; echo ready; while :; do sleep 0.05; done");
+        world.start(&task).await;
+        eventually("it is ready", || world.log("stdout").contains("ready")).await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let routes = DriverService::routes(Arc::new(world.driver.clone()));
+        let server = tonic::transport::Server::builder().add_routes(routes);
+        tokio::spawn(server.serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener)));
+        let mut driver = DriverClient::connect(address).await.unwrap();
+        let mut sender = driver.clone();
+        let mut signal = async |name: &str| {
+            let request = SignalTaskRequest { task_id: task.id.clone(), signal: name.to_owned() };
+            sender.signal_task(request).await
+        };
+        let refused = signal("SIGNOPE").await.unwrap_err();
+        assert!(
+            refused.message().starts_with("no signal is named \"SIGNOPE\"; the names are SIGHUP, SIGINT"),
+            "{refused}"
+        );
+        signal("SIGUSR1").await.unwrap();
+        let end = driver.wait_task(WaitTaskRequest { task_id: task.id.clone() }).await.unwrap().into_inner();
+        assert_eq!(end.result.unwrap().exit_code, 3);
+        assert_eq!(end.err, "Docker container exited with non-zero exit code: 3");
+        assert_eq!(world.log("stdout"), "ready\n");
+        world.driver.destroy_task(&task.id, false).await.unwrap();
+    });
+}
+
+/// A program that is pid 1 without a handler; not below docker's init, with a handler, or when the task is killed at once.
+fn e1_a_signal_that_pid_1_drops_is_told_of() {
+    block_on(async {
+        let world = World::new();
+        let drops = "echo ready; exec sleep 1000";
+        let handles = "trap 'exit 0' TERM USR1; echo ready; while :; do sleep 0.05; done";
+        let mut readies = 0;
+        for (script, init, told) in [(drops, false, true), (handles, false, false), (drops, true, false)] {
+            let mut events = world.driver.task_events().unwrap();
+            let mut task = world.script(script);
+            task.config.values.insert("init".to_owned(), json!(init));
+            world.start(&task).await;
+            readies += 1;
+            eventually("it is ready", || world.log("stdout").matches("ready").count() == readies).await;
+            let pid = engine().docker(&["inspect", "-f", "{{.State.Pid}}", &world.name()]);
+            let runs =
+                |name: &str| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name);
+            // The shell has gone, and with it what it handled.
+            eventually("it executes", || init || !told || runs("sleep")).await;
+            if told {
+                world.driver.signal_task(&task.id, Signal::from_name("SIGUSR1").unwrap()).await.unwrap();
+            }
+            world.driver.stop_task(&task.id, Duration::from_secs(1), told.then_some(Signal::INT)).await.unwrap();
+            world.wait(&task).await;
+            world.driver.destroy_task(&task.id, false).await.unwrap();
+            let mut said = Vec::new();
+            while let Ok(event) = events.try_recv() {
+                assert_eq!((&event.task_id, &event.alloc_id), (&task.id, &world.alloc));
+                said.push(event.message);
+            }
+            let expected: &[&str] = if told { &["SIGUSR1 has no effect: ", "SIGINT has no effect: "] } else { &[] };
+            assert_eq!(said.len(), expected.len(), "{script}, init {init}: {said:?}");
+            for (said, expected) in said.iter().zip(expected) {
+                assert!(said.starts_with(expected) && said.contains("init = true in the task's config"), "{said}");
+            }
+        }
+        // The stop signal of the image, or of the engine, when the job names none.
+        let mut events = world.driver.task_events().unwrap();
+        let task = world.script(drops);
+        world.start(&task).await;
+        eventually("it is ready", || world.log("stdout").matches("ready").count() == 4).await;
+        world.driver.stop_task(&task.id, Duration::from_secs(1), None).await.unwrap();
+        assert_eq!(world.wait(&task).await.exit_code, 137);
+        assert!(events.try_recv().unwrap().message.starts_with("SIGTERM has no effect: "));
+        world.driver.destroy_task(&task.id, false).await.unwrap();
+        // Nothing is sent that could be handled.
+        let task = world.script(drops);
+        world.start(&task).await;
+        world.driver.stop_task(&task.id, Duration::ZERO, Some(Signal::INT)).await.unwrap();
+        world.driver.destroy_task(&task.id, true).await.unwrap();
+        assert!(events.try_recv().is_err());
+        world.assert_nothing_left().await;
+    });
+}
+
+/// Whichever process was killed, and whatever the status of the first one; not after another task's in the same cgroup.
+fn c2_a_container_that_lacks_memory_says_so() {
+    block_on(async {
+        let world = World::new();
+        let fill = "x=0123456789abcdef; n=0; while [ $n -lt 24 ]; do x=$x$x; n=$((n+1)); done; exit 0";
+        for (script, status, killed) in [
+            (fill.to_owned(), 137, true),
+            (format!("sh -c '{fill}'; exit 5"), 5, true),
+            ("exit 5".to_owned(), 5, false),
+        ] {
+            let mut task = world.script(&script);
+            task.resources.memory = MemoryLimits { hard_bytes: Some(16 << 20), soft_bytes: None };
+            world.start(&task).await;
+            let exit = world.wait(&task).await;
+            assert_eq!((exit.exit_code, exit.oom_killed), (status, killed), "{script}");
+            let said = world.driver.exit_message(&exit).unwrap();
+            let plain = format!("Docker container exited with non-zero exit code: {status}");
+            assert_eq!(said, if killed { "OOM Killed".to_owned() } else { plain });
+        }
+        assert_eq!(world.driver.exit_message(&ExitResult::default()), None);
     });
 }
 
@@ -845,8 +1018,13 @@ fn e1_an_image_is_fetched_once_and_removed_after_the_last_task() {
         }
         let asked = || proxy.log().iter().filter(|call| call.contains("/images/create")).count();
         assert_eq!((asked(), registry.counts().1), (1, 1), "{starts} starts, one pull");
-        let event = events.recv().await.unwrap();
-        assert_eq!((event.message.as_str(), event.annotations["image"].as_str()), ("Downloading image", name.as_str()));
+        // Each that waited for it says so; none for an image that is there.
+        let downloads = |events: &mut tokio::sync::broadcast::Receiver<agentbin::driver::TaskEvent>| {
+            let events =
+                std::iter::from_fn(|| events.try_recv().ok()).filter(|event| event.message == "Downloading image");
+            events.inspect(|event| assert!(event.annotations["image"].contains("test/busybox"), "{event:?}")).count()
+        };
+        assert_eq!(downloads(&mut events), starts);
         for task in &tasks {
             assert_eq!(world.wait(task).await.exit_code, 0);
         }
@@ -880,8 +1058,10 @@ fn e1_an_image_is_fetched_once_and_removed_after_the_last_task() {
             (json!({ "image": by_digest, "force_pull": true }), 2),
         ] {
             let task = keeping.task(config);
+            let mut events = keeping.driver.task_events().unwrap();
+            let already = asked() - before;
             assert_eq!(keeping.run(&task).await.exit_code, 0);
-            assert_eq!(asked() - before, pulls);
+            assert_eq!((asked() - before, downloads(&mut events)), (pulls, pulls - already));
         }
         assert!(has_image(&by_digest).await);
         engine().docker(&["rmi", &by_digest]);
@@ -1778,6 +1958,35 @@ async fn kept(engine: &TestEngine, id: &str, tty: bool) -> (String, String) {
     texts[0].extend(decoder.finish().into_iter().flat_map(|message| message.data));
     let [stdout, stderr] = texts.map(|text| String::from_utf8(text).unwrap());
     (stdout, stderr)
+}
+
+/// Docker 20.10 sends again what is in the new file of a log that it rotates, to those who follow; from pieces of a long line on, too.
+fn d3_long_lines_come_once_when_the_engine_rotates_its_log() {
+    let containers = if full() { 100 } else { 6 };
+    // More than the two files of 2 MiB that the engine keeps would be lost by the engine itself.
+    let script = "n=0; while [ $n -lt 10 ]; do head -c 200000 /dev/zero | tr '\\0' x; echo \" $n\"; seq 1 20; \
+                  seq 1 17000 | tr '\\n' ' ' >&2; echo \" $n\" >&2; n=$((n+1)); done";
+    block_on(async {
+        let one = async || {
+            let world = World::new();
+            let task = world.script(script);
+            world.start(&task).await;
+            assert_eq!(world.wait(&task).await.exit_code, 0);
+            let id = world.driver.inspect_task(&task.id).await.unwrap().attributes["container_id"].clone();
+            let (stdout, stderr) = kept(engine(), &id, false).await;
+            world.driver.destroy_task(&task.id, false).await.unwrap();
+            assert!(stdout.len() > 2_000_000 && stderr.len() > 900_000, "{} {}", stdout.len(), stderr.len());
+            for (name, kept) in [("stdout", stdout), ("stderr", stderr)] {
+                let seen = world.log(name);
+                let at = seen.bytes().zip(kept.bytes()).position(|(a, b)| a != b);
+                assert!(seen == kept, "{name}: {} bytes of {}, others from {at:?} on", seen.len(), kept.len());
+            }
+        };
+        // Several at a time: on a busy machine the engine does it more often.
+        for _ in 0..containers / 6 {
+            tokio::join!(one(), one(), one(), one(), one(), one());
+        }
+    });
 }
 
 /// Numbered lines of chatty containers, while drivers and `docker_logger`s are killed and the engine is, too: each line that

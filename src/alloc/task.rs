@@ -495,7 +495,7 @@ impl TaskRunner {
         self.shared.save();
         let result = ended.map_err(|e| self.task_error(&e, &config.config.pos));
         match &result {
-            Ok(exit) => self.terminated(*exit),
+            Ok(exit) => self.terminated(*exit, driver.exit_message(exit)),
             Err(error) => {
                 self.event(EventKind::DriverFailure, &error.message, &[("driver_error", error.message.clone())]);
             }
@@ -703,7 +703,7 @@ impl TaskRunner {
         })
     }
 
-    pub(super) fn terminated(&self, exit: ExitResult) {
+    pub(super) fn terminated(&self, exit: ExitResult, said: Option<String>) {
         let mut message = format!("Exit Code: {}", exit.exit_code);
         if exit.signal != 0 {
             let _ = write!(message, ", Signal: {}", exit.signal);
@@ -711,8 +711,9 @@ impl TaskRunner {
         if exit.core_dumped {
             message.push_str(" (core dumped)");
         }
-        if exit.oom_killed {
-            message.push_str(", Exit Message: \"OOM Killed\"");
+        let said = said.or_else(|| exit.oom_killed.then(|| "OOM Killed".to_owned()));
+        if let Some(said) = &said {
+            let _ = write!(message, ", Exit Message: {said:?}");
         }
         let mut details = vec![
             ("exit_code", exit.exit_code.to_string()),
@@ -722,6 +723,7 @@ impl TaskRunner {
         if exit.core_dumped {
             details.push(("core_dumped", "true".to_owned()));
         }
+        details.extend(said.map(|said| ("exit_message", said)));
         self.event(EventKind::Terminated, message, &details);
     }
 

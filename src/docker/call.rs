@@ -110,6 +110,7 @@ fn hex(digit: u8) -> char {
 fn unanswered(what: &'static str, error: EngineError) -> EngineError {
     match error {
         EngineError::Answer { .. } => error,
+        EngineError::NoConnection { .. } => EngineError::NoConnection { what, problem: error.to_string() },
         other => EngineError::Broken { what, problem: other.to_string() },
     }
 }

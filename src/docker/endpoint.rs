@@ -207,8 +207,11 @@ impl Connector {
         let what = "connect to the engine";
         let connecting = tokio::time::timeout(CONNECT, self.connect()).await;
         let stream = connecting
-            .map_err(|_| EngineError::Timeout { what, after: CONNECT })?
-            .map_err(|e| EngineError::Broken { what, problem: format!("{}: {e}", self.endpoint) })?;
+            .map_err(|_| EngineError::NoConnection {
+                what,
+                problem: format!("{}: no answer within {CONNECT:?}", self.endpoint),
+            })?
+            .map_err(|e| EngineError::NoConnection { what, problem: format!("{}: {e}", self.endpoint) })?;
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
             .handshake(TokioIo::new(Metered::new(stream, allowance)))
             .await

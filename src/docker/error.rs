@@ -21,9 +21,17 @@ pub enum EngineError {
         /// The deadline.
         after: Duration,
     },
-    /// Nothing listens, the connection ended, or the answer cannot be parsed. Whether the call was executed is not known.
+    /// The connection ended, or the answer cannot be parsed. Whether the call was executed is not known.
     #[error("{what}: {problem}")]
     Broken {
+        /// The call.
+        what: &'static str,
+        /// What happened.
+        problem: String,
+    },
+    /// No connection to the engine. The call did not reach it.
+    #[error("{what}: {problem}")]
+    NoConnection {
         /// The call.
         what: &'static str,
         /// What happened.
@@ -56,14 +64,20 @@ impl EngineError {
         self.status() == Some(409)
     }
 
-    /// Whether it is unknown if the call was executed.
+    /// Whether it is unknown if the call was executed, or the engine cannot be asked now.
     #[must_use]
     pub fn is_uncertain(&self) -> bool {
         match self {
             EngineError::Answer { status, .. } => *status >= 500,
-            EngineError::Timeout { .. } | EngineError::Broken { .. } => true,
+            EngineError::Timeout { .. } | EngineError::Broken { .. } | EngineError::NoConnection { .. } => true,
             EngineError::Endpoint(_) => false,
         }
+    }
+
+    /// Whether the call certainly did not reach the engine.
+    #[must_use]
+    pub fn never_arrived(&self) -> bool {
+        matches!(self, EngineError::NoConnection { .. })
     }
 
     /// Whether this is an error answer of the engine.

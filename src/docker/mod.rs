@@ -29,6 +29,7 @@ use self::call::{Ask, escaped};
 use self::endpoint::Connector;
 use crate::spec::IntoMap as _;
 use crate::spec::Order as _;
+use crate::spec::Signal;
 use crate::spec::json;
 
 /// Deadlines of calls. A call that takes longer fails with [`EngineError::Timeout`]; whether the engine executed it is not
@@ -68,6 +69,8 @@ pub struct Container {
     pub oom_killed: bool,
     /// Its first process on the host; 0 while it does not run.
     pub pid: i32,
+    /// The signal by which it is stopped; `None` for one whose name is not known here.
+    pub stop_signal: Option<Signal>,
     /// When it was started last.
     pub started_at: Option<SystemTime>,
     /// When it ended last.
@@ -191,12 +194,12 @@ impl Engine {
         unless_not_modified(self.ask("start the container", self.deadlines.change, ask).await)
     }
 
-    /// Sends its stop signal, waits up to `grace`, kills it; one that has ended is no error.
+    /// Sends its stop signal, waits up to `grace`, in whole seconds and not less, and kills it; one that has ended is no error.
     ///
     /// # Errors
     /// See [`EngineError`].
     pub async fn stop(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
-        let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
+        let seconds = i32::try_from(grace.as_millis().div_ceil(1000)).unwrap_or(i32::MAX);
         let ask = Ask::post(format!("/containers/{}/stop", escaped(id))).with("t", &seconds.to_string());
         let deadline = grace.saturating_add(self.deadlines.change);
         unless_not_modified(self.ask("stop the container", deadline, ask).await)
@@ -293,6 +296,15 @@ fn labels(answer: &Value, pointer: &str) -> BTreeMap<String, String> {
     labels.into_iter().flatten().filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).into_map()
 }
 
+/// Reads a name or a number; without any, containers are stopped by SIGTERM.
+fn stop_signal(text: &str) -> Option<Signal> {
+    match (text, text.parse()) {
+        ("", _) => Some(Signal::TERM),
+        (_, Ok(number)) => Signal::from_number(number),
+        (name, Err(_)) => Signal::from_name(name),
+    }
+}
+
 fn container(answer: &Value) -> Container {
     let networks = answer.pointer("/NetworkSettings/Networks").and_then(Value::as_object);
     let network = |(name, at): (&String, &Value)| {
@@ -311,6 +323,7 @@ fn container(answer: &Value) -> Container {
         exit_code: call::number(answer, "/State/ExitCode").unwrap_or(-1),
         oom_killed: call::flag(answer, "/State/OOMKilled"),
         pid: call::number(answer, "/State/Pid").unwrap_or(0),
+        stop_signal: stop_signal(&call::text(answer, "/Config/StopSignal")),
         started_at,
         finished_at: time(answer, "/State/FinishedAt"),
         tty: call::flag(answer, "/Config/Tty"),

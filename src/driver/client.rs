@@ -251,10 +251,13 @@ impl PluginClient {
     pub async fn wait_task(&self, id: &str) -> Result<ExitResult, DriverError> {
         let answer = self.driver.clone().wait_task(wire::WaitTaskRequest { task_id: id.to_owned() }).await;
         let answer = self.answer(answer).await?;
-        if !answer.err.is_empty() {
+        let exit = answer.result.map(convert::exit);
+        // A driver may describe an end in words, too. Without an end the words are the error.
+        let is_end = |exit: &ExitResult| exit.exit_code > 0 || exit.signal != 0 || exit.oom_killed;
+        if !answer.err.is_empty() && !exit.as_ref().is_some_and(is_end) {
             return Err(DriverError::Failed { message: answer.err, recoverable: false });
         }
-        answer.result.map(convert::exit).ok_or_else(|| absent("how the task ended"))
+        exit.ok_or_else(|| absent("how the task ended"))
     }
 
     /// Stops a task; an empty signal selects the driver's default.

@@ -10,7 +10,7 @@ use std::fmt;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
@@ -294,14 +294,7 @@ impl Tasks {
 
     fn tell(&self, config: &TaskConfig, message: String) {
         // There may be no subscriber if the task has just ended.
-        let _ = self.events.send(TaskEvent {
-            task_id: config.id.clone(),
-            alloc_id: config.alloc_id.clone(),
-            task_name: config.name.clone(),
-            time: SystemTime::now(),
-            message,
-            annotations: BTreeMap::new(),
-        });
+        let _ = self.events.send(TaskEvent::of(config, message));
     }
 }
 

@@ -459,27 +459,16 @@ impl Tasks {
 
     /// The event for a signal that the task will not notice, as the kernel drops it.
     fn tell_of_dropped(&self, task: &Task, signal: Signal) {
-        let ended = task.end.borrow().is_some();
-        if ended || processes::drops_as_pid_1(task.pid, signal.number()) != Some(true) {
-            return;
+        if let Some(message) = no_handler(task.pid, signal).filter(|_| task.end.borrow().is_none()) {
+            // There may be no subscriber.
+            let _ = self.events.send(TaskEvent { time: SystemTime::now(), message, ..task.event.clone() });
         }
-        let message = format!("{signal} {NO_HANDLER}");
-        // There may be no subscriber.
-        let _ = self.events.send(TaskEvent { time: SystemTime::now(), message, ..task.event.clone() });
     }
 
     /// Adds an event to the task's history.
     pub(super) fn tell(&self, task: &TaskConfig, message: impl Into<String>) {
-        let event = TaskEvent {
-            task_id: task.id.clone(),
-            alloc_id: task.alloc_id.clone(),
-            task_name: task.name.clone(),
-            time: SystemTime::now(),
-            message: message.into(),
-            annotations: BTreeMap::new(),
-        };
         // There may be no subscriber.
-        let _ = self.events.send(event);
+        let _ = self.events.send(TaskEvent::of(task, message));
     }
 
     pub(super) fn settings(&self) -> &Settings {
@@ -663,14 +652,7 @@ impl Tasks {
 
     fn keep(&self, task: &TaskConfig, client: Client, executor: ExecutorClient, kept: Kept, companions: Companions) {
         let Companions { note, heir, known } = companions;
-        let event = TaskEvent {
-            task_id: task.id.clone(),
-            alloc_id: task.alloc_id.clone(),
-            task_name: task.name.clone(),
-            time: kept.started_at,
-            message: String::new(),
-            annotations: BTreeMap::new(),
-        };
+        let event = TaskEvent { time: kept.started_at, ..TaskEvent::of(task, "") };
         crate::sys::task::spawn(tell_of_outages(executor.clone(), known, event.clone(), self.events.clone()));
         let (sender, end) = watch::channel(None);
         let kept = Arc::new(Task {
@@ -922,6 +904,11 @@ fn annotations(stream: &str, health: &StreamHealth) -> BTreeMap<String, String> 
 fn to_milliseconds(time: SystemTime) -> SystemTime {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     SystemTime::UNIX_EPOCH + Duration::new(since.as_secs(), since.subsec_millis() * 1_000_000)
+}
+
+/// The event for a signal that this process will drop as pid 1 of its pid namespace.
+pub(super) fn no_handler(pid: i32, signal: Signal) -> Option<String> {
+    (processes::drops_as_pid_1(pid, signal.number()) == Some(true)).then(|| format!("{signal} {NO_HANDLER}"))
 }
 
 pub(super) fn failed(message: String, recoverable: bool) -> DriverError {

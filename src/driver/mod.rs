@@ -199,6 +199,11 @@ pub trait Driver: Send + Sync {
     /// [`DriverError::TaskNotFound`], or `Failed` when the executor is lost.
     async fn wait_task(&self, id: &str) -> Result<ExitResult, DriverError>;
 
+    /// What the driver says about such an end, beside its numbers.
+    fn exit_message(&self, _exit: &ExitResult) -> Option<String> {
+        None
+    }
+
     /// Sends `signal` (the driver's default when `None`), waits up to `timeout`, then kills everything.
     ///
     /// # Errors
@@ -222,6 +227,15 @@ pub trait Driver: Send + Sync {
     /// # Errors
     /// [`DriverError::TaskNotFound`] or `Failed`.
     async fn task_stats(&self, id: &str) -> Result<TaskStats, DriverError>;
+
+    /// The signal to send for a name that no signal has: SIGINT, as Nomad's executors do.
+    ///
+    /// # Errors
+    /// The driver refuses such a name.
+    fn unknown_signal(&self, name: &str) -> Result<Signal, DriverError> {
+        tracing::warn!(signal = name, "unknown signal to send to task, using SIGINT instead");
+        Ok(Signal::INT)
+    }
 
     /// Sends a signal to the task's main process.
     ///

@@ -169,7 +169,10 @@ impl wire::driver_server::Driver for DriverService {
         request: Request<wire::WaitTaskRequest>,
     ) -> Result<Response<wire::WaitTaskResponse>, Status> {
         let response = match self.0.wait_task(&request.into_inner().task_id).await {
-            Ok(exit) => wire::WaitTaskResponse { result: Some(convert::wire_exit(exit)), err: String::new() },
+            Ok(exit) => {
+                let err = self.0.exit_message(&exit).unwrap_or_default();
+                wire::WaitTaskResponse { result: Some(convert::wire_exit(exit)), err }
+            }
             Err(error @ DriverError::TaskNotFound) => return Err(error.into()),
             Err(error) => {
                 let lost = ExitResult { exit_code: -1, ..ExitResult::default() };
@@ -291,10 +294,8 @@ impl wire::driver_server::Driver for DriverService {
         request: Request<wire::SignalTaskRequest>,
     ) -> Result<Response<wire::SignalTaskResponse>, Status> {
         let request = request.into_inner();
-        let signal = Signal::from_name(&request.signal).unwrap_or_else(|| {
-            tracing::warn!(signal = request.signal, "unknown signal to send to task, using SIGINT instead");
-            Signal::INT
-        });
+        let known = Signal::from_name(&request.signal);
+        let signal = known.map_or_else(|| self.0.unknown_signal(&request.signal), Ok)?;
         self.0.signal_task(&request.task_id, signal).await?;
         Ok(Response::new(wire::SignalTaskResponse {}))
     }

@@ -303,6 +303,21 @@ pub struct TaskEvent {
     pub annotations: BTreeMap<String, String>,
 }
 
+impl TaskEvent {
+    /// An event of now, without details.
+    #[must_use]
+    pub fn of(task: &TaskConfig, message: impl Into<String>) -> TaskEvent {
+        TaskEvent {
+            task_id: task.id.clone(),
+            alloc_id: task.alloc_id.clone(),
+            task_name: task.name.clone(),
+            time: SystemTime::now(),
+            message: message.into(),
+            annotations: BTreeMap::new(),
+        }
+    }
+}
+
 /// The output of a command that ran inside a task, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExecTaskResult {

@@ -189,6 +189,13 @@ pub fn drops_as_pid_1(pid: i32, signal: i32) -> Option<bool> {
     Some(dropped && !waits_for_signals(pid))
 }
 
+/// Whether a process is in a cgroup whose path contains `name`, in any hierarchy.
+#[must_use]
+pub fn is_in_cgroup(pid: i32, name: &str) -> bool {
+    let text = read(&format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    String::from_utf8_lossy(&text).lines().any(|line| line.contains(name))
+}
+
 /// Whether a process is in sigwait(3), as inits are: while it waits, `/proc/PID/status` does not show the signals that it has
 /// blocked.
 fn waits_for_signals(pid: i32) -> bool {

@@ -73,7 +73,7 @@ func TestE1DockerJobs(t *testing.T) {
 		failing := docker(task{name: "web", driver: "docker", script: "echo failing; exit 3"})
 		alloc := run(t, a, "failing", job("failing", "batch", restarting(1), failing), "failed", 1)[0]
 		event, _ := alloc.TaskStates["web"].Event("Terminated")
-		if alloc.TaskStates["web"].Restarts != 1 || event.Details["exit_code"] != "3" {
+		if alloc.TaskStates["web"].Restarts != 1 || event.Details["exit_code"] != "3" || !strings.Contains(event.Details["exit_message"], "exit code: 3") {
 			t.Errorf("ended as\n%s", agent.Describe([]agent.Alloc{alloc}))
 		}
 		if got := taskLogs(t, a, alloc.ID, "web"); got != strings.Repeat("failing\n", 2) {

@@ -5,6 +5,10 @@
 //! message, its index among the messages with that time, and how many of its bytes. Before a piece is written, the cursor notes
 //! its length and a position in the files. When the process is killed before it can note that the write was done, its successor
 //! finds out from the size of the files. Behind a FIFO those are the files of the FIFO's reader.
+//!
+//! An engine that is followed may send messages a second time: Docker 20.10 does when it rotates its log, from the first message
+//! of the new file on, which may be a piece in the middle of a long line. What its log has can be read exactly without following
+//! it. That is done when a message looks like one that was there.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +16,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::cursor::{Bookmark, Cursor, Position, Replay};
+use super::cursor::{Bookmark, Cursor, Position, Replay, Sight};
 
 use crate::docker::logs::{Channel, Decoder, LogStream, Message, is_unreadable};
 use crate::docker::{Engine, EngineError};
@@ -280,19 +284,30 @@ impl Collector {
         let [to_stdout, to_stderr] = &mut sinks;
         tokio::join!(to_stdout.resume(stdout), to_stderr.resume(stderr));
         let mut pause = FIRST_PAUSE;
-        let mut last_round = false;
+        let (mut last_round, mut in_doubt) = (false, false);
         loop {
             let began = Instant::now();
             // When the container has ended, its log is read once more without following: then the end of the stream is the end
             // of the output.
-            let asked = self.engine.logs(&self.container, cursor.since_ns(), !last_round).await;
+            let follow = !last_round && !in_doubt;
+            let asked = self.engine.logs(&self.container, cursor.since_ns(), follow).await;
             let read = match asked {
-                Ok(stream) => self.copy(stream, &mut cursor, &bookmark, &mut sinks).await,
+                Ok(stream) => self.copy(stream, follow, &mut cursor, &bookmark, &mut sinks).await,
                 Err(error) => Err(error),
             };
+            let was_in_doubt = std::mem::take(&mut in_doubt);
             match read {
-                Ok(()) if last_round => return Ended::Complete,
-                Ok(()) => {}
+                Ok(Read::Doubtful) => {
+                    in_doubt = true;
+                    continue;
+                }
+                Ok(Read::Whole) if was_in_doubt => {
+                    // A line that repeats itself is doubted again and again.
+                    tokio::time::sleep(FIRST_PAUSE).await;
+                    continue;
+                }
+                Ok(Read::Whole) if last_round => return Ended::Complete,
+                Ok(Read::Whole) => {}
                 Err(error) if is_unreadable(&error) => {
                     tracing::warn!(
                         container = self.container,
@@ -327,49 +342,101 @@ impl Collector {
     async fn copy(
         &self,
         mut stream: LogStream,
+        follows: bool,
         cursor: &mut Cursor,
         bookmark: &Bookmark,
         sinks: &mut [Sink; 2],
-    ) -> Result<(), EngineError> {
+    ) -> Result<Read, EngineError> {
         let mut decoder = Decoder::new(self.tty);
-        let mut replays = [Replay::default(); 2];
-        let garbled = |e: &dyn std::error::Error| EngineError::Broken {
-            what: "read the container's log",
-            problem: e.to_string(),
-        };
-        loop {
-            let Some(bytes) = stream.next().await? else { break };
+        let (mut batch, mut replays) = (Batch::default(), <[Replay; 2]>::default());
+        while let Some(bytes) = stream.next().await? {
             decoder.push(&bytes);
-            let mut batch: Vec<Message> = Vec::new();
             while let Some(message) = decoder.next_message().map_err(|e| garbled(&e))? {
-                batch.push(message);
+                let sight = if follows { replays[side(message.channel)].sight(&message) } else { Sight::Next };
+                if sight != Sight::Next {
+                    hand_on(&mut batch, cursor, bookmark, sinks, &replays).await;
+                }
+                if sight == Sight::Twin {
+                    return Ok(Read::Doubtful);
+                }
+                if sight == Sight::Earlier && !self.goes_back(&message).await {
+                    replays[side(message.channel)].rewind();
+                }
+                batch.add(&message, cursor, &mut replays);
             }
-            hand_on(&batch, cursor, bookmark, sinks, &mut replays).await;
+            hand_on(&mut batch, cursor, bookmark, sinks, &replays).await;
         }
         if let Some(message) = decoder.finish() {
-            hand_on(&[message], cursor, bookmark, sinks, &mut replays).await;
+            batch.add(&message, cursor, &mut replays);
+            hand_on(&mut batch, cursor, bookmark, sinks, &replays).await;
         }
-        Ok(())
+        Ok(Read::Whole)
+    }
+
+    /// Whether the times in the engine's log itself go back at or after this message: the clock was set back. Where that cannot be
+    /// found out the answer is yes, because then nothing is left out.
+    async fn goes_back(&self, message: &Message) -> bool {
+        let mut last_ns = 0;
+        let reading = async {
+            let mut stream = self.engine.logs(&self.container, message.time_ns, false).await?;
+            let mut decoder = Decoder::new(self.tty);
+            while let Some(bytes) = stream.next().await? {
+                decoder.push(&bytes);
+                while let Some(Message { channel, time_ns, .. }) = decoder.next_message().map_err(|e| garbled(&e))? {
+                    if channel == message.channel && std::mem::replace(&mut last_ns, time_ns) > time_ns {
+                        return Ok(true);
+                    }
+                }
+            }
+            Ok::<_, EngineError>(false)
+        };
+        reading.await.unwrap_or(true)
     }
 }
 
-/// Passes on everything in the messages that was not passed on before, in one piece per stream, and updates the cursor before
-/// and after.
+/// How a reading of the log ended that had no error.
+enum Read {
+    /// With the end of the engine's answer.
+    Whole,
+    /// With a message that may have been passed on before.
+    Doubtful,
+}
+
+fn garbled(error: &dyn std::error::Error) -> EngineError {
+    EngineError::Broken { what: "read the container's log", problem: error.to_string() }
+}
+
+/// The index of a stream's part.
+fn side(channel: Channel) -> usize {
+    usize::from(channel == Channel::Stderr)
+}
+
+/// What was read and not passed on yet: for each stream its bytes, and the time of the last message among them.
+#[derive(Default)]
+struct Batch([(Vec<u8>, Option<i64>); 2]);
+
+impl Batch {
+    /// Adds of a message what was not passed on before.
+    fn add(&mut self, message: &Message, cursor: &mut Cursor, replays: &mut [Replay; 2]) {
+        let at = side(message.channel);
+        if let Some(rest) = replays[at].admit(cursor.position(message.channel), message) {
+            let (data, until_ns) = &mut self.0[at];
+            data.extend_from_slice(rest);
+            *until_ns = Some(message.time_ns);
+        }
+    }
+}
+
+/// Passes a batch on, in one piece per stream, updates the cursor before and after, and empties the batch.
 async fn hand_on(
-    batch: &[Message],
+    batch: &mut Batch,
     cursor: &mut Cursor,
     bookmark: &Bookmark,
     sinks: &mut [Sink; 2],
-    replays: &mut [Replay; 2],
+    replays: &[Replay; 2],
 ) {
     for (channel, (sink, replay)) in [Channel::Stdout, Channel::Stderr].into_iter().zip(sinks.iter_mut().zip(replays)) {
-        let (mut data, mut until_ns) = (Vec::new(), None);
-        for message in batch.iter().filter(|message| message.channel == channel) {
-            if let Some(rest) = replay.admit(cursor.position(channel), message) {
-                data.extend_from_slice(rest);
-                until_ns = Some(message.time_ns);
-            }
-        }
+        let (data, until_ns) = std::mem::take(&mut batch.0[side(channel)]);
         let Some(until_ns) = until_ns else { continue };
         let mut rest = data.as_slice();
         while !rest.is_empty() {
@@ -419,11 +486,12 @@ mod tests {
             let [stdout, stderr] = &mut sinks;
             stdout.resume(&mut cursor.stdout).await;
             stderr.resume(&mut cursor.stderr).await;
-            let mut replays = [Replay::default(); 2];
+            let (mut batch, mut replays) = (Batch::default(), <[Replay; 2]>::default());
             let since = cursor.since_ns();
             let asked: Vec<Message> = messages.iter().take(cut).filter(|m| m.time_ns >= since).cloned().collect();
-            for batch in asked.chunks(3) {
-                hand_on(batch, &mut cursor, &bookmark, &mut sinks, &mut replays).await;
+            for messages in asked.chunks(3) {
+                messages.iter().for_each(|message| batch.add(message, &mut cursor, &mut replays));
+                hand_on(&mut batch, &mut cursor, &bookmark, &mut sinks, &replays).await;
             }
         }
         let text = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
@@ -452,6 +520,106 @@ mod tests {
                 assert_eq!(texts, ("a\nb\nb\nc\nd\n".to_owned(), "x\ny\nz\n".to_owned()), "{first} {second}");
             }
         }
+    }
+
+    /// A message of an engine's log: its stream, the second of its time, its bytes.
+    type Said = (Channel, u8, &'static str);
+
+    fn frames(messages: &[Said]) -> Vec<u8> {
+        let frame = |(channel, second, text): &Said| {
+            let text = format!("2026-11-25T10:00:{second:02}.000000000Z {text}");
+            let head = [1 + u8::try_from(side(*channel)).unwrap(), 0, 0, 0];
+            [&head, &u32::try_from(text.len()).unwrap().to_be_bytes()[..], text.as_bytes()].concat()
+        };
+        messages.iter().flat_map(frame).collect()
+    }
+
+    /// An engine whose container has ended: its log, and what it sends to the first one who follows it.
+    fn engine(dir: &Path, log: &[Said], followed: &[Said]) -> Engine {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::UnixListener::bind(dir.join("sock")).unwrap();
+        let (log, mut followed) = (frames(log), Some(frames(followed)));
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = vec![0; 16 * 1024];
+                let length = stream.read(&mut request).await.unwrap();
+                let target = String::from_utf8_lossy(&request[..length]).split(' ').nth(1).unwrap().to_owned();
+                let body = if target == "/_ping" {
+                    b"OK".to_vec()
+                } else if target.ends_with("/json") {
+                    br#"{"Id":"0a","State":{"Running":false,"StartedAt":"2026-11-25T10:00:00Z","ExitCode":0}}"#.to_vec()
+                } else if target.contains("follow=1") {
+                    followed.take().unwrap_or_else(|| log.clone())
+                } else {
+                    log.clone()
+                };
+                let head = format!("HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: {}\r\n\r\n", body.len());
+                stream.write_all(&[head.as_bytes(), &body].concat()).await.unwrap();
+            }
+        });
+        let minute = Duration::from_mins(1);
+        let deadlines = crate::docker::Deadlines { change: minute, ask: minute };
+        Engine::new(&crate::docker::Endpoint::Unix(dir.join("sock")), deadlines).unwrap()
+    }
+
+    /// What is collected of them.
+    async fn collected(log: &[Said], followed: &[Said]) -> (String, String) {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = LogCollection {
+            dir: dir.path().to_owned(),
+            stdout_file: "o".to_owned(),
+            stderr_file: "e".to_owned(),
+            max_files: 2,
+            max_file_size_bytes: 1 << 20,
+            ..LogCollection::default()
+        };
+        let collector = Collector {
+            engine: engine(dir.path(), log, followed),
+            container: "0a".to_owned(),
+            tty: false,
+            target: Target::Files(logs),
+            bookmark: Some(dir.path().join("cursor")),
+            held: Vec::new(),
+        };
+        assert_eq!(collector.run().await, Ended::Complete);
+        let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        (text("o.0"), text("e.0"))
+    }
+
+    /// D3: an engine that rotates its log sends again what is in the new file, from any message on, to any one.
+    #[tokio::test]
+    async fn d3_what_an_engine_sends_again_is_written_once() {
+        use Channel::{Stderr, Stdout};
+        let log = [
+            (Stdout, 1, "short\n"),
+            (Stdout, 2, "aaaa"),
+            (Stdout, 2, "bbbb"),
+            (Stdout, 2, "cccc"),
+            (Stdout, 2, "dddd\n"),
+            (Stderr, 3, "error\n"),
+            (Stderr, 3, "error\n"),
+            (Stdout, 4, "xxxx"),
+            (Stdout, 4, "xxxx"),
+            (Stderr, 5, "yyyy"),
+            (Stderr, 5, "yyyy\n"),
+            (Stdout, 4, "xxxx"),
+            (Stdout, 4, "x\n"),
+            (Stdout, 6, "last\n"),
+        ];
+        let text = |channel| log.iter().filter(|said| said.0 == channel).map(|said| said.2).collect::<String>();
+        let expected = (text(Stdout), text(Stderr));
+        for from in 0..log.len() {
+            for to in from..log.len() {
+                let followed = [&log[..=to], &log[from..]].concat();
+                assert_eq!(collected(&log, &followed).await, expected, "{from} to {to} twice");
+            }
+        }
+        // And again.
+        let followed = [&log[..9], &log[2..9], &log[2..9], &log[2..]].concat();
+        assert_eq!(collected(&log, &followed).await, expected);
+        // The clock was set back: what comes then is new.
+        let log = [(Stdout, 5, "before\n"), (Stdout, 3, "after\n"), (Stdout, 4, "more\n")];
+        assert!(collected(&log, &log).await.0.starts_with("before\nafter\nmore\n"));
     }
 
     /// The same for a piece that was written but not recorded as written, and for one that was written in part.

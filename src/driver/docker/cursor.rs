@@ -136,20 +136,64 @@ impl Bookmark {
     }
 }
 
+/// How many messages of one time are compared with each other: pieces of a line of 2 MiB, by default all that an engine keeps.
+const TWINS: usize = 128;
+
+/// How a message relates to those before it in its stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// It is later than the last one, or another piece of the same line.
+    Next,
+    /// It is earlier: read a second time, or written after the clock was set back.
+    Earlier,
+    /// One with its time and its bytes was there: read a second time, or a piece of a line that repeats itself.
+    Twin,
+}
+
 /// Filters out the messages of a stream that were passed on before.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Replay {
     time_ns: i64,
     index: u32,
     /// Number of already passed-on bytes in what follows; `None` until the position has been passed.
     ahead: Option<u64>,
+    /// Digests of the messages with that time.
+    digests: Vec<u64>,
+}
+
+fn digest(data: &[u8]) -> u64 {
+    use std::hash::Hasher as _;
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(data);
+    hasher.finish()
 }
 
 impl Replay {
+    /// How a message that was not admitted yet relates to those that were. Only what has to be passed on can be a twin.
+    pub(super) fn sight(&self, message: &Message) -> Sight {
+        if message.time_ns < self.time_ns {
+            return Sight::Earlier;
+        }
+        let compared = message.time_ns == self.time_ns && self.ahead.is_some() && self.digests.len() < TWINS;
+        if compared && self.digests.contains(&digest(&message.data)) { Sight::Twin } else { Sight::Next }
+    }
+
+    /// What follows was read before, up to the position; everything until now was passed on.
+    pub(super) fn rewind(&mut self) {
+        *self = Replay::default();
+    }
+
     /// The part of the message that still has to be passed on; `None` for a message before the position.
     pub(super) fn admit<'a>(&mut self, position: &Position, message: &'a Message) -> Option<&'a [u8]> {
-        self.index = if message.time_ns == self.time_ns { self.index + 1 } else { 0 };
-        self.time_ns = message.time_ns;
+        if message.time_ns == self.time_ns {
+            self.index += 1;
+        } else {
+            (self.time_ns, self.index) = (message.time_ns, 0);
+            self.digests.clear();
+        }
+        if self.digests.len() < TWINS {
+            self.digests.push(digest(&message.data));
+        }
         let ahead = match self.ahead {
             None if (message.time_ns, self.index) <= (position.time_ns, position.index) => return None,
             // The engine may have deleted the messages that these bytes belonged to.
@@ -206,6 +250,25 @@ mod tests {
         // The messages that these bytes belonged to are gone; none of the following bytes are skipped.
         let position = Position { time_ns: 5, ahead: 6, until_ns: 7, ..Position::default() };
         assert_eq!(rest(&mut Replay::default(), &position, 8, "later").as_deref(), Some("later"));
+
+        // What is earlier, and what is equal; before the position only what is earlier counts.
+        let mut replay = Replay::default();
+        let position = Position { time_ns: 5, until_ns: 5, ..Position::default() };
+        for (time_ns, text, expected) in [
+            (5, "a", Sight::Next),
+            (5, "b", Sight::Next),
+            (5, "a", Sight::Twin),
+            (6, "a", Sight::Next),
+            (6, "b", Sight::Next),
+            (6, "b", Sight::Twin),
+            (5, "a", Sight::Earlier),
+        ] {
+            let message = message(time_ns, text);
+            assert_eq!(replay.sight(&message), expected, "{time_ns} {text}");
+            if expected != Sight::Earlier {
+                replay.admit(&position, &message);
+            }
+        }
 
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();

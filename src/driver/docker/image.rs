@@ -89,8 +89,16 @@ impl DriverFailure {
     }
 }
 
-/// Callback for the progress reports to a task that waits for an image.
-pub(super) type Report<'a> = &'a (dyn Fn(String) + Send + Sync);
+/// What a task that waits for an image is told.
+pub(super) enum Progressing {
+    /// The image is pulled, by this task or by another one.
+    Begins,
+    /// How far the pull is.
+    Is(String),
+}
+
+/// Callback for a task that waits for an image.
+pub(super) type Report<'a> = &'a (dyn Fn(Progressing) + Send + Sync);
 
 #[derive(Debug, Default)]
 struct State {
@@ -178,6 +186,7 @@ impl Images {
                 return Err(failed(text, false));
             }
         };
+        report(Progressing::Begins);
         let running = lock(&self.0).pulls.get(&name).cloned();
         let pull = match running {
             Some(pull) => pull,
@@ -193,7 +202,7 @@ impl Images {
                         _ => Err(failed("wait aborted".to_owned(), true)),
                     };
                 }
-                _ = reports.tick() => report(said.borrow_and_update().clone()),
+                _ = reports.tick() => report(Progressing::Is(said.borrow_and_update().clone())),
             }
         }
     }

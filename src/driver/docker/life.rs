@@ -235,54 +235,52 @@ impl Life {
         removed
     }
 
-    /// Ends the container's processes. `signal` is sent first; without one, the container's own stop signal.
+    /// Ends the container's processes: sends `signal`, or without one the container's own stop signal, and kills what still runs
+    /// after `grace`.
     pub(super) async fn stop(&self, id: &str, grace: Duration, signal: Option<i32>) -> Known<()> {
         let deadline = Instant::now() + grace;
+        let left = || deadline.saturating_duration_since(Instant::now());
         let gone = |container: Option<Container>| container.is_none_or(|container| !container.running);
-        if let Some(signal) = signal {
-            let mut pauses = Pauses::new();
-            loop {
-                let sent = self.engine.kill(id, signal).await;
-                if gone(ask(PATIENCE, || self.engine.inspect(id)).await?) {
-                    return Ok(());
-                }
-                // A signal that may have been delivered is not sent again.
-                if !sent.is_err_and(|error| error.is_conflict()) || Instant::now() >= deadline {
-                    break;
-                }
-                pauses.next().await;
-            }
-            // Waits for the container's end, as the answer to the signal does not prove it.
-            let mut pauses = Pauses::new();
-            while Instant::now() < deadline {
-                let left = deadline.saturating_duration_since(Instant::now());
-                let _ended_or_silent = tokio::time::timeout(left, self.engine.wait(id)).await;
-                if matches!(self.engine.inspect(id).await, Ok(container) if gone(container.clone())) {
-                    return Ok(());
-                }
-                pauses.next().await;
-            }
-        }
-        let grace = if signal.is_some() { Duration::ZERO } else { grace };
-        let give_up = Instant::now() + grace + PATIENCE;
         let mut pauses = Pauses::new();
-        let mut first = true;
         loop {
-            // On the second try the grace period has passed.
-            let grace = if first { grace } else { Duration::ZERO };
-            let said = self.engine.stop(id, grace).await;
+            let sent = match signal {
+                Some(signal) => self.engine.kill(id, signal).await,
+                None => self.engine.stop(id, left()).await,
+            };
+            if gone(ask(PATIENCE, || self.engine.inspect(id)).await?) {
+                return Ok(());
+            }
+            // A signal that may have been delivered is not sent again.
+            let undelivered = sent.is_err_and(|error| error.is_conflict() || error.never_arrived());
+            if !undelivered || left().is_zero() {
+                break;
+            }
+            pauses.next().await;
+        }
+        // Waits for the container's end, as the answer to the signal does not prove it.
+        let mut pauses = Pauses::new();
+        while !left().is_zero() {
+            let _ended_or_silent = tokio::time::timeout(left(), self.engine.wait(id)).await;
+            if matches!(self.engine.inspect(id).await, Ok(container) if gone(container.clone())) {
+                return Ok(());
+            }
+            tokio::time::timeout(left(), pauses.next()).await.unwrap_or_default();
+        }
+        // Not by the engine's stop, which sends the container's stop signal first: a task that handles it would end with a status
+        // of its own choice.
+        let give_up = Instant::now() + PATIENCE;
+        let mut pauses = Pauses::new();
+        loop {
+            let said = self.engine.kill(id, libc::SIGKILL).await;
             match self.engine.inspect(id).await {
                 Ok(container) if gone(container.clone()) => return Ok(()),
-                Ok(_) if !first => drop(self.engine.kill(id, libc::SIGKILL).await),
-                _ => {}
+                _ if Instant::now() >= give_up => {
+                    let what = "stop the container";
+                    let still = EngineError::Broken { what, problem: "it still runs".to_owned() };
+                    return Err(said.err().unwrap_or(still));
+                }
+                _ => pauses.next().await,
             }
-            if Instant::now() >= give_up {
-                let what = "stop the container";
-                let still = EngineError::Broken { what, problem: "it still runs".to_owned() };
-                return Err(said.err().unwrap_or(still));
-            }
-            first = false;
-            pauses.next().await;
         }
     }
 

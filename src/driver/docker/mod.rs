@@ -33,12 +33,12 @@ use self::collect::{Collector, Target};
 use self::config::Config;
 use self::container::{Builder, Facts};
 use self::cursor::Bookmark;
-use self::image::{Images, Wanted};
+use self::image::{Images, Progressing, Wanted};
 use self::life::Life;
 use self::reconcile::Identity;
 use self::state::{Own, State};
 use self::task::Task as Read;
-use super::handle::failed;
+use super::handle::{failed, no_handler};
 use super::left::LeftHelpers;
 use super::on_executor::{NO_SIZES, Wanted as Reader_, agent_logs, wanted_fifo};
 use super::policy::By;
@@ -48,14 +48,14 @@ use super::{
     FsIsolation, Health, NetworkIsolation, NetworkMode, NodeConfig, Reader, Settings, TaskConfig, TaskEvent,
     TaskHandle, TaskState, TaskStatus,
 };
-use crate::cgroup::{Regime, Sampler, TaskCgroup};
+use crate::cgroup::{CgroupFs, Regime, Sampler, TaskCgroup};
 use crate::docker::{Container, Endpoint, Engine, Info};
 use crate::executor::{Compute, NewLimits};
 use crate::logs::fifo::Writer;
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{DriverConfig, ExitResult, IntoMap as _, Signal, TaskStats};
 use crate::sys::lock::lock;
-use crate::sys::mutant;
+use crate::sys::{mutant, processes};
 use crate::wire::hclspec::Spec;
 
 const NAME: &str = "docker";
@@ -98,6 +98,12 @@ struct Task {
     name: String,
     container: String,
     own: Own,
+    /// Its first process on the host; 0 where that is not known.
+    pid: i32,
+    /// The signal by which the engine stops it, if its name is known here.
+    stop_signal: Option<Signal>,
+    /// Its events, without message.
+    event: TaskEvent,
     started_at: SystemTime,
     ended_at: Mutex<Option<SystemTime>>,
     end: watch::Receiver<Option<End>>,
@@ -297,15 +303,19 @@ impl Shared {
     }
 
     fn event(&self, task: &TaskConfig, message: &str, annotations: &[(&str, &str)]) {
+        let annotations = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).into_map();
         // There may be no subscriber.
-        let _ = self.events.send(TaskEvent {
-            task_id: task.id.clone(),
-            alloc_id: task.alloc_id.clone(),
-            task_name: task.name.clone(),
-            time: SystemTime::now(),
-            message: message.to_owned(),
-            annotations: annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).into_map(),
-        });
+        let _ = self.events.send(TaskEvent { annotations, ..TaskEvent::of(task, message) });
+    }
+
+    /// Reports a signal that the first process of the container will not notice.
+    fn tell_of_dropped(&self, task: &Task, signal: Signal) {
+        // Otherwise the engine's processes have other numbers here, or the container's first process has ended.
+        let is_there = || processes::is_in_cgroup(task.pid, &task.container);
+        if let Some(message) = no_handler(task.pid, signal).filter(|_| task.end.borrow().is_none() && is_there()) {
+            // There may be no subscriber.
+            let _ = self.events.send(TaskEvent { time: SystemTime::now(), message, ..task.event.clone() });
+        }
     }
 
     async fn info(&self, life: &Life) -> Result<Info, DriverError> {
@@ -446,8 +456,10 @@ impl Shared {
             timeout: read.image_pull_timeout.unwrap_or(config.image_pull_timeout),
             archive: (!read.load.is_empty()).then_some((local.as_path(), read.load.as_str())),
         };
-        let report = |far: String| self.event(task, &format!("Docker image pull progress: {far}"), &[]);
-        self.event(task, "Downloading image", &[("image", &read.image)]);
+        let report = |pull: Progressing| match pull {
+            Progressing::Begins => self.event(task, "Downloading image", &[("image", &read.image)]),
+            Progressing::Is(far) => self.event(task, &format!("Docker image pull progress: {far}"), &[]),
+        };
         let image = unless(given_up, self.images.get(&life.engine, &config, &wanted, &task.id, &report)).await?;
         // From here on a container may exist: after a crash this file shows that.
         let bookmark = state::bookmark(task);
@@ -455,6 +467,7 @@ impl Shared {
         if !own_cgroup.is_empty() {
             self.make_parent(&own_cgroup).await;
         }
+        let oom_kills = oom_kills(&self.settings.cgroups, &own_cgroup);
         let started = self.start_container(&life, &config, &builder, &image).await;
         let container = match started {
             Ok(container) => container,
@@ -472,6 +485,7 @@ impl Shared {
             image,
             cgroup: Shared::cgroup(&parent, &info, &container.id),
             cgroup_parent: own_cgroup,
+            oom_kills,
             ..Own::default()
         };
         own.set_target(target.as_ref());
@@ -561,6 +575,9 @@ impl Shared {
             name: task.name.clone(),
             container: container.id.clone(),
             own,
+            pid: container.pid,
+            stop_signal: container.stop_signal,
+            event: TaskEvent::of(task, ""),
             started_at: container.started_at.unwrap_or_else(SystemTime::now),
             ended_at: Mutex::default(),
             end,
@@ -572,7 +589,7 @@ impl Shared {
             bookmark,
             shared_cores: Mutex::default(),
         });
-        let (life, weak) = (life.clone(), Arc::downgrade(&kept));
+        let (life, weak, cgroups) = (life.clone(), Arc::downgrade(&kept), self.settings.cgroups.clone());
         let id = container.id.clone();
         let waiting = crate::sys::task::spawn(async move {
             let lost = |lost: bool| {
@@ -588,7 +605,7 @@ impl Shared {
                 }
                 tokio::time::sleep(LAST_WORD).await;
             };
-            let (end, at, patience) = tokio::select! {
+            let (mut end, at, patience) = tokio::select! {
                 (end, at) = wait_for_end(&life, &id, lost) => (end, at, LAST_LINES),
                 // An engine that does not answer provides no last lines either.
                 () = is_killed => {
@@ -603,6 +620,10 @@ impl Shared {
             if let Some(task) = weak.upgrade() {
                 // The engine takes both times by its own clock, and for a short run may report the end before the start.
                 *lock(&task.ended_at) = Some(at.max(task.started_at));
+                // What the kernel counted holds also where the engine has not noticed it.
+                if let Ok(exit) = &mut end {
+                    exit.oom_killed |= oom_kills(&cgroups, &task.own.cgroup_parent) > task.own.oom_kills;
+                }
             }
             sender.send_replace(Some(end));
             // A reader that opens the FIFO later still gets the rest.
@@ -893,6 +914,19 @@ async fn wait_for_end(life: &Life, id: &str, lost: impl Fn(bool)) -> (End, Syste
     }
 }
 
+/// OOM kills counted in the parent cgroup of one container: on v2 also those in the container's own cgroup, which its engine has
+/// removed when the end is known. 0 where nothing is counted.
+fn oom_kills(cgroups: &CgroupFs, parent: &str) -> u64 {
+    if parent.is_empty() {
+        return 0;
+    }
+    let path = Path::new(parent.trim_start_matches('/'));
+    TaskCgroup::open(cgroups, path).and_then(|cgroup| cgroup.oom_kills()).unwrap_or_else(|error| {
+        tracing::debug!(%error, parent, "counting the OOM kills of a container");
+        0
+    })
+}
+
 /// Registers a start in progress in the map of those that can be cancelled.
 struct Starting<'a> {
     starting: &'a Mutex<BTreeMap<String, watch::Sender<bool>>>,
@@ -1003,10 +1037,21 @@ impl Driver for DockerDriver {
         }
     }
 
+    fn exit_message(&self, exit: &ExitResult) -> Option<String> {
+        match exit.exit_code {
+            _ if exit.oom_killed => Some("OOM Killed".to_owned()),
+            0 => None,
+            code => Some(format!("Docker container exited with non-zero exit code: {code}")),
+        }
+    }
+
     async fn stop_task(&self, id: &str, timeout: Duration, signal: Option<Signal>) -> Result<(), DriverError> {
         let (task, life) = (self.0.task(id)?, self.0.life()?);
         if task.end.borrow().is_some() {
             return Ok(());
+        }
+        if let Some(sent) = signal.or(task.stop_signal).filter(|_| !timeout.is_zero()) {
+            self.0.tell_of_dropped(&task, sent);
         }
         let stopping = async {
             let signal = signal.map(Signal::number);
@@ -1059,8 +1104,14 @@ impl Driver for DockerDriver {
         Ok(TaskStats { time: SystemTime::now(), total, by_pid: BTreeMap::new(), pressure, output: None })
     }
 
+    fn unknown_signal(&self, name: &str) -> Result<Signal, DriverError> {
+        let known = Signal::names().collect::<Vec<_>>().join(", ");
+        Err(failed(format!("no signal is named {name:?}; the names are {known}"), false))
+    }
+
     async fn signal_task(&self, id: &str, signal: Signal) -> Result<(), DriverError> {
         let (task, life) = (self.0.task(id)?, self.0.life()?);
+        self.0.tell_of_dropped(&task, signal);
         life.engine.kill(&task.container, signal.number()).await.map_err(|e| image::unknown(&e))
     }
 
@@ -1094,6 +1145,21 @@ impl Driver for DockerDriver {
 mod tests {
     use super::*;
     use crate::driver::Host;
+
+    /// C2: on v2 the parent of a container's cgroup counts for it, also when that is gone.
+    #[test]
+    fn c2_oom_kills_are_those_of_the_parent() {
+        let root = tempfile::tempdir().unwrap();
+        let parent = root.path().join("nomad/a.web");
+        std::fs::create_dir_all(&parent).unwrap();
+        let cgroups = CgroupFs::v2(root.path()).unwrap();
+        assert_eq!(
+            (oom_kills(&cgroups, ""), oom_kills(&cgroups, "/nomad/a.web"), oom_kills(&cgroups, "/none")),
+            (0, 0, 0)
+        );
+        std::fs::write(parent.join("memory.events"), "low 0\nhigh 0\nmax 7\noom 4\noom_kill 3\n").unwrap();
+        assert_eq!(oom_kills(&cgroups, "/nomad/a.web"), 3);
+    }
 
     /// Who starts before the engine may is told to try again; a run says at once that there is none.
     #[tokio::test]

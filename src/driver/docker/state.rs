@@ -72,6 +72,9 @@ pub(super) struct Own {
     pub(super) cgroup: String,
     /// Path of the parent of its cgroup, if that was created for it; it has to be removed with it.
     pub(super) cgroup_parent: String,
+    /// OOM kills that were counted there before this container.
+    #[serde(rename = "OOMKills")]
+    pub(super) oom_kills: u64,
     /// Directory of its log files; empty for none.
     pub(super) log_dir: String,
     /// File name or FIFO of its stdout; empty for an output that is not collected.
