@@ -22,6 +22,7 @@ use agentbin::driver::{
     TaskConfig, TaskHandle, TaskState, TerminalSize,
 };
 use agentbin::executor::{Compute, CpuQuota, NewLimits};
+use agentbin::logs::ship::Stream;
 use agentbin::spec::collections::BTreeMap;
 use agentbin::spec::{DriverConfig, ExitResult, LogCollection, MemoryLimits, Mount, Propagation, Resources, Signal};
 use engine::{FAULTS, Fault, IMAGE, Proxy, ROUTES, Route, TestEngine};
@@ -2291,6 +2292,16 @@ fn d3_a_log_that_cannot_be_read_is_given_up_at_once() {
     });
 }
 
+/// What the driver says that the engine keeps, up to now.
+async fn kept(world: &World, task: &TaskConfig, stream: Stream) -> Vec<u8> {
+    let mut output = world.driver.kept_output(&task.id, stream, false).await.unwrap().unwrap();
+    let mut all = Vec::new();
+    while let Some(piece) = output.next().await.unwrap() {
+        all.extend(piece);
+    }
+    all
+}
+
 fn d4_switched_off_collects_nothing_and_reads_on_demand() {
     block_on(async {
         let proxy = Proxy::new(engine(), None);
@@ -2301,7 +2312,8 @@ fn d4_switched_off_collects_nothing_and_reads_on_demand() {
         // Nobody follows; whoever asks is told.
         let deadline = Instant::now() + Duration::from_mins(1);
         loop {
-            let (stdout, stderr) = world.driver.task_logs(&task.id).await.unwrap();
+            let (stdout, stderr) =
+                (kept(&world, &task, Stream::Stdout).await, kept(&world, &task, Stream::Stderr).await);
             if (stdout.as_slice(), stderr.as_slice()) == (b"seen\n", b"too\n") {
                 break;
             }
@@ -2309,6 +2321,11 @@ fn d4_switched_off_collects_nothing_and_reads_on_demand() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert!(!proxy.log().iter().any(|call| call.contains("follow=1")));
+        // Who follows is told of the end.
+        let mut output = world.driver.kept_output(&task.id, Stream::Stderr, true).await.unwrap().unwrap();
+        assert_eq!(output.next().await.unwrap().unwrap(), b"too\n");
+        world.driver.stop_task(&task.id, Duration::ZERO, None).await.unwrap();
+        assert_eq!(output.next().await.unwrap(), None);
         world.driver.destroy_task(&task.id, true).await.unwrap();
         assert!(std::fs::read_dir(world.alloc_dir().join("alloc/logs")).unwrap().next().is_none());
     });

@@ -9,7 +9,9 @@ use tokio::sync::watch;
 
 use super::model::{Allocation, ClientStatus, Nanos, NetworkStatus, Node, ServiceRegistration, TaskState};
 use crate::alloc::control;
+use crate::driver::KeptOutput;
 use crate::executor::{ExecRequests, ExecResponses};
+use crate::logs::ship::Stream;
 use crate::spec::collections::BTreeMap;
 use crate::spec::{Job, Signal, TaskStats};
 
@@ -118,6 +120,20 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// [`OrderError`].
     async fn stats(&self, id: &str, task: Option<&str>) -> Result<Vec<(String, TaskStats)>, OrderError>;
+
+    /// What the driver of a running task keeps of its output, where nobody collects that; `None` where it keeps nothing.
+    ///
+    /// # Errors
+    /// [`OrderError`].
+    async fn kept_output(
+        &self,
+        _id: &str,
+        _task: &str,
+        _stream: Stream,
+        _follow: bool,
+    ) -> Result<Option<KeptOutput>, OrderError> {
+        Ok(None)
+    }
 
     /// Its checks by id; `None` if the allocation is not here.
     fn checks(&self, id: &str) -> Option<BTreeMap<String, CheckState>>;

@@ -17,6 +17,7 @@ mod host_ids;
 mod ids;
 mod isolated;
 mod java;
+mod kept_output;
 mod left;
 mod on_executor;
 pub mod policy;
@@ -41,6 +42,7 @@ pub use host_env::DENIED as HOST_ENV_DENYLIST;
 pub use host_ids::HostIdsConfig;
 pub use isolated::IsolatedConfig;
 pub use java::JavaDriver;
+pub use kept_output::KeptOutput;
 pub use on_executor::{Common, OnExecutor, Plan, log_sinks};
 pub use raw_exec::RawExecDriver;
 pub use service::{DriverService, serve};
@@ -56,6 +58,7 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 
 use crate::executor::NewLimits;
+use crate::logs::ship::Stream;
 use crate::spec::{DriverConfig, ExitResult, Signal, TaskStats};
 use crate::wire::hclspec::Spec;
 
@@ -265,6 +268,15 @@ pub trait Driver: Send + Sync {
         _timeout: Duration,
     ) -> Result<ExecTaskResult, DriverError> {
         Err(DriverError::NotSupported("driver does not support exec".to_owned()))
+    }
+
+    /// What the driver itself keeps of a task's output, for a task whose output nobody collects: from its beginning up to now, with
+    /// `follow` until the task ends. `None` where it keeps nothing.
+    ///
+    /// # Errors
+    /// [`DriverError::TaskNotFound`], or `Failed` for what is kept and cannot be read.
+    async fn kept_output(&self, _id: &str, _stream: Stream, _follow: bool) -> Result<Option<KeptOutput>, DriverError> {
+        Ok(None)
     }
 
     /// How the driver supports interactive sessions inside a task, if it does.

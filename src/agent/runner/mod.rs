@@ -25,7 +25,9 @@ use crate::alloc::control::Control;
 use crate::alloc::{
     Alloc, AllocPort, Assignment, CleanupError, Machine, Means, Record, RestoreError, SetupError, Stop, chain, machine,
 };
+use crate::driver::KeptOutput;
 use crate::executor::{ExecRequests, ExecResponses};
+use crate::logs::ship::Stream;
 use crate::spec::{AllocId, Job, Signal, TaskStats};
 use crate::sys::lock::lock;
 
@@ -386,6 +388,16 @@ impl Engine for Arc<Runner> {
 
     async fn stats(&self, id: &str, task: Option<&str>) -> Result<Vec<(String, TaskStats)>, OrderError> {
         Ok(self.entry(id)?.control.stats(task).await?)
+    }
+
+    async fn kept_output(
+        &self,
+        id: &str,
+        task: &str,
+        stream: Stream,
+        follow: bool,
+    ) -> Result<Option<KeptOutput>, OrderError> {
+        Ok(self.entry(id)?.control.kept_output(task, stream, follow).await?)
     }
 
     fn checks(&self, id: &str) -> Option<BTreeMap<String, CheckState>> {

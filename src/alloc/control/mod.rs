@@ -25,8 +25,9 @@ use super::health::{Board, Health};
 use super::ports::AllocPort;
 use super::service_registry::{CheckReport, Registration};
 use super::state::{Phase, State};
-use crate::driver::{Driver, DriverError};
+use crate::driver::{Driver, DriverError, KeptOutput};
 use crate::executor::{ExecRequests, ExecResponses, NewLimits};
+use crate::logs::ship::Stream;
 use crate::spec::collections::BTreeMap;
 use crate::spec::{AllocId, Group, Job, Signal, TaskEvent, TaskStats};
 use crate::sys::lock::lock;
@@ -606,6 +607,22 @@ impl Control {
             samples.push((task.name.clone(), sample));
         }
         Ok(samples)
+    }
+
+    /// What the driver of a running task keeps of its output, see [`Driver::kept_output`].
+    ///
+    /// # Errors
+    /// [`OrderError`].
+    pub async fn kept_output(
+        &self,
+        task: &str,
+        stream: Stream,
+        follow: bool,
+    ) -> Result<Option<KeptOutput>, OrderError> {
+        let task = self.find(Some(task))?;
+        let (driver, id) = Control::running(task)?;
+        let kept = driver.kept_output(&id, stream, follow).await;
+        kept.map_err(|source| OrderError::Driver { task: task.name.clone(), source })
     }
 
     /// Runs a session inside a task; the first request is its setup, whose task id is ignored. The session ends when the answers

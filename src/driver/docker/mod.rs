@@ -15,6 +15,7 @@ mod image;
 mod life;
 mod limits;
 mod network;
+mod on_demand;
 mod pause;
 mod reconcile;
 mod state;
@@ -45,13 +46,14 @@ use super::policy::By;
 use super::refused::Refused;
 use super::{
     Attribute, Capabilities, Driver, DriverError, DriverNetwork, ExecStreaming, ExecTaskResult, Fingerprint,
-    FsIsolation, Health, NetworkIsolation, NetworkMode, NodeConfig, Reader, Settings, TaskConfig, TaskEvent,
-    TaskHandle, TaskState, TaskStatus,
+    FsIsolation, Health, KeptOutput, NetworkIsolation, NetworkMode, NodeConfig, Reader, Settings, TaskConfig,
+    TaskEvent, TaskHandle, TaskState, TaskStatus,
 };
 use crate::cgroup::{CgroupFs, Regime, Sampler, TaskCgroup};
 use crate::docker::{Container, Endpoint, Engine, Info};
 use crate::executor::{Compute, NewLimits};
 use crate::logs::fifo::Writer;
+use crate::logs::ship::Stream;
 use crate::spec::collections::{BTreeMap, BTreeSet};
 use crate::spec::{DriverConfig, ExitResult, IntoMap as _, Signal, TaskStats};
 use crate::sys::lock::lock;
@@ -219,31 +221,6 @@ impl DockerDriver {
             life.remove(&container.id).await.map_err(|e| image::unknown(&e))?;
         }
         Ok(())
-    }
-
-    /// A container's output from the engine's log, for a task whose output is not collected: standard output and standard error
-    /// up to now.
-    ///
-    /// # Errors
-    /// [`DriverError::TaskNotFound`], or the engine's error; some of its log drivers cannot be read.
-    pub async fn task_logs(&self, id: &str) -> Result<(Vec<u8>, Vec<u8>), DriverError> {
-        use crate::docker::logs::{Channel, Decoder};
-        let (life, task) = (self.0.life()?, self.0.task(id)?);
-        let said = |e: &dyn std::error::Error| failed(e.to_string(), true);
-        let mut stream = life.engine.logs(&task.container, 0, false).await.map_err(|e| said(&e))?;
-        let (mut decoder, mut stdout, mut stderr) = (Decoder::new(task.own.tty), Vec::new(), Vec::new());
-        loop {
-            let bytes = stream.next().await.map_err(|e| said(&e))?;
-            let at_end = bytes.is_none();
-            decoder.push(&bytes.unwrap_or_default());
-            while let Some(message) = decoder.next_message().map_err(|e| said(&e))? {
-                if message.channel == Channel::Stderr { &mut stderr } else { &mut stdout }.extend(message.data);
-            }
-            if at_end {
-                stdout.extend(decoder.finish().into_iter().flat_map(|message| message.data));
-                return Ok((stdout, stderr));
-            }
-        }
     }
 }
 
@@ -1122,6 +1099,10 @@ impl Driver for DockerDriver {
     async fn exec_task(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecTaskResult, DriverError> {
         let (task, life) = (self.0.task(id)?, self.0.life()?);
         exec::run(&life.engine, &task.container, self.0.own_cgroup(&task), command, timeout).await
+    }
+
+    async fn kept_output(&self, id: &str, stream: Stream, follow: bool) -> Result<Option<KeptOutput>, DriverError> {
+        self.0.kept_output(id, stream, follow).await.map(Some)
     }
 
     fn exec_streaming(&self) -> ExecStreaming<'_> {
