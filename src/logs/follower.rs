@@ -271,6 +271,12 @@ impl Follower {
         Ok(follower)
     }
 
+    /// Whether a file was there to begin with.
+    #[must_use]
+    pub fn has_file(&self) -> bool {
+        self.current.is_some()
+    }
+
     fn go_to(&mut self, start: Start) -> io::Result<()> {
         if let Start::At(cursor) = start {
             self.expected = cursor.index;

@@ -42,12 +42,18 @@ pub(super) async fn logs(call: Call) -> Result<Answer, Refusal> {
     // `alloc logs -f` without further options asks for both outputs from their ends, and loops without pause when one of them
     // ends. All other streams end with their task.
     let ends = follow && !(from_end && offset == 0);
-    let Ok(follower) = Follower::open(&dir, &base, start) else {
+    // Without a file Nomad answers the same.
+    let Some(follower) = Follower::open(&dir, &base, start).ok().filter(Follower::has_file) else {
         let stream = if kind == "stderr" { Stream::Stderr } else { Stream::Stdout };
         let kept = kept(&call, &task, stream, (from_end, offset), follow).await?;
         let missing = || Refusal::missing(format!("log entry for task {task:?} and log type {kind:?} not found"));
         let output = OnDemand { output: kept.ok_or_else(missing)?, name: format!("{base}.0"), stays: follow && !ends };
-        return Ok(if plain { all_of(output) } else { files::framed(output, std::future::pending()) });
+        let process = call.api.process.clone();
+        return Ok(if plain {
+            all_of(output, process)
+        } else {
+            files::framed(output, std::future::pending(), process)
+        });
     };
     let finisher = follower.finisher();
     if !follow {
@@ -202,18 +208,25 @@ impl files::Frames for Framer<OnDemand> {
     }
 }
 
-fn all_of(mut output: OnDemand) -> Answer {
+fn all_of(mut output: OnDemand, process: Process) -> Answer {
     let body = stream(move |out| async move {
-        loop {
-            match output.next().await {
-                Ok(Some(piece)) => {
-                    if out.send(piece.data).await.is_err() {
-                        return;
+        let reading = async {
+            loop {
+                match output.next().await {
+                    Ok(Some(piece)) => {
+                        if out.send(piece.data).await.is_err() {
+                            return;
+                        }
                     }
+                    Ok(None) => return,
+                    Err(e) => return out.fail(e).await,
                 }
-                Ok(None) => return,
-                Err(e) => return out.fail(e).await,
             }
+        };
+        tokio::select! {
+            () = reading => {}
+            // As above.
+            () = process.ends() => out.fail(io::Error::other(ENDING)).await,
         }
     });
     files::raw("text/plain", body)
