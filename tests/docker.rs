@@ -473,11 +473,13 @@ fn c2_a_container_that_lacks_memory_says_so() {
         let systemd = engine().docker(&["info", "-f", "{{.CgroupDriver}}"]) == "systemd";
         let then = if systemd { "sleep 1; exit 5" } else { "exit 5" };
         let fill = "x=0123456789abcdef; n=0; while [ $n -lt 24 ]; do x=$x$x; n=$((n+1)); done; exit 0";
+        let mut started = Vec::new();
         for (script, status, killed) in [
             (fill.to_owned(), 137, true),
             (format!("sh -c '{fill}'; {then}"), 5, true),
             ("exit 5".to_owned(), 5, false),
         ] {
+            // The container of the start before is removed by this one, the cgroup above both stays.
             let mut task = world.script(&script);
             task.resources.memory = MemoryLimits { hard_bytes: Some(16 << 20), soft_bytes: None };
             world.start(&task).await;
@@ -486,7 +488,12 @@ fn c2_a_container_that_lacks_memory_says_so() {
             let said = world.driver.exit_message(&exit).unwrap();
             let plain = format!("Docker container exited with non-zero exit code: {status}");
             assert_eq!(said, if killed { "OOM Killed".to_owned() } else { plain });
+            started.push(task.id);
         }
+        for id in started {
+            world.driver.destroy_task(&id, false).await.unwrap();
+        }
+        world.assert_nothing_left().await;
         assert_eq!(world.driver.exit_message(&ExitResult::default()), None);
     });
 }
