@@ -46,6 +46,7 @@ var mayDifferHere = []allowed{
 	{"exec, java, docker", "alloc restart", "web: Received", "the same: agents keep the last ten events of a task"},
 	{"exec, java, docker", "alloc restart", "web: Task Setup", "the same"},
 	{"exec, java, docker", "alloc restart", "web: events", "the same"},
+	{"docker", "kill_signal", "web: *", "after `kill_timeout` stock sends the container's stop signal directly before it kills; a task may handle that in time and end with its own status"},
 	{"docker", "alloc signal", "unknown signal", "both refuse a name that no signal has, each in its own words"},
 	{"docker", "stats", "*: measured", "read from the cgroup, which counts more than the engine reports"},
 	{"docker", "no last newline", "web: stdout", "stock may lose a last line without its end"},

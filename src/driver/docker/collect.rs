@@ -490,7 +490,9 @@ mod tests {
             let since = cursor.since_ns();
             let asked: Vec<Message> = messages.iter().take(cut).filter(|m| m.time_ns >= since).cloned().collect();
             for messages in asked.chunks(3) {
-                messages.iter().for_each(|message| batch.add(message, &mut cursor, &mut replays));
+                for message in messages {
+                    batch.add(message, &mut cursor, &mut replays);
+                }
                 hand_on(&mut batch, &mut cursor, &bookmark, &mut sinks, &replays).await;
             }
         }
