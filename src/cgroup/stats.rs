@@ -145,6 +145,8 @@ fn v2_memory(figures: &Figures) -> Result<MemoryStats> {
         kernel_max_usage: 0,
         usage,
         swap: figures.number("memory.swap.current")?.unwrap_or(0),
+        // "max" without a limit.
+        limit: figures.text("memory.max")?.and_then(|text| text.trim().parse().ok()).unwrap_or(0),
         // Nomad's list for v2, although newer kernels also report the peak.
         measured: vec![MemoryField::Rss, MemoryField::Cache, MemoryField::Swap, MemoryField::Usage],
     })
@@ -171,6 +173,9 @@ fn v1_cpu(cpuacct: Option<&Member>, cpu_member: Option<&Member>, sampler: &mut S
     Ok(cpu(time.transpose()?.flatten(), throttled, sampler))
 }
 
+/// Without a limit, v1 reports the largest number of pages that it can count: for pages of 64 KiB this, for smaller ones more.
+const UNLIMITED: u64 = i64::MAX.unsigned_abs() - 0xffff;
+
 fn v1_memory(figures: &Figures) -> Result<MemoryStats> {
     use MemoryField::{Cache, KernelMaxUsage, KernelUsage, MaxUsage, Rss, Swap, Usage};
     let text = figures.always("memory.stat")?;
@@ -189,6 +194,7 @@ fn v1_memory(figures: &Figures) -> Result<MemoryStats> {
         kernel_max_usage: kernel_max.unwrap_or(0),
         usage: figures.number("memory.usage_in_bytes")?.unwrap_or(0),
         swap: figure("total_swap", "swap"),
+        limit: figures.number("memory.limit_in_bytes")?.filter(|limit| *limit < UNLIMITED).unwrap_or(0),
         measured,
     })
 }

@@ -32,6 +32,7 @@ mod signals;
 mod supervise;
 mod systemd;
 mod token;
+mod top;
 mod upgrade;
 mod validate;
 mod volumes;
@@ -96,6 +97,8 @@ enum Command {
     Logs(LogsArgs),
     /// Show what tasks use of this machine
     Stats(StatsArgs),
+    /// Show the tasks that run here and what they use, each second anew; c and m order them by CPU and memory, q ends
+    Top(TopArgs),
     /// List the services that are registered here, with the state of their checks
     Services(ServicesArgs),
     /// Find and remove what killed runs left behind, and only that
@@ -461,6 +464,24 @@ struct StatsArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct TopArgs {
+    /// Job, task, or allocation id or the beginning of one [default: all that runs]
+    target: Option<String>,
+    /// Order the tasks by this
+    #[arg(long, value_name = "BY", default_value = "cpu")]
+    sort: top::By,
+    /// Print one table and end, as without a terminal
+    #[arg(long)]
+    once: bool,
+    /// Print one JSON object and end
+    #[arg(long)]
+    json: bool,
+    /// Only what is kept in this data directory [default: all runs of this user]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
 struct ServicesArgs {
     /// Only those of this name, with their checks
     name: Option<String>,
@@ -625,6 +646,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
         Command::Update(args) => runs::update(&args),
         Command::Exec(args) => session::exec(&args),
         Command::Stats(args) => runs::stats(&args),
+        Command::Top(args) => top::top(&args),
         Command::Services(args) => services::run(&args),
         Command::Logs(args) => logs::run(&args),
         Command::Gc(args) => gc::run(&args),
