@@ -235,6 +235,7 @@ fn p1_top_without_a_terminal_is_one_table_or_one_document() {
     let holds = &tasks[0];
     assert_eq!((&holds["alloc_id"], &holds["memory_limit"]), (&id.as_str().into(), &(200 << 20).into()), "{text}");
     assert!(holds["memory_rss"].as_u64().unwrap() > 40 << 20 && holds["processes"].as_u64().unwrap() >= 1, "{text}");
+    assert_eq!(tasks[1]["memory_limit"], 200 << 20, "of raw_exec, too: {text}");
     assert!(tasks[1]["cpu_percent"].as_f64().unwrap() > 1.0 && tasks[1]["uptime_seconds"].is_u64(), "{text}");
     assert_eq!((&holds["state"], &holds["restarts"], &holds["index"]), (&"running".into(), &0.into(), &0.into()));
     let out = agentbin(&world, &["top", "nothing-of-this-name"]);

@@ -238,7 +238,7 @@ impl View {
             Key::By(by) => (self.by, self.first) = (by, 0),
             Key::Scroll(by) => self.first = self.first.saturating_add_signed(by),
             Key::Page(by) => {
-                self.first = self.first.saturating_add_signed(by.saturating_mul(self.room.max(1).cast_signed()))
+                self.first = self.first.saturating_add_signed(by.saturating_mul(self.room.max(1).cast_signed()));
             }
         }
     }
