@@ -234,7 +234,7 @@ impl World {
 }
 
 /// Whether its tasks have ended.
-fn is_dead(view: &AllocView) -> bool {
+pub(super) fn is_dead(view: &AllocView) -> bool {
     !view.tasks.is_empty() && view.tasks.iter().all(|task| task.state == "dead")
 }
 
