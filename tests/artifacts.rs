@@ -692,6 +692,29 @@ fn j5_repositories_are_fetched_by_git() {
     assert!(out.status == 125 && out.stderr.contains("may lie outside"), "{out:?}");
 }
 
+/// The shared directory stands beside the task's, and jobs name it that way, too; another task's directory is its own.
+#[test]
+fn j4_j5_files_arrive_in_the_shared_directory_by_any_of_its_names() {
+    let place = place();
+    let source = place.files.join("hello.txt");
+    let blocks = |to: &str| {
+        format!(
+            "source = \"{}\"\ndestination = \"{to}/data/fetched\"\nmode = \"file\"\n}}\ntemplate {{\ndata = \"made\"\n\
+             destination = \"{to}/data/made\"",
+            source.display()
+        )
+    };
+    let script = "cd $NOMAD_ALLOC_DIR/data && cat fetched made";
+    for to in ["alloc", "/alloc", "../alloc", "local/../../alloc", "${NOMAD_ALLOC_DIR}", "local/..//../alloc/tmp/.."] {
+        assert_eq!(place.shows(&blocks(to), script), "hello\nmade", "{to}");
+    }
+    for to in ["..", "../other", "../../alloc", "${NOMAD_ALLOC_DIR}/../..", "local/../../.."] {
+        let out = place.run(&blocks(to), "echo it started");
+        assert!(out.status == 125 && !out.stdout.contains("it started"), "{to}: {out:?}");
+        assert!(!place.world.path("data/data").exists(), "{to}");
+    }
+}
+
 /// Users, passwords and tokens of a URL are on no command line, in no file that arrives, and in no message.
 #[test]
 fn j5_nobody_reads_the_password_of_a_repository() {

@@ -685,6 +685,12 @@ fn stats_tell_what_the_task_uses() {
         assert_eq!(memory.measured, [Rss, Cache, Swap, Usage, MaxUsage, KernelUsage, KernelMaxUsage]);
         assert!(memory.max_usage >= memory.rss);
     }
+    assert_eq!(memory.limit, 0, "it has none");
+    let limits = MemoryLimits { hard_bytes: Some(64 * MIB), ..MemoryLimits::default() };
+    let limited = bench.create("limited", &Resources { memory: limits, ..Resources::default() });
+    assert_eq!(limited.stats(&mut sampler).unwrap().memory.limit, 64 * MIB);
+    assert_eq!((limited.memory_limit().unwrap(), task.memory_limit().unwrap()), (64 * MIB, 0));
+    limited.remove(soon(5)).unwrap();
     task.kill_all(soon(5)).unwrap();
     task.remove(soon(5)).unwrap();
     assert!(task.stats(&mut sampler).is_err());

@@ -681,6 +681,59 @@ fn p1_drivers_that_do_not_answer_keep_nobody() {
     world.assert_clean();
 }
 
+/// The groups' names and changes in what `plan --json` says, and its exit status.
+fn planned(world: &World, text: &str) -> (Vec<(String, String)>, i32) {
+    let file = world.file("planned.nomad.hcl", text);
+    let out = agentbin(world, &["plan", "--json", file.to_str().unwrap()]);
+    let object: Json = serde_json::from_str(&out.stdout).unwrap_or_else(|error| panic!("{error}: {out:?}"));
+    let changes = object["changes"].as_array().unwrap_or_else(|| panic!("{out:?}"));
+    let text = |value: &Json| value.as_str().unwrap().to_owned();
+    (changes.iter().map(|group| (text(&group["group"]), text(&group["change"]))).collect(), out.status)
+}
+
+#[test]
+fn p1_plan_says_what_a_file_changes_of_what_runs() {
+    need_root!();
+    let world = World::new();
+    let job = service("planned", 2);
+    let of = |group: &str, change: &str| (group.to_owned(), change.to_owned());
+    assert_eq!(planned(&world, &job), (vec![of("g", "new")], 1), "nothing runs");
+    assert!(!world.data_dir().exists(), "it makes nothing");
+    detach(&world, &job);
+    assert_eq!(planned(&world, &job), (vec![of("g", "unchanged")], 0));
+    let moved = format!("# A comment\n\n{}", job.replace("kill_signal = ", "kill_signal   =   "));
+    assert_eq!(planned(&world, &moved), (vec![of("g", "unchanged")], 0), "where it stands means nothing");
+    assert_eq!(planned(&world, &service("planned", 3)), (vec![of("g", "count")], 1));
+    for (before, after) in
+        [("100ms", "200ms"), ("1000", "1001"), ("\"service\"", "\"service\"\n  meta {\n a = \"b\"\n }")]
+    {
+        let changed = job.replace(before, after);
+        assert!(changed != job);
+        assert_eq!(planned(&world, &changed), (vec![of("g", "differs")], 1), "{after}");
+    }
+    let other = job.replace("group \"g\"", "group \"h\"");
+    assert_eq!(planned(&world, &other), (vec![of("h", "new"), of("g", "not in the file")], 1));
+    assert_eq!(planned(&world, &service("another", 1)), (vec![of("g", "new")], 1), "another job runs");
+
+    let file = world.file("planned.nomad.hcl", &job);
+    let out = agentbin(&world, &["plan", file.to_str().unwrap()]);
+    assert!(out.status == 0 && out.stdout.contains("group g: unchanged, 2 running"), "{out:?}");
+    let dry = agentbin(&world, &["run", "--dry-run", file.to_str().unwrap()]);
+    assert!(dry.status == 0 && out.stdout.starts_with(&dry.stdout), "{dry:?}");
+    let out = agentbin(&world, &["plan", "/no/such/file.hcl"]);
+    assert!(out.status == 255 && out.stderr.contains("/no/such/file.hcl"), "{out:?}");
+    done(&world, &["stop", "planned"]);
+    assert_eq!(planned(&world, &job), (vec![of("g", "new")], 1), "what has ended is not compared");
+
+    // What runs in the foreground keeps no definition.
+    let mut fore = world.start(&["--quiet", file.to_str().unwrap()]);
+    wait_for_text(&fore.stdout, "web | begin");
+    assert_eq!(planned(&world, &job), (vec![of("g", "unknown")], 1));
+    world::signal(&fore.child, "SIGINT");
+    fore.finish();
+    world.assert_clean();
+}
+
 /// A foreground run whose standard output is full, and its job's only allocation.
 fn unread(world: &World, script: &str) -> (std::process::Child, String) {
     let text = batch("raw_exec", "/bin/sh", &format!("[\"-c\", \"{script}\"]"));

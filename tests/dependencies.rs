@@ -35,6 +35,9 @@ const SEVERAL: &[(&str, usize, &str)] = &[
     ("cpufeatures", 2, "by sha1 0.10"),
     ("crypto-common", 2, "by digest 0.10"),
     ("digest", 2, "by sha1 0.10"),
+    ("darling", 2, "derive_builder of croner is at 0.20, ratatui at 0.24; build time only"),
+    ("darling_core", 2, "by darling 0.20; build time only"),
+    ("darling_macro", 2, "by darling 0.20; build time only"),
     ("foldhash", 2, "by hashbrown 0.15"),
     ("getrandom", 3, "ring, which rcgen's parser brings, is at 0.2; rand 0.9 at 0.3"),
     ("hashbrown", 2, "petgraph, of the protobuf compiler, is at 0.15; build time only"),
@@ -42,10 +45,13 @@ const SEVERAL: &[(&str, usize, &str)] = &[
     ("rand", 2, "the WebSockets of axum (tungstenite) are at 0.9"),
     ("rand_core", 2, "by rand 0.9"),
     ("sha1", 2, "the WebSockets of axum (tungstenite) are at 0.10"),
+    ("strum", 2, "croner is at 0.27, ratatui at 0.28"),
+    ("strum_macros", 2, "by strum 0.27; build time only"),
     ("syn", 2, "derive macros are moving to 3; build time only"),
     ("synstructure", 2, "by syn 2; build time only"),
     ("thiserror", 2, "cgroups-rs is at 1"),
     ("thiserror-impl", 2, "by thiserror 1"),
+    ("unicode-width", 2, "miette, of the protobuf compiler, is at 0.1; build time only"),
     ("untrusted", 2, "aws-lc-rs is at 0.7"),
 ];
 

@@ -54,10 +54,9 @@ impl Copy {
         let stat = rustix::fs::fstat(&self.open(OFlags::PATH)?).map_err(|e| reading(e.into()))?;
         let source = self.base_dir.join(&self.source).canonicalize().map_err(reading)?;
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let (top, below) = self
-            .dir
-            .locate(&self.task, &self.destination)
-            .map_err(|e| (format!("destination {:?} is not in the task's directory", self.destination), e))?;
+        let (top, below) = self.dir.locate(&self.task, &self.destination).map_err(|e| {
+            (format!("destination {:?} is neither in the task's directory nor in alloc/", self.destination), e)
+        })?;
         match (self.mode, is_dir) {
             (ArtifactMode::File, true) => {
                 Err(("mode \"file\" cannot take a directory".to_owned(), Errno::ISDIR.into()))

@@ -170,32 +170,36 @@ impl AllocDir {
         errors
     }
 
-    /// Resolves a job file's destination to a directory and a path below it: `alloc/...` is the shared directory, everything else
-    /// is the task's. Host paths of either directory are accepted, because `${NOMAD_SECRETS_DIR}/x` may be one.
+    /// Resolves a job file's destination, which is relative to the task's directory, to a directory and a path below it: the
+    /// shared directory, which is also `alloc` in the task's, or the task's own. Host paths in the allocation's directory are
+    /// accepted, because `${NOMAD_SECRETS_DIR}/x` may be one.
     ///
     /// # Errors
-    /// EXDEV when it leads out of the directory.
+    /// EXDEV when it ends in neither.
     pub fn locate(&self, task: &str, destination: &str) -> io::Result<(Root, PathBuf)> {
         let given = Path::new(destination);
-        let task_dir = self.path.join(task);
-        let below_task = given.strip_prefix(&task_dir).unwrap_or_else(|_| given.strip_prefix("/").unwrap_or(given));
-        let shared = given.strip_prefix(self.path.join("alloc")).or_else(|_| below_task.strip_prefix("alloc"));
-        let (top, relative) = match shared {
-            Ok(relative) => (self.path.join("alloc"), relative),
-            Err(_) => (task_dir, below_task),
+        // A path below the allocation's directory. `..` is resolved here: the kernel would follow links before it.
+        let (mut path, rest) = match given.strip_prefix(&self.path) {
+            Ok(rest) => (PathBuf::new(), rest),
+            Err(_) => (PathBuf::from(task), given),
         };
-        let mut clean = PathBuf::new();
-        for component in relative.components() {
+        for component in rest.components() {
             match component {
-                Component::Normal(name) => clean.push(name),
-                Component::ParentDir if clean.pop() => {}
+                Component::Normal(name) => path.push(name),
+                Component::ParentDir if path.pop() => {}
                 Component::ParentDir => return Err(Errno::XDEV.into()),
                 Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
             }
         }
+        let shared = path.strip_prefix("alloc").or_else(|_| path.strip_prefix(Path::new(task).join("alloc")));
+        let (top, below) = match (shared, path.strip_prefix(task)) {
+            (Ok(below), _) => ("alloc", below),
+            (_, Ok(below)) => (task, below),
+            _ => return Err(Errno::XDEV.into()),
+        };
         let alloc = Root::open(&self.path)?;
-        let name = top.strip_prefix(&self.path).unwrap_or(&top);
-        Ok((Root::from_fd(alloc.open_beneath(name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?), clean))
+        let top = alloc.open_beneath(Path::new(top), OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+        Ok((Root::from_fd(top), below.to_owned()))
     }
 }
 
@@ -471,6 +475,8 @@ fn make_accessible(parent: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> io::Res
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::fd::BorrowedFd;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
@@ -643,10 +649,33 @@ mod tests {
             (host("web/secrets/x"), "secrets/x"),
             ("/alloc/data/x".to_owned(), "data/x"),
             (host("alloc/data/x"), "data/x"),
+            // As Nomad, which looks only whether the path ends in the allocation's directory.
+            ("../alloc/data/x".to_owned(), "data/x"),
+            ("local/../../alloc/./data/../x".to_owned(), "x"),
+            ("/../alloc/x".to_owned(), "x"),
+            ("alloc/../local/x".to_owned(), "local/x"),
+            ("../web/local/x".to_owned(), "local/x"),
+            (host("alloc/../web/local/x"), "local/x"),
         ] {
-            assert_eq!(dir.locate("web", &destination).unwrap().1, Path::new(relative), "{destination}");
+            let (top, below) = dir.locate("web", &destination).unwrap();
+            assert_eq!(below, Path::new(relative), "{destination}");
+            let inode = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
+            let is_shared = !["local", "secrets"].iter().any(|own| relative.starts_with(own));
+            let wanted = File::open(host(if is_shared { "alloc" } else { "web" })).unwrap();
+            assert_eq!(inode(top.as_fd()), inode(wanted.as_fd()), "{destination}");
         }
-        for destination in ["../x", "local/../../x", "alloc/../../x"] {
+        let beside = host("../x");
+        for destination in [
+            "../x",
+            "..",
+            "local/../../x",
+            "alloc/../../x",
+            "../other/local/x",
+            "../alloc/../x",
+            "../../alloc/x",
+            "local/../../../x",
+            &beside,
+        ] {
             let error = dir.locate("web", destination).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EXDEV), "{destination}");
         }

@@ -82,7 +82,10 @@ impl Download {
             }
         }
         let (top, below) = self.dir.locate(&self.task, &self.destination).map_err(|error| {
-            Failure::from((format!("destination {:?} is not in the task's directory", self.destination), error))
+            Failure::from((
+                format!("destination {:?} is neither in the task's directory nor in alloc/", self.destination),
+                error,
+            ))
         })?;
         let staging = Staging::new(self.dir.path())?;
         let order = Order {

@@ -228,7 +228,22 @@ impl Record {
     /// # Errors
     /// [`RecordError`].
     pub fn job(&self, data_dir: &Path) -> Result<Job, RecordError> {
-        let path = data_dir.join("alloc").join(&self.alloc_id).with_extension(JOB);
+        Record::read_job(data_dir, &self.alloc_id)
+    }
+
+    /// Reads the job that an allocation was started with; `None` where it was not kept, as its owner does not return.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn job_of(data_dir: &Path, alloc: &AllocId) -> Result<Option<Job>, RecordError> {
+        match Record::read_job(data_dir, alloc.as_str()) {
+            Err(RecordError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some),
+        }
+    }
+
+    fn read_job(data_dir: &Path, alloc: &str) -> Result<Job, RecordError> {
+        let path = data_dir.join("alloc").join(alloc).with_extension(JOB);
         let unreadable = |reason: String| RecordError::Unreadable { path: path.clone(), reason };
         let bytes = owned::read(&path, LONGEST).map_err(|source| RecordError::Read { path: path.clone(), source })?;
         let read: JobRead = json::from_slice(&bytes).map_err(|e| unreadable(e.to_string()))?;

@@ -66,6 +66,18 @@ impl TaskCgroup {
             Regime::Off => Err(Error::Off),
         }
     }
+
+    /// The most bytes of memory that may be charged to the task; 0 if there is no limit.
+    ///
+    /// # Errors
+    /// As [`TaskCgroup::stats`].
+    pub fn memory_limit(&self) -> Result<u64> {
+        match (self.regime, self.member("memory")) {
+            (Regime::V2, Some(member)) => v2_limit(&member.figures()?),
+            (Regime::V1, Some(member)) => v1_limit(&member.figures()?),
+            _ => Ok(0),
+        }
+    }
 }
 
 impl TaskCgroup {
@@ -145,6 +157,7 @@ fn v2_memory(figures: &Figures) -> Result<MemoryStats> {
         kernel_max_usage: 0,
         usage,
         swap: figures.number("memory.swap.current")?.unwrap_or(0),
+        limit: v2_limit(figures)?,
         // Nomad's list for v2, although newer kernels also report the peak.
         measured: vec![MemoryField::Rss, MemoryField::Cache, MemoryField::Swap, MemoryField::Usage],
     })
@@ -171,6 +184,18 @@ fn v1_cpu(cpuacct: Option<&Member>, cpu_member: Option<&Member>, sampler: &mut S
     Ok(cpu(time.transpose()?.flatten(), throttled, sampler))
 }
 
+fn v2_limit(figures: &Figures) -> Result<u64> {
+    // "max" without a limit.
+    Ok(figures.text("memory.max")?.and_then(|text| text.trim().parse().ok()).unwrap_or(0))
+}
+
+/// Without a limit, v1 reports the largest number of pages that it can count: for pages of 64 KiB this, for smaller ones more.
+const UNLIMITED: u64 = i64::MAX.unsigned_abs() - 0xffff;
+
+fn v1_limit(figures: &Figures) -> Result<u64> {
+    Ok(figures.number("memory.limit_in_bytes")?.filter(|limit| *limit < UNLIMITED).unwrap_or(0))
+}
+
 fn v1_memory(figures: &Figures) -> Result<MemoryStats> {
     use MemoryField::{Cache, KernelMaxUsage, KernelUsage, MaxUsage, Rss, Swap, Usage};
     let text = figures.always("memory.stat")?;
@@ -189,6 +214,7 @@ fn v1_memory(figures: &Figures) -> Result<MemoryStats> {
         kernel_max_usage: kernel_max.unwrap_or(0),
         usage: figures.number("memory.usage_in_bytes")?.unwrap_or(0),
         swap: figure("total_swap", "swap"),
+        limit: v1_limit(figures)?,
         measured,
     })
 }

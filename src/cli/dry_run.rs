@@ -1,4 +1,4 @@
-//! `run --dry-run`: what would run here, with its ports, directories and volumes. Nothing is started or made.
+//! `run --dry-run` and `plan`: what would run here, with its ports, directories and volumes. Nothing is started or made.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::config::Operator;
 use super::output::json_text;
+use super::plan::Plan;
 use super::plugins::{self, Asked, Wanted};
 use super::run::check;
 use super::shown::Texts;
@@ -18,7 +19,7 @@ use crate::spec::{Group, Job, Lifecycle, LifecycleHook, NetworkMode, Port, Task,
 /// How many allocations of a group are listed individually.
 const MOST_SHOWN: u32 = 20;
 
-/// Prints what a run would do, after all checks that a run makes before it starts.
+/// Prints what a run would do, after all checks that a run makes before it starts, and what that changes.
 ///
 /// # Errors
 /// What would prevent the job from being started.
@@ -28,6 +29,7 @@ pub(super) fn run(
     with_payload: bool,
     operator: &Operator,
     texts: &Texts,
+    plan: Option<&Plan>,
 ) -> anyhow::Result<i32> {
     let mut seen = machine::peek(args.data_dir.as_deref(), args.cgroup_parent.as_deref())?;
     seen.node.meta.extend(operator.config.meta.clone());
@@ -45,8 +47,17 @@ pub(super) fn run(
     networks::plan(job, &networks::settings(machine::networks(&seen.data_dir), args), texts)?;
     let csi = volumes::csi_volumes(args.data_dir.as_deref(), &args.csi);
     let view = View { args, job, with_payload, operator, seen: &seen, csi };
-    let shown = if args.json { json_text(&view.json()) + "\n" } else { view.table() };
-    print(shown.as_bytes())
+    let shown = if args.json {
+        let mut object = view.json();
+        if let Some(plan) = plan {
+            object["changes"] = plan.json();
+        }
+        json_text(&object) + "\n"
+    } else {
+        view.table() + &plan.map(Plan::text).unwrap_or_default()
+    };
+    print(shown.as_bytes())?;
+    Ok(plan.map_or(0, Plan::status))
 }
 
 struct View<'a> {

@@ -18,6 +18,7 @@ mod node;
 mod notify;
 mod output;
 mod placement;
+mod plan;
 mod plugin;
 mod plugins;
 mod policy;
@@ -32,6 +33,7 @@ mod signals;
 mod supervise;
 mod systemd;
 mod token;
+mod top;
 mod upgrade;
 mod validate;
 mod volumes;
@@ -53,6 +55,8 @@ use crate::spec::{escaped_lines, shortened};
 const LONGEST_COMPLAINT: usize = 32 * 1024;
 /// Exit status of `run` when agentbin itself failed.
 const CANNOT: i32 = 125;
+/// Exit status of `plan` after an error: that of `nomad job plan`.
+const NO_PLAN: i32 = 255;
 
 #[derive(Debug, clap::Parser)]
 #[command(name = "agentbin", version, about = "Run Nomad jobs on this machine, without a server or a daemon")]
@@ -73,6 +77,9 @@ enum Command {
     Systemd(Box<RunArgs>),
     /// Check a job file without starting anything
     Validate(ValidateArgs),
+    /// Show what would run, as run --dry-run, and what of the job runs here already; the status is 0 if the file changes nothing, 1 if
+    /// it does, 255 after an error
+    Plan(Box<RunArgs>),
     /// Keep jobs on this machine, over the death of this process and of the machine, and serve Nomad's HTTP API
     Agent(AgentArgs),
     /// Tokens for the API of the running agent
@@ -96,6 +103,8 @@ enum Command {
     Logs(LogsArgs),
     /// Show what tasks use of this machine
     Stats(StatsArgs),
+    /// Show the tasks that run here and what they use, each second anew; c and m order them by CPU and memory, q ends
+    Top(TopArgs),
     /// List the services that are registered here, with the state of their checks
     Services(ServicesArgs),
     /// Find and remove what killed runs left behind, and only that
@@ -160,6 +169,9 @@ struct RunArgs {
     /// This process is the supervisor of a run in the background
     #[arg(long, hide = true, requires = "detach")]
     supervise: bool,
+    /// The command is `plan`
+    #[arg(skip)]
+    plan: bool,
     /// Stop the job after this time (90s, 5m, 1h30m) and exit with 124
     #[arg(long, value_name = "DURATION", value_parser = args::duration)]
     timeout: Option<Duration>,
@@ -461,6 +473,24 @@ struct StatsArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct TopArgs {
+    /// Job, task, or allocation id or the beginning of one [default: all that runs]
+    target: Option<String>,
+    /// Order the tasks by this
+    #[arg(long, value_name = "BY", default_value = "cpu")]
+    sort: top::By,
+    /// Print one table and end, as without a terminal
+    #[arg(long)]
+    once: bool,
+    /// Print one JSON object and end
+    #[arg(long)]
+    json: bool,
+    /// Only what is kept in this data directory [default: all runs of this user]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
 struct ServicesArgs {
     /// Only those of this name, with their checks
     name: Option<String>,
@@ -610,8 +640,10 @@ pub fn run(args: Vec<OsString>) -> i32 {
             return if error.use_stderr() { CANNOT } else { 0 };
         }
     };
+    let on_error = if matches!(cli.command, Command::Plan(_)) { NO_PLAN } else { CANNOT };
     let done = match cli.command {
         Command::Run(args) => run::run(&args),
+        Command::Plan(args) => run::run(&RunArgs { dry_run: true, plan: true, detach: false, ..*args }),
         Command::Systemd(args) => systemd::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Agent(AgentArgs { command: Some(AgentCommand::Upgrade(args)), .. }) => ask::upgrade(&args),
@@ -625,6 +657,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
         Command::Update(args) => runs::update(&args),
         Command::Exec(args) => session::exec(&args),
         Command::Stats(args) => runs::stats(&args),
+        Command::Top(args) => top::top(&args),
         Command::Services(args) => services::run(&args),
         Command::Logs(args) => logs::run(&args),
         Command::Gc(args) => gc::run(&args),
@@ -642,7 +675,7 @@ pub fn run(args: Vec<OsString>) -> i32 {
     };
     done.unwrap_or_else(|error| {
         complain(&chain_within(error.as_ref(), LONGEST_COMPLAINT));
-        CANNOT
+        on_error
     })
 }
 

@@ -15,6 +15,7 @@ use super::background::{Background, Settings};
 use super::config::Operator;
 use super::dispatch::Dispatch;
 use super::output::{Broken, Piece, Shape, Source, Stream, Style, Writer};
+use super::plan::Plan;
 use super::plugins::{self, Plugins, Wanted};
 use super::revive::revive;
 use super::shown::Texts;
@@ -65,10 +66,14 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
         };
         let (args, job) = (&args, Arc::new(job));
         if args.dry_run {
+            let plan = match early.during(plan(args, &job)).await {
+                Ok(plan) => plan?,
+                Err(status) => return Ok(status),
+            };
             let (args, job) = (args.clone(), Arc::clone(&job));
-            let shown =
-                early.wait_for(move || dry_run::run(&args, &job, !payload.is_empty(), &operator, &texts)).await?;
-            return shown.unwrap_or_else(Ok);
+            let with_payload = !payload.is_empty();
+            let show = move || dry_run::run(&args, &job, with_payload, &operator, &texts, plan.as_ref());
+            return early.wait_for(show).await?.unwrap_or_else(Ok);
         }
         let sinks = sinks(&args.log_sink)?;
         let data_dir = machine::data_dir(args.data_dir.as_deref())?;
@@ -184,6 +189,11 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<i32> {
     // A write that no process reads may still block a thread; the process exits without it.
     runtime.shutdown_background();
     status
+}
+
+/// The difference to what runs, where it is asked for.
+async fn plan(args: &RunArgs, job: &Job) -> anyhow::Result<Option<Plan>> {
+    if args.plan { Plan::of(args.data_dir.as_deref(), job).await.map(Some) } else { Ok(None) }
 }
 
 /// The sinks of the command line. A URL with a password belongs in a file, `@FILE`: every user of the machine can read command

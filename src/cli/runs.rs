@@ -165,6 +165,11 @@ impl World {
         self.allocs.iter().filter(|found| !matches!(found.keeper, Keeper::Nobody))
     }
 
+    /// Reports what happens to the tasks of killed runs.
+    pub(super) fn tell_of_lost(&self) {
+        tell_of_lost(&self.current().collect::<Vec<_>>());
+    }
+
     /// Whether a job or a task has this name.
     pub(super) fn is_name(&self, word: &str) -> bool {
         self.allocs.iter().any(|Found { view, .. }| view.job == word || view.tasks.iter().any(|task| task.name == word))
@@ -229,7 +234,7 @@ impl World {
 }
 
 /// Whether its tasks have ended.
-fn is_dead(view: &AllocView) -> bool {
+pub(super) fn is_dead(view: &AllocView) -> bool {
     !view.tasks.is_empty() && view.tasks.iter().all(|task| task.state == "dead")
 }
 
@@ -292,7 +297,7 @@ pub(super) fn short(id: &str) -> &str {
 }
 
 /// How long ago, in at most two units.
-fn age(time: &str) -> String {
+pub(super) fn age(time: &str) -> String {
     let Some(seconds) = seconds_since(time) else { return "-".to_owned() };
     let rounded = match seconds {
         0..3600 => seconds,
@@ -700,6 +705,6 @@ pub(super) fn stats(args: &StatsArgs) -> anyhow::Result<i32> {
 }
 
 /// Bytes for people; 0 means not measured.
-fn mib(bytes: u64) -> String {
+pub(super) fn mib(bytes: u64) -> String {
     if bytes == 0 { "-".to_owned() } else { format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)) }
 }

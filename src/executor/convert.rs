@@ -557,6 +557,7 @@ fn wire_usage(usage: &Usage) -> drivers::TaskResourceUsage {
         kernel_max_usage: usage.memory.kernel_max_usage,
         usage: usage.memory.usage,
         swap: usage.memory.swap,
+        limit: usage.memory.limit,
         measured_fields: usage.memory.measured.iter().filter_map(measured).collect(),
     };
     drivers::TaskResourceUsage { cpu: Some(cpu), memory: Some(memory) }
@@ -585,6 +586,7 @@ fn spec_usage(usage: drivers::TaskResourceUsage) -> Usage {
             kernel_max_usage: memory.kernel_max_usage,
             usage: memory.usage,
             swap: memory.swap,
+            limit: memory.limit,
             measured: memory_measured.map(|(f, _)| *f).collect(),
         },
     }
@@ -782,6 +784,7 @@ mod tests {
                 kernel_max_usage: 5,
                 usage: 6,
                 swap: 7,
+                limit: 8,
                 measured: MEMORY_FIELDS.map(|(f, _)| f).to_vec(),
             },
         };

@@ -769,7 +769,12 @@ impl Executor for LocalExecutor {
         let by_pid = process_sampler.sample(&pids, core_mhz);
         let total = match (&running.cgroup, self.isolation) {
             (Some(cgroup), Isolation::Isolated) => cgroup.stats(cgroup_sampler).map_err(cgroup_error)?,
-            _ => total(&by_pid),
+            (Some(cgroup), _) => {
+                let mut sum = total(&by_pid);
+                sum.memory.limit = cgroup.memory_limit().map_err(cgroup_error)?;
+                sum
+            }
+            (None, _) => total(&by_pid),
         };
         let pressure = running.cgroup.as_ref().map(TaskCgroup::pressure).transpose().map_err(cgroup_error)?;
         let output = match &*lock(&running.output) {

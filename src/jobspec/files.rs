@@ -17,12 +17,12 @@ use crate::template;
 const LONGEST_DELIMITER: usize = 64;
 
 /// The `template` blocks of a task.
-pub(super) fn templates(task: &Section<'_>) -> Vec<Template> {
+pub(super) fn templates(task: &Section<'_>, name: &str) -> Vec<Template> {
     let mut out: Vec<Template> = Vec::new();
     let mut lines: BTreeMap<String, u32> = BTreeMap::new();
     for block in task.blocks_of("template") {
         let section = Section::open(format!("template of {}", task.name), block, &TEMPLATE, task.sink);
-        let template = template(&section);
+        let template = template(&section, name);
         let same = lines.get(&template.destination).copied().filter(|_| !template.destination.is_empty());
         if let Some(line) = same {
             let message = format!(
@@ -38,7 +38,7 @@ pub(super) fn templates(task: &Section<'_>) -> Vec<Template> {
     out
 }
 
-fn template(section: &Section<'_>) -> Template {
+fn template(section: &Section<'_>, task: &str) -> Template {
     if section.attr("data").is_none() && section.attr("source").is_none() {
         section.error(section.pos, format!("{} has no data; add data = \"...\"", section.name));
     }
@@ -64,7 +64,7 @@ fn template(section: &Section<'_>) -> Template {
         let message = format!("{} has no destination; add destination = \"local/...\"", section.name);
         section.error(section.pos_of("destination"), message);
     }
-    stays_below(section, &destination);
+    stays_below(section, task, &destination);
     let perms = section.string("perms").unwrap_or_else(|| "0644".to_owned());
     let mode = u32::from_str_radix(&perms, 8).ok().filter(|m| *m <= 0o7777 && !perms.starts_with('+'));
     if mode.is_none() {
@@ -146,7 +146,7 @@ fn change_mode(section: &Section<'_>) -> ChangeMode {
 }
 
 /// The `artifact` blocks of a task.
-pub(super) fn artifacts(task: &Section<'_>, base: Base<'_>) -> Vec<Artifact> {
+pub(super) fn artifacts(task: &Section<'_>, name: &str, base: Base<'_>) -> Vec<Artifact> {
     let mut out = Vec::new();
     for block in task.blocks_of("artifact") {
         let section = Section::open(format!("artifact of {}", task.name), block, &ARTIFACT, task.sink);
@@ -171,7 +171,7 @@ pub(super) fn artifacts(task: &Section<'_>, base: Base<'_>) -> Vec<Artifact> {
             (ArtifactMode::File, Some(file)) => format!("local/{file}"),
             _ => "local/".to_owned(),
         });
-        stays_below(&section, &destination);
+        stays_below(&section, name, &destination);
         out.push(Artifact {
             source,
             options,
@@ -189,21 +189,22 @@ pub(super) fn artifacts(task: &Section<'_>, base: Base<'_>) -> Vec<Artifact> {
     out
 }
 
-/// A destination has to stay below the task's directory, or that of the allocation, `alloc`. Nomad lets it leave the former; out of
-/// the latter it leads to files of the host, and Nomad takes no such job. Where a variable stands in it, its value decides.
-fn stays_below(section: &Section<'_>, destination: &str) {
+/// A destination has to end in the task's directory or in the shared one, `alloc`, which stands in the task's directory and beside
+/// it. Nomad lets it end anywhere in the allocation's directory; out of that it leads to files of the host, and Nomad takes no such
+/// job. Where a variable stands in it, its value decides.
+fn stays_below(section: &Section<'_>, task: &str, destination: &str) {
     if destination.contains("${") {
         return;
     }
-    let names = names(destination);
-    let names = names.strip_prefix(&["alloc"]).unwrap_or(&names);
-    // How far up it leads from where it begins.
-    let (mut depth, mut up) = (0, 0);
-    for name in names {
-        depth += if *name == ".." { -1 } else { 1 };
-        up = up.max(-depth);
+    let mut path = vec![task];
+    let mut is_outside = false;
+    for name in names(destination) {
+        match name {
+            ".." => is_outside |= path.pop().is_none(),
+            name => path.push(name),
+        }
     }
-    if up == 0 {
+    if !is_outside && path.first().is_some_and(|first| *first == task || *first == "alloc") {
         return;
     }
     let message = format!(
@@ -212,7 +213,7 @@ fn stays_below(section: &Section<'_>, destination: &str) {
         section.name
     );
     let pos = section.pos_of("destination");
-    if up > 1 { section.error(pos, message) } else { section.refuse(pos, message) }
+    if is_outside { section.error(pos, message) } else { section.refuse(pos, message) }
 }
 
 /// Two files in one place would overwrite each other; directories may be filled from several sources.

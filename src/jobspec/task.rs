@@ -39,6 +39,8 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
     }
     let resources = task.child("resources", &RESOURCES);
     let services = service::services(&task, &format!("{}-{name}", around.prefix));
+    let templates = files::templates(&task, &name);
+    let artifacts = files::artifacts(&task, &name, around.base_dir);
     Task {
         name,
         driver,
@@ -59,8 +61,8 @@ pub(super) fn decode(block: &Expanded<'_>, around: &Surroundings<'_>, sink: &Sin
         leader: task.bool("leader").unwrap_or(false),
         meta: task.strings("meta"),
         constraints,
-        templates: files::templates(&task),
-        artifacts: files::artifacts(&task, around.base_dir),
+        templates,
+        artifacts,
         volume_mounts: volume::mounts(&task),
         dispatch_payload: scheduling::dispatch_payload(&task),
         csi_plugin: volume::plugin(&task),

@@ -63,6 +63,8 @@ pub struct MemoryStats {
     pub usage: u64,
     /// Swap.
     pub swap: u64,
+    /// The most that may be charged; 0 if there is no limit, or none is known.
+    pub limit: u64,
     /// Which of the figures were measured.
     pub measured: Vec<MemoryField>,
 }

@@ -530,7 +530,7 @@ fn d06(lab: &mut Lab) -> Verdict {
     Ok(())
 }
 
-/// Where an artifact goes is, or lies behind, a link that an earlier task has planted.
+/// Where an artifact or a template goes is, or lies behind, a link that an earlier task has planted.
 fn d07(lab: &mut Lab) -> Verdict {
     let app = lab.path("app");
     std::fs::write(&app, "of the artifact").unwrap();
@@ -544,15 +544,21 @@ fn d07(lab: &mut Lab) -> Verdict {
         (format!("ln -s {}/file $D/file", open.display()), "alloc/data/file"),
         (format!("ln -s {}/new $D/new", open.display()), "alloc/data/new"),
     ] {
-        for mode in ["any", "file"] {
+        let (source, data) = (format!("source = \"{}\"", app.display()), "data = \"of the template\"");
+        let block = |kind: &str, up: &str, rest: &str| {
+            format!("      {kind} {{\n        destination = \"{up}{destination}\"\n        {rest}\n      }}\n")
+        };
+        for block in [
+            block("artifact", "", &format!("{source}\n        mode = \"any\"")),
+            block("artifact", "", &format!("{source}\n        mode = \"file\"")),
+            block("artifact", "../", &format!("{source}\n        mode = \"any\"")),
+            block("template", "", data),
+            block("template", "../", data),
+        ] {
             let config =
                 format!("command = \"/bin/sh\"\n        args = [\"-c\", \"D=$NOMAD_ALLOC_DIR/data; {plant}\"]");
-            let artifact = format!(
-                "      artifact {{\n        source = \"{}\"\n        destination = \"{destination}\"\n        mode = \"{mode}\"\n      }}\n",
-                app.display()
-            );
             let planter = task("planter", "raw_exec", "abthree", &config, before);
-            let main = task("t", "raw_exec", "", "command = \"/bin/true\"", &artifact);
+            let main = task("t", "raw_exec", "", "command = \"/bin/true\"", &block);
             let said = whole(lab, &job(ONCE, &(planter + &main)));
             assert!(said.contains("planter"), "{said}");
             lab.judge()?;

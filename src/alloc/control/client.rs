@@ -130,6 +130,16 @@ pub async fn reach(base: &Path) -> io::Result<(Vec<Reached>, Vec<ClientError>)> 
     Ok((runs, errors))
 }
 
+/// The control sockets of the runs whose socket directories are in `base`, whether or not somebody listens there.
+///
+/// # Errors
+/// As [`reach`].
+pub fn sockets(base: &Path) -> io::Result<Vec<PathBuf>> {
+    let live = SocketDir::live(base)?.into_iter();
+    let kept = KeptSockets::all(base)?.into_iter().map(|kept| kept.path);
+    Ok(live.chain(kept).map(|dir| dir.join(CONTROL)).collect())
+}
+
 /// How long a run's process may take to exit after it has closed its sockets.
 const LAST_MOMENT: Duration = Duration::from_secs(5);
 

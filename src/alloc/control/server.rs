@@ -261,6 +261,7 @@ fn stats(alloc: &str, task: &str, sample: &TaskStats) -> StatsView {
         time: timestamp(sample.time),
         total: of(&sample.total),
         by_pid: sample.by_pid.iter().map(|(pid, usage)| (*pid, of(usage))).into_map(),
+        memory_limit: sample.total.memory.limit,
     }
 }
 

@@ -307,6 +307,9 @@ pub struct StatsView {
     /// By process id.
     #[serde(default)]
     pub by_pid: BTreeMap<i32, ProcessUse>,
+    /// The most bytes of memory that may be charged to it; 0 if there is no limit.
+    #[serde(default)]
+    pub memory_limit: u64,
 }
 
 /// The resource usage of a task, or of one of its processes.
