@@ -8,6 +8,7 @@
 //! | words and strings beside each other | 16 |
 //! | keys of objects, arguments of blocks: comparisons with those before them, and sizes | 32,000,000 |
 //! | bytes of heredocs that are read again | 16 MiB |
+//! | bytes in brackets after operators, twice for each such bracket around them | 1 MiB |
 //! | steps: expressions evaluated, elements looked at | 3,000,000 |
 //! | values made on the way | 192 MiB |
 //! | values kept: variables, locals, the job, times its `count` | 32 MiB |

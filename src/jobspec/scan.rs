@@ -1,6 +1,6 @@
 //! Looks over native syntax before it is parsed, for what its parser takes time or memory out of all proportion for:
-//! objects (each key is compared with all before it), labels (no mark of syntax parts them), and heredocs that are read
-//! more than once. Knows where text, code and comments begin and end, and nothing else of the language.
+//! objects (each key is compared with all before it), labels (no mark of syntax parts them), and what is read more than once:
+//! heredocs, and brackets after the second operator of a chain, if there is a mistake in them. Knows where text, code and comments begin and end, and nothing else of the language.
 
 /// Comparisons of keys in all objects of one text: one object of 8,000 short keys, or many smaller ones.
 const MOST_COMPARED: usize = 32_000_000;
@@ -13,6 +13,9 @@ const ARGUMENTS_PER_COMPARISON: usize = 16;
 const MOST_WORDS: usize = 16;
 /// Bytes that are read another time: the insides of `<<-` heredocs, and all that follows on one that may be empty.
 const MOST_READ_AGAIN: usize = 16 << 20;
+
+/// Bytes in brackets after operators, each as often as it may be read. Those in one such bracket cost nothing.
+const MOST_TRIED: usize = 1 << 20;
 
 /// What is wrong, and at which byte.
 pub(super) type Found = (usize, String);
@@ -37,6 +40,8 @@ enum Open<'t> {
         indented: bool,
         /// Where the code goes on if this heredoc turns out to be empty.
         empty: Option<usize>,
+        /// The number of brackets around it.
+        brackets: usize,
     },
 }
 
@@ -59,6 +64,15 @@ struct Scan<'t> {
     arguments: usize,
     compared: usize,
     again: usize,
+    /// An operator stands before this.
+    is_operand: bool,
+    /// The brackets and quotes around this: whether an operator stands before each.
+    brackets: Vec<bool>,
+    /// How many of them have one.
+    operands: u32,
+    /// Where the innermost of them begins, or the last one within it has ended.
+    since: usize,
+    tried: usize,
 }
 
 /// Looks over a body or an expression.
@@ -87,6 +101,11 @@ impl<'t> Scan<'t> {
             arguments: 0,
             compared: 0,
             again: 0,
+            is_operand: false,
+            brackets: Vec::new(),
+            operands: 0,
+            since: 0,
+            tried: 0,
         }
     }
 
@@ -99,11 +118,17 @@ impl<'t> Scan<'t> {
                     _ => self.code()?,
                 }
             }
+            self.spend()?;
             // The end of a heredoc was not found: the parser takes it for an empty one, or gives up.
             let empty = |open: &Open<'_>| matches!(open, Open::Heredoc { empty: Some(_), .. });
             let Some(which) = self.open.iter().rposition(empty) else { return Ok(()) };
-            let Some(Open::Heredoc { empty: Some(end), .. }) = self.open.drain(which..).next() else { return Ok(()) };
+            let heredoc = self.open.drain(which..).next();
+            let Some(Open::Heredoc { empty: Some(end), brackets, .. }) = heredoc else { return Ok(()) };
             self.at = end;
+            self.since = end;
+            while self.brackets.len() > brackets {
+                self.leave();
+            }
             self.before = Before::Anything;
         }
     }
@@ -128,11 +153,21 @@ impl<'t> Scan<'t> {
             [b' ' | b'\t' | b'\r', ..] => self.at += 1,
             [b'"', ..] => {
                 self.word(Before::Word)?;
+                self.opened()?;
                 self.open.push(Open::Quotes);
                 self.at += 1;
             }
             [b'<', b'<', ..] => self.heredoc()?,
+            [b'(', ..] => {
+                self.opened()?;
+                self.mark();
+            }
+            [b')', ..] => {
+                self.closed()?;
+                self.mark();
+            }
             [b'{', ..] => {
+                self.opened()?;
                 self.open.push(match self.before {
                     Before::Word => Open::Body { arguments: 0 },
                     Before::Anything => Open::Object { from: self.at, keys: 0 },
@@ -140,11 +175,14 @@ impl<'t> Scan<'t> {
                 self.mark();
             }
             [b'}', ..] => {
+                self.closed()?;
                 self.open.pop();
                 self.mark();
             }
-            [b'=' | b':', ..] => {
+            [byte @ (b'=' | b':'), ..] => {
                 self.assignment()?;
+                let before = self.at.checked_sub(1).and_then(|at| self.text.get(at));
+                self.is_operand = byte == b'=' && matches!(before, Some(b'=' | b'!' | b'<' | b'>'));
                 self.mark();
             }
             [byte, ..] if is_word(byte) => {
@@ -153,9 +191,55 @@ impl<'t> Scan<'t> {
                 // An object may follow on these.
                 let keyword = matches!(word, b"in" | b"if");
                 self.word(if keyword { Before::Anything } else { Before::Word })?;
+                // Only names have dashes: after anything else it is a minus.
+                self.is_operand = word.ends_with(b"-");
                 self.at += length;
             }
-            _ => self.mark(),
+            [byte, ..] => {
+                self.is_operand = match byte {
+                    b'+' | b'-' | b'*' | b'/' | b'%' | b'&' | b'|' | b'<' | b'>' => true,
+                    b'!' | b'\n' => self.is_operand,
+                    _ => false,
+                };
+                self.mark();
+            }
+            [] => {}
+        }
+        Ok(())
+    }
+
+    /// A bracket or quote begins here.
+    fn opened(&mut self) -> Result<(), Found> {
+        self.spend()?;
+        let is_operand = std::mem::take(&mut self.is_operand);
+        self.operands += u32::from(is_operand);
+        self.brackets.push(is_operand);
+        Ok(())
+    }
+
+    /// One ends here.
+    fn closed(&mut self) -> Result<(), Found> {
+        self.spend()?;
+        self.is_operand = false;
+        self.leave();
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        self.operands -= u32::from(self.brackets.pop().unwrap_or_default());
+    }
+
+    /// Counts what was read of the innermost bracket: twice for each bracket after an operator that is around it.
+    fn spend(&mut self) -> Result<(), Found> {
+        let bytes = self.at.saturating_sub(self.since);
+        self.since = self.at;
+        if self.operands > 1 {
+            let times = 1_usize.checked_shl(self.operands).unwrap_or(usize::MAX);
+            self.tried = self.tried.saturating_add(bytes.saturating_mul(times));
+        }
+        if self.tried > MOST_TRIED {
+            let text = "brackets after operators are nested too deeply here; name the inner expressions in locals { }";
+            return Err((self.at, text.to_owned()));
         }
         Ok(())
     }
@@ -224,7 +308,8 @@ impl<'t> Scan<'t> {
         if empty.is_some() {
             self.read_again(self.text.len() - from)?;
         }
-        self.open.push(Open::Heredoc { name, from, indented, empty });
+        self.is_operand = false;
+        self.open.push(Open::Heredoc { name, from, indented, empty, brackets: self.brackets.len() });
         Ok(())
     }
 
@@ -250,12 +335,14 @@ impl<'t> Scan<'t> {
         match self.rest() {
             [b'$', b'$', b'{', ..] | [b'%', b'%', b'{', ..] => self.at += 3,
             [b'$' | b'%', b'{', ..] => {
+                self.opened()?;
                 self.open.push(Open::Inside);
                 self.mark();
                 self.at += 1;
             }
             [b'\\', ..] if in_quotes => self.at += 2,
             [b'"', ..] if in_quotes => {
+                self.closed()?;
                 self.open.pop();
                 self.at += 1;
                 self.before = Before::Word;
@@ -301,10 +388,40 @@ mod tests {
             "a = <<EOT\nEOT\n".repeat(50),
             format!("a = <<EOT\n{}EOT\nb = 1\n", "k: v = { x }\n".repeat(100_000)),
             format!("# {}\na = \"{}\"\n", "{a=1,".repeat(50_000), "{a=1,".repeat(50_000)),
+            format!("a = 1 {}1{}\n", "+ 2 * (".repeat(10), ")".repeat(10)),
+            "a = x == \"\" || (y != \"${b}\" && z > (c + 1) * 2) ? (d) : -(e)\n".repeat(2_000),
+            format!("a = {}1{}\n", "f([(".repeat(20), ")])".repeat(20)),
         ] {
             assert_eq!(code(&text), Ok(()), "{}", &text[..text.len().min(60)]);
         }
         assert_eq!(template(&format!("{}{{a=1", "k: v = \"{\n".repeat(50_000))), Ok(()));
+    }
+
+    /// The parser tries what follows on the second operator of a chain once more if there is a mistake in it: twice as often in
+    /// each bracket.
+    #[test]
+    fn brackets_after_operators_are_not_nested_deeply() {
+        for level in [
+            "a%b/{",
+            "a+b*(",
+            "a%b/!(",
+            "a%b/-{",
+            "a == b != (",
+            "a>=b<= {",
+            "a&&b||\n(",
+            "a%b/ /* x */ # y\n{",
+            "a+b+\"${",
+            "{c=a%b/{",
+            "[for x in a%b/(",
+            "1-1-(",
+            "a%b/(c)+(",
+        ] {
+            let deep = format!("x = {}", level.repeat(24));
+            let (_, message) = code(&deep).unwrap_err();
+            assert!(message.contains("nested too deeply"), "{level}: {message}");
+            let long = format!("x = {}{}", level.repeat(10), "y, ".repeat(2_000));
+            assert!(is_refused(&long), "{level}");
+        }
     }
 
     /// Whatever it is hidden in or behind.
