@@ -1,4 +1,4 @@
-//! CSI volumes of job files (F1, F5, F7): the real binary and a real driver (`tests/csi`) on the real kernel.
+//! CSI volumes of job files, and plugins that are tasks (F1, F3, F4, F5, F7): the real binary and a real driver (`tests/csi`) on the real kernel.
 
 #[path = "support/world.rs"]
 mod world;

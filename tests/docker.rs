@@ -2302,7 +2302,7 @@ fn d3_a_log_that_cannot_be_read_is_given_up_at_once() {
 }
 
 /// What the driver says that the engine keeps, up to now.
-async fn kept(world: &World, task: &TaskConfig, stream: Stream) -> Vec<u8> {
+async fn on_demand(world: &World, task: &TaskConfig, stream: Stream) -> Vec<u8> {
     let mut output = world.driver.kept_output(&task.id, stream, false).await.unwrap().unwrap();
     let mut all = Vec::new();
     while let Some(piece) = output.next().await.unwrap() {
@@ -2322,7 +2322,7 @@ fn d4_switched_off_collects_nothing_and_reads_on_demand() {
         let deadline = Instant::now() + Duration::from_mins(1);
         loop {
             let (stdout, stderr) =
-                (kept(&world, &task, Stream::Stdout).await, kept(&world, &task, Stream::Stderr).await);
+                (on_demand(&world, &task, Stream::Stdout).await, on_demand(&world, &task, Stream::Stderr).await);
             if (stdout.as_slice(), stderr.as_slice()) == (b"seen\n", b"too\n") {
                 break;
             }

@@ -149,6 +149,8 @@ fn evaluation_has_a_budget_and_names_who_spent_it() {
         ("misspelt", around(&(locals("1", 20_000, |i| format!("{i}")) + "z = [for a in range(1000) : [for b in range(1000) : try(local.a2000O, a)]]"), ""), 0),
         ("dynamic", "job \"j\" {\ngroup \"g\" {\ndynamic \"task\" {\nfor_each = setproduct(range(1000), range(1000))\nlabels = [\"x\"]\ncontent {\ndriver = \"raw_exec\"\n}\n}\n}\n}\n".to_owned(), 4),
         ("copies", "job \"j\" {\ngroup \"g\" {\ncount = 1000\ntask \"t\" {\ndriver = \"raw_exec\"\nmeta {\na = file(\"seven\")\n}\n}\n}\n}\n".to_owned(), 3),
+        ("operands", deep(&"1%2/{\n".repeat(60)), 0),
+        ("operands-of-text", deep(&format!("{}{}", "1-1-(".repeat(10), "1,\n".repeat(100_000))), 0),
         ("splats", deep(&format!("[1]{}", "[*]".repeat(100_000))), 0),
         ("attribute-splats", deep(&format!("[1]{}", ".*".repeat(100_000))), 0),
         ("parentheses", deep(&format!("{}1{}", "(".repeat(100_000), ")".repeat(100_000))), 0),

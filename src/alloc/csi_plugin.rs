@@ -1,4 +1,4 @@
-//! Tasks that are CSI plugins: their directories, mounts and socket before the start, and their health afterwards. Never calls a
+//! Tasks that are CSI plugins (F3): their directories, mounts and socket before the start, and their health afterwards. Never calls a
 //! plugin for a volume.
 
 use std::io;
@@ -99,9 +99,9 @@ pub(super) fn ended(shared: &Shared, task: &Task) {
         tracing::warn!(plugin = plugin.id, %error, "the registration of a plugin that has ended is not removed");
     }
     // What a killed plugin has left would refuse connections, and some plugins do not replace it.
-    let socket = shared.plugins.socket_dir(shared.alloc.as_str()).join(SOCKET);
-    // It may not exist, and what is no file is the plugin's.
-    let _ = std::fs::remove_file(socket);
+    if let Err(error) = shared.plugins.remove_socket(shared.alloc.as_str(), SOCKET) {
+        tracing::warn!(plugin = plugin.id, %error, "the socket of a plugin that has ended is not removed");
+    }
 }
 
 struct Supervisor {

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{Mode, OFlags};
+
 use super::capability::Secrets;
 use super::client::Client;
 use super::error::CsiError;
@@ -99,6 +101,21 @@ impl Plugins {
     pub fn make_dirs(&self, id: &str, owner: &str) -> io::Result<PathBuf> {
         self.make("sockets")?.make(safe(owner).as_ref(), 0o700)?;
         Ok(self.make("mounts")?.make(safe(id).as_ref(), 0o700)?.path().to_owned())
+    }
+
+    /// Removes what an owner's plugin has left under this name in the directory of its socket, if anything.
+    ///
+    /// # Errors
+    /// What `unlink(2)` says.
+    pub fn remove_socket(&self, owner: &str, name: &str) -> io::Result<()> {
+        let Some(sockets) = self.there("sockets")? else { return Ok(()) };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let removed = rustix::fs::openat(&sockets, safe(owner), flags, Mode::empty())
+            .and_then(|dir| rustix::fs::unlinkat(&dir, name, rustix::fs::AtFlags::empty()));
+        match removed {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The owners that have a directory for the socket of a plugin.
