@@ -234,7 +234,8 @@ pub fn templates(data: &[u8]) {
     let limits = Limits { rendered: 1 << 16, made: 1 << 20, steps: 20_000, depth: 200 };
     match template.render(&Machine, data.len().is_multiple_of(2), limits, &cancel) {
         Ok(rendered) => assert!(rendered.output.len() <= limits.rendered, "{} bytes", rendered.output.len()),
-        Err(error) => assert!(!error.message.contains("the renderer panicked"), "{error:?}"),
+        // Other messages may quote the template.
+        Err(error) => assert_ne!(error.message, "the renderer panicked"),
     }
 }
 
