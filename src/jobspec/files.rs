@@ -196,15 +196,16 @@ fn stays_below(section: &Section<'_>, task: &str, destination: &str) {
     if destination.contains("${") {
         return;
     }
-    let mut path = vec![task];
+    // From the allocation's directory on, in which the task's own has no name here: names may be long, and templates many.
+    let mut path = vec![None];
     let mut is_outside = false;
     for name in names(destination) {
         match name {
             ".." => is_outside |= path.pop().is_none(),
-            name => path.push(name),
+            name => path.push(Some(name)),
         }
     }
-    if !is_outside && path.first().is_some_and(|first| *first == task || *first == "alloc") {
+    if !is_outside && path.first().is_some_and(|first| first.is_none_or(|name| name == task || name == "alloc")) {
         return;
     }
     let message = format!(

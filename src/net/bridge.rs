@@ -200,16 +200,22 @@ fn drops_forwarded(locked: &mut Locked, patience: Duration) -> Result<bool, Erro
 }
 
 /// Whether the portmap plugin has left rules of an allocation: it reports success even if an `iptables` that it started was
-/// killed. The chain of this name is removed last, because a rule that jumps to a chain keeps it from being deleted.
+/// killed. Of its two chains either may be left; each is removed last of what belongs to it, because a rule that jumps to a chain keeps
+/// it from being deleted.
 pub(super) fn has_ports(locked: &mut Locked, id: &str, patience: Duration) -> Result<bool, Error> {
-    is_done(locked, &["-t", "nat", "-S", &port_chain(id)], patience)
+    for kind in ["DN", "SN"] {
+        if is_done(locked, &["-t", "nat", "-S", &port_chain(kind, id)], patience)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-/// The name that the reference plugins use: `CNI-DN-` and as much of the digest as fits into 28 characters.
-fn port_chain(id: &str) -> String {
+/// The name that the reference plugins use: `CNI-DN-` or `CNI-SN-`, and as much of the digest as fits into 28 characters.
+fn port_chain(kind: &str, id: &str) -> String {
     let digest = sha2::Sha512::digest(format!("{NAME}{id}"));
     let digest = digest.iter().take(16).fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
-    let mut name = format!("CNI-DN-{digest:032x}");
+    let mut name = format!("CNI-{kind}-{digest:032x}");
     name.truncate(28);
     name
 }
@@ -333,7 +339,7 @@ mod tests {
     #[test]
     fn the_chain_of_ports_is_named_as_the_plugin_names_it() {
         // The name that the plugin of Debian 12 uses.
-        assert_eq!(port_chain("286d75a3-6361-46fc-bc09-bc778daacf13"), "CNI-DN-0835c708ec4d0cd5547dc");
+        assert_eq!(port_chain("DN", "286d75a3-6361-46fc-bc09-bc778daacf13"), "CNI-DN-0835c708ec4d0cd5547dc");
     }
 
     #[test]
