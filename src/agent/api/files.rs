@@ -61,7 +61,7 @@ fn path(call: &Call, default: Option<&str>) -> Result<PathBuf, Refusal> {
 
 /// A file that the executor of a task keeps in the allocation's directory, for root.
 fn is_of_executor(name: &str, stat: &Stat) -> bool {
-    let is_one = |end: &str| matches!(end, "out" | "json" | "task" | "tmp");
+    let is_one = |end: &str| matches!(end, "out" | "json" | "task" | "launch" | "tmp" | "new");
     FileType::from_raw_mode(stat.st_mode) != FileType::Directory
         && name.rsplit_once("-executor.").is_some_and(|(_, end)| is_one(end))
 }
@@ -432,10 +432,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("t/local")).unwrap();
         std::fs::create_dir_all(dir.path().join("odd-executor.out")).unwrap();
-        for name in ["t-executor.out", "t-executor.json", "t-executor.task", "t-executor.txt", "t/local/t-executor.out"]
-        {
-            std::fs::write(dir.path().join(name), "x").unwrap();
+        for end in ["out", "json", "task", "launch", "tmp", "new", "txt"] {
+            std::fs::write(dir.path().join(format!("t-executor.{end}")), "x").unwrap();
         }
+        std::fs::write(dir.path().join("t/local/t-executor.out"), "x").unwrap();
         let names = |path: &str| -> Vec<String> {
             let listed = entries(dir.path(), Path::new(path)).unwrap();
             listed.as_array().unwrap().iter().map(|entry| entry["Name"].as_str().unwrap().to_owned()).collect()
@@ -443,7 +443,9 @@ mod tests {
         assert_eq!(names("."), ["odd-executor.out", "t", "t-executor.txt"]);
         assert_eq!(names("t/local"), ["t-executor.out"]);
         let read = |path: &str| regular(dir.path(), Path::new(path)).map_err(|e| e.raw_os_error());
-        assert_eq!(read("t-executor.task").unwrap_err(), Some(libc::ENOENT));
+        for end in ["task", "launch"] {
+            assert_eq!(read(&format!("t-executor.{end}")).unwrap_err(), Some(libc::ENOENT));
+        }
         assert!(read("t/local/t-executor.out").is_ok() && read("t-executor.txt").is_ok());
     }
 
