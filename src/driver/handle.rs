@@ -586,24 +586,7 @@ impl Tasks {
         }
         let mut kept = Kept::find(driver_state, self.agents_cgroup(task)).await?;
         let note = self.note(task);
-        let mut heir = None;
-        if !kept.record.as_os_str().is_empty() {
-            let outlive = Some(Outlive { record: kept.record.clone(), adopt: true });
-            heir = match Heir::kept(&self.starter, task, &kept.record) {
-                Ok(heir) => Some(heir),
-                // A release that did not keep it has started the task.
-                Err(_) => match spec() {
-                    Ok(spec) => {
-                        Heir::of(&self.starter, task, &LaunchSpec { cgroup: kept.cgroup.clone(), outlive, ..spec })
-                    }
-                    // It continues as long as its executor does.
-                    Err(error) => {
-                        tracing::warn!(%error, task = task.id, "should its executor end, nobody can take the task over");
-                        None
-                    }
-                },
-            };
-        }
+        let heir = if kept.record.as_os_str().is_empty() { None } else { self.heir(task, &kept, spec) };
         let client = match Client::reattach(kept.reattach.clone()).await {
             Ok(client) => client,
             Err(error) => {
@@ -623,6 +606,30 @@ impl Tasks {
         }
         self.keep(task, client, executor, kept, Companions { note, heir, known: ANY_NUMBER });
         Ok(())
+    }
+
+    /// What is needed to adopt a task whose record was kept.
+    fn heir(
+        &self,
+        task: &TaskConfig,
+        kept: &Kept,
+        spec: impl FnOnce() -> Result<LaunchSpec, DriverError>,
+    ) -> Option<Heir> {
+        if let Ok(heir) = Heir::kept(&self.starter, task, &kept.record) {
+            return Some(heir);
+        }
+        // A release that did not keep its specification has started it.
+        match spec() {
+            Ok(spec) => {
+                let outlive = Some(Outlive { record: kept.record.clone(), adopt: true });
+                Heir::of(&self.starter, task, &LaunchSpec { cgroup: kept.cgroup.clone(), outlive, ..spec })
+            }
+            // It continues as long as its executor does.
+            Err(error) => {
+                tracing::warn!(%error, task = task.id, "should its executor end, nobody can take the task over");
+                None
+            }
+        }
     }
 
     /// The executor that adopted the task under an earlier driver, or a new one that adopts it now.
