@@ -51,25 +51,6 @@ job "{job}" {{
     )
 }
 
-/// Another command on the world's data directory.
-fn command(world: &World, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
-    command.arg(args[0]).arg("--data-dir").arg(world.data_dir()).args(&args[1..]).stdin(Stdio::null());
-    command.env("XDG_RUNTIME_DIR", world.path(""));
-    command
-}
-
-fn agentbin(world: &World, args: &[&str]) -> Out {
-    command(world, args).output().unwrap().into()
-}
-
-/// One that has to work.
-fn done(world: &World, args: &[&str]) -> String {
-    let out = agentbin(world, args);
-    assert_eq!(out.status, 0, "{args:?}: {out:?}");
-    out.stdout
-}
-
 /// Starts a job in the background; the ids of its allocations.
 fn detach(world: &World, job: &str) -> Vec<String> {
     let file = world.file("detached.nomad.hcl", job);
@@ -80,7 +61,7 @@ fn detach(world: &World, job: &str) -> Vec<String> {
 }
 
 fn listed(world: &World, args: &[&str]) -> Vec<Json> {
-    serde_json::from_str(&done(world, args)).unwrap()
+    serde_json::from_str(&world.done(args)).unwrap()
 }
 
 fn pid_of(view: &Json) -> i32 {
@@ -91,7 +72,7 @@ fn pid_of(view: &Json) -> i32 {
 fn wait_for_log(world: &World, args: &[&str], wanted: &str) -> String {
     let deadline = Instant::now() + seconds(60);
     loop {
-        let text = done(world, args);
+        let text = world.done(args);
         if text.contains(wanted) {
             return text;
         }
@@ -109,7 +90,7 @@ fn p1_a_job_in_the_background_is_listed_and_stopped_and_leaves_its_logs() {
     let world = World::new();
     let ids = detach(&world, &service("back", 1));
     let [id] = &ids[..] else { panic!("{ids:?}") };
-    let text = done(&world, &["ps"]);
+    let text = world.done(&["ps"]);
     let line = text.lines().nth(1).unwrap();
     assert!(line.starts_with(&id[..8]) && line.contains("back") && line.contains("running"), "{text}");
 
@@ -122,12 +103,12 @@ fn p1_a_job_in_the_background_is_listed_and_stopped_and_leaves_its_logs() {
     assert_eq!((mode(&sockets[0]), mode(sockets[0].parent().unwrap())), (0o600, 0o700));
 
     for word in ["back", "web", &id[..5], id] {
-        let shown = done(&world, &["status", word]);
+        let shown = world.done(&["status", word]);
         assert!(shown.contains(id.as_str()) && shown.contains("Task started by client"), "{word}: {shown}");
     }
     wait_for_log(&world, &["logs", "back", "web"], "begin");
     let began = Instant::now();
-    let stopped = done(&world, &["stop", "back"]);
+    let stopped = world.done(&["stop", "back"]);
     assert!(stopped.contains(id.as_str()), "{stopped}");
     assert!(began.elapsed() < seconds(30));
     assert!(procfs::process::Process::new(pid).and_then(|p| p.stat()).map_or(true, |s| s.state == 'Z'));
@@ -137,8 +118,8 @@ fn p1_a_job_in_the_background_is_listed_and_stopped_and_leaves_its_logs() {
     assert_eq!(listed(&world, &["ps", "--json"]).len(), 0);
     let ended = listed(&world, &["ps", "--all", "--json"]);
     assert_eq!((ended.len(), &ended[0]["status"]), (1, &Json::from("complete")));
-    assert_eq!(done(&world, &["logs", "web"]), "begin\n", "by the name of a task that has ended");
-    let out = agentbin(&world, &["stop", "back"]);
+    assert_eq!(world.done(&["logs", "web"]), "begin\n", "by the name of a task that has ended");
+    let out = world.ask(&["stop", "back"]);
     assert!(out.status == 125 && out.stderr.contains("nothing runs here"), "{out:?}");
 }
 
@@ -148,26 +129,26 @@ fn p1_restarts_and_signals_reach_the_tasks_that_are_meant() {
     let world = World::new();
     let id = detach(&world, &service("orders", 1)).remove(0);
     wait_for_log(&world, &["logs", &id, "web"], "begin");
-    done(&world, &["signal", "-s", "SIGHUP", "--task", "web", &id[..8]]);
+    world.done(&["signal", "-s", "SIGHUP", "--task", "web", &id[..8]]);
     wait_for_log(&world, &["logs", &id, "web"], "hup");
 
     // The policy allows none at all, and is not asked.
     for count in 1..=2 {
-        assert_eq!(done(&world, &["restart", "web"]), format!("restarted {id} web\n"));
+        assert_eq!(world.done(&["restart", "web"]), format!("restarted {id} web\n"));
         let view = listed(&world, &["status", "--json", &id]).remove(0);
         let restarts: Vec<u64> =
             view["tasks"].as_array().unwrap().iter().map(|t| t["restarts"].as_u64().unwrap()).collect();
         assert_eq!((restarts, &view["status"]), (vec![count, 0], &"running".into()), "{view}");
     }
     wait_for_log(&world, &["logs", &id, "web"], "begin\nhup\nbegin\nbegin\n");
-    assert_eq!(done(&world, &["logs", "--tail=1", &id, "web"]), "begin\n", "and the logs of all starts are there");
-    let events = done(&world, &["status", "orders"]);
+    assert_eq!(world.done(&["logs", "--tail=1", &id, "web"]), "begin\n", "and the logs of all starts are there");
+    let events = world.done(&["status", "orders"]);
     assert!(events.contains("Restart Signaled") && events.contains("User requested task to restart"), "{events}");
 
     let stats = listed(&world, &["stats", "--json", "orders"]);
     let side = stats.iter().find(|s| s["task"] == "side").unwrap();
     assert!(stats.len() == 2 && side["memory_rss"].as_u64().unwrap() > 0, "{stats:?}");
-    assert_eq!(done(&world, &["stats"]).lines().count(), 3);
+    assert_eq!(world.done(&["stats"]).lines().count(), 3);
 
     for (args, told) in [
         (vec!["restart", "nothing"], "there is no job, task or allocation"),
@@ -176,11 +157,11 @@ fn p1_restarts_and_signals_reach_the_tasks_that_are_meant() {
         (vec!["exec", "orders", "true"], "name one with --task"),
         (vec!["stop", "web"], "is a task"),
     ] {
-        let out = agentbin(&world, &args);
+        let out = world.ask(&args);
         assert!(out.status == 125 && out.stderr.contains(told), "{args:?}: {out:?}");
     }
     // A signal that kills it ends the task, and with it the group, as the policy has it.
-    done(&world, &["signal", "--task", "web", &id]);
+    world.done(&["signal", "--task", "web", &id]);
     wait_until_clean(&world);
 }
 
@@ -212,10 +193,10 @@ fn p1_limits_change_while_tasks_run_and_are_the_jobs_after_a_restart() {
     wait_for_log(&world, &["logs", &id, "web"], "begin");
     assert_eq!((memory_limit(&world, "web"), memory_limit(&world, "side")), (300 << 20, 300 << 20));
     let args = ["update", "--memory", "100", "--memory-max", "200", "--task", "side", "limits"];
-    assert_eq!(done(&world, &args), format!("updated {id} side\n"));
+    assert_eq!(world.done(&args), format!("updated {id} side\n"));
     assert_eq!((memory_limit(&world, "web"), memory_limit(&world, "side")), (300 << 20, 200 << 20));
     let args = ["update", "--cpu", "200", "--memory", "150", "--pids-limit", "50", &id[..8]];
-    assert_eq!(done(&world, &args), format!("updated {id} web side\n"));
+    assert_eq!(world.done(&args), format!("updated {id} web side\n"));
     assert_eq!((memory_limit(&world, "web"), memory_limit(&world, "side")), (150 << 20, 150 << 20));
     for (args, told) in [
         (vec!["update", "limits"], "no new limit is given"),
@@ -223,13 +204,13 @@ fn p1_limits_change_while_tasks_run_and_are_the_jobs_after_a_restart() {
         (vec!["update", "--memory", "-1", "limits"], "is no limit"),
         (vec!["update", "--memory", "0", "--memory-max", "0", "limits", "--task", "db"], "has no task \"db\""),
     ] {
-        let out = agentbin(&world, &args);
+        let out = world.ask(&args);
         assert!(out.status == 125 && out.stderr.contains(told), "{args:?}: {out:?}");
     }
     assert_eq!((memory_limit(&world, "web"), memory_limit(&world, "side")), (150 << 20, 150 << 20));
-    done(&world, &["restart", "--task", "side", "limits"]);
+    world.done(&["restart", "--task", "side", "limits"]);
     assert_eq!((memory_limit(&world, "web"), memory_limit(&world, "side")), (150 << 20, 300 << 20));
-    done(&world, &["stop", "limits"]);
+    world.done(&["stop", "limits"]);
     world.assert_clean();
 }
 
@@ -244,7 +225,7 @@ fn p1_exec_passes_streams_statuses_and_terminals() {
     need_root!();
     let world = World::new();
     let id = detach(&world, &service("sessions", 1)).remove(0);
-    let exec = |args: &[&str]| agentbin(&world, &[&["exec", "--task", "side", &id], args].concat());
+    let exec = |args: &[&str]| world.ask(&[&["exec", "--task", "side", &id], args].concat());
     let out = exec(&["sh", "-c", "echo out; echo err >&2; exit 3"]);
     assert_eq!((out.status, out.stdout.as_str(), out.stderr.as_str()), (3, "out\n", "err\n"));
     assert_eq!(exec(&["sh", "-c", "kill -9 $$"]).status, 137);
@@ -254,14 +235,14 @@ fn p1_exec_passes_streams_statuses_and_terminals() {
     assert!(out.status == 126 || out.status == 127, "{out:?}");
     assert_eq!(exec(&["cat"]).stdout, "", "without -i there is no input");
     assert_eq!(exec(&["-json", "x"]).status, 127, "its flags are its own");
-    let tty =
-        agentbin(&world, &["exec", "-t", "--task", "side", &id, "sh", "-c", "test -t 0 && test -t 1 && tty; exit 5"]);
+    let tty = world.ask(&["exec", "-t", "--task", "side", &id, "sh", "-c", "test -t 0 && test -t 1 && tty; exit 5"]);
     assert!(tty.status == 5 && tty.stdout.contains("/dev/pts/"), "{tty:?}");
 
     // 200 sessions, some at once, each with bytes of its own.
     let session = |number: u32| {
         let data: Vec<u8> = (0..40_000_u32 + number).flat_map(|i| (i.wrapping_mul(number + 7)).to_le_bytes()).collect();
-        let mut child = command(&world, &["exec", "-i", "--task", "side", &id, "sh", "-c", "cat; exit 9"])
+        let mut child = world
+            .client(&["exec", "-i", "--task", "side", &id, "sh", "-c", "cat; exit 9"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -284,7 +265,7 @@ fn p1_exec_passes_streams_statuses_and_terminals() {
 
     // One whose caller is killed goes with him.
     let marker = format!("4{}", std::process::id());
-    let mut caller = command(&world, &["exec", "--task", "side", &id, "sleep", &marker]).spawn().unwrap();
+    let mut caller = world.client(&["exec", "--task", "side", &id, "sleep", &marker]).spawn().unwrap();
     let sleeps = || {
         let all = procfs::process::all_processes().unwrap().flatten();
         all.filter(|p| p.cmdline().is_ok_and(|c| c.len() == 2 && c[1] == marker)).count()
@@ -299,7 +280,7 @@ fn p1_exec_passes_streams_statuses_and_terminals() {
     caller.kill().unwrap();
     caller.wait().unwrap();
     eventually("the session ended", 0);
-    done(&world, &["stop", "sessions"]);
+    world.done(&["stop", "sessions"]);
     world.assert_clean();
 }
 
@@ -317,21 +298,21 @@ fn p1_two_runs_at_once_are_told_apart() {
     let fore_id = of_fore["id"].as_str().unwrap().to_owned();
     assert_eq!(pid_of(of_fore), i32::try_from(fore.child.id()).unwrap());
 
-    let out = agentbin(&world, &["stop", "twice"]);
+    let out = world.ask(&["stop", "twice"]);
     let all_named = views.iter().all(|view| out.stderr.contains(view["id"].as_str().unwrap()));
     assert!(out.status == 125 && out.stderr.contains("runs several times") && all_named, "{out:?}");
-    let out = agentbin(&world, &["exec", "--task", "side", "twice", "true"]);
+    let out = world.ask(&["exec", "--task", "side", "twice", "true"]);
     assert!(out.status == 125 && out.stderr.contains("several allocations"), "{out:?}");
 
-    done(&world, &["stop", &back[0]]);
+    world.done(&["stop", &back[0]]);
     let running: Vec<Json> =
         listed(&world, &["ps", "--json"]).into_iter().filter(|v| v["status"] == "running").collect();
     assert_eq!(running.len(), 2, "one of the two in the background goes on: {running:?}");
-    done(&world, &["stop", &fore_id]);
+    world.done(&["stop", &fore_id]);
     let out = fore.finish();
     assert_eq!((out.status, out.stdout.as_str(), out.stderr.as_str()), (143, "web | begin\n", ""));
-    assert_eq!(done(&world, &["exec", "--task", "side", &back[1], "echo", "there"]), "there\n");
-    done(&world, &["stop", "--now", "twice"]);
+    assert_eq!(world.done(&["exec", "--task", "side", &back[1], "echo", "there"]), "there\n");
+    world.done(&["stop", "--now", "twice"]);
     world.assert_clean();
 }
 
@@ -393,7 +374,7 @@ fn p1_only_the_own_user_and_root_give_orders() {
         assert!(answer.is_err() || !answer.as_ref().unwrap().contains("ok"), "{answer:?}");
     }
     assert_eq!(listed(&world, &["ps", "--json"])[0]["status"], "running");
-    done(&world, &["stop", "private"]);
+    world.done(&["stop", "private"]);
     world.assert_clean();
 }
 
@@ -410,14 +391,14 @@ fn p1_a_run_that_was_killed_is_said_to_be_lost_or_goes_on_in_the_background() {
 
     let views = listed(&world, &["ps", "--json"]);
     assert_eq!((views.len(), &views[0]["id"], &views[0]["status"]), (1, &Json::from(id.as_str()), &"lost".into()));
-    let out = agentbin(&world, &["ps"]);
+    let out = world.ask(&["ps"]);
     assert!(out.status == 0 && out.stderr.contains("was killed, and its tasks may still run"), "{out:?}");
-    let out = agentbin(&world, &["exec", &id, "true"]);
+    let out = world.ask(&["exec", &id, "true"]);
     assert!(out.status == 125 && out.stderr.contains("was killed, so that nobody takes orders"), "{out:?}");
-    let stopped = done(&world, &["stop", "killed"]);
+    let stopped = world.done(&["stop", "killed"]);
     assert!(stopped.contains("its run was killed"), "{stopped}");
     // The socket of the killed run is left to the next run, or this.
-    done(&world, &["gc"]);
+    world.done(&["gc"]);
     world.assert_clean();
 
     // In the background the next command starts a supervisor again.
@@ -428,7 +409,7 @@ fn p1_a_run_that_was_killed_is_said_to_be_lost_or_goes_on_in_the_background() {
     let views = listed(&world, &["ps", "--json"]);
     assert_eq!((views.len(), &views[0]["id"], &views[0]["status"]), (1, &Json::from(id), &"running".into()));
     assert_ne!(pid_of(&views[0]), pid);
-    done(&world, &["stop", "killed"]);
+    world.done(&["stop", "killed"]);
     world.assert_clean();
 }
 
@@ -459,7 +440,7 @@ fn p1_what_cannot_start_in_the_background_ends_as_in_the_foreground() {
     assert_eq!((out.status, out.stdout.lines().count()), (0, 1), "{out:?}");
     world.assert_clean();
     let id = out.stdout.trim();
-    assert_eq!(done(&world, &["logs", id]), "hello\n");
+    assert_eq!(world.done(&["logs", id]), "hello\n");
     assert_eq!(listed(&world, &["status", "--json", id])[0]["tasks"][0]["exit_code"], 0);
     // From standard input, too, and as JSON.
     let mut child =
@@ -468,7 +449,7 @@ fn p1_what_cannot_start_in_the_background_ends_as_in_the_foreground() {
     let out: Out = child.wait_with_output().unwrap().into();
     let view: Json = serde_json::from_str(&out.stdout).unwrap();
     assert_eq!((out.status, &view["job"], &view["detached"]), (0, &"piped".into(), &true.into()));
-    done(&world, &["stop", "--detach", "piped"]);
+    world.done(&["stop", "--detach", "piped"]);
     world.assert_clean();
 }
 
@@ -508,12 +489,12 @@ fn p1_a_name_is_not_the_beginning_of_an_id() {
     for least in [1, 2, 7] {
         for args in [vec!["stop"], vec!["signal"], vec!["restart"], vec!["exec", "--task", "web"]] {
             let command: &[&str] = if args[0] == "exec" { &["true"] } else { &[] };
-            let out = agentbin(&world, &[&args, &[&id[..least]][..], command].concat());
+            let out = world.ask(&[&args, &[&id[..least]][..], command].concat());
             let told = "of an id give 8 characters at least";
             assert!(out.status == 125 && out.stderr.contains(told), "{args:?} {least}: {out:?}");
         }
     }
-    let out = agentbin(&world, &["logs", &id[..3], "web"]);
+    let out = world.ask(&["logs", &id[..3], "web"]);
     assert!(out.status == 125 && out.stderr.contains("of an id give 4"), "{out:?}");
     assert_eq!(running(&world), [id.as_str()]);
 
@@ -522,11 +503,11 @@ fn p1_a_name_is_not_the_beginning_of_an_id() {
     let other = service(name, 1).replace("echo begin", "echo other");
     let other_id = detach(&world, &other).remove(0);
     assert_eq!(wait_for_log(&world, &["logs", name, "web"], "other"), "other\n");
-    done(&world, &["stop", name]);
-    assert_eq!(done(&world, &["logs", name, "web"]), "other\n");
+    world.done(&["stop", name]);
+    assert_eq!(world.done(&["logs", name, "web"]), "other\n");
     assert_eq!(listed(&world, &["status", "--json", name])[0]["id"], other_id.as_str());
     assert_eq!(running(&world), [id.as_str()]);
-    done(&world, &["stop", "one"]);
+    world.done(&["stop", "one"]);
     world.assert_clean();
 }
 
@@ -536,16 +517,16 @@ fn p1_one_that_has_ended_keeps_no_order_from_the_others() {
     let world = World::new();
     let ids = detach(&world, &service("pair", 2));
     wait_for_log(&world, &["logs", &ids[1], "web"], "begin");
-    done(&world, &["stop", &ids[0]]);
+    world.done(&["stop", &ids[0]]);
     assert_eq!(listed(&world, &["ps", "--json"]).len(), 2, "the run knows both");
-    assert_eq!(done(&world, &["restart", "pair"]), format!("restarted {} web side\n", ids[1]));
-    done(&world, &["signal", "-s", "HUP", "--task", "web", "pair"]);
-    assert_eq!(done(&world, &["stats", "pair"]).lines().count(), 3);
-    assert_eq!(done(&world, &["exec", "--task", "side", "pair", "echo", "there"]), "there\n");
+    assert_eq!(world.done(&["restart", "pair"]), format!("restarted {} web side\n", ids[1]));
+    world.done(&["signal", "-s", "HUP", "--task", "web", "pair"]);
+    assert_eq!(world.done(&["stats", "pair"]).lines().count(), 3);
+    assert_eq!(world.done(&["exec", "--task", "side", "pair", "echo", "there"]), "there\n");
     wait_for_log(&world, &["logs", "pair", "web"], "hup");
 
     // Two words for the same.
-    let stopped = done(&world, &["stop", &ids[1], "pair"]);
+    let stopped = world.done(&["stop", &ids[1], "pair"]);
     assert_eq!(stopped, format!("stopped {} pair.g[1]\n", ids[1]));
     world.assert_clean();
 }
@@ -556,7 +537,7 @@ fn p1_a_task_of_several_jobs_is_not_meant() {
     let world = World::new();
     let ids = [detach(&world, &service("first", 1)).remove(0), detach(&world, &service("second", 1)).remove(0)];
     for args in [&["signal", "web"][..], &["restart", "web"]] {
-        let out = agentbin(&world, args);
+        let out = world.ask(args);
         let named = ids.iter().all(|id| out.stderr.contains(id.as_str()));
         assert!(out.status == 125 && out.stderr.contains("runs several times") && named, "{args:?}: {out:?}");
     }
@@ -565,7 +546,7 @@ fn p1_a_task_of_several_jobs_is_not_meant() {
             view["tasks"].as_array().unwrap().iter().map(|t| t["restarts"].as_u64().unwrap()).collect();
         assert_eq!((&view["status"], restarts), (&"running".into(), vec![0, 0]));
     }
-    done(&world, &["stop", "first", "second"]);
+    world.done(&["stop", "first", "second"]);
     world.assert_clean();
 }
 
@@ -580,15 +561,15 @@ fn p1_what_cannot_be_looked_at_keeps_nobody_from_the_rest() {
     let logs = world.data_dir().join("logs");
     std::fs::create_dir_all(&logs).unwrap();
     mode(&logs, 0o777);
-    let out = agentbin(&world, &["ps"]);
+    let out = world.ask(&["ps"]);
     assert!(out.status == 0 && out.stdout.contains("look") && out.stderr.is_empty(), "{out:?}");
-    let out = agentbin(&world, &["ps", "--all"]);
+    let out = world.ask(&["ps", "--all"]);
     assert!(out.status == 0 && out.stdout.contains("look") && out.stderr.contains("was kept of ended jobs"), "{out:?}");
     mode(&logs, 0o700);
     let allocs = world.data_dir().join("alloc");
     let before = allocs.metadata().unwrap().permissions().mode();
     mode(&allocs, 0o777);
-    assert_eq!(done(&world, &["exec", "--task", "side", "look", "echo", "there"]), "there\n");
+    assert_eq!(world.done(&["exec", "--task", "side", "look", "echo", "there"]), "there\n");
     mode(&allocs, before);
 
     // Runs that do not answer take their time together.
@@ -607,12 +588,12 @@ fn p1_what_cannot_be_looked_at_keeps_nobody_from_the_rest() {
     };
     signal(agentbin::spec::Signal::from_name("SIGSTOP").unwrap());
     let began = Instant::now();
-    let out = agentbin(&world, &["ps"]);
+    let out = world.ask(&["ps"]);
     let took = began.elapsed();
     signal(agentbin::spec::Signal::from_name("SIGCONT").unwrap());
     assert!(out.status == 0 && out.stdout.contains(&id[..8]), "{out:?}");
     assert!(took < std::time::Duration::from_secs(12), "one after the other: {took:?}");
-    done(&world, &["stop", "look", "stopped0", "stopped1", "stopped2"]);
+    world.done(&["stop", "look", "stopped0", "stopped1", "stopped2"]);
     world.assert_clean();
 }
 
@@ -624,21 +605,21 @@ fn p1_what_is_said_after_the_start_is_kept() {
     let out = world.run(&["--detach", "--quiet", "--timeout", "3s", file.to_str().unwrap()]);
     assert_eq!(out.status, 0, "{out:?}");
     let messages = world.data_dir().join("logs").join(out.stdout.trim()).join("supervisor.log");
-    assert!(messages.exists() && !done(&world, &["status", "late"]).contains("Messages"));
+    assert!(messages.exists() && !world.done(&["status", "late"]).contains("Messages"));
     // It is no log of an ended job yet.
-    let swept = done(&world, &["gc", "--kept-logs", "0s"]);
+    let swept = world.done(&["gc", "--kept-logs", "0s"]);
     assert!(!swept.contains("kept logs") && !swept.contains("removed") && messages.exists(), "{swept}");
     wait_until_clean(&world);
     let told = std::fs::read_to_string(&messages).unwrap();
     assert!(told.contains("Z agentbin: the job was stopped because --timeout ran out\n"), "{told}");
     assert_eq!(messages.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    let shown = done(&world, &["status", "late"]);
+    let shown = world.done(&["status", "late"]);
     assert!(shown.contains(&format!("Messages  {}\n", messages.display())), "{shown}");
-    let swept = done(&world, &["gc", "--kept-logs", "0s"]);
+    let swept = world.done(&["gc", "--kept-logs", "0s"]);
     assert!(swept.contains(out.stdout.trim()) && !messages.exists(), "{swept}");
 
     let id = detach(&world, &service("silent", 1)).remove(0);
-    done(&world, &["stop", "silent"]);
+    world.done(&["stop", "silent"]);
     let kept = world.data_dir().join("logs").join(id);
     assert!(kept.join("alloc.json").exists() && !kept.join("supervisor.log").exists());
     world.assert_clean();
@@ -684,7 +665,7 @@ fn p1_drivers_that_do_not_answer_keep_nobody() {
 /// The groups' names and changes in what `plan --json` says, and its exit status.
 fn planned(world: &World, text: &str) -> (Vec<(String, String)>, i32) {
     let file = world.file("planned.nomad.hcl", text);
-    let out = agentbin(world, &["plan", "--json", file.to_str().unwrap()]);
+    let out = world.ask(&["plan", "--json", file.to_str().unwrap()]);
     let object: Json = serde_json::from_str(&out.stdout).unwrap_or_else(|error| panic!("{error}: {out:?}"));
     let changes = object["changes"].as_array().unwrap_or_else(|| panic!("{out:?}"));
     let text = |value: &Json| value.as_str().unwrap().to_owned();
@@ -716,13 +697,13 @@ fn p1_plan_says_what_a_file_changes_of_what_runs() {
     assert_eq!(planned(&world, &service("another", 1)), (vec![of("g", "new")], 1), "another job runs");
 
     let file = world.file("planned.nomad.hcl", &job);
-    let out = agentbin(&world, &["plan", file.to_str().unwrap()]);
+    let out = world.ask(&["plan", file.to_str().unwrap()]);
     assert!(out.status == 0 && out.stdout.contains("group g: unchanged, 2 running"), "{out:?}");
-    let dry = agentbin(&world, &["run", "--dry-run", file.to_str().unwrap()]);
+    let dry = world.ask(&["run", "--dry-run", file.to_str().unwrap()]);
     assert!(dry.status == 0 && out.stdout.starts_with(&dry.stdout), "{dry:?}");
-    let out = agentbin(&world, &["plan", "/no/such/file.hcl"]);
+    let out = world.ask(&["plan", "/no/such/file.hcl"]);
     assert!(out.status == 255 && out.stderr.contains("/no/such/file.hcl"), "{out:?}");
-    done(&world, &["stop", "planned"]);
+    world.done(&["stop", "planned"]);
     assert_eq!(planned(&world, &job), (vec![of("g", "new")], 1), "what has ended is not compared");
 
     // What runs in the foreground keeps no definition.
@@ -760,14 +741,14 @@ fn p1_nobody_waits_for_output_that_is_not_read() {
     need_root!();
     let world = World::new();
     let (mut run, _) = unread(&world, "yes");
-    let mut stop = command(&world, &["stop", "--now", "test"]).stdout(Stdio::null()).spawn().unwrap();
+    let mut stop = world.client(&["stop", "--now", "test"]).stdout(Stdio::null()).spawn().unwrap();
     world::wait_within(&mut stop, seconds(30));
     world::wait_within(&mut run, seconds(30));
     assert_eq!(stop.wait().unwrap().code(), Some(0));
 
     // An order to stop is the first one, so that Ctrl-C is the second one, which kills.
     let (mut run, id) = unread(&world, "trap '' TERM; while :; do yes | head -c 100000; done");
-    assert_eq!(agentbin(&world, &["stop", "--detach", "test"]).status, 0);
+    assert_eq!(world.ask(&["stop", "--detach", "test"]).status, 0);
     let deadline = Instant::now() + seconds(60);
     while listed(&world, &["status", "--json", &id])[0]["stopping"] != true {
         assert!(Instant::now() < deadline, "it is stopping");

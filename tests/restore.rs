@@ -73,24 +73,6 @@ job "{job}" {{
     )
 }
 
-fn command(world: &World, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
-    command.arg(args[0]).arg("--data-dir").arg(world.data_dir()).args(&args[1..]).stdin(Stdio::null());
-    command.env("XDG_RUNTIME_DIR", world.path(""));
-    command
-}
-
-fn agentbin(world: &World, args: &[&str]) -> Out {
-    command(world, args).output().unwrap().into()
-}
-
-/// One that has to work.
-fn done(world: &World, args: &[&str]) -> String {
-    let out = agentbin(world, args);
-    assert_eq!(out.status, 0, "{args:?}: {out:?}");
-    out.stdout
-}
-
 fn detach(world: &World, job: &str, more: &[&str]) -> String {
     let file = world.file("job.nomad.hcl", job);
     let out = world.run(&[&["--detach", "--quiet"], more, &[file.to_str().unwrap()]].concat());
@@ -100,7 +82,7 @@ fn detach(world: &World, job: &str, more: &[&str]) -> String {
 
 /// The only allocation.
 fn view(world: &World) -> Json {
-    let views: Vec<Json> = serde_json::from_str(&done(world, &["ps", "--json"])).unwrap();
+    let views: Vec<Json> = serde_json::from_str(&world.done(&["ps", "--json"])).unwrap();
     assert_eq!(views.len(), 1, "{views:?}");
     views.into_iter().next().unwrap()
 }
@@ -232,7 +214,7 @@ fn a4_tasks_outlive_a_supervisor_that_is_killed_at_any_instant() {
     let rounds = if full() { 300 } else { 30 };
     for round in 0..rounds {
         // Some of the commands that take it up, each killed with it at a random instant of taking up.
-        let mut next = command(&world, &["ps", "--json"]);
+        let mut next = world.client(&["ps", "--json"]);
         let mut next = next.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         pause(random.moment(Duration::from_millis(60)));
         kill_supervisor(&world);
@@ -252,9 +234,9 @@ fn a4_tasks_outlive_a_supervisor_that_is_killed_at_any_instant() {
     assert_eq!(task(&view, "init")["state"], "dead", "a dead task stays dead");
     assert_eq!((shells(&world), executors(&world)), (before, ours));
     // What is asked of a task reaches it.
-    assert_eq!(done(&world, &["exec", "--task", "c", &id, "echo", "here"]), "here\n");
-    assert!(done(&world, &["stats", &id]).contains("at-any-instant"));
-    done(&world, &["stop", "at-any-instant"]);
+    assert_eq!(world.done(&["exec", "--task", "c", &id, "echo", "here"]), "here\n");
+    assert!(world.done(&["stats", &id]).contains("at-any-instant"));
+    world.done(&["stop", "at-any-instant"]);
     world.assert_clean();
     for name in ["a", "b", "c", "d"] {
         assert_counted(&world, &id, name);
@@ -300,7 +282,7 @@ fn a4_a_task_whose_executor_is_killed_too_is_adopted_or_restarted_and_never_both
         // The next round counts its executors.
         wait_until(|| executors(&world).len() == 4);
     }
-    done(&world, &["stop", "executors"]);
+    world.done(&["stop", "executors"]);
     world.assert_clean();
 }
 
@@ -338,7 +320,7 @@ fn a4_what_ended_meanwhile_is_seen_with_its_status_and_restarts_are_counted_on()
         kill_supervisor(&world);
         assert_eq!(task(&view(&world), name)["restarts"], 1, "a supervisor's death is no restart");
     }
-    done(&world, &["stop", "meanwhile"]);
+    world.done(&["stop", "meanwhile"]);
     world.assert_clean();
 }
 
@@ -370,7 +352,7 @@ fn a4_after_a_restart_of_the_machine_the_allocation_begins_again() {
     }
     assert_eq!(lines(&world, &id, "init"), ["begun"], "a dead task stays dead");
     assert!(shells(&world).is_disjoint(&before));
-    done(&world, &["stop", "rebooted"]);
+    world.done(&["stop", "rebooted"]);
     world.assert_clean();
 }
 
@@ -381,20 +363,20 @@ fn a4_gc_leaves_what_is_taken_up_again_unless_it_is_told_otherwise() {
     let id = detach(&world, &counters("kept"), &[]);
     let before = shells(&world);
     kill_supervisor(&world);
-    let told = done(&world, &["gc"]);
+    let told = world.done(&["gc"]);
     assert!(told.contains("kept") && told.contains(&id) && told.contains("--abandoned"), "{told}");
-    let told = done(&world, &["gc", "--dry-run", "--abandoned"]);
+    let told = world.done(&["gc", "--dry-run", "--abandoned"]);
     assert!(told.contains("would remove") && told.contains(&id), "{told}");
     // A run beside it takes it up, and leaves it alone.
     assert_eq!(world.run_text(&batch("raw_exec", "/bin/true", "[]"), &["--quiet"]).status, 0);
     assert_eq!(shells(&world), before);
-    let told = done(&world, &["gc", "--abandoned"]);
+    let told = world.done(&["gc", "--abandoned"]);
     assert!(told.contains("in use") && shells(&world) == before, "its supervisor lives: {told}");
     kill_supervisor(&world);
-    let told = done(&world, &["gc", "--abandoned"]);
+    let told = world.done(&["gc", "--abandoned"]);
     assert!(told.contains("removed") && told.contains(&id), "{told}");
     world.assert_clean();
-    assert_eq!(done(&world, &["ps", "--json"]).trim(), "[]");
+    assert_eq!(world.done(&["ps", "--json"]).trim(), "[]");
 }
 
 /// Killed while it starts its tasks, a supervisor has told nobody that they run: nothing of them stays.
@@ -410,14 +392,14 @@ fn a4_what_was_never_announced_is_removed() {
         pause(random.moment(Duration::from_millis(150)));
         kill_supervisor(&world);
         let was_told = starting.wait().unwrap().success();
-        let views: Vec<Json> = serde_json::from_str(&done(&world, &["ps", "--json"])).unwrap();
+        let views: Vec<Json> = serde_json::from_str(&world.done(&["ps", "--json"])).unwrap();
         let taken_up = views.iter().filter(|view| view["status"] != "lost").count();
         assert!(taken_up >= usize::from(was_told), "what somebody was told of goes on: {views:?}");
         announced += taken_up;
         if taken_up > 0 {
-            done(&world, &["stop", "unannounced"]);
+            world.done(&["stop", "unannounced"]);
         }
-        done(&world, &["gc"]);
+        world.done(&["gc"]);
         world.assert_clean();
     }
     println!("{announced} were announced before they were killed");
@@ -473,11 +455,11 @@ job "settings" {
     wait_until(|| lines(&world, &id, "web") == ["one", "two"]);
     // Restarted by the second supervisor, it has its volume.
     std::fs::remove_file(volume.join("began")).unwrap();
-    done(&world, &["restart", &id]);
+    world.done(&["restart", &id]);
     wait_until(|| volume.join("began").exists() && lines(&world, &id, "web") == ["one", "two", "two"]);
     let shipped = || std::fs::read_to_string(&sink).unwrap_or_default();
     wait_until(|| shipped().lines().count() >= 3);
-    done(&world, &["stop", "settings"]);
+    world.done(&["stop", "settings"]);
     let words = shipped();
     assert!(words.contains("one") && words.matches("two").count() >= 2, "both supervisors have shipped: {words}");
     world.assert_clean();
@@ -496,14 +478,14 @@ fn a4_a_run_whose_record_is_not_understood_is_not_forgotten() {
     let newer = record.replacen("\"version\":3", "\"version\":9", 1);
     assert_ne!(record, newer);
     std::fs::write(&path, newer).unwrap();
-    let out = agentbin(&world, &["ps", "--json"]);
+    let out = world.ask(&["ps", "--json"]);
     assert!(out.stderr.contains("version 9"), "{out:?}");
-    done(&world, &["gc"]);
+    world.done(&["gc"]);
     std::fs::write(&path, record).unwrap();
     let view = view(&world);
     assert_eq!((&view["id"], &view["status"]), (&Json::from(id.as_str()), &"running".into()), "{view:#}");
     assert_eq!(shells(&world), before);
-    done(&world, &["stop", "unreadable"]);
+    world.done(&["stop", "unreadable"]);
     world.assert_clean();
 }
 
@@ -516,7 +498,7 @@ fn a4_another_pid_namespace_takes_nothing_up() {
     let before = shells(&world);
     kill_supervisor(&world);
     let beside = |args: &[&str]| -> Out {
-        let inner = command(&world, args);
+        let inner = world.client(args);
         let mut outer = Command::new("unshare");
         outer.args(["--pid", "--fork", "--mount", "--mount-proc"]).arg(inner.get_program()).args(inner.get_args());
         outer.env("XDG_RUNTIME_DIR", world.path("")).stdin(Stdio::null()).output().unwrap().into()
@@ -530,7 +512,7 @@ fn a4_another_pid_namespace_takes_nothing_up() {
         assert_eq!(task(&view(&world), name)["restarts"], 0);
         assert!(assert_counted(&world, &id, name) > 0);
     }
-    done(&world, &["stop", "elsewhere"]);
+    world.done(&["stop", "elsewhere"]);
     world.assert_clean();
 }
 

@@ -6,13 +6,12 @@ mod world;
 #[path = "support/screen.rs"]
 mod screen;
 
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use agentbin::spec::Signal;
 use screen::Screen;
 use serde_json::Value as Json;
-use world::{Out, World, need_root, seconds, wait_for_text, wait_within};
+use world::{World, need_root, seconds, wait_for_text, wait_within};
 
 /// One task that computes, and one that has memory.
 fn two(job: &str) -> String {
@@ -25,23 +24,6 @@ fn two(job: &str) -> String {
     let (burns, holds) = ("$| = 1; print 'begin', chr 10; 1 while 1", "$x = 'x' x (40 << 20); sleep 1000");
     let tasks = task("burns", "raw_exec", burns) + &task("holds", "exec", holds);
     format!("job \"{job}\" {{\n type = \"service\"\n group \"g\" {{\n {tasks} }}\n}}\n")
-}
-
-fn command(world: &World, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
-    command.arg(args[0]).arg("--data-dir").arg(world.data_dir()).args(&args[1..]).stdin(Stdio::null());
-    command.env("XDG_RUNTIME_DIR", world.path(""));
-    command
-}
-
-fn agentbin(world: &World, args: &[&str]) -> Out {
-    command(world, args).output().unwrap().into()
-}
-
-fn done(world: &World, args: &[&str]) -> String {
-    let out = agentbin(world, args);
-    assert_eq!(out.status, 0, "{args:?}: {out:?}");
-    out.stdout
 }
 
 /// Starts a job in the background; the id of its allocation.
@@ -90,7 +72,7 @@ fn p1_top_on_a_terminal() {
     need_root!();
     let world = World::new();
     let id = detach(&world, &two("both"));
-    let mut screen = Screen::start(&command(&world, &["top"]), (120, 20), true);
+    let mut screen = Screen::start(&world.client(&["top"]), (120, 20), true);
     // By CPU, and CPU time is measured from the second sample on.
     let lines = screen.wait("the tasks by CPU", |lines| {
         let number = |task: &str, word: usize| {
@@ -125,24 +107,24 @@ fn p1_top_on_a_terminal() {
     screen.wait("it is drawn anew", |lines| is_above(lines, "burns", "holds") && lines[19].starts_with("by CPU"));
 
     // A restart is counted as by `status`, and a task that has ended uses nothing.
-    done(&world, &["signal", "-s", "SIGKILL", "--task", "burns", "both"]);
+    world.done(&["signal", "-s", "SIGKILL", "--task", "burns", "both"]);
     screen.wait("it was restarted", |lines| row(lines, "both", "burns").is_some_and(|(_, r)| r.last().unwrap() == "1"));
     screen.type_in("q");
     ends_restored(&mut screen, 0);
 
-    let one = Screen::start(&command(&world, &["top", "--sort", "memory", "holds"]), (120, 20), true);
+    let one = Screen::start(&world.client(&["top", "--sort", "memory", "holds"]), (120, 20), true);
     let lines = one.wait("one task", |lines| row(lines, "both", "holds").is_some());
     assert!(row(&lines, "both", "burns").is_none() && lines[0].starts_with("1 tasks"), "{lines:?}");
     let mut one = one;
     one.type_in("\x03");
     ends_restored(&mut one, 0);
     for (sent, status) in [("SIGTERM", 143), ("SIGINT", 130)] {
-        let mut screen = Screen::start(&command(&world, &["top"]), (80, 24), true);
+        let mut screen = Screen::start(&world.client(&["top"]), (80, 24), true);
         screen.wait("the tasks", |lines| lines[0].starts_with("2 tasks"));
         signal(screen.child.id().cast_signed(), Signal::from_name(sent).unwrap());
         ends_restored(&mut screen, status);
     }
-    done(&world, &["stop", "both"]);
+    world.done(&["stop", "both"]);
     world.assert_clean();
 }
 
@@ -151,7 +133,7 @@ fn p1_top_ends_with_its_terminal_and_waits_for_none() {
     need_root!();
     let world = World::new();
     detach(&world, &two("both"));
-    let mut screen = Screen::start(&command(&world, &["top"]), (120, 20), true);
+    let mut screen = Screen::start(&world.client(&["top"]), (120, 20), true);
     screen.wait("the tasks", |lines| is_above(lines, "burns", "holds"));
     screen.hang_up();
     signal(screen.child.id().cast_signed(), Signal::from_name("SIGHUP").unwrap());
@@ -160,7 +142,7 @@ fn p1_top_ends_with_its_terminal_and_waits_for_none() {
 
     // Nobody reads what it draws: more than the kernel keeps for a terminal.
     for (typed, sent, status) in [("q", None, 0), ("", Some("SIGTERM"), 143)] {
-        let mut screen = Screen::start(&command(&world, &["top"]), (400, 200), false);
+        let mut screen = Screen::start(&world.client(&["top"]), (400, 200), false);
         let deadline = Instant::now() + seconds(60);
         while !screen.is_raw() {
             assert!(Instant::now() < deadline, "it takes the terminal");
@@ -172,7 +154,7 @@ fn p1_top_ends_with_its_terminal_and_waits_for_none() {
         }
         ends(&mut screen, status);
     }
-    done(&world, &["stop", "both"]);
+    world.done(&["stop", "both"]);
     world.assert_clean();
 }
 
@@ -184,14 +166,14 @@ fn p1_top_shows_the_others_while_a_run_does_not_answer_and_forgets_one_that_was_
     let file = world.file("fore.nomad.hcl", &two("fore").replace("1 while 1", "sleep 1000"));
     let mut fore = world.start(&["--quiet", file.to_str().unwrap()]);
     wait_for_text(&fore.stdout, "burns | begin");
-    let mut screen = Screen::start(&command(&world, &["top"]), (120, 20), true);
+    let mut screen = Screen::start(&world.client(&["top"]), (120, 20), true);
     screen.wait("both jobs", |lines| {
         is_above(lines, "burns", "holds") && row(lines, "fore", "holds").is_some() && lines[0].starts_with("4 tasks")
     });
     let pid = fore.child.id().cast_signed();
     signal(pid, Signal::from_name("SIGSTOP").unwrap());
     // The others are shown as they are, and keys are obeyed, while it is waited for.
-    done(&world, &["signal", "-s", "SIGKILL", "--task", "burns", "both"]);
+    world.done(&["signal", "-s", "SIGKILL", "--task", "burns", "both"]);
     screen.type_in("m");
     screen.wait("keys are obeyed", |lines| lines[19].starts_with("by memory"));
     screen.wait("others are shown", |lines| row(lines, "both", "burns").is_some_and(|(_, r)| r.last().unwrap() == "1"));
@@ -207,9 +189,9 @@ fn p1_top_shows_the_others_while_a_run_does_not_answer_and_forgets_one_that_was_
     });
     screen.type_in("q");
     ends_restored(&mut screen, 0);
-    done(&world, &["stop", "fore"]);
-    done(&world, &["stop", "both"]);
-    done(&world, &["gc"]);
+    world.done(&["stop", "fore"]);
+    world.done(&["stop", "both"]);
+    world.done(&["gc"]);
     world.assert_clean();
 }
 
@@ -219,16 +201,16 @@ fn p1_top_without_a_terminal_is_one_table_or_one_document() {
     let world = World::new();
     std::fs::create_dir(world.data_dir()).unwrap();
     let heads = "JOB  GROUP  TASK  DRIVER  ALLOC  STATE  CPU  RSS  LIMIT  PROCS  UPTIME  RESTARTS\n";
-    assert_eq!(done(&world, &["top"]), heads, "nothing runs");
-    assert_eq!(done(&world, &["top", "--json"]), "{\n  \"tasks\": []\n}\n");
+    assert_eq!(world.done(&["top"]), heads, "nothing runs");
+    assert_eq!(world.done(&["top", "--json"]), "{\n  \"tasks\": []\n}\n");
     let id = detach(&world, &two("both"));
     for args in [&["top"][..], &["top", "--once", "both"], &["top", &id[..5]]] {
-        let text = done(&world, args);
+        let text = world.done(args);
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         assert!(lines.len() == 3 && lines[0].starts_with("JOB ") && is_above(&lines, "burns", "holds"), "{text}");
         assert!(!text.contains('\x1b'), "{text:?}");
     }
-    let text = done(&world, &["top", "--sort", "memory", "--json"]);
+    let text = world.done(&["top", "--sort", "memory", "--json"]);
     let document: Json = serde_json::from_str(&text).unwrap();
     let tasks = document["tasks"].as_array().unwrap();
     assert_eq!((tasks.len(), &tasks[0]["task"], &tasks[1]["task"]), (2, &"holds".into(), &"burns".into()), "{text}");
@@ -238,11 +220,11 @@ fn p1_top_without_a_terminal_is_one_table_or_one_document() {
     assert_eq!(tasks[1]["memory_limit"], 200 << 20, "of raw_exec, too: {text}");
     assert!(tasks[1]["cpu_percent"].as_f64().unwrap() > 1.0 && tasks[1]["uptime_seconds"].is_u64(), "{text}");
     assert_eq!((&holds["state"], &holds["restarts"], &holds["index"]), (&"running".into(), &0.into(), &0.into()));
-    let out = agentbin(&world, &["top", "nothing-of-this-name"]);
+    let out = world.ask(&["top", "nothing-of-this-name"]);
     assert!(out.status == 125 && out.stderr.contains("there is no job, task or allocation"), "{out:?}");
     // A name that would draw on a terminal is refused long before.
     let out = world.run_text(&two("a\\u001b[2J"), &[]);
     assert!(out.status == 125 && !out.stderr.contains('\x1b'), "{out:?}");
-    done(&world, &["stop", "both"]);
+    world.done(&["stop", "both"]);
     world.assert_clean();
 }

@@ -10,8 +10,8 @@ use super::engine::TestEngine;
 use super::wire;
 use super::world::{Out, World, need_root, plain_user};
 use super::{
-    COUNTER, Json, agentbin, assert_counted_in, command, detach, done, executors, kill, kill_supervisor,
-    kill_supervisor_of, lines, lines_below, shells, supervisor, task, view, wait_for, wait_until,
+    COUNTER, Json, assert_counted_in, detach, executors, kill, kill_supervisor, kill_supervisor_of, lines, lines_below,
+    shells, supervisor, task, view, wait_for, wait_until,
 };
 
 /// Gives this thread a network and a `/run` of its own, as after a start of the machine.
@@ -70,19 +70,19 @@ job "net" {
         let out = Command::new("curl").args(["-sf", "-m", "5", &url]).output().unwrap();
         out.stdout == b"pong\n"
     };
-    let namespace = || done(&world, &["exec", &id, "readlink", "/proc/self/ns/net"]);
+    let namespace = || world.done(&["exec", &id, "readlink", "/proc/self/ns/net"]);
     wait_until(answers);
     let made = namespace();
     assert_ne!(made.trim(), std::fs::read_link("/proc/thread-self/ns/net").unwrap().to_str().unwrap());
     let there = networks();
     kill_supervisor(&world);
     assert!(answers(), "its tasks go on");
-    done(&world, &["gc"]);
+    world.done(&["gc"]);
     assert!(answers() && networks() == there, "it is wanted back");
     let seen = view(&world);
     assert_eq!((task(&seen, "web")["restarts"].as_u64(), port(&seen)), (Some(0), first), "{seen:#}");
     assert_eq!(namespace(), made);
-    done(&world, &["restart", &id]);
+    world.done(&["restart", &id]);
     wait_until(answers);
     assert_eq!(namespace(), made);
 
@@ -95,7 +95,7 @@ job "net" {
     wait_until(answers);
     assert_ne!(namespace(), made);
     assert_eq!(networks().len(), there.len(), "{:?}", networks());
-    done(&world, &["stop", "net"]);
+    world.done(&["stop", "net"]);
     assert_eq!(networks(), [""; 0]);
     let rules = Command::new("iptables-save").output().unwrap();
     assert!(!String::from_utf8_lossy(&rules.stdout).contains(&id), "{rules:?}");
@@ -127,7 +127,7 @@ fn a4_cores_stay_their_tasks() {
     let tasks = task_of("own", "exec", "cores = 1") + &task_of("other", "raw_exec", "cpu = 100");
     let id = detach(&world, &format!("job \"cores\" {{\ngroup \"g\" {{\n{tasks}}}\n}}\n"), &[]);
     let list = |name: &str| {
-        let out = done(&world, &["exec", "--task", name, &id, "grep", "Cpus_allowed_list", "/proc/self/status"]);
+        let out = world.done(&["exec", "--task", name, &id, "grep", "Cpus_allowed_list", "/proc/self/status"]);
         out.split_whitespace().last().unwrap().parse::<agentbin::spec::CpuSet>().unwrap()
     };
     let own = list("own");
@@ -139,10 +139,10 @@ fn a4_cores_stay_their_tasks() {
     for _ in 0..2 {
         let before = shells(&world);
         kill_supervisor(&world);
-        done(&world, &["gc"]);
+        world.done(&["gc"]);
         check();
         assert_eq!(shells(&world), before);
-        done(&world, &["restart", "--task", "own", &id]);
+        world.done(&["restart", "--task", "own", &id]);
         wait_for(&world, "own", |task| task["state"] == "running");
         check();
     }
@@ -150,7 +150,7 @@ fn a4_cores_stay_their_tasks() {
     kill_supervisor(&world);
     kill(executors(&world)["own"]);
     check();
-    done(&world, &["stop", "cores"]);
+    world.done(&["stop", "cores"]);
     world.assert_clean();
 }
 
@@ -247,7 +247,7 @@ fn a4_a_container_is_found_where_its_engine_was() {
     let read = lines(&world, &id, "a").len();
     wait_until(|| lines(&world, &id, "a").len() > read + 20);
     assert_counted_in(&lines(&world, &id, "a"), "a");
-    assert_eq!(done(&world, &["exec", &id, "/bin/busybox", "echo", "here"]), "here\n");
+    assert_eq!(world.done(&["exec", &id, "/bin/busybox", "echo", "here"]), "here\n");
 
     // It ends while nobody looks: its end is seen, and another one takes its place.
     kill_supervisor(&world);
@@ -257,11 +257,11 @@ fn a4_a_container_is_found_where_its_engine_was() {
     assert!(events.iter().any(|event| event["details"]["exit_code"] == "137"), "{events:#?}");
     wait_until(|| containers() != before && containers().lines().count() == 1);
     kill_supervisor(&world);
-    let mut gc = command(&world, &["gc", "--abandoned"]);
+    let mut gc = world.client(&["gc", "--abandoned"]);
     let out: Out = gc.env("DOCKER_HOST", engine.endpoint()).output().unwrap().into();
     assert_eq!(out.status, 0, "{out:?}");
     assert_eq!(engine.docker(&["ps", "-aq"]), "");
-    assert_eq!(agentbin(&world, &["ps", "--json"]).stdout.trim(), "[]");
+    assert_eq!(world.ask(&["ps", "--json"]).stdout.trim(), "[]");
     world.assert_clean();
     for tree in std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
         let _none_there = std::fs::remove_dir(tree.path().join(&parent));

@@ -135,6 +135,26 @@ impl World {
         command.output().unwrap().into()
     }
 
+    /// Another command about the runs here, of whom no other directory is looked into.
+    pub fn client(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+        command.arg(args[0]).arg("--data-dir").arg(self.data_dir()).args(&args[1..]).stdin(Stdio::null());
+        command.env("XDG_RUNTIME_DIR", self.path(""));
+        command
+    }
+
+    /// What such a command says.
+    pub fn ask(&self, args: &[&str]) -> Out {
+        self.client(args).output().unwrap().into()
+    }
+
+    /// The output of one that has to work.
+    pub fn done(&self, args: &[&str]) -> String {
+        let out = self.ask(args);
+        assert_eq!(out.status, 0, "{args:?}: {out:?}");
+        out.stdout
+    }
+
     pub fn run(&self, args: &[&str]) -> Out {
         self.command(args).output().unwrap().into()
     }
