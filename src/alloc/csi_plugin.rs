@@ -1,4 +1,4 @@
-//! Tasks that are CSI plugins (F3): their directories, mounts and socket before the start, and their health afterwards. Never calls a
+//! Tasks that are CSI plugins: their directories, mounts and socket before the start, and their health afterwards. Never calls a
 //! plugin for a volume.
 
 use std::io;
