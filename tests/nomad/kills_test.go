@@ -75,9 +75,6 @@ func TestN1KillsAtRandomInstants(t *testing.T) {
 	if stock {
 		t.Skip("SKIP: TestN1KillsAtRandomInstants: the stock drivers are no plugins")
 	}
-	if !full && os.Getenv("NOMAD_TRIAL") == "" {
-		t.Skip("SKIP: TestN1KillsAtRandomInstants: is run with AGENTBIN_FULL=1 or NOMAD_TRIAL=1")
-	}
 	jar(t)
 	seed := uint64(time.Now().UnixNano())
 	if given := os.Getenv("AGENTBIN_SEED"); given != "" {
