@@ -378,9 +378,8 @@ mod tests {
                 peer.send(b"OK 0123456789abcdef0123456789abcdef\r\n").unwrap();
                 assert_eq!(line(&mut peer, b"\r\n"), "BEGIN\r\n");
                 let call = peer.receive().unwrap();
-                for bytes in answers {
-                    peer.send(bytes).unwrap();
-                }
+                // At once: the other end goes when it has read enough of them.
+                peer.send(&answers.concat()).unwrap();
                 // Held open until the other end has decided.
                 (call, peer)
             });
