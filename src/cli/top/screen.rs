@@ -265,11 +265,18 @@ mod tests {
     use super::*;
     use crate::container::open_terminal;
 
-    /// What a terminal was sent so far.
-    fn sent(master: &OwnedFd) -> String {
-        let mut bytes = [0; 4096];
-        let count = rustix::io::read(master, &mut bytes).unwrap();
-        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    /// What a terminal was sent. A worker of the kernel carries it to the master, which a read waits for before it says EAGAIN, if
+    /// the slave is open.
+    fn sent(terminal: &crate::container::Terminal) -> String {
+        rustix::io::ioctl_fionbio(&terminal.master, true).unwrap();
+        let (mut text, mut bytes) = (Vec::new(), [0; 4096]);
+        loop {
+            match rustix::io::read(&terminal.master, &mut bytes) {
+                Ok(count) => text.extend_from_slice(&bytes[..count]),
+                Err(Errno::AGAIN) => return String::from_utf8(text).unwrap(),
+                Err(error) => panic!("{error}: {text:?}"),
+            }
+        }
     }
 
     #[test]
@@ -294,7 +301,7 @@ mod tests {
         .join();
         assert_eq!(ended.unwrap_err().downcast_ref(), Some(&"meant"));
         assert_eq!(modes(&terminal.slave).unwrap(), (before.local_modes, before.input_modes, before.output_modes));
-        let text = sent(&terminal.master);
+        let text = sent(&terminal);
         let (begin, shown) = text.split_once("shown").expect("it was drawn");
         assert!(begin.starts_with("\x1b[?1049h\x1b[?25l"), "{text:?}");
         assert!(shown.ends_with("\x1b[0m\x1b[?1049l\x1b[?25h"), "{text:?}");
