@@ -48,7 +48,7 @@ const ABTHREE: u32 = 7001;
 /// Memory of a process of ours that is to find no end, in bytes.
 const MEMORY: u64 = 1 << 30;
 /// How many processes of the stranger's run at a time.
-const MANY: usize = 200;
+const MANY: usize = 100;
 
 /// Longest work that nobody may hold up, on a machine that has other work.
 fn longest() -> Duration {
@@ -73,19 +73,28 @@ fn stranger(args: &[String], inside: &Inside) {
             forever();
         }
         ("mark", [id]) => {
-            inside.fact("marking", true);
-            let mut running = std::collections::VecDeque::new();
-            loop {
-                // It ends when nobody holds the other end of its input any more.
-                let mut command = Command::new("/bin/cat");
-                let child = command.env_clear().env("NOMAD_ALLOC_ID", id).stdin(Stdio::piped()).spawn();
-                running.extend(child.ok());
-                while running.len() > MANY {
-                    let mut oldest: Child = running.pop_front().unwrap();
-                    let _ = oldest.kill();
-                    let _ = oldest.wait();
-                }
+            // Whoever kills one wakes the thread that starts the next, so that on a loaded machine there is always one, too.
+            let (begun, begins) = std::sync::mpsc::channel();
+            for _ in 0..MANY {
+                let (id, begun) = (id.clone(), begun.clone());
+                std::thread::spawn(move || {
+                    loop {
+                        // It ends when nobody holds the other end of its input any more.
+                        let mut command = Command::new("/bin/cat");
+                        let child = command.env_clear().env("NOMAD_ALLOC_ID", &id).stdin(Stdio::piped()).spawn();
+                        let _ = begun.send(());
+                        let _ = child.and_then(|mut child| {
+                            let input = child.stdin.take();
+                            let ended = child.wait();
+                            drop(input);
+                            ended
+                        });
+                    }
+                });
             }
+            begins.iter().take(MANY).for_each(drop);
+            inside.fact("marking", true);
+            forever();
         }
         ("exchange", [home]) => {
             // What lies in the directory that is his own is his to rename, whoever made it.
