@@ -378,7 +378,11 @@ fn j3_services_of_a_run_are_registered_again_when_its_supervisor_was_killed() {
     let log = || {
         let allocs = std::fs::read_dir(site.world.data_dir().join("alloc")).unwrap().flatten();
         let logs = allocs.map(|alloc| alloc.path().join("alloc/logs/client.stdout.0"));
-        logs.filter_map(|log| std::fs::read_to_string(log).ok()).collect::<String>()
+        let text = logs.filter_map(|log| std::fs::read_to_string(log).ok()).collect::<String>();
+        // A task that is slow to take a signal reads what the next one is for, and then the same again.
+        let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+        lines.dedup();
+        lines.concat()
     };
     // It may have seen both already when it began; what comes later it is told.
     let other = "service {\n name = \"other\"\n provider = \"nomad\"\n port = 7\n}\n";
@@ -400,7 +404,9 @@ fn j3_services_of_a_run_are_registered_again_when_its_supervisor_was_killed() {
     // It is followed on, and what happened between was nothing to it.
     signal(&first.child, "SIGTERM");
     first.finish();
-    until("the template without it", || (log() == format!("{seen}now web,\n")).then_some(()));
+    let expected = format!("{seen}now web,\n");
+    until("a line about the template without it", || (log().len() >= expected.len()).then_some(()));
+    assert_eq!(log(), expected);
     let data_dir = site.world.data_dir();
     let out = site.world.agentbin(&["stop", "--data-dir", data_dir.to_str().unwrap(), "kept"]);
     assert_eq!(out.status, 0, "{out:?}");
