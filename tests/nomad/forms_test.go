@@ -95,9 +95,7 @@ type plans struct {
 // TestJ2PlansAreARealAgents asks a real agent for each plan that src/jobspec/tests/api_form.rs compares with ours.
 func TestJ2PlansAreARealAgents(t *testing.T) {
 	needsRoot(t)
-	if !strings.Contains(setting(t, "NOMAD"), "1.11.") {
-		t.Skipf("SKIP: %s: the plans are those of 1.11.3", t.Name())
-	}
+	needsItsRelease(t)
 	file, err := os.ReadFile(filepath.Join(forms, "plans.json"))
 	must(t, err)
 	var recorded plans

@@ -144,6 +144,19 @@ func begin(t *testing.T, config agent.Config) *agent.Agent {
 	return started
 }
 
+// answersAs is the release whose answers and decisions our agent gives (src/alloc/facts.rs).
+const answersAs = "1.11.3"
+
+// needsItsRelease skips where another release is to be compared with our agent, which does not tell of it.
+func needsItsRelease(t *testing.T) {
+	t.Helper()
+	out, err := exec.Command(setting(t, "NOMAD"), "version").Output()
+	must(t, err)
+	if line, _, _ := strings.Cut(string(out), "\n"); !strings.HasPrefix(line, "Nomad v"+answersAs) {
+		t.Skipf("SKIP: %s: our agent answers as %s does, this is %s", t.Name(), answersAs, line)
+	}
+}
+
 func setting(t *testing.T, name string) string {
 	t.Helper()
 	value := os.Getenv(name)

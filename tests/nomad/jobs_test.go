@@ -307,7 +307,7 @@ func restarts(t *testing.T, a *agent.Agent, alloc string) {
 func needsCNI(t *testing.T) {
 	t.Helper()
 	bridge := ""
-	for _, dir := range []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"} {
+	for _, dir := range agent.CNIDirs() {
 		if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
 			bridge = dir
 		}

@@ -24,6 +24,7 @@ import (
 // TestRows gives the real command line the same commands for a real agent and for ours, one after the other, and
 // compares what it prints and its status. (D5, P1)
 func TestRows(t *testing.T) {
+	needsItsRelease(t)
 	theirs := onStock(t, agent.Config{})
 	ours := beginOurs(t)
 	dir := t.TempDir()

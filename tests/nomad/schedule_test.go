@@ -183,6 +183,7 @@ func shown(t *testing.T, a *agent.Agent, id, eval string) map[string]any {
 
 // TestJ6DecisionsAreThoseOfOurScheduler shows J6: the scenarios that our scheduler is held to are what a real agent does.
 func TestJ6DecisionsAreThoseOfOurScheduler(t *testing.T) {
+	needsItsRelease(t)
 	a := plain(t)
 	text, err := os.ReadFile("testdata/schedule.json")
 	must(t, err)

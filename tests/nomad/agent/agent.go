@@ -57,6 +57,18 @@ type Agent struct {
 	ended   chan struct{}
 }
 
+// CNIDirs are the directories in which CNI plugins may be installed, those that there are: an agent of 1.10 looks for none after the
+// first that is missing.
+func CNIDirs() []string {
+	var found []string
+	for _, dir := range []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"} {
+		if _, err := os.Stat(dir); err == nil {
+			found = append(found, dir)
+		}
+	}
+	return found
+}
+
 // New writes the configuration.
 func New(config Config) (*Agent, error) {
 	a := &Agent{Config: config}
@@ -110,7 +122,7 @@ client {
   enabled           = true
   servers           = ["127.0.0.1:4647"]
   network_interface = "eth0"
-  cni_path          = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"
+  cni_path          = %q
   # What ends is looked at after its end; a disk that a build has filled is no reason to take it away before.
   gc_disk_usage_threshold  = 100
   gc_inode_usage_threshold = 100
@@ -119,7 +131,7 @@ client {
   }
   %s
 }
-%s%s`, a.dataDir(), plugins, a.Client, blocks, a.Blocks)
+%s%s`, a.dataDir(), plugins, strings.Join(CNIDirs(), ":"), a.Client, blocks, a.Blocks)
 	return a, os.WriteFile(filepath.Join(a.Dir, "agent.hcl"), []byte(text), 0o644)
 }
 
