@@ -1444,3 +1444,55 @@ fn the_log_level_changes_while_the_agent_runs() {
     agent.until("a mistake changes nothing", || agent.log().contains("the configuration is not changed").then_some(()));
     let _status = agent.end(Signal::TERM);
 }
+
+#[test]
+fn p1_commands_about_runs_find_the_allocations_of_the_agent() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    agent.register(&job("web", "service", WAITS, json!({})));
+    agent.register(&job("once", "batch", "echo done", json!({})));
+    let alloc = agent.alloc("web", "running", "");
+    agent.alloc("once", "complete", "");
+    let id = alloc["ID"].as_str().unwrap();
+    let say = |args: &[&str]| -> (bool, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
+        command.arg(args[0]).arg("--data-dir").arg(world.data_dir()).args(&args[1..]).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let done = |args: &[&str]| -> String {
+        let (done, text) = say(args);
+        assert!(done, "{args:?}: {text}");
+        text
+    };
+    let listed = done(&["ps"]);
+    let line = listed.lines().find(|line| line.starts_with(&id[..8])).unwrap_or_else(|| panic!("{listed}"));
+    assert!(line.contains("web") && line.contains("g[0]") && line.contains("1/1") && line.ends_with("agent"), "{line}");
+    assert!(!listed.contains("once"), "it has ended: {listed}");
+    assert!(done(&["ps", "--all"]).lines().any(|line| line.contains("once") && line.contains("complete")));
+    let described = done(&["status", "web"]);
+    assert!(described.contains(&format!("process {}", agent.child.id())) && described.contains("Agent"), "{described}");
+    assert_eq!((done(&["logs", "web"]).as_str(), done(&["logs", "once"]).as_str()), ("up\n", "done\n"));
+    assert_eq!(done(&["exec", "web", "sh", "-c", "echo job $NOMAD_JOB_ID"]), "job web\n");
+    assert!(done(&["top", "--once"]).lines().any(|line| line.contains("web")));
+    assert!(done(&["stats", "web"]).contains(&id[..8]));
+    done(&["restart", "web"]);
+    agent.until("it was started again", || (agent.output(&alloc, "t") == "up\nup\n").then_some(()));
+
+    // Another one would be started in its place.
+    let (stopped, text) = say(&["stop", "web"]);
+    assert!(!stopped && text.contains("nomad job stop web"), "{text}");
+    assert_eq!(agent.alloc("web", "running", "")["ID"], id);
+
+    drop(agent);
+    let (_, text) = say(&["ps"]);
+    assert!(!text.contains("web"), "its tasks are the next agent's: {text}");
+    let agent = Agent::start(&world);
+    agent.until("the next one tells of it", || done(&["ps"]).contains("agent").then_some(()));
+    for id in ["web", "once"] {
+        agent.json("DELETE", &format!("/v1/job/{id}?purge=true"), &Value::Null);
+    }
+    agent.wind_up();
+}

@@ -277,6 +277,7 @@ impl Serving {
         let advertised = advertised(&config, &tcp, tls.is_some());
         let (runner, reports) =
             Runner::new(Arc::clone(&machine), advertised).context("cannot look for allocations of the last agent")?;
+        alloc::control::serve(&sockets.path, runner.served())?;
         let (agent, working) = Agent::start(state.clone(), Arc::new(Arc::clone(&runner)), reports).await?;
         runner.settled(TAKING_UP).await;
         let view = agent.state.read()?;

@@ -78,7 +78,8 @@ impl Plan {
             complain(&chain(error));
         }
         let mut running: BTreeMap<String, Vec<Option<Job>>> = BTreeMap::new();
-        for run in runs.into_iter().map(|reached| reached.run) {
+        // A job of the agent is another one, whatever its name.
+        for run in runs.into_iter().map(|reached| reached.run).filter(|run| !run.agent) {
             if given.is_some() && data_dir.as_ref() != Some(&run.data_dir) {
                 continue;
             }

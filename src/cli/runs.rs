@@ -11,7 +11,8 @@ use super::output::indented;
 use super::revive::{is_any_lost, revive};
 use super::{PsArgs, RestartArgs, SignalArgs, StatsArgs, StatusArgs, StopArgs, UpdateArgs, complain, print, tell};
 use crate::alloc::control::{
-    AllocView, ClientError, Connection, ProcessUse, Request, RunView, StatsView, reach, seconds_since, timestamp,
+    AllocView, ClientError, Connection, ProcessUse, Reached, Request, RunView, StatsView, reach, seconds_since,
+    timestamp,
 };
 use crate::alloc::{self, Finding, Owner, Record, chain, findings, machine};
 use crate::executor::NewLimits;
@@ -45,6 +46,8 @@ pub(super) enum Keeper {
         /// How many allocations it has.
         allocs: usize,
     },
+    /// The agent.
+    Agent { socket: PathBuf },
     /// A run that was killed.
     Lost {
         /// Its record.
@@ -117,16 +120,10 @@ impl World {
             complain(&chain(error));
         }
         let mut world = World { data_dir, allocs: Vec::new() };
-        for reached in runs {
-            let RunView { data_dir: of_run, allocs, .. } = reached.run;
-            if given.is_some() && world.data_dir.as_ref() != Some(&of_run) {
-                continue;
+        for Reached { socket, run } in runs {
+            if given.is_none() || world.data_dir.as_ref() == Some(&run.data_dir) {
+                world.add(&socket, run, ended);
             }
-            let count = allocs.len();
-            world.allocs.extend(allocs.into_iter().map(|view| {
-                let keeper = Keeper::Run { socket: reached.socket.clone(), allocs: count };
-                Found { view, keeper }
-            }));
         }
         if let Some(dir) = world.data_dir.clone() {
             let left = findings(&dir).unwrap_or_else(|error| {
@@ -158,6 +155,21 @@ impl World {
             world.allocs.extend(ended.map(|view| Found { view, keeper: Keeper::Nobody }));
         }
         Ok(world)
+    }
+
+    /// Adds the allocations of a run or of the agent; `ended` includes those of the agent that have ended, as it keeps them.
+    pub(super) fn add(&mut self, socket: &Path, run: RunView, ended: bool) {
+        let count = run.allocs.len();
+        self.allocs.extend(run.allocs.into_iter().filter_map(|view| {
+            let socket = socket.to_owned();
+            let keeper = match run.agent {
+                false => Keeper::Run { socket, allocs: count },
+                true if !is_dead(&view) && view.status != "failed" => Keeper::Agent { socket },
+                true if ended => Keeper::Nobody,
+                true => return None,
+            };
+            Some(Found { view, keeper })
+        }));
     }
 
     /// The allocations that have not ended.
@@ -240,7 +252,7 @@ pub(super) fn is_dead(view: &AllocView) -> bool {
 
 /// The allocations whose run answers; all, if there are none.
 fn living(found: Vec<&Found>) -> Vec<&Found> {
-    let lives = |found: &&Found| matches!(found.keeper, Keeper::Run { .. }) && !is_dead(&found.view);
+    let lives = |found: &&Found| socket(found).is_ok() && !is_dead(&found.view);
     let living: Vec<&Found> = found.iter().copied().filter(lives).collect();
     if living.is_empty() { found } else { living }
 }
@@ -348,13 +360,17 @@ fn json_of(found: &[&Found]) -> anyhow::Result<i32> {
 
 fn list(found: &[&Found]) -> String {
     let mut rows = vec![row(&["ID", "JOB", "GROUP", "STATUS", "TASKS", "RESTARTS", "AGE", "RUN"])];
-    for Found { view, .. } in found {
+    for Found { view, keeper } in found {
         let running = view.tasks.iter().filter(|task| task.state == "running").count();
         let status = if view.stopping { "stopping" } else { &view.status };
         let tasks = if view.tasks.is_empty() { "-".to_owned() } else { format!("{running}/{}", view.tasks.len()) };
         let restarts = view.tasks.iter().map(|task| task.restarts).sum::<u64>().to_string();
         let group = format!("{}[{}]", view.group, view.index);
-        let run = view.run.map_or("-".to_owned(), |pid| pid.to_string());
+        let run = match (keeper, view.run) {
+            (Keeper::Agent { .. }, _) => "agent".to_owned(),
+            (_, Some(pid)) => pid.to_string(),
+            (_, None) => "-".to_owned(),
+        };
         rows.push(row(&[short(&view.id), &view.job, &group, status, &tasks, &restarts, &age(&view.created_at), &run]));
     }
     table(&rows)
@@ -380,11 +396,11 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<i32> {
     if args.json {
         return json_of(&found);
     }
-    let text = found.iter().map(|found| describe(&found.view)).collect::<Vec<_>>().join("\n");
+    let text = found.iter().map(|found| describe(found)).collect::<Vec<_>>().join("\n");
     print(escaped_lines(&text).as_bytes())
 }
 
-fn describe(view: &AllocView) -> String {
+fn describe(Found { view, keeper }: &Found) -> String {
     let mut about = vec![
         row(&["ID", &view.id]),
         row(&["Name", &view.name]),
@@ -393,7 +409,8 @@ fn describe(view: &AllocView) -> String {
         row(&["Created", &format!("{} ({} ago)", view.created_at, age(&view.created_at))]),
     ];
     if let Some(pid) = view.run {
-        about.push(row(&["Run", &format!("process {pid}")]));
+        let supervisor = if matches!(keeper, Keeper::Agent { .. }) { "Agent" } else { "Run" };
+        about.push(row(&[supervisor, &format!("process {pid}")]));
         about.push(row(&["Directory", &view.dir.display().to_string()]));
     }
     about.push(row(&["Logs", &view.logs.display().to_string()]));
@@ -447,12 +464,12 @@ async fn ask<T: serde::de::DeserializeOwned>(found: &Found, request: &Request) -
     Ok(connection.ask(request).await?)
 }
 
-/// The control socket of an allocation's run.
+/// The control socket of an allocation's supervisor.
 pub(super) fn socket(found: &Found) -> anyhow::Result<&Path> {
     let Found { view, keeper } = found;
     let id = short(&view.id);
     match keeper {
-        Keeper::Run { socket, .. } => Ok(socket),
+        Keeper::Run { socket, .. } | Keeper::Agent { socket } => Ok(socket),
         Keeper::Lost { .. } => bail!(
             "the run of allocation {id} was killed, so that nobody takes orders for it; `agentbin stop {id}` removes what is left"
         ),
@@ -482,6 +499,7 @@ pub(super) fn stop(args: &StopArgs) -> anyhow::Result<i32> {
         for found in all.into_values() {
             match &found.keeper {
                 Keeper::Run { socket, .. } => by_run.entry(socket).or_default().push(found),
+                Keeper::Agent { .. } => errors.push((found, of_agent(&found.view))),
                 Keeper::Lost { record, .. } => lost.push((found, record)),
                 Keeper::Nobody => {}
             }
@@ -503,6 +521,15 @@ pub(super) fn stop(args: &StopArgs) -> anyhow::Result<i32> {
         }
         outcome(errors)
     })
+}
+
+/// Why an allocation of the agent is not stopped: its job would have another one started.
+fn of_agent(view: &AllocView) -> anyhow::Error {
+    anyhow::anyhow!(
+        "allocation {} is one of the agent's, which are stopped with their job: nomad job stop {}",
+        short(&view.id),
+        escaped(&view.job)
+    )
 }
 
 /// Repeats the stop of allocations whose supervisor may have been killed meanwhile.
@@ -674,7 +701,7 @@ pub(super) fn stats(args: &StatsArgs) -> anyhow::Result<i32> {
         for found in found {
             // If no word is given, allocations without statistics are skipped.
             let runs = found.view.tasks.iter().any(|task| task.state == "running");
-            if args.target.is_none() && (!runs || !matches!(found.keeper, Keeper::Run { .. })) {
+            if args.target.is_none() && (!runs || socket(found).is_err()) {
                 continue;
             }
             let request = Request::Stats { alloc: found.view.id.clone(), task: task.clone() };

@@ -21,7 +21,7 @@ use super::model::{Allocation, Nanos, Node, ServiceRegistration};
 use crate::spec::collections::BTreeMap;
 pub use described::Advertised;
 
-use crate::alloc::control::Control;
+use crate::alloc::control::{Control, Served};
 use crate::alloc::{
     Alloc, AllocPort, Assignment, CleanupError, Machine, Means, Record, RestoreError, SetupError, Stop, chain, machine,
 };
@@ -37,6 +37,8 @@ pub struct Runner {
     advertised: Advertised,
     reports: mpsc::Sender<Report>,
     allocs: Mutex<HashMap<String, Entry>>,
+    /// The same for the commands that ask runs.
+    served: Arc<Served>,
     /// Records that an earlier process left, by id.
     records: Mutex<HashMap<String, Record>>,
     /// Set when this process ends and leaves the tasks running.
@@ -75,6 +77,7 @@ impl Runner {
         }
         let (reports, receiver) = mpsc::channel(REPORTS);
         let runner = Runner {
+            served: Served::by_agent(&machine.data_dir),
             machine,
             advertised,
             reports,
@@ -90,6 +93,12 @@ impl Runner {
     #[must_use]
     pub fn left(&self) -> Vec<String> {
         lock(&self.records).keys().cloned().collect()
+    }
+
+    /// The allocations for a control socket.
+    #[must_use]
+    pub fn served(&self) -> &Arc<Served> {
+        &self.served
     }
 
     /// Returns when the tasks of all started allocations have been recovered or started, or after this time.
@@ -201,8 +210,13 @@ impl Runner {
                 self.clean(record).await;
             }
         }
-        lock(&self.allocs).remove(&id);
+        self.forget(control.id());
         self.report(told::unstarted(control, Some(why))).await;
+    }
+
+    fn forget(&self, id: &AllocId) {
+        self.served.remove(id);
+        lock(&self.allocs).remove(id.as_str());
     }
 
     /// Whether no started task needs this process, or its successor.
@@ -276,7 +290,7 @@ async fn life(mut alloc: Alloc, alive: Alive, ended: Arc<watch::Sender<bool>>, m
         _ = leaving.wait_for(|leaving| *leaving) => return,
     }
     warn_of(&id, &alloc.destroy().await);
-    lock(&runner.allocs).remove(&id);
+    runner.forget(control.id());
 }
 
 /// The time until which it may run.
@@ -345,6 +359,7 @@ impl Engine for Arc<Runner> {
         let (control, dir) = (alloc.control(), alloc.dir().to_owned());
         let entry = Entry { control: Arc::clone(&control), dir, ended: Arc::clone(&ended), destroy: Arc::new(destroy) };
         lock(&self.allocs).insert(wanted.alloc.id, entry);
+        self.served.add(Arc::clone(&control));
         let life = crate::sys::task::spawn(life(alloc, Alive::new(self), ended, destroyed));
         let runner = Arc::clone(self);
         crate::sys::task::spawn(async move {

@@ -1,4 +1,4 @@
-//! The server side: a run answers requests of its own user and of root.
+//! The server side: a run or the agent answers requests of its own user and of root.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -44,7 +44,7 @@ pub struct ServeError {
     source: io::Error,
 }
 
-/// The allocations that a run supervises, for requests.
+/// The allocations that a run or the agent supervises, for requests.
 #[derive(Debug)]
 pub struct Served {
     job: String,
@@ -52,7 +52,8 @@ pub struct Served {
     detached: bool,
     began: SystemTime,
     allocs: Mutex<Vec<Arc<Control>>>,
-    stop: watch::Sender<Stop>,
+    /// `None` for the agent, whose allocations stop when its scheduler says so.
+    stop: Option<watch::Sender<Stop>>,
 }
 
 impl Served {
@@ -66,7 +67,14 @@ impl Served {
         stop: watch::Sender<Stop>,
     ) -> Arc<Served> {
         let (job, data_dir) = (job.to_owned(), data_dir.to_owned());
-        Arc::new(Served { job, data_dir, detached, began, allocs: Mutex::default(), stop })
+        Arc::new(Served { job, data_dir, detached, began, allocs: Mutex::default(), stop: Some(stop) })
+    }
+
+    /// The agent, without allocations yet. It refuses to stop allocations, which would be replaced at once.
+    #[must_use]
+    pub fn by_agent(data_dir: &Path) -> Arc<Served> {
+        let (job, data_dir, began) = (String::new(), data_dir.to_owned(), SystemTime::now());
+        Arc::new(Served { job, data_dir, detached: true, began, allocs: Mutex::default(), stop: None })
     }
 
     /// Adds an allocation to the run.
@@ -96,6 +104,7 @@ impl Served {
             job: self.job.clone(),
             data_dir: self.data_dir.clone(),
             detached: self.detached,
+            agent: self.stop.is_none(),
             began_at: timestamp(self.began),
             allocs: self.allocs().into_iter().map(alloc).collect(),
         }
@@ -216,13 +225,16 @@ async fn perform(served: &Served, request: Request) -> Result<serde_json::Value,
     match request {
         Request::Status => value(json::to_value(&served.told())),
         Request::Stop { alloc, now } => {
+            let Some(run) = &served.stop else {
+                return Err("the agent stops allocations with their job: nomad job stop JOB".to_owned());
+            };
             let urgency = if now { Stop::Now } else { Stop::Gracefully };
             if let Some(id) = alloc {
                 let control = served.find(&id)?;
                 control.stop(urgency);
                 control.gone().await;
             } else {
-                served.stop.send_modify(|stop| *stop = urgency.max(*stop));
+                run.send_modify(|stop| *stop = urgency.max(*stop));
             }
             Ok(json!({}))
         }

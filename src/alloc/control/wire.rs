@@ -126,19 +126,22 @@ pub(super) enum Answer {
     Error(String),
 }
 
-/// A run: the process that supervises some allocations.
+/// A run or the agent: the process that supervises some allocations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunView {
     /// Version of agentbin.
     pub version: String,
     /// Its process id.
     pub pid: i32,
-    /// Its job.
+    /// Its job; empty for the agent.
     pub job: String,
     /// Where its allocations are.
     pub data_dir: PathBuf,
     /// Whether it runs in the background.
     pub detached: bool,
+    /// Whether it is the agent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent: bool,
     /// Since when (RFC 3339).
     pub began_at: String,
     /// Its allocations.

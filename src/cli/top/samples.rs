@@ -105,11 +105,7 @@ impl Samples {
         if self.only.as_ref().is_some_and(|only| *only != run.data_dir) {
             return;
         }
-        let count = run.allocs.len();
-        self.world.allocs.extend(run.allocs.into_iter().map(|view| {
-            let keeper = Keeper::Run { socket: of.to_owned(), allocs: count };
-            Found { view, keeper }
-        }));
+        self.world.add(of, run, false);
         for used in used {
             self.used.insert((used.alloc_id.clone(), used.task.clone()), used);
         }
@@ -154,7 +150,7 @@ impl Samples {
 
 fn socket(found: &Found) -> Option<&PathBuf> {
     match &found.keeper {
-        Keeper::Run { socket, .. } => Some(socket),
+        Keeper::Run { socket, .. } | Keeper::Agent { socket } => Some(socket),
         _ => None,
     }
 }
