@@ -610,14 +610,18 @@ func (k kind) text(o *one) string {
 		schedule = "batch"
 	}
 	policy := noRestart
+	const none = "reschedule {\n attempts = 0\n unlimited = false\n}"
 	if strings.Contains(k.group, "restart {") {
 		policy = ""
 		if !strings.Contains(k.group, "reschedule {") {
-			policy = "reschedule {\n attempts = 0\n unlimited = false\n}"
+			policy = none
 		}
 	}
 	if schedule == "system" || schedule == "sysbatch" {
 		policy = "" // they know no rescheduling
+		if schedule == "sysbatch" && strings.HasPrefix(release(o.T), "1.10.") {
+			policy = none // which wants to hear so of it
+		}
 	}
 	return fmt.Sprintf("job %q {\n type = %q\n %s\n group \"g\" {\n %s\n %s\n %s\n }\n}", o.job, schedule, k.header, policy, k.group, blocks)
 }
