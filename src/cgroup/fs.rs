@@ -21,6 +21,8 @@ use crate::sys::path::Root;
 pub(super) const V2_REQUIRED: [&str; 3] = ["cpu", "memory", "pids"];
 /// Controllers that are enabled where the kernel has them.
 const V2_OPTIONAL: [&str; 2] = ["cpuset", "io"];
+/// Tries that fit into a second on an idle machine.
+const TRIES: u32 = 50;
 /// Marks a directory that we made and that is not a task's own, so that we may remove it again.
 const MARKS: [&str; 2] = ["trusted.agentbin", "user.agentbin"];
 
@@ -200,10 +202,10 @@ impl Tree {
 
     /// Creates the directory and its parents; true when the last one is new.
     ///
-    /// Another process may remove the same parents because they were empty: then this starts again at the top, for at most
-    /// `patience`.
+    /// Another process may remove the same parents because they were empty: then this starts again at the top, for `patience` and
+    /// so many times as fit into it.
     pub(super) fn make(&self, relative: &Path, patience: Duration) -> Result<bool> {
-        let mut backoff = Backoff::until(Instant::now() + patience);
+        let mut backoff = Backoff::race(patience);
         loop {
             match self.try_make(relative) {
                 Err(e) if e.is_race() && backoff.wait() => {}
@@ -654,11 +656,19 @@ impl Dir {
 pub(super) struct Backoff {
     deadline: Instant,
     pause: Duration,
+    /// Pauses that there are also after the deadline.
+    least: u32,
 }
 
 impl Backoff {
     pub(super) fn until(deadline: Instant) -> Backoff {
-        Backoff { deadline, pause: Duration::from_micros(50) }
+        Backoff { deadline, pause: Duration::from_micros(50), least: 0 }
+    }
+
+    /// For a race with other processes, which some try wins: as many as fit into that time on an idle machine. On a loaded one few
+    /// do, and all may be lost.
+    pub(super) fn race(patience: Duration) -> Backoff {
+        Backoff { least: TRIES, ..Backoff::until(Instant::now() + patience) }
     }
 
     pub(super) fn expired(&self) -> bool {
@@ -669,11 +679,26 @@ impl Backoff {
     #[expect(clippy::disallowed_methods, reason = "the kernel has no event for what is awaited; there is a deadline")]
     pub(super) fn wait(&mut self) -> bool {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return false;
-        }
-        std::thread::sleep(self.pause.min(left));
+        let pause = match (self.least, left.is_zero()) {
+            (0, true) => return false,
+            (0, false) => self.pause.min(left),
+            _ => self.pause,
+        };
+        self.least = self.least.saturating_sub(1);
+        std::thread::sleep(pause);
         self.pause = (self.pause * 2).min(Duration::from_millis(20));
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_race_is_tried_often_enough_also_when_no_time_is_left() {
+        let mut race = Backoff::race(Duration::ZERO);
+        assert_eq!((0..200).filter(|_| race.wait()).count(), TRIES as usize);
+        assert!(!Backoff::until(Instant::now()).wait());
     }
 }
