@@ -1455,44 +1455,73 @@ fn p1_commands_about_runs_find_the_allocations_of_the_agent() {
     let alloc = agent.alloc("web", "running", "");
     agent.alloc("once", "complete", "");
     let id = alloc["ID"].as_str().unwrap();
-    let say = |args: &[&str]| -> (bool, String) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_agentbin"));
-        command.arg(args[0]).arg("--data-dir").arg(world.data_dir()).args(&args[1..]).stdin(Stdio::null());
-        let output = command.output().unwrap();
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        (output.status.success(), text(&output.stdout) + &text(&output.stderr))
-    };
-    let done = |args: &[&str]| -> String {
-        let (done, text) = say(args);
-        assert!(done, "{args:?}: {text}");
-        text
-    };
-    let listed = done(&["ps"]);
+    let listed = world.done(&["ps"]);
     let line = listed.lines().find(|line| line.starts_with(&id[..8])).unwrap_or_else(|| panic!("{listed}"));
     assert!(line.contains("web") && line.contains("g[0]") && line.contains("1/1") && line.ends_with("agent"), "{line}");
     assert!(!listed.contains("once"), "it has ended: {listed}");
-    assert!(done(&["ps", "--all"]).lines().any(|line| line.contains("once") && line.contains("complete")));
-    let described = done(&["status", "web"]);
+    assert!(world.done(&["ps", "--all"]).lines().any(|line| line.contains("once") && line.contains("complete")));
+    let described = world.done(&["status", "web"]);
     assert!(described.contains(&format!("process {}", agent.child.id())) && described.contains("Agent"), "{described}");
-    assert_eq!((done(&["logs", "web"]).as_str(), done(&["logs", "once"]).as_str()), ("up\n", "done\n"));
-    assert_eq!(done(&["exec", "web", "sh", "-c", "echo job $NOMAD_JOB_ID"]), "job web\n");
-    assert!(done(&["top", "--once"]).lines().any(|line| line.contains("web")));
-    assert!(done(&["stats", "web"]).contains(&id[..8]));
-    done(&["restart", "web"]);
+    assert_eq!((world.done(&["logs", "web"]).as_str(), world.done(&["logs", "once"]).as_str()), ("up\n", "done\n"));
+    assert_eq!(world.done(&["exec", "web", "sh", "-c", "echo job $NOMAD_JOB_ID"]), "job web\n");
+    assert!(world.done(&["top", "--once"]).lines().any(|line| line.contains("web")));
+    assert!(world.done(&["stats", "web"]).contains(&id[..8]));
+    world.done(&["restart", "web"]);
     agent.until("it was started again", || (agent.output(&alloc, "t") == "up\nup\n").then_some(()));
 
     // Another one would be started in its place.
-    let (stopped, text) = say(&["stop", "web"]);
-    assert!(!stopped && text.contains("nomad job stop web"), "{text}");
+    let out = world.ask(&["stop", "web"]);
+    assert!(out.status == 125 && out.stderr.contains("nomad job stop web"), "{out:?}");
     assert_eq!(agent.alloc("web", "running", "")["ID"], id);
 
     drop(agent);
-    let (_, text) = say(&["ps"]);
-    assert!(!text.contains("web"), "its tasks are the next agent's: {text}");
+    let out = world.ask(&["ps"]);
+    assert!(!(out.stdout.clone() + &out.stderr).contains("web"), "its tasks are the next agent's: {out:?}");
     let agent = Agent::start(&world);
-    agent.until("the next one tells of it", || done(&["ps"]).contains("agent").then_some(()));
+    agent.until("the next one tells of it", || world.done(&["ps"]).contains("agent").then_some(()));
     for id in ["web", "once"] {
         agent.json("DELETE", &format!("/v1/job/{id}?purge=true"), &Value::Null);
+    }
+    agent.wind_up();
+}
+
+#[test]
+fn p1_commands_about_runs_tell_the_jobs_of_the_agent_apart() {
+    need_root!();
+    let world = World::new();
+    let agent = Agent::start(&world);
+    agent.json("PUT", "/v1/namespace", &json!({ "Name": "other" }));
+    let mut other = job("web", "service", WAITS, json!({}));
+    other["Namespace"] = "other".into();
+    agent.register(&job("web", "service", WAITS, json!({})));
+    agent.register(&other);
+    agent.register(&job("api", "service", WAITS, json!({})));
+    agent.until("all run", || (world.done(&["ps"]).matches("1/1").count() == 3).then_some(()));
+    // A job of two namespaces, and a task of three jobs.
+    for word in ["web", "t"] {
+        let out = world.ask(&["restart", word]);
+        assert!(out.status == 125 && out.stderr.contains("give the id of one"), "{word}: {out:?}");
+    }
+    assert!(world.done(&["restart", "api"]).starts_with("restarted "));
+    let out = world.ask(&["stop", "web"]);
+    assert!(out.stderr.contains("nomad job stop web") && out.stderr.contains("stop -namespace other web"), "{out:?}");
+
+    // One of its tasks has failed, and the other takes its time to end: it runs until then.
+    let task = |name: &str, script: &str| {
+        json!({
+            "Name": name, "Driver": "raw_exec", "Config": { "command": "/bin/sh", "args": ["-c", script] },
+            "Resources": { "CPU": 20, "MemoryMB": 32 }, "KillTimeout": 3_600_000_000_000_i64,
+        })
+    };
+    let last = format!("trap '' INT TERM; while ! [ -e {} ]; do sleep 0.1; done", world.path("end").display());
+    let tasks = json!({ "Tasks": [task("fails", "sleep 0.5; exit 1"), task("lasts", &last)] });
+    agent.register(&job("slow", "batch", "", tasks));
+    let line = || world.done(&["ps"]).lines().find(|line| line.contains("slow")).map(str::to_owned);
+    agent.until("it is still there when one has failed", || line().filter(|line| line.contains("1/2")));
+    std::fs::write(world.path("end"), "").unwrap();
+    agent.until("it is not when both have ended", || line().is_none().then_some(()));
+    for (id, namespace) in [("web", "default"), ("web", "other"), ("api", "default"), ("slow", "default")] {
+        agent.json("DELETE", &format!("/v1/job/{id}?purge=true&namespace={namespace}"), &Value::Null);
     }
     agent.wind_up();
 }

@@ -65,6 +65,7 @@ impl Alloc {
         let names = Names {
             id: id.clone(),
             name: name.clone(),
+            namespace: job.namespace.clone(),
             job: job.id.clone(),
             group: job.groups[group].name.clone(),
             index,

@@ -162,11 +162,11 @@ impl World {
         let count = run.allocs.len();
         self.allocs.extend(run.allocs.into_iter().filter_map(|view| {
             let socket = socket.to_owned();
-            let keeper = match run.agent {
-                false => Keeper::Run { socket, allocs: count },
-                true if !is_dead(&view) && view.status != "failed" => Keeper::Agent { socket },
-                true if ended => Keeper::Nobody,
-                true => return None,
+            let keeper = match view.run {
+                _ if !run.agent => Keeper::Run { socket, allocs: count },
+                Some(_) => Keeper::Agent { socket },
+                None if ended => Keeper::Nobody,
+                None => return None,
             };
             Some(Found { view, keeper })
         }));
@@ -232,12 +232,15 @@ impl World {
         }
     }
 
-    /// The allocations for a command that changes something: of one run only, because each job of this user may have a task of that
-    /// name.
+    /// The allocations for a command that changes something: of one job of one run only, because each job of this user may have a
+    /// task of that name.
     fn find_for_order(&self, word: &str) -> anyhow::Result<(Vec<&Found>, Option<String>)> {
         let (found, task) = self.find(word, Purpose::Order)?;
         let found = living(found);
-        let runs: BTreeSet<&Path> = found.iter().filter_map(|found| socket(found).ok()).into_set();
+        // The agent has many jobs, also several of one id, each in a namespace of its own.
+        let job = |view: &AllocView| (view.namespace.clone(), view.job.clone());
+        let runs: BTreeSet<(&Path, (String, String))> =
+            found.iter().filter_map(|found| Some((socket(found).ok()?, job(&found.view)))).into_set();
         if runs.len() > 1 {
             bail!("{word:?} runs several times; give the id of one:\n{}", candidates(&found));
         }
@@ -287,6 +290,7 @@ fn lost(data_dir: &Path, record: &Record) -> AllocView {
     AllocView {
         id: record.alloc_id.clone(),
         name: format!("{}.{}", record.job, record.group),
+        namespace: String::new(),
         job: record.job.clone(),
         group: record.group.clone(),
         index: 0,
@@ -525,8 +529,12 @@ pub(super) fn stop(args: &StopArgs) -> anyhow::Result<i32> {
 
 /// Why an allocation of the agent is not stopped: its job would have another one started.
 fn of_agent(view: &AllocView) -> anyhow::Error {
+    let namespace = match view.namespace.as_str() {
+        "default" => String::new(),
+        other => format!("-namespace {} ", escaped(other)),
+    };
     anyhow::anyhow!(
-        "allocation {} is one of the agent's, which are stopped with their job: nomad job stop {}",
+        "allocation {} is one of the agent's, which are stopped with their job: nomad job stop {namespace}{}",
         short(&view.id),
         escaped(&view.job)
     )

@@ -152,6 +152,7 @@ impl TaskControl {
 pub(super) struct Names {
     pub(super) id: AllocId,
     pub(super) name: String,
+    pub(super) namespace: String,
     pub(super) job: String,
     pub(super) group: String,
     pub(super) index: u32,
@@ -685,10 +686,11 @@ impl Control {
             value: port.value,
             to: port.to.unwrap_or(0),
         };
-        let Names { id, name, job, group, index, dir, logs } = self.names.clone();
+        let Names { id, name, namespace, job, group, index, dir, logs } = self.names.clone();
         AllocView {
             id: id.to_string(),
             name,
+            namespace,
             job,
             group,
             index,

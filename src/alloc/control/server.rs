@@ -97,7 +97,9 @@ impl Served {
     #[must_use]
     pub fn view(&self) -> RunView {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
-        let alloc = |control: Arc<Control>| wire::AllocView { run: Some(pid), ..control.view() };
+        // The agent keeps what has ended until it is collected.
+        let supervisor = |control: &Control| Some(pid).filter(|_| self.stop.is_some() || !control.has_ended());
+        let alloc = |control: Arc<Control>| wire::AllocView { run: supervisor(&control), ..control.view() };
         RunView {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid,
@@ -346,6 +348,7 @@ mod tests {
             let names = Names {
                 id: crate::spec::AllocId::parse("0f2c1f7e-0000-4000-8000-000000000000").unwrap(),
                 name: String::new(),
+                namespace: String::new(),
                 job: String::new(),
                 group: String::new(),
                 index: 0,

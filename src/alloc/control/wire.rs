@@ -156,6 +156,9 @@ pub struct AllocView {
     pub id: String,
     /// Nomad's name of it: `<job>.<group>[<index>]`.
     pub name: String,
+    /// Its job's namespace; empty where an earlier release tells nothing of it.
+    #[serde(default)]
+    pub namespace: String,
     /// Its job.
     pub job: String,
     /// Its group.
@@ -182,7 +185,7 @@ pub struct AllocView {
     /// Its tasks, in the order of the job file.
     #[serde(default)]
     pub tasks: Vec<TaskView>,
-    /// The process id of its run; `None` when the run has ended.
+    /// The process id of its run, or of the agent; `None` when the run, or what the agent keeps of it, has ended.
     #[serde(default)]
     pub run: Option<i32>,
     /// The file in which a run in the background reports messages for people; it does not exist if there were none.

@@ -312,6 +312,7 @@ fn offers(ports: Vec<AllocPort>, network: Option<(Status, PathBuf)>) -> (Offers,
     let names = crate::alloc::control::Names {
         id: crate::spec::AllocId::parse("0f2c1f7e-0000-4000-8000-000000000000").unwrap(),
         name: String::new(),
+        namespace: String::new(),
         job: String::new(),
         group: String::new(),
         index: 0,
