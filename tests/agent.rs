@@ -792,12 +792,12 @@ fn f1_a_volume_outlives_kills_and_updates_and_is_deleted_when_nobody_uses_it() {
     let sticky = json!({ "Sticky": true });
     agent.register(&with_volume("web", &script(1), sticky.clone()));
     let first = agent.alloc("web", "running", "");
-    agent.until("it has written", || agent.output(&first, "t").ends_with("up\n").then_some(()));
+    agent.until("it has written", || said(&agent, &first, "t").ends_with("up\n").then_some(()));
     let (status, why) = agent.ask("DELETE", &path, "");
     assert!(status == 500 && why.contains("in use by allocations") && why.contains("web.g[0]"), "{status} {why}");
     agent.register(&with_volume("web", &script(2), sticky));
     let second = agent.alloc("web", "running", first["ID"].as_str().unwrap());
-    agent.until("it reads", || (agent.output(&second, "t") == "1\nup\n").then_some(()));
+    agent.until("it reads", || (said(&agent, &second, "t") == "1\nup\n").then_some(()));
     let claims = agent.get("/v1/volumes/claims");
     assert_eq!((&claims[0]["AllocID"], claims.as_array().unwrap().len()), (&second["ID"], 1));
     let _killed = agent.end(Signal::KILL);
@@ -808,7 +808,7 @@ fn f1_a_volume_outlives_kills_and_updates_and_is_deleted_when_nobody_uses_it() {
     // Its tasks find it again, too.
     let alloc = second["ID"].as_str().unwrap();
     agent.json("PUT", &format!("/v1/client/allocation/{alloc}/restart"), &json!({ "AllTasks": true }));
-    agent.until("it reads again", || (agent.output(&second, "t") == "1\nup\n1\n2\nup\n").then_some(()));
+    agent.until("it reads again", || (said(&agent, &second, "t") == "1\nup\n1\n2\nup\n").then_some(()));
     agent.json("DELETE", "/v1/job/web?purge=true", &Value::Null);
     agent.until("nobody uses it", || (agent.get(&path)["Allocations"] == json!([])).then_some(()));
     assert_eq!(std::fs::read_to_string(dir.join("kept")).unwrap(), "1\n2\n2\n");
@@ -830,11 +830,11 @@ fn f1_a_volume_is_read_only_where_its_group_says_so_and_waits_for_its_one_writer
     let one = json!({ "AccessMode": "single-node-single-writer" });
     agent.register(&with_volume("writer", &format!("echo w >/data/kept; {WAITS}"), one.clone()));
     let writer = agent.alloc("writer", "running", "");
-    agent.until("it has written", || agent.output(&writer, "t").contains("up").then_some(()));
+    agent.until("it has written", || said(&agent, &writer, "t").contains("up").then_some(()));
     let reads = format!("cat /data/kept; echo r >>/data/kept || echo refused; {WAITS}");
     agent.register(&with_volume("reader", &reads, json!({ "ReadOnly": true })));
     let reader = agent.alloc("reader", "running", "");
-    agent.until("it reads", || agent.output(&reader, "t").contains("w\nrefused\nup").then_some(()));
+    agent.until("it reads", || said(&agent, &reader, "t").contains("w\nrefused\nup").then_some(()));
     let next = agent.register(&with_volume("next", WAITS, one));
     let eval = next["EvalID"].as_str().unwrap();
     agent.until("it waits", || {
