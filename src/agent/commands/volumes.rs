@@ -252,7 +252,9 @@ impl Commands {
             Ok((volume, evaluate(core, change, false)?))
         });
         let (index, (volume, evals)) = made.await?;
-        evals.iter().for_each(|eval| self.decide(eval));
+        for eval in &evals {
+            self.decide(eval);
+        }
         self.core.broker.unblock(schedule::Change::NodeChanged, index);
         Ok((index, volume))
     }

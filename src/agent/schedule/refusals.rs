@@ -99,7 +99,7 @@ fn dynamic(access_mode: &str) -> DynamicVolume {
 fn user(access_mode: &str, read_only: bool) -> Job {
     let mut job = job(1);
     let (name, source, access_mode) = ("v".to_owned(), "data".to_owned(), access_mode.to_owned());
-    job.groups[0].volumes.push(Volume { name, source, access_mode, read_only, ..Volume::default() });
+    job.groups[0].volumes.push(Volume { name, source, read_only, access_mode, ..Volume::default() });
     job
 }
 

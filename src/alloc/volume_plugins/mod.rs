@@ -78,6 +78,9 @@ pub enum VolumeError {
         /// How it ended, and what it told.
         why: String,
     },
+    /// The work of a plugin panicked.
+    #[error("the work on a volume broke down: {0}")]
+    BrokeDown(String),
     /// The directory of a volume cannot be used.
     #[error("cannot use the directory {} of volume {name:?}", path.display())]
     Directory {
@@ -194,7 +197,7 @@ impl VolumePlugins {
     ) -> Result<T, VolumeError> {
         let own = Arc::clone(self);
         let done = crate::sys::task::spawn_blocking(move || work(&own)).await;
-        done.unwrap_or_else(|error| Err(VolumeError::Parameter(format!("it broke down: {error}"))))
+        done.unwrap_or_else(|error| Err(VolumeError::BrokeDown(error.to_string())))
     }
 }
 
